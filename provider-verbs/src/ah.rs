@@ -9,12 +9,12 @@ use ferrofabric_verbs_sys::{ibv_ah, ibv_ah_attr, ibv_global_route};
 use crate::device::{Gid, failed, last_errno};
 use crate::pd::Pd;
 
-/// The way from a port of ours to a port of a peer.
+/// The path from a port of this host to a port of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
-    /// Our port.
+    /// This host's port.
     pub port: u8,
-    /// Our GID, by slot.
+    /// This host's GID, by its slot.
     pub gid_index: u8,
     /// The peer's GID. Required on Ethernet; on InfiniBand only across subnets.
     pub remote_gid: Option<Gid>,
@@ -35,7 +35,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// A path by GID, as all on Ethernet are.
+    /// A path by GID, as all paths on Ethernet are.
     pub fn to_gid(port: u8, gid_index: u8, remote_gid: Gid) -> Self {
         Self {
             port,
@@ -94,7 +94,7 @@ impl std::fmt::Display for Path {
     }
 }
 
-/// An address handle: a path that the device has taken in, for datagrams.
+/// An address handle: a path that the device has stored, for datagrams.
 #[derive(Debug)]
 pub struct Ah {
     raw: NonNull<ibv_ah>,
@@ -108,8 +108,8 @@ unsafe impl Send for Ah {}
 unsafe impl Sync for Ah {}
 
 impl Ah {
-    /// Creates one. On RoCE this resolves the peer's hardware address and may wait for it, for a
-    /// second and more: not for a thread that must make progress.
+    /// Creates an address handle. On RoCE this resolves the peer's hardware address, which may take
+    /// a second and more: a thread that must make progress must not call it.
     ///
     /// # Errors
     ///

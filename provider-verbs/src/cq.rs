@@ -15,8 +15,8 @@ use ferrofabric_verbs_sys::{
 
 use crate::device::{Context, failed, last_errno};
 
-/// A completion channel: a descriptor that becomes readable when an armed completion queue has
-/// something.
+/// A completion channel: a descriptor that becomes readable when an armed completion queue has a
+/// completion.
 #[derive(Debug)]
 pub struct CompChannel {
     raw: NonNull<ibv_comp_channel>,
@@ -29,7 +29,7 @@ unsafe impl Send for CompChannel {}
 unsafe impl Sync for CompChannel {}
 
 impl CompChannel {
-    /// Creates one whose descriptor does not block.
+    /// Creates a channel whose descriptor does not block.
     ///
     /// # Errors
     ///
@@ -61,8 +61,8 @@ impl CompChannel {
         Ok(Arc::new(channel))
     }
 
-    /// Takes and acknowledges one event: the [`Cq::id`] of the queue that has something; `None`
-    /// when there is no event. The queue must be armed anew before the next.
+    /// Takes and acknowledges one event: returns the [`Cq::id`] of the queue that has a completion,
+    /// or `None` when there is no event. The queue must be armed anew for another event.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Drop for CompChannel {
     }
 }
 
-/// What a completion queue is to be.
+/// The configuration of a completion queue.
 #[derive(Clone, Debug, Default)]
 pub struct CqConfig {
     /// Completions that it must hold.
@@ -126,7 +126,7 @@ pub struct CqConfig {
     pub channel: Option<Arc<CompChannel>>,
     /// The interrupt vector, below [`crate::device::DeviceLimits::completion_vectors`].
     pub vector: u32,
-    /// For [`Cq::start_poll`] too, where the device can.
+    /// Whether [`Cq::start_poll`] can be used, too, on a device that supports it.
     pub extended: bool,
 }
 
@@ -147,7 +147,7 @@ unsafe impl Send for Cq {}
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// Creates one.
+    /// Creates a completion queue.
     ///
     /// # Errors
     ///
@@ -226,9 +226,10 @@ impl Cq {
         Ok(unsafe { std::slice::from_raw_parts(into.as_ptr().cast(), (count.min(room)) as usize) })
     }
 
-    /// Begins to read completions one by one where they lie; `Ok(None)` when there is none.
+    /// Starts to read completions one by one in place; `Ok(None)` when there is none.
     ///
-    /// The queue is locked until what is returned is dropped: no other poll of it in between.
+    /// The queue is locked until the returned value is dropped: no other poll of it is possible in
+    /// between.
     ///
     /// # Errors
     ///
@@ -251,16 +252,16 @@ impl Cq {
         }
     }
 
-    /// Asks for an event on the channel at the next completion, or only at the next that its sender
-    /// marked as solicited or that failed. What came before does not count: poll once more after
-    /// arming.
+    /// Arms the queue: the channel gets an event at the next completion, or only at the next that
+    /// its sender marked as solicited or that failed. Earlier completions cause no event: poll once
+    /// more after arming.
     ///
     /// # Errors
     ///
     /// When the device is gone.
     #[inline]
     pub fn arm(&self, solicited_only: bool) -> std::result::Result<(), OpError> {
-        // Some drivers ask by a write of their descriptor.
+        // Some drivers arm by a write to their descriptor, which is a cancellation point.
         let _uncancelled = Uncancelled::begin();
         // SAFETY: the queue is live.
         match unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), i32::from(solicited_only)) } {
@@ -269,7 +270,7 @@ impl Cq {
         }
     }
 
-    /// Changes how many completions it must hold. Not while another thread polls an extended queue.
+    /// Changes the depth. No other thread may poll an extended queue meanwhile.
     ///
     /// # Errors
     ///
@@ -296,13 +297,13 @@ impl Cq {
         Ok(())
     }
 
-    /// How many completions it holds.
+    /// The number of completions that the queue holds at most.
     pub fn depth(&self) -> u32 {
         // SAFETY: the queue is live.
         u32::try_from(unsafe { (*self.raw.as_ptr()).cqe }).unwrap_or(0)
     }
 
-    /// Names it in events: of its channel, and of its device.
+    /// Identifies the queue in events of its channel and of its device.
     pub fn id(&self) -> usize {
         self.raw.as_ptr() as usize
     }
@@ -389,7 +390,7 @@ impl ExtendedPoll<'_> {
         unsafe { (*self.raw.as_ptr()).wr_id }
     }
 
-    /// How it ended.
+    /// The status of the completion.
     #[inline]
     pub fn status(&self) -> ibv_wc_status {
         // SAFETY: a poll is open.
@@ -438,7 +439,7 @@ fn channel_of(config: &CqConfig) -> *mut ibv_comp_channel {
 #[cold]
 fn poll_failed(code: i32) -> OpError {
     OpError::Failed(match code.unsigned_abs() as i32 {
-        // Drivers say only that it failed.
+        // These drivers return only that the call failed.
         1 => Errno::EIO,
         errno => Errno(errno),
     })

@@ -1,4 +1,5 @@
-//! Faults on demand, for tests: what a device or a network may do at any moment, done at this one.
+//! Faults on demand, for tests: failures that a device or a network may have at any moment, at a
+//! chosen one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

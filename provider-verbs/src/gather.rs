@@ -1,12 +1,12 @@
-//! Lists of buffers: as one run of bytes, and as the device takes them.
+//! Lists of buffers: as one run of bytes, and as scatter/gather entries.
 
 use ferrofabric_contracts::buffers::{SendBuffers, copy_of, gather};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, total_len};
 use ferrofabric_verbs_sys::ibv_sge;
 
-/// The buffers of a send. An [`IoBuf`] is a number that anybody can make; whoever makes one of
-/// these has promised that the memory is there.
+/// The buffers of a send. Safe code can make an [`IoBuf`] of any number; the maker of this value
+/// has promised that the memory exists.
 #[derive(Clone, Copy)]
 pub(crate) struct Readable<'a>(&'a [IoBuf]);
 
@@ -34,26 +34,27 @@ impl<'a> Readable<'a> {
         total_len(self.0)
     }
 
-    /// Copies `len` bytes from `offset` of them all on to `to`, or as many as there are.
+    /// Copies `len` bytes from `offset` of the concatenated buffers to `to`, or as many as there
+    /// are.
     ///
     /// # Safety
     ///
-    /// `to` may be written, as many bytes as that; none of the buffers is there.
+    /// `to` may be written for that many bytes, and overlaps none of the buffers.
     #[inline]
     pub(crate) unsafe fn gather(self, offset: usize, len: usize, to: *mut u8) {
-        // SAFETY: who made `self` vouches for the buffers; the rest is the caller's promise.
+        // SAFETY: the maker of `self` vouches for the buffers; the rest is the caller's promise.
         unsafe { gather(self.0, offset, len, to) };
     }
 
-    /// A copy of all.
+    /// A copy of all bytes.
     pub(crate) fn to_bytes(self) -> Box<[u8]> {
-        // SAFETY: who made `self` vouches for the buffers.
+        // SAFETY: the maker of `self` vouches for the buffers.
         unsafe { copy_of(self.0) }
     }
 
     /// The buffers of a send with these flags, to keep.
     pub(crate) fn keep(self, flags: Flags) -> SendBuffers {
-        // SAFETY: who made `self` vouches for the buffers until the send completes.
+        // SAFETY: the maker of `self` vouches for the buffers until the send completes.
         unsafe { SendBuffers::new(flags, self.0) }
     }
 }

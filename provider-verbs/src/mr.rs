@@ -1,7 +1,7 @@
 //! Memory regions: memory that a device may read and write.
 //!
-//! The memory is the caller's. It is named by pointer and length and never borrowed: a device
-//! writes it behind the compiler's back.
+//! The memory belongs to the caller. A region names it by address and length and never borrows it:
+//! the device writes to it without the compiler's knowledge.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

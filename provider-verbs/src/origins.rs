@@ -1,6 +1,6 @@
-//! Where counters begin: at 0, but for tests. Those of a session and of a queue pair go round after
-//! long use only; tests have them begin near that place. It counts for the whole process, for both
-//! ends of a session have to begin at the same numbers.
+//! The start values of counters: 0, except in tests. Counters of a session and of a queue pair wrap
+//! only after long use; tests start them near the wrap. The values hold for the whole process,
+//! because both ends of a session have to start at the same numbers.
 
 #[cfg(feature = "counter-origins")]
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,8 +25,8 @@ fn lock() -> MutexGuard<'static, (Origin, u32)> {
     ORIGINS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on the counters of new sessions, and of the requests of new lanes and endpoints, begin
-/// there.
+/// From now on the counters of new sessions, and of the requests of new lanes and endpoints, start
+/// at these values.
 #[cfg(feature = "counter-origins")]
 pub fn begin_counters_at(session: Origin, request: u32) {
     *lock() = (session, request);

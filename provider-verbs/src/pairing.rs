@@ -1,10 +1,10 @@
-//! The pair that an RDM endpoint is: a transport for all peers as owner, and as its peer one for
-//! the processes of this node, which is the better way to them.
+//! The pair of transports of an RDM endpoint: a far one for all peers, and a near one for the
+//! processes of this node, which is the better transport to them.
 //!
-//! An address on this node goes to the near transport. Where that can not be had (another network
-//! namespace, another user, shared memory switched off at the other side) what was to go there is
-//! handed back, in its order, and goes by the far one from then on. Both report to the same owner,
-//! so a wildcard receive matches either.
+//! An address on this node goes to the near transport. If that is impossible (another network
+//! namespace, another user, shared memory switched off at the other side), the near transport hands
+//! its operations back, in order, and they go by the far one from then on. Both report to the same
+//! owner, so a wildcard receive matches messages of either.
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
@@ -18,7 +18,7 @@ pub(crate) trait Reaches: Transport {
     /// Its name in logs.
     const NAME: &'static str;
 
-    /// Whether it takes what goes to this address.
+    /// Whether it reaches this address.
     fn takes(&self, name: &NativeAddr) -> bool;
 }
 
@@ -48,7 +48,7 @@ pub(crate) trait HandsBack: Reaches {
     /// The transport number in its tokens, unlike that of the far transport.
     const TRANSPORT: u32;
 
-    /// Whether it need not look for where a route leads.
+    /// Whether the route is still valid, so that no look-up is needed.
     fn is_current(&self, route: &Self::Route) -> bool;
 
     /// The operations for one peer, in their order, if there are any.
@@ -69,12 +69,12 @@ pub(crate) unsafe trait Unsent {
     fn iov(&self) -> &[IoBuf];
 }
 
-/// How a peer is reached.
+/// The way to a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum PairRoute<F, N> {
     #[default]
     Undecided,
-    /// By the near transport, unless that has handed back what was to go there.
+    /// By the near transport, unless that has handed back its operations for the peer.
     Near(N),
     /// By the far one, from now on.
     Far(F),
@@ -84,7 +84,7 @@ pub(crate) enum PairRoute<F, N> {
 pub(crate) struct Paired<F, N> {
     far: F,
     near: Option<N>,
-    /// Addresses for which the near transport has handed back what it had.
+    /// Addresses for which the near transport has handed back its operations.
     handed_back: RouteTable<()>,
 }
 
@@ -98,7 +98,7 @@ impl<F: TakesOver, N: HandsBack> Paired<F, N> {
         }
     }
 
-    /// Decides by which transport an address is reached.
+    /// Decides which transport reaches an address.
     fn decide<O: Owner>(
         &self,
         addr: FiAddr,
@@ -156,7 +156,7 @@ impl<F: TakesOver, N: HandsBack> Paired<F, N> {
         }
     }
 
-    /// Sends by the far transport what the near one could not.
+    /// Sends by the far transport the operations that the near one could not send.
     #[cold]
     fn reroute<O: Owner>(&mut self, first: (FiAddr, Vec<N::Unsent>), owner: &mut O) {
         let mut next = Some(first);
@@ -200,7 +200,7 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
             // SAFETY: the caller's promise.
             (PairRoute::Far(route), _) => unsafe { self.far.send(op, iov, route, owner) },
             (PairRoute::Near(route), Some(near)) if near.is_current(route) => {
-                // A run of sends may go both ways.
+                // A run of sends may use both transports.
                 if !op.flags.contains(Flags::MORE) {
                     self.far.flush(owner);
                 }

@@ -1,4 +1,4 @@
-//! The local end of every path: one port, the GID and partition that an endpoint speaks from.
+//! The local end of every path: one port, with the GID and partition that an endpoint sends from.
 
 use ferrofabric_contracts::addr::{GidKind, VerbsAddr};
 use ferrofabric_contracts::info::traffic_class;
@@ -11,28 +11,28 @@ use crate::device::{Gid, Mtu};
 pub(crate) struct LocalPort {
     /// Number, from 1.
     pub(crate) number: u8,
-    /// Our GID.
+    /// The port's GID.
     pub(crate) gid: Gid,
-    /// How it is carried.
+    /// Its encapsulation.
     pub(crate) gid_kind: GidKind,
     /// Its slot.
     pub(crate) gid_index: u8,
-    /// Our LID, 0 on Ethernet.
+    /// The port's LID, 0 on Ethernet.
     pub(crate) lid: u16,
-    /// Our partition key.
+    /// The port's partition key.
     pub(crate) pkey: u16,
     /// Its slot.
     pub(crate) pkey_index: u16,
     /// The MTU in force.
     pub(crate) mtu: Mtu,
-    /// Number of the network interface that the GID stands on, 0 where it stands on none.
+    /// Number of the GID's network interface, 0 if it has none.
     pub(crate) interface: u32,
     /// Traffic class of an endpoint's packets, in their routing headers.
     pub(crate) traffic_class: u8,
 }
 
 impl LocalPort {
-    /// The address of a queue pair of ours on this port.
+    /// The address of a queue pair on this port.
     pub(crate) fn address(&self, qpn: u32, qkey: u32) -> VerbsAddr {
         VerbsAddr {
             gid: self.gid.0,
@@ -48,7 +48,8 @@ impl LocalPort {
     }
 
     /// The port as an endpoint of a [traffic class](traffic_class) uses it. A DSCP marks its
-    /// packets; what a label stands for is the network's to say, so packets of one are not marked.
+    /// packets. The meaning of a label depends on the network, so packets with a label are not
+    /// marked.
     pub(crate) fn for_class(self, class: u32) -> Self {
         let dscp = match self.gid_kind {
             GidKind::RoceV1 | GidKind::RoceV2 => traffic_class::dscp(class),
@@ -62,7 +63,7 @@ impl LocalPort {
         }
     }
 
-    /// The path to a peer; `None` when our port can not speak to such a GID.
+    /// The path to a peer; `None` when this port cannot reach such a GID.
     pub(crate) fn path_to(&self, peer: &VerbsAddr) -> Option<Path> {
         if peer.gid_kind != self.gid_kind {
             return None;
@@ -71,7 +72,7 @@ impl LocalPort {
         path.remote_lid = peer.lid;
         path.service_level = peer.sl;
         path.traffic_class = self.traffic_class;
-        // Within a subnet InfiniBand goes by LID alone.
+        // Within a subnet InfiniBand routes by LID alone.
         let same_subnet = self.gid.0[..8] == peer.gid[..8];
         if self.gid_kind == GidKind::Ib && same_subnet {
             path.remote_gid = None;

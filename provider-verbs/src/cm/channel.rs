@@ -1,4 +1,4 @@
-//! Event channels and identifiers of the connection manager, as owners
+//! Event channels and identifiers of the connection manager, as owned values
 //! (rdma_create_event_channel(3), rdma_create_id(3)).
 
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use ferrofabric_verbs_sys::{
 
 use crate::device::{last_errno, not_loaded};
 
-/// Where events of identifiers arrive. It never blocks.
+/// The channel on which events of identifiers arrive. It never blocks.
 pub(super) struct EventChannel {
     cm: &'static Rdmacm,
     raw: NonNull<rdma_event_channel>,
@@ -30,7 +30,7 @@ unsafe impl Send for EventChannel {}
 unsafe impl Sync for EventChannel {}
 
 impl EventChannel {
-    /// Opens one.
+    /// Opens a channel.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl EventChannel {
         Ok(Arc::new(channel))
     }
 
-    /// Whether this process has opened it, and the identifiers on it are this process's.
+    /// Whether this process opened the channel and so owns the identifiers on it.
     pub(super) fn is_own(&self) -> bool {
         self.birth.is_this_process()
     }
@@ -72,7 +72,7 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// When the kernel can not say.
+    /// The kernel does not return an event.
     pub(super) fn event(self: &Arc<Self>) -> Result<Option<Event>> {
         let mut event = ptr::null_mut();
         // SAFETY: the channel is open.
@@ -82,7 +82,8 @@ impl EventChannel {
                 _ => Err(failed("read", "event of the connection manager")),
             };
         }
-        // SAFETY: it is ours until it is acknowledged, and nothing of it is used after that.
+        // SAFETY: the event is this function's own until it is acknowledged, and nothing of it is
+        // used after that.
         unsafe {
             let copy = Copied::of(&*event);
             (self.cm.rdma_ack_cm_event)(event);
@@ -111,7 +112,7 @@ impl Drop for EventChannel {
 
 /// An event of the connection manager.
 pub(super) struct Event {
-    /// To which identifier: the one that listens, where somebody asks.
+    /// The identifier of the event: for a request, the listening one.
     pub(super) id: IdKey,
     pub(super) kind: rdma_cm_event_type,
     /// 0, a negative error number, or the status of the peer's answer.
@@ -178,7 +179,7 @@ impl Copied {
     }
 }
 
-/// Tells identifiers apart, as long as they are there.
+/// Distinguishes identifiers as long as they exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct IdKey(usize);
 
@@ -195,7 +196,7 @@ unsafe impl Send for Id {}
 unsafe impl Sync for Id {}
 
 impl Id {
-    /// A new one, for datagrams.
+    /// Creates an identifier for datagrams.
     ///
     /// # Errors
     ///
@@ -224,11 +225,11 @@ impl Id {
         IdKey(self.raw.as_ptr() as usize)
     }
 
-    /// Takes an address of this host, and says which port that is.
+    /// Binds the identifier to an address of this host; returns the port.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`: another has it.
+    /// `EADDRINUSE`: another identifier has the address.
     pub(super) fn bind(&self, at: SocketAddr) -> Result<u16> {
         let mut to = Sockaddr::of(&at);
         // SAFETY: the identifier is live, and the address is one.
@@ -244,22 +245,22 @@ impl Id {
         }
     }
 
-    /// Has who asks at the address answered. With 0 as many may wait as the system takes.
+    /// Makes the identifier listen at the address. The backlog of 0 is the system's own limit.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`: another listens there.
+    /// `EADDRINUSE`: another identifier listens there.
     pub(super) fn listen(&self, at: SocketAddr) -> Result<()> {
         // SAFETY: the identifier is live.
         let rc = unsafe { (self.channel.cm.rdma_listen)(self.raw.as_ptr(), 0) };
         self.done(rc, "listen at", || at.to_string())
     }
 
-    /// Begins to look for the way from one address to another.
+    /// Starts to look for the route from one address to another.
     ///
     /// # Errors
     ///
-    /// `ENETUNREACH`: there is none.
+    /// `ENETUNREACH`: there is no route.
     pub(super) fn resolve_addr(
         &self,
         from: SocketAddr,
@@ -279,7 +280,7 @@ impl Id {
         self.done(rc, "find a way to", || to.to_string())
     }
 
-    /// Begins to look for the path, once the address is resolved.
+    /// Starts to look for the path, once the address is resolved.
     ///
     /// # Errors
     ///

@@ -19,7 +19,7 @@ use ferrofabric_verbs_sys::rdma_cm_event_type;
 use super::Host;
 use super::channel::{Event, EventChannel, Id, IdKey};
 
-/// The thread that answers. It ends with the last endpoint.
+/// The thread that answers requests. It ends with the last endpoint.
 pub(crate) struct Listeners {
     board: Arc<Board>,
     thread: Option<JoinHandle<()>>,
@@ -39,7 +39,7 @@ struct Answer {
     private_data: [u8; ANSWER_BYTES],
 }
 
-/// One endpoint that listens, until this is dropped.
+/// One endpoint that listens, until this value is dropped.
 struct Listener {
     id: Id,
     at: SocketAddr,
@@ -47,11 +47,11 @@ struct Listener {
 }
 
 impl Listeners {
-    /// Starts the thread; nobody listens yet.
+    /// Starts the thread; no endpoint listens yet.
     ///
     /// # Errors
     ///
-    /// When there is no connection manager, or no thread can be had.
+    /// There is no connection manager, or the system has no thread left.
     pub(crate) fn start(service: Service) -> Result<Arc<Self>> {
         let channel = EventChannel::open()?;
         let wait = WaitSet::new()?;
@@ -73,11 +73,11 @@ impl Listeners {
         }))
     }
 
-    /// Has an endpoint found at a port of this host; 0 is any that is free.
+    /// Makes an endpoint listen at a port of this host; with port 0, at any free one.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`: another listens there.
+    /// `EADDRINUSE`: another process listens there.
     pub(crate) fn listen(
         self: &Arc<Self>,
         host: &Host,
@@ -119,7 +119,8 @@ impl Drop for Listener {
 }
 
 impl Listeners {
-    /// Whether the thread is one of this process: a child has inherited all but that.
+    /// Whether the thread is one of this process: a child after `fork` inherits everything but the
+    /// thread.
     pub(crate) fn is_own(&self) -> bool {
         self.board.channel.is_own()
     }
@@ -155,7 +156,7 @@ impl Board {
         }
     }
 
-    /// Answers who has asked.
+    /// Answers the requests that have arrived.
     fn serve(&self) -> Result<()> {
         while let Some(event) = self.channel.event()? {
             if event.kind != rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST {
@@ -188,7 +189,7 @@ impl Board {
         let answers = self.answers();
         match answers.get(&event.id) {
             Some(answer) => request.answer(answer.qpn, &answer.private_data),
-            // It has just closed.
+            // The endpoint has just closed.
             None => request.refuse(),
         }
     }

@@ -1,7 +1,7 @@
 //! Endpoints by socket address: the connection manager's service ID resolution (SIDR, IBTA 1.5
 //! §12.11, rdma_cm(7)). An endpoint listens at an IP address and a port of the datagram port space;
-//! who wants to reach it asks there, and gets its native address. Nothing is connected, and nothing
-//! of this is on a message's way.
+//! a peer sends a request there and gets the endpoint's native address. This makes no connection,
+//! and messages do not pass through it.
 
 mod channel;
 mod listener;
@@ -19,16 +19,16 @@ use channel::EventChannel;
 pub(crate) use listener::Listeners;
 pub(crate) use resolver::Resolver;
 
-/// The IP address that a port speaks from.
+/// The IP address that a port sends from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     ip: IpAddr,
-    /// The interface that it stands on, which link-local addresses are to be said with.
+    /// The interface of the address, which link-local addresses need.
     interface: u32,
 }
 
 impl Host {
-    /// The one of this port; `None` where its GID is no IP address.
+    /// The IP address of a port; `None` where its GID is no IP address.
     fn of(port: &LocalPort) -> Option<Self> {
         let usable = !matches!(port.gid.scope(), GidScope::Unusable);
         (usable && port.gid_kind != GidKind::Ib).then(|| Self {
@@ -37,7 +37,7 @@ impl Host {
         })
     }
 
-    /// A socket of it.
+    /// A socket address of this host.
     fn socket(&self, port: u16) -> SocketAddr {
         self.scoped(SocketAddr::new(self.ip, port))
     }
@@ -65,12 +65,12 @@ impl Host {
     }
 }
 
-/// The IP address that endpoints of a port can be found at.
+/// The IP address at which peers find the endpoints of a port.
 ///
 /// # Errors
 ///
-/// Why they can not: the port has none, librdmacm is not there or too old, the kernel has no
-/// connection manager for users.
+/// The port has no IP address, librdmacm is missing or too old, or the kernel has no connection
+/// manager for users.
 pub(crate) fn host(port: &LocalPort) -> Result<Host> {
     let host = Host::of(port).ok_or_else(|| {
         Error::new(

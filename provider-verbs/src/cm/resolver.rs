@@ -2,10 +2,10 @@
 //! many requests at a time. One call is one attempt; the address vector makes more attempts until
 //! its time is over.
 //!
-//! The connection manager looks for the way (address, then route), then sends the request. It would
-//! wait four seconds before it sends it again, so a request that is not answered soon is begun
-//! anew. So is one whose way is not found soon: what the kernel learns of a neighbour between its
-//! question and its waiting for the answer, it only notices when that wait is over.
+//! The connection manager looks for the route (address, then path), then sends the request. It
+//! would repeat the request only after four seconds, so this module starts a request anew if no
+//! answer comes soon. It also does so if no route is found soon: if the kernel resolves a neighbour
+//! between its first query and its wait for the reply, it notices that only at the end of the wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
@@ -83,7 +83,7 @@ impl Resolve for Resolver {
         };
         let socket = UdpSocket::bind(any)
             .map_err(|error| Error::from_io(&error, "open", "socket to look for routes"))?;
-        // Nothing is sent by that: the kernel looks into its routing table.
+        // This sends nothing: the kernel looks into its routing table.
         match socket.connect(to) {
             Ok(()) => Ok(()),
             Err(error) => match error.kind() {
@@ -109,24 +109,24 @@ struct Search<'a> {
     all: &'a [ResolveRequest],
     report: &'a mut dyn FnMut(usize, Result<NativeAddr>),
     closing: &'a Closing,
-    /// Those that have not begun.
+    /// Requests that have not started.
     waiting: VecDeque<usize>,
     asking: HashMap<IdKey, Request>,
     channel: Arc<EventChannel>,
     wait: WaitSet,
 }
 
-/// One endpoint that is looked for.
+/// The request for one endpoint.
 struct Request {
     /// The index of the address in the arguments of the call.
     number: usize,
     id: Id,
-    /// The way is known: if nothing comes, it is for want of an answer.
+    /// The route is found: a timeout means that the peer does not answer.
     reached: bool,
-    /// When it is begun anew, or given up.
+    /// The time at which the request starts anew, or fails.
     until: Instant,
     deadline: Instant,
-    /// How long it waits for the way, and again for the answer.
+    /// How long the request waits for the route, and again for the answer.
     wait: Duration,
 }
 
@@ -165,7 +165,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Ends all that are left.
+    /// Fails all requests that are left.
     fn give_up(&mut self, why: impl Fn(&Self, usize) -> Error) {
         let asking = std::mem::take(&mut self.asking);
         let numbers = asking.values().map(|request| request.number);
@@ -175,13 +175,13 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Begins as many as may be under way.
+    /// Starts as many requests as may be under way.
     fn fill(&mut self) {
         while self.asking.len() < SIDE_BY_SIDE {
             let Some(number) = self.waiting.pop_front() else {
                 return;
             };
-            // One that had to wait for its turn has some time in any case.
+            // A request that had to wait for its turn has some time in any case.
             let deadline = self.all[number].until.max(Instant::now() + FIRST_WAIT);
             self.start(number, deadline, FIRST_WAIT, false);
         }
@@ -267,7 +267,7 @@ impl<'a> Search<'a> {
                     self.error(number, Errno::ECONNREFUSED, &why)
                 })
             }
-            // Above 0 it is the other side's word (IBTA 1.5 §12.11.2).
+            // A status above 0 comes from the peer (IBTA 1.5 §12.11.2).
             Kind::RDMA_CM_EVENT_UNREACHABLE if event.status > 0 => {
                 let why = "no endpoint of this kind listens there";
                 Err(self.error(number, Errno::ECONNREFUSED, why))
@@ -285,7 +285,7 @@ impl<'a> Search<'a> {
         self.end(number, outcome);
     }
 
-    /// Nothing came of a request in time.
+    /// A request has timed out.
     fn silent(&mut self, request: Request) {
         let Request {
             number,
@@ -294,7 +294,7 @@ impl<'a> Search<'a> {
             wait,
             ..
         } = request;
-        // Its identifier goes first: what still comes is not for the next.
+        // Its identifier goes first: later events of it do not belong to the next request.
         drop(request.id);
         if Instant::now() < deadline {
             return self.start(number, deadline, 2 * wait, reached);

@@ -1,6 +1,6 @@
-//! Address handles, one for each path, made by threads of their own: making one on RoCE waits for
-//! the neighbour's hardware address, a second and more when nobody answers. What is to be sent
-//! meanwhile waits here.
+//! Address handles, one for each path. Threads of their own make the handles: on RoCE that waits
+//! for the neighbour's hardware address, for a second and more when it does not answer. Datagrams
+//! for the path wait here meanwhile.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const MAX_RESOLVERS: usize = 64;
 /// only the other resolvers.
 const RESERVED_RESOLVERS: usize = 32;
 
-/// Paths that are kept whether anybody uses them or not.
+/// Paths that the cache keeps, in use or not.
 const FEW: usize = 64;
 
 /// Datagrams that wait for one path; older ones are dropped, as on the wire.
@@ -32,13 +32,13 @@ enum Entry<D> {
     Resolving(Vec<D>),
 }
 
-/// The handles of one endpoint. `D` is a datagram that waits.
+/// The handles of one endpoint. `D` is a datagram that waits for a handle.
 pub(crate) struct AhCache<D> {
     pd: Arc<Pd>,
     entries: HashMap<Path, Entry<D>>,
     line: VecDeque<Path>,
     resolvers: usize,
-    /// With so many paths it is time to let those go that nobody uses.
+    /// The number of paths from which the cache drops unused ones.
     tidy_at: usize,
     done: (Sender<Resolved>, Receiver<Resolved>),
     wake: Arc<dyn Fn() + Send + Sync>,
@@ -54,12 +54,12 @@ pub(crate) struct Resolved {
 pub(crate) enum Outcome<D> {
     /// The path's handle, and the requests that waited for it.
     Ready(Arc<Ah>, Vec<D>),
-    /// It can not be had; what waited for it is lost.
+    /// The path has no handle; the datagrams that waited for it are lost.
     Failed(Error, Vec<D>),
 }
 
 impl<D> AhCache<D> {
-    /// An empty cache; `wake` is called by resolvers when [`AhCache::resolved`] has something.
+    /// Makes an empty cache. Resolvers call `wake` when [`AhCache::resolved`] has a result.
     pub(crate) fn new(pd: &Arc<Pd>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
         Self {
             pd: pd.clone(),
@@ -72,7 +72,8 @@ impl<D> AhCache<D> {
         }
     }
 
-    /// The handle of a path, and the datagram back; or keeps the datagram until there is one.
+    /// Returns the handle of a path together with the datagram; or keeps the datagram until there
+    /// is a handle.
     pub(crate) fn handle_for(&mut self, path: Path, datagram: D) -> Option<(Arc<Ah>, D)> {
         match self.entries.get_mut(&path) {
             Some(Entry::Ready(handle)) => Some((handle.clone(), datagram)),
@@ -92,8 +93,8 @@ impl<D> AhCache<D> {
         }
     }
 
-    /// Whether the path of somebody whom nobody here wants can be had without others having to wait
-    /// for theirs.
+    /// Whether a resolver is free for the path of an unknown source, without a delay for other
+    /// paths.
     pub(crate) fn has_spare(&self, path: &Path) -> bool {
         self.entries.contains_key(path)
             || self.line.is_empty() && self.resolvers + RESERVED_RESOLVERS < MAX_RESOLVERS
@@ -104,8 +105,8 @@ impl<D> AhCache<D> {
         self.entries.len() >= self.tidy_at
     }
 
-    /// Lets the paths go that nobody uses: that are not `wanted`, and whose handles nobody holds.
-    /// Those that are being made stay.
+    /// Drops the unused paths: those that are not `wanted` and whose handles nobody else holds.
+    /// Paths that are being resolved stay.
     pub(crate) fn tidy(&mut self, wanted: &HashSet<Path>) {
         let unwanted = |path: &Path| !wanted.contains(path);
         let in_line: HashSet<Path> = self.line.iter().copied().filter(unwanted).collect();
@@ -120,7 +121,8 @@ impl<D> AhCache<D> {
         self.tidy_at = FEW.max(2 * self.entries.len());
     }
 
-    /// The handle of a path; `None`: it is being made, and [`AhCache::resolved`] will tell.
+    /// The handle of a path. `None`: a resolver makes it, and [`AhCache::resolved`] returns it
+    /// later.
     pub(crate) fn handle(&mut self, path: Path) -> Option<Arc<Ah>> {
         match self.entries.get(&path) {
             Some(Entry::Ready(handle)) => Some(handle.clone()),
@@ -134,7 +136,7 @@ impl<D> AhCache<D> {
         }
     }
 
-    /// The next path that a resolver is done with.
+    /// The next path that a resolver has finished.
     pub(crate) fn resolved(&mut self) -> Option<(Path, Outcome<D>)> {
         let Resolved { path, handle } = self.done.1.try_recv().ok()?;
         self.resolvers -= 1;
@@ -149,14 +151,14 @@ impl<D> AhCache<D> {
                 self.entries.insert(path, Entry::Ready(handle.clone()));
                 Outcome::Ready(handle, waiting)
             }
-            // Not remembered: the next try resolves anew.
+            // The failure is not stored: the next call resolves the path anew.
             Err(error) => Outcome::Failed(error, waiting),
         };
         Some((path, outcome))
     }
 
-    /// Lets the handle of a path go if nobody else holds it. False: it is in use, or still being
-    /// made.
+    /// Drops the handle of a path if nobody else holds it. Returns false if it is in use, or still
+    /// being made.
     pub(crate) fn release_unused(&mut self, path: &Path) -> bool {
         let unused = match self.entries.get(path) {
             Some(Entry::Ready(handle)) => Arc::strong_count(handle) == 1,
@@ -169,7 +171,7 @@ impl<D> AhCache<D> {
         unused
     }
 
-    /// Handles that are there.
+    /// The number of handles that are ready.
     pub(crate) fn ready(&self) -> usize {
         let ready = |entry: &&Entry<D>| matches!(entry, Entry::Ready(_));
         self.entries.values().filter(ready).count()

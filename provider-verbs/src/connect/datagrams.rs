@@ -16,21 +16,22 @@ use crate::post::{RecvRequest, SendFlags, SendRequest};
 use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
 use crate::slots::SlotPool;
 
-/// Receives that are posted: of a burst of handshakes beyond that some are lost, and tried again.
+/// Posted receives. Of a burst of more handshakes some are lost, and their senders repeat them.
 const RECEIVES: u32 = 256;
 
-/// Sends that may be under way; what comes on top is lost, as on the wire.
+/// Sends under way, at most; further ones are dropped, as on the wire.
 const SENDS: u32 = 128;
 
 const RECEIVE_BYTES: usize = UdQp::HEADER_BYTES + CONTROL_BYTES;
 
-/// Completions taken at a look.
+/// Completions taken in one poll.
 const LOOK: usize = 32;
 
-/// So many looks take all that the completion queue holds, whatever comes meanwhile.
+/// The number of polls that take everything in the completion queue, however many packets arrive
+/// meanwhile.
 pub(super) const LOOKS: u32 = (RECEIVES + SENDS).div_ceil(LOOK as u32);
 
-/// Calls for the completion queue that may fail in a row.
+/// Failures of the completion queue in a row, at most.
 const QUEUE_FAILURES: u32 = 64;
 
 /// High bit of a work request ID: a send.
@@ -38,7 +39,7 @@ const SEND: u64 = 1 << 63;
 
 /// A datagram queue pair for control packets.
 pub(crate) struct Datagrams {
-    // The queue pair goes first: the device uses what the rest holds.
+    // The queue pair goes first: the device uses the other fields.
     qp: UdQp,
     cq: Arc<Cq>,
     channel: Arc<CompChannel>,
@@ -47,11 +48,11 @@ pub(crate) struct Datagrams {
     /// Handles of sends under way, by slot.
     handles: Vec<Option<Arc<Ah>>>,
     init: UdInit,
-    /// The queue pair has gone to error: a send failed, as it may while the link is down.
+    /// The queue pair is in error: a send failed, as happens while the link is down.
     broken: bool,
-    /// Calls for the completion queue that have failed since the last that did not.
+    /// Calls on the completion queue that have failed since the last success.
     queue_failures: u32,
-    /// The completion queue could not be armed: nothing that comes wakes.
+    /// The completion queue could not be armed: no completion wakes the thread.
     unarmed: bool,
 }
 
@@ -114,9 +115,9 @@ impl Datagrams {
         }
     }
 
-    /// Makes a queue pair that went to error work again, under its old number. What was under way
-    /// is lost, as on the wire. An endpoint that only answers sends nothing until a packet arrives,
-    /// so this must not wait for a send.
+    /// Makes a queue pair that went to error work again, under its old number. Packets under way
+    /// are lost, as on the wire. An endpoint that only answers sends nothing until a packet
+    /// arrives, so this must not wait for a send.
     #[cold]
     pub(super) fn revive(&mut self) {
         if let Err(error) = self.qp.to_reset() {
@@ -145,12 +146,12 @@ impl Datagrams {
         self.broken
     }
 
-    /// Whether packets may arrive without a wake-up: the thread is to poll every so often.
+    /// Whether packets may arrive without a wake-up, so that the thread has to poll regularly.
     pub(super) fn is_to_be_watched(&self) -> bool {
         !self.is_dead() && (self.unarmed || self.queue_failures > 0)
     }
 
-    /// Whether the completion queue failed for good: nothing comes any more.
+    /// Whether the completion queue failed for good: no packet arrives any more.
     pub(super) fn is_dead(&self) -> bool {
         self.queue_failures >= QUEUE_FAILURES
     }
@@ -173,7 +174,7 @@ impl Datagrams {
         self.qp.number()
     }
 
-    /// Readable when something has come, once [`Datagrams::arm`] has been called.
+    /// Readable when a completion has come, once [`Datagrams::arm`] has been called.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
@@ -205,7 +206,7 @@ impl Datagrams {
             return;
         };
         let at = self.sends.address(slot);
-        // SAFETY: the slot holds a packet, and is ours until its send completes.
+        // SAFETY: the slot holds a packet, and belongs to this function until its send completes.
         unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), CONTROL_BYTES) };
         let entry = ibv_sge {
             addr: at as u64,
@@ -224,8 +225,8 @@ impl Datagrams {
         }
     }
 
-    /// Takes up to [`LOOK`] completions, and hands each packet that has come to `take`. False:
-    /// there was none.
+    /// Takes up to [`LOOK`] completions, and passes each packet that has arrived to `take`. Returns
+    /// false if there was none.
     pub(super) fn receive(&mut self, mut take: impl FnMut(&[u8])) -> bool {
         let mut room = [MaybeUninit::<ibv_wc>::uninit(); LOOK];
         let cq = self.cq.clone();
@@ -285,7 +286,7 @@ impl Datagrams {
         // SAFETY: the slot is the device's until the receive completes.
         let posted = unsafe { RecvRequest::new(u64::from(slot), [entry]).post(&self.qp) };
         if let Err(error) = posted {
-            // One receive less; handshakes get slower, not wrong.
+            // One receive less makes handshakes slower, not wrong.
             tracing::warn!("receive of the UD queue pair not posted: {error}");
         }
     }

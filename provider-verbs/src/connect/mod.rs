@@ -1,5 +1,6 @@
-//! Making lanes: a service thread speaks the handshake over the UD queue pair and makes the RC
-//! queue pairs, so that no slow verb runs on a caller's path. It and the engine talk by messages.
+//! Making lanes. A service thread exchanges handshakes over the UD queue pair and makes the RC
+//! queue pairs, so that no slow verb runs on a caller's path. The thread and the engine exchange
+//! messages.
 
 mod ah_cache;
 mod datagrams;
@@ -30,7 +31,7 @@ pub(crate) enum Carrier {
     Ud(Way),
 }
 
-/// Where datagrams of a lane go.
+/// The destination of a lane's datagrams.
 #[derive(Clone)]
 pub(crate) struct Way {
     /// The path.
@@ -41,38 +42,38 @@ pub(crate) struct Way {
 
 /// Messages from the service thread to the engine.
 pub(crate) enum ToEngine {
-    /// A lane is up; it is the engine's now.
+    /// A lane is up; from now on it belongs to the engine.
     LaneUp {
         /// The result of the handshake.
         up: LaneUp,
         /// The queue pair or the path of the lane.
         carrier: Carrier,
     },
-    /// The peer's end is up: messages may go.
+    /// The peer's end is up: messages may be sent.
     MaySend(LaneKey),
-    /// A lane is no more.
+    /// A lane has ended.
     LaneDown {
         /// The lane.
         lane: LaneKey,
         /// Its peer.
         peer: PeerKey,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// Time to make sure that the peers of idle lanes still exist.
+    /// It is time to check that the peers of idle lanes still exist.
     Probe,
-    /// A lane of the RC kind can not be had at the moment; it is tried again.
+    /// An RC lane is not possible at the moment; the service thread tries again.
     NoRoom {
-        /// To whom.
+        /// The peer of the lane.
         peer: PeerKey,
-        /// It is here that there is no room, not at the peer.
+        /// Whether this side has no room, rather than the peer.
         here: bool,
     },
     /// A requested lane was not made.
     ConnectFailed {
-        /// To whom.
+        /// The peer of the lane.
         peer: PeerKey,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
 }
@@ -81,48 +82,49 @@ pub(crate) enum ToEngine {
 pub(crate) enum ToService {
     /// Make a lane to a peer.
     Connect {
-        /// To whom.
+        /// The peer.
         peer: PeerKey,
-        /// Of which kind.
+        /// The kind of the lane.
         kind: LaneKind,
-        /// How long to try without a word of the peer; `None`: for ever.
+        /// How long to try while the peer is silent; `None`: for ever.
         patience: Option<Duration>,
     },
-    /// The session has left a lane, and wants one of the RC kind.
+    /// The session has left a lane, and needs one of the RC kind.
     Promote {
         /// The peer.
         peer: PeerKey,
         /// The lane that it has left.
         lane: LaneKey,
-        /// How long to try without a word of the peer; `None`: for ever.
+        /// How long to try while the peer is silent; `None`: for ever.
         patience: Option<Duration>,
     },
-    /// A lane was given up for want of queue pairs.
+    /// A lane was closed because queue pairs are scarce.
     Recycled(LaneKey),
-    /// A lane was given up because its peer was removed from the address vector and nothing is
-    /// under way.
+    /// A lane was closed because its peer was removed from the address vector and nothing is under
+    /// way.
     Left(LaneKey),
     /// The engine cancels its request for a lane to a peer.
     Cancel(PeerKey),
-    /// A peer that was removed from the address vector has no lane any more: its path is not needed
-    /// for it.
+    /// A peer that was removed from the address vector has no lane any more, so its lane needs no
+    /// path.
     Parted(PeerKey),
-    /// The peer of a lane of the UD kind confirms nothing.
+    /// The peer of a UD lane confirms nothing.
     AskAfter(LaneKey),
-    /// The session that a lane of the peer's carried is over.
+    /// The session on a lane of the peer is over.
     SessionEnded {
         /// The peer.
         peer: PeerKey,
         /// The lane.
         lane: LaneKey,
     },
-    /// Peers are granted so many units from now on.
+    /// The grant of new peers, in units, from now on.
     Grant(u16),
     /// A packet came on a lane that may not send yet.
     LaneHeard(LaneKey),
     /// A lane is dead.
     LaneBroken(LaneKey),
-    /// Say goodbye to all and end: what each lane's session has taken.
+    /// Send the last message to each peer and end. The map holds the number of packets that each
+    /// lane's session has received.
     Close(HashMap<LaneKey, u32>),
 }
 
@@ -144,7 +146,7 @@ pub(crate) fn peer_key(name: &NativeAddr) -> PeerKey {
 }
 
 /// The native address of a peer whose shared-memory endpoint has this name; `None` when the bytes
-/// are no address (they may be anybody's).
+/// are no address (an attacker can send any bytes).
 pub(crate) fn native_addr(key: &PeerKey, shm_name: u64) -> Option<NativeAddr> {
     let mut bytes = key.place;
     bytes[INCARNATION].copy_from_slice(&key.incarnation.to_le_bytes());

@@ -1,5 +1,5 @@
-//! The service thread of an endpoint: asleep until a control packet, a request of the engine, a
-//! resolved path or a timer wakes it; so peers are answered while the application computes.
+//! The service thread of an endpoint. It sleeps until a control packet, a request of the engine, a
+//! resolved path or a timer wakes it, so peers get their answers while the application computes.
 
 mod lanes;
 
@@ -34,17 +34,17 @@ use lanes::lane_error;
 /// The interval at which the service thread requests a probe of idle lanes from the engine.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often the thread polls where no wake-up may come, because a queue or a descriptor failed.
+/// How often the thread polls when a wake-up may be missing because a queue or a descriptor failed.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Paths that it remembers to have parted from.
+/// Retired paths that the thread remembers.
 const MAX_PARTED: usize = 1024;
 
-/// What the service thread works with.
+/// The resources and settings of the service thread.
 pub(crate) struct ServiceConfig {
     /// The protection domain of the endpoint.
     pub(crate) pd: Arc<Pd>,
-    /// The port that it speaks from.
+    /// The port that the endpoint sends from.
     pub(crate) port: LocalPort,
     /// The configuration of each lane's queue pair.
     pub(crate) lane: QpConfig,
@@ -52,9 +52,9 @@ pub(crate) struct ServiceConfig {
     pub(crate) max_lanes: usize,
     /// Number of the queue pair that lanes of the UD kind go through, if there is one.
     pub(crate) data_qpn: Option<u32>,
-    /// What peers may do through a lane.
+    /// The rights of peers through a lane.
     pub(crate) access: crate::mr::Access,
-    /// The handshake's own settings.
+    /// The settings of the handshake.
     pub(crate) handshake: Config,
 }
 
@@ -80,11 +80,11 @@ struct Inbox {
 }
 
 impl Service {
-    /// Starts the thread for the endpoint `me`, whose datagrams these are.
+    /// Starts the thread for the endpoint `me`, which owns `datagrams`.
     ///
     /// # Errors
     ///
-    /// When a thread or a descriptor can not be had.
+    /// The system has no thread or descriptor left.
     pub(crate) fn start(me: PeerKey, datagrams: Datagrams, config: ServiceConfig) -> Result<Self> {
         let wait = Arc::new(WaitSet::new()?);
         wait.add(datagrams.fd())?;
@@ -133,14 +133,14 @@ impl Service {
         })
     }
 
-    /// Asks the thread for something.
+    /// Passes a request to the thread.
     pub(crate) fn request(&self, request: ToService) {
-        // It ends only when told to.
+        // The thread ends only at a request to close.
         let _ = self.requests.send(request);
         self.wait.signal();
     }
 
-    /// Says what the session of a lane has taken, before all are closed.
+    /// Stores how many packets the session of a lane has received, before all lanes close.
     pub(crate) fn taken(&mut self, lane: LaneKey, expected: u32) {
         self.taken.insert(lane, expected);
     }
@@ -150,7 +150,7 @@ impl Service {
         self.inbox.queue_pairs.load(Ordering::Relaxed)
     }
 
-    /// Whether [`Service::message`] has something. Costs a load.
+    /// Whether [`Service::message`] would return a message. Costs one load.
     #[inline]
     pub(crate) fn has_messages(&self) -> bool {
         self.inbox.filled.is_raised()
@@ -158,7 +158,7 @@ impl Service {
 
     /// The next message, if there is one.
     pub(crate) fn message(&self) -> Option<ToEngine> {
-        // The mark is taken away first: what comes in between sets it again.
+        // The flag is cleared first: a message that arrives in between sets it again.
         self.inbox.filled.lower();
         let message = self.inbox.messages.try_recv().ok();
         if message.is_some() {
@@ -167,15 +167,16 @@ impl Service {
         message
     }
 
-    /// Prepares for a sleep on the descriptor. A look at [`has_messages`](Self::has_messages) must
-    /// follow.
+    /// Prepares for a sleep on the descriptor. The caller must check
+    /// [`has_messages`](Self::has_messages) after it.
     pub(crate) fn hush(&self) {
         // The engine does not clear the wake-up when it reads messages: that would cost a system
         // call each time, and only a sleeping engine needs it.
         let _ = self.inbox.wake.read();
     }
 
-    /// Readable since there were messages; until [`hush`](Self::hush), also when they were taken.
+    /// Readable since the last message arrived; it stays readable until [`hush`](Self::hush), even
+    /// if the messages were taken.
     pub(crate) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&self.inbox.wake)
     }
@@ -191,7 +192,7 @@ impl Drop for Service {
         let taken = std::mem::take(&mut self.taken);
         self.request(ToService::Close(taken));
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so; its queue pairs are gone with it.
+            // A thread that panicked has logged it; its queue pairs are gone with it.
             let _ = thread.join();
         }
     }
@@ -205,24 +206,23 @@ struct Datagram {
     peer: PeerKey,
 }
 
-/// A lane as far as it was made.
+/// A lane in the state that it has reached.
 enum Made {
     Rc(Arc<RcQp>),
     Ud(Option<Way>),
 }
 
 struct Worker {
-    // Lanes go first: their queue pairs use the rest.
+    // Lanes go first: their queue pairs use the other fields.
     lanes: HashMap<LaneKey, Made>,
-    /// Those of the RC kind.
+    /// The number of RC lanes.
     rc_lanes: usize,
-    /// Lanes of the UD kind that wait for their path.
+    /// UD lanes that wait for their path.
     joining: Vec<(Path, LaneKey)>,
-    /// Paths whose handles are to go as soon as nobody holds them: we parted from a peer behind
-    /// them.
+    /// Paths of removed peers: their handles go as soon as nobody holds them.
     parting: Vec<Path>,
-    /// Paths that we have parted from since: the handle that a late control packet has made goes
-    /// again.
+    /// Paths that were retired since: if a late control packet makes a handle again, that goes,
+    /// too.
     parted: HashSet<Path>,
     connector: Connector,
     config: ServiceConfig,
@@ -247,8 +247,8 @@ impl Worker {
             while let Some((path, outcome)) = self.handles.resolved() {
                 self.path_resolved(path, outcome);
             }
-            // One full queue at most, whatever comes meanwhile: requests and timers are not to wait
-            // for the end of a flood.
+            // At most one full queue, whatever arrives meanwhile: a flood of packets must not delay
+            // requests and timers.
             for _ in 0..LOOKS {
                 if !self.receive() {
                     break;
@@ -278,7 +278,7 @@ impl Worker {
                 .next_timeout()
                 .map(|at| self.origin + Duration::from_nanos(at.0));
             let looks = !self.lanes.is_empty() || !self.parting.is_empty();
-            // One that could not be revived is tried again then.
+            // A queue pair that could not be revived is tried again then.
             let looks = looks || self.datagrams.is_broken();
             let probe = looks.then_some(next_probe);
             let watched = self.datagrams.is_to_be_watched();
@@ -295,7 +295,7 @@ impl Worker {
         Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Lets the machine have an event, then carries out what it wants.
+    /// Passes an event to the connector, then carries out its actions.
     fn drive(&mut self, event: impl FnOnce(&mut Connector, Time, &mut Vec<Action>)) {
         let mut out = Vec::new();
         let now = self.now();
@@ -306,7 +306,7 @@ impl Worker {
         }
     }
 
-    /// As `drive`, for events that come of an action: the outer loop carries on.
+    /// As `drive`, for events that follow from an action: the outer loop carries out their actions.
     fn answer(&mut self, event: impl FnOnce(&mut Connector, Time, &mut Vec<Action>)) {
         let mut out = Vec::new();
         let now = self.now();
@@ -405,7 +405,7 @@ impl Worker {
     }
 
     fn tell(&mut self, message: ToEngine) {
-        // While the endpoint closes nobody listens any more.
+        // While the endpoint closes, it reads no messages any more.
         let _ = self.outbox.send(message);
         self.inbox.filled.raise();
         let _ = self.inbox.wake.write(1);
@@ -418,7 +418,8 @@ impl Worker {
         }
     }
 
-    /// Why a peer can not be reached: where nothing comes to us, it is not for want of a path.
+    /// The reason why a peer cannot be reached. If no packets arrive here at all, a missing path is
+    /// not the cause.
     fn is_it_us(&self, reason: Reason) -> Reason {
         match reason {
             Reason::Unreachable if self.datagrams.is_dead() => Reason::Local(Errno::EIO.0),
@@ -428,13 +429,13 @@ impl Worker {
 
     fn send(&mut self, to: PeerKey, bytes: [u8; CONTROL_BYTES]) {
         if self.datagrams.is_dead() {
-            // No answer would come.
+            // No answer would arrive.
             return self.answer(|c, now, out| c.unreachable(now, &to, out));
         }
         let Some((path, qpn, qkey)) = self.way_to(&to) else {
             return self.answer(|c, now, out| c.unreachable(now, &to, out));
         };
-        // Lost where there is no room, as on the wire: who is not known can ask again.
+        // Dropped if there is no room, as on the wire: an unknown source can repeat its request.
         if !self.connector.knows(&to) && !self.handles.has_spare(&path) {
             return;
         }
@@ -474,8 +475,8 @@ impl Worker {
             }
             Outcome::Failed(error, waiting) => {
                 tracing::debug!("{error}");
-                // A neighbour that is silent now may answer the next try; what has no route or no
-                // handle will not.
+                // A neighbour that is silent now may answer the next try; a path without a route or
+                // a handle stays that way.
                 if !matches!(
                     error.errno(),
                     Errno::ETIMEDOUT | Errno::EAGAIN | Errno::ENOMEM
@@ -488,8 +489,9 @@ impl Worker {
         }
     }
 
-    /// The engine has parted from a peer: the handle of its path goes with the last who holds it.
-    /// (RC queue pairs do not: should a control packet go there again, the handle is made anew.)
+    /// The engine has closed its last lane to a removed peer: the handle of the path goes with its
+    /// last holder. (RC queue pairs hold none: a later control packet to the peer makes the handle
+    /// anew.)
     fn part_from(&mut self, peer: &PeerKey) {
         if let Some((path, ..)) = self.way_to(peer) {
             if !self.parting.contains(&path) {
@@ -498,7 +500,7 @@ impl Worker {
         }
     }
 
-    /// The engine knows of a lane to a peer, or waits for one: it will say when it parts from it.
+    /// The engine has a lane to a peer, or waits for one: it reports when it retires the peer.
     fn return_to(&mut self, peer: &PeerKey) {
         if let Some((path, ..)) = self.way_to(peer) {
             self.parted.remove(&path);
@@ -511,8 +513,8 @@ impl Worker {
             let released = handles.release_unused(path);
             if released {
                 if parted.len() >= MAX_PARTED {
-                    // Handles to them that are made again go with those of peers that are not in
-                    // the address vector, when there are many.
+                    // Handles that are made for them again go with those of other unknown sources,
+                    // once there are many.
                     parted.clear();
                 }
                 parted.insert(*path);
@@ -521,7 +523,8 @@ impl Worker {
         });
     }
 
-    /// Lets the handles go, now and then, of those who are no peers any more, or never were.
+    /// From time to time, drops the handles of endpoints that are not peers any more, or never
+    /// were.
     fn tidy_handles(&mut self) {
         if !self.handles.is_crowded() {
             return;

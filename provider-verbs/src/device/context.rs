@@ -23,7 +23,7 @@ use super::limits::DeviceLimits;
 use super::port::{LinkLayer, PortAttributes};
 use super::quirks::Quirks;
 
-/// An opened device: the root of all that is made on it.
+/// An opened device: the root of all objects that are made on it.
 #[derive(Debug)]
 pub struct Context {
     raw: NonNull<ibv_context>,
@@ -41,7 +41,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The names of the devices that there are.
+    /// The names of all devices of the machine.
     ///
     /// # Errors
     ///
@@ -286,7 +286,7 @@ impl Context {
     }
 }
 
-/// The loaded library. The calling thread is not cancelled while this is there: most calls are
+/// The loaded library. While this value exists the calling thread is not cancelled: most calls are
 /// reads and writes of descriptors.
 #[derive(Debug)]
 pub struct Calls {
@@ -320,7 +320,7 @@ impl AsFd for Context {
     }
 }
 
-/// Closes a device.
+/// Closes the device when dropped.
 struct Opened {
     raw: NonNull<ibv_context>,
     verbs: &'static Verbs,
@@ -328,7 +328,7 @@ struct Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: opened once, closed once; what was made on it held it and is gone.
+        // SAFETY: opened once, closed once; the objects made on it held it and are gone.
         let rc = unsafe { (self.verbs.ibv_close_device)(self.raw.as_ptr()) };
         if rc != 0 {
             tracing::warn!(
@@ -353,7 +353,7 @@ impl DeviceList {
         let list = unsafe { (verbs.ibv_get_device_list)(&raw mut count) };
         if list.is_null() {
             match last_errno() {
-                // A kernel without RDMA, or with its modules not loaded.
+                // The kernel has no RDMA, or its modules are not loaded.
                 libc::ENOSYS | libc::ENOENT | libc::ENODEV => count = 0,
                 errno => return Err(failed(errno, "list", "RDMA devices")),
             }

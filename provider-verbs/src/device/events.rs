@@ -1,4 +1,4 @@
-//! Asynchronous events: what a device reports outside completions.
+//! Asynchronous events: a device's reports outside completions.
 
 use ferrofabric_verbs_sys::{ibv_async_event, ibv_event_type};
 
@@ -7,11 +7,11 @@ use ferrofabric_verbs_sys::{ibv_async_event, ibv_event_type};
 pub struct AsyncEvent {
     /// The kind of the event (`ibv_get_async_event(3)`).
     pub kind: ibv_event_type,
-    /// To what.
+    /// The object of the event.
     pub subject: EventSubject,
 }
 
-/// What an event is about.
+/// The kind of object that an event concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventSubject {
     /// The whole device.

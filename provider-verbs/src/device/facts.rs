@@ -3,16 +3,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Facts of a device that verbs calls do not give. What is not there, or not readable, is `None`.
+/// Facts about a device that verbs calls do not give. A fact that is missing or not readable is
+/// `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceFacts {
     /// Globally unique identifier of the device.
     pub node_guid: Option<u64>,
     /// Firmware version.
     pub firmware: Option<String>,
-    /// Network interfaces that it stands on.
+    /// Network interfaces on the device.
     pub interfaces: Vec<String>,
-    /// The memory node that it is nearest to.
+    /// The memory node nearest to the device.
     pub numa_node: Option<u32>,
     /// Its place on the PCI bus; `None` for a software device.
     pub pci: Option<PciFacts>,

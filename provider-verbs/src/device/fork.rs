@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use ferrofabric_verbs_sys::{Verbs, ibv_fork_status};
 
-/// How a process with registered memory stands when it forks.
+/// The safety of registered memory when the process forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForkSafety {
     /// The kernel copies pinned pages at the fork (since 5.12): nothing to do.
@@ -17,16 +17,16 @@ pub(crate) enum ForkSafety {
     Unprotected,
 }
 
-/// Settles it, once for the process, by asking rdma-core; to be called before any other function of
-/// libibverbs, as
-/// `ibv_fork_init(3)` wants it ([`super::Context::open`] and [`super::Context::device_names`] do).
-/// Where the kernel has no need of it nothing is done, so that registered memory is there for
-/// children as all other memory is.
+/// Determines the safety, once for the process, and makes libibverbs protect registered memory if
+/// the kernel does not. It has to be called before any other function of libibverbs, as
+/// `ibv_fork_init(3)` requires; [`super::Context::open`] and [`super::Context::device_names`] do
+/// that. If the kernel copies pinned pages at the fork, nothing is done, so that children have
+/// registered memory as all other memory.
 pub(crate) fn fork_safety(verbs: &Verbs) -> ForkSafety {
     static SETTLED: OnceLock<ForkSafety> = OnceLock::new();
     *SETTLED.get_or_init(|| {
         if let Some(status) = verbs.ibv_is_fork_initialized {
-            // SAFETY: takes nothing, asks the kernel.
+            // SAFETY: takes nothing, and queries the kernel.
             if unsafe { status() } == ibv_fork_status::IBV_FORK_UNNEEDED {
                 return ForkSafety::CopyOnFork;
             }

@@ -10,7 +10,7 @@ use ferrofabric_verbs_sys::{ibv_gid, ibv_gid_entry, ibv_gid_type};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Gid(pub [u8; 16]);
 
-/// Where a GID's address holds, which decides how far it reaches.
+/// The scope of a GID's address: where it is valid and how far packets with it travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GidScope {
     /// An IPv4 address (mapped, `::ffff:a.b.c.d`).
@@ -76,7 +76,7 @@ pub struct GidEntry {
     pub gid: Gid,
     /// Its encapsulation.
     pub kind: GidKind,
-    /// Number of the network interface it stands on, where it stands on one.
+    /// Number of the GID's network interface, if it has one.
     pub interface: Option<u32>,
 }
 

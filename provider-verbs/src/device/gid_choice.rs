@@ -22,7 +22,7 @@ pub enum GidRequest {
     Index(u32),
 }
 
-/// A slot with the verdict on it.
+/// A slot, and the reason why it was chosen or passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidChoice {
     /// The slot.
@@ -35,12 +35,12 @@ pub struct GidChoice {
     pub reason: GidReason,
 }
 
-/// Why a slot was chosen, or not.
+/// The reason why a slot was chosen or passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidReason {
     /// Chosen: no other is of a better rank, nor equal with a lower slot.
     Best,
-    /// Chosen: asked for by its number.
+    /// Chosen: the request names this slot.
     AskedFor,
     /// Passed over: slot `chosen` is of a better rank.
     RankedBelow {
@@ -62,7 +62,7 @@ pub enum GidReason {
     OutOfReach,
 }
 
-/// The chosen slot, and the others with the reason why not.
+/// The chosen slot, and the others, each with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidSelection {
     /// The slot to use.
@@ -71,7 +71,7 @@ pub struct GidSelection {
     pub passed_over: Vec<GidChoice>,
 }
 
-/// No slot can be used, or not the one asked for.
+/// No slot is usable, or not the requested one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NoGid {
     asked: GidRequest,
@@ -134,7 +134,7 @@ pub(crate) fn choose_gid(
 /// `sgid_index` has 8 bits.
 const LAST_IN_REACH: u32 = 255;
 
-/// How good a slot is (more is better), or why it cannot be used.
+/// The rank of a slot (more is better), or the reason why it cannot be used.
 fn rank(entry: &GidEntry, link: LinkLayer) -> Result<u8, GidReason> {
     if entry.index > LAST_IN_REACH {
         return Err(GidReason::OutOfReach);
@@ -147,7 +147,7 @@ fn rank(entry: &GidEntry, link: LinkLayer) -> Result<u8, GidReason> {
         return Err(GidReason::WrongLink);
     }
     Ok(match (entry.kind, scope) {
-        // One rank: the lowest slot is the port's own GID, others are of its guests.
+        // All slots have one rank: the lowest is the port's own GID, others belong to its guests.
         (GidKind::Ib, _) => 0,
         (GidKind::RoceV2, GidScope::Ipv4(_)) => 4,
         (GidKind::RoceV2, GidScope::Ipv6Global) => 3,
@@ -167,7 +167,7 @@ fn verdict(entry: &GidEntry, reason: GidReason) -> GidChoice {
 }
 
 impl NoGid {
-    /// As an error about a device's port.
+    /// Returns this as an error about a device's port.
     pub(crate) fn on(self, device: &str, port: u8) -> Error {
         let object = match self.asked {
             GidRequest::Best => format!("GID of {device} port {port}"),

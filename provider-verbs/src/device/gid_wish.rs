@@ -13,7 +13,7 @@ use super::gid::{Gid, GidEntry, GidScope};
 use super::gid_choice::{GidRequest, choose_gid};
 use super::port::LinkLayer;
 
-/// What is wished for; what can not be had is no failure.
+/// A preference for a GID. If the port has no such GID, that is no failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GidWish {
     /// The best.

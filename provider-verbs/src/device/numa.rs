@@ -1,4 +1,4 @@
-//! How far a device is from where this thread runs.
+//! The distance of a device from the processor on which this thread runs.
 
 use std::fs;
 use std::path::Path;
@@ -39,8 +39,8 @@ impl NumaDistances {
         numbers.collect::<Result<_, _>>().ok().map(Self)
     }
 
-    /// To a node; that of a device which is nowhere (a software device), or of a machine that does
-    /// not say, is this one.
+    /// The distance to a node. A device without a node (a software device), or on a machine without
+    /// distances, counts as being on this thread's node.
     pub(crate) fn to(&self, node: Option<u32>) -> u32 {
         node.and_then(|node| self.0.get(node as usize).copied())
             .unwrap_or(LOCAL)

@@ -1,11 +1,11 @@
 //! Partitions of a port (IBTA 1.5 §10.9): a queue pair names the slot of the port's P_Key table
-//! that its packets go by.
+//! that its packets use.
 
 /// Bit of a P_Key: full member of the partition.
 const FULL_MEMBER: u16 = 1 << 15;
 
-/// The slot of a P_Key in a port's table: the very one, or else whatever membership of that
-/// partition the port has.
+/// The slot of a P_Key in a port's table: the exact key, or else the port's other membership in
+/// that partition.
 pub(crate) fn slot_of(table: &[u16], pkey: u16) -> Option<u16> {
     let same_partition = |there: &u16| (there ^ pkey) & !FULL_MEMBER == 0;
     let exact = table.iter().position(|there| *there == pkey);

@@ -157,13 +157,13 @@ impl Mtu {
         Self::ALL.into_iter().find(|mtu| mtu.code() == code)
     }
 
-    /// The largest path MTU of at most so many bytes; `None` below 256.
+    /// The largest path MTU of at most `bytes`; `None` below 256.
     pub fn at_most(bytes: usize) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= bytes)
     }
 
-    /// From the number in messages and attributes; one that is not known is cut to the nearest that
-    /// is.
+    /// The MTU of a number in messages and attributes; an unknown number becomes the nearest known
+    /// one.
     pub(super) fn from_raw(raw: ibv_mtu) -> Self {
         Self::ALL[(raw.0.clamp(1, 5) - 1) as usize]
     }

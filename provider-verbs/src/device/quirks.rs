@@ -7,7 +7,7 @@ use super::facts::DeviceFacts;
 use super::limits::DeviceLimits;
 
 bitflags::bitflags! {
-    /// Where a device departs from the verbs standard.
+    /// A device's deviations from the verbs standard.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Quirks: u32 {
         /// A window gives access to the whole region beneath it; only rights and revocation hold. A
@@ -24,7 +24,7 @@ bitflags::bitflags! {
         /// its place. The key is right: go by the protocol, not by the flag.
         const INVALIDATE_FLAG_WRONG = 1 << 3;
         /// `ibv_wr_set_inline_data` needs `IBV_SEND_INLINE` in `wr_flags`, which the interface does
-        /// not ask for.
+        /// not require.
         const EXTENDED_INLINE_NEEDS_FLAG = 1 << 4;
         /// `ibv_wr_set_inline_data_list` sends nothing and reports success: post inline lists the
         /// legacy way.
@@ -50,14 +50,14 @@ bitflags::bitflags! {
     }
 }
 
-/// A device that a row is about: all that is given must match.
+/// The device of a row: all given fields must match.
 struct Match {
     vendor_id: u32,
     /// On the PCI bus, or not.
     hardware: bool,
 }
 
-/// Linux gives Soft-RoCE (rdma_rxe) this vendor, and no place on a bus. Its name is the
+/// Soft-RoCE (rdma_rxe): Linux gives it this vendor and no address on a bus. Its name is the
 /// administrator's choice.
 const SOFT_ROCE: Match = Match {
     vendor_id: 0x00ff_ffff,
@@ -77,9 +77,9 @@ const PATHSCALE: Match = Match {
     hardware: true,
 };
 
-/// Soft-RoCE's are seen on Linux 6.12; none is known to be mended since. That the others post by
-/// system calls is read in the drivers of rdma-core: all those of other devices ring doorbells in
-/// mapped memory.
+/// Soft-RoCE's quirks were observed on Linux 6.12; none is known to be fixed since. The drivers of
+/// rdma-core show that the other two post by system calls; the drivers of all other devices ring
+/// doorbells in mapped memory.
 const TABLE: &[(Match, Quirks)] = &[
     (SOFT_ROCE, Quirks::all()),
     (SOFT_IWARP, Quirks::POSTS_BY_SYSTEM_CALL),

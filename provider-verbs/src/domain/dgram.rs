@@ -1,4 +1,4 @@
-//! A DGRAM domain: what RDM domains have, with other endpoints.
+//! A DGRAM domain: an RDM domain's device and port, with datagram endpoints.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::rdm::VerbsBackend;
 use crate::endpoint::dgram::{DgramConfig, DgramTransport, QKEY, Receiving};
 use crate::port::LocalPort;
 
-/// What is under a DGRAM domain.
+/// The backend of a DGRAM domain.
 pub(crate) struct DgramBackend(pub(crate) VerbsBackend);
 
 impl Backend for DgramBackend {
@@ -67,7 +67,7 @@ impl KeyedParts for DgramBackend {
         drawn: u64,
     ) -> Result<(DgramTransport, NativeAddr)> {
         let port = LocalPort {
-            // As peers have it in their addresses.
+            // The P_Key as peers have it in their addresses.
             pkey: key.in_addresses().pkey(),
             ..self.0.port_for(opening, Some(key))?
         };

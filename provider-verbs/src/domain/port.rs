@@ -13,7 +13,7 @@ use crate::port::LocalPort;
 ///
 /// # Errors
 ///
-/// `EINVAL`: it is none.
+/// `EINVAL`: the port is no member of the partition.
 pub(super) fn in_partition(
     context: &Arc<Context>,
     port: LocalPort,
@@ -47,8 +47,8 @@ pub(super) fn in_partition(
     })
 }
 
-/// The port as endpoints use it, with the GID that the settings ask for, or else the one that is
-/// wished for or the best.
+/// The port as endpoints use it: with the GID of the settings, or else the preferred GID or the
+/// best one.
 pub(crate) fn local_port(
     context: &Arc<Context>,
     number: u8,

@@ -28,7 +28,7 @@ use crate::port::LocalPort;
 use crate::registration::{DescribedRegion, Registrations, Registry};
 use crate::tuning::Tuning;
 
-/// What is under a verbs domain.
+/// The backend of an RDM domain.
 pub(crate) struct VerbsBackend {
     pub(crate) pd: Arc<Pd>,
     pub(crate) registry: Arc<Registry>,
@@ -36,7 +36,8 @@ pub(crate) struct VerbsBackend {
     pub(crate) tuning: Tuning,
     settings: Settings,
     pub(crate) info: Info,
-    /// The thread that answers who looks for endpoints by socket address, from the first one on.
+    /// The thread that answers requests for endpoints by socket address; it starts with the first
+    /// endpoint.
     listeners: Mutex<Weak<Listeners>>,
 }
 
@@ -91,7 +92,7 @@ impl VerbsBackend {
         opening.auth_key.or(self.info.domain.auth_key)
     }
 
-    /// The port as an endpoint uses it that has this key, or none.
+    /// The port as an endpoint uses it that has this key, or no key.
     ///
     /// # Errors
     ///
@@ -151,7 +152,7 @@ impl Backend for VerbsBackend {
         if access.intersects(Flags::RECV | Flags::READ) {
             rights |= Access::LOCAL_WRITE;
         }
-        // A large message is read by its receiver.
+        // The receiver of a rendezvous message reads it.
         if access.intersects(Flags::SEND | Flags::REMOTE_READ) {
             rights |= Access::REMOTE_READ;
         }
@@ -172,7 +173,7 @@ impl KeyedParts for VerbsBackend {
         drawn: u64,
     ) -> Result<(Paired, NativeAddr)> {
         let port = LocalPort {
-            // As peers have it in their addresses.
+            // The P_Key as peers have it in their addresses.
             pkey: key.in_addresses().pkey(),
             ..self.port_for(opening, Some(key))?
         };
@@ -246,8 +247,8 @@ impl VerbsBackend {
     }
 }
 
-/// Queue key of our UD queue pairs; the handshake checks it for the lanes too. The high bit is for
-/// privileged ones.
+/// Q_Key of the UD queue pairs; the handshake checks it for the lanes, too. The high bit is for
+/// privileged keys.
 const DEFAULT_QKEY: u32 = 0x00fe_0f0f;
 
 /// Registered memory.

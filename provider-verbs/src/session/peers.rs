@@ -2,7 +2,6 @@
 //! that wait for it.
 //!
 //! A peer is forgotten once nothing leads to it: no entry of the address vector, no lane, nothing
-//! that waits. If it has a session that rests it is kept for that, but only as one of [`MAX_KEPT`]:
 //! that waits. A peer whose session is parked is kept for that, but only as one of [`MAX_KEPT`]:
 //! the session that was parked longest ends first. Both sides of a parked session have received all
 //! messages, so its end loses nothing.

@@ -1,4 +1,4 @@
-//! Lanes as the service thread makes them.
+//! The service thread's part in making lanes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,18 +16,18 @@ use crate::qp::{RcConnect, RcInit, RcQp, RcTimers};
 /// How long to wait for an acknowledgement on a lane: 4.096 µs · 2^16 = 268 ms.
 const TIMEOUT_EXPONENT: u8 = 16;
 
-/// Times to send again without one: a peer is given up 2 s after its last word. (7 would be without
-/// end on Soft-RoCE, as the standard has it only for receivers that are not ready.)
+/// Retries without an acknowledgement: a peer is given up 2 s after its last packet. (7 would be
+/// without end on Soft-RoCE, as the standard has it only for receivers that are not ready.)
 const RETRIES: u8 = 6;
 
-/// A peer with no receive posted is tried again for ever: it may only be slow, or stopped.
+/// A peer with no receive posted is retried for ever: it may only be slow, or stopped.
 const RECEIVER_NOT_READY_RETRIES: u8 = 7;
 
-/// How long a peer waits when we have no receive posted: 0.64 ms.
+/// How long a peer waits when this side has no receive posted: 0.64 ms.
 const RECEIVER_NOT_READY_CODE: u8 = 12;
 
 impl Worker {
-    /// A lane of the UD kind takes nothing of the device.
+    /// A UD lane takes no resource of the device.
     pub(super) fn make_datagram_lane(
         &mut self,
         lane: LaneKey,
@@ -37,7 +37,7 @@ impl Worker {
         Ok(number)
     }
 
-    /// Gets the address handle of a lane of the UD kind, now or later.
+    /// Gets the address handle of a UD lane, now or later.
     pub(super) fn find_way(&mut self, lane: LaneKey, peer: &PeerKey) {
         let joined = match self.way_to(peer) {
             None => Err(LaneError::Fatal(Errno::EHOSTUNREACH.0)),
@@ -114,7 +114,7 @@ impl Worker {
     }
 }
 
-/// Whether a failed verb may work later.
+/// Whether a failed verb may succeed later.
 pub(super) fn lane_error(error: &Error) -> LaneError {
     tracing::debug!("{error}");
     match error.errno() {

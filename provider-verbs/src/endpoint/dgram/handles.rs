@@ -1,5 +1,5 @@
-//! The address handles of an endpoint: one for each path, made by threads of their own when a path
-//! is first used.
+//! The address handles of an endpoint, one for each path. Threads of their own make the handle when
+//! a path is first used.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::pd::Pd;
 
 /// The end of the resolution of a path.
 pub(super) enum News {
-    /// It has a handle.
+    /// The path has a handle.
     Ready(Path),
-    /// It has none, and will be tried anew by the next who asks.
+    /// The path has no handle; the next send to it resolves it anew.
     Failed(Path, Error),
 }
 
-/// The handles, and a descriptor that wakes whoever waits for one.
+/// The handles, and a descriptor that wakes a thread that waits for one.
 pub(super) struct Handles {
     // The endpoint keeps the sends that wait for a path. The cache keeps only the path itself.
     cache: AhCache<Path>,
@@ -41,7 +41,7 @@ impl Handles {
     ///
     /// # Errors
     ///
-    /// When a descriptor can not be had.
+    /// The system has no descriptor left.
     pub(super) fn open(pd: &Arc<Pd>, wait: &WaitSet) -> Result<Self> {
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|e| Error::new(Errno(e as i32), "create", "event descriptor"))?;
@@ -54,7 +54,7 @@ impl Handles {
             let bell = bell.clone();
             Arc::new(move || {
                 bell.rung.raise();
-                // Full is rung, too.
+                // A full counter wakes, too.
                 let _ = bell.wake.write(1);
             })
         };
@@ -65,12 +65,12 @@ impl Handles {
         })
     }
 
-    /// The handle of a path; `None`: it is being made, and [`Handles::news`] will tell.
+    /// The handle of a path. `None`: a resolver makes it, and [`Handles::news`] reports it later.
     pub(super) fn of(&mut self, path: Path) -> Option<Arc<Ah>> {
         self.cache.handle(path)
     }
 
-    /// Whether [`Handles::news`] has something. Costs a load.
+    /// Whether [`Handles::news`] would report a path. Costs one load.
     #[inline]
     pub(super) fn have_news(&self) -> bool {
         self.bell.rung.is_raised()
@@ -78,7 +78,7 @@ impl Handles {
 
     /// The paths whose resolution has ended since the last call.
     pub(super) fn news(&mut self) -> Vec<News> {
-        // First: what comes in between raises it again.
+        // The flag is cleared first: a result that arrives in between sets it again.
         self.bell.rung.lower();
         let _ = self.bell.wake.read();
         let mut news = Vec::new();
@@ -91,8 +91,7 @@ impl Handles {
         news
     }
 
-    /// A peer at the end of this path was removed: its handle may go when nothing is under way
-    /// through it.
+    /// A peer at the end of this path was removed: its handle may go when no send uses it.
     pub(super) fn retire(&mut self, path: Path) {
         self.retired.push(path);
     }
@@ -103,7 +102,7 @@ impl Handles {
         !self.retired.is_empty()
     }
 
-    /// Nothing is under way: lets the handles go that no peer has any more.
+    /// No send is under way: drops the handles that no peer uses any more.
     #[cold]
     pub(super) fn release_retired(&mut self) {
         for path in self.retired.drain(..) {
@@ -111,7 +110,7 @@ impl Handles {
         }
     }
 
-    /// Handles that are there.
+    /// The number of handles that are ready.
     pub(super) fn len(&self) -> usize {
         self.cache.ready()
     }

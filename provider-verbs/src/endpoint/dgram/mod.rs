@@ -48,20 +48,20 @@ use source::{Sender, Sources};
 use waiting::WaitingSends;
 use ways::Ways;
 
-/// Room that `FI_MSG_PREFIX` wants before each buffer: the routing header's.
+/// Room that `FI_MSG_PREFIX` requires before each buffer: the routing header's.
 pub(crate) const PREFIX_BYTES: usize = UdQp::HEADER_BYTES;
 
-/// Buffers in a list.
+/// Buffers of a message, at most.
 pub(crate) const MAX_BUFFERS: usize = 4;
 
-/// The key of our queue pairs: the one that libfabric's verbs provider and rdma-core's examples
-/// use, whose datagrams are to be received, too.
+/// The Q_Key of the queue pairs: libfabric's verbs provider and rdma-core's examples use the same
+/// one, so their datagrams are received, too.
 pub(crate) const QKEY: u32 = 0x1111_1111;
 
-/// Completions taken at a time.
+/// Completions taken in one poll.
 const POLL: usize = 16;
 
-/// What an endpoint is to be.
+/// The configuration of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DgramConfig {
     /// Sends that may be under way.
@@ -74,16 +74,17 @@ pub(crate) struct DgramConfig {
     pub(crate) prefix: usize,
     /// The authorization key, if the application has chosen one.
     pub(crate) key: Option<AuthKey>,
-    /// Where receives are.
+    /// Where the receives are kept.
     pub(crate) receiving: Receiving,
 }
 
-/// Where the receives of an endpoint are.
+/// The place where the receives of an endpoint are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiving {
-    /// With the queue pair, in the order of posting.
+    /// Posted to the queue pair, in order.
     Posted,
-    /// With the owner, for several queue pairs: what comes is matched with one, or lost.
+    /// In the owner's queue, for several queue pairs: a datagram is matched with one of them, or
+    /// lost.
     Matched,
 }
 
@@ -130,7 +131,7 @@ impl Counters {
 
 /// The engine of a DGRAM endpoint.
 pub(crate) struct DgramTransport {
-    // The queue pair goes first: the device uses what the rest holds.
+    // The queue pair goes first: the device uses the other fields.
     qp: UdQp,
     cq: Arc<Cq>,
     channel: Arc<CompChannel>,
@@ -150,7 +151,7 @@ pub(crate) struct DgramTransport {
 }
 
 impl DgramTransport {
-    /// Opens an endpoint; it receives from now on.
+    /// Opens an endpoint; it receives from then on.
     ///
     /// # Errors
     ///
@@ -228,7 +229,7 @@ impl DgramTransport {
     fn poll<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut room = [MaybeUninit::<ibv_wc>::uninit(); POLL];
         let cq = Arc::as_ptr(&self.cq);
-        // SAFETY: `self` holds the queue; only the count of holders is not touched, for this is
+        // SAFETY: `self` holds the queue. The reference count is not touched because the queue is
         // polled all the time.
         let completions = match unsafe { (*cq).poll(&mut room) } {
             Ok(completions) => completions,
@@ -245,7 +246,7 @@ impl DgramTransport {
         completions.len()
     }
 
-    /// Handles what was polled at once, [`POLL`] completions at most.
+    /// Handles the completions of one poll, [`POLL`] at most.
     #[inline]
     fn completed<O: Owner>(&mut self, completions: &[ibv_wc], owner: &mut O) {
         let mut senders = [Sender::UNKNOWN; POLL];
@@ -268,7 +269,7 @@ impl DgramTransport {
     }
 }
 
-/// The queue pair of an endpoint. How much a device takes inline is not known beforehand.
+/// Makes the queue pair of an endpoint. The limit of inline data is found by trying.
 fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>, config: &DgramConfig) -> Result<UdQp> {
     let create = |inline_bytes| {
         UdQp::create(
@@ -302,7 +303,7 @@ impl Drop for DgramTransport {
 }
 
 impl Transport for DgramTransport {
-    /// The place of the way. It is good until the address is removed.
+    /// The index of the peer's way. It is valid until the address is removed.
     type Route = Option<u32>;
 
     #[inline]
@@ -318,7 +319,7 @@ impl Transport for DgramTransport {
     }
 
     unsafe fn start<O: Owner>(&mut self, _start: Start, _owner: &mut O) {
-        // Nothing is ever queued with the owner.
+        // The endpoint never queues an operation with the owner.
     }
 
     fn discard<O: Owner>(&mut self, _kind: MsgKind, _token: Token, _owner: &mut O) {
@@ -351,7 +352,7 @@ impl Transport for DgramTransport {
         self.sends.queue.post_held_back(&self.qp);
     }
 
-    /// The device acknowledges no datagram: it has each of them, or has refused it.
+    /// The device acknowledges no datagram: each is with the device, or was refused.
     fn is_drained(&self) -> bool {
         self.sends.waiting.is_empty() && !self.sends.queue.have_refused()
     }
@@ -362,7 +363,7 @@ impl Transport for DgramTransport {
         }
     }
 
-    /// Nobody is known before a datagram comes from there.
+    /// A source is unknown until a datagram arrives from it.
     fn has_unknown_sources(&self) -> bool {
         true
     }
@@ -397,7 +398,7 @@ impl Transport for DgramTransport {
         self.cq
             .arm(false)
             .map_err(|e| Error::new(e.errno(), "arm", "completion queue"))?;
-        // What came before does not wake: the caller looks once more, then asks again.
+        // Earlier completions do not wake: the caller polls once more, then calls again.
         self.armed = true;
         Ok(false)
     }

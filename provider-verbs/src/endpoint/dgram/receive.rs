@@ -1,4 +1,4 @@
-//! Receiving: who has sent a datagram, and the receive that it goes to.
+//! Receiving: the sender of a datagram, and the receive that takes it.
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError};
@@ -19,7 +19,7 @@ struct Datagram {
     data: u64,
     flags: Flags,
     sender: Sender,
-    /// The LID that it came with.
+    /// The LID of the sender's path.
     lid: u16,
 }
 
@@ -36,8 +36,8 @@ impl DgramTransport {
         unsafe { self.receives.post(&self.qp, op, iov) }
     }
 
-    /// Finds out who has sent what came at once, before any of it is handled: what that looks at is
-    /// waited for together.
+    /// Finds the senders of all datagrams of a poll before any of them is handled, so that the
+    /// waits for memory overlap.
     #[inline]
     pub(super) fn find_senders(&self, completions: &[ibv_wc], senders: &mut [Sender]) {
         if completions.len() > 1 {
@@ -55,7 +55,7 @@ impl DgramTransport {
         self.sources.find_all(senders);
     }
 
-    /// A receive of the queue pair is over.
+    /// Handles the completion of a receive of the queue pair.
     #[inline]
     pub(super) fn received<O: Owner>(&mut self, wc: &ibv_wc, sender: &Sender, owner: &mut O) {
         if wc.wr_id & DIRECT != 0 {
@@ -83,9 +83,9 @@ impl DgramTransport {
             let datagram = Datagram::of(wc, sender);
             let shown = self.receives.prefix();
             let len = (shown + datagram.len).min(shown + self.receives.mtu());
-            // The header is the prefix, where the application has room for one.
+            // The header is the prefix, if the application leaves room for one.
             let from = at.wrapping_add(HEADER - shown);
-            // SAFETY: so much lies in the slot from there on; the application vouches for its
+            // SAFETY: the slot has that many bytes from there on; the application vouches for its
             // buffers.
             unsafe { scatter(from, len, receive.buffers.segments()) };
             self.deliver(&receive.matched(), &datagram, owner);
@@ -116,8 +116,8 @@ impl DgramTransport {
         match owner.srx().arrive(MsgKind::Msg, &arrived) {
             Some(receive) => {
                 self.counters.received(datagram.len, sender.addr);
-                // SAFETY: so much lies in the slot behind the header; the application vouches for
-                // its buffer.
+                // SAFETY: the slot has that many bytes behind the header; the application vouches
+                // for its buffer.
                 unsafe {
                     scatter(
                         at.wrapping_add(HEADER),
@@ -135,11 +135,11 @@ impl DgramTransport {
         }
     }
 
-    /// A slot came back with nothing in it for anybody.
+    /// A slot came back without a datagram.
     #[cold]
     fn slot_failed(&mut self, status: ibv_wc_status) {
         if status == ibv_wc_status::IBV_WC_LOC_LEN_ERR {
-            // Longer than the MTU: nobody's message. Its place in the queue is taken again.
+            // Longer than the MTU: no valid datagram. Another slot takes its place in the queue.
             self.counters.dropped += 1;
             if self.receives.post_slot(&self.qp).is_ok() {
                 return;
@@ -163,7 +163,7 @@ impl DgramTransport {
     #[cold]
     fn direct_failed<O: Owner>(&mut self, id: u64, status: ibv_wc_status, owner: &mut O) {
         match status {
-            // It waits to be posted again.
+            // The slot is posted again after the reset.
             ibv_wc_status::IBV_WC_WR_FLUSH_ERR => {}
             ibv_wc_status::IBV_WC_LOC_LEN_ERR => {
                 self.counters.dropped += 1;
@@ -246,7 +246,7 @@ impl DgramTransport {
 
 pub(super) const CANCELLED: &str = "cancelled";
 
-/// Where a datagram comes from, as its completion says, or the header before it.
+/// The source of a datagram, from its completion or from the header before it.
 #[inline]
 fn source_of(wc: &ibv_wc, header: &[u8; HEADER]) -> Option<Source> {
     match wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 {
@@ -281,7 +281,7 @@ impl Datagram {
 ///
 /// # Safety
 ///
-/// There are so many bytes at `from`, and the buffers may be written.
+/// `from` has at least `len` bytes, and the buffers may be written.
 #[inline]
 unsafe fn scatter(from: *const u8, len: usize, to: &[IoBuf]) {
     let (mut from, mut left) = (from, len);
@@ -342,7 +342,7 @@ mod tests {
             (by_lid.data, by_lid.flags),
             (0x1234_5678, Flags::REMOTE_CQ_DATA)
         );
-        // Where there is a header, the LID does not count.
+        // If there is a header, the LID is ignored.
         let unknown = of(&completion(40, grh, 7), &header);
         assert_eq!((unknown.len, unknown.sender.addr), (0, FiAddr::NOTAVAIL));
         assert_eq!((unknown.data, unknown.flags), (0, Flags::empty()));
@@ -350,7 +350,7 @@ mod tests {
         header[8..24].fill(3);
         let by_gid = of(&completion(4136, grh, 0), &header);
         assert_eq!((by_gid.len, by_gid.sender.addr), (4096, FiAddr(9)));
-        // Less than a header is nothing.
+        // A completion shorter than a header has no payload.
         assert_eq!(of(&completion(3, grh, 0), &header).len, 0);
     }
 

@@ -1,9 +1,9 @@
-//! The receives that are posted: in the application's buffers, and in slots of ours.
+//! The receives that are posted: in the application's buffers, and in bounce buffers (slots).
 //!
-//! A registered buffer with room for any datagram is posted itself. All others are served through a
-//! slot of ours, which belongs to none of them: what comes in the next such slot goes to the oldest
-//! of them, so that one which is taken back leaves no gap. The order of receives is kept but for
-//! those that a taken-back one's slot serves.
+//! A registered buffer with room for any datagram is posted itself. All other receives use slots,
+//! and no slot belongs to one of them: the datagram in the next slot goes to the oldest of these
+//! receives, so that a canceled one leaves no gap. The order of receives is kept, except when a
+//! canceled receive's slot serves a later one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,15 +25,15 @@ use crate::qp::UdQp;
 use crate::registration::{Region, Registry};
 use crate::slots::SlotPool;
 
-/// In a work request ID: a receive into an application's buffer, by its place. Else the ID is the
-/// number of a slot.
+/// In a work request ID: a receive into an application's buffer, by its index. Without this bit the
+/// ID is the number of a slot.
 pub(super) const DIRECT: u64 = 1 << 62;
 
 pub(super) const HEADER: usize = UdQp::HEADER_BYTES;
 
 /// The receives that are posted.
 pub(super) struct Receives {
-    /// How many there may be.
+    /// The number of receives that may be posted.
     depth: usize,
     /// Bytes before the payload that the application leaves: the header's, or none.
     prefix: usize,
@@ -46,13 +46,13 @@ pub(super) struct Receives {
     /// By slot: whether it is posted for a datagram.
     slot_posted: Box<[bool]>,
     slots_posted: usize,
-    /// Receives that are served through slots, from the oldest. Never more than there are slots
-    /// posted, unless the queue pair takes none at the moment.
+    /// Receives that use slots, from the oldest. Their number never exceeds that of posted slots,
+    /// unless the queue pair accepts none at the moment.
     bounced: VecDeque<Bounced>,
     direct: Slab<Direct>,
 }
 
-/// A receive that is served through a slot.
+/// A receive that uses a slot.
 pub(super) struct Bounced {
     context: u64,
     flags: Flags,
@@ -66,9 +66,9 @@ struct Direct {
     buf: IoBuf,
     /// The region that the buffer lies in.
     region: Arc<Region>,
-    /// Where the header goes that the application has no room for.
+    /// The slot for the header, if the application has no room for it.
     header: Option<u32>,
-    /// Taken back: it ends when the queue pair is reset.
+    /// Canceled: it ends when the queue pair is reset.
     cancelled: bool,
 }
 
@@ -103,7 +103,7 @@ impl Receives {
     ///
     /// # Safety
     ///
-    /// The buffers are the device's, or ours, until the completion.
+    /// The buffers belong to the device, or to the endpoint, until the completion.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Receives {
         if self.bounced.len() + self.direct.len() >= self.depth {
             return Err(OpError::Again);
         }
-        // Receives that were taken back may have left their slots in the queue.
+        // Canceled receives may have left their slots in the queue.
         let has_room = self.slots_posted + self.direct.len() < self.depth;
         if let &[buf] = iov {
             if !op.desc.is_none() && buf.len >= self.prefix + self.mtu && has_room {
@@ -217,7 +217,7 @@ impl Receives {
         posted
     }
 
-    /// A slot is no longer posted. False: it was not.
+    /// A slot is no longer posted. Returns false if it was not posted.
     pub(super) fn slot_back(&mut self, slot: u32) -> bool {
         let posted = self.slot_posted.get_mut(slot as usize);
         let was = posted.is_some_and(|posted| std::mem::replace(posted, false));
@@ -256,7 +256,8 @@ impl Receives {
         Some(at.cast_const().cast())
     }
 
-    /// The queue pair was reset: nothing is posted any more. Says which receives were taken back.
+    /// The queue pair was reset: nothing is posted any more. Returns the receives that were
+    /// canceled.
     pub(super) fn all_back(&mut self) -> Vec<Matched> {
         for slot in 0..self.slot_posted.len() as u32 {
             if self.slot_back(slot) {
@@ -278,7 +279,7 @@ impl Receives {
         taken.collect()
     }
 
-    /// Slots that are to be posted.
+    /// Slots that have to be posted.
     fn slots_wanted(&self) -> usize {
         match self.receiving {
             Receiving::Posted => self.bounced.len(),
@@ -286,23 +287,23 @@ impl Receives {
         }
     }
 
-    /// Posts everything that is to be posted, at first and after a reset.
+    /// Posts all receives that have to be posted, at first and after a reset.
     ///
     /// # Errors
     ///
-    /// When the device takes it no more.
+    /// The device rejects a receive.
     pub(super) fn post_again(&mut self, qp: &UdQp) -> Result<(), OpError> {
         while self.slots_posted < self.slots_wanted() {
             self.post_slot(qp)?;
         }
         for (at, _) in &self.direct {
-            // SAFETY: it was posted with that promise, and has not completed.
+            // SAFETY: its caller gave the buffer until the completion, and it has not completed.
             unsafe { self.hand_over(qp, at)? };
         }
         Ok(())
     }
 
-    /// Takes out every receive: the endpoint is dead.
+    /// Takes all receives out: the endpoint is dead.
     pub(super) fn take_all(&mut self) -> Vec<Matched> {
         let mut all: Vec<Matched> = self.bounced.drain(..).map(|b| b.matched()).collect();
         all.extend(self.direct.drain().map(|entry| entry.matched()));
@@ -321,31 +322,31 @@ impl Receives {
         self.mtu
     }
 
-    /// Where the receives of the endpoint are.
+    /// Where the receives of the endpoint are kept.
     #[inline]
     pub(super) fn receiving(&self) -> Receiving {
         self.receiving
     }
 
-    /// Where a slot is.
+    /// The address of a slot.
     #[inline]
     pub(super) fn slot(&self, slot: u32) -> *mut u8 {
         self.slots.address(slot)
     }
 
-    /// Gives a slot back that is not posted.
+    /// Gives back a slot that is not posted.
     #[inline]
     pub(super) fn give_slot(&mut self, slot: u32) {
         self.slots.give(slot);
     }
 
-    /// Takes out the oldest receive that is served through slots.
+    /// Takes out the oldest receive that uses a slot.
     #[inline]
     pub(super) fn pop_bounced(&mut self) -> Option<Bounced> {
         self.bounced.pop_front()
     }
 
-    /// Takes out the direct receive of a completion's ID, if it is there: it is over.
+    /// Takes out the direct receive of a completion's ID, if there is one: it is over.
     #[inline]
     pub(super) fn take_direct(&mut self, id: u64) -> Option<Matched> {
         let entry = self.direct.try_remove((id & !DIRECT) as usize)?;
@@ -353,15 +354,15 @@ impl Receives {
         Some(entry.matched())
     }
 
-    /// Posts the direct receive of a completion's ID again, which has brought nothing. False: it is
-    /// not there, or the device does not take it.
+    /// Posts the direct receive of a completion's ID again, because no valid datagram came. Returns
+    /// false if it does not exist, or the device does not accept it.
     pub(super) fn repeat_direct(&self, qp: &UdQp, id: u64) -> bool {
         let at = (id & !DIRECT) as usize;
         // SAFETY: it was posted with the promise that its buffer stays, and has not completed.
         self.direct.contains(at) && unsafe { self.hand_over(qp, at) }.is_ok()
     }
 
-    /// Takes a receive back.
+    /// Cancels a receive.
     pub(super) fn take_back(&mut self, context: u64) -> TakenBack {
         if let Some(at) = self.bounced.iter().position(|b| b.context == context) {
             let receive = self.bounced.remove(at);
@@ -380,11 +381,11 @@ impl Receives {
 
 /// The result of canceling a receive.
 pub(super) enum TakenBack {
-    /// It is over.
+    /// The receive is over.
     Over(Matched),
-    /// The device has it: it is over when the queue pair is reset.
+    /// The device has the receive: it is over when the queue pair is reset.
     WithDevice,
-    /// There is none.
+    /// There is no such receive.
     NotThere,
 }
 

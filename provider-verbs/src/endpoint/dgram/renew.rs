@@ -1,6 +1,6 @@
-//! A reset of the queue pair, and everything posted anew: the only way to have back a receive that
-//! the device has, and to go on after a request has failed. The queue pair keeps its number;
-//! datagrams that arrive meanwhile are lost, as on the wire.
+//! The reset of the queue pair, after which all receives are posted anew. Only a reset recalls a
+//! receive that the device has, and makes the queue pair work after a request has failed. The queue
+//! pair keeps its number; datagrams that arrive meanwhile are lost, as on the wire.
 
 use std::mem::MaybeUninit;
 
@@ -14,18 +14,18 @@ use super::{DgramTransport, POLL};
 /// Whether the queue pair works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Health {
-    /// It does.
+    /// It works.
     Well,
-    /// It is to be reset when no send is under way any more.
+    /// It has to be reset when no send is under way any more.
     ToBeReset,
-    /// It can not be used again.
+    /// It cannot be used again.
     Dead,
 }
 
 const DEAD: &str = "the endpoint's queue pair failed, and could not be made ready again";
 
 impl DgramTransport {
-    /// Whether something can be posted.
+    /// Whether requests can be posted.
     #[inline]
     pub(super) fn check_usable(&self) -> Result<(), OpError> {
         match self.health {
@@ -35,8 +35,8 @@ impl DgramTransport {
         }
     }
 
-    /// Has the queue pair reset as soon as no send is under way. `broken`: the device may not go on
-    /// by itself.
+    /// Requests a reset of the queue pair, as soon as no send is under way. `broken`: the sends
+    /// under way may not end by themselves.
     #[cold]
     pub(super) fn want_renewal(&mut self, broken: bool) {
         if self.health == Health::Dead {
@@ -44,7 +44,7 @@ impl DgramTransport {
         }
         self.sends.queue.post_held_back(&self.qp);
         if broken && !self.flushing {
-            // So that what is under way ends for certain.
+            // So that each request under way ends for certain.
             self.flushing = true;
             if let Err(error) = self.qp.to_error() {
                 tracing::warn!("{error}");
@@ -53,7 +53,7 @@ impl DgramTransport {
         self.health = Health::ToBeReset;
     }
 
-    /// Resets the queue pair if it is time to. Says whether it did.
+    /// Resets the queue pair if it is time to. Returns whether it did.
     #[cold]
     pub(super) fn renew<O: Owner>(&mut self, owner: &mut O) -> usize {
         if self.health != Health::ToBeReset || self.sends.queue.will_hear() {
@@ -72,7 +72,7 @@ impl DgramTransport {
     fn reset<O: Owner>(&mut self, owner: &mut O) -> Result<(), String> {
         let text = |error: ferrofabric_contracts::error::Error| error.to_string();
         self.qp.to_reset().map_err(text)?;
-        // What came before is still told of; nothing comes after.
+        // Earlier completions are still in the queue; no later ones come.
         let mut room = [MaybeUninit::<ibv_wc>::uninit(); POLL];
         let cq = self.cq.clone();
         loop {
@@ -94,12 +94,12 @@ impl DgramTransport {
         self.qp.to_rts(self.init.psn).map_err(text)
     }
 
-    /// Ends everything.
+    /// Ends the endpoint and all its operations.
     pub(super) fn die<O: Owner>(&mut self, why: &str, owner: &mut O) {
         tracing::error!("{} is given up: {why}", *self.qp);
         self.sends.queue.post_held_back(&self.qp);
         self.health = Health::Dead;
-        // Nothing of the application's is the device's any more.
+        // No memory of the application belongs to the device any more.
         let _ = self.qp.to_reset();
         self.end_posted_sends(owner);
         self.fail_waiting(|_| true, Errno::EIO, DEAD, owner);

@@ -1,5 +1,5 @@
-//! Sending: at once where the peer's path has a handle and the queue has room, else in line for the
-//! handle.
+//! Sending: a message goes at once if the peer's path has a handle and the queue has room; else it
+//! waits in line.
 
 use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::error::{Errno, OpError};
@@ -79,7 +79,7 @@ impl DgramTransport {
             .ok_or(OpError::Failed(Errno::EHOSTUNREACH))
     }
 
-    /// Sends to a peer whose way has no handle yet; or queues it until there is one.
+    /// Sends to a peer whose way has no handle yet; or queues the message until there is one.
     ///
     /// # Safety
     ///
@@ -110,8 +110,8 @@ impl DgramTransport {
         }
         if self.sends.waiting.is_full() {
             if !asked {
-                // Nobody waits for it here, but its handle is under way: what comes of it is no
-                // news to anybody.
+                // No send waits for the handle, but a resolver makes it. Its result needs no
+                // report.
                 self.sends.waiting.await_for_nobody(path);
             }
             return Err(OpError::Again);
@@ -128,7 +128,7 @@ impl DgramTransport {
     #[inline]
     pub(super) fn sent<O: Owner>(&mut self, number: u32, status: ibv_wc_status, owner: &mut O) {
         if !self.sends.queue.has(number) {
-            // Not in line: it was ended when the queue pair was reset.
+            // The send was ended when the queue pair was reset.
             return;
         }
         while let Some(wqe) = self.sends.queue.pop() {
@@ -155,11 +155,11 @@ impl DgramTransport {
             status.0 as i32,
             "the device could not send the datagram: its memory may not be registered (any more)",
         );
-        // It takes no more after that.
+        // The device accepts no more requests after that.
         self.want_renewal(true);
     }
 
-    /// Ends the sends that were held back and that the device then did not take.
+    /// Ends the held-back sends that the device then rejected.
     #[cold]
     pub(super) fn fail_refused<O: Owner>(&mut self, owner: &mut O) -> usize {
         let refused = self.sends.queue.take_refused();
@@ -167,12 +167,12 @@ impl DgramTransport {
             self.counters.failed += 1;
             owner.fail_send(done, *errno, 0, "the device did not take the datagram");
         }
-        // Of those before them that it took the last was not to be signalled.
+        // The last accepted send before them was not signaled.
         self.want_renewal(false);
         refused.len()
     }
 
-    /// Takes what the resolvers have to say.
+    /// Takes the resolvers' results.
     #[cold]
     pub(super) fn take_news<O: Owner>(&mut self, owner: &mut O) -> usize {
         let news = self.handles.news();
@@ -197,7 +197,7 @@ impl DgramTransport {
         done
     }
 
-    /// Posts what waits for nothing but room. Says how many.
+    /// Posts the sends that wait for room alone. Returns their number.
     #[cold]
     pub(super) fn send_ready<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut done = 0;
@@ -220,8 +220,8 @@ impl DgramTransport {
                 },
             };
             let to = (way.qpn, way.qkey);
-            // SAFETY: whoever sent it keeps its buffers until the completion; a copy has flag
-            // INJECT, and is copied again.
+            // SAFETY: the sender keeps its buffers until the completion; a copy has flag INJECT,
+            // and is copied again.
             let posted = unsafe {
                 self.sends
                     .queue
@@ -243,7 +243,7 @@ impl DgramTransport {
         done
     }
 
-    /// Ends what waits to be sent and meets `which`.
+    /// Fails the waiting sends that `which` selects.
     pub(super) fn fail_waiting<O: Owner>(
         &mut self,
         which: impl Fn(&SendOp) -> bool,
@@ -256,7 +256,7 @@ impl DgramTransport {
         }
     }
 
-    /// The queue pair was reset: what was posted is over, as far as anybody will ever know.
+    /// The queue pair was reset: posted sends are over, and their fate is unknown.
     pub(super) fn end_posted_sends<O: Owner>(&mut self, owner: &mut O) {
         while let Some(wqe) = self.sends.queue.pop() {
             owner.complete_send(&wqe.done);

@@ -29,16 +29,16 @@ pub(super) const SEND: u64 = 1 << 63;
 pub(super) struct SendQueue {
     /// Posted sends, in order.
     queue: VecDeque<Wqe>,
-    /// The last of them, which are held back for more to come (fi_msg(3), `FI_MORE`).
+    /// The last posted sends, which are held back because more follow (fi_msg(3), `FI_MORE`).
     run: SendChain<1>,
-    /// Of those that were held back, what the device then did not take.
+    /// Held-back sends that the device then rejected.
     refused: Vec<(SendDone, Errno)>,
     depth: usize,
     next_number: u32,
     /// Requests posted since the last that was signalled.
     unsignaled: usize,
     bounces: SlotPool,
-    /// For buffers that the application has registered.
+    /// Finds the regions of registered buffers.
     registry: Arc<Registry>,
     inline_bytes: usize,
     /// Sends without a completion for the application have to be signaled soon, too.
@@ -50,7 +50,7 @@ pub(super) struct Wqe {
     pub(super) number: u32,
     signaled: bool,
     pub(super) done: SendDone,
-    /// Memory that it uses until it is over.
+    /// The bounce buffer that it uses until it is over.
     slot: Option<u32>,
     _region: Option<Arc<Region>>,
     /// The device uses it until the send is over.
@@ -60,14 +60,14 @@ pub(super) struct Wqe {
 /// The memory that a request reads.
 struct Source {
     sge: ibv_sge,
-    /// The bounce buffer that it lies in.
+    /// The bounce buffer of the data.
     slot: Option<u32>,
-    /// The region of the application's that it lies in.
+    /// The application's region of the data.
     region: Option<Arc<Region>>,
 }
 
 impl SendQueue {
-    /// An empty one.
+    /// Makes an empty queue.
     pub(super) fn new(
         depth: usize,
         bounces: SlotPool,
@@ -94,7 +94,7 @@ impl SendQueue {
         self.counted = true;
     }
 
-    /// Posts a message; with `MORE` it may be held back.
+    /// Posts a message; with `MORE` the message may be held back.
     ///
     /// # Safety
     ///
@@ -102,7 +102,7 @@ impl SendQueue {
     ///
     /// # Errors
     ///
-    /// [`OpError::Again`] when the queue is full; what the device says else. Nothing was posted.
+    /// [`OpError::Again`] when the queue is full; else the device's error. Nothing was posted.
     #[inline]
     pub(super) unsafe fn post(
         &mut self,
@@ -130,7 +130,7 @@ impl SendQueue {
         if fits_inline {
             flags |= SendFlags::INLINE;
         }
-        // What is held back is read when it goes.
+        // The device reads held-back data only later.
         let outlives = !more || buffers.len() == 1 && !op.flags.contains(Flags::INJECT);
         let mut gathered = MaybeUninit::<[u8; MAX_GATHERED_BYTES]>::uninit();
         let in_place = fits_inline && outlives;
@@ -178,7 +178,6 @@ impl SendQueue {
     ///
     /// As [`SendQueue::post`]. If `in_place`, the message has no more bytes than `gathered`, and
     /// `gathered` stays in place until the request is posted.
-    /// where it is until the request is posted.
     #[inline(always)]
     unsafe fn source(
         &mut self,

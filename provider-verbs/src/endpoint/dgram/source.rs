@@ -9,11 +9,11 @@ use ferrofabric_system::prefetch::prefetch;
 use super::POLL;
 use crate::qp::UdQp;
 
-/// Where the header of RoCE v2 over IPv4 lies, which is shorter (IBTA annex A17.4.5.2); what is
-/// before it is undefined.
+/// The offset of the header of RoCE v2 over IPv4, which is shorter (IBTA annex A17.4.5.2); the
+/// bytes before it are undefined.
 const IPV4_AT: usize = 20;
 
-/// Where a datagram comes from, as far as it says.
+/// The source of a datagram, as far as the datagram names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Source {
     /// With a routing header: always on Ethernet, from other subnets on InfiniBand.
@@ -23,12 +23,12 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The address of the sender, whose datagrams came with this LID, as far as they tell: the rest
-    /// is as of `own`.
+    /// The address of the sender, whose datagrams came with this LID, as far as they identify it;
+    /// the other fields are those of `own`.
     pub(super) fn name(self, lid: u16, own: &VerbsAddr) -> NativeAddr {
         let (gid, qpn) = match self {
             Self::Gid(gid, qpn) => (gid, qpn),
-            // Within the subnet the way goes by LID, whatever the rest of the GID.
+            // Within the subnet packets are routed by LID, whatever the rest of the GID.
             Self::Lid(_, qpn) => {
                 let mut gid = [0; 16];
                 gid[..8].copy_from_slice(&own.gid[..8]);
@@ -82,7 +82,7 @@ struct Peer {
     addr: FiAddr,
     gid: [u8; 16],
     qpn: u32,
-    /// The LID that its datagrams come with in its subnet, where they do; 0 is none.
+    /// The LID of the peer's datagrams in its subnet; 0 if there is none.
     lid: u16,
 }
 
@@ -109,11 +109,11 @@ impl Peer {
     }
 }
 
-/// The addresses of an address vector by where their datagrams come from.
+/// The entries of an address vector by the source of their datagrams.
 #[derive(Default)]
 pub(super) struct Sources {
     index: EntryIndex,
-    /// By the low 32 bits of their address.
+    /// Peers by the low 32 bits of their `FiAddr`.
     peers: Vec<Peer>,
 }
 
@@ -135,7 +135,7 @@ impl Sources {
         };
         for source in peer.sources() {
             let hash = self.hash(&source);
-            // The last that has a queue pair is its owner.
+            // A queue pair belongs to the peer that was inserted last with it.
             let is_it = |entry| self.at(entry).is_some_and(|p| p.says(&source));
             if let Some(before) = self.index.find(hash, |entry| is_it(entry).then_some(entry)) {
                 self.index.remove(hash, before);
@@ -190,8 +190,8 @@ impl Sources {
         self.index.find(hash, held).unwrap_or(FiAddr::NOTAVAIL)
     }
 
-    /// Finds the addresses of senders whose datagrams came together: in a large address vector
-    /// their look-ups wait for memory together, too.
+    /// Finds the entries of senders whose datagrams came together: in a large address vector the
+    /// waits for memory of their look-ups overlap.
     #[inline]
     pub(super) fn find_all(&self, senders: &mut [Sender]) {
         for senders in senders.chunks_mut(POLL) {
@@ -221,20 +221,20 @@ impl Sources {
 /// The sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sender {
-    /// As far as the datagram says.
+    /// The source that the datagram names.
     pub(super) source: Option<Source>,
-    /// In the address vector; [`FiAddr::NOTAVAIL`] when it is not there.
+    /// The entry of the address vector; [`FiAddr::NOTAVAIL`] when there is none.
     pub(super) addr: FiAddr,
 }
 
 impl Sender {
-    /// Who is not known yet.
+    /// A sender that is not known yet.
     pub(super) const UNKNOWN: Self = Self {
         source: None,
         addr: FiAddr::NOTAVAIL,
     };
 
-    /// One that is to be found.
+    /// A sender that has to be found.
     #[inline]
     pub(super) fn at(source: Option<Source>) -> Self {
         Self {
@@ -309,8 +309,8 @@ mod tests {
     }
 
     proptest! {
-        /// Peers come, take the queue pairs of others, and go: a map by source knows the same, for
-        /// one sender and for many at once.
+        /// Peers are inserted, take over queue pairs of others, and are removed: a map by source
+        /// gives the same senders, one at a time and many at once.
         ///
         /// Covers: AV-25
         #[test]

@@ -17,7 +17,7 @@ const MAX_WAITING: usize = 1024;
 pub(super) struct WaitingSends {
     /// By the path whose handle is being made.
     by_path: HashMap<Path, Vec<WaitingSend>>,
-    /// How many these are.
+    /// The number of these sends.
     count: usize,
     /// Sends that wait for room alone.
     ready: VecDeque<WaitingSend>,
@@ -95,39 +95,39 @@ impl WaitingSends {
         self.count += 1;
     }
 
-    /// Takes out what waited for the handle of a path.
+    /// Takes out the sends that waited for the handle of a path.
     pub(super) fn take(&mut self, path: &Path) -> Vec<WaitingSend> {
         let waiting = self.by_path.remove(path).unwrap_or_default();
         self.count -= waiting.len();
         waiting
     }
 
-    /// A path has its handle: what waited for it waits for room from here on.
+    /// A path has its handle: its sends wait for room alone from now on.
     pub(super) fn has_handle(&mut self, path: &Path) {
         let waiting = self.take(path);
         self.ready.extend(waiting);
     }
 
-    /// Whether sends wait for nothing but room.
+    /// Whether sends wait for room alone.
     #[inline]
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Takes out the first that waits for nothing but room.
+    /// Takes out the first send that waits for room alone.
     pub(super) fn pop_ready(&mut self) -> Option<WaitingSend> {
         self.ready.pop_front()
     }
 
-    /// Puts it back: it waits for room still, before the others.
+    /// Puts it back, before the others: it still waits for room.
     pub(super) fn put_back(&mut self, waiting: WaitingSend) {
         self.ready.push_front(waiting);
     }
 
-    /// Takes out what meets `which`.
+    /// Takes out the sends that `which` selects.
     pub(super) fn take_those(&mut self, which: impl Fn(&SendOp) -> bool) -> Vec<WaitingSend> {
         let mut taken = Vec::new();
-        // A path stays, though nobody waits for it any more: its handle is being made.
+        // The path stays even if no send waits for it any more: its handle is being made.
         for waiting in self.by_path.values_mut() {
             taken.extend(take_those(waiting, |w| which(&w.op)));
         }
@@ -139,7 +139,7 @@ impl WaitingSends {
     }
 }
 
-/// Takes out of a list what meets `which`; the rest keeps its order.
+/// Takes out of a list the sends that `which` selects; the rest keeps its order.
 fn take_those<T>(list: &mut Vec<T>, which: impl Fn(&T) -> bool) -> Vec<T> {
     let (taken, left) = std::mem::take(list).into_iter().partition(|one| which(one));
     *list = left;

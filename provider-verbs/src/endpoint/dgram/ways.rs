@@ -1,4 +1,4 @@
-//! The way to each peer that was sent to: path, queue pair and key, by its number in the address
+//! The way to each peer that a send went to: path, queue pair and key, by its index in the address
 //! vector.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use ferrofabric_contracts::types::FiAddr;
 use crate::ah::{Ah, Path};
 use crate::port::LocalPort;
 
-/// How a peer is reached.
+/// The way to a peer.
 pub(super) struct Way {
     pub(super) path: Path,
     /// The peer's queue pair.
@@ -22,7 +22,7 @@ pub(super) struct Way {
     /// Longest datagram in bytes: the smaller of both ports' MTUs, above which devices lose it
     /// silently.
     pub(super) max_bytes: usize,
-    /// The path's handle, once it was there for a send.
+    /// The path's handle, once a send has needed it.
     pub(super) handle: Option<Arc<Ah>>,
 }
 
@@ -30,9 +30,9 @@ pub(super) struct Way {
 #[derive(Default)]
 pub(super) struct Ways {
     ways: Slab<Way>,
-    /// The way that each address leads to.
+    /// The way of each address.
     routes: RouteTable<u32>,
-    /// The Q_Key to speak with, whatever a peer's address says.
+    /// The Q_Key to send with, in place of the one in a peer's address.
     own_qkey: Option<u32>,
 }
 
@@ -44,7 +44,7 @@ impl Ways {
         }
     }
 
-    /// The place of the way to an address, if it was sent to before.
+    /// The index of the way to an address, if a send went there before.
     pub(super) fn find(&self, addr: FiAddr) -> Option<usize> {
         self.routes.get(addr).map(|way| way as usize)
     }
@@ -67,7 +67,7 @@ impl Ways {
         Some(way)
     }
 
-    /// A way by its place.
+    /// A way by its index.
     #[inline]
     pub(super) fn at(&mut self, way: usize) -> &mut Way {
         &mut self.ways[way]

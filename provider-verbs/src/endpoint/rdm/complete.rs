@@ -1,4 +1,4 @@
-//! Requests of lanes as they complete, or are flushed.
+//! Completions and flushes of the requests of lanes.
 
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::lanes::BROKEN;
@@ -10,7 +10,7 @@ use super::lane_ends::what_failed;
 use crate::session::{Place, Wqe, WqeKind, is_datagram};
 
 impl RdmTransport {
-    /// A request of a lane has completed, and with it all that were posted before.
+    /// A request of a lane has completed, and so have all that were posted before it.
     #[inline]
     pub(super) fn sent<O: Owner>(
         &mut self,
@@ -37,7 +37,7 @@ impl RdmTransport {
                 }
             }
             if let Some(sequence) = wqe.sequence {
-                // Our own numbers, in order: never refused.
+                // These are this side's own numbers, in order: the call never fails.
                 let _ = lane.session.numbers.confirm(sequence.wrapping_add(1));
             }
             let last = wqe.number == number;
@@ -89,7 +89,7 @@ impl RdmTransport {
         }
     }
 
-    /// A request has completed that is no lane's.
+    /// A request that belongs to no lane has completed.
     #[cold]
     fn sent_elsewhere(&mut self, session: SessionId, number: u32, error: Option<ibv_wc_status>) {
         match (&mut self.ud.queue_pair, is_datagram(session)) {
@@ -118,7 +118,7 @@ impl RdmTransport {
             return self.break_any_lane(session, BROKEN, owner);
         };
         if lane.is_ending {
-            // Flushed. Once the last is, all are.
+            // The request was flushed. Once the last request of the lane is flushed, all are.
             let last = lane.queue.last().map(|wqe| (wqe.number, &wqe.kind));
             if matches!(last, Some((last, WqeKind::Marker)) if last == number) {
                 self.drained(session, owner);
@@ -130,7 +130,7 @@ impl RdmTransport {
             **lane.qp,
             lane.qp.pd().context().status_text(status)
         );
-        // All before it have arrived; of those that nobody asked about this is the first word.
+        // All requests before it have completed; for the unsignaled ones this is the first report.
         if let Some(before) = lane.queue.before(number) {
             self.sent(session, before, None, owner);
         }
@@ -138,7 +138,7 @@ impl RdmTransport {
     }
 }
 
-/// A request that was entered.
+/// The queue entry of a posted request.
 pub(super) fn entered(number: u32, kind: WqeKind) -> Wqe {
     Wqe {
         number,

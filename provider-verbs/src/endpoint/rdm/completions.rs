@@ -32,11 +32,11 @@ impl Completions {
         }
     }
 
-    /// Takes completions, as many as there are and have room.
+    /// Takes as many completions as there are, up to the room in `into`.
     ///
     /// # Errors
     ///
-    /// The queue could not be looked at.
+    /// The queue could not be polled.
     #[inline]
     pub(super) fn poll<'a>(
         &mut self,
@@ -63,7 +63,7 @@ impl Completions {
         error
     }
 
-    /// Whether the last poll says how much there was, or none ever will.
+    /// Whether the last poll has determined how many completions there are, or no poll ever will.
     #[inline]
     pub(super) fn has_polled(&self) -> bool {
         self.failures == 0 || self.is_dead()
@@ -90,7 +90,7 @@ impl Completions {
         Ok(false)
     }
 
-    /// Polls that take all that lies in the queue now.
+    /// The number of polls that take everything that is in the queue now.
     pub(super) fn polls_that_empty_it(&self) -> usize {
         self.queue.depth() as usize / POLL + 1
     }

@@ -14,11 +14,11 @@ pub(super) struct Counters {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sent {
     pub(super) eager: u64,
-    /// Of those in several packets.
+    /// Of these, messages that were sent in several packets.
     pub(super) in_parts: u64,
     pub(super) rendezvous: u64,
     pub(super) bytes: u64,
-    /// Reads and writes of large messages that were posted.
+    /// Posted reads and writes of rendezvous messages.
     pub(super) chunks: u64,
     /// Chunks of those transfers that are under way. A request that is posted to the same lane now
     /// waits for no more than them.

@@ -1,4 +1,4 @@
-//! A completion queue that fails for good: nothing completes any more, and all sessions end.
+//! A completion queue that fails for good: no operation completes any more, and all sessions end.
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::Owner;
@@ -15,14 +15,14 @@ const QUEUE_DEAD: LaneEnd = LaneEnd {
 };
 
 impl RdmTransport {
-    /// The completion queue can not be looked at. When that lasts, nothing completes any more: all
-    /// operations end.
+    /// The completion queue cannot be polled. If that lasts, no operation completes any more, so
+    /// all operations end.
     #[cold]
     pub(super) fn queue_failed<O: Owner>(&mut self, owner: &mut O) -> usize {
         if !self.completions.is_dead() {
             return 0;
         }
-        // At each look: lanes that were on their way may have come up since the last.
+        // This runs at each poll: further lanes may have come up since the last one.
         self.end_lanes() + self.end_new_lanes(owner) + self.end_waits(owner)
     }
 
@@ -56,7 +56,8 @@ impl RdmTransport {
         new.len()
     }
 
-    /// Ends what has no lane: sessions between two of them, and sends for which there was none yet.
+    /// Ends the waits without a lane: sessions between two lanes, and sends whose lane was not made
+    /// yet.
     fn end_waits<O: Owner>(&mut self, owner: &mut O) -> usize {
         let waiting = self.life.without_lane();
         for &peer in &waiting {

@@ -1,4 +1,4 @@
-//! Lanes that end, and queue pairs that start again, once all completions that had come by then
+//! Lanes that end, and queue pairs that start again, once all completions that existed at that time
 //! were taken from the completion queue.
 //!
 //! The length of a completion queue cannot be queried. A poll that finds less than it asks for has
@@ -17,29 +17,29 @@ use crate::qp::RcQp;
 
 /// An object that ends once the completion queue is empty.
 pub(super) enum Ending {
-    /// A lane that is down, and may have come to carry a session.
+    /// A lane that is down, and may carry a session by now.
     Lane(LaneKey),
     /// A queue pair in error that belongs to no lane any more. Its completions would go with it,
     /// and so would the receive buffers of the endpoint that they name.
     QueuePair(#[allow(dead_code, reason = "kept, not used")] Arc<RcQp>),
-    /// The data queue pair, in error: it is to work again.
+    /// The data queue pair, in error: it has to be revived.
     DataQueuePair,
 }
 
-/// The endings that wait, in the order in which they came.
+/// The endings that wait, in the order of their start.
 pub(super) struct Endings {
-    /// With the count of looks at which its time has come.
+    /// Each with the number of polls after which it is due.
     waiting: VecDeque<(u64, Ending)>,
-    /// Looks so far, of those while something waited.
+    /// Polls so far, counted while an ending waits.
     looks: u64,
-    /// Looks that empty a full queue, and the one that is under way.
+    /// Polls that empty a full queue, and the poll under way.
     enough: u64,
-    /// How many of them the last look was for, if it has found the queue's end.
+    /// The number of endings that the last poll covered, if it found the queue's end.
     emptied: usize,
 }
 
 impl Endings {
-    /// None, for a completion queue that so many polls empty.
+    /// Starts without endings, for a completion queue that `polls` polls empty.
     pub(super) fn new(polls: usize) -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -63,9 +63,9 @@ impl Endings {
         self.waiting.push_back((self.looks + self.enough, ending));
     }
 
-    /// There was a poll of the completion queue, which found `found` completions. When it began,
-    /// `waiting` endings waited: those that came meanwhile may have completions behind it. Says
-    /// whether the time of any has come.
+    /// Counts a poll of the completion queue that found `found` completions. When it began,
+    /// `waiting` endings waited: for later endings there may be completions behind it. Returns
+    /// whether any ending is due.
     #[cold]
     pub(super) fn looked(&mut self, waiting: usize, found: usize) -> bool {
         self.looks += 1;
@@ -73,7 +73,7 @@ impl Endings {
         self.emptied > 0 || (self.waiting.front()).is_some_and(|(due, _)| *due <= self.looks)
     }
 
-    /// Those whose time has come.
+    /// The endings that are due.
     pub(super) fn take_due(&mut self) -> VecDeque<(u64, Ending)> {
         let due = self.waiting.partition_point(|(due, _)| *due <= self.looks);
         let later = self.waiting.split_off(due.max(self.emptied));
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn each_waits_for_a_queue_of_looks_and_no_longer() {
-        // Two looks empty it.
+        // Two polls empty it.
         let mut endings = Endings::new(2);
         endings.push(lane(1));
         assert!(!endings.looked(1, POLL));
@@ -119,7 +119,7 @@ mod tests {
         endings.push(lane(1));
         assert!(!endings.looked(1, POLL));
         endings.push(lane(2));
-        // One comes while the poll's completions are handled.
+        // An ending starts while the poll's completions are handled.
         endings.push(lane(3));
         assert!(endings.looked(2, POLL - 1));
         assert_eq!(sessions(endings.take_due()), [1, 2]);

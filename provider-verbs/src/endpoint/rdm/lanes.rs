@@ -1,4 +1,4 @@
-//! Lanes as they come up, take their turns, break and go.
+//! The start, turns, failure and end of lanes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::session::{Lane, WqeKind};
 
 impl RdmTransport {
-    /// Takes what the service thread has to say.
+    /// Takes the messages of the service thread.
     #[cold]
     pub(super) fn take_messages<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut done = 0;
@@ -78,7 +78,7 @@ impl RdmTransport {
         self.probe_lanes(|_| true);
     }
 
-    /// Probes those of the lanes on which no request asks for a completion.
+    /// Probes the selected lanes that have no signaled request.
     pub(super) fn probe_lanes(&mut self, which: impl Fn(&Lane) -> bool) {
         let mut broken = Vec::new();
         for lane in self.lanes.iter_mut() {
@@ -110,8 +110,8 @@ impl RdmTransport {
         self.break_lane(session, BROKEN);
     }
 
-    /// Moves a lane's queue pair to error; what was posted is flushed, and once that is done the
-    /// session leaves the lane.
+    /// Moves a lane's queue pair to error. Posted requests are flushed, and after that the session
+    /// leaves the lane.
     pub(super) fn fail_lane(&mut self, session: SessionId, in_order: bool) {
         self.post_held_back();
         let Some(lane) = self.lanes.of(session) else {
@@ -130,14 +130,14 @@ impl RdmTransport {
         lane.queue.enter(entered(number, WqeKind::Marker));
         self.poster.outstanding += 1;
         if moved.is_err() || posted.is_err() || lane.refused {
-            // Nothing will be flushed; the queue pair itself has to go.
+            // No request will be flushed; the queue pair itself has to go.
             lane.unflushed = true;
         }
         self.list(session);
     }
 
-    /// Everything that a dead lane had is flushed, and all that came on it was taken: the session
-    /// leaves it.
+    /// All requests of a dead lane are flushed, and all packets that came on it were taken: the
+    /// session leaves the lane.
     #[cold]
     pub(super) fn drained<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
         let Some(lane) = self.lanes.of(session) else {
@@ -203,7 +203,8 @@ impl RdmTransport {
     #[cold]
     fn drain_unflushed<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> usize {
         let mut done = 0;
-        // So many looks take all that lies there now, whatever comes meanwhile on other lanes.
+        // That many polls take everything that is in the queue now, whatever arrives meanwhile on
+        // other lanes.
         for _ in 0..self.completions.polls_that_empty_it() {
             let polled = self.poll(owner);
             done += polled;
@@ -215,7 +216,7 @@ impl RdmTransport {
         done
     }
 
-    /// Gives each listed lane a turn: what is to be sent again first, then notices, so that they
+    /// Gives each listed lane a turn: replayed packets first, then control messages, so that they
     /// never wait behind bulk data.
     pub(super) fn run_work<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut done = 0;
@@ -229,8 +230,8 @@ impl RdmTransport {
             };
             lane.turn.begins();
             if lane.unflushed {
-                // The queue pair is destroyed with the last that holds it: the service thread drops
-                // its own.
+                // The queue pair is destroyed with its last holder: the service thread drops its
+                // own reference.
                 if Arc::strong_count(&lane.qp) == 1 {
                     done += self.drain_unflushed(session, owner);
                 } else {

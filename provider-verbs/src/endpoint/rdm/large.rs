@@ -1,4 +1,4 @@
-//! Large messages: read by their receiver, or written by their sender.
+//! Rendezvous: the receiver reads large messages, or the sender writes them.
 
 use ferrofabric_contracts::buffers::parts;
 use ferrofabric_contracts::error::{Errno, Result};
@@ -17,7 +17,7 @@ use crate::post::{Remote, SendFlags, SendRequest};
 use crate::session::{Lane, Notice, Receiving, Registered, SessionState, Way, WqeKind, Writing};
 
 impl RdmTransport {
-    /// The session of a peer that has this name, and its lane if it has one.
+    /// The session of this name with a peer, and its lane if it has one.
     pub(super) fn session_named(
         &mut self,
         peer: u32,
@@ -39,7 +39,7 @@ impl RdmTransport {
         }
     }
 
-    /// Tells the peer something as soon as there is room.
+    /// Notifies the peer as soon as there is room.
     pub(super) fn notify(&mut self, peer: u32, name: u64, notice: Notice) {
         if let Some((state, lane)) = self.session_named(peer, name) {
             state.notices.push_back(notice);
@@ -49,7 +49,7 @@ impl RdmTransport {
         }
     }
 
-    /// Begins to move a message into the receive that it has met.
+    /// Starts to move a message into its matching receive.
     pub(super) fn fetch<O: Owner>(
         &mut self,
         (peer, name): (u32, u64),
@@ -114,7 +114,7 @@ impl RdmTransport {
         self.begin_moving((peer, name), receiving, way, fit, owner);
     }
 
-    /// Enters a message of which `fit_bytes` are to be moved, and has the move begin.
+    /// Enters a message of which `fit_bytes` have to be moved, and starts the move.
     fn begin_moving<O: Owner>(
         &mut self,
         (peer, name): (u32, u64),
@@ -177,7 +177,7 @@ impl RdmTransport {
         }
     }
 
-    /// Memory that a message is read into, or that its sender is to write, registered for that.
+    /// Registered memory that the message is read into, or that its sender writes.
     fn place_for(&mut self, way: &Way, buf: IoBuf, desc: MrDesc) -> Result<Registered> {
         let registrations = &mut self.poster.registrations;
         let (described, access) = match way {
@@ -185,13 +185,13 @@ impl RdmTransport {
                 let access = Access::LOCAL_WRITE;
                 (registrations.described(desc, buf, access), access)
             }
-            // A peer that writes gets exactly what it is to write.
+            // A peer that writes gets access to exactly the destination.
             Way::Written => (None, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
         };
         let region = match described {
             Some(region) => region,
-            // SAFETY: the receiver keeps the buffer until the completion, and we give the region
-            // back before that.
+            // SAFETY: the receiver keeps the buffer until the completion, and the region is
+            // released before that.
             None => unsafe { registrations.region(buf.as_mut_ptr(), buf.len, access) }?,
         };
         Ok(Registered { buf, region })
@@ -212,7 +212,7 @@ impl RdmTransport {
         owner.complete_recv(r.kind, &r.matched, &r.arrived, || self.peers.name(peer));
     }
 
-    /// The receiver is done with a message, without having been written to.
+    /// The receiver has finished a message, without a write of the sender.
     pub(super) fn fin_came<O: Owner>(
         &mut self,
         session: SessionId,
@@ -238,11 +238,11 @@ impl RdmTransport {
                 protocol_broken("the peer ended an operation that is not there"),
             ),
         }
-        // A fence may have waited for it.
+        // A fence may have waited for the message.
         self.list_if_busy(session);
     }
 
-    /// The receiver says where we may write a message.
+    /// The receiver grants a buffer to which the sender may write.
     pub(super) fn grant_came<O: Owner>(
         &mut self,
         session: SessionId,
@@ -260,7 +260,7 @@ impl RdmTransport {
                         grant: *grant,
                         told: false,
                     };
-                    // There is as much room for writes as for sends, and this was one.
+                    // There is as much room for writes as for sends, and this was a send.
                     let started = state.writes.start(writing, local, grant.fit_bytes);
                     started.map(|_| ()).map_err(|writing| Some(writing.send))
                 }
@@ -271,8 +271,8 @@ impl RdmTransport {
         };
         if let Err(send) = granted {
             let end = protocol_broken("the peer granted what was not asked for");
-            // It is none of the session's sends any more, with which it would end. The peer may
-            // have keys that it is not to use any more.
+            // The send is not in the session's table any more, with which it would end. The peer
+            // may have keys that it must not use any more.
             if let Some(send) = send {
                 (send.regions.iter()).for_each(|region| self.poster.registrations.forget(region));
                 owner.fail_send(&send.done, end.errno, end.status, end.why);
@@ -329,8 +329,8 @@ impl RdmTransport {
         })
     }
 
-    /// Posts the writes that a lane may have under way, and behind the last of each message word of
-    /// it.
+    /// Posts the writes that a lane may have under way, and the fin behind the last write of each
+    /// message.
     pub(super) fn run_writes(&mut self, session: SessionId) -> usize {
         self.run_chunks(session, |lane| {
             let write = lane.session.writes.next_chunk()?;
@@ -363,8 +363,7 @@ impl RdmTransport {
 
     /// Posts the reads or writes that `next` gives, as many as a lane may have under way. The fin
     /// follows the last write of a transfer: that write is held back, to be posted together with
-    /// the fin.
-    /// Nothing else is held back.
+    /// the fin. No other request is held back.
     fn run_chunks(
         &mut self,
         session: SessionId,
@@ -410,9 +409,9 @@ impl RdmTransport {
     }
 }
 
-/// Where the `fit_bytes` of a message go that has met a receive: into each buffer of its list, if
-/// we read it. A peer that writes has one address: in place of a list it gets one piece of memory.
-/// `None` when there is no memory for that.
+/// The destinations of the `fit_bytes` of a matched message: each buffer of the receive's list, if
+/// this side reads. A peer that writes needs one address: in place of a list it gets one piece of
+/// memory. `None` when there is no memory for that.
 fn buffers_for<O: Owner>(
     way: &Way,
     matched: &Matched,

@@ -1,9 +1,10 @@
 //! The RDM endpoint over verbs: the engine that runs under the domain's lock.
 //!
-//! One shared receive queue and one completion queue serve all peers; a peer that is spoken to gets
-//! a lane (an RC queue pair, made by the service thread). Small messages travel eagerly into the
-//! shared receive buffers, large ones as a request upon which the receiver reads them, or the
-//! sender writes them. A lane that breaks is replaced, and the session goes on.
+//! One shared receive queue and one completion queue serve all peers. Each peer with traffic has a
+//! lane (an RC queue pair, made by the service thread). Small messages travel eagerly into the
+//! shared receive buffers. For a large message (rendezvous) a request to send travels, upon which
+//! the receiver reads the data, or the sender writes it. A lane that breaks is replaced, and the
+//! session goes on.
 
 mod complete;
 mod completions;
@@ -54,7 +55,7 @@ use ud::UdLanes;
 /// The number of this transport in the tokens of an endpoint.
 pub(crate) const TRANSPORT: u32 = 0;
 
-/// Completions taken at a time.
+/// Completions taken in one poll.
 const POLL: usize = 16;
 
 /// Sends that wait for one peer's lane, at most; beyond it a send fails with `FI_EAGAIN`.
@@ -69,7 +70,7 @@ pub(crate) struct RdmTransport {
     ud: UdLanes,
     /// Decides which lane carries a session, and how a lane ends.
     life: PeerLanes,
-    /// An action of it is being carried out.
+    /// An action of `life` is being carried out.
     is_acting: bool,
     new_lanes: NewLanes,
     /// Objects that end once the completion queue is empty.
@@ -92,7 +93,7 @@ impl RdmTransport {
         self.poster.count_sends();
     }
 
-    /// Sends something that was already taken over: it is queued whatever waits before it.
+    /// Sends an operation that was accepted before: it is queued even if others wait before it.
     ///
     /// # Safety
     ///
@@ -171,7 +172,7 @@ impl RdmTransport {
         );
     }
 
-    /// What newcomers are granted may have changed.
+    /// The grant of new peers may have changed.
     fn tell_grant(&mut self) {
         if let Some(quota_units) = self.grants.changed() {
             self.service.request(ToService::Grant(quota_units));

@@ -9,7 +9,7 @@ use crate::post::{SendFlags, inline_sge};
 use crate::session::{Lane, Notice, Place, WqeKind};
 
 impl RdmTransport {
-    /// Posts the notices that wait for a lane.
+    /// Posts the control messages that wait for a lane.
     pub(super) fn run_notices(&mut self, session: SessionId) -> usize {
         let Some(lane) = self.lanes.of(session) else {
             return 0;
@@ -70,8 +70,7 @@ impl Poster {
         Ok(done)
     }
 
-    /// Posts a credit packet and asks for its acknowledgement, which only a living queue pair
-    /// gives.
+    /// Posts a signaled credit packet: only a living queue pair acknowledges it.
     pub(super) fn probe(&mut self, lane: &mut Lane) -> Result<(), Stop> {
         if self.is_full() {
             return Ok(());

@@ -33,28 +33,28 @@ use crate::slots::SlotPool;
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 
-/// What an endpoint is to be.
+/// The configuration of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RdmConfig {
-    /// Where it is.
+    /// The port of the endpoint.
     pub(crate) port: LocalPort,
-    /// The numbers that it works with.
+    /// The sizes and limits that the endpoint uses.
     pub(crate) tuning: Tuning,
-    /// How long it waits for peers.
+    /// The time limits for silent peers.
     pub(crate) patience: Patience,
 }
 
-/// How long a peer that is reached by datagrams may be silent, unless that was set. A process that
-/// is stopped for so long does not survive, so it is much longer than RC takes to notice that one
-/// died.
+/// How long a peer that is reached by datagrams may be silent, unless a setting says otherwise. A
+/// process that stopped for that long is lost, so the limit is much longer than the time in which
+/// RC notices a dead peer.
 const DATAGRAM_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long to wait for peers that say nothing.
+/// Time limits for silent peers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// For any peer.
+    /// The limit for any peer.
     pub(crate) peer_timeout: PeerTimeout,
-    /// For one whose lane broke; `None`: for ever.
+    /// The limit for a peer whose lane broke; `None`: for ever.
     pub(crate) reconnect_timeout: Option<Duration>,
 }
 
@@ -105,12 +105,12 @@ impl Queues {
         }
     }
 
-    /// The queue pair for lanes of the UD kind. Not every device lets datagrams take from a shared
-    /// receive queue: then there are none.
+    /// The queue pair for UD lanes. Some devices cannot use a shared receive queue for datagrams:
+    /// then there are no UD lanes.
     ///
     /// # Errors
     ///
-    /// When nothing but such lanes is wanted.
+    /// The settings allow UD lanes alone, and the device has none.
     fn data_queue_pair(
         &self,
         pd: &Arc<Pd>,

@@ -26,11 +26,11 @@ use crate::device::Mtu;
 use crate::gather::Readable;
 use crate::session::{Body, HeldMessage, Incoming, Lane, Place, Registered, Target, WqeKind};
 
-/// Packets that one doorbell is rung for: the device sends these while the next are filled.
+/// Packets for one doorbell: the device sends these while the next are filled.
 const AT_A_DOORBELL: usize = 4;
 
 impl Poster {
-    /// Sends a message of `len` bytes, more than one packet holds, without a word of the peer: all
+    /// Sends a message of `len` bytes, which needs several packets, without a request to send: all
     /// its packets, or none.
     #[cold]
     pub(super) fn in_parts(
@@ -56,7 +56,7 @@ impl Poster {
         let more = self.more_follow();
         let mut outcome = Ok(());
         for (number, range) in cut.ranges().enumerate() {
-            // Both counted above.
+            // Room for both was checked above.
             let (Ok(header), Some(slot)) = (Self::stamp(lane), self.bounces.take()) else {
                 break;
             };
@@ -75,7 +75,8 @@ impl Poster {
             });
             match outcome {
                 Ok(()) => outcome = self.bounced(lane, kind, header.sequence, place),
-                // The lane is dead: the rest is entered, too, to be sent on the next one.
+                // The lane is dead: the remaining packets are entered, too, to be sent on the next
+                // lane.
                 Err(_) => self.enter(lane, kind, header.sequence, place),
             }
         }
@@ -87,7 +88,7 @@ impl Poster {
     fn room_for_parts(&mut self, lane: &mut Lane, len: usize) -> Result<Option<Cut>, Stop> {
         let cut = Cut::new(len as u32, self.part_bytes(lane) as u32);
         let packets = cut.packets() as usize;
-        // Of more buffers there may be no word before these are there.
+        // If a message took more buffers, no completion might come before all of them were in use.
         if !lane.queue.could_take(packets) || packets > self.bounces.count() / 2 {
             return Ok(None);
         }
@@ -96,7 +97,7 @@ impl Poster {
         {
             return Err(Stop::Wait);
         }
-        // Where places are scarce the lane may have one, and that is enough to ask.
+        // Where places are scarce the lane may have one, which is enough for a request to send.
         if self.outstanding + packets > self.tuning.sends.free {
             return Ok(None);
         }
@@ -107,8 +108,8 @@ impl Poster {
         Ok((admitted == Admission::Eager).then_some(cut))
     }
 
-    /// Writes the packet for a range of a message of `len` bytes to a bounce buffer, or its header
-    /// alone where the application has registered its buffer.
+    /// Writes the packet for a range of a message of `len` bytes to a bounce buffer. If the
+    /// application has registered its buffer, only the header is written.
     #[inline]
     fn fill(
         &mut self,
@@ -143,7 +144,7 @@ impl Poster {
                 }
             }
             None => {
-                // SAFETY: as above; the part behind the header fits as well.
+                // SAFETY: as above; the payload behind the header fits as well.
                 unsafe { iov.gather(start, bytes, at.wrapping_add(head_len)) };
                 Place::Bounce {
                     slot,
@@ -153,7 +154,7 @@ impl Poster {
         }
     }
 
-    /// The longest packet that a peer takes, in bytes.
+    /// The longest packet that a peer accepts, in bytes.
     pub(super) fn packet_bytes(&self, peer: &Limits) -> usize {
         let slot_bytes = self.bounces.slot_bytes().min(peer.receive_bytes as usize);
         let frame = Mtu::from_code(peer.path_mtu).map_or(self.mtu, |mtu| mtu.min(self.mtu));
@@ -163,8 +164,8 @@ impl Poster {
         }
     }
 
-    /// Bytes of a message in each packet: as many as fill frames of the network, so that none
-    /// travels nearly empty.
+    /// Bytes of the message in each packet: as many as fill network packets, so that none travels
+    /// nearly empty.
     fn part_bytes(&self, lane: &Lane) -> usize {
         let packet_bytes = match lane.packet_bytes / self.mtu.bytes() {
             0 => lane.packet_bytes,
@@ -175,8 +176,8 @@ impl Poster {
 }
 
 impl RdmTransport {
-    /// A packet of a message in parts, the next of its session: the first, which announces the
-    /// message, or a further one.
+    /// Handles a fragment, the next packet of its session: the first, which has the message's
+    /// envelope, or a later one.
     pub(super) fn part_came<O: Owner>(
         &mut self,
         session: SessionId,
@@ -232,7 +233,7 @@ impl RdmTransport {
         match incoming.target {
             Target::Nowhere => {}
             Target::Receive(kind, arrived, matched) => {
-                // SAFETY: a part of the buffer of a receive that is under way.
+                // SAFETY: a range of the buffer of a receive that is under way.
                 unsafe { deliver(owner, &matched, offset, part.as_ptr(), part.len()) };
                 if last {
                     incoming.target = Target::Nowhere;
@@ -253,7 +254,8 @@ impl RdmTransport {
         Some(&mut self.state_of(session)?.incoming)
     }
 
-    /// A receive has met a message of which a part is here: the rest goes straight to the receive.
+    /// A receive has matched a message of which some fragments are here: later ones go straight to
+    /// the receive.
     pub(super) fn redirect<O: Owner>(
         &mut self,
         (peer, name): (u32, u64),
@@ -277,7 +279,8 @@ impl RdmTransport {
         state.incoming.target = Target::Receive(kind, arrived, matched);
     }
 
-    /// A message of which a part is here is not wanted: the rest is dropped as it comes.
+    /// A message of which some fragments are here was discarded: later ones are dropped as they
+    /// arrive.
     pub(super) fn drop_rest(&mut self, (peer, name): (u32, u64)) {
         if let Some((state, _)) = self.session_named(peer, name) {
             state.incoming.target = Target::Nowhere;

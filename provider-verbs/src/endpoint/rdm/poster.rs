@@ -1,5 +1,5 @@
-//! Posting to lanes: what all lanes share for that, and the chain of messages that one doorbell is
-//! rung for.
+//! Posting to lanes: the resources that all lanes share for that, and the chain of messages for one
+//! doorbell.
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
@@ -19,17 +19,17 @@ use crate::session::{Lane, Place, Registered, Wqe, WqeKind};
 use crate::slots::SlotPool;
 use crate::tuning::Tuning;
 
-/// Completion levels that only the receiver can tell of: such messages go as requests, which it
-/// ends.
+/// Completion levels that only the receiver can report: such messages go by rendezvous, whose end
+/// the receiver reports.
 pub(super) const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
 
-/// How posting a message went, short of success.
+/// The reason why a message was not posted.
 pub(super) enum Stop {
-    /// No room now; what makes some lists the lane.
+    /// The lane has no room now; it is listed once it has room.
     Wait,
     /// A resource that all lanes share is exhausted.
     Short,
-    /// The message itself can not be sent.
+    /// The message itself cannot be sent.
     Refused(Errno, &'static str),
     /// The lane is dead. The message was entered, and ends with the lane.
     Broken,
@@ -37,25 +37,25 @@ pub(super) enum Stop {
 
 /// The result of sending a message in fragments.
 pub(super) enum InParts {
-    /// It was posted.
+    /// The message was posted.
     Posted,
-    /// It is too long, or the peer has no room for it: ask the peer first.
+    /// The message is too long, or the peer has no room for it: it has to go by rendezvous.
     AskFirst,
 }
 
-/// Posts to lanes: what all lanes share for that.
+/// The resources for posting that all lanes share.
 pub(super) struct Poster {
     pub(super) bounces: SlotPool,
     pub(super) tuning: Tuning,
     /// The largest payload of a network packet.
     pub(super) mtu: Mtu,
-    /// What is to be posted to the lane of `chain_of`. Between calls it is empty, but for messages
-    /// that were sent with `MORE`.
+    /// Requests to be posted to the lane of `chain_of`. Between calls it is empty, except for
+    /// messages that were sent with `MORE`.
     chain: SendChain<2>,
     chain_of: SessionId,
-    /// Messages are held back until [`Poster::post_chain`]: others follow at once.
+    /// Messages are held back until [`Poster::post_chain`], because others follow at once.
     more_follow: bool,
-    /// Work requests under way, of all lanes, with those held back.
+    /// Work requests under way on all lanes, with those held back.
     pub(super) outstanding: usize,
     /// Sends without a completion for the application have to be signaled soon, too.
     counts_sends: bool,
@@ -64,7 +64,7 @@ pub(super) struct Poster {
 }
 
 impl Poster {
-    /// With nothing under way.
+    /// Starts with nothing under way.
     pub(super) fn new(
         bounces: SlotPool,
         tuning: Tuning,
@@ -91,13 +91,13 @@ impl Poster {
         self.counts_sends = true;
     }
 
-    /// Whether others follow at once upon the message that is posted now.
+    /// Whether other messages follow at once upon the one that is posted now.
     #[inline]
     pub(super) fn more_follow(&self) -> bool {
         self.more_follow
     }
 
-    /// From here on messages are held back for more to come, or not.
+    /// From now on messages are held back for others to follow, or not.
     #[inline]
     pub(super) fn expect_more(&mut self, more: bool) {
         self.more_follow = more;
@@ -121,21 +121,21 @@ impl Poster {
         self.chain.is_full()
     }
 
-    /// Whether there is no place for one more completion.
+    /// Whether the completion queue has no place for one more request.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.outstanding >= self.tuning.sends.total
     }
 
-    /// Whether so much is under way that a lane has to keep to its share.
+    /// Whether so many requests are under way that a lane has to keep to its share.
     #[inline]
     pub(super) fn is_scarce(&self) -> bool {
         self.outstanding >= self.tuning.sends.free
     }
 
-    /// Whether a lane may post one more where places are scarce: it keeps to its share, or waits
-    /// for no word yet. So stopped peers, whose lanes are full for good, leave some to each of the
-    /// others.
+    /// Whether a lane may post one more request where places are scarce: it is within its share, or
+    /// has no signaled request yet. So stopped peers, whose lanes are full for good, leave some
+    /// places to each of the others.
     #[cold]
     pub(super) fn has_share(&self, lane: &Lane) -> bool {
         !self.is_full()
@@ -223,7 +223,8 @@ impl Poster {
         }
     }
 
-    /// Posts a read or write behind what is held back; or holds it back, too, if `more` follow.
+    /// Posts a read or write behind the held-back requests; or holds it back, too, if `more`
+    /// follow.
     #[inline]
     pub(super) fn post_chunk(
         &mut self,
@@ -244,7 +245,7 @@ impl Poster {
         }
     }
 
-    /// Enters a packet on a lane that has refused an earlier one.
+    /// Enters a packet on a lane that has rejected an earlier one.
     pub(super) fn enter(&mut self, lane: &mut Lane, kind: WqeKind, sequence: u32, place: Place) {
         let number = lane.queue.next_number();
         let _ = lane.next(false);
@@ -257,7 +258,7 @@ impl Poster {
         self.outstanding += 1;
     }
 
-    /// Posts a packet that lies in a bounce buffer, or starts there.
+    /// Posts a packet that is in a bounce buffer, or starts there.
     #[inline]
     pub(super) fn bounced(
         &mut self,
@@ -308,7 +309,7 @@ impl Poster {
         self.post(lane, [entry], flags, kind, place, sequence)
     }
 
-    /// Posts a small numbered packet of ours.
+    /// Posts a small numbered control packet.
     pub(super) fn notice(
         &mut self,
         lane: &mut Lane,

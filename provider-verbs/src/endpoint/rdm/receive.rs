@@ -1,4 +1,4 @@
-//! Receiving: packets from the shared receive queue to where they belong.
+//! Receiving: packets from the shared receive queue to their receives.
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
@@ -15,7 +15,7 @@ use crate::connect::ToService;
 use crate::session::{Body, HeldMessage, Notice, SessionState, Way};
 
 impl RdmTransport {
-    /// A packet has come into a slot.
+    /// A packet has arrived in a slot.
     #[inline]
     pub(super) fn received<O: Owner>(&mut self, slot: u32, bytes: u32, qp_num: u32, owner: &mut O) {
         if self.ud.is_at(qp_num) {
@@ -50,7 +50,7 @@ impl RdmTransport {
             && lane.qp.number() == qp_num
             && numbers.is_next(header.sequence)
             && incoming.assembly.is_whole();
-        // What is refused here is judged once more: neither call changes anything then.
+        // A packet that is rejected here is checked once more: neither call changes anything then.
         if !is_next
             || numbers.send_credit.on_credit(header.credit).is_err()
             || (numbers.receive_credit.take(payload.len() as u32)).is_err()
@@ -69,7 +69,7 @@ impl RdmTransport {
         };
         let session = header.session;
         if self.lanes.of(session).is_none() && self.service.has_messages() {
-            // The lane may be up and we not know yet.
+            // The lane may be up while its message has not been read yet.
             self.take_messages(owner);
         }
         let Some(lane) = self.lanes.of(session) else {
@@ -195,7 +195,7 @@ impl RdmTransport {
         owner.srx().queue(kind, arrived, token(value));
     }
 
-    /// Counts a message, and says what it is.
+    /// Counts a message and describes it for the owner.
     #[inline]
     pub(super) fn announce(
         &mut self,
@@ -222,7 +222,7 @@ impl RdmTransport {
         (kind, arrived)
     }
 
-    /// Keeps a message until a receive meets it; returns the value of its token.
+    /// Keeps an unexpected message until a receive matches; returns the value of its token.
     pub(super) fn keep_message(&mut self, message: HeldMessage) -> u64 {
         self.peers.hold(message.peer);
         self.held.keep(message)
@@ -234,7 +234,7 @@ impl RdmTransport {
         Some(message)
     }
 
-    /// A receive has met a message that was kept.
+    /// A receive has matched an unexpected message.
     pub(super) fn start_held<O: Owner>(&mut self, start: Start, owner: &mut O) {
         let Start {
             kind,
@@ -270,7 +270,7 @@ impl RdmTransport {
         }
     }
 
-    /// A message that was kept is not wanted.
+    /// An unexpected message was discarded.
     pub(super) fn discard_held(&mut self, token: Token) {
         let Some(message) = self.take_message(token.value) else {
             return;
@@ -307,7 +307,7 @@ impl RdmTransport {
         }
     }
 
-    /// The peer does what was not agreed: the session ends, and all that hangs on it with an error.
+    /// The peer broke the protocol: the session and all its operations end with an error.
     #[cold]
     pub(super) fn broke_rules(
         &mut self,
@@ -335,7 +335,7 @@ impl RdmTransport {
     }
 }
 
-/// Takes a packet's number and credit into account, and says what the number means.
+/// Processes a packet's number and credit, and returns the meaning of the number.
 #[inline]
 fn judge(
     state: &mut SessionState,
@@ -354,7 +354,7 @@ fn judge(
     Ok(Accept::Deliver)
 }
 
-/// Takes into account what a packet costs that is the next of its session.
+/// Charges the credit for a packet that is the next of its session.
 #[inline]
 pub(super) fn take_credit(
     state: &mut SessionState,

@@ -18,12 +18,13 @@ pub(super) struct Receives {
     slots: SlotPool,
     /// Buffers to be posted again.
     spent: Vec<u32>,
-    /// So many are posted at a time, or more: a small part of all, of which lanes may hold some.
+    /// The number of buffers from which they are posted together: a small part of all, because
+    /// lanes may hold some.
     post_from: usize,
 }
 
 impl Receives {
-    /// So many buffers, all posted to the queue.
+    /// Makes `count` buffers, all posted to the queue.
     pub(super) fn create(
         pd: &Arc<Pd>,
         queue: Arc<Srq>,
@@ -52,7 +53,7 @@ impl Receives {
         self.slots.slot_bytes()
     }
 
-    /// Whether there is such a buffer.
+    /// Whether there is a buffer of that number.
     #[inline]
     pub(super) fn has(&self, slot: u32) -> bool {
         self.slots.has(slot)
@@ -63,13 +64,13 @@ impl Receives {
         self.slots.address(slot)
     }
 
-    /// A buffer is not needed any more. It goes back to the device by and by.
+    /// A buffer is free again. It goes back to the device together with others.
     #[inline]
     pub(super) fn give_back(&mut self, slot: u32) {
         self.spent.push(slot);
     }
 
-    /// Posts the buffers that were given back, if they are enough.
+    /// Posts the freed buffers, if there are enough.
     #[inline]
     pub(super) fn post_if_enough(&mut self) {
         if self.spent.len() >= self.post_from {

@@ -1,4 +1,4 @@
-//! Packets that are sent again: what was under way on a lane that broke goes over the next one.
+//! Replay: packets that were under way on a lane that broke are sent again over the next one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::registration::Region;
 use crate::session::{Kept, KeptKind, Lane, Place, Records, Registered, Wqe, WqeKind};
 
 impl RdmTransport {
-    /// Posts again what was under way on a lane that broke. A message that we write may have its
-    /// end among it: what is lost of the writes goes first.
+    /// Posts the packets again that were under way on a lane that broke. The fin of a message that
+    /// this side writes may be among them: the lost writes go first.
     pub(super) fn run_replay(&mut self, session: SessionId) -> usize {
         let mut done = self.run_writes(session);
         loop {
@@ -118,8 +118,8 @@ impl Poster {
             return self.inline(lane, entry, kind, Some(sequence), place);
         };
         let at = self.bounces.address(slot);
-        // SAFETY: the packet lay in such a slot before, and this one is ours until its request is
-        // over.
+        // SAFETY: the packet was in such a slot before, and this slot belongs to the packet until
+        // its request is over.
         unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         let len = bytes.len() as u32;
         let place = match rest {

@@ -1,4 +1,4 @@
-//! Requests to send: word of a message that the peer is to read, or to say where to write it.
+//! Requests to send (RTS): the envelope of a message that the peer reads, or gives a buffer for.
 
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;
@@ -12,7 +12,7 @@ use crate::mr::Access;
 use crate::session::{Lane, RendezvousSend, SessionState, WqeKind};
 
 impl Poster {
-    /// Tells the peer of a message that it is to read, or to say where to write it.
+    /// Posts a request to send for a message.
     #[cold]
     pub(super) fn request(
         &mut self,
@@ -37,7 +37,7 @@ impl Poster {
         bytes: &mut [u8; MAX_RTS_BYTES],
     ) -> Result<(usize, Header), Stop> {
         if session.sends.is_full() {
-            // The peer is to take some first. Nothing is registered for it until then.
+            // The peer has to finish some first. Nothing is registered for this message until then.
             return Err(Stop::Wait);
         }
         let mut kept = None;
@@ -63,8 +63,8 @@ impl Poster {
                 Some(region) => region,
                 None => {
                     let at = buf.as_mut_ptr();
-                    // SAFETY: the buffer stays until the operation completes, and we give the
-                    // region back before that.
+                    // SAFETY: the buffer stays until the operation completes, and the region is
+                    // released before that.
                     let region = unsafe { self.registrations.region(at, buf.len, access) };
                     region.map_err(refused)?
                 }
@@ -101,7 +101,7 @@ impl Poster {
             true => Ok(header.write_offer(&envelope, number, total, bytes)),
             false => header.write_rts(&envelope, number, &segments, bytes),
         };
-        // Counted above, and no segment is empty.
+        // Room was checked above, and no segment is empty.
         let len = written.unwrap_or(0);
         self.counters.sent.rendezvous += 1;
         self.counters.sent.bytes += total;

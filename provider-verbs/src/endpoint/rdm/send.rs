@@ -81,7 +81,7 @@ impl RdmTransport {
         self.enqueue(at, op, iov)
     }
 
-    /// Posts the messages that were held back for more to come.
+    /// Posts the messages that were held back because more follow.
     #[inline]
     pub(super) fn post_held_back(&mut self) {
         self.poster.expect_more(false);
@@ -100,7 +100,8 @@ impl RdmTransport {
         }
     }
 
-    /// Before a message for a lane: posts what is held back, unless the message can go behind it.
+    /// Before a message for a lane: posts the held-back messages, unless the new one can go behind
+    /// them.
     #[inline(never)]
     fn make_way_for(&mut self, session: SessionId) {
         let fits = self.poster.chain_of() == session && !self.poster.is_chain_full();
@@ -115,7 +116,7 @@ impl RdmTransport {
         }
     }
 
-    /// Puts a message in line for its peer's lane, and asks for the lane if there is none.
+    /// Puts a message in line for its peer's lane, and requests the lane if there is none.
     #[cold]
     pub(super) fn enqueue(
         &mut self,
@@ -135,7 +136,7 @@ impl RdmTransport {
         Ok(())
     }
 
-    /// Posts what waits for a lane, with few doorbells. Says how many.
+    /// Posts the messages that wait for a lane, with few doorbells. Returns their number.
     pub(super) fn run_pending<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> usize {
         let done = self.chain_pending(session, owner);
         self.post_held_back();
@@ -160,7 +161,7 @@ impl RdmTransport {
             };
             let more = !peer.pending.is_empty();
             if pending.op.flags.contains(Flags::FENCE) && lane.session.has_unfinished() {
-                // It keeps its place until the last of those ends, which lists the lane.
+                // The message keeps its place until the last of those ends, which lists the lane.
                 peer.pending.push_front(pending);
                 return done;
             }
@@ -280,7 +281,7 @@ impl Poster {
     }
 }
 
-/// Writes an eager message, header and all, to where it is kept.
+/// Writes an eager message with its header to the memory where it is kept.
 #[inline]
 fn write_whole(
     header: &Header,

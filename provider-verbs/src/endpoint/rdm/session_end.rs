@@ -1,4 +1,4 @@
-//! A session ends, and with it all that hangs on it.
+//! The end of a session and of all its operations.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use super::{RdmTransport, TRANSPORT};
 use crate::session::{Body, Grants, Held, KeptKind, Peers, SessionState, Target};
 
 impl RdmTransport {
-    /// A session is over, which may have rested: ends what hung on it.
+    /// A session is over, parked or not: ends its operations.
     pub(super) fn end_session<O: Owner>(
         &mut self,
         peer: u32,
@@ -42,7 +42,7 @@ impl RdmTransport {
         }
         let sends = state.sends.drain();
         for send in sends.chain(state.writes.drain().map(|writing| writing.send)) {
-            // The peer may have keys that it is not to use any more.
+            // The peer may have keys that it must not use any more.
             (send.regions.iter()).for_each(|region| self.poster.registrations.forget(region));
             owner.fail_send(&send.done, errno, status, why);
         }
@@ -58,7 +58,8 @@ impl RdmTransport {
         }
         let unused = state.is_unused();
         match then {
-            // Nothing was under way, and nothing is lost: the peer needs the session no more.
+            // Nothing was under way, and nothing is lost: the peer does not need the session any
+            // more.
             AfterLane::Restart if unused || rested => {}
             AfterLane::Restart => {
                 self.fail_receives(peer, Some(state.numbers.name()), errno, why, owner)
@@ -71,7 +72,7 @@ impl RdmTransport {
         self.tell_grant();
     }
 
-    /// Fails what waits to be sent to a peer.
+    /// Fails the sends that wait for a peer.
     pub(super) fn fail_pending<O: Owner>(
         &mut self,
         peer: u32,
@@ -90,8 +91,8 @@ impl RdmTransport {
         }
     }
 
-    /// Fails the receives that only this peer could have matched, and drops the messages that can
-    /// not be had any more.
+    /// Fails the receives that only this peer could have matched, and drops the messages that
+    /// cannot be delivered any more.
     pub(super) fn fail_receives<O: Owner>(
         &mut self,
         peer: u32,
@@ -113,8 +114,8 @@ impl RdmTransport {
     }
 }
 
-/// Whether a kept message can not be delivered any more, as it is a request of this session, or not
-/// whole; it is let go then.
+/// Whether an unexpected message cannot be delivered any more, because it is a request to send of
+/// this session, or incomplete; then it is dropped.
 fn lost(
     (held, peers, grants): (&mut Held, &mut Peers, &mut Grants),
     token: u64,

@@ -1,5 +1,5 @@
-//! The number of packets that each session has taken, which the goodbye of the endpoint holds: so
-//! no peer reports a message as lost that was delivered.
+//! The number of packets that each session has received. The endpoint's last message to a peer
+//! contains it, so that no peer reports a delivered message as lost.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use super::RdmTransport;
 use crate::connect::ToEngine;
 
 impl RdmTransport {
-    /// Gives the service thread the numbers, by lane, when the endpoint closes.
+    /// Passes the numbers to the service thread, by lane, when the endpoint closes.
     pub(super) fn say_what_was_taken(&mut self) {
         for lane in self.lanes.iter_mut() {
             (self.service).taken(lane.key, lane.session.numbers.expected());
@@ -15,20 +15,20 @@ impl RdmTransport {
         for lane in self.ud.lanes.iter_mut() {
             (self.service).taken(lane.key, lane.session.numbers.expected());
         }
-        // The goodbye may go by a lane on which a session is to go on, and has not yet.
+        // The last message may go by a lane on which a session has to be resumed, and is not yet.
         for (lane, peer) in self.lanes_that_resume() {
             if let Some(expected) = self.expected_by(peer) {
                 self.service.taken(lane, expected);
             }
         }
-        // So it may by a lane that has just come up.
+        // It may also go by a lane that has just come up.
         let mut begun = HashSet::new();
         while let Some(message) = self.service.message() {
             let ToEngine::LaneUp { up, .. } = message else {
                 continue;
             };
             if !up.resumes {
-                // From here on the peer has another session.
+                // From now on the peer has another session.
                 begun.insert(up.peer);
             }
             let peer = self.peers.find(&up.peer);

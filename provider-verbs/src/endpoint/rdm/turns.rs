@@ -1,11 +1,11 @@
-//! Lanes get their turns.
+//! The turns of lanes.
 
 use ferrofabric_protocol::wire::SessionId;
 
 use super::RdmTransport;
 
 impl RdmTransport {
-    /// A lane has found nothing left. It goes on when something has come back.
+    /// A lane has found a shared resource exhausted. It goes on when some of that is back.
     #[cold]
     pub(super) fn stall(&mut self, session: SessionId) {
         match self.lanes.of(session) {
@@ -18,8 +18,8 @@ impl RdmTransport {
         }
     }
 
-    /// Something may have come back: lanes that wait for it get their turn before those that gave
-    /// it back, first come first.
+    /// A shared resource may be back: the lanes that wait for it get their turn before the lanes
+    /// that gave it back, first come first.
     #[cold]
     pub(super) fn go_on_stalled(&mut self) {
         for session in self.turns.take_stalled().into_iter().rev() {

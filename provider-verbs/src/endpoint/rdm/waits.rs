@@ -1,5 +1,5 @@
-//! Counts of the operations that wait, by the reason: statistics with which to look into an
-//! endpoint that makes no progress.
+//! Counts of the operations that wait, by the reason: statistics for the diagnosis of an endpoint
+//! that makes no progress.
 
 use super::RdmTransport;
 use crate::session::SessionState;

@@ -25,7 +25,7 @@ pub(super) use new_lanes::NewLanes;
 use facts::View;
 
 impl RdmTransport {
-    /// Tells the life of lanes of an event. The actions that follow are to be carried out.
+    /// Passes an event to the life of lanes. Its actions remain to be carried out.
     #[cold]
     pub(super) fn event<R>(
         &mut self,
@@ -36,7 +36,7 @@ impl RdmTransport {
         event(life, &mut view, now)
     }
 
-    /// As [`RdmTransport::event`], and carries out what follows.
+    /// As [`RdmTransport::event`], and carries out the actions.
     #[cold]
     pub(super) fn live<O: Owner, R>(
         &mut self,
@@ -48,7 +48,7 @@ impl RdmTransport {
         result
     }
 
-    /// As [`RdmTransport::live`], of an event that no operation ends with.
+    /// As [`RdmTransport::live`], for an event that ends no operation.
     #[cold]
     pub(super) fn live_on<R>(
         &mut self,
@@ -67,7 +67,7 @@ impl RdmTransport {
         result
     }
 
-    /// The next action, unless one is being carried out: those that it leads to come behind it.
+    /// The next action, unless one is being carried out: the actions that it causes come behind it.
     fn next_action(&mut self) -> Option<Action> {
         if self.is_acting || !self.life.has_actions() {
             return None;
@@ -88,7 +88,7 @@ impl RdmTransport {
         }
     }
 
-    /// Carries out an action that ends no operation, or gives it back.
+    /// Carries out an action that ends no operation; returns any other action.
     fn order(&mut self, action: Action) -> Result<(), Action> {
         match action {
             Action::Connect {
@@ -196,8 +196,8 @@ impl RdmTransport {
         }
     }
 
-    /// Releases the queue pair of a lane that never carried a session, once all that came on it was
-    /// taken.
+    /// Releases the queue pair of a lane that never carried a session, once all packets that came
+    /// on it were taken.
     fn release(&mut self, lane: LaneKey) {
         let Some(lane) = self.new_lanes.remove(lane.session()) else {
             return;
@@ -216,13 +216,13 @@ impl RdmTransport {
         self.ending.push(Ending::QueuePair(qp));
     }
 
-    /// We have evidence that a lane is dead that carries a session.
+    /// Closes a lane that carries a session, because there is evidence that the lane is dead.
     #[cold]
     pub(super) fn break_lane(&mut self, session: SessionId, end: LaneEnd) {
         self.live_on(|life, view, now| life.broke(session, end, view, now));
     }
 
-    /// We have evidence that a lane is dead, whether it carries a session yet or not.
+    /// Closes a lane, with a session or without, because there is evidence that the lane is dead.
     #[cold]
     pub(super) fn break_any_lane<O: Owner>(
         &mut self,
@@ -233,13 +233,13 @@ impl RdmTransport {
         self.live(owner, |life, view, now| life.broke(session, end, view, now));
     }
 
-    /// Asks for a lane to a peer, if anything waits for one.
+    /// Requests a lane to a peer, if any operation waits for one.
     #[cold]
     pub(super) fn ask_for_lane(&mut self, peer: u32) {
         self.live_on(|life, view, _| life.wants_lane(peer, view));
     }
 
-    /// Ends what waited until all that had come was taken.
+    /// Carries out the endings that are due: all earlier completions were taken.
     #[cold]
     pub(super) fn end_taken<O: Owner>(&mut self, owner: &mut O) -> usize {
         let ending = self.ending.take_due();

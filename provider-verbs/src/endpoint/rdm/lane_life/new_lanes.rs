@@ -15,14 +15,14 @@ pub(in super::super) struct NewLane {
     pub(super) peer: u32,
     /// A Resume was posted.
     pub(super) said: bool,
-    /// It, or a probe behind it, is under way: one request at a time.
+    /// The Resume, or a probe behind it, is under way: one request at a time.
     pub(super) under_way: bool,
 }
 
 /// All such lanes of an endpoint.
 pub(in super::super) struct NewLanes {
     lanes: HashMap<SessionId, NewLane>,
-    /// For so long a session waits for a lane; `None`: for as long as it takes.
+    /// How long a session waits for a lane; `None`: for ever.
     patience: Option<Duration>,
 }
 
@@ -47,7 +47,7 @@ impl NewLanes {
         self.lanes.get_mut(&session)
     }
 
-    /// The lane carries a session from here on, or is no more.
+    /// The lane carries a session from now on, or has ended.
     pub(super) fn remove(&mut self, session: SessionId) -> Option<NewLane> {
         self.lanes.remove(&session)
     }

@@ -1,4 +1,4 @@
-//! Peers as they become known, live, and are forgotten.
+//! The start, use and end of peers.
 //!
 //! A peer is forgotten once nothing leads to it (`session/peers.rs`).
 
@@ -10,11 +10,11 @@ use super::super::RdmTransport;
 use crate::connect::ToService;
 use crate::session::Fate;
 
-/// Sessions at rest that end in one call, at most: each costs a system call.
+/// Parked sessions that end in one call, at most: each costs a system call.
 const FORGOTTEN_AT_ONCE: usize = 64;
 
 impl RdmTransport {
-    /// The peer of a key, made if there is none, to which `addr` leads from now on.
+    /// The peer of a key, made if there is none; `addr` leads to it from now on.
     pub(in super::super) fn peer_of(&mut self, key: PeerKey, shm_name: u64, addr: FiAddr) -> u32 {
         let peer = self.peers.peer_of(key, shm_name, addr);
         if self.peers.at(peer).is_routed() {
@@ -23,8 +23,8 @@ impl RdmTransport {
         peer
     }
 
-    /// A lane lives: its peer is to have its number. It may have been inserted since the lane came
-    /// up, and insertions of such peers are not announced.
+    /// A packet has come on the lane: its peer needs an entry of the address vector. The peer may
+    /// have been inserted since the lane came up, and insertions of such peers are not announced.
     #[cold]
     pub(in super::super) fn is_heard<O: Owner>(&mut self, peer: u32, owner: &mut O) {
         let (key, is_known) = {
@@ -38,9 +38,8 @@ impl RdmTransport {
         }
     }
 
-    /// Forgets the peers that nothing leads to any more, and of those that are kept for a session
-    /// that rests the oldest if there are too many. For the ends of calls: nobody who is under way
-    /// names a peer by its place then.
+    /// Forgets the peers that nothing refers to any more, and the longest-parked peers if there are
+    /// too many. To be called at the ends of calls: nobody uses the index of a peer then.
     #[cold]
     pub(in super::super) fn sort_peers(&mut self) {
         let now = self.ud.now();
@@ -62,7 +61,7 @@ impl RdmTransport {
         }
     }
 
-    /// Forgets a peer. If it has a session, that rests.
+    /// Forgets a peer. If it has a session, that is parked.
     fn forget_peer(&mut self, peer: u32) {
         debug_assert!(!self.life.is_linked(peer) && !self.life.goes_on(peer));
         let Some(gone) = self.peers.forget(peer) else {
@@ -84,8 +83,8 @@ impl RdmTransport {
         }
     }
 
-    /// The session of a peer begins to rest: what it was granted and has not used others may have
-    /// meanwhile.
+    /// The session of a peer is parked: other peers may have the credit that it was granted and has
+    /// not used.
     pub(super) fn lend_credit(&mut self, peer: u32) {
         let at = self.peers.at(peer);
         let Some(state) = at.parked.as_ref().filter(|_| at.lent.is_none()) else {
@@ -98,7 +97,7 @@ impl RdmTransport {
         self.tell_grant();
     }
 
-    /// The session of a peer goes on, or ends: what was lent of its credit is its own again.
+    /// The session of a peer is unparked or ends: it gets back the credit that was lent.
     pub(super) fn reclaim_credit(&mut self, peer: u32) {
         if let Some(units) = self.peers.at(peer).lent.take() {
             self.grants.take_back(units);

@@ -1,4 +1,4 @@
-//! Sessions that go on over another lane: what is said on it before it carries one.
+//! Sessions that go on over another lane: the packets on that lane before it carries a session.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ use crate::session::{SessionState, send_wr_id};
 pub(super) const RESUME_NUMBER: u32 = 0;
 
 impl RdmTransport {
-    /// A packet has come on a lane that does not carry its session yet. Says whether it was one for
-    /// that.
+    /// Handles a packet on a lane that does not carry its session yet. Returns whether the packet
+    /// was a Resume.
     #[cold]
     pub(in super::super) fn resuming_heard<O: Owner>(
         &mut self,
@@ -44,8 +44,8 @@ impl RdmTransport {
         self.live(owner, |life, _, _| life.resume_heard(session, heard))
     }
 
-    /// A datagram has come on a lane that does not carry its session yet. Says whether it was one
-    /// for that.
+    /// Handles a datagram on a lane that does not carry its session yet. Returns whether it was a
+    /// Resume.
     pub(in super::super) fn resume_datagram_came<O: Owner>(
         &mut self,
         prefix: &Prefix,
@@ -68,7 +68,7 @@ impl RdmTransport {
         true
     }
 
-    /// Time to say a Resume again that may be lost.
+    /// It is time to repeat a Resume that may be lost.
     pub(in super::super) fn repeat_resume<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
         self.live(owner, |life, _, _| life.resume_is_due(session));
     }
@@ -79,7 +79,8 @@ impl RdmTransport {
         lanes.map(|newer| (newer.up.lane, newer.peer)).collect()
     }
 
-    /// Says on a lane which session we hold and what it has taken.
+    /// Posts a Resume on a lane: the session of this side and the number of packets that it has
+    /// received.
     pub(super) fn say_resume(
         &mut self,
         peer: u32,
@@ -96,7 +97,7 @@ impl RdmTransport {
                 let credit = state.numbers.receive_credit.released_units();
                 (state.numbers.say(), credit)
             }
-            // As of the session that begins then.
+            // The numbers of the session that begins then.
             None => {
                 let origin = session_origin();
                 let expected = origin.sequence;
@@ -137,8 +138,8 @@ impl RdmTransport {
                 };
                 let route = route(&lane.up, way.clone());
                 if let Some(queue_pair) = &mut self.ud.queue_pair {
-                    // The lane may be given up with nothing behind this on it: then the device is
-                    // to be done with its handle.
+                    // The lane may be closed with no later request on it: the device has to report
+                    // this one, so that its handle is free.
                     queue_pair.signal_next();
                     queue_pair.send(&mut self.poster, &route, &prefix.to_bytes(), &bytes[..len]);
                 }
@@ -148,9 +149,9 @@ impl RdmTransport {
         }
     }
 
-    /// A lane whose peer's Resume is awaited would never learn that the peer gave it up, if word of
-    /// that got lost. So each gets a write of nothing, which only a living queue pair acknowledges
-    /// and of which the peer knows nothing.
+    /// A lane that waits for its peer's Resume would not notice if the peer gave up the lane and
+    /// its notice got lost. So each such lane gets an empty write: only a living queue pair
+    /// acknowledges it, and the peer does not notice it.
     pub(in super::super) fn probe_resuming_lanes<O: Owner>(&mut self, owner: &mut O) {
         let mut broken = Vec::new();
         for lane in self.new_lanes.iter_mut() {
@@ -186,9 +187,9 @@ impl RdmTransport {
         }
     }
 
-    /// Has the parked session meet what the peer said on a lane.
+    /// Joins the parked session with the peer's Resume on a lane.
     pub(super) fn meet<O: Owner>(&mut self, peer: u32, lane: LaneKey, heard: Said, owner: &mut O) {
-        // Credit is counted anew where the session begins again.
+        // Credit is counted anew if the session begins again.
         self.reclaim_credit(peer);
         let Some(mut state) = self.peers.at(peer).parked.take() else {
             return;

@@ -41,7 +41,7 @@ impl RdmTransport {
         }
     }
 
-    /// From here on the lane carries a session: one that begins, after another, or the parked one.
+    /// The lane carries a session from now on: one that begins, after another, or the parked one.
     pub(super) fn enter(&mut self, peer: u32, session: SessionId, begins: Option<Predecessor>) {
         let Some(lane) = self.new_lanes.remove(session) else {
             return;
@@ -60,7 +60,7 @@ impl RdmTransport {
             under_way,
             ..
         } = lane;
-        // Both ends have spoken on a lane on which a session was to be resumed.
+        // Both ends have sent a packet on a lane on which a session was to be resumed.
         up.may_send |= up.resumes;
         match carrier {
             Carrier::Rc(qp) => self.enter_lane(peer, &up, (qp, under_way), state),
@@ -70,7 +70,7 @@ impl RdmTransport {
         self.list(session);
     }
 
-    /// A session that starts with a lane, at whose other end there is this one.
+    /// Makes the session that starts with a lane, and names the session at the other end.
     fn new_session(&mut self, up: &LaneUp, before: Predecessor) -> SessionState {
         let numbers = Session::begin_after(before, session_origin(), &start(up));
         self.grants.begin(up.local_quota_units);
@@ -124,14 +124,14 @@ impl RdmTransport {
         self.lanes.insert(lane);
     }
 
-    /// Takes the session off a lane, which is no more, and parks it at its peer.
+    /// Takes the session off a lane that has ended, and parks it at its peer.
     pub(super) fn park(&mut self, peer: u32, session: SessionId) {
         if let Some(state) = self.take_off(peer, session) {
             self.peers.at(peer).parked = Some(Box::new(state));
         }
     }
 
-    /// Takes the session off a lane, which is no more.
+    /// Takes the session off a lane that has ended.
     pub(super) fn take_off(&mut self, peer: u32, session: SessionId) -> Option<SessionState> {
         let at = self.peers.at(peer);
         if at.lane == Some(session) {

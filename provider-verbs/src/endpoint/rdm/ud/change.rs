@@ -8,7 +8,7 @@ use super::super::RdmTransport;
 use crate::session::SessionState;
 
 impl RdmTransport {
-    /// A message goes by datagrams: enough of them promote the peer.
+    /// Counts a message that goes by datagrams: enough of them promote the peer.
     pub(super) fn count_message(&mut self, session: SessionId, bytes: usize, now: Time) {
         if !self.life.counts_traffic() {
             return;
@@ -24,7 +24,7 @@ impl RdmTransport {
         }
     }
 
-    /// A session is to have an RC lane.
+    /// A session needs an RC lane.
     pub(super) fn outgrow(&mut self, session: SessionId) {
         if let Some(lane) = self.ud.lanes.of(session) {
             lane.outgrown = true;
@@ -41,7 +41,7 @@ impl RdmTransport {
         usize::from(promotes)
     }
 
-    /// Takes a session off its lane of the UD kind.
+    /// Takes a session off its UD lane.
     pub(in super::super) fn leave_ud_lane(&mut self, session: SessionId) -> Option<SessionState> {
         self.say_last_word(session);
         let mut lane = self.ud.lanes.remove(session)?;

@@ -1,10 +1,10 @@
 //! Lanes of the UD kind: sessions over datagrams, which the protocol makes reliable
 //! ([`ferrofabric_protocol::datagram_lane`]).
 //!
-//! A packet that is not confirmed is kept as bytes, among the session's `replay`, and copied into a
-//! work request each time that it is sent; so nothing has to wait for the device, and another lane
-//! can take the packets over as they are. The memory goes back to the endpoint's [`PacketPool`]
-//! when the packet is confirmed.
+//! A packet that is not confirmed is kept as bytes, in the session's `replay`, and copied into a
+//! work request each time that it is sent. So nothing has to wait for the device, and another lane
+//! can send the packets as they are. The memory goes back to the endpoint's [`PacketPool`] when the
+//! packet is confirmed.
 
 mod change;
 mod queue_pair;
@@ -34,12 +34,12 @@ use crate::session::{Lanes, PacketPool, Route, SessionState, Turn, UdLane};
 
 pub(super) use queue_pair::DataQueuePair;
 
-/// Of the receive buffers packets that came too early may take this part.
+/// The divisor of the receive buffers that packets which came too early may take.
 const HELD_PART: usize = 4;
 
 /// The UD lanes, and their common resources.
 pub(super) struct UdLanes {
-    // It goes first: the device uses what the rest holds.
+    // It goes first: the device uses the other fields.
     pub(super) queue_pair: Option<DataQueuePair>,
     /// Its number; 0 if there is none.
     number: u32,
@@ -52,7 +52,7 @@ pub(super) struct UdLanes {
     held_slots: usize,
     /// The longest datagram of this endpoint, as its handshakes state it.
     datagram_bytes: usize,
-    /// The queue pair has failed, and is to work again.
+    /// The queue pair has failed and has to be revived.
     reviving: bool,
     timer: TimerFd,
     timer_at: Option<Time>,
@@ -86,8 +86,8 @@ impl UdLanes {
 
     /// The time, as the lanes count it.
     pub(super) fn now(&self) -> Time {
-        // Read for each datagram, and `Instant` would do twice the work. This clock is always
-        // there.
+        // The clock is read for each datagram, and `Instant` would take twice as long. This clock
+        // always exists.
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or(TimeSpec::new(0, 0));
         Time(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
     }
@@ -109,7 +109,7 @@ impl UdLanes {
         self.timer.as_fd()
     }
 
-    /// Has the descriptor wake at the next deadline. False: it has passed.
+    /// Makes the descriptor wake at the next deadline. Returns false if it has passed.
     pub(super) fn arm(&mut self) -> Result<bool> {
         let next = self.deadlines.next();
         if next == self.timer_at && next.is_none_or(|at| at > self.now()) {
@@ -131,14 +131,13 @@ impl UdLanes {
         Ok(true)
     }
 
-    /// The longest data packet of ours that fits a datagram of any lane, in bytes: no peer has
-    /// less.
+    /// The longest data packet that fits a datagram of any lane, in bytes: no peer accepts less.
     pub(super) fn packet_bytes(&self) -> usize {
         self.datagram_bytes - PREFIX_BYTES
     }
 }
 
-/// Where a lane's datagrams go.
+/// The destination of a lane's datagrams.
 pub(super) fn route(up: &LaneUp, way: Way) -> Route {
     Route {
         way,
@@ -148,7 +147,7 @@ pub(super) fn route(up: &LaneUp, way: Way) -> Route {
 }
 
 impl RdmTransport {
-    /// From here on a lane of the UD kind carries the session.
+    /// From now on a UD lane carries the session.
     pub(super) fn enter_ud_lane(
         &mut self,
         peer: u32,
@@ -180,7 +179,7 @@ impl RdmTransport {
         self.poster.counters.lanes.ud += 1;
     }
 
-    /// Time has come for some lanes.
+    /// Handles the lanes whose deadline has passed.
     #[cold]
     pub(super) fn run_deadlines<O: Owner>(&mut self, owner: &mut O) -> usize {
         let now = self.ud.now();
@@ -195,7 +194,7 @@ impl RdmTransport {
             if suspects {
                 let key = lane.key;
                 self.service.request(ToService::AskAfter(key));
-                // It may be us who hear nothing.
+                // This side's own queue pair may be the cause.
                 self.check_data_queue_pair();
             }
             self.list(session);
@@ -203,7 +202,7 @@ impl RdmTransport {
         done
     }
 
-    /// Sets the deadline of a lane: to be called after whatever was done with it.
+    /// Sets the deadline of a lane: to be called after each change of the lane.
     pub(super) fn set_deadline(&mut self, session: SessionId) {
         if let Some(lane) = self.ud.lanes.of(session) {
             let at = match lane.is_ending {

@@ -28,7 +28,7 @@ struct Posted {
 
 /// The queue pair, and the requests posted to it.
 pub(in super::super) struct DataQueuePair {
-    // It goes first: the device uses what the rest holds.
+    // It goes first: the device uses the other fields.
     qp: UdQp,
     init: UdInit,
     queue: VecDeque<Posted>,
@@ -41,11 +41,11 @@ pub(in super::super) struct DataQueuePair {
 }
 
 impl DataQueuePair {
-    /// Creates it, taking receives from the endpoint's shared queue.
+    /// Creates it with the endpoint's shared receive queue.
     ///
     /// # Errors
     ///
-    /// When the device has no room, or does not do this.
+    /// The device has no room, or does not support this.
     pub(in super::super) fn open(
         pd: &Arc<Pd>,
         (cq, srq): (&Arc<Cq>, &Arc<Srq>),
@@ -86,8 +86,8 @@ impl DataQueuePair {
         self.qp.number()
     }
 
-    /// Sends a datagram of a prefix and a packet, which are free at return. `false`: there is no
-    /// room now.
+    /// Sends a datagram of a prefix and a packet, whose memory is free at return. Returns `false`
+    /// if there is no room now.
     pub(in super::super) fn send(
         &mut self,
         poster: &mut Poster,
@@ -166,13 +166,13 @@ impl DataQueuePair {
         true
     }
 
-    /// Has the device tell of the next datagram, and so of all before it, whose handles are let go
-    /// then.
+    /// Makes the device signal the next datagram, and with it all before it, whose handles are
+    /// released then.
     pub(in super::super) fn signal_next(&mut self) {
         self.unsignaled = self.depth;
     }
 
-    /// A request has completed, and with it all that were posted before.
+    /// A request has completed, and so have all that were posted before it.
     pub(in super::super) fn sent(
         &mut self,
         poster: &mut Poster,
@@ -199,20 +199,19 @@ impl DataQueuePair {
         }
     }
 
-    /// Whether it has failed, as far as is known: nothing is sent until [`revive`](Self::revive).
+    /// Whether it is known to have failed: nothing is sent until [`revive`](Self::revive).
     pub(in super::super) fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Asks the device whether it works.
+    /// Queries the state of the queue pair.
     #[cold]
     pub(in super::super) fn check(&mut self) {
         self.broken |= self.is_in_error();
     }
 
-    /// Sees to it that nothing arrives any more: a queue pair whose sends have failed may still
-    /// receive, and a packet that arrives between the last poll and the reset would be lost, with
-    /// its receive buffer.
+    /// Stops reception: a queue pair whose sends have failed may still receive, and a packet that
+    /// arrives between the last poll and the reset would be lost, with its receive buffer.
     #[cold]
     pub(in super::super) fn stop(&mut self) {
         if let Err(error) = self.qp.to_error() {
@@ -225,8 +224,8 @@ impl DataQueuePair {
         (self.qp.state()).is_ok_and(|state| state != ibv_qp_state::IBV_QPS_RTS)
     }
 
-    /// Makes the queue pair work again that went to error, under its number. What was under way is
-    /// lost, as on the wire. `false`: it does not work yet.
+    /// Makes the queue pair, which went to error, work again under its number. Datagrams under way
+    /// are lost, as on the wire. Returns `false` if it does not work yet.
     #[cold]
     pub(in super::super) fn revive(&mut self, poster: &mut Poster) -> bool {
         let revived = self.qp.to_reset().and_then(|()| {

@@ -14,7 +14,7 @@ use crate::connect::ToService;
 use crate::qp::UdQp;
 
 impl RdmTransport {
-    /// A datagram has come into a slot, behind room for a routing header.
+    /// A datagram has arrived in a slot, behind room for a routing header.
     #[cold]
     pub(in super::super) fn datagram_came<O: Owner>(
         &mut self,
@@ -29,7 +29,7 @@ impl RdmTransport {
         };
         let session = header.session;
         if self.ud.lanes.of(session).is_none() && self.service.has_messages() {
-            // The lane may be up and we not know yet.
+            // The lane may be up while its message has not been read yet.
             self.take_messages(owner);
         }
         let now = self.ud.now();
@@ -73,7 +73,7 @@ impl RdmTransport {
         }
     }
 
-    /// The datagram in a slot, as long as its completion says.
+    /// The datagram in a slot; its completion gives the length.
     fn datagram(&self, slot: u32, bytes: u32) -> &'static [u8] {
         let len = (bytes as usize).clamp(UdQp::HEADER_BYTES, self.receives.slot_bytes())
             - UdQp::HEADER_BYTES;
@@ -84,8 +84,8 @@ impl RdmTransport {
         unsafe { std::slice::from_raw_parts(at, len) }
     }
 
-    /// Takes what a datagram acknowledges, and the credit that it returns. `false`: the peer broke
-    /// the protocol.
+    /// Processes the acknowledgements and the credit in a datagram. Returns `false` if the peer
+    /// broke the protocol.
     fn acknowledged<O: Owner>(
         &mut self,
         session: SessionId,
@@ -114,7 +114,8 @@ impl RdmTransport {
         }
     }
 
-    /// A numbered packet came: it is delivered, with those that waited for it, or kept, or dropped.
+    /// Handles a numbered packet: delivers it and the packets that waited for it, or keeps or drops
+    /// it.
     fn numbered_came<O: Owner>(
         &mut self,
         session: SessionId,
@@ -171,7 +172,7 @@ impl RdmTransport {
         bytes: u32,
         owner: &mut O,
     ) {
-        // It was parsed when it came.
+        // The packet was parsed when it arrived.
         let packet = self.datagram(slot, bytes).get(PREFIX_BYTES..);
         if let (Some(Ok((_, packet))), Some(lane)) =
             (packet.map(Packet::parse), self.ud.lanes.of(session))
@@ -185,7 +186,7 @@ impl RdmTransport {
         self.receives.give_back(slot);
     }
 
-    /// The peer asks again for our Resume: it has not heard it.
+    /// The peer requests the Resume again: it has not received it.
     fn resume_again(&mut self, session: SessionId, name: u64) {
         let (Some(lane), Some(queue_pair)) =
             (self.ud.lanes.of(session), self.ud.queue_pair.as_mut())

@@ -1,17 +1,17 @@
-//! The data queue pair when it has failed.
+//! Recovery of the data queue pair after a failure.
 //!
-//! An endpoint that only receives on lanes of the UD kind sends nothing but acknowledgements, and
-//! with the queue pair in error nothing comes for which one would fall due. So it is made to work
-//! again as soon as its failure is known, whoever has something to send: from a completion, or by a
-//! question to the device, each second that there are such lanes, and when a lane suspects its
-//! peer.
+//! An endpoint that only receives on UD lanes sends nothing but acknowledgements, and with the
+//! queue pair in error no packet arrives for which one would be due. So the queue pair is revived
+//! as soon as its failure is known, even if nothing has to be sent. A completion reports the
+//! failure, or a query of the device: each second while there are UD lanes, and when a lane
+//! suspects its peer.
 
 use super::super::RdmTransport;
 use super::super::endings::Ending;
 
 impl RdmTransport {
-    /// Asks the device whether the data queue pair works. It may have failed with nothing under
-    /// way, so that no completion says so.
+    /// Queries the state of the data queue pair. It may have failed with nothing under way, so that
+    /// no completion reports it.
     #[cold]
     pub(in super::super) fn check_data_queue_pair(&mut self) {
         if self.ud.lanes.count() == 0 && self.new_lanes.is_empty() {
@@ -23,8 +23,9 @@ impl RdmTransport {
         self.look_after_data_queue_pair();
     }
 
-    /// The data queue pair may have failed: then it is made to work again once what came by it was
-    /// taken. A reset would drop that, and the receive buffers in which it lies.
+    /// Handles a suspected failure of the data queue pair: it is revived once the packets that
+    /// arrived on it were taken. A reset would drop them, with the receive buffers that they are
+    /// in.
     #[cold]
     pub(in super::super) fn look_after_data_queue_pair(&mut self) {
         let queue_pair = self.ud.queue_pair.as_mut();
@@ -36,8 +37,8 @@ impl RdmTransport {
         }
     }
 
-    /// Makes the data queue pair work again, and gives each lane a turn. If that fails, the next
-    /// check tries once more.
+    /// Revives the data queue pair, and gives each lane a turn. If that fails, the next check tries
+    /// again.
     #[cold]
     pub(in super::super) fn revive_data_queue_pair(&mut self) {
         self.ud.reviving = false;

@@ -28,8 +28,8 @@ enum Stamped {
 }
 
 impl RdmTransport {
-    /// Sends a message to a peer whose lane is of the UD kind, and for which nothing waits: at
-    /// once, or it goes in line.
+    /// Sends a message to a peer with a UD lane for which no other message waits: at once, or later
+    /// from the line.
     #[cold]
     pub(in super::super) fn send_datagrams(
         &mut self,
@@ -89,7 +89,7 @@ impl RdmTransport {
         done
     }
 
-    /// Gives numbers to our notices.
+    /// Gives numbers to the control messages.
     fn stamp_notices(&mut self, session: SessionId) -> usize {
         let Some(lane) = self.ud.lanes.of(session) else {
             return 0;
@@ -169,7 +169,8 @@ impl RdmTransport {
         }
     }
 
-    /// Takes into account what was done with a message. `false`: it waits for an RC lane.
+    /// Acts on the result of numbering a message. Returns `false` if the message waits for an RC
+    /// lane.
     fn was_stamped(
         &mut self,
         session: SessionId,
@@ -179,7 +180,8 @@ impl RdmTransport {
     ) -> bool {
         match stamped {
             Stamped::Whole => self.count_message(session, len, now),
-            // It will be wanted: once it has met its receive the lane is wanted at any price.
+            // An RC lane will be needed: once the message is matched, the lane is made at any
+            // price.
             Stamped::Announced if self.life.has_room() => self.outgrow(session),
             Stamped::Announced => {}
             Stamped::Outgrown => self.outgrow(session),
@@ -187,7 +189,7 @@ impl RdmTransport {
         !matches!(stamped, Stamped::Outgrown)
     }
 
-    /// Sends what the window lets out.
+    /// Sends the packets that the window allows.
     fn transmit(&mut self, session: SessionId, now: Time) -> usize {
         let (Some(lane), Some(queue_pair)) =
             (self.ud.lanes.of(session), self.ud.queue_pair.as_mut())
@@ -221,8 +223,8 @@ impl RdmTransport {
         done
     }
 
-    /// A datagram could not be posted: there was no place or buffer left of those that all lanes
-    /// share, or the queue pair has failed.
+    /// A datagram could not be posted: a resource that all lanes share was exhausted, or the queue
+    /// pair has failed.
     #[cold]
     fn datagram_refused(&mut self, session: SessionId) {
         self.look_after_data_queue_pair();
@@ -231,7 +233,7 @@ impl RdmTransport {
         }
     }
 
-    /// Sends an acknowledgement alone, if one is due or credit is to be returned.
+    /// Sends an acknowledgement alone, if one is due or credit has to be returned.
     fn acknowledge(&mut self, session: SessionId, now: Time) -> usize {
         let Some(lane) = self.ud.lanes.of(session) else {
             return 0;
@@ -243,8 +245,8 @@ impl RdmTransport {
         1
     }
 
-    /// The last datagram of a lane: with it the device is done with all that were sent to its peer,
-    /// and holds no handle any more. The peer may be past it.
+    /// Sends the last datagram of a lane: once the device has sent it, it uses no handle of the
+    /// lane any more. The peer may have finished already.
     pub(super) fn say_last_word(&mut self, session: SessionId) {
         if let Some(queue_pair) = self.ud.queue_pair.as_mut() {
             queue_pair.signal_next();
@@ -261,7 +263,7 @@ impl RdmTransport {
         let mut bytes = [0; MAX_NOTICE_BYTES];
         let len = (lane.session.numbers.stamp_ack()).write_ack(&mut bytes);
         let prefix = lane.prefix(false).to_bytes();
-        // Lost where there is no room, as on the wire: the sender asks again.
+        // Dropped if there is no room, as on the wire: the sender repeats its packet.
         queue_pair.send(&mut self.poster, &lane.route, &prefix, &bytes[..len]);
         self.poster.counters.sent.acks += 1;
     }
@@ -303,7 +305,7 @@ fn stamp_message(
     let room = lane.packet_bytes - MAX_FIRST_HEADER_BYTES;
     let cut = Cut::new(len as u32, room as u32);
     for range in cut.ranges() {
-        // Asked above, and the window is far larger than a message.
+        // Checked above, and the window is far larger than a message.
         let Some(header) = lane.session.numbers.stamp() else {
             break;
         };
