@@ -462,7 +462,7 @@ fn not_created(errno: i32, context: &Context, config: &CqConfig) -> Error {
         libc::EXDEV => error
             .mend("its channel was made on another opening of a device: use one context for all"),
         libc::ENOMEM => {
-            error.mend("ask for fewer entries, or raise the limit of locked memory (ulimit -l)")
+            error.mend("request fewer entries, or raise the limit of locked memory (ulimit -l)")
         }
         _ => error,
     }

@@ -6,7 +6,7 @@ use ferrofabric_contracts::types::{IoBuf, total_len};
 use ferrofabric_verbs_sys::ibv_sge;
 
 /// The buffers of a send. Safe code can make an [`IoBuf`] of any number; the maker of this value
-/// has promised that the memory exists.
+/// vouches for the memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Readable<'a>(&'a [IoBuf]);
 

@@ -58,7 +58,7 @@ impl Drop for Pd {
         if !self.context.is_own() {
             return;
         }
-        // SAFETY: freed once; what was made in it held it and is gone.
+        // SAFETY: freed once; the objects made in it held it and are gone.
         let rc = unsafe { (self.context.verbs().ibv_dealloc_pd)(self.as_ptr()) };
         if rc != 0 {
             tracing::warn!(

@@ -36,7 +36,7 @@ const MAX_MSG_BYTES: usize = 1 << 30;
 pub struct VerbsProvider;
 
 impl VerbsProvider {
-    /// The provider. Nothing is loaded or opened yet.
+    /// Makes the provider. It neither loads a library nor opens a device yet.
     pub const fn new() -> Self {
         Self
     }
@@ -115,7 +115,7 @@ impl Provider for VerbsProvider {
     ) -> Result<Arc<dyn fabric::Domain>> {
         let backend = open_backend(info, settings)?;
         let by_vector = info.domain.auth_key_size == AV_AUTH_KEY;
-        // SAFETY: the caller promises the same.
+        // SAFETY: the contract of this function is the same.
         unsafe {
             Ok(match (info.ep.ep_type, by_vector) {
                 (EpType::Dgram, false) => Arc::new(DgramDomain::open_serialized(
@@ -187,8 +187,8 @@ impl VerbsProvider {
                             let keyed = with_address_vector_keys(rdm.clone());
                             found.candidates.extend([rdm, keyed]);
                         }
-                        // Better no offer than one whose endpoints do not open: shared memory is
-                        // still there.
+                        // An offer whose endpoints do not open would be worse than none: shared
+                        // memory still works.
                         Some(advice) => {
                             let locked = Error::new(
                                 Errno::ENOMEM,
@@ -205,7 +205,8 @@ impl VerbsProvider {
     }
 }
 
-/// The formats that addresses of a port's endpoints may have, and why not more.
+/// The formats that addresses of a port's endpoints may have, and the reason why others are
+/// missing.
 fn formats(device: &DeviceInfo, local: &LocalPort, found: &mut Discovery) -> AddrFormats {
     let all = AddrFormats::NATIVE | AddrFormats::STR;
     match cm::host(local) {
@@ -237,7 +238,7 @@ fn candidate(
     tuning: &Tuning,
     settings: &Settings,
 ) -> Info {
-    // Peers of this node through shared memory, or else by the device's own loopback.
+    // Peers of this node are reached through shared memory, or else by the device's own loopback.
     let all = rdm_endpoints(Flags::REMOTE_COMM | Flags::LOCAL_COMM);
     let ethernet = port.attributes.link_layer == LinkLayer::Ethernet;
     let (endpoints, regions) = counts(device);
@@ -251,7 +252,7 @@ fn candidate(
                 .inline_bytes
                 .min(tuning.eager_bytes)
                 .saturating_sub(64),
-            // What the lane does not take waits in line.
+            // Messages beyond the lane's room wait in line.
             size: tuning.sends.depth + 1,
             ..all.tx
         },
@@ -281,7 +282,7 @@ fn candidate(
     }
 }
 
-/// Where endpoints of the port are, before there is one.
+/// The address of endpoints on the port, before an endpoint exists.
 fn own_address(local: &LocalPort, shm: Option<u64>) -> NativeAddr {
     NativeAddr {
         incarnation: 0,
@@ -297,7 +298,7 @@ fn dgram_candidate(rdm: &Info, opened: &OpenedDevice, local: &LocalPort, tuning:
     let limits = &opened.limits;
     let mtu = local.mtu.bytes();
     let send_depth = (tuning.sends.depth + 1).min(limits.queue_depth as usize);
-    // Each has a slot of its own. The completion queue holds all of them, and the sends.
+    // Each receive has a slot of its own. The completion queue holds all receives, and the sends.
     let recv_depth = tuning
         .receives
         .min(limits.queue_depth as usize)
@@ -306,7 +307,7 @@ fn dgram_candidate(rdm: &Info, opened: &OpenedDevice, local: &LocalPort, tuning:
     let buffers = dgram::MAX_BUFFERS;
     Info {
         caps: all.caps | rdm.domain.caps,
-        // Peers of this node, too, through the device.
+        // Peers of this node are reached through the device, too.
         addr_formats: rdm.addr_formats | AddrFormats::IB_UD,
         src_addr: Some(Address::Native(own_address(local, None))),
         tx: TxAttr {
@@ -341,8 +342,9 @@ fn dgram_candidate(rdm: &Info, opened: &OpenedDevice, local: &LocalPort, tuning:
     }
 }
 
-/// Endpoints and memory regions that a device has room for. An endpoint takes a completion queue, a
-/// shared receive queue and a queue pair of its own, and each of its lanes a queue pair more.
+/// The numbers of endpoints and of memory regions that a device has room for. An endpoint takes a
+/// completion queue, a shared receive queue and a queue pair of its own, and each of its lanes one
+/// more queue pair.
 fn counts(device: &DeviceInfo) -> (usize, usize) {
     let Ok(OpenedDevice { limits, .. }) = &device.opened else {
         return (0, 0);
@@ -443,7 +445,7 @@ mod tests {
             .flat_map(|info| &info.nic)
             .map(|nic| &*nic.device)
             .collect();
-        // A software device is where the thread is.
+        // A software device counts as being on the thread's node.
         assert_eq!(names, ["fast", "soft", "near", "far", "slow", "datagrams"]);
     }
 

@@ -2,7 +2,7 @@
 
 use ferrofabric_contracts::error::{Errno, OpError};
 
-/// Why posting stopped, and where. Requests of the list before `first` were posted.
+/// The reason why posting stopped, and the place in the list. Requests before `first` were posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rejected<W> {
     /// [`OpError::Again`] when the queue is full.

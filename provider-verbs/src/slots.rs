@@ -1,4 +1,5 @@
-//! Registered memory cut into slots of one size: receive buffers, and bounce buffers for sends.
+//! Registered memory, divided into slots of one size: receive buffers, and bounce buffers for
+//! sends.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -24,7 +25,7 @@ pub(crate) struct SlotPool {
 }
 
 impl SlotPool {
-    /// `count` slots of `slot_bytes` (rounded up to whole cache lines), all free.
+    /// Makes `count` slots of `slot_bytes` (rounded up to whole cache lines), all free.
     pub(crate) fn create(
         pd: &Arc<Pd>,
         count: usize,
@@ -34,8 +35,8 @@ impl SlotPool {
         let slot_bytes = slot_bytes.next_multiple_of(64);
         let safety = fork_safety(&pd.context().verbs());
         let memory = Pages::allocate(count * slot_bytes, safety)?;
-        // SAFETY: the memory is freed after the region is deregistered, and only raw pointers go to
-        // it.
+        // SAFETY: the memory is freed after the region is deregistered, and only raw pointers refer
+        // to it.
         let mr = unsafe { Mr::register(pd, memory.ptr.as_ptr(), memory.layout.size(), access)? };
         Ok(Self {
             mr,
@@ -70,8 +71,8 @@ impl SlotPool {
         self.free.push(slot);
     }
 
-    /// Where a slot is. Slots of a pool that is not empty lie within its memory; others have no
-    /// address.
+    /// The address of a slot. Slots of a pool that is not empty lie within its memory; others have
+    /// no address.
     #[inline]
     pub(crate) fn address(&self, slot: u32) -> *mut u8 {
         assert!(self.has(slot), "slot {slot} is not of this pool");
@@ -97,7 +98,7 @@ impl SlotPool {
     }
 }
 
-/// Zeroed pages of our own.
+/// Zeroed pages that the pool owns.
 struct Pages {
     ptr: NonNull<u8>,
     layout: Layout,
@@ -110,9 +111,9 @@ struct Pages {
 unsafe impl Send for Pages {}
 
 impl Pages {
-    /// At least so many bytes. Where nobody else sees to it, they are kept from children: else the
-    /// first write after a fork would give the process another page than the one that the device
-    /// has.
+    /// Allocates at least `len` bytes. If neither the kernel nor libibverbs does so, the pages are
+    /// kept from children: else the first write after a fork would give the process another page
+    /// than the one that the device has.
     fn allocate(len: usize, safety: ForkSafety) -> Result<Self> {
         let too_large = || {
             Error::new(
@@ -127,7 +128,7 @@ impl Pages {
         // SAFETY: the size is not 0.
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(too_large)?;
         let is_kept_from_children = safety == ForkSafety::Unprotected && {
-            // SAFETY: our own pages, of which nobody else has a part: their size is padded.
+            // SAFETY: the pool's own pages, which no other object shares: their size is padded.
             let rc =
                 unsafe { libc::madvise(ptr.as_ptr().cast(), layout.size(), libc::MADV_DONTFORK) };
             rc == 0
@@ -144,11 +145,11 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         if !self.birth.is_this_process() {
-            // They may not be there in a child.
+            // The pages may be missing in a child.
             return;
         }
         if self.is_kept_from_children {
-            // SAFETY: our own pages. They go back to the allocator as they came.
+            // SAFETY: the pool's own pages. They go back to the allocator as they came.
             unsafe {
                 libc::madvise(
                     self.ptr.as_ptr().cast(),

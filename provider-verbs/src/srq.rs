@@ -1,4 +1,4 @@
-//! Shared receive queues: receives that any of many queue pairs may take.
+//! Shared receive queues: many queue pairs take their receives from one.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -86,8 +86,8 @@ impl Srq {
         }
     }
 
-    /// Asks for the event `IBV_EVENT_SRQ_LIMIT_REACHED`, once, when fewer than so many receives are
-    /// left; 0: no more.
+    /// Requests the event `IBV_EVENT_SRQ_LIMIT_REACHED`, once, when fewer than `receives` receives
+    /// are left; 0 cancels the request.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl Srq {
         )
     }
 
-    /// Changes how many receives it must hold. Not while another thread posts.
+    /// Changes the depth. No other thread may post meanwhile.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Srq {
         self.granted
     }
 
-    /// Names it in events of its device.
+    /// Identifies the queue in events of its device.
     pub fn id(&self) -> usize {
         self.raw.as_ptr() as usize
     }

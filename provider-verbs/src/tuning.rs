@@ -6,17 +6,17 @@ use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MIN_RECEIVE_BYTES};
 
 use crate::device::{DeviceLimits, Quirks};
 
-/// The numbers that an endpoint works with.
+/// The sizes and limits of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tuning {
     /// Largest message sent in one packet, in bytes.
     pub(crate) eager_bytes: usize,
-    /// Whether a packet takes one frame of the network at most.
+    /// Whether a packet takes one network packet at most.
     pub(crate) single_frames: bool,
-    /// Largest message sent in several packets without asking first, in bytes, where the peer's
-    /// credit allows.
+    /// Largest message that is sent in several packets without a request to send, in bytes, if the
+    /// peer's credit allows.
     pub(crate) parts_bytes: usize,
-    /// Header and payload up to here travel in the work request itself, in bytes.
+    /// Header and payload up to this length travel in the work request itself, in bytes.
     pub(crate) inline_bytes: usize,
     /// The send queues of the lanes.
     pub(crate) sends: SendTuning,
@@ -24,7 +24,7 @@ pub(crate) struct Tuning {
     pub(crate) receives: usize,
     /// Bounce buffers for sends.
     pub(crate) bounces: usize,
-    /// How large messages move.
+    /// The parameters of rendezvous.
     pub(crate) rendezvous: RendezvousTuning,
     /// The kind of lane that a peer gets.
     pub(crate) lane: LaneChoice,
@@ -32,7 +32,7 @@ pub(crate) struct Tuning {
     pub(crate) max_lanes: usize,
 }
 
-/// How many work requests may be under way.
+/// Limits of the work requests under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendTuning {
     /// Work requests of a lane.
@@ -42,18 +42,18 @@ pub(crate) struct SendTuning {
     /// Work requests of all lanes together, from which on a lane posts no more messages than its
     /// share.
     pub(crate) free: usize,
-    /// The share of a lane: so few may be under way then. With one signalled request under way, it
-    /// waits.
+    /// The share of a lane: its work requests under way when places are scarce. A lane with a
+    /// signaled request under way waits then.
     pub(crate) share: usize,
     /// Places that the completion queue has for requests. The rest is left to requests that must
     /// not wait.
     pub(crate) places: usize,
 }
 
-/// How large messages move.
+/// The parameters of rendezvous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RendezvousTuning {
-    /// Whether the sender writes large messages, rather than the receiver reads them.
+    /// Whether the sender writes large messages; else the receiver reads them.
     pub(crate) sender_writes: bool,
     /// Largest single RDMA read, in bytes.
     pub(crate) read_chunk: u64,
@@ -67,12 +67,12 @@ pub(crate) struct RendezvousTuning {
     pub(crate) writes_per_lane: u32,
 }
 
-/// Eager threshold where nothing better is known: about where the copy costs what the extra round
-/// trip does.
+/// The eager threshold if no better value is known: about where the copy costs as much as the extra
+/// round trip.
 const EAGER_BYTES: usize = 8192;
 
-/// Up to here messages go in several packets. Twice the copy, the one while the other's packets
-/// travel, costs less than the round trip and the registration of both buffers.
+/// Messages up to this length go in several packets. Copying twice, the one copy while other
+/// packets travel, costs less than the round trip and the registration of both buffers.
 const PARTS_BYTES: usize = 32 << 10;
 
 /// The same on a software device, where each packet has an acknowledgement and a system call of its
@@ -104,10 +104,10 @@ impl Tuning {
         let send_depth = SEND_DEPTH.min(limits.queue_depth as usize);
         let send_free = send_total / 2;
         let max_lanes = settings.max_lanes as usize;
-        // The data queue pair takes its own of the rest.
+        // The data queue pair takes its requests from the rest.
         let shared = (send_total - send_free).saturating_sub(send_depth);
-        // A software device copies in the kernel whatever the way, so that requests of its own size
-        // cost nothing more.
+        // A software device copies in the kernel in any case, so requests of its own size cost
+        // nothing more.
         let software = quirks.contains(Quirks::LONG_DATAGRAM_LOST);
         Self {
             eager_bytes: settings.eager.0.map_or(EAGER_BYTES, |bytes| bytes as usize),

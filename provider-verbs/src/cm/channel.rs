@@ -373,7 +373,7 @@ fn failed(doing: &'static str, object: impl Into<String>) -> Error {
             error.mend("another endpoint listens there: choose another port, or 0 for any")
         }
         Errno::EADDRNOTAVAIL | Errno::ENODEV => {
-            error.mend("it is to be an address of an interface with an RDMA device")
+            error.mend("choose an address of an interface with an RDMA device")
         }
         _ => error,
     }

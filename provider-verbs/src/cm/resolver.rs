@@ -2,7 +2,7 @@
 //! many requests at a time. One call is one attempt; the address vector makes more attempts until
 //! its time is over.
 //!
-//! The connection manager looks for the route (address, then path), then sends the request. It
+//! The connection manager looks for the path (address, then route), then sends the request. It
 //! would repeat the request only after four seconds, so this module starts a request anew if no
 //! answer comes soon. It also does so if no route is found soon: if the kernel resolves a neighbour
 //! between its first query and its wait for the reply, it notices that only at the end of the wait.
@@ -75,7 +75,7 @@ impl Resolve for Resolver {
         };
         let to = self.host.reach(at);
         if to.is_ipv4() != self.host.ip.is_ipv4() {
-            return unreachable(&format!("this domain speaks from {}", self.host.ip));
+            return unreachable(&format!("this domain sends from {}", self.host.ip));
         }
         let any: SocketAddr = match to {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -194,7 +194,7 @@ impl<'a> Search<'a> {
             self.resolver.host.reach(self.all[number].at),
         );
         if from.is_ipv4() != to.is_ipv4() {
-            let why = format!("this domain speaks from {}", from.ip());
+            let why = format!("this domain sends from {}", from.ip());
             return self.end(number, Err(self.error(number, Errno::EHOSTUNREACH, &why)));
         }
         let begun = Id::create(&self.channel).and_then(|id| {
@@ -263,7 +263,7 @@ impl<'a> Search<'a> {
             Kind::RDMA_CM_EVENT_ESTABLISHED => {
                 let answer = self.resolver.service.answered(&event.private_data);
                 answer.map_err(|why| {
-                    let why = format!("who listens there is no endpoint of this kind: {why}");
+                    let why = format!("the listener there is no endpoint of this kind: {why}");
                     self.error(number, Errno::ECONNREFUSED, &why)
                 })
             }
@@ -307,7 +307,7 @@ impl<'a> Search<'a> {
     }
 
     fn unanswered(&self, number: usize) -> Error {
-        let why = "its host is there, and does not answer (setting resolve_timeout)";
+        let why = "its host is reachable, but no endpoint answers there (setting resolve_timeout)";
         self.error(number, Errno::ETIMEDOUT, why)
     }
 

@@ -163,9 +163,7 @@ impl Datagrams {
         }
         self.queue_failures = self.queue_failures.saturating_add(1);
         if self.queue_failures == QUEUE_FAILURES {
-            tracing::error!(
-                "no connection can be made any more: the endpoint has to be opened anew"
-            );
+            tracing::error!("no lane can be made any more: close the endpoint and open it again");
         }
     }
 

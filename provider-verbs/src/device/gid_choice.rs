@@ -207,7 +207,7 @@ impl fmt::Display for GidReason {
             Self::AskedFor => f.write_str("asked for"),
             Self::RankedBelow { chosen } => write!(f, "index {chosen} reaches further"),
             Self::Later { chosen } => write!(f, "index {chosen} is as good and comes first"),
-            Self::NotAskedFor => f.write_str("another was asked for"),
+            Self::NotAskedFor => f.write_str("the request names another slot"),
             Self::Unusable => f.write_str("names no single port"),
             Self::WrongLink => f.write_str("not for this kind of link"),
             Self::OutOfReach => f.write_str("beyond index 255, which queue pairs cannot name"),

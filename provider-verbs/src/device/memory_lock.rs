@@ -25,8 +25,8 @@ fn advice(limit: u64, status: &str, wanted: u64) -> Option<String> {
         return None;
     }
     Some(format!(
-        "the limit of locked memory (RLIMIT_MEMLOCK) is {limit} bytes, {pinned} are pinned and {wanted} more were asked \
-         for: raise it with `ulimit -l unlimited`, `* - memlock unlimited` in /etc/security/limits.conf, \
+        "the limit of locked memory (RLIMIT_MEMLOCK) is {limit} bytes, {pinned} are pinned and the request is for {wanted} more: \
+         raise it with `ulimit -l unlimited`, `* - memlock unlimited` in /etc/security/limits.conf, \
          LimitMEMLOCK=infinity in the service's unit, or --ulimit memlock=-1 for the container"
     ))
 }

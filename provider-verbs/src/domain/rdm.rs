@@ -197,7 +197,7 @@ impl VerbsBackend {
     ) -> Result<(Paired, NativeAddr)> {
         let datagrams = RdmTransport::open_datagrams(&self.pd, &port, qkey)?;
         let queue_pair = Some(port.address(datagrams.number(), qkey));
-        // An application that asks for remote peers alone gets no peer through shared memory
+        // An application that wants remote peers alone gets no peer through shared memory
         // (fi_getinfo(3), FI_REMOTE_COMM).
         let shm = match self.settings.shm && self.info.caps.contains(Flags::LOCAL_COMM) {
             true => {

@@ -7,17 +7,17 @@ use ferrofabric_verbs_sys::ibv_sge;
 use super::{SendFlags, SendRequest};
 use crate::qp::Qp;
 
-/// Requests that one doorbell is rung for, at most.
+/// Requests for one doorbell, at most.
 const ROOM: usize = 32;
 
-/// Send requests in line for one queue pair, of at most `ENTRIES` pieces each.
+/// Send requests in line for one queue pair, of at most `ENTRIES` scatter/gather entries each.
 pub(crate) struct SendChain<const ENTRIES: usize> {
     requests: Box<[SendRequest<ENTRIES>]>,
     len: usize,
 }
 
 impl<const ENTRIES: usize> SendChain<ENTRIES> {
-    /// An empty one.
+    /// Makes an empty chain.
     pub(crate) fn new() -> Self {
         let nothing = ibv_sge {
             addr: 0,
@@ -40,14 +40,14 @@ impl<const ENTRIES: usize> SendChain<ENTRIES> {
         self.len
     }
 
-    /// Whether it has to be posted before another message is put into it.
+    /// Whether the chain has to be posted before another message is put into it.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.len == ROOM
     }
 
-    /// Puts a message behind the others. A queue pair completes in order, so that of two that are
-    /// to be signalled only the later one is.
+    /// Puts a message behind the others. A queue pair completes in order, so of two messages that
+    /// have to be signaled only the later one is.
     #[inline]
     pub(crate) fn push<const N: usize>(
         &mut self,
@@ -62,7 +62,7 @@ impl<const ENTRIES: usize> SendChain<ENTRIES> {
         self.len += 1;
     }
 
-    /// As [`push`](Self::push), of a request that is more than a message.
+    /// As [`push`](Self::push), for a request that is more than a message.
     pub(crate) fn put<const N: usize>(&mut self, request: &SendRequest<N>) {
         if self.len > 0 && request.has_flags(SendFlags::SIGNALED) {
             self.requests[self.len - 1].clear_flags(SendFlags::SIGNALED);

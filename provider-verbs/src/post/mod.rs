@@ -1,5 +1,5 @@
-//! Posting work requests. Nothing here allocates: requests are built where the caller has them,
-//! mostly on the stack.
+//! Posting work requests. No function here allocates: the caller holds the requests, mostly on the
+//! stack.
 //!
 //! Two ways: [`SendRequest`] and [`RecvRequest`] hand the driver a structure (`ibv_post_send`),
 //! [`SendBatch`] writes straight into the driver's queue (`ibv_wr_*`) on queue pairs created for
@@ -21,7 +21,7 @@ pub use recv::RecvRequest;
 pub use send::SendRequest;
 
 bitflags::bitflags! {
-    /// How a send request is to be carried out (`ibv_post_send(3)`).
+    /// Options of a send request (`ibv_post_send(3)`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct SendFlags: u32 {
         /// Wait for the reads and atomics posted before.
@@ -36,7 +36,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Where a one-sided operation goes.
+/// The target of a one-sided operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// Address in the peer's region, or offset in a zero-based one.
@@ -50,7 +50,7 @@ pub struct Remote {
 pub fn inline_sge(bytes: &[u8]) -> ibv_sge {
     ibv_sge {
         addr: bytes.as_ptr() as u64,
-        // Longer than any device takes inline is refused at the post.
+        // The device rejects a longer payload at the post.
         length: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
         lkey: 0,
     }

@@ -125,7 +125,7 @@ impl<const N: usize> RecvRequest<N> {
     }
 }
 
-// SAFETY: a request is plain data; what its pointers name is the poster's concern.
+// SAFETY: a request is plain data; the poster is responsible for the memory that its pointers name.
 unsafe impl<const N: usize> Send for RecvRequest<N> {}
 // SAFETY: as above.
 unsafe impl<const N: usize> Sync for RecvRequest<N> {}

@@ -64,7 +64,7 @@ impl<const N: usize> SendRequest<N> {
         Self::one_sided(wr_id, ibv_wr_opcode::IBV_WR_RDMA_READ, entries, remote)
     }
 
-    /// Puts `swap` in the 8 bytes at `remote` if they equal `compare`; what was there goes to the
+    /// Puts `swap` in the 8 bytes at `remote` if they equal `compare`; the old value goes to the
     /// entries.
     #[inline]
     pub fn compare_swap(
@@ -85,7 +85,7 @@ impl<const N: usize> SendRequest<N> {
         this
     }
 
-    /// Adds to the 8 bytes at `remote`; what was there goes to the entries.
+    /// Adds to the 8 bytes at `remote`; the old value goes to the entries.
     #[inline]
     pub fn fetch_add(wr_id: u64, entries: [ibv_sge; N], remote: Remote, add: u64) -> Self {
         let mut this = Self::compare_swap(wr_id, entries, remote, add, 0);
@@ -182,9 +182,9 @@ impl<const N: usize> SendRequest<N> {
     /// # Safety
     ///
     /// Each entry's memory is registered in the queue pair's protection domain (inline: readable
-    /// now) and stays so, not written by others, until the request completes; what a read or atomic
-    /// fetches into is the device's alone till then. An address handle lives until the request
-    /// completes. On a datagram queue pair [`SendRequest::to`] was called.
+    /// now) and stays so, not written by others, until the request completes; the memory that a
+    /// read or atomic fills belongs to the device alone until then. An address handle lives until
+    /// the request completes. On a datagram queue pair [`SendRequest::to`] was called.
     #[inline]
     pub unsafe fn post(&mut self, qp: &Qp) -> Result<(), OpError> {
         self.wr.sg_list = self.entries.as_mut_ptr();
@@ -258,7 +258,7 @@ impl<const N: usize> std::fmt::Debug for SendRequest<N> {
     }
 }
 
-// SAFETY: a request is plain data; what its pointers name is the poster's concern.
+// SAFETY: a request is plain data; the poster is responsible for the memory that its pointers name.
 unsafe impl<const N: usize> Send for SendRequest<N> {}
 // SAFETY: as above.
 unsafe impl<const N: usize> Sync for SendRequest<N> {}

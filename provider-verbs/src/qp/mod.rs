@@ -1,4 +1,4 @@
-//! Queue pairs: what reliable connections and datagrams have in common.
+//! Queue pairs: the common part of reliable connections and datagrams.
 
 mod rc;
 mod ud;
@@ -50,14 +50,14 @@ bitflags::bitflags! {
     }
 }
 
-/// What a queue pair is to be.
+/// The configuration of a queue pair.
 #[derive(Clone, Debug)]
 pub struct QpConfig {
-    /// Where sends complete.
+    /// The completion queue of sends.
     pub send_cq: Arc<Cq>,
-    /// Where receives complete; may be the same.
+    /// The completion queue of receives; may be the same.
     pub recv_cq: Arc<Cq>,
-    /// Where receives come from, in place of a queue of its own.
+    /// The queue that receives come from, in place of a queue of its own.
     pub srq: Option<Arc<Srq>>,
     /// The capacities of its queues.
     pub caps: QpCaps,
@@ -258,8 +258,8 @@ impl Qp {
         }
     }
 
-    /// Moves it to the error state: what is posted completes, flushed, and nothing more is sent or
-    /// taken.
+    /// Moves it to the error state: posted requests complete, flushed, and the queue pair sends and
+    /// receives nothing more.
     ///
     /// # Errors
     ///
@@ -272,7 +272,7 @@ impl Qp {
         )
     }
 
-    /// Moves it to the reset state: its queues are empty, what was posted is forgotten.
+    /// Moves it to the reset state: its queues are empty, and posted requests never complete.
     ///
     /// # Errors
     ///
@@ -299,17 +299,17 @@ impl Qp {
         &self.pd
     }
 
-    /// Where its sends complete.
+    /// The completion queue of its sends.
     pub fn send_cq(&self) -> &Arc<Cq> {
         &self.send_cq
     }
 
-    /// Where its receives complete.
+    /// The completion queue of its receives.
     pub fn recv_cq(&self) -> &Arc<Cq> {
         &self.recv_cq
     }
 
-    /// Where its receives come from, when shared.
+    /// The shared queue of its receives, if it has one.
     pub fn srq(&self) -> Option<&Arc<Srq>> {
         self.srq.as_ref()
     }
@@ -359,7 +359,7 @@ fn create_legacy(
         sq_sig_all: i32::from(config.signal_all),
         ..Default::default()
     };
-    // SAFETY: domain and queues are live, and the queue pair will hold them.
+    // SAFETY: protection domain and queues are live, and the queue pair will hold them.
     let raw = unsafe { (pd.context().verbs().ibv_create_qp)(pd.as_ptr(), &raw mut attributes) };
     *caps = attributes.cap;
     NonNull::new(raw)
@@ -387,7 +387,7 @@ fn create_extended(
         ..Default::default()
     };
     let context = pd.context();
-    // SAFETY: as above; all that the mask names is set.
+    // SAFETY: as above; all fields that the mask names are set.
     let raw = unsafe {
         context
             .verbs()
@@ -445,7 +445,7 @@ fn not_created(errno: i32, pd: &Pd, config: &QpConfig, kind: ibv_qp_type) -> Err
             limits.queue_depth, limits.entries
         )),
         libc::ENOMEM => error.mend(format!(
-            "the device allows {} queue pairs in all; ask for fewer, or for shorter queues",
+            "the device allows {} queue pairs in all; request fewer, or shorter queues",
             limits.queue_pairs
         )),
         libc::EXDEV => error.mend("its queues were made on another opening of a device: use one context for all"),

@@ -19,49 +19,49 @@ pub struct RcQp(Qp);
 /// The attributes that an RC queue pair needs before it may receive.
 #[derive(Clone, Copy, Debug)]
 pub struct RcInit {
-    /// Our port.
+    /// This side's port.
     pub port: u8,
-    /// Our partition key, by slot.
+    /// This side's partition key, by its slot.
     pub pkey_index: u16,
-    /// What the peer may do through it: the `REMOTE_…` rights and `WINDOW_BIND`.
+    /// The rights of the peer through the queue pair: the `REMOTE_…` rights and `WINDOW_BIND`.
     pub access: Access,
 }
 
-/// The peer of a connection, and what to take from it.
+/// The peer of a connection, and its attributes.
 #[derive(Clone, Copy, Debug)]
 pub struct RcConnect {
-    /// The way to its port.
+    /// The path to the peer's port.
     pub path: Path,
     /// Payload of a packet: at most the active MTU of both ports.
     pub mtu: Mtu,
-    /// Its queue pair.
+    /// The peer's queue pair.
     pub remote_qp: u32,
-    /// Packet sequence number that it starts with, 24 bits.
+    /// The first packet sequence number of the peer, 24 bits.
     pub remote_psn: u32,
     /// Reads and atomics of the peer to serve at once.
     pub reads_as_target: u8,
-    /// How long the peer waits when we have no receive posted, by the code of IBTA 1.5 table 45
-    /// (12: 0.64 ms).
+    /// How long the peer waits when this side has no receive posted, by the code of IBTA 1.5 table
+    /// 45 (12: 0.64 ms).
     pub receiver_not_ready_code: u8,
 }
 
-/// When to send again, and when to give up.
+/// Times and limits of retries.
 #[derive(Clone, Copy, Debug)]
 pub struct RcTimers {
-    /// Packet sequence number that we start with, 24 bits.
+    /// The first packet sequence number of this side, 24 bits.
     pub psn: u32,
     /// Wait for an acknowledgement for 4.096 µs · 2^this (14: 67 ms; 0: for ever).
     pub timeout_exponent: u8,
-    /// Times to send again without one, at most 7.
+    /// Retries without an acknowledgement, at most 7.
     pub retries: u8,
-    /// Times to send again to a peer with no receive posted; 7 is without end.
+    /// Retries to a peer with no receive posted; 7 is without end.
     pub receiver_not_ready_retries: u8,
-    /// Reads and atomics of ours in flight at once; at most the peer's `reads_as_target`.
+    /// Reads and atomics of this side in flight at once; at most the peer's `reads_as_target`.
     pub reads_as_initiator: u8,
 }
 
 impl RcQp {
-    /// Creates one, in the reset state.
+    /// Creates an RC queue pair, in the reset state.
     ///
     /// # Errors
     ///

@@ -17,9 +17,9 @@ pub struct UdQp(Qp);
 /// The attributes that a UD queue pair needs before it may be used.
 #[derive(Clone, Copy, Debug)]
 pub struct UdInit {
-    /// Our port.
+    /// This side's port.
     pub port: u8,
-    /// Our partition key, by slot.
+    /// This side's partition key, by its slot.
     pub pkey_index: u16,
     /// The Q_Key that senders must name; the device drops other datagrams.
     pub qkey: u32,
@@ -31,7 +31,7 @@ impl UdQp {
     /// The routing header that stands before a received datagram, in bytes.
     pub const HEADER_BYTES: usize = 40;
 
-    /// Creates one, in the reset state.
+    /// Creates a UD queue pair, in the reset state.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl UdQp {
     ///
     /// # Errors
     ///
-    /// As the steps.
+    /// As of the three steps.
     pub fn activate(&self, init: &UdInit) -> Result<()> {
         self.to_init(init)?;
         self.to_rtr()?;

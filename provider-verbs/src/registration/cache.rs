@@ -1,5 +1,5 @@
-//! The cache of registered regions, in the order of their addresses. The least recently used region
-//! is given up first.
+//! The cache of registered regions, in the order of their addresses. It evicts the least recently
+//! used region first.
 //!
 //! A region that gives peers a right has exactly the range and the rights of the registration that
 //! made it: its key opens no other byte, and gives no other right. All other regions serve this
@@ -19,7 +19,7 @@ const OF_PEERS: Access = Access::REMOTE_WRITE
     .union(Access::FLUSH_GLOBAL)
     .union(Access::FLUSH_PERSISTENT);
 
-/// What is kept at most.
+/// Limits of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CacheLimits {
     /// Regions.
@@ -28,16 +28,16 @@ pub(crate) struct CacheLimits {
     pub(crate) bytes: u64,
 }
 
-/// Regions that are kept for those who want them next. They are those of `R`, which ends a
-/// registration when it is dropped.
+/// The regions that the cache keeps for later operations. `R` is a region; dropping it ends its
+/// registration.
 #[derive(Debug)]
 pub(super) struct Cache<R> {
-    /// Those for this side, by where they begin. None lies within another, so that they end in the
-    /// order in which they begin.
+    /// Regions for this side alone, by their start. None lies within another, so they end in the
+    /// order in which they start.
     local: BTreeMap<u64, Kept<R>>,
-    /// Those with rights of peers, by beginning, end and rights.
+    /// Regions with rights of peers, by start, end and rights.
     remote: BTreeMap<(u64, u64, u32), Kept<R>>,
-    /// No region of `remote` is longer.
+    /// The length of the longest region in `remote`, or more.
     longest_remote: u64,
     bytes: u64,
     limits: CacheLimits,
@@ -49,11 +49,11 @@ struct Kept<R> {
     end: u64,
     access: Access,
     region: Arc<R>,
-    /// When it was used last, in uses of any.
+    /// The time of its last use, counted in uses of any region.
     used: u64,
 }
 
-/// Which region is meant.
+/// The place of a region in the cache.
 #[derive(Clone, Copy)]
 enum At {
     Local(u64),
@@ -68,7 +68,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Where it is kept, if peers may reach it.
+    /// The key of the region in `remote`, if peers get a right.
     fn remote_key(&self) -> Option<(u64, u64, u32)> {
         (self.access.intersects(OF_PEERS)).then_some((
             self.range.start,
@@ -95,7 +95,7 @@ impl<R> Cache<R> {
         self.local.len() + self.remote.len()
     }
 
-    /// Bytes of all of them; what lies in two counts twice.
+    /// Bytes of all regions; a byte in two regions counts twice.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -108,7 +108,7 @@ impl<R> Cache<R> {
                 .get_mut(&(range.start, range.end, access.bits()))?
         } else {
             let (_, kept) = self.local.range_mut(..=range.start).next_back()?;
-            // It ends last of all those that begin so early.
+            // Of all regions that start at or before the range, this one ends last.
             if kept.end < range.end || !kept.access.contains(access) {
                 return None;
             }
@@ -155,7 +155,7 @@ impl<R> Cache<R> {
         }
     }
 
-    /// Keeps a region as it was [wanted](Self::wanted), in place of those within it.
+    /// Puts a region into the cache, as [wanted](Self::wanted), in place of the regions within it.
     pub(super) fn keep(&mut self, wanted: Wanted, region: Arc<R>) {
         let remote = wanted.remote_key();
         let Wanted { range, access } = wanted;
@@ -187,7 +187,7 @@ impl<R> Cache<R> {
     /// operation is over.
     pub(super) fn forget_range(&mut self, range: &Range<u64>) {
         while let Some((&start, kept)) = self.local.range(..range.end).next_back() {
-            // Those before end before it, too.
+            // All regions before this one end before it, too.
             if kept.end <= range.start {
                 break;
             }
@@ -202,7 +202,7 @@ impl<R> Cache<R> {
         }
     }
 
-    /// Keeps this region no longer.
+    /// Removes this region.
     pub(super) fn forget(&mut self, region: &Arc<R>) {
         let found = (self.all()).find(|(_, kept)| Arc::ptr_eq(&kept.region, region));
         if let Some(at) = found.map(|(at, _)| at) {
@@ -210,12 +210,12 @@ impl<R> Cache<R> {
         }
     }
 
-    /// Keeps nothing that is not in use.
+    /// Removes all regions that no operation uses.
     pub(super) fn give_up_idle(&mut self) {
         while self.give_up_oldest() {}
     }
 
-    /// Keeps nothing any more.
+    /// Removes all regions.
     pub(super) fn clear(&mut self) {
         self.local.clear();
         self.remote.clear();
@@ -229,8 +229,8 @@ impl<R> Cache<R> {
         local.chain(remote)
     }
 
-    /// Gives up the region that was used least recently, of those that are not in use. `false` when
-    /// all are.
+    /// Removes the least recently used of the regions that no operation uses. Returns `false` if
+    /// all are in use.
     fn give_up_oldest(&mut self) -> bool {
         let idle = self.all();
         let idle = idle.filter(|(_, kept)| Arc::strong_count(&kept.region) == 1);
@@ -268,12 +268,12 @@ mod tests {
 
     const SPACE: u64 = 64;
 
-    /// A registration: what it covers, and a count of all there are.
+    /// A registration: its range and rights, and a count of all registrations.
     #[derive(Debug)]
     struct Region {
         range: Range<u64>,
         access: Access,
-        /// The memory's age at each of its places when it was registered.
+        /// The age of each page when the region was registered.
         ages: Vec<u32>,
         live: Arc<AtomicUsize>,
     }
@@ -417,7 +417,8 @@ mod tests {
             count: 100,
             bytes: 1 << 20,
         };
-        // What is found, or registered and kept: which range, with which rights.
+        // The range and the rights of the region that the cache finds, or that is registered and
+        // cached.
         let give = |cache: &mut Cache<(Range<u64>, Access)>, range: Range<u64>, access| {
             if let Some(region) = cache.find(&range, access) {
                 return (**region).clone();
@@ -440,7 +441,7 @@ mod tests {
                 );
                 let again = give(&mut cache, part.clone(), asked);
                 assert_eq!((again, cache.len()), (given, 2), "{asked:?} once more");
-                // Around it as well.
+                // A cached region around the range, too.
                 let given = give(&mut cache, 4000..5000, asked);
                 assert_eq!(given, (4000..5000, asked), "around what is kept");
             }
@@ -457,8 +458,8 @@ mod tests {
         }
     }
 
-    /// Of regions that nobody uses the one goes that was used least recently; one in use never
-    /// does.
+    /// The least recently used region goes first, of those that no operation uses; a region in use
+    /// never goes.
     #[test]
     fn the_least_recently_used_goes_first() {
         let mut cache = Cache::new(CacheLimits {

@@ -1,10 +1,10 @@
-//! Regions that the application has registered, by the descriptors that its operations bring.
+//! Regions that the application has registered, by the descriptors in its operations.
 //!
-//! No operation needs a descriptor (`mr_mode` 0, fi_mr(3)), so that one may be anything. A
-//! descriptor is the place of a region in a table and the number of regions that had the place
-//! before: it is looked up, and never an address that is followed. It counts where its region is
-//! open, holds the buffer and has the rights that the operation needs. Elsewhere the operation goes
-//! on without.
+//! No operation needs a descriptor (`mr_mode` 0, fi_mr(3)), so its value may be arbitrary. A
+//! descriptor is the index of a region in a table and the number of regions that had the index
+//! before: the table is searched, and no address in a descriptor is ever followed. A descriptor
+//! counts if its region is open, contains the buffer and has the rights that the operation needs.
+//! Else the operation goes on without it.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -25,7 +25,7 @@ struct Places {
 
 #[derive(Debug)]
 struct Place {
-    /// Regions that have been here, with the one that is.
+    /// The number of regions that have had this index, with the present one.
     generation: u32,
     region: Option<Arc<Region>>,
 }
@@ -61,7 +61,7 @@ impl Described {
         Some(region)
     }
 
-    /// The region of a descriptor, if that counts.
+    /// The region of a descriptor, if the descriptor counts for this buffer and these rights.
     pub(super) fn get(&self, desc: MrDesc, buf: IoBuf, access: Access) -> Option<Arc<Region>> {
         let guard = self.read();
         let place = guard.places.get(index(desc)?)?;
@@ -81,7 +81,7 @@ impl Described {
     }
 }
 
-/// The place that a descriptor names.
+/// The index that a descriptor names.
 fn index(desc: MrDesc) -> Option<usize> {
     (desc.number() as u32).checked_sub(1).map(|at| at as usize)
 }
@@ -91,7 +91,7 @@ fn generation(desc: MrDesc) -> u32 {
 }
 
 impl Region {
-    /// Whether all of a buffer lies in it.
+    /// Whether the region contains all of a buffer.
     fn holds(&self, buf: IoBuf) -> bool {
         let start = self.mr.addr() as usize;
         buf.addr

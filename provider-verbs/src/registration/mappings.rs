@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Asks for one mapping (`PROCMAP_QUERY`, since Linux 6.11).
+/// The request that queries one mapping (`PROCMAP_QUERY`, since Linux 6.11).
 const QUERY: u32 = 0xc068_6611;
 
-/// Of the query: the mapping at the address, or else the next one.
+/// Flag of the query: the mapping at the address, or else the next one.
 const COVERING_OR_NEXT: u64 = 0x10;
 
 /// Flag of the answer: changes reach the file, or each process that shares the memory.
@@ -55,7 +55,7 @@ struct Mapping {
 #[derive(Debug)]
 pub(super) struct Mappings {
     file: File,
-    /// The kernel answers for one address at a time; else it lists all.
+    /// Whether the kernel answers for one address at a time; else it lists all mappings.
     answers: AtomicBool,
 }
 
@@ -72,14 +72,14 @@ impl Mappings {
         })
     }
 
-    /// Whether the kernel answers for one address at a time, as far as is known: that takes a
-    /// microsecond. The list takes longer, the more mappings there are.
+    /// Whether the kernel is known to answer for one address at a time, in a microsecond. The list
+    /// takes longer, the more mappings there are.
     pub(super) fn has_quick_answer(&self) -> bool {
         self.answers.load(Ordering::Relaxed)
     }
 
-    /// Whether no page of the range, all of which is mapped, is a file's or shared with anybody.
-    /// `false` where the kernel does not say.
+    /// Whether no page of the range, all of which is mapped, belongs to a file or is shared with
+    /// another process. `false` if the kernel gives no answer.
     pub(super) fn are_private(&self, range: &Range<u64>) -> bool {
         if self.answers.load(Ordering::Relaxed) {
             match self.ask(range) {
@@ -93,7 +93,7 @@ impl Mappings {
         self.read(range).unwrap_or(false)
     }
 
-    /// Mapping by mapping.
+    /// Queries mapping by mapping.
     fn ask(&self, range: &Range<u64>) -> std::io::Result<bool> {
         let mut at = range.start;
         while at < range.end {
@@ -112,7 +112,7 @@ impl Mappings {
                 query.query_addr = at;
                 (query.vma_name_size, query.vma_name_addr) =
                     (name.len() as u32, name.as_mut_ptr() as u64);
-                // A name that does not fit is another one.
+                // A name that does not fit is another name.
                 let known =
                     self.query(&mut query).is_ok() && name.starts_with(HUGE_PAGES.as_bytes());
                 if !known {
@@ -125,15 +125,15 @@ impl Mappings {
     }
 
     fn query(&self, query: &mut Query) -> std::io::Result<()> {
-        // SAFETY: the structure is the one that the request takes, and so long; the name is as long
-        // as it says.
+        // SAFETY: the request takes this structure, in this length; the name has the length that it
+        // states.
         match unsafe { libc::ioctl(self.file.as_raw_fd(), QUERY as _, &raw mut *query) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
     }
 
-    /// All from the first one on, up to the end of the range.
+    /// Reads all mappings from the first one to the end of the range.
     fn read(&self, range: &Range<u64>) -> std::io::Result<bool> {
         let mut file = &self.file;
         file.rewind()?;
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// A System V segment counts as shared by both ways of asking: the kernel may not report its
+    /// A System V segment counts as shared by both kinds of query: the kernel may not report its
     /// `shmdt`.
     #[test]
     fn segments_are_shared() {
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(private, [false, false]);
     }
 
-    /// The two ways of asking agree about the mappings of this program, and about what lies across
+    /// The two kinds of query agree about the mappings of this program, and about ranges across
     /// them.
     #[test]
     fn answers_and_lists_agree() {
@@ -256,7 +256,7 @@ mod tests {
         let (mut private, mut other) = (0, 0);
         for mapping in &all {
             let Range { start, end } = mapping.range;
-            // Threads of other tests map and unmap: what has changed since is not compared.
+            // Other tests' threads map and unmap: ranges that have changed since are not compared.
             let [inside, across] = [start..end, start..end + 1].map(|range| {
                 let (asked, read) = (mappings.ask(&range), mappings.read(&range).unwrap());
                 asked.is_ok_and(|asked| asked == read)

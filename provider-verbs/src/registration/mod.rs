@@ -39,7 +39,7 @@ pub(crate) struct Registry {
     counters: Counters,
 }
 
-/// Whether registrations are kept, and how many.
+/// Whether registrations are cached, and how many.
 #[derive(Clone, Copy, Debug)]
 struct Keeping {
     choice: RegistrationCache,
@@ -50,15 +50,15 @@ struct Keeping {
 #[derive(Debug)]
 pub(crate) struct Registrations {
     registry: Arc<Registry>,
-    /// Whether memory has gone since it looked, if anything is kept.
+    /// Finds whether memory is gone since the last look, if there is a cache.
     follower: Option<LogReader>,
 }
 
-/// A region, for as long as it is used, and longer if it is kept.
+/// A region. It exists as long as an operation uses it, and longer if it is cached.
 #[derive(Debug)]
 pub(crate) struct Region {
     mr: Mr,
-    /// Where its pages were when it was registered, if that is looked at.
+    /// The numbers of its pages when it was registered, if they are verified.
     pages: Option<Pages>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct DescribedRegion {
 }
 
 impl DescribedRegion {
-    /// The descriptor that operations on its memory bring.
+    /// The descriptor for operations on its memory.
     pub(crate) fn desc(&self) -> MrDesc {
         self.desc
     }
@@ -84,7 +84,7 @@ impl DescribedRegion {
 
 impl Drop for DescribedRegion {
     fn drop(&mut self) {
-        // In a child of fork the lock may be held by a thread that is not there.
+        // In a child after fork, the lock may be held by a thread that does not exist there.
         if self.registry.pd.context().is_own() {
             // The last operation that uses the region ends it.
             drop(self.registry.described.remove(self.desc));
@@ -133,8 +133,8 @@ impl Registrations {
         &self.registry.pd
     }
 
-    /// A region that holds `len` bytes at `addr`, with these rights at least; with exactly these to
-    /// exactly that, if one of them is a right of peers.
+    /// A region that contains `len` bytes at `addr`, with these rights at least; if a right of
+    /// peers is among them, a region of exactly these bytes with exactly these rights.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl Registrations {
     ///
     /// # Safety
     ///
-    /// As for [`Mr::register`], until what this gives is dropped.
+    /// As for [`Mr::register`], until the returned region is dropped.
     pub(crate) unsafe fn region(
         &mut self,
         addr: *mut u8,
@@ -168,14 +168,14 @@ impl Registrations {
         self.registry.described(desc, buf, access)
     }
 
-    /// Keeps a region no longer: a peer may still write to it that should not.
+    /// Removes a region from the cache: a peer may still write to it without being allowed to.
     pub(crate) fn forget(&self, region: &Arc<Region>) {
         if let Some(mut kept) = self.registry.lock() {
             kept.cache.forget(region);
         }
     }
 
-    /// Ends registrations of memory that has gone, so that it is free for others.
+    /// Ends registrations of memory that is gone, so that its pages are free.
     #[inline]
     pub(crate) fn tidy(&mut self) {
         if self.follower.as_ref().is_some_and(LogReader::is_behind) {
@@ -186,7 +186,7 @@ impl Registrations {
     #[cold]
     fn forget_gone(&mut self) {
         if let (Some(follower), Some(mut kept)) = (&mut self.follower, self.registry.lock()) {
-            // If some is going just now, the next look finds it.
+            // If an entry is just being logged, the next look finds it.
             let _ = follower.read(|_| {});
             self.registry.catch_up(&mut kept);
         }
@@ -218,11 +218,12 @@ impl Registry {
         &self.pd
     }
 
-    /// Of this protection domain, kept if the settings and the kernel let them be.
+    /// Makes the registry of this protection domain. It has a cache if the settings and the kernel
+    /// allow it.
     ///
     /// # Errors
     ///
-    /// They have to be, by the settings, and the kernel does not.
+    /// The settings require a cache, and the kernel does not allow it.
     pub(crate) fn new(pd: &Arc<Pd>, settings: &Settings) -> Result<Self> {
         let this = Self {
             pd: Arc::clone(pd),
@@ -272,9 +273,9 @@ impl Registry {
         })
     }
 
-    /// The region of a descriptor, where it counts for that buffer and an operation that needs
-    /// these rights. It is registered as long as it is held here, even if the application closes
-    /// it.
+    /// The region of a descriptor, if the descriptor counts for that buffer and an operation that
+    /// needs these rights. The region stays registered as long as the returned value exists, even
+    /// if the application closes it.
     #[inline]
     pub(crate) fn described(
         &self,
@@ -309,7 +310,7 @@ impl Registry {
         unsafe { self.register(&exact, false) }.or_else(|error| {
             match (error.errno(), self.lock()) {
                 (Errno::ENOMEM | Errno::EAGAIN, Some(mut kept)) => {
-                    // What is kept takes of the same limit.
+                    // The cached regions count towards the same limit.
                     kept.cache.give_up_idle();
                     // SAFETY: the caller's promise.
                     unsafe { self.register(&exact, false) }
@@ -319,7 +320,7 @@ impl Registry {
         })
     }
 
-    /// One that is kept, or is from now on; `None` where that can not be.
+    /// A region that is in the cache, or is from now on; `None` if that is impossible.
     ///
     /// # Safety
     ///
@@ -343,7 +344,7 @@ impl Registry {
         if !kept.watcher.watch(wanted.range.clone()) {
             return None;
         }
-        // SAFETY: the caller promises that its own range is mapped. The cached memory around it was
+        // SAFETY: by the contract the caller's range is mapped. The cached memory around it was
         // mapped at the last look; if it is unmapped now, the device keeps its pages, which nobody
         // else has, and the cache removes the region at the next look.
         let region = unsafe { self.register(&wanted, kept.verifies) }.ok()?;
@@ -369,7 +370,8 @@ impl Registry {
         Some(kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Forgets what is gone. `false` while some memory is going, and nobody knows yet which.
+    /// Removes the regions whose memory is gone. Returns `false` while some memory is being
+    /// unmapped and the log does not say which.
     fn catch_up(&self, kept: &mut Kept) -> bool {
         let Kept { watcher, cache, .. } = kept;
         if !watcher.is_behind() {
@@ -385,13 +387,13 @@ impl Registry {
         told
     }
 
-    /// Whether a region's pages are those that it was registered with, where that is looked at.
+    /// Whether a region still has the pages that were registered, if that is verified.
     fn is_current(&self, region: &Region) -> bool {
         let current = region.pages.as_ref().is_none_or(Pages::are_there);
         if !current {
             self.counters.stale.fetch_add(1, Ordering::Relaxed);
             tracing::error!(
-                "{} bytes at {:p} went without the kernel's telling; set FERRO_MR_CACHE=off and report this",
+                "{} bytes at {:p} were unmapped without a report; set FERRO_MR_CACHE=off and report this",
                 region.mr.len(),
                 region.mr.addr()
             );

@@ -1,5 +1,5 @@
-//! Where the pages of some memory are, as far as the kernel says (`/proc/self/pagemap`: to the
-//! privileged alone).
+//! The page numbers of memory, as far as the kernel reports them (`/proc/self/pagemap`: to
+//! privileged processes alone).
 
 use std::fs::File;
 use std::ops::Range;
@@ -7,22 +7,22 @@ use std::os::unix::fs::FileExt;
 
 use super::watcher::page_bytes;
 
-/// In an entry: the page is there.
+/// In an entry: the page is in memory.
 const PRESENT: u64 = 1 << 63;
 
 /// In an entry: the page's number.
 const NUMBER: u64 = (1 << 55) - 1;
 
-/// The pages that some memory has had.
+/// The pages of a range of memory at some time.
 #[derive(Debug)]
 pub(super) struct Pages {
     range: Range<u64>,
-    /// Of each its number, 0 where the kernel does not say.
+    /// The number of each page, 0 if the kernel does not report it.
     numbers: Vec<u64>,
 }
 
 impl Pages {
-    /// Those it has now.
+    /// Reads the numbers of the pages that the range has now.
     pub(super) fn of(range: Range<u64>) -> Self {
         Self {
             numbers: numbers(&range),
@@ -30,7 +30,7 @@ impl Pages {
         }
     }
 
-    /// Whether they still are where they were.
+    /// Whether the range still has the same pages.
     pub(super) fn are_there(&self) -> bool {
         let now = numbers(&self.range);
         let same = |(was, now): (&u64, &u64)| *was == 0 || was == now;

@@ -1,7 +1,7 @@
 //! userfaultfd(2), used for its reports of unmapped memory (ioctl_userfaultfd(2)).
 //!
-//! Memory is registered for write protection and never protected, so that nothing ever faults: only
-//! the events remain, and they take no privilege.
+//! Memory is registered for write protection and never protected, so that no access ever faults:
+//! only the events remain, and they need no privilege.
 
 use std::fs::File;
 use std::io::{Error, Result};
@@ -11,22 +11,22 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use linux_raw_sys::general as raw;
 use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER};
 
-/// Makes a descriptor of `/dev/userfaultfd`, which may be allowed where the system call is not:
+/// Makes a descriptor of `/dev/userfaultfd`, which may be allowed if the system call is not:
 /// `USERFAULTFD_IOC_NEW`.
 const DEVICE_NEW: libc::c_ulong = 0xaa00;
 
 const EVENTS: u32 =
     raw::UFFD_FEATURE_EVENT_UNMAP | raw::UFFD_FEATURE_EVENT_REMOVE | raw::UFFD_FEATURE_EVENT_REMAP;
 
-/// Events that are read at a time.
+/// Events that one read returns at most.
 pub(super) const AT_A_TIME: usize = ferrofabric_system::event_log::MOST_AT_ONCE;
 
-/// Some memory that went.
+/// Some memory that is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gone {
-    /// Where it was.
+    /// Its former range.
     pub(super) range: Range<u64>,
-    /// Where it is now, if it was moved.
+    /// Its new address, if it was moved.
     pub(super) moved_to: Option<u64>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Gone {
 pub(super) struct Userfault(OwnedFd);
 
 impl Userfault {
-    /// Opens one.
+    /// Opens a descriptor.
     ///
     /// # Errors
     ///
@@ -94,11 +94,11 @@ impl Userfault {
         self.ask(UFFDIO_REGISTER, &mut registration)
     }
 
-    /// Tells nothing of these pages any more.
+    /// Ends the reports of these pages.
     ///
     /// # Errors
     ///
-    /// None of them is watched, or a part can not be.
+    /// None of the pages is watched, or a part cannot be.
     pub(super) fn unwatch(&self, pages: Range<u64>) -> Result<()> {
         self.ask(UFFDIO_UNREGISTER, &mut range(pages))
     }
@@ -111,12 +111,12 @@ impl Userfault {
         }
     }
 
-    /// Reads what is there of events, without waiting; whoever caused one goes on then. Allocates
-    /// nothing and takes no lock.
+    /// Reads the events that are there, without waiting; each thread that caused one goes on then.
+    /// Allocates nothing and takes no lock.
     pub(super) fn read(&self, mut tell: impl FnMut(Gone)) {
         // SAFETY: plain numbers, for which zeros will do.
         let mut events: [raw::uffd_msg; AT_A_TIME] = unsafe { std::mem::zeroed() };
-        // SAFETY: the buffer is as long as is said.
+        // SAFETY: the buffer has the stated length.
         let bytes = unsafe {
             libc::read(
                 self.0.as_raw_fd(),

@@ -28,21 +28,21 @@ use super::userfault::Userfault;
 /// Huge pages are watched whole.
 const HUGE_PAGES: [u64; 2] = [2 << 20, 1 << 30];
 
-/// The one of this process, while there are watchers.
+/// The monitor of this process, while there are watchers.
 static RUNNING: Mutex<Weak<Monitor>> = Mutex::new(Weak::new());
 
 /// The state that watchers share: the thread and its log.
 #[derive(Debug)]
 struct Monitor {
     source: Arc<Source>,
-    /// Follows from the beginning; watchers start from it.
+    /// A reader at the beginning of the log; watchers start from it.
     follower: LogReader,
     thread: Option<JoinHandle<()>>,
     /// The ranges watched since the start, from beginning to end, joined.
     watched: Mutex<BTreeMap<u64, u64>>,
     page: u64,
     mappings: Mappings,
-    /// Whose memory it is.
+    /// The process whose memory it is.
     birth: Birth,
 }
 
@@ -52,19 +52,19 @@ struct Source {
     stop: EventFd,
 }
 
-/// Memory that went.
+/// Memory that is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Gone {
-    /// This.
+    /// This range.
     Range(Range<u64>),
-    /// So much of it that nobody knows which.
+    /// So much memory that the log has no ranges any more.
     Much,
 }
 
 /// A user of the log: it watches memory and finds out which of it is gone.
 #[derive(Debug)]
 pub(super) struct Watcher {
-    /// There, until the end.
+    /// Present until the end.
     monitor: Option<Arc<Monitor>>,
     follower: LogReader,
 }
@@ -77,7 +77,7 @@ impl Watcher {
     /// The kernel does not report it; the error says what is missing.
     pub(super) fn start() -> Result<Self> {
         let mut running = running();
-        // A parent's watches the parent's memory.
+        // A monitor of the parent process watches the parent's memory.
         let ours = |monitor: &Arc<Monitor>| monitor.birth.is_this_process();
         let monitor = match running.upgrade().filter(ours) {
             Some(monitor) => monitor,
@@ -94,8 +94,8 @@ impl Watcher {
         })
     }
 
-    /// Watches memory from now on, until it goes. `false` when that is not possible: not mapped, of
-    /// a file, shared, or watched by another.
+    /// Watches memory until it is unmapped. Returns `false` if that is not possible: the range is
+    /// not mapped, belongs to a file, is shared, or another process watches it.
     pub(super) fn watch(&self, range: Range<u64>) -> bool {
         (self.monitor.as_ref()).is_some_and(|monitor| monitor.watch(range))
     }
@@ -105,7 +105,7 @@ impl Watcher {
         self.follower.clone()
     }
 
-    /// Whether memory may have gone that was not told.
+    /// Whether memory may be gone that [`catch_up`](Self::catch_up) has not reported yet.
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
         self.follower.is_behind()
@@ -121,8 +121,8 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // The next one starts when this one has ended: on some kernels it would lose what it
-        // watches to this one's end.
+        // The next monitor starts when this one has ended: on some kernels this one's end would end
+        // the watches of the next one, too.
         let _running = running();
         self.monitor = None;
     }
@@ -167,7 +167,7 @@ impl Monitor {
         })
     }
 
-    /// Follows from here on.
+    /// A reader that starts at the present end of the log.
     fn follower(&self) -> LogReader {
         let mut follower = self.follower.clone();
         // An entry that is being logged now is read later, and does no harm.
@@ -177,8 +177,8 @@ impl Monitor {
 
     fn watch(&self, range: Range<u64>) -> bool {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        // Buffers in shared memory come again and again: to watch them each time would cost more
-        // than to register them.
+        // Buffers in shared memory come again and again: watching them each time would cost more
+        // than registering them.
         if self.mappings.has_quick_answer() && !self.mappings.are_private(&range) {
             return false;
         }
@@ -202,7 +202,7 @@ impl Monitor {
         })
     }
 
-    /// Watches pages no longer that are not to be kept, but for those that were watched before.
+    /// Ends the watch of pages that must not be cached, except those that were watched before.
     fn unwatch(&self, watched: &BTreeMap<u64, u64>, pages: &Range<u64>) {
         let mut at = pages.start;
         let before = watched.range(..pages.end);
@@ -222,7 +222,7 @@ impl Monitor {
         let page = self.page as usize;
         let unproved = |what: &'static str| {
             Error::new(Errno::ENOSYS, "watch", "memory that is unmapped")
-                .mend(format!("the kernel did not tell of {what}"))
+                .mend(format!("the kernel did not report {what}"))
         };
         let mut follower = self.follower();
         let mut memory =
@@ -251,12 +251,12 @@ impl Monitor {
     fn unwatch_all(&self) {
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        // Mapping by mapping: a range is refused whole if there is a file in it.
+        // Mapping by mapping: the kernel rejects a whole range if it contains a file.
         for mapping in maps.lines().filter_map(mapping) {
             for (&start, &end) in watched.range(..mapping.end) {
                 let (start, end) = (start.max(mapping.start), end.min(mapping.end));
                 if start < end {
-                    // What is there now may never have been watched.
+                    // The present mapping may never have been watched.
                     let _ = self.source.userfault.unwatch(start..end);
                 }
             }
@@ -280,10 +280,10 @@ impl Drop for Monitor {
     }
 }
 
-/// Whether that went since the last time.
+/// Whether the range is gone since the last time.
 fn is_told(follower: &mut LogReader, range: &Range<u64>) -> bool {
     let mut told = false;
-    // Between reading and listing the thread is for a moment only.
+    // The thread is between reading and logging for a moment only.
     while !catch_up(follower, |gone| match gone {
         Gone::Range(gone) => told |= gone.start <= range.start && range.end <= gone.end,
         Gone::Much => told = true,
@@ -306,19 +306,19 @@ fn note(watched: &mut BTreeMap<u64, u64>, pages: Range<u64>) {
     watched.insert(start, end);
 }
 
-/// Lists what goes until told to stop.
+/// Logs unmapped memory until the stop signal.
 fn follow(source: &Source, mut writer: LogWriter) {
     loop {
         let mut ready = [
             PollFd::new(source.userfault.as_fd(), PollFlags::POLLIN),
             PollFd::new(source.stop.as_fd(), PollFlags::POLLIN),
         ];
-        // Interrupted, it finds nothing.
+        // An interrupted poll finds nothing to read.
         let _ = poll(&mut ready, PollTimeout::NONE);
         let mut listing = writer.begin();
         source.userfault.read(|gone| {
             if let Some(to) = gone.moved_to {
-                // Memory takes along that it is watched. Nobody has asked for it there.
+                // Moved memory stays watched at its new address, where no watcher needs it.
                 let len = gone.range.end - gone.range.start;
                 let _ = source.userfault.unwatch(to..to.saturating_add(len));
             }

@@ -17,7 +17,7 @@ const PARTS: u32 = 16;
 /// The grants of an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
-    /// Granted to sessions, or kept of ended ones.
+    /// Units granted to sessions, or used by unexpected messages of ended ones.
     in_use: u32,
     /// The last grant that was reported for new peers; `None`: the full credit.
     said: Option<u16>,
@@ -30,7 +30,7 @@ impl Grants {
         part.min(u32::from(QUOTA_UNITS)) as u16
     }
 
-    /// Units that sessions were granted, or that are kept of ended ones.
+    /// Units granted to sessions, or used by unexpected messages of ended ones.
     pub(crate) fn in_use(&self) -> u32 {
         self.in_use
     }
@@ -42,22 +42,22 @@ impl Grants {
         changed.then(|| *self.said.insert(next))
     }
 
-    /// A session begins that was granted so many units.
+    /// A session begins with a grant of `quota_units`.
     pub(crate) fn begin(&mut self, quota_units: u16) {
         self.in_use += u32::from(quota_units);
     }
 
-    /// It ends, and so many units are still kept of it.
+    /// A session ends; unexpected messages of it still use `held_units`.
     pub(crate) fn end(&mut self, quota_units: u16, held_units: u32) {
         self.give_back(u32::from(quota_units).saturating_sub(held_units));
     }
 
-    /// A session goes on of which so much was given back.
+    /// A parked session goes on; `units` of its credit were lent meanwhile.
     pub(crate) fn take_back(&mut self, units: u32) {
         self.in_use += units;
     }
 
-    /// A message of an ended session is kept no longer.
+    /// An unexpected message of an ended session is gone.
     pub(crate) fn let_go(&mut self, payload_bytes: usize) {
         self.give_back(cost_units(payload_bytes as u32));
     }
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn what_is_kept_of_the_gone_counts_until_it_is_let_go() {
         let mut grants = Grants::default();
-        // Each leaves all that it may behind.
+        // Each session leaves as many unexpected messages as its grant allows.
         while grants.next() > 0 {
             let quota = grants.next();
             grants.begin(quota);

@@ -13,37 +13,38 @@ use crate::qp::RcQp;
 
 /// A lane that is up, or being drained.
 pub(crate) struct Lane {
-    // The queue pair goes first: the device uses what the rest holds.
+    // The queue pair goes first: the device uses the other fields.
     pub(crate) qp: Arc<RcQp>,
     pub(crate) key: LaneKey,
     pub(crate) peer: u32,
     pub(crate) session: SessionState,
-    /// Messages may be posted: the peer's end is up, nothing is to be sent again, the lane is not
-    /// failing.
+    /// Messages may be posted: the peer's end is up, no packet has to be sent again, and the lane
+    /// is not failing.
     pub(crate) open: bool,
     /// The peer's end is up.
     pub(crate) may_send: bool,
-    /// The longest packet that it takes, in bytes.
+    /// The longest packet that the peer accepts, in bytes.
     pub(crate) packet_bytes: usize,
     pub(crate) heard: bool,
     pub(crate) queue: SendQueue,
-    /// The lane is given up: its queue pair is in error.
+    /// The lane is closing: its queue pair is in error.
     pub(crate) is_ending: bool,
-    /// Nothing will be flushed: wait for the queue pair to be destroyed.
+    /// No request will be flushed: the lane waits for the end of the queue pair.
     pub(crate) unflushed: bool,
-    /// The queue pair has refused a request: what is entered behind it will not complete.
+    /// The queue pair has rejected a request: requests that are entered behind it will not
+    /// complete.
     pub(crate) refused: bool,
     pub(crate) turn: Turn,
 }
 
 impl Lane {
-    /// Whether a message can be posted now, and has a number to be had.
+    /// Whether a message can be posted now, and the session has a number for it.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.queue.has_room() && self.session.numbers.unconfirmed() < WINDOW
     }
 
-    /// Whether a notice or a chunk can be posted now.
+    /// Whether a control message or a chunk can be posted now.
     pub(crate) fn has_reserved_room(&self) -> bool {
         self.queue.has_reserved_room() && self.session.numbers.unconfirmed() < WINDOW
     }
@@ -59,12 +60,12 @@ impl Lane {
             || !state.replay.is_empty()
     }
 
-    /// Whether anything can be posted but what is to be sent again.
+    /// Whether anything but replayed packets can be posted.
     pub(crate) fn is_usable(&self) -> bool {
         self.may_send && !self.is_ending
     }
 
-    /// Whether nothing is under way or waits on it that could not go on over datagrams.
+    /// Whether the lane has no work under way or waiting that could not go on over datagrams.
     pub(crate) fn is_quiet(&self) -> bool {
         let state = &self.session;
         let small = |wqe: &Wqe| matches!(wqe.packet, Place::Nowhere | Place::Record(_));
@@ -76,7 +77,7 @@ impl Lane {
             && state.receives.is_empty()
     }
 
-    /// To be called when something changed that `open` depends on.
+    /// Has to be called when a condition of `open` has changed.
     pub(crate) fn reconsider(&mut self) {
         self.open = self.is_usable() && !self.session.catches_up();
     }
@@ -103,8 +104,8 @@ impl Named for Lane {
 /// The lanes of one kind of an endpoint, by the name that data packets to this endpoint give them.
 pub(crate) struct Lanes<L = Lane> {
     places: Vec<Option<Box<L>>>,
-    /// Lanes whose place has another already: the service thread gives it out again as soon as a
-    /// lane is down, and here one stays until all that it had is flushed.
+    /// Lanes whose place in the table has another lane already: the service thread uses the place
+    /// again as soon as a lane is down, and here a lane stays until all its requests are flushed.
     leaving: Vec<L>,
 }
 
@@ -128,7 +129,7 @@ impl<L: Named> Lanes<L> {
         self.leaving.extend(before.map(|lane| *lane));
     }
 
-    /// The lane of a session, if there is one still.
+    /// The lane of a session, if it still exists.
     #[inline]
     pub(crate) fn of(&mut self, session: SessionId) -> Option<&mut L> {
         let place = self.places.get_mut(session.index())?;
@@ -144,12 +145,12 @@ impl<L: Named> Lanes<L> {
         lanes.find(|lane| lane.session() == session)
     }
 
-    /// How many there are.
+    /// The number of lanes.
     pub(crate) fn count(&self) -> usize {
         self.places.iter().flatten().count() + self.leaving.len()
     }
 
-    /// All lanes, to be looked at.
+    /// All lanes, to be read.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &L> {
         let places = self.places.iter().flatten();
         places.map(|lane| &**lane).chain(&self.leaving)

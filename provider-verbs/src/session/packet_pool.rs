@@ -1,12 +1,12 @@
-//! Memory for packets that wait for their confirmation: an endpoint uses it again and again, so
-//! that messages by datagrams allocate nothing in the steady state.
+//! Memory for packets that wait for their confirmation. An endpoint uses it again and again, so
+//! messages by datagrams allocate nothing in the steady state.
 
 use ferrofabric_protocol::wire::datagram::SPAN;
 
 /// Buffers that the pool keeps at most: those of four lanes whose windows are full.
 const MAX_FREE: usize = 4 * SPAN as usize;
 
-/// Buffers that are free. What does not fit is given back to the allocator.
+/// Free buffers. Surplus buffers go back to the allocator.
 #[derive(Default)]
 pub(crate) struct PacketPool {
     free: Vec<Vec<u8>>,

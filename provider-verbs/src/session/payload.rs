@@ -1,16 +1,16 @@
-//! The data of a message that is kept: short ones lie in the record itself, so that keeping them
+//! The data of an unexpected message. Short data lies in the record itself, so that keeping it
 //! allocates nothing.
 
 use std::ops::Deref;
 
-/// Bytes that need no memory of their own.
+/// The longest data that needs no memory of its own, in bytes.
 const SHORT: usize = 62;
 
-/// Some bytes.
+/// The data.
 pub(crate) enum Payload {
-    /// Few.
+    /// Short data, and its length.
     Short([u8; SHORT], u8),
-    /// Many.
+    /// Long data.
     Long(Box<[u8]>),
 }
 

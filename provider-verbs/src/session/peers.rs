@@ -1,10 +1,10 @@
 //! The peers of an endpoint: their addresses, the lane that carries their session, and the requests
 //! that wait for it.
 //!
-//! A peer is forgotten once nothing leads to it: no entry of the address vector, no lane, nothing
-//! that waits. A peer whose session is parked is kept for that, but only as one of [`MAX_KEPT`]:
-//! the session that was parked longest ends first. Both sides of a parked session have received all
-//! messages, so its end loses nothing.
+//! A peer is forgotten once nothing refers to it: no entry of the address vector, no lane, no
+//! waiting operation. A peer whose session is parked is kept for that, but only as one of
+//! [`MAX_KEPT`]: the session that was parked longest ends first. Both sides of a parked session
+//! have received all messages, so its end loses nothing.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -22,11 +22,11 @@ use super::pending::Pending;
 use super::state::SessionState;
 use crate::connect::{native_addr, peer_key};
 
-/// Peers that are kept for a session that rests, and for nothing else.
+/// Peers that are kept for a parked session alone, at most.
 const MAX_KEPT: usize = 1024;
 
-/// A session rests so long in any case. A packet of the peer's may have crossed our leaving the
-/// lane, and the peer comes back with it at once.
+/// The shortest time for which a session stays parked. A packet of the peer may have crossed the
+/// close of the lane, and then the peer needs the session at once.
 const MIN_REST: Duration = Duration::from_secs(2);
 
 /// A peer.
@@ -34,14 +34,14 @@ pub(crate) struct Peer {
     pub(crate) key: PeerKey,
     /// The name of its shared-memory endpoint, if it has one.
     shm_name: u64,
-    /// Its number in the address vector, if it has one.
+    /// Its `FiAddr` in the address vector, if it has one.
     pub(crate) addr: FiAddr,
-    /// The lane that carries the session, or is in its end.
+    /// The lane that carries the session, or is closing.
     pub(crate) lane: Option<SessionId>,
     /// The session, while it has no lane.
     pub(crate) parked: Option<Box<SessionState>>,
     pub(crate) pending: VecDeque<Pending>,
-    /// The session rests, and so much of its credit was lent meanwhile.
+    /// The session is parked, and this much of its credit was lent meanwhile.
     pub(crate) lent: Option<u32>,
     uses: Uses,
     lists: Lists,
@@ -50,11 +50,11 @@ pub(crate) struct Peer {
 /// References to a peer, and requests that wait for it.
 #[derive(Default)]
 struct Uses {
-    /// Its messages that wait for a receive.
+    /// Its unexpected messages.
     held: u32,
     /// Entries of the address vector that lead to it.
     routes: u32,
-    /// Lanes to it, those included that carry no session yet or are in their end.
+    /// Lanes to it, including lanes that carry no session yet or are closing.
     lanes: u32,
 }
 
@@ -64,14 +64,15 @@ impl Uses {
     }
 }
 
-/// Which lists a peer is in.
+/// The lists that contain a peer.
 #[derive(Default)]
 struct Lists {
-    /// It has no number, and a lane or a message that is to have one as soon as it is inserted.
+    /// It has no entry in the address vector, but has a lane or a message, so that it needs one as
+    /// soon as it is inserted.
     is_stranger: bool,
-    /// It is among those to be looked at.
+    /// It is in the list of peers to be checked.
     is_listed: bool,
-    /// It is kept for its session: since when, and its place in line.
+    /// It is kept for its session: since when, and its place in the order.
     kept: Option<(Time, u64)>,
 }
 
@@ -80,7 +81,7 @@ struct Lists {
 pub(crate) enum Fate {
     /// It is in use.
     Stays,
-    /// Only its session, which rests or is to rest, keeps it.
+    /// Only its session keeps it, which is parked or can be.
     Rests,
     /// Nothing keeps it.
     Goes,
@@ -102,7 +103,7 @@ impl Peer {
     }
 }
 
-/// All peers that were spoken to, or that spoke to us.
+/// All peers that have sent to this endpoint, or that it has sent to.
 #[derive(Default)]
 pub(crate) struct Peers {
     peers: Slab<Peer>,
@@ -110,16 +111,16 @@ pub(crate) struct Peers {
     /// The peer that each address leads to.
     routes: RouteTable<u32>,
     epoch: Epoch,
-    /// Those that wait for a number.
+    /// The number of peers that wait for an entry in the address vector.
     strangers: usize,
-    /// Those that may be in use no longer.
+    /// Peers that may not be in use any more.
     listed: Vec<u32>,
-    /// Those that are kept for their sessions, in the order in which these came to rest.
+    /// Peers that are kept for their sessions, in the order in which these were parked.
     kept: BTreeMap<u64, u32>,
     next_kept: u64,
 }
 
-/// The route to a peer. It is good until the address is removed. The epoch ends where another peer
+/// The route to a peer. It is valid until the address is removed. The epoch ends when another peer
 /// gets the address before the removal is announced.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerRoute {
@@ -128,7 +129,7 @@ pub(crate) struct PeerRoute {
 }
 
 impl Peers {
-    /// How many have a session without a lane.
+    /// The number of peers that have a session without a lane.
     pub(crate) fn parked(&self) -> usize {
         let parked = self.peers.iter().filter(|(_, peer)| peer.parked.is_some());
         parked.count()
@@ -175,13 +176,14 @@ impl Peers {
         }
     }
 
-    /// Forgets where an address leads, and says where it did. The peer may still speak to us.
+    /// Removes the entry of an address, and returns its peer. The peer may still send to this
+    /// endpoint.
     pub(crate) fn unroute(&mut self, addr: FiAddr) -> Option<u32> {
         let peer = self.routes.remove(addr)?;
         self.lose_route(peer);
         let known = &mut self.peers[peer as usize];
         if known.addr == addr {
-            // It may be in the address vector twice.
+            // The peer may be in the address vector twice.
             let routes = &self.routes;
             let other = || routes.iter().find(|(_, to)| *to == peer);
             known.addr = match known.uses.routes {
@@ -195,21 +197,21 @@ impl Peers {
         Some(peer)
     }
 
-    /// A message with this endpoint's number for the session is due to the peer.
+    /// A peer needs an entry in the address vector as soon as it is inserted.
     fn await_number(&mut self, peer: u32) {
         let peer = &mut self.peers[peer as usize];
         self.strangers += usize::from(!std::mem::replace(&mut peer.lists.is_stranger, true));
     }
 
-    /// A peer has a number, or will be looked up before it needs one.
+    /// A peer has an entry, or will be looked up before it needs one.
     fn know(&mut self, peer: u32) {
         let peer = &mut self.peers[peer as usize];
         self.strangers -= usize::from(std::mem::take(&mut peer.lists.is_stranger));
     }
 
-    /// The peer of a key, made if there is none; `shm_name` names its shared-memory endpoint. If it
-    /// has an address, that leads to it from now on: also to one that only speaks to us, for when
-    /// the address is removed.
+    /// The peer of a key, made if there is none; `shm_name` names its shared-memory endpoint. If
+    /// `addr` is an address, it leads to the peer from now on. That holds for a peer that only
+    /// sends to this endpoint, too, because the address may be removed later.
     pub(crate) fn peer_of(&mut self, key: PeerKey, shm_name: u64, addr: FiAddr) -> u32 {
         let peer = *self.by_key.entry(key).or_insert_with(|| {
             self.peers.insert(Peer {
@@ -235,9 +237,9 @@ impl Peers {
         peer
     }
 
-    /// A lane is about to begin on which nothing has come yet, nor that the peer can use it. Only
-    /// when something does is the peer to have its number: a source that says hello and no more
-    /// makes nobody wait for it.
+    /// A lane is about to begin on which no packet has come yet, so that it is not sure that the
+    /// peer can use it. The peer gets its entry only after a packet: a source that sends a hello
+    /// and no more makes no caller wait.
     pub(crate) fn is_unheard(&mut self, peer: u32) {
         let at = self.at(peer);
         if at.uses.lanes == 0 && at.uses.held == 0 {
@@ -250,18 +252,18 @@ impl Peers {
         self.at(peer).uses.lanes += 1;
     }
 
-    /// A lane to a peer is no more.
+    /// A lane to a peer has ended.
     pub(crate) fn end_lane(&mut self, peer: u32) {
         self.at(peer).uses.lanes -= 1;
         self.list(peer);
     }
 
-    /// A message of a peer's waits for a receive.
+    /// An unexpected message of a peer waits.
     pub(crate) fn hold(&mut self, peer: u32) {
         self.at(peer).uses.held += 1;
     }
 
-    /// A message of a peer's waits no longer.
+    /// An unexpected message of a peer waits no longer.
     pub(crate) fn let_go(&mut self, peer: u32) {
         if let Some(at) = self.peers.get_mut(peer as usize) {
             at.uses.held -= 1;
@@ -271,8 +273,7 @@ impl Peers {
         }
     }
 
-    /// A peer may be in use no longer: it is looked at once nobody who names it by its place is
-    /// under way.
+    /// A peer may not be in use any more: it is checked once no caller uses its index.
     pub(crate) fn list(&mut self, peer: u32) {
         let at = &mut self.peers[peer as usize];
         if !std::mem::replace(&mut at.lists.is_listed, true) {
@@ -280,7 +281,7 @@ impl Peers {
         }
     }
 
-    /// Whether some are to be looked at, or too many are kept.
+    /// Whether some peers have to be checked, or too many are kept.
     #[inline]
     pub(crate) fn are_to_be_sorted(&self) -> bool {
         !self.listed.is_empty() || self.kept.len() > MAX_KEPT
@@ -297,7 +298,7 @@ impl Peers {
         None
     }
 
-    /// A peer is kept for its session alone. It gets its number when it comes back.
+    /// A peer is kept for its session alone. It gets its entry when it comes back.
     pub(crate) fn keep(&mut self, peer: u32, now: Time) {
         self.know(peer);
         let at = &mut self.peers[peer as usize];
@@ -314,14 +315,14 @@ impl Peers {
         }
     }
 
-    /// The peer whose session has rested longest, if too many are kept.
+    /// The peer whose session was parked longest, if too many are kept.
     pub(crate) fn too_many(&self, now: Time) -> Option<u32> {
         let (_, &oldest) = self.kept.first_key_value()?;
         let (since, _) = self.peers.get(oldest as usize)?.lists.kept?;
         (self.kept.len() > MAX_KEPT && now - since >= MIN_REST).then_some(oldest)
     }
 
-    /// Forgets a peer that nothing leads to.
+    /// Forgets a peer that nothing refers to.
     pub(crate) fn forget(&mut self, peer: u32) -> Option<Peer> {
         self.use_again(peer);
         self.know(peer);
@@ -332,18 +333,18 @@ impl Peers {
         Some(gone)
     }
 
-    /// How many there are.
+    /// The number of peers.
     pub(crate) fn count(&self) -> usize {
         self.peers.len()
     }
 
-    /// All of them, to be looked at.
+    /// All peers, to be read.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.peers.iter().map(|(_, peer)| peer)
     }
 
-    /// Whether there is one that has no number in the address vector and would use one: it has a
-    /// lane, or a message that waits.
+    /// Whether some peer has no entry in the address vector and would use one: it has a lane, or an
+    /// unexpected message.
     pub(crate) fn has_unknown_sources(&self) -> bool {
         self.strangers != 0
     }
@@ -359,7 +360,7 @@ impl Peers {
         self.by_key.get(key).copied()
     }
 
-    /// A peer by its place.
+    /// A peer by its index.
     #[inline]
     pub(crate) fn at(&mut self, peer: u32) -> &mut Peer {
         &mut self.peers[peer as usize]
@@ -407,7 +408,7 @@ mod tests {
         std::iter::from_fn(|| peers.next_listed(&life)).collect()
     }
 
-    /// A peer stays as long as anything leads to it, whichever of all goes last.
+    /// A peer stays as long as anything refers to it, in whatever order the references go.
     #[test]
     fn what_leads_to_a_peer_keeps_it() {
         let mut peers = Peers::default();
@@ -454,9 +455,9 @@ mod tests {
         assert_eq!(fates(&mut peers), [(first, Fate::Goes)]);
     }
 
-    /// Of those that are kept for their sessions the oldest goes, once there are too many and it
-    /// has rested for a while; who comes back is no longer among them. No insertion has to be
-    /// announced to any of them.
+    /// Of the peers that are kept for their sessions, the oldest goes, once there are too many and
+    /// its session has been parked for a while; a peer that comes back is no longer among them. No
+    /// insertion has to be announced to any of them.
     #[test]
     fn the_oldest_of_too_many_goes() {
         let mut peers = Peers::default();

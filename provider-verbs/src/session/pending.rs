@@ -26,18 +26,18 @@ impl Pending {
         total_len(self.buffers.list())
     }
 
-    /// Lends its buffers, with the copy that they are in, if it is one.
+    /// Lends the message's buffers, and the copy that contains them, if there is one.
     pub(crate) fn with_buffers<R>(
         &self,
         look: impl FnOnce(&SendOp, Readable<'_>, Option<&[u8]>) -> R,
     ) -> R {
-        // SAFETY: the sender's buffers, which it has promised until the operation completes, which
-        // it does not as long as this is there; or bytes of our own.
+        // SAFETY: the sender keeps the buffers until the operation completes, and it does not
+        // complete while this value exists; or they are a copy of this value's own.
         let list = unsafe { Readable::new(self.buffers.list()) };
         look(&self.op, list, self.buffers.copy())
     }
 
-    /// Of one that failed.
+    /// The report of a send that failed.
     pub(crate) fn done(&self) -> SendDone {
         SendDone::of(&self.op, 0)
     }

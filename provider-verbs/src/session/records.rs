@@ -4,7 +4,8 @@
 /// Packets of a lane in the order of posting: a ring of bytes that grows with the data under way.
 pub(crate) struct Records {
     bytes: Box<[u8]>,
-    /// Where the oldest begins, and the next will, counted on and on.
+    /// The start of the oldest packet and of the next one, counted without wrapping at the ring's
+    /// end.
     oldest: u32,
     next: u32,
 }
@@ -30,7 +31,8 @@ impl Default for Records {
 }
 
 impl Records {
-    /// Room for the next packet, of so many bytes at most: contiguous, and starting on 8 bytes.
+    /// Room for the next packet, of at most `most` bytes: contiguous, and starting at a multiple of
+    /// 8 bytes.
     #[inline]
     pub(crate) fn room(&mut self, most: usize) -> &mut [u8] {
         loop {
@@ -59,14 +61,14 @@ impl Records {
         }
     }
 
-    /// Whether the next packet, of so many bytes at most, leaves those before it where they are.
+    /// Whether the next packet, of at most `len` bytes, leaves earlier packets in place.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         // At worst the end of the ring is skipped.
         let used = self.next.wrapping_sub(self.oldest) as usize;
         used + 2 * len.next_multiple_of(8) <= self.bytes.len()
     }
 
-    /// Makes such room.
+    /// Makes that room.
     pub(crate) fn make_room(&mut self, len: usize) {
         while !self.has_room(len) {
             self.grow();

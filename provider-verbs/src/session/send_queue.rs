@@ -1,5 +1,5 @@
-//! The send queue of a lane: what was posted, in the order of posting, and where the packets lie
-//! until they have arrived.
+//! The send queue of a lane: its posted requests in order, and the places of their packets until
+//! they have arrived.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,29 +20,29 @@ pub(crate) struct Wqe {
     pub(crate) number: u32,
     /// The packet's number in the session, if it has one.
     pub(crate) sequence: Option<u32>,
-    /// What it is.
+    /// The work that it does.
     pub(crate) kind: WqeKind,
-    /// Where the packet is kept until it has arrived.
+    /// The place of the packet until it has arrived.
     pub(crate) packet: Place,
 }
 
-/// What a work request does.
+/// The work of a request.
 pub(crate) enum WqeKind {
     /// A whole message.
     Message(SendDone),
-    /// A packet of our own, with which nothing ends.
+    /// A control message: no operation ends with it.
     Notice,
-    /// The end of a message that we wrote.
+    /// The Done of a message that this side wrote.
     Done(Key),
     /// A read.
     Read(Box<Chunk>),
     /// A write.
     Write(Box<Chunk>),
-    /// The last: when it is flushed all is.
+    /// The last request: when it is flushed, all are.
     Marker,
 }
 
-/// Where a posted packet lies.
+/// The place of a posted packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
     /// Nowhere: it need not be sent again.
@@ -51,13 +51,13 @@ pub(crate) enum Place {
     Record(Record),
     /// In a bounce buffer.
     Bounce { slot: u32, len: u32 },
-    /// Its header in a bounce buffer, the rest where the application has it: in the next of the
+    /// The header in a bounce buffer, the rest in the application's memory: in the next of the
     /// queue's [`described`](SendQueue::described) regions.
     Split { slot: u32, head: u32, rest: IoBuf },
 }
 
 impl Place {
-    /// The bounce buffer that it takes.
+    /// Its bounce buffer, if it has one.
     #[inline]
     pub(crate) fn slot(self) -> Option<u32> {
         match self {
@@ -81,11 +81,11 @@ pub(crate) struct SendQueue {
     unsignaled: u32,
 }
 
-/// Room in each send queue that messages leave to notices and chunks.
+/// Room in each send queue that messages leave to control messages and chunks.
 const RESERVED: usize = 8;
 
 impl SendQueue {
-    /// An empty one, whose first request has this number.
+    /// Makes an empty queue, whose first request has this number.
     pub(crate) fn new(depth: usize, first_number: u32) -> Self {
         Self {
             // It grows with the requests under way: most of many peers never have much.
@@ -98,7 +98,7 @@ impl SendQueue {
         }
     }
 
-    /// How many requests lie in it.
+    /// The number of requests in it.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.requests.len()
@@ -116,17 +116,17 @@ impl SendQueue {
         self.requests.len() + RESERVED < self.depth
     }
 
-    /// Whether it is long enough for so many packets of a message.
+    /// Whether it is long enough for `packets` packets of a message.
     pub(crate) fn could_take(&self, packets: usize) -> bool {
         packets + RESERVED <= self.depth
     }
 
-    /// Whether so many packets of a message can be posted now.
+    /// Whether `packets` packets of a message can be posted now.
     pub(crate) fn has_room_for(&self, packets: usize) -> bool {
         self.requests.len() + packets + RESERVED <= self.depth
     }
 
-    /// Whether a notice or a chunk can be posted now.
+    /// Whether a control message or a chunk can be posted now.
     #[inline]
     pub(crate) fn has_reserved_room(&self) -> bool {
         self.requests.len() + 1 < self.depth
@@ -154,8 +154,8 @@ impl SendQueue {
         self.next_number = number + 1;
     }
 
-    /// The ID of the next work request, and whether it must be signalled although nobody waits for
-    /// it, so that the queue does not fill up with requests of which we never hear.
+    /// The ID of the next work request, and whether it must be signaled even if its completion is
+    /// not needed: without a completion from time to time the queue would fill up.
     #[inline]
     pub(crate) fn next(&mut self, session: SessionId, signaled: bool) -> (u64, bool) {
         let number = self.next_number;
@@ -192,7 +192,7 @@ impl SendQueue {
         self.requests.iter()
     }
 
-    /// The number of the request before that of a number, if both lie here.
+    /// The number of the request before the one with this number, if both are in the queue.
     pub(crate) fn before(&self, number: u32) -> Option<u32> {
         let at = self.iter().position(|wqe| wqe.number == number)?;
         let before = self.requests.get(at.checked_sub(1)?)?;

@@ -19,7 +19,7 @@ use super::packet_pool::PacketPool;
 use super::registered::Registered;
 use crate::registration::Region;
 
-/// Large messages that are being moved at a time, one way.
+/// Rendezvous messages that are moved at a time, in one direction.
 const MAX_MOVING: usize = 1 << 16;
 
 /// A session with a peer.
@@ -29,13 +29,13 @@ pub(crate) struct SessionState {
     held_requests: HeldRequests,
     /// Our messages that were announced to the peer by an RTS and are not over.
     pub(crate) sends: SendTable<RendezvousSend>,
-    /// Our messages that we are writing.
+    /// This side's messages that this side writes.
     pub(crate) writes: Transfers<Writing>,
-    /// The peer's messages that we are reading.
+    /// The peer's messages that this side reads.
     pub(crate) reads: Transfers<Receiving>,
     /// The peer's messages that it is writing.
     pub(crate) receives: Table<Receiving>,
-    /// The peer's message that comes in parts.
+    /// The peer's message whose fragments are arriving.
     pub(crate) incoming: Incoming,
     /// Control messages that wait for room on the lane.
     pub(crate) notices: VecDeque<Notice>,
@@ -44,7 +44,7 @@ pub(crate) struct SessionState {
     pub(crate) replay: VecDeque<Kept>,
 }
 
-/// The peer's messages that it told us of and no receive has met.
+/// Requests to send of the peer that have no matching receive yet.
 struct HeldRequests {
     count: usize,
     /// The upper bound of that number.
@@ -54,47 +54,48 @@ struct HeldRequests {
 /// A packet that notifies a peer of the state of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Notice {
-    /// We are done with a message of the peer's.
+    /// This side has finished a message of the peer.
     Fin(u64, FinStatus),
-    /// Where the peer may write its message.
+    /// The buffer to which the peer may write its message.
     Cts(Grant),
-    /// We have written a message.
+    /// This side has written a message.
     Done(Key),
 }
 
-/// The sender's side of a rendezvous: what is to be kept until the peer is done.
+/// The sender's side of a rendezvous: memory that is kept until the peer has finished.
 pub(crate) struct RendezvousSend {
     pub(crate) done: SendDone,
-    /// Where the message lies, with local keys, if we shall write it.
+    /// The pieces of the message, with local keys, if this side will write it.
     pub(crate) local: Option<Vec<Segment>>,
     pub(crate) total_bytes: u64,
-    /// Where it lies, if the application has not registered that.
+    /// Their regions, if the application has not registered the memory.
     pub(crate) regions: Vec<Arc<Region>>,
-    /// A copy of an inject.
+    /// The copy of an injected message.
     pub(crate) _copy: Option<Box<[u8]>>,
 }
 
-/// A message that we write.
+/// A message that this side writes.
 pub(crate) struct Writing {
     pub(crate) send: RendezvousSend,
     pub(crate) grant: Grant,
-    /// The Done is on its way, or in line.
+    /// The Done is under way, or in line.
     pub(crate) told: bool,
 }
 
 /// The receiver's side of a rendezvous.
 pub(crate) struct Receiving {
-    /// The sender's operation.
+    /// The ID of the sender's operation.
     pub(crate) op: u64,
     pub(crate) kind: MsgKind,
     pub(crate) arrived: Arrived,
     pub(crate) matched: Matched,
-    /// Where it goes, in order: each buffer of a list that we read into, else one piece of memory.
+    /// The destinations in order: each buffer of a list if this side reads, else one piece of
+    /// memory.
     pub(crate) places: Vec<Registered>,
 }
 
 impl Receiving {
-    /// Where a chunk goes that begins at `offset_bytes` of the message, and its local key.
+    /// The destination of a chunk that begins at `offset_bytes` of the message, and its local key.
     pub(crate) fn place(&self, offset_bytes: u64) -> Option<(u64, u32)> {
         let mut offset = offset_bytes;
         for Registered { buf, region } in &self.places {
@@ -108,33 +109,34 @@ impl Receiving {
     }
 }
 
-/// A message that comes in parts: how much of it is here, and where the rest goes.
+/// A message whose fragments are arriving: the bytes that are here, and the destination of the
+/// rest.
 #[derive(Default)]
 pub(crate) struct Incoming {
     pub(crate) assembly: Assembly,
     pub(crate) target: Target,
 }
 
-/// Where the parts of a message go.
+/// The destination of fragments.
 #[derive(Clone, Copy, Default)]
 pub(crate) enum Target {
-    /// There is no such message, or nobody wants it any more.
+    /// There is no such message, or it was discarded.
     #[default]
     Nowhere,
-    /// Into the receive that it has met.
+    /// The matching receive.
     Receive(MsgKind, Arrived, Matched),
-    /// To a message that waits for a receive, by its token.
+    /// An unexpected message, by its token.
     Held(u64),
 }
 
-/// A numbered packet that is not known to have arrived.
+/// A numbered packet whose arrival is not confirmed.
 pub(crate) struct Kept {
     pub(crate) sequence: u32,
     pub(crate) kind: KeptKind,
     /// The packet, or its start. On lanes of the UD kind the memory comes from a
     /// [`super::PacketPool`].
     pub(crate) bytes: Vec<u8>,
-    /// The rest of it, in the application's memory.
+    /// Its rest, in the application's memory.
     pub(crate) rest: Option<Registered>,
 }
 
@@ -142,9 +144,9 @@ pub(crate) struct Kept {
 pub(crate) enum KeptKind {
     /// An eager message.
     Message(SendDone),
-    /// A message that we wrote.
+    /// A message that this side wrote.
     Done(Key),
-    /// Nothing.
+    /// No operation.
     Notice,
 }
 
@@ -174,7 +176,7 @@ impl SessionState {
         }
     }
 
-    /// It has become the session that begins with another lane ([`Outcome::BeginsAgain`]).
+    /// The session has become the one that begins with another lane ([`Outcome::BeginsAgain`]).
     ///
     /// [`Outcome::BeginsAgain`]: ferrofabric_protocol::session::Outcome::BeginsAgain
     pub(crate) fn begins_again(&mut self, start: &Start) {
@@ -191,7 +193,7 @@ impl SessionState {
         }
     }
 
-    /// Counts a request that no receive meets.
+    /// Counts a request to send without a matching receive.
     ///
     /// # Errors
     ///
@@ -205,18 +207,18 @@ impl SessionState {
         Ok(())
     }
 
-    /// A request that was held is met, or dropped.
+    /// A counted request to send was matched, or discarded.
     pub(crate) fn release_request(&mut self) {
         self.held_requests.count = self.held_requests.count.saturating_sub(1);
     }
 
-    /// A lane broke: less is moved at a time.
+    /// A lane broke: fewer chunks are moved at a time.
     pub(crate) fn move_less(&mut self) {
         self.writes.shrink();
         self.reads.shrink();
     }
 
-    /// How it stands, as the life of its lanes asks.
+    /// The state of the session, for the life of its lanes.
     pub(crate) fn facts(&self) -> SessionFacts {
         SessionFacts {
             is_unused: self.is_unused(),
@@ -228,7 +230,7 @@ impl SessionState {
         }
     }
 
-    /// The oldest of its packets that were unsure have arrived.
+    /// The oldest packets whose arrival was not confirmed have arrived.
     pub(crate) fn arrived_after_all<O: Owner>(
         &mut self,
         count: u32,
@@ -250,13 +252,13 @@ impl SessionState {
         }
     }
 
-    /// Whether messages of ours are not complete that later ones do not find in order before them:
-    /// those that the peer takes when it likes.
+    /// Whether this side has incomplete messages that later ones do not wait for: rendezvous
+    /// messages, which the peer completes at a time of its own.
     pub(crate) fn has_unfinished(&self) -> bool {
         !self.sends.is_empty() || !self.writes.is_empty()
     }
 
-    /// Whether each packet of ours has arrived, and the peer has taken each message of ours.
+    /// Whether each packet of this side has arrived, and the peer has received each message.
     pub(crate) fn is_drained(&self) -> bool {
         self.numbers.unconfirmed() == 0
             && self.replay.is_empty()
@@ -264,8 +266,8 @@ impl SessionState {
             && !self.has_unfinished()
     }
 
-    /// Whether it can not go on over datagrams that hold packets of so many bytes: something is to
-    /// be moved by reads or writes, or a packet is too long that was first sent over RC.
+    /// Whether the session cannot go on over datagrams with packets of `packet_bytes`: data has to
+    /// be moved by reads or writes, or a packet that was first sent over RC is too long.
     pub(crate) fn outgrows(&self, packet_bytes: usize) -> bool {
         !self.reads.is_empty()
             || !self.writes.is_empty()
@@ -278,7 +280,8 @@ impl SessionState {
         self.numbers.is_unused()
     }
 
-    /// Whether it can rest: all that either side has said was taken, and nobody waits for more.
+    /// Whether the session can be parked: both sides have received all messages, and no operation
+    /// waits for more.
     pub(crate) fn is_settled(&self) -> bool {
         self.numbers.unconfirmed() == 0
             && self.replay.is_empty()
@@ -291,7 +294,7 @@ impl SessionState {
             && self.incoming.assembly.is_whole()
     }
 
-    /// Whether something is to be posted before anything new.
+    /// Whether some packets have to be posted before anything new.
     pub(crate) fn catches_up(&self) -> bool {
         !self.replay.is_empty() || self.writes.has_lost()
     }

@@ -1,4 +1,4 @@
-//! The order in which lanes that have something to do get their turns.
+//! The order in which lanes with work get their turns.
 
 use std::collections::VecDeque;
 
@@ -12,14 +12,14 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// It is the lane's turn: it is in the list no more.
+    /// It is the lane's turn: the list does not contain it any more.
     #[inline]
     pub(crate) fn begins(&mut self) {
         self.listed = false;
     }
 }
 
-/// The lanes that have something to do.
+/// The lanes that have work.
 #[derive(Default)]
 pub(crate) struct Turns {
     listed: VecDeque<SessionId>,
@@ -30,13 +30,13 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Whether no lane has anything to do.
+    /// Whether no lane has work.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.listed.is_empty()
     }
 
-    /// How many lanes have something to do.
+    /// The number of lanes that have work.
     pub(crate) fn len(&self) -> usize {
         self.listed.len()
     }
@@ -46,7 +46,7 @@ impl Turns {
         self.listed.pop_front()
     }
 
-    /// A lane has something to do.
+    /// A lane has work.
     #[inline]
     pub(crate) fn list(&mut self, session: SessionId, turn: &mut Turn) {
         if !turn.listed {
@@ -73,7 +73,7 @@ impl Turns {
         std::mem::take(&mut self.stalled)
     }
 
-    /// A lane that was stalled is the next.
+    /// A lane that was stalled is next.
     pub(crate) fn list_first(&mut self, session: SessionId, turn: &mut Turn) {
         turn.stalled = false;
         if std::mem::replace(&mut turn.listed, true) {

@@ -11,7 +11,7 @@ use super::state::SessionState;
 use super::turns::Turn;
 use crate::connect::Way;
 
-/// Where the datagrams of a lane go.
+/// The destination of a lane's datagrams.
 #[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) way: Way,
@@ -35,9 +35,9 @@ pub(crate) struct UdLane {
     pub(crate) packet_bytes: usize,
     /// The peer's end is up.
     pub(crate) may_send: bool,
-    /// The lane is given up: nothing more is sent or taken.
+    /// The lane is closing: it sends and receives nothing more.
     pub(crate) is_ending: bool,
-    /// The session is to have an RC lane, as soon as there is room for one.
+    /// The session needs an RC lane, as soon as there is room for one.
     pub(crate) outgrown: bool,
     pub(crate) turn: Turn,
 }

@@ -1,5 +1,5 @@
-//! Messages that wait for a receive: eager ones with their data (bounded by the credit that each
-//! sender has), requests of large ones as how to get them.
+//! Unexpected messages: eager ones with their data (bounded by the credit of each sender),
+//! rendezvous messages as the way to get their data.
 
 use slab::Slab;
 
@@ -7,12 +7,12 @@ use super::payload::Payload;
 
 use ferrofabric_protocol::wire::data::Segment;
 
-/// One waiting message.
+/// An unexpected message.
 pub(crate) struct HeldMessage {
-    /// The peer it came from, by its place in the peer table.
+    /// Its peer, by the index in the peer table.
     pub(crate) peer: u32,
-    /// Name of the session it came on: a request can be met, and credit returned, only while that
-    /// lives.
+    /// The name of its session: a request to send can be matched, and credit returned, only while
+    /// that session lives.
     pub(crate) session: u64,
     /// The message.
     pub(crate) body: Body,
@@ -22,36 +22,36 @@ pub(crate) struct HeldMessage {
 pub(crate) enum Body {
     /// The data.
     Eager(Payload),
-    /// The first of the data: the rest is on its way.
+    /// The first fragments of the data: the others are under way.
     Arriving {
         /// Length of the whole, in bytes.
         total_bytes: usize,
-        /// What is here.
+        /// The data that has arrived.
         bytes: Vec<u8>,
     },
-    /// Where the data is.
+    /// A request to send.
     Request {
-        /// The sender's operation.
+        /// The ID of the sender's operation.
         op: u64,
         /// How the data comes.
         way: Way,
     },
 }
 
-/// How a large message gets here.
+/// The way in which a rendezvous message is moved.
 pub(crate) enum Way {
-    /// We read it from these pieces of the sender's memory.
+    /// This side reads it from these pieces of the sender's memory.
     Read(Vec<Segment>),
-    /// The sender writes it, once it knows where.
+    /// The sender writes it, once it has a buffer for it.
     Written,
 }
 
-/// All waiting messages of an endpoint.
+/// All unexpected messages of an endpoint.
 #[derive(Default)]
 pub(crate) struct Held(Slab<HeldMessage>);
 
 impl Held {
-    /// Keeps a message; returns the token's value by which it is found again.
+    /// Keeps a message; returns the value of its token.
     pub(crate) fn keep(&mut self, message: HeldMessage) -> u64 {
         self.0.insert(message) as u64
     }
@@ -61,12 +61,12 @@ impl Held {
         self.0.try_remove(token as usize)
     }
 
-    /// Looks at a message.
+    /// A message, to be read.
     pub(crate) fn message(&self, token: u64) -> Option<&HeldMessage> {
         self.0.get(token as usize)
     }
 
-    /// Puts the next part, not the last, or the last, to a message that is arriving.
+    /// Appends the next fragment to an arriving message; `last` if it is the last one.
     pub(crate) fn append(&mut self, token: u64, part: &[u8], last: bool) {
         let message = self.0.get_mut(token as usize);
         let Some(Body::Arriving { bytes, .. }) = message.map(|message| &mut message.body) else {

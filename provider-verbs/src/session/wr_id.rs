@@ -1,4 +1,4 @@
-//! Work request IDs: which request a completion is of.
+//! Work request IDs: they identify the request of a completion.
 
 use ferrofabric_protocol::wire::SessionId;
 
@@ -17,8 +17,8 @@ pub(crate) fn is_datagram(session: SessionId) -> bool {
     session.0 == DATAGRAM
 }
 
-/// High half of the work request ID of receives; no session has it, for a table never has so many
-/// lanes.
+/// High half of the work request ID of receives; no session has it, because a table never has that
+/// many lanes.
 const RECEIVE: u32 = u32::MAX;
 
 /// A work request ID: session and number for sends.
@@ -33,7 +33,7 @@ pub(crate) fn receive_wr_id(slot: u32) -> u64 {
     (u64::from(RECEIVE) << 32) | u64::from(slot)
 }
 
-/// What a work request ID names.
+/// The object that a work request ID names.
 pub(crate) enum WrId {
     /// A receive into a slot.
     Receive(u32),

@@ -103,7 +103,7 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) 
     }
 }
 
-/// Asks for an event at the next completion, or with `solicited_only` not 0 at the next solicited
+/// Requests an event at the next completion, or with `solicited_only` not 0 at the next solicited
 /// or failed one.
 ///
 /// # Safety

@@ -19,7 +19,7 @@ macro_rules! filled {
         let slot = $slot;
         debug_assert!(
             slot.is_some(),
-            concat!(stringify!($slot), " was not asked for at creation")
+            concat!(stringify!($slot), " was not requested at creation")
         );
         slot.unwrap_unchecked()
     }};

@@ -9,7 +9,7 @@
 //! | [`bindings`] | layouts, constants and function types of the pinned headers (generated) |
 //! | [`library`] | the loaded libraries: one field per exported symbol |
 //! | [`data_path`] | post, poll, arm, memory windows: calls through `ibv_context.ops` |
-//! | [`extended`] | `ibv_wr_*`, `ibv_start_poll`, `ibv_wc_read_*`: calls by `ibv_qp_ex`, `ibv_cq_ex` |
+//! | [`extended`] | `ibv_wr_*`, `ibv_start_poll`, `ibv_wc_read_*`: for `ibv_qp_ex`, `ibv_cq_ex` |
 //! | [`control_path`] | inline functions of the C headers on `verbs_context`, with fallbacks |
 //!
 //! Everything here is raw and keeps the C names; owners, errors and policy are the verbs

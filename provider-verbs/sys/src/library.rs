@@ -20,7 +20,7 @@ pub enum LoadError {
         library: &'static str,
         /// The error text of `dlopen`.
         reason: String,
-        /// What a user can do.
+        /// The advice for the user.
         mend: &'static str,
     },
     /// It was opened, and is not what its name says or is too old.
@@ -32,7 +32,7 @@ pub enum LoadError {
         symbol: &'static str,
         /// The error text of `dlsym`.
         reason: String,
-        /// What a user can do.
+        /// The advice for the user.
         mend: &'static str,
     },
 }
@@ -60,7 +60,7 @@ macro_rules! library {
         }
 
         impl $table {
-            /// The file name that [`Self::load`] asks the dynamic loader for.
+            /// The file name that [`Self::load`] passes to the dynamic loader.
             pub const FILE: &'static str = $file;
 
             /// Loads the library on the first call, and hands out the same table ever after.

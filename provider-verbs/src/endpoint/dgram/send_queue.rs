@@ -134,7 +134,7 @@ impl SendQueue {
         let outlives = !more || buffers.len() == 1 && !op.flags.contains(Flags::INJECT);
         let mut gathered = MaybeUninit::<[u8; MAX_GATHERED_BYTES]>::uninit();
         let in_place = fits_inline && outlives;
-        // SAFETY: the caller's promise; what fits inline fits in `gathered`.
+        // SAFETY: the caller's promise; a payload that fits inline fits in `gathered`.
         let source = unsafe { self.source(op, buffers, len, in_place, &mut gathered) };
         let Source { sge, slot, region } = source?;
         let mut request = SendRequest::send(SEND | u64::from(number), [sge])
@@ -249,7 +249,7 @@ impl SendQueue {
     #[inline(never)]
     fn post_run(&mut self, qp: &UdQp) {
         let held = self.run.len();
-        // SAFETY: what is inline lies in a slot or in a buffer that the application keeps until the
+        // SAFETY: inline data lies in a slot or in a buffer that the application keeps until the
         // completion; for the rest see `post`.
         if let Err((error, posted)) = unsafe { self.run.post(qp) } {
             let first = self.queue.len() - (held - posted);
@@ -283,7 +283,7 @@ impl SendQueue {
         self.queue.is_empty()
     }
 
-    /// Whether a send is under way that the device will tell of.
+    /// Whether a signaled send is under way.
     pub(super) fn will_hear(&self) -> bool {
         self.queue.iter().any(|wqe| wqe.signaled)
     }

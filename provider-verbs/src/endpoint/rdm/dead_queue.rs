@@ -9,7 +9,7 @@ use super::RdmTransport;
 /// Nothing completes any more.
 const QUEUE_DEAD: LaneEnd = LaneEnd {
     errno: Errno::EIO,
-    why: "the device's completion queue failed: the endpoint has to be opened anew",
+    why: "the device's completion queue failed: close the endpoint and open it again",
     status: 0,
     then: AfterLane::Fail,
 };

@@ -1,11 +1,11 @@
 //! Lanes that end, and queue pairs that start again, once all completions that existed at that time
 //! were taken from the completion queue.
 //!
-//! The length of a completion queue cannot be queried. A poll that finds less than it asks for has
-//! taken all. While packets come so fast that no poll does, a bounded number of polls is enough:
-//! that which empties a full queue. A queue gives its completions in order, so these polls have
-//! taken all that lay there when the first of them began. So no flood of packets from other peers
-//! keeps an ending waiting for ever.
+//! The length of a completion queue cannot be queried. A poll that finds less than it has room for
+//! has taken everything. While packets come so fast that no poll does, a bounded number of polls is
+//! enough: the number that empties a full queue. A queue gives its completions in order, so these
+//! polls have taken everything that was there when the first of them began. So a flood of packets
+//! from other peers delays no ending for ever.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ pub(super) fn what_failed(status: ibv_wc_status) -> LaneEnd {
         ),
         ibv_wc_status::IBV_WC_REM_ACCESS_ERR => (
             Errno::EREMOTEIO,
-            "the peer does not let its memory be reached (any more): its process may be gone",
+            "the peer denies access to its memory: its process may be gone",
             AfterLane::Resume,
         ),
         // A fault on this side would recur on the next lane.

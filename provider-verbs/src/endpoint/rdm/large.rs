@@ -65,7 +65,7 @@ impl RdmTransport {
                 &arrived,
                 Errno::ECONNRESET,
                 0,
-                "the sender is gone and its message was not there yet",
+                "the sender is gone and its message had not arrived",
             );
         }
         let fit = (matched.buf.len as u64).min(arrived.len);
@@ -81,7 +81,7 @@ impl RdmTransport {
                 &arrived,
                 Errno::ENOMEM,
                 0,
-                "there is no memory to receive the message for its list of buffers",
+                "no memory is left for the message: a list of buffers needs one piece to receive it",
             );
         };
         let places: Result<Vec<Registered>> = buffers
@@ -230,12 +230,12 @@ impl RdmTransport {
                     &send.done,
                     Errno::EREMOTEIO,
                     0,
-                    "the receiver could not take the message",
+                    "the receiver could not receive the message",
                 ),
             },
             Err(_) => self.break_lane(
                 session,
-                protocol_broken("the peer ended an operation that is not there"),
+                protocol_broken("the peer ended an operation that does not exist"),
             ),
         }
         // A fence may have waited for the message.
@@ -270,7 +270,7 @@ impl RdmTransport {
             Err(_) => Err(None),
         };
         if let Err(send) = granted {
-            let end = protocol_broken("the peer granted what was not asked for");
+            let end = protocol_broken("the peer granted a buffer for no message of this side");
             // The send is not in the session's table any more, with which it would end. The peer
             // may have keys that it must not use any more.
             if let Some(send) = send {
@@ -301,7 +301,7 @@ impl RdmTransport {
             }
             None => self.break_lane(
                 session,
-                protocol_broken("the peer wrote to a receive that is not there"),
+                protocol_broken("the peer wrote to a receive that does not exist"),
             ),
         }
     }
@@ -329,8 +329,8 @@ impl RdmTransport {
         })
     }
 
-    /// Posts the writes that a lane may have under way, and the fin behind the last write of each
-    /// message.
+    /// Posts the writes that a lane may have under way, and the Done behind the last write of
+    /// each message.
     pub(super) fn run_writes(&mut self, session: SessionId) -> usize {
         self.run_chunks(session, |lane| {
             let write = lane.session.writes.next_chunk()?;
@@ -361,9 +361,9 @@ impl RdmTransport {
         })
     }
 
-    /// Posts the reads or writes that `next` gives, as many as a lane may have under way. The fin
-    /// follows the last write of a transfer: that write is held back, to be posted together with
-    /// the fin. No other request is held back.
+    /// Posts the reads or writes that `next` gives, as many as a lane may have under way. The
+    /// Done follows the last write of a transfer: that write is held back, to be posted together
+    /// with the Done. No other request is held back.
     fn run_chunks(
         &mut self,
         session: SessionId,

@@ -271,7 +271,7 @@ impl RdmTransport {
                 &arrived,
                 Errno::ECONNRESET,
                 0,
-                "the sender is gone and its message was not whole yet",
+                "the sender is gone and its message had not arrived completely",
             );
         };
         // SAFETY: the buffer of a receive that is under way.

@@ -13,7 +13,7 @@ use crate::registration::Region;
 use crate::session::{Kept, KeptKind, Lane, Place, Records, Registered, Wqe, WqeKind};
 
 impl RdmTransport {
-    /// Posts the packets again that were under way on a lane that broke. The fin of a message that
+    /// Posts the packets again that were under way on a lane that broke. The Done of a message that
     /// this side writes may be among them: the lost writes go first.
     pub(super) fn run_replay(&mut self, session: SessionId) -> usize {
         let mut done = self.run_writes(session);

@@ -80,7 +80,7 @@ impl Poster {
         if !writes && segments.len() > MAX_SEGMENTS {
             return Err(Stop::Refused(
                 Errno::EINVAL,
-                "the message lies in too many pieces",
+                "the message has too many pieces",
             ));
         }
         let total = total_len(iov) as u64;

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// Pages of a test's own, that it may unmap in whatever way.
+/// Pages that a test owns and may unmap in any way.
 struct Pages {
     at: u64,
     bytes: u64,
@@ -38,7 +38,7 @@ impl Pages {
     }
 }
 
-/// A watcher, or none where the kernel or a container does not allow it.
+/// A watcher, or none if the kernel or a container does not allow it.
 fn watcher() -> Option<Watcher> {
     match Watcher::start() {
         Ok(watcher) => Some(watcher),
@@ -51,7 +51,7 @@ fn watcher() -> Option<Watcher> {
 
 type Way = (&'static str, fn(&Pages));
 
-/// Each way in which memory can go from a mapping.
+/// Each way in which a mapping can lose memory.
 const WAYS: [Way; 5] = [
     ("munmap", |pages| {
         // SAFETY: the test's own mapping, which nobody refers to.
@@ -129,8 +129,8 @@ fn all_that_goes_is_told_before_the_call_returns() {
     }
 }
 
-/// Threads that unmap at full speed, with the allocator's locks held at times, neither wait for
-/// ever nor go untold.
+/// If several threads unmap at full speed, with the allocator's locks held at times, no thread
+/// waits for ever and no range is missed.
 #[test]
 fn threads_that_unmap_at_once_all_go_on() {
     let Some(watcher) = watcher() else {
@@ -173,20 +173,20 @@ fn threads_that_unmap_at_once_all_go_on() {
     });
 }
 
-/// After the last watcher nobody listens; whoever unmaps what was watched goes on, also while a
-/// child has the descriptor.
+/// After the last watcher nobody reads events; a thread that unmaps formerly watched memory still
+/// goes on, even while a child has the descriptor.
 #[test]
 fn memory_goes_freely_once_nobody_watches() {
     if watcher().is_none() {
         return;
     }
-    // Nobody else's, so that it ends.
+    // This monitor has no other user, so it ends.
     let monitor = Monitor::start().unwrap();
     let pages: Vec<_> = WAYS.iter().map(|_| Pages::map(3)).collect();
     for pages in &pages {
         assert!(monitor.watch(pages.range()));
     }
-    // As a child's would be: the kernel's object outlives ours.
+    // As a child's descriptor would be: it keeps the kernel's object alive.
     let childs = monitor
         .source
         .userfault
@@ -200,7 +200,7 @@ fn memory_goes_freely_once_nobody_watches() {
     drop(childs);
 }
 
-/// A child that closes what it has of its parent's leaves the parent's alone.
+/// A child that closes its copy of the parent's watcher does not change the parent's.
 #[test]
 fn a_child_ends_nothing_of_its_parents() {
     if watcher().is_none() {
@@ -228,7 +228,7 @@ fn a_child_ends_nothing_of_its_parents() {
     assert!(is_told(&mut follower, &pages.range()));
 }
 
-/// Files tell nothing when they go: they are not watched.
+/// The kernel reports no event when a file is unmapped: files are not watched.
 #[test]
 fn what_the_kernel_does_not_tell_of_is_not_watched() {
     let Some(watcher) = watcher() else {
@@ -240,8 +240,9 @@ fn what_the_kernel_does_not_tell_of_is_not_watched() {
     assert!(!watcher.watch(u64::MAX - 1..u64::MAX));
 }
 
-/// Memory of a file, in memory or not, may be punched or cut short through any descriptor of
-/// it, and memory that a child shares by the child: the kernel does not report that.
+/// A file, in memory or not, can be punched or truncated through any of its descriptors, and a
+/// child can change memory that it shares: the kernel does not report that, so such memory is not
+/// watched.
 #[test]
 fn what_others_may_take_away_is_not_watched() {
     let Some(watcher) = watcher() else {
@@ -263,11 +264,11 @@ fn what_others_may_take_away_is_not_watched() {
         ),
     ];
     for (what, flags, file) in kinds {
-        // Between pages that nobody else can reach, in one range with them and alone.
+        // Between pages that only this process can reach, in one range with them and alone.
         let pages = Pages::map(6);
         let inner = pages.at + page as u64;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: in place of pages of our own, to which nobody refers.
+        // SAFETY: replaces pages that the test owns, to which nothing refers.
         let at = unsafe {
             libc::mmap(
                 inner as _,
