@@ -13,9 +13,9 @@ pub fn break_lanes() {
 
 /// The number of breaks that an endpoint has carried out.
 #[derive(Default)]
-pub(crate) struct Seen(u64);
+pub(crate) struct SeenBreaks(u64);
 
-impl Seen {
+impl SeenBreaks {
     /// Whether the lanes are to break now.
     pub(crate) fn take(&mut self) -> bool {
         let now = BREAKS.load(Ordering::SeqCst);

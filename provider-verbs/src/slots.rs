@@ -18,7 +18,7 @@ const PAGE_BYTES: usize = 4096;
 pub(crate) struct SlotPool {
     // Deregistered before the memory is freed.
     mr: Mr,
-    memory: Pages,
+    memory: SlotMemory,
     slot_bytes: usize,
     count: u32,
     free: Vec<u32>,
@@ -34,7 +34,7 @@ impl SlotPool {
     ) -> Result<Self> {
         let slot_bytes = slot_bytes.next_multiple_of(64);
         let safety = fork_safety(&pd.context().verbs());
-        let memory = Pages::allocate(count * slot_bytes, safety)?;
+        let memory = SlotMemory::allocate(count * slot_bytes, safety)?;
         // SAFETY: the memory is freed after the region is deregistered, and only raw pointers refer
         // to it.
         let mr = unsafe { Mr::register(pd, memory.ptr.as_ptr(), memory.layout.size(), access)? };
@@ -99,7 +99,7 @@ impl SlotPool {
 }
 
 /// Zeroed pages that the pool owns.
-struct Pages {
+struct SlotMemory {
     ptr: NonNull<u8>,
     layout: Layout,
     /// `MADV_DONTFORK` is set.
@@ -108,9 +108,9 @@ struct Pages {
 }
 
 // SAFETY: it owns its memory; access goes through raw pointers under the domain's lock.
-unsafe impl Send for Pages {}
+unsafe impl Send for SlotMemory {}
 
-impl Pages {
+impl SlotMemory {
     /// Allocates at least `len` bytes. If neither the kernel nor libibverbs does so, the pages are
     /// kept from children: else the first write after a fork would give the process another page
     /// than the one that the device has.
@@ -142,7 +142,7 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
+impl Drop for SlotMemory {
     fn drop(&mut self) {
         if !self.birth.is_this_process() {
             // The pages may be missing in a child.

@@ -73,7 +73,7 @@ impl EventChannel {
     /// # Errors
     ///
     /// The kernel does not return an event.
-    pub(super) fn event(self: &Arc<Self>) -> Result<Option<Event>> {
+    pub(super) fn event(self: &Arc<Self>) -> Result<Option<CmEvent>> {
         let mut event = ptr::null_mut();
         // SAFETY: the channel is open.
         if unsafe { (self.cm.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut event) } != 0 {
@@ -111,7 +111,7 @@ impl Drop for EventChannel {
 }
 
 /// An event of the connection manager.
-pub(super) struct Event {
+pub(super) struct CmEvent {
     /// The identifier of the event: for a request, the listening one.
     pub(super) id: IdKey,
     pub(super) kind: rdma_cm_event_type,
@@ -119,12 +119,12 @@ pub(super) struct Event {
     pub(super) status: i32,
     pub(super) private_data: Vec<u8>,
     /// The identifier of the peer that sent a request.
-    pub(super) request: Option<Id>,
+    pub(super) request: Option<CmId>,
 }
 
 struct Copied {
     raw: *mut rdma_cm_id,
-    event: Event,
+    event: CmEvent,
 }
 
 impl Copied {
@@ -152,7 +152,7 @@ impl Copied {
         let asks = event.event == Kind::RDMA_CM_EVENT_CONNECT_REQUEST;
         Self {
             raw: event.id,
-            event: Event {
+            event: CmEvent {
                 id: IdKey(match asks {
                     true => event.listen_id as usize,
                     false => event.id as usize,
@@ -166,13 +166,13 @@ impl Copied {
     }
 
     /// The event, with the identifier of the requesting peer, which this process owns from now on.
-    fn owned(self, channel: &Arc<EventChannel>) -> Event {
+    fn owned(self, channel: &Arc<EventChannel>) -> CmEvent {
         let asks = self.event.kind == rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
-        let request = NonNull::new(self.raw).filter(|_| asks).map(|raw| Id {
+        let request = NonNull::new(self.raw).filter(|_| asks).map(|raw| CmId {
             raw,
             channel: channel.clone(),
         });
-        Event {
+        CmEvent {
             request,
             ..self.event
         }
@@ -185,17 +185,17 @@ pub(super) struct IdKey(usize);
 
 /// An identifier of the connection manager: for listening, for a request of ours, or for a peer's
 /// request.
-pub(super) struct Id {
+pub(super) struct CmId {
     raw: NonNull<rdma_cm_id>,
     channel: Arc<EventChannel>,
 }
 
 // SAFETY: as for the channel.
-unsafe impl Send for Id {}
+unsafe impl Send for CmId {}
 // SAFETY: as above.
-unsafe impl Sync for Id {}
+unsafe impl Sync for CmId {}
 
-impl Id {
+impl CmId {
     /// Creates an identifier for datagrams.
     ///
     /// # Errors
@@ -339,7 +339,7 @@ impl Id {
     }
 }
 
-impl Drop for Id {
+impl Drop for CmId {
     fn drop(&mut self) {
         if !self.channel.is_own() {
             return;

@@ -16,17 +16,17 @@ use ferrofabric_system::threads;
 use ferrofabric_system::wait::WaitSet;
 use ferrofabric_verbs_sys::rdma_cm_event_type;
 
-use super::Host;
-use super::channel::{Event, EventChannel, Id, IdKey};
+use super::PortHost;
+use super::channel::{CmEvent, CmId, EventChannel, IdKey};
 
 /// The thread that answers requests. It ends with the last endpoint.
-pub(crate) struct Listeners {
-    board: Arc<Board>,
+pub(crate) struct ListenerThread {
+    board: Arc<ListenerBoard>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The endpoints that listen, and the answer that each gives.
-struct Board {
+struct ListenerBoard {
     service: Service,
     channel: Arc<EventChannel>,
     answers: Mutex<HashMap<IdKey, Answer>>,
@@ -40,13 +40,13 @@ struct Answer {
 }
 
 /// One endpoint that listens, until this value is dropped.
-struct Listener {
-    id: Id,
+struct EndpointListener {
+    id: CmId,
     at: SocketAddr,
-    listeners: Arc<Listeners>,
+    listeners: Arc<ListenerThread>,
 }
 
-impl Listeners {
+impl ListenerThread {
     /// Starts the thread; no endpoint listens yet.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl Listeners {
         let channel = EventChannel::open()?;
         let wait = WaitSet::new()?;
         wait.add(channel.as_fd())?;
-        let board = Arc::new(Board {
+        let board = Arc::new(ListenerBoard {
             service,
             channel,
             answers: Mutex::default(),
@@ -80,11 +80,11 @@ impl Listeners {
     /// `EADDRINUSE`: another process listens there.
     pub(crate) fn listen(
         self: &Arc<Self>,
-        host: &Host,
+        host: &PortHost,
         port: u16,
         name: &NativeAddr,
     ) -> Result<Box<dyn Listening>> {
-        let id = Id::create(&self.board.channel)?;
+        let id = CmId::create(&self.board.channel)?;
         let port = id.bind(host.socket(port))?;
         let at = host.socket(port);
         let answer = Answer {
@@ -92,7 +92,7 @@ impl Listeners {
             private_data: self.board.service.answer(name),
         };
         self.board.answers().insert(id.key(), answer);
-        let listener = Listener {
+        let listener = EndpointListener {
             id,
             at,
             listeners: self.clone(),
@@ -103,13 +103,13 @@ impl Listeners {
     }
 }
 
-impl Listening for Listener {
+impl Listening for EndpointListener {
     fn at(&self) -> SocketAddr {
         self.at
     }
 }
 
-impl Drop for Listener {
+impl Drop for EndpointListener {
     fn drop(&mut self) {
         if !self.listeners.is_own() {
             return;
@@ -118,7 +118,7 @@ impl Drop for Listener {
     }
 }
 
-impl Listeners {
+impl ListenerThread {
     /// Whether the thread is one of this process: a child after `fork` inherits everything but the
     /// thread.
     pub(crate) fn is_own(&self) -> bool {
@@ -126,7 +126,7 @@ impl Listeners {
     }
 }
 
-impl Drop for Listeners {
+impl Drop for ListenerThread {
     fn drop(&mut self) {
         if !self.is_own() {
             std::mem::forget(self.thread.take());
@@ -140,7 +140,7 @@ impl Drop for Listeners {
     }
 }
 
-impl Board {
+impl ListenerBoard {
     fn answers(&self) -> MutexGuard<'_, HashMap<IdKey, Answer>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,7 +171,7 @@ impl Board {
         Ok(())
     }
 
-    fn answer(&self, event: &Event) -> Result<()> {
+    fn answer(&self, event: &CmEvent) -> Result<()> {
         let Some(request) = &event.request else {
             return Ok(());
         };

@@ -16,18 +16,18 @@ use crate::device::GidScope;
 use crate::port::LocalPort;
 use channel::EventChannel;
 
-pub(crate) use listener::Listeners;
-pub(crate) use resolver::Resolver;
+pub(crate) use listener::ListenerThread;
+pub(crate) use resolver::SidrResolver;
 
 /// The IP address that a port sends from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Host {
+pub(crate) struct PortHost {
     ip: IpAddr,
     /// The interface of the address, which link-local addresses need.
     interface: u32,
 }
 
-impl Host {
+impl PortHost {
     /// The IP address of a port; `None` where its GID is no IP address.
     fn of(port: &LocalPort) -> Option<Self> {
         let usable = !matches!(port.gid.scope(), GidScope::Unusable);
@@ -71,8 +71,8 @@ impl Host {
 ///
 /// The port has no IP address, librdmacm is missing or too old, or the kernel has no connection
 /// manager for users.
-pub(crate) fn host(port: &LocalPort) -> Result<Host> {
-    let host = Host::of(port).ok_or_else(|| {
+pub(crate) fn host(port: &LocalPort) -> Result<PortHost> {
+    let host = PortHost::of(port).ok_or_else(|| {
         Error::new(
             Errno::EADDRNOTAVAIL,
             "find endpoints by socket address at",
@@ -87,8 +87,8 @@ pub(crate) fn host(port: &LocalPort) -> Result<Host> {
 mod tests {
     use super::*;
 
-    fn host(ip: &str) -> Host {
-        Host {
+    fn host(ip: &str) -> PortHost {
+        PortHost {
             ip: ip.parse().unwrap(),
             interface: 7,
         }

@@ -21,8 +21,8 @@ use ferrofabric_protocol::wire::sidr::Service;
 use ferrofabric_system::wait::WaitSet;
 use ferrofabric_verbs_sys::rdma_cm_event_type as Kind;
 
-use super::Host;
-use super::channel::{Event, EventChannel, Id, IdKey};
+use super::PortHost;
+use super::channel::{CmEvent, CmId, EventChannel, IdKey};
 
 /// Requests of one call that are under way at a time.
 const SIDE_BY_SIDE: usize = 64;
@@ -32,14 +32,14 @@ const FIRST_WAIT: Duration = Duration::from_millis(300);
 
 /// Finds the endpoints of one kind by socket address, from one port.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Resolver {
-    pub(crate) host: Host,
+pub(crate) struct SidrResolver {
+    pub(crate) host: PortHost,
     pub(crate) service: Service,
     /// How long a resolution may last.
     pub(crate) patience: Duration,
 }
 
-impl Resolve for Resolver {
+impl Resolve for SidrResolver {
     fn resolve(&self, at: SocketAddr) -> Result<NativeAddr> {
         let until = Instant::now() + self.patience;
         let mut outcome = Err(cancelled(&at));
@@ -58,7 +58,7 @@ impl Resolve for Resolver {
         closing: &Closing,
         report: &mut dyn FnMut(usize, Result<NativeAddr>),
     ) {
-        match Search::begin(self, all, closing, report) {
+        match SidrSearch::begin(self, all, closing, report) {
             Ok(search) => search.run(),
             Err(error) => (0..all.len()).for_each(|number| report(number, Err(error.clone()))),
         }
@@ -104,23 +104,23 @@ impl Resolve for Resolver {
 }
 
 /// A call under way.
-struct Search<'a> {
-    resolver: &'a Resolver,
+struct SidrSearch<'a> {
+    resolver: &'a SidrResolver,
     all: &'a [ResolveRequest],
     report: &'a mut dyn FnMut(usize, Result<NativeAddr>),
     closing: &'a Closing,
     /// Requests that have not started.
     waiting: VecDeque<usize>,
-    asking: HashMap<IdKey, Request>,
+    asking: HashMap<IdKey, SidrRequest>,
     channel: Arc<EventChannel>,
     wait: WaitSet,
 }
 
 /// The request for one endpoint.
-struct Request {
+struct SidrRequest {
     /// The index of the address in the arguments of the call.
     number: usize,
-    id: Id,
+    id: CmId,
     /// The route is found: a timeout means that the peer does not answer.
     reached: bool,
     /// The time at which the request starts anew, or fails.
@@ -130,9 +130,9 @@ struct Request {
     wait: Duration,
 }
 
-impl<'a> Search<'a> {
+impl<'a> SidrSearch<'a> {
     fn begin(
-        resolver: &'a Resolver,
+        resolver: &'a SidrResolver,
         all: &'a [ResolveRequest],
         closing: &'a Closing,
         report: &'a mut dyn FnMut(usize, Result<NativeAddr>),
@@ -197,14 +197,14 @@ impl<'a> Search<'a> {
             let why = format!("this domain sends from {}", from.ip());
             return self.end(number, Err(self.error(number, Errno::EHOSTUNREACH, &why)));
         }
-        let begun = Id::create(&self.channel).and_then(|id| {
+        let begun = CmId::create(&self.channel).and_then(|id| {
             id.resolve_addr(from, to, wait.min(left))?;
             Ok(id)
         });
         match begun {
             Err(error) => self.end(number, Err(self.unreachable(number, error.errno()))),
             Ok(id) => {
-                let request = Request {
+                let request = SidrRequest {
                     number,
                     reached,
                     until: deadline,
@@ -231,7 +231,7 @@ impl<'a> Search<'a> {
             self.happened(event);
         }
         let now = Instant::now();
-        let late = |(key, request): (&IdKey, &Request)| (request.until <= now).then_some(*key);
+        let late = |(key, request): (&IdKey, &SidrRequest)| (request.until <= now).then_some(*key);
         let late: Vec<_> = self.asking.iter().filter_map(late).collect();
         for key in late {
             if let Some(request) = self.asking.remove(&key) {
@@ -241,7 +241,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    fn happened(&mut self, event: Event) {
+    fn happened(&mut self, event: CmEvent) {
         let Some(request) = self.asking.get_mut(&event.id) else {
             return;
         };
@@ -286,8 +286,8 @@ impl<'a> Search<'a> {
     }
 
     /// A request has timed out.
-    fn silent(&mut self, request: Request) {
-        let Request {
+    fn silent(&mut self, request: SidrRequest) {
+        let SidrRequest {
             number,
             reached,
             deadline,

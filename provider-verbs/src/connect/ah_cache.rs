@@ -27,7 +27,7 @@ const FEW: usize = 64;
 const MAX_WAITING: usize = 8;
 
 /// The state of a path: its handle, or the requests that wait for the handle.
-enum Entry<D> {
+enum HandleState<D> {
     Ready(Arc<Ah>),
     Resolving(Vec<D>),
 }
@@ -35,7 +35,7 @@ enum Entry<D> {
 /// The handles of one endpoint. `D` is a datagram that waits for a handle.
 pub(crate) struct AhCache<D> {
     pd: Arc<Pd>,
-    entries: HashMap<Path, Entry<D>>,
+    entries: HashMap<Path, HandleState<D>>,
     line: VecDeque<Path>,
     resolvers: usize,
     /// The number of paths from which the cache drops unused ones.
@@ -51,7 +51,7 @@ pub(crate) struct Resolved {
 }
 
 /// The end of the resolution of a path.
-pub(crate) enum Outcome<D> {
+pub(crate) enum PathOutcome<D> {
     /// The path's handle, and the requests that waited for it.
     Ready(Arc<Ah>, Vec<D>),
     /// The path has no handle; the datagrams that waited for it are lost.
@@ -76,8 +76,8 @@ impl<D> AhCache<D> {
     /// is a handle.
     pub(crate) fn handle_for(&mut self, path: Path, datagram: D) -> Option<(Arc<Ah>, D)> {
         match self.entries.get_mut(&path) {
-            Some(Entry::Ready(handle)) => Some((handle.clone(), datagram)),
-            Some(Entry::Resolving(waiting)) => {
+            Some(HandleState::Ready(handle)) => Some((handle.clone(), datagram)),
+            Some(HandleState::Resolving(waiting)) => {
                 if waiting.len() == MAX_WAITING {
                     waiting.remove(0);
                 }
@@ -85,7 +85,8 @@ impl<D> AhCache<D> {
                 None
             }
             None => {
-                self.entries.insert(path, Entry::Resolving(vec![datagram]));
+                self.entries
+                    .insert(path, HandleState::Resolving(vec![datagram]));
                 self.line.push_back(path);
                 self.start_resolvers();
                 None
@@ -114,8 +115,8 @@ impl<D> AhCache<D> {
         self.entries.retain(|path, entry| {
             wanted.contains(path)
                 || match entry {
-                    Entry::Ready(handle) => Arc::strong_count(handle) > 1,
-                    Entry::Resolving(_) => !in_line.contains(path),
+                    HandleState::Ready(handle) => Arc::strong_count(handle) > 1,
+                    HandleState::Resolving(_) => !in_line.contains(path),
                 }
         });
         self.tidy_at = FEW.max(2 * self.entries.len());
@@ -125,10 +126,11 @@ impl<D> AhCache<D> {
     /// later.
     pub(crate) fn handle(&mut self, path: Path) -> Option<Arc<Ah>> {
         match self.entries.get(&path) {
-            Some(Entry::Ready(handle)) => Some(handle.clone()),
-            Some(Entry::Resolving(_)) => None,
+            Some(HandleState::Ready(handle)) => Some(handle.clone()),
+            Some(HandleState::Resolving(_)) => None,
             None => {
-                self.entries.insert(path, Entry::Resolving(Vec::new()));
+                self.entries
+                    .insert(path, HandleState::Resolving(Vec::new()));
                 self.line.push_back(path);
                 self.start_resolvers();
                 None
@@ -137,22 +139,23 @@ impl<D> AhCache<D> {
     }
 
     /// The next path that a resolver has finished.
-    pub(crate) fn resolved(&mut self) -> Option<(Path, Outcome<D>)> {
+    pub(crate) fn resolved(&mut self) -> Option<(Path, PathOutcome<D>)> {
         let Resolved { path, handle } = self.done.1.try_recv().ok()?;
         self.resolvers -= 1;
         self.start_resolvers();
         let waiting = match self.entries.remove(&path) {
-            Some(Entry::Resolving(waiting)) => waiting,
+            Some(HandleState::Resolving(waiting)) => waiting,
             _ => Vec::new(),
         };
         let outcome = match handle {
             Ok(handle) => {
                 let handle = Arc::new(handle);
-                self.entries.insert(path, Entry::Ready(handle.clone()));
-                Outcome::Ready(handle, waiting)
+                self.entries
+                    .insert(path, HandleState::Ready(handle.clone()));
+                PathOutcome::Ready(handle, waiting)
             }
             // The failure is not stored: the next call resolves the path anew.
-            Err(error) => Outcome::Failed(error, waiting),
+            Err(error) => PathOutcome::Failed(error, waiting),
         };
         Some((path, outcome))
     }
@@ -161,8 +164,8 @@ impl<D> AhCache<D> {
     /// being made.
     pub(crate) fn release_unused(&mut self, path: &Path) -> bool {
         let unused = match self.entries.get(path) {
-            Some(Entry::Ready(handle)) => Arc::strong_count(handle) == 1,
-            Some(Entry::Resolving(_)) => false,
+            Some(HandleState::Ready(handle)) => Arc::strong_count(handle) == 1,
+            Some(HandleState::Resolving(_)) => false,
             None => true,
         };
         if unused {
@@ -173,7 +176,7 @@ impl<D> AhCache<D> {
 
     /// The number of handles that are ready.
     pub(crate) fn ready(&self) -> usize {
-        let ready = |entry: &&Entry<D>| matches!(entry, Entry::Ready(_));
+        let ready = |entry: &&HandleState<D>| matches!(entry, HandleState::Ready(_));
         self.entries.values().filter(ready).count()
     }
 

@@ -38,7 +38,7 @@ const QUEUE_FAILURES: u32 = 64;
 const SEND: u64 = 1 << 63;
 
 /// A datagram queue pair for control packets.
-pub(crate) struct Datagrams {
+pub(crate) struct ControlQueuePair {
     // The queue pair goes first: the device uses the other fields.
     qp: UdQp,
     cq: Arc<Cq>,
@@ -56,7 +56,7 @@ pub(crate) struct Datagrams {
     unarmed: bool,
 }
 
-impl Datagrams {
+impl ControlQueuePair {
     /// Creates the queue pair and makes it ready.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl Datagrams {
         self.qp.number()
     }
 
-    /// Readable when a completion has come, once [`Datagrams::arm`] has been called.
+    /// Readable when a completion has come, once [`ControlQueuePair::arm`] has been called.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }

@@ -18,22 +18,22 @@ use ferrofabric_protocol::wire::control::LaneKind;
 use crate::ah::Ah;
 use crate::qp::RcQp;
 
-pub(crate) use ah_cache::{AhCache, Outcome};
-pub(crate) use datagrams::Datagrams;
-pub(crate) use service::{Service, ServiceConfig};
+pub(crate) use ah_cache::{AhCache, PathOutcome};
+pub(crate) use datagrams::ControlQueuePair;
+pub(crate) use service::{ServiceConfig, ServiceHandle};
 
 /// The queue pair, or the path, through which a lane sends.
 #[derive(Clone)]
-pub(crate) enum Carrier {
+pub(crate) enum LaneCarrier {
     /// An RC queue pair, ready to send.
     Rc(Arc<RcQp>),
     /// The endpoint's data queue pair, along a path.
-    Ud(Way),
+    Ud(UdDestination),
 }
 
 /// The destination of a lane's datagrams.
 #[derive(Clone)]
-pub(crate) struct Way {
+pub(crate) struct UdDestination {
     /// The path.
     pub(crate) handle: Arc<Ah>,
     /// Queue key of the peer's data queue pair.
@@ -47,7 +47,7 @@ pub(crate) enum ToEngine {
         /// The result of the handshake.
         up: LaneUp,
         /// The queue pair or the path of the lane.
-        carrier: Carrier,
+        carrier: LaneCarrier,
     },
     /// The peer's end is up: messages may be sent.
     MaySend(LaneKey),

@@ -21,9 +21,9 @@ use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::threads;
 use ferrofabric_system::wait::WaitSet;
 
-use super::ah_cache::{AhCache, Outcome};
-use super::datagrams::{Datagrams, LOOKS};
-use super::{Carrier, ToEngine, ToService, Way, native_addr};
+use super::ah_cache::{AhCache, PathOutcome};
+use super::datagrams::{ControlQueuePair, LOOKS};
+use super::{LaneCarrier, ToEngine, ToService, UdDestination, native_addr};
 use crate::ah::Path;
 use crate::pd::Pd;
 use crate::port::LocalPort;
@@ -60,7 +60,7 @@ pub(crate) struct ServiceConfig {
 
 /// The engine's end of the service thread. Dropping it closes the endpoint's lanes, sends the last
 /// messages to the peers (for at most the close timeout) and ends the thread.
-pub(crate) struct Service {
+pub(crate) struct ServiceHandle {
     requests: Sender<ToService>,
     wait: Arc<WaitSet>,
     inbox: Arc<Inbox>,
@@ -79,13 +79,17 @@ struct Inbox {
     queue_pairs: AtomicU64,
 }
 
-impl Service {
+impl ServiceHandle {
     /// Starts the thread for the endpoint `me`, which owns `datagrams`.
     ///
     /// # Errors
     ///
     /// The system has no thread or descriptor left.
-    pub(crate) fn start(me: PeerKey, datagrams: Datagrams, config: ServiceConfig) -> Result<Self> {
+    pub(crate) fn start(
+        me: PeerKey,
+        datagrams: ControlQueuePair,
+        config: ServiceConfig,
+    ) -> Result<Self> {
         let wait = Arc::new(WaitSet::new()?);
         wait.add(datagrams.fd())?;
         let (requests, requested) = unbounded();
@@ -103,7 +107,7 @@ impl Service {
             Arc::new(move || wait.signal())
         };
         let handles = AhCache::new(&config.pd, waker);
-        let worker = Worker {
+        let worker = ServiceWorker {
             lanes: HashMap::new(),
             rc_lanes: 0,
             joining: Vec::new(),
@@ -150,7 +154,7 @@ impl Service {
         self.inbox.queue_pairs.load(Ordering::Relaxed)
     }
 
-    /// Whether [`Service::message`] would return a message. Costs one load.
+    /// Whether [`ServiceHandle::message`] would return a message. Costs one load.
     #[inline]
     pub(crate) fn has_messages(&self) -> bool {
         self.inbox.filled.is_raised()
@@ -182,7 +186,7 @@ impl Service {
     }
 }
 
-impl Drop for Service {
+impl Drop for ServiceHandle {
     fn drop(&mut self) {
         if !self.birth.is_this_process() {
             // A child has inherited the thread's wake-up, but not the thread.
@@ -199,7 +203,7 @@ impl Drop for Service {
 }
 
 /// A control packet and where it goes.
-struct Datagram {
+struct ControlDatagram {
     qpn: u32,
     qkey: u32,
     bytes: [u8; CONTROL_BYTES],
@@ -209,10 +213,10 @@ struct Datagram {
 /// A lane in the state that it has reached.
 enum Made {
     Rc(Arc<RcQp>),
-    Ud(Option<Way>),
+    Ud(Option<UdDestination>),
 }
 
-struct Worker {
+struct ServiceWorker {
     // Lanes go first: their queue pairs use the other fields.
     lanes: HashMap<LaneKey, Made>,
     /// The number of RC lanes.
@@ -226,8 +230,8 @@ struct Worker {
     parted: HashSet<Path>,
     connector: Connector,
     config: ServiceConfig,
-    datagrams: Datagrams,
-    handles: AhCache<Datagram>,
+    datagrams: ControlQueuePair,
+    handles: AhCache<ControlDatagram>,
     actions: VecDeque<Action>,
     requests: Receiver<ToService>,
     outbox: Sender<ToEngine>,
@@ -236,7 +240,7 @@ struct Worker {
     origin: Instant,
 }
 
-impl Worker {
+impl ServiceWorker {
     fn run(mut self) {
         let mut closing: Option<Instant> = None;
         let mut next_probe = Instant::now() + PROBE_INTERVAL;
@@ -378,8 +382,8 @@ impl Worker {
             }
             Action::LaneUp(up) => {
                 let carrier = match self.lanes.get(&up.lane) {
-                    Some(Made::Rc(qp)) => Carrier::Rc(qp.clone()),
-                    Some(Made::Ud(Some(way))) => Carrier::Ud(way.clone()),
+                    Some(Made::Rc(qp)) => LaneCarrier::Rc(qp.clone()),
+                    Some(Made::Ud(Some(way))) => LaneCarrier::Ud(way.clone()),
                     _ => return,
                 };
                 self.return_to(&up.peer);
@@ -440,7 +444,7 @@ impl Worker {
             return;
         }
         self.tidy_handles();
-        let datagram = Datagram {
+        let datagram = ControlDatagram {
             qpn,
             qkey,
             bytes,
@@ -454,7 +458,7 @@ impl Worker {
         }
     }
 
-    fn path_resolved(&mut self, path: Path, outcome: Outcome<Datagram>) {
+    fn path_resolved(&mut self, path: Path, outcome: PathOutcome<ControlDatagram>) {
         let wants = |(on, _): &(Path, LaneKey)| *on == path;
         let (joining, others) = std::mem::take(&mut self.joining)
             .into_iter()
@@ -462,18 +466,18 @@ impl Worker {
         self.joining = others;
         for (_, lane) in joining {
             let joined = match &outcome {
-                Outcome::Ready(handle, _) => self.join(lane, handle.clone()),
-                Outcome::Failed(error, _) => Err(lane_error(error)),
+                PathOutcome::Ready(handle, _) => self.join(lane, handle.clone()),
+                PathOutcome::Failed(error, _) => Err(lane_error(error)),
             };
             self.drive(|c, now, out| c.lane_connected(now, lane, joined, out));
         }
         match outcome {
-            Outcome::Ready(handle, waiting) => {
+            PathOutcome::Ready(handle, waiting) => {
                 for d in waiting {
                     self.datagrams.send(handle.clone(), d.qpn, d.qkey, &d.bytes);
                 }
             }
-            Outcome::Failed(error, waiting) => {
+            PathOutcome::Failed(error, waiting) => {
                 tracing::debug!("{error}");
                 // A neighbour that is silent now may answer the next try; a path without a route or
                 // a handle stays that way.

@@ -68,7 +68,7 @@ impl Context {
         // SAFETY: the device is in a list that is not freed yet.
         let raw = NonNull::new(unsafe { (verbs.ibv_open_device)(device) })
             .ok_or_else(|| failed(last_errno(), "open", format!("device {name}")))?;
-        let guard = Opened { raw, verbs };
+        let guard = OpenContext { raw, verbs };
         let mut attributes = ibv_device_attr_ex::default();
         // SAFETY: just opened.
         let rc = unsafe { verbs.query_device_ex(raw.as_ptr(), &raw mut attributes) };
@@ -121,8 +121,8 @@ impl Context {
     }
 
     /// The loaded library, for calls on the control path.
-    pub fn verbs(&self) -> Calls {
-        Calls {
+    pub fn verbs(&self) -> VerbsCalls {
+        VerbsCalls {
             verbs: self.verbs,
             _uncancelled: Uncancelled::begin(),
         }
@@ -289,12 +289,12 @@ impl Context {
 /// The loaded library. While this value exists the calling thread is not cancelled: most calls are
 /// reads and writes of descriptors.
 #[derive(Debug)]
-pub struct Calls {
+pub struct VerbsCalls {
     verbs: &'static Verbs,
     _uncancelled: Uncancelled,
 }
 
-impl std::ops::Deref for Calls {
+impl std::ops::Deref for VerbsCalls {
     type Target = Verbs;
 
     fn deref(&self) -> &Verbs {
@@ -307,7 +307,7 @@ impl Drop for Context {
         if !self.is_own() {
             return;
         }
-        drop(Opened {
+        drop(OpenContext {
             raw: self.raw,
             verbs: self.verbs,
         });
@@ -321,12 +321,12 @@ impl AsFd for Context {
 }
 
 /// Closes the device when dropped.
-struct Opened {
+struct OpenContext {
     raw: NonNull<ibv_context>,
     verbs: &'static Verbs,
 }
 
-impl Drop for Opened {
+impl Drop for OpenContext {
     fn drop(&mut self) {
         // SAFETY: opened once, closed once; the objects made on it held it and are gone.
         let rc = unsafe { (self.verbs.ibv_close_device)(self.raw.as_ptr()) };

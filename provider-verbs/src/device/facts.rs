@@ -104,9 +104,9 @@ mod tests {
 
     use super::*;
 
-    struct Folder(PathBuf);
+    struct SysfsFolder(PathBuf);
 
-    impl Folder {
+    impl SysfsFolder {
         fn new(name: &str) -> Self {
             let path =
                 std::env::temp_dir().join(format!("ferro-facts-{name}-{}", std::process::id()));
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for SysfsFolder {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_card_on_the_bus() {
-        let root = Folder::new("card");
+        let root = SysfsFolder::new("card");
         root.write("bus/0000:3b:00.0/vendor", "0x15b3\n");
         root.write("bus/0000:3b:00.0/device", "0x1017\n");
         root.write("bus/0000:3b:00.0/numa_node", "1\n");
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_software_device_has_a_parent_and_no_bus() {
-        let root = Folder::new("soft");
+        let root = SysfsFolder::new("soft");
         root.write("rxe0/node_guid", "98df:d5ff:fec8:14af\n");
         root.write("rxe0/fw_ver", "\n");
         root.write("rxe0/parent", "eth0\n");
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn nonsense_and_a_missing_folder_give_nothing() {
-        let root = Folder::new("bad");
+        let root = SysfsFolder::new("bad");
         root.write("x/node_guid", "not:a:guid\n");
         root.write("x/device/numa_node", "-1\n");
         root.write("x/device/vendor", "15b3\n");

@@ -15,7 +15,7 @@ use ferrofabric_shm::node_id;
 use ferrofabric_system::random;
 
 use super::rdm::VerbsBackend;
-use crate::endpoint::dgram::{DgramConfig, DgramTransport, QKEY, Receiving};
+use crate::endpoint::dgram::{DgramConfig, DgramTransport, QKEY, ReceiveMode};
 use crate::port::LocalPort;
 
 /// The backend of a DGRAM domain.
@@ -37,7 +37,7 @@ impl Backend for DgramBackend {
         let key = self.0.key_of(opening);
         let port = self.0.port_for(opening, key)?;
         let (transport, name) =
-            self.open_on(opening, port, key, Receiving::Posted, random::number()?)?;
+            self.open_on(opening, port, key, ReceiveMode::Posted, random::number()?)?;
         Ok(Opened {
             transport,
             name,
@@ -71,7 +71,7 @@ impl KeyedParts for DgramBackend {
             pkey: key.in_addresses().pkey(),
             ..self.0.port_for(opening, Some(key))?
         };
-        self.open_on(opening, port, Some(key), Receiving::Matched, drawn)
+        self.open_on(opening, port, Some(key), ReceiveMode::Matched, drawn)
     }
 
     fn random(&self) -> Result<u64> {
@@ -85,7 +85,7 @@ impl DgramBackend {
         opening: &Opening<'_>,
         port: LocalPort,
         key: Option<AuthKey>,
-        receiving: Receiving,
+        receiving: ReceiveMode,
         drawn: u64,
     ) -> Result<(DgramTransport, NativeAddr)> {
         let VerbsBackend {

@@ -10,7 +10,7 @@ use crate::endpoint::rdm::{self, RdmTransport};
 use crate::pairing::{self, HandsBack, Reaches, TakesOver, Unsent};
 
 /// Both transports of an endpoint.
-pub(crate) type Paired = pairing::Paired<RdmTransport, ShmTransport>;
+pub(crate) type RdmPair = pairing::Paired<RdmTransport, ShmTransport>;
 
 /// The transport number in tokens of the shared-memory transport.
 pub(super) const SHM_TRANSPORT: u32 = rdm::TRANSPORT + 1;

@@ -17,11 +17,11 @@ use ferrofabric_runtime::fabric;
 use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
 use ferrofabric_system::random;
 
-use super::pair::{Paired, SHM_TRANSPORT};
+use super::pair::{RdmPair, SHM_TRANSPORT};
 use super::port::{in_partition, local_port};
-use crate::cm::{self, Listeners, Resolver};
+use crate::cm::{self, ListenerThread, SidrResolver};
 use crate::device::{Context, GidWish};
-use crate::endpoint::rdm::{Patience, RdmConfig, RdmTransport};
+use crate::endpoint::rdm::{PeerTimeouts, RdmConfig, RdmTransport};
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
@@ -38,7 +38,7 @@ pub(crate) struct VerbsBackend {
     pub(crate) info: Info,
     /// The thread that answers requests for endpoints by socket address; it starts with the first
     /// endpoint.
-    listeners: Mutex<Weak<Listeners>>,
+    listeners: Mutex<Weak<ListenerThread>>,
 }
 
 impl VerbsBackend {
@@ -74,7 +74,7 @@ impl VerbsBackend {
         }
     }
 
-    fn listeners(&self) -> Result<Arc<Listeners>> {
+    fn listeners(&self) -> Result<Arc<ListenerThread>> {
         let mut listeners = self
             .listeners
             .lock()
@@ -82,7 +82,7 @@ impl VerbsBackend {
         if let Some(there) = listeners.upgrade() {
             return Ok(there);
         }
-        let new = Listeners::start(self.service())?;
+        let new = ListenerThread::start(self.service())?;
         *listeners = Arc::downgrade(&new);
         Ok(new)
     }
@@ -111,13 +111,13 @@ impl VerbsBackend {
 }
 
 impl Backend for VerbsBackend {
-    type Transport = Paired;
+    type Transport = RdmPair;
 
     fn info(&self) -> &Info {
         &self.info
     }
 
-    fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<Paired>> {
+    fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<RdmPair>> {
         let key = self.key_of(opening);
         let port = self.port_for(opening, key)?;
         let qkey = key.map_or(DEFAULT_QKEY, AuthKey::qkey);
@@ -135,7 +135,7 @@ impl Backend for VerbsBackend {
     }
 
     fn resolver(&self) -> Option<Arc<dyn Resolve>> {
-        let resolver = Resolver {
+        let resolver = SidrResolver {
             host: cm::host(&self.port).ok()?,
             service: self.service(),
             patience: self.settings.resolve_timeout.0?,
@@ -161,7 +161,7 @@ impl Backend for VerbsBackend {
         }
         // SAFETY: the caller's promise.
         let region = unsafe { self.registry.describe(buf, rights)? };
-        Ok(Arc::new(Region(region)))
+        Ok(Arc::new(DomainRegion(region)))
     }
 }
 
@@ -171,7 +171,7 @@ impl KeyedParts for VerbsBackend {
         opening: &Opening<'_>,
         key: AuthKey,
         drawn: u64,
-    ) -> Result<(Paired, NativeAddr)> {
+    ) -> Result<(RdmPair, NativeAddr)> {
         let port = LocalPort {
             // The P_Key as peers have it in their addresses.
             pkey: key.in_addresses().pkey(),
@@ -194,7 +194,7 @@ impl VerbsBackend {
         drawn: Option<u64>,
         port: LocalPort,
         qkey: u32,
-    ) -> Result<(Paired, NativeAddr)> {
+    ) -> Result<(RdmPair, NativeAddr)> {
         let datagrams = RdmTransport::open_datagrams(&self.pd, &port, qkey)?;
         let queue_pair = Some(port.address(datagrams.number(), qkey));
         // An application that wants remote peers alone gets no peer through shared memory
@@ -225,7 +225,7 @@ impl VerbsBackend {
         let config = RdmConfig {
             port,
             tuning: self.tuning,
-            patience: Patience {
+            patience: PeerTimeouts {
                 peer_timeout: self.settings.peer_timeout,
                 reconnect_timeout: self.settings.reconnect_timeout.0,
             },
@@ -243,7 +243,7 @@ impl VerbsBackend {
         if let Some(shm) = &shm {
             opening.wait.add(shm.wait_fd())?;
         }
-        Ok((Paired::new(verbs, shm), name))
+        Ok((RdmPair::new(verbs, shm), name))
     }
 }
 
@@ -252,9 +252,9 @@ impl VerbsBackend {
 const DEFAULT_QKEY: u32 = 0x00fe_0f0f;
 
 /// Registered memory.
-struct Region(DescribedRegion);
+struct DomainRegion(DescribedRegion);
 
-impl fabric::Mr for Region {
+impl fabric::Mr for DomainRegion {
     fn desc(&self) -> MrDesc {
         self.0.desc()
     }

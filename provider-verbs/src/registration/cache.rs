@@ -34,9 +34,9 @@ pub(crate) struct CacheLimits {
 pub(super) struct Cache<R> {
     /// Regions for this side alone, by their start. None lies within another, so they end in the
     /// order in which they start.
-    local: BTreeMap<u64, Kept<R>>,
+    local: BTreeMap<u64, CachedRegion<R>>,
     /// Regions with rights of peers, by start, end and rights.
-    remote: BTreeMap<(u64, u64, u32), Kept<R>>,
+    remote: BTreeMap<(u64, u64, u32), CachedRegion<R>>,
     /// The length of the longest region in `remote`, or more.
     longest_remote: u64,
     bytes: u64,
@@ -45,7 +45,7 @@ pub(super) struct Cache<R> {
 }
 
 #[derive(Debug)]
-struct Kept<R> {
+struct CachedRegion<R> {
     end: u64,
     access: Access,
     region: Arc<R>,
@@ -62,12 +62,12 @@ enum At {
 
 /// The range and rights to register when the cache has no region for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct RegionRequest {
     pub(super) range: Range<u64>,
     pub(super) access: Access,
 }
 
-impl Wanted {
+impl RegionRequest {
     /// The key of the region in `remote`, if peers get a right.
     fn remote_key(&self) -> Option<(u64, u64, u32)> {
         (self.access.intersects(OF_PEERS)).then_some((
@@ -123,9 +123,9 @@ impl<R> Cache<R> {
     /// can keep the region. If peers get a right: exactly the requested range and rights. Else the
     /// range is joined with cached ranges within it or around it, and has their rights, too. `None`
     /// when the cache has no room for it.
-    pub(super) fn wanted(&mut self, range: Range<u64>, access: Access) -> Option<Wanted> {
+    pub(super) fn wanted(&mut self, range: Range<u64>, access: Access) -> Option<RegionRequest> {
         let wanted = match access.intersects(OF_PEERS) {
-            true => Wanted { range, access },
+            true => RegionRequest { range, access },
             false => self.joined(range, access),
         };
         let bytes = wanted.range.end - wanted.range.start;
@@ -138,11 +138,11 @@ impl<R> Cache<R> {
     }
 
     /// A region for this side, joined with the cached regions in its range.
-    fn joined(&self, range: Range<u64>, access: Access) -> Wanted {
+    fn joined(&self, range: Range<u64>, access: Access) -> RegionRequest {
         let before = self.local.range(..=range.start).next_back();
         let around = before.filter(|(_, kept)| kept.end >= range.end);
         match around {
-            Some((&start, kept)) => Wanted {
+            Some((&start, kept)) => RegionRequest {
                 range: start..kept.end,
                 access: access | kept.access,
             },
@@ -150,17 +150,17 @@ impl<R> Cache<R> {
                 let within = self.local.range(range.clone());
                 let within = within.filter(|(_, kept)| kept.end <= range.end);
                 let access = within.fold(access, |all, (_, kept)| all | kept.access);
-                Wanted { range, access }
+                RegionRequest { range, access }
             }
         }
     }
 
     /// Puts a region into the cache, as [wanted](Self::wanted), in place of the regions within it.
-    pub(super) fn keep(&mut self, wanted: Wanted, region: Arc<R>) {
+    pub(super) fn keep(&mut self, wanted: RegionRequest, region: Arc<R>) {
         let remote = wanted.remote_key();
-        let Wanted { range, access } = wanted;
+        let RegionRequest { range, access } = wanted;
         self.uses += 1;
-        let kept = Kept {
+        let kept = CachedRegion {
             end: range.end,
             access,
             region,
@@ -223,7 +223,7 @@ impl<R> Cache<R> {
         self.bytes = 0;
     }
 
-    fn all(&self) -> impl Iterator<Item = (At, &Kept<R>)> {
+    fn all(&self) -> impl Iterator<Item = (At, &CachedRegion<R>)> {
         let local = self.local.iter().map(|(&at, kept)| (At::Local(at), kept));
         let remote = self.remote.iter().map(|(&at, kept)| (At::Remote(at), kept));
         local.chain(remote)
@@ -270,7 +270,7 @@ mod tests {
 
     /// A registration: its range and rights, and a count of all registrations.
     #[derive(Debug)]
-    struct Region {
+    struct TestRegion {
         range: Range<u64>,
         access: Access,
         /// The age of each page when the region was registered.
@@ -278,14 +278,14 @@ mod tests {
         live: Arc<AtomicUsize>,
     }
 
-    impl Drop for Region {
+    impl Drop for TestRegion {
         fn drop(&mut self) {
             self.live.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum CacheStep {
         Use(Range<u64>, Access),
         Done(usize),
         Gone(Range<u64>),
@@ -297,7 +297,7 @@ mod tests {
         (0..SPACE, 1..=SPACE / 4).prop_map(|(start, len)| start..(start + len).min(SPACE))
     }
 
-    fn steps() -> impl Strategy<Value = Step> {
+    fn steps() -> impl Strategy<Value = CacheStep> {
         let access = prop_oneof![
             Just(Access::empty()),
             Just(Access::LOCAL_WRITE),
@@ -306,11 +306,11 @@ mod tests {
             Just(Access::LOCAL_WRITE | Access::REMOTE_WRITE),
         ];
         prop_oneof![
-            8 => (ranges(), access).prop_map(|(range, access)| Step::Use(range, access)),
-            4 => (0..16usize).prop_map(Step::Done),
-            2 => ranges().prop_map(Step::Gone),
-            1 => (0..16usize).prop_map(Step::Spoilt),
-            1 => Just(Step::GiveUp),
+            8 => (ranges(), access).prop_map(|(range, access)| CacheStep::Use(range, access)),
+            4 => (0..16usize).prop_map(CacheStep::Done),
+            2 => ranges().prop_map(CacheStep::Gone),
+            1 => (0..16usize).prop_map(CacheStep::Spoilt),
+            1 => Just(CacheStep::GiveUp),
         ]
     }
 
@@ -329,17 +329,17 @@ mod tests {
             let mut cache = Cache::new(limits);
             let live = Arc::new(AtomicUsize::new(0));
             let mut ages = [0u32; SPACE as usize];
-            let mut used: Vec<Arc<Region>> = Vec::new();
+            let mut used: Vec<Arc<TestRegion>> = Vec::new();
             for step in steps {
                 match step {
-                    Step::Use(range, access) => {
+                    CacheStep::Use(range, access) => {
                         let region = match cache.find(&range, access) {
                             Some(region) => Arc::clone(region),
                             None => {
-                                let register = |wanted: &Wanted| {
+                                let register = |wanted: &RegionRequest| {
                                     live.fetch_add(1, Ordering::Relaxed);
                                     let Range { start, end } = wanted.range;
-                                    Arc::new(Region {
+                                    Arc::new(TestRegion {
                                         range: wanted.range.clone(),
                                         access: wanted.access,
                                         ages: ages[start as usize..end as usize].to_vec(),
@@ -353,7 +353,7 @@ mod tests {
                                         prop_assert!(cache.find(&range, access).is_some());
                                         region
                                     }
-                                    None => register(&Wanted { range: range.clone(), access }),
+                                    None => register(&RegionRequest { range: range.clone(), access }),
                                 }
                             }
                         };
@@ -368,18 +368,18 @@ mod tests {
                         prop_assert_eq!(&region.ages[..], &ages[start as usize..end as usize]);
                         used.push(region);
                     }
-                    Step::Done(which) if !used.is_empty() => {
+                    CacheStep::Done(which) if !used.is_empty() => {
                         used.swap_remove(which % used.len());
                     }
-                    Step::Spoilt(which) if !used.is_empty() => {
+                    CacheStep::Spoilt(which) if !used.is_empty() => {
                         cache.forget(&used[which % used.len()]);
                     }
-                    Step::Done(_) | Step::Spoilt(_) => {}
-                    Step::Gone(range) => {
+                    CacheStep::Done(_) | CacheStep::Spoilt(_) => {}
+                    CacheStep::Gone(range) => {
                         ages[range.start as usize..range.end as usize].iter_mut().for_each(|age| *age += 1);
                         cache.forget_range(&range);
                     }
-                    Step::GiveUp => cache.give_up_idle(),
+                    CacheStep::GiveUp => cache.give_up_idle(),
                 }
                 let kept: Vec<_> = cache.local.iter().map(|(start, kept)| (*start, kept.end)).collect();
                 prop_assert!(kept.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "{:?}", kept);

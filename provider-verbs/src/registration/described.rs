@@ -10,32 +10,32 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
 
-use super::Region;
+use super::MemoryRegion;
 use crate::mr::Access;
 
 /// The table of a protection domain.
 #[derive(Debug, Default)]
-pub(super) struct Described(RwLock<Places>);
+pub(super) struct Described(RwLock<DescriptorSlots>);
 
 #[derive(Debug, Default)]
-struct Places {
-    places: Vec<Place>,
+struct DescriptorSlots {
+    places: Vec<DescriptorSlot>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct DescriptorSlot {
     /// The number of regions that have had this index, with the present one.
     generation: u32,
-    region: Option<Arc<Region>>,
+    region: Option<Arc<MemoryRegion>>,
 }
 
 impl Described {
     /// Enters a region. Returns its descriptor, which is not [`MrDesc::NONE`].
-    pub(super) fn enter(&self, region: Arc<Region>) -> MrDesc {
-        let Places { places, free } = &mut *self.write();
+    pub(super) fn enter(&self, region: Arc<MemoryRegion>) -> MrDesc {
+        let DescriptorSlots { places, free } = &mut *self.write();
         let at = free.pop().unwrap_or_else(|| {
-            places.push(Place {
+            places.push(DescriptorSlot {
                 generation: 0,
                 region: None,
             });
@@ -48,9 +48,9 @@ impl Described {
     }
 
     /// Takes the region of a descriptor out.
-    pub(super) fn remove(&self, desc: MrDesc) -> Option<Arc<Region>> {
+    pub(super) fn remove(&self, desc: MrDesc) -> Option<Arc<MemoryRegion>> {
         let mut guard = self.write();
-        let Places { places, free } = &mut *guard;
+        let DescriptorSlots { places, free } = &mut *guard;
         let at = index(desc)?;
         let place = places.get_mut(at)?;
         if place.generation != generation(desc) {
@@ -62,7 +62,12 @@ impl Described {
     }
 
     /// The region of a descriptor, if the descriptor counts for this buffer and these rights.
-    pub(super) fn get(&self, desc: MrDesc, buf: IoBuf, access: Access) -> Option<Arc<Region>> {
+    pub(super) fn get(
+        &self,
+        desc: MrDesc,
+        buf: IoBuf,
+        access: Access,
+    ) -> Option<Arc<MemoryRegion>> {
         let guard = self.read();
         let place = guard.places.get(index(desc)?)?;
         let region = place.region.as_ref()?;
@@ -72,11 +77,11 @@ impl Described {
         counts.then(|| Arc::clone(region))
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Places> {
+    fn read(&self) -> RwLockReadGuard<'_, DescriptorSlots> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Places> {
+    fn write(&self) -> RwLockWriteGuard<'_, DescriptorSlots> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -90,7 +95,7 @@ fn generation(desc: MrDesc) -> u32 {
     (desc.number() >> 32) as u32
 }
 
-impl Region {
+impl MemoryRegion {
     /// Whether the region contains all of a buffer.
     fn holds(&self, buf: IoBuf) -> bool {
         let start = self.mr.addr() as usize;

@@ -24,7 +24,7 @@ const HUGE_PAGES: &str = "/anon_hugepage";
 #[repr(C)]
 #[derive(Debug, Default)]
 #[allow(dead_code, reason = "the kernel's layout")]
-struct Query {
+struct ProcmapQuery {
     size: u64,
     query_flags: u64,
     query_addr: u64,
@@ -42,11 +42,11 @@ struct Query {
     build_id_addr: u64,
 }
 
-const _: () = assert!(size_of::<Query>() == 0x68);
+const _: () = assert!(size_of::<ProcmapQuery>() == 0x68);
 
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mapping {
+struct MemoryMapping {
     range: Range<u64>,
     is_private: bool,
 }
@@ -98,11 +98,11 @@ impl Mappings {
         let mut at = range.start;
         while at < range.end {
             let mut name = [0u8; HUGE_PAGES.len() + " (deleted)".len() + 1];
-            let mut query = Query {
-                size: size_of::<Query>() as u64,
+            let mut query = ProcmapQuery {
+                size: size_of::<ProcmapQuery>() as u64,
                 query_flags: COVERING_OR_NEXT,
                 query_addr: at,
-                ..Query::default()
+                ..ProcmapQuery::default()
             };
             self.query(&mut query)?;
             if query.vma_start > at || query.vma_end <= at || query.vma_flags & SHARED != 0 {
@@ -124,7 +124,7 @@ impl Mappings {
         Ok(true)
     }
 
-    fn query(&self, query: &mut Query) -> std::io::Result<()> {
+    fn query(&self, query: &mut ProcmapQuery) -> std::io::Result<()> {
         // SAFETY: the request takes this structure, in this length; the name has the length that it
         // states.
         match unsafe { libc::ioctl(self.file.as_raw_fd(), QUERY as _, &raw mut *query) } {
@@ -161,7 +161,7 @@ impl Mappings {
 }
 
 /// A line of `/proc/self/maps`: `start-end rwxp offset device inode   name`.
-fn parse(line: &str) -> Option<Mapping> {
+fn parse(line: &str) -> Option<MemoryMapping> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
     let number = |text| u64::from_str_radix(text, 16).ok();
@@ -169,7 +169,7 @@ fn parse(line: &str) -> Option<Mapping> {
     let is_shared = words.next()?.ends_with('s');
     let inode = words.nth(2)?;
     let name = words.next().unwrap_or("");
-    Some(Mapping {
+    Some(MemoryMapping {
         range,
         is_private: !is_shared && (inode == "0" || name == HUGE_PAGES),
     })
@@ -215,7 +215,7 @@ mod tests {
         ];
         for (line, is_private) in cases {
             let range = 0x7f00_0000_0000..0x7f00_0000_1000;
-            let expected = is_private.map(|is_private| Mapping { range, is_private });
+            let expected = is_private.map(|is_private| MemoryMapping { range, is_private });
             assert_eq!(parse(line), expected, "{line}");
         }
     }

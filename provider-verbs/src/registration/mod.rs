@@ -22,26 +22,26 @@ use nix::unistd::{SysconfVar, sysconf};
 use crate::device::{ForkSafety, fork_safety};
 use crate::mr::{Access, Mr};
 use crate::pd::Pd;
-use cache::{Cache, CacheLimits, Wanted};
+use cache::{Cache, CacheLimits, RegionRequest};
 use described::Described;
-use pages::Pages;
-use watcher::{Gone, Watcher, page_bytes};
+use pages::PageNumbers;
+use watcher::{Unmapped, Watcher, page_bytes};
 
 /// The registrations of a protection domain, for all its endpoints.
 #[derive(Debug)]
 pub(crate) struct Registry {
     pd: Arc<Pd>,
-    keeping: Keeping,
+    keeping: CacheUse,
     /// The cached regions; made for the first message that needs a region.
-    kept: OnceLock<Option<Mutex<Kept>>>,
+    kept: OnceLock<Option<Mutex<RegionCache>>>,
     /// The regions that the application has registered.
     described: Described,
-    counters: Counters,
+    counters: RegistrationCounters,
 }
 
 /// Whether registrations are cached, and how many.
 #[derive(Clone, Copy, Debug)]
-struct Keeping {
+struct CacheUse {
     choice: RegistrationCache,
     limits: CacheLimits,
 }
@@ -56,10 +56,10 @@ pub(crate) struct Registrations {
 
 /// A region. It exists as long as an operation uses it, and longer if it is cached.
 #[derive(Debug)]
-pub(crate) struct Region {
+pub(crate) struct MemoryRegion {
     mr: Mr,
     /// The numbers of its pages when it was registered, if they are verified.
-    pages: Option<Pages>,
+    pages: Option<PageNumbers>,
 }
 
 /// A region that the application has registered, until it is dropped.
@@ -93,22 +93,22 @@ impl Drop for DescribedRegion {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct RegionCache {
     watcher: Watcher,
-    cache: Cache<Region>,
+    cache: Cache<MemoryRegion>,
     verifies: bool,
 }
 
 /// Statistics of registrations and of the cache.
 #[derive(Debug, Default)]
-struct Counters {
+struct RegistrationCounters {
     made: AtomicU64,
     found: AtomicU64,
     gone: AtomicU64,
     stale: AtomicU64,
 }
 
-impl Region {
+impl MemoryRegion {
     /// The key for requests of this side.
     pub(crate) fn lkey(&self) -> u32 {
         self.mr.lkey()
@@ -148,7 +148,7 @@ impl Registrations {
         addr: *mut u8,
         len: usize,
         access: Access,
-    ) -> Result<Arc<Region>> {
+    ) -> Result<Arc<MemoryRegion>> {
         // SAFETY: the caller's promise.
         let region = unsafe { self.registry.region(addr, len, access) };
         if self.follower.is_none() {
@@ -164,12 +164,12 @@ impl Registrations {
         desc: MrDesc,
         buf: IoBuf,
         access: Access,
-    ) -> Option<Arc<Region>> {
+    ) -> Option<Arc<MemoryRegion>> {
         self.registry.described(desc, buf, access)
     }
 
     /// Removes a region from the cache: a peer may still write to it without being allowed to.
-    pub(crate) fn forget(&self, region: &Arc<Region>) {
+    pub(crate) fn forget(&self, region: &Arc<MemoryRegion>) {
         if let Some(mut kept) = self.registry.lock() {
             kept.cache.forget(region);
         }
@@ -194,7 +194,7 @@ impl Registrations {
 
     /// Reports the statistics of registrations and of the cache, by name.
     pub(crate) fn report(&self, report: &mut dyn FnMut(&'static str, u64)) {
-        let Counters {
+        let RegistrationCounters {
             made,
             found,
             gone,
@@ -227,7 +227,7 @@ impl Registry {
     pub(crate) fn new(pd: &Arc<Pd>, settings: &Settings) -> Result<Self> {
         let this = Self {
             pd: Arc::clone(pd),
-            keeping: Keeping {
+            keeping: CacheUse {
                 choice: settings.mr_cache,
                 limits: CacheLimits {
                     count: settings.mr_cache_count as usize,
@@ -236,7 +236,7 @@ impl Registry {
             },
             kept: OnceLock::new(),
             described: Described::default(),
-            counters: Counters::default(),
+            counters: RegistrationCounters::default(),
         };
         if matches!(
             settings.mr_cache,
@@ -265,7 +265,9 @@ impl Registry {
         // SAFETY: the caller's promise.
         let mr = unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, access) }?;
         let rkey = mr.rkey();
-        let desc = self.described.enter(Arc::new(Region { mr, pages: None }));
+        let desc = self
+            .described
+            .enter(Arc::new(MemoryRegion { mr, pages: None }));
         Ok(DescribedRegion {
             desc,
             rkey,
@@ -282,7 +284,7 @@ impl Registry {
         desc: MrDesc,
         buf: IoBuf,
         access: Access,
-    ) -> Option<Arc<Region>> {
+    ) -> Option<Arc<MemoryRegion>> {
         if desc.is_none() {
             return None;
         }
@@ -292,11 +294,16 @@ impl Registry {
     /// # Safety
     ///
     /// As [`Registrations::region`].
-    unsafe fn region(&self, addr: *mut u8, len: usize, access: Access) -> Result<Arc<Region>> {
+    unsafe fn region(
+        &self,
+        addr: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<Arc<MemoryRegion>> {
         self.kept
             .get_or_init(|| self.keeping.begin_if_possible(&self.pd));
         let start = addr as u64;
-        let exact = Wanted {
+        let exact = RegionRequest {
             range: start..start.saturating_add(len as u64),
             access,
         };
@@ -325,7 +332,11 @@ impl Registry {
     /// # Safety
     ///
     /// As [`region`](Self::region).
-    unsafe fn kept_region(&self, kept: &mut Kept, exact: &Wanted) -> Option<Arc<Region>> {
+    unsafe fn kept_region(
+        &self,
+        kept: &mut RegionCache,
+        exact: &RegionRequest,
+    ) -> Option<Arc<MemoryRegion>> {
         if !self.catch_up(kept) {
             return None;
         }
@@ -355,32 +366,32 @@ impl Registry {
     /// # Safety
     ///
     /// As [`Mr::register`].
-    unsafe fn register(&self, wanted: &Wanted, verifies: bool) -> Result<Arc<Region>> {
+    unsafe fn register(&self, wanted: &RegionRequest, verifies: bool) -> Result<Arc<MemoryRegion>> {
         let Range { start, end } = wanted.range;
         let (addr, len) = (start as *mut u8, (end - start) as usize);
         // SAFETY: the caller's promise.
         let mr = unsafe { Mr::register(&self.pd, addr, len, wanted.access) }?;
         self.counters.made.fetch_add(1, Ordering::Relaxed);
-        let pages = verifies.then(|| Pages::of(wanted.range.clone()));
-        Ok(Arc::new(Region { mr, pages }))
+        let pages = verifies.then(|| PageNumbers::of(wanted.range.clone()));
+        Ok(Arc::new(MemoryRegion { mr, pages }))
     }
 
-    fn lock(&self) -> Option<MutexGuard<'_, Kept>> {
+    fn lock(&self) -> Option<MutexGuard<'_, RegionCache>> {
         let kept = self.kept.get()?.as_ref()?;
         Some(kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Removes the regions whose memory is gone. Returns `false` while some memory is being
     /// unmapped and the log does not say which.
-    fn catch_up(&self, kept: &mut Kept) -> bool {
-        let Kept { watcher, cache, .. } = kept;
+    fn catch_up(&self, kept: &mut RegionCache) -> bool {
+        let RegionCache { watcher, cache, .. } = kept;
         if !watcher.is_behind() {
             return true;
         }
         let before = cache.len();
         let told = watcher.catch_up(|gone| match gone {
-            Gone::Range(range) => cache.forget_range(&range),
-            Gone::Much => cache.clear(),
+            Unmapped::Range(range) => cache.forget_range(&range),
+            Unmapped::Much => cache.clear(),
         });
         let gone = before - cache.len();
         self.counters.gone.fetch_add(gone as u64, Ordering::Relaxed);
@@ -388,8 +399,8 @@ impl Registry {
     }
 
     /// Whether a region still has the pages that were registered, if that is verified.
-    fn is_current(&self, region: &Region) -> bool {
-        let current = region.pages.as_ref().is_none_or(Pages::are_there);
+    fn is_current(&self, region: &MemoryRegion) -> bool {
+        let current = region.pages.as_ref().is_none_or(PageNumbers::are_there);
         if !current {
             self.counters.stale.fetch_add(1, Ordering::Relaxed);
             tracing::error!(
@@ -402,16 +413,16 @@ impl Registry {
     }
 }
 
-impl Keeping {
-    fn begin(&self) -> Result<Mutex<Kept>> {
-        Ok(Mutex::new(Kept {
+impl CacheUse {
+    fn begin(&self) -> Result<Mutex<RegionCache>> {
+        Ok(Mutex::new(RegionCache {
             watcher: Watcher::start()?,
             cache: Cache::new(self.limits),
             verifies: self.choice == RegistrationCache::Verify,
         }))
     }
 
-    fn begin_if_possible(&self, pd: &Pd) -> Option<Mutex<Kept>> {
+    fn begin_if_possible(&self, pd: &Pd) -> Option<Mutex<RegionCache>> {
         // A cached region would lose its memory in a fork just as a region in use does.
         let is_allowed = self.choice != RegistrationCache::Off
             && fork_safety(&pd.context().verbs()) == ForkSafety::CopyOnFork;

@@ -15,13 +15,13 @@ const NUMBER: u64 = (1 << 55) - 1;
 
 /// The pages of a range of memory at some time.
 #[derive(Debug)]
-pub(super) struct Pages {
+pub(super) struct PageNumbers {
     range: Range<u64>,
     /// The number of each page, 0 if the kernel does not report it.
     numbers: Vec<u64>,
 }
 
-impl Pages {
+impl PageNumbers {
     /// Reads the numbers of the pages that the range has now.
     pub(super) fn of(range: Range<u64>) -> Self {
         Self {

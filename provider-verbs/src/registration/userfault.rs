@@ -23,7 +23,7 @@ pub(super) const AT_A_TIME: usize = ferrofabric_system::event_log::MOST_AT_ONCE;
 
 /// Some memory that is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Gone {
+pub(super) struct UnmapEvent {
     /// Its former range.
     pub(super) range: Range<u64>,
     /// Its new address, if it was moved.
@@ -113,7 +113,7 @@ impl Userfault {
 
     /// Reads the events that are there, without waiting; each thread that caused one goes on then.
     /// Allocates nothing and takes no lock.
-    pub(super) fn read(&self, mut tell: impl FnMut(Gone)) {
+    pub(super) fn read(&self, mut tell: impl FnMut(UnmapEvent)) {
         // SAFETY: plain numbers, for which zeros will do.
         let mut events: [raw::uffd_msg; AT_A_TIME] = unsafe { std::mem::zeroed() };
         // SAFETY: the buffer has the stated length.
@@ -131,7 +131,7 @@ impl Userfault {
                 raw::UFFD_EVENT_UNMAP | raw::UFFD_EVENT_REMOVE => {
                     // SAFETY: the member of these events; any bits are a number.
                     let gone = unsafe { argument.remove };
-                    tell(Gone {
+                    tell(UnmapEvent {
                         range: gone.start..gone.end,
                         moved_to: None,
                     });
@@ -139,7 +139,7 @@ impl Userfault {
                 raw::UFFD_EVENT_REMAP => {
                     // SAFETY: the member of this event; any bits are a number.
                     let moved = unsafe { argument.remap };
-                    tell(Gone {
+                    tell(UnmapEvent {
                         range: moved.from..moved.from.saturating_add(moved.len),
                         moved_to: Some(moved.to),
                     });

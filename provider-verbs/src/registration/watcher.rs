@@ -34,7 +34,7 @@ static RUNNING: Mutex<Weak<Monitor>> = Mutex::new(Weak::new());
 /// The state that watchers share: the thread and its log.
 #[derive(Debug)]
 struct Monitor {
-    source: Arc<Source>,
+    source: Arc<EventSource>,
     /// A reader at the beginning of the log; watchers start from it.
     follower: LogReader,
     thread: Option<JoinHandle<()>>,
@@ -47,14 +47,14 @@ struct Monitor {
 }
 
 #[derive(Debug)]
-struct Source {
+struct EventSource {
     userfault: Userfault,
     stop: EventFd,
 }
 
 /// Memory that is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Gone {
+pub(super) enum Unmapped {
     /// This range.
     Range(Range<u64>),
     /// So much memory that the log has no ranges any more.
@@ -114,7 +114,7 @@ impl Watcher {
     /// Calls `tell` for each range that is gone since the last call. Returns `false` and calls
     /// nothing while an entry is being logged.
     #[must_use]
-    pub(super) fn catch_up(&mut self, tell: impl FnMut(Gone)) -> bool {
+    pub(super) fn catch_up(&mut self, tell: impl FnMut(Unmapped)) -> bool {
         catch_up(&mut self.follower, tell)
     }
 }
@@ -132,10 +132,10 @@ fn running() -> MutexGuard<'static, Weak<Monitor>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn catch_up(follower: &mut LogReader, mut tell: impl FnMut(Gone)) -> bool {
+fn catch_up(follower: &mut LogReader, mut tell: impl FnMut(Unmapped)) -> bool {
     follower.read(|told| match told {
-        LogEvent::Entry([start, end]) => tell(Gone::Range(start..end)),
-        LogEvent::Missed => tell(Gone::Much),
+        LogEvent::Entry([start, end]) => tell(Unmapped::Range(start..end)),
+        LogEvent::Missed => tell(Unmapped::Much),
     })
 }
 
@@ -146,7 +146,7 @@ impl Monitor {
                 "{error}: userfaultfd(2) or /dev/userfaultfd has to be allowed"
             ))
         };
-        let source = Arc::new(Source {
+        let source = Arc::new(EventSource {
             userfault: Userfault::open().map_err(|error| cannot(&error))?,
             stop: EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| cannot(&error))?,
         });
@@ -285,8 +285,8 @@ fn is_told(follower: &mut LogReader, range: &Range<u64>) -> bool {
     let mut told = false;
     // The thread is between reading and logging for a moment only.
     while !catch_up(follower, |gone| match gone {
-        Gone::Range(gone) => told |= gone.start <= range.start && range.end <= gone.end,
-        Gone::Much => told = true,
+        Unmapped::Range(gone) => told |= gone.start <= range.start && range.end <= gone.end,
+        Unmapped::Much => told = true,
     }) {
         std::thread::yield_now();
     }
@@ -307,7 +307,7 @@ fn note(watched: &mut BTreeMap<u64, u64>, pages: Range<u64>) {
 }
 
 /// Logs unmapped memory until the stop signal.
-fn follow(source: &Source, mut writer: LogWriter) {
+fn follow(source: &EventSource, mut writer: LogWriter) {
     loop {
         let mut ready = [
             PollFd::new(source.userfault.as_fd(), PollFlags::POLLIN),

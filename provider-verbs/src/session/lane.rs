@@ -6,13 +6,13 @@ use ferrofabric_protocol::handshake::LaneKey;
 use ferrofabric_protocol::session::WINDOW;
 use ferrofabric_protocol::wire::SessionId;
 
-use super::send_queue::{Place, SendQueue, Wqe};
+use super::send_queue::{LaneSendQueue, LaneWqe, PacketBuffer};
 use super::state::SessionState;
-use super::turns::Turn;
+use super::turns::LaneTurn;
 use crate::qp::RcQp;
 
 /// A lane that is up, or being drained.
-pub(crate) struct Lane {
+pub(crate) struct RcLane {
     // The queue pair goes first: the device uses the other fields.
     pub(crate) qp: Arc<RcQp>,
     pub(crate) key: LaneKey,
@@ -26,7 +26,7 @@ pub(crate) struct Lane {
     /// The longest packet that the peer accepts, in bytes.
     pub(crate) packet_bytes: usize,
     pub(crate) heard: bool,
-    pub(crate) queue: SendQueue,
+    pub(crate) queue: LaneSendQueue,
     /// The lane is closing: its queue pair is in error.
     pub(crate) is_ending: bool,
     /// No request will be flushed: the lane waits for the end of the queue pair.
@@ -34,10 +34,10 @@ pub(crate) struct Lane {
     /// The queue pair has rejected a request: requests that are entered behind it will not
     /// complete.
     pub(crate) refused: bool,
-    pub(crate) turn: Turn,
+    pub(crate) turn: LaneTurn,
 }
 
-impl Lane {
+impl RcLane {
     /// Whether a message can be posted now, and the session has a number for it.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
@@ -68,7 +68,8 @@ impl Lane {
     /// Whether the lane has no work under way or waiting that could not go on over datagrams.
     pub(crate) fn is_quiet(&self) -> bool {
         let state = &self.session;
-        let small = |wqe: &Wqe| matches!(wqe.packet, Place::Nowhere | Place::Record(_));
+        let small =
+            |wqe: &LaneWqe| matches!(wqe.packet, PacketBuffer::Nowhere | PacketBuffer::Record(_));
         self.open
             && self.queue.iter().all(small)
             && state.notices.is_empty()
@@ -82,7 +83,7 @@ impl Lane {
         self.open = self.is_usable() && !self.session.catches_up();
     }
 
-    /// As [`SendQueue::next`].
+    /// As [`LaneSendQueue::next`].
     #[inline]
     pub(crate) fn next(&mut self, signaled: bool) -> (u64, bool) {
         self.queue.next(self.key.session(), signaled)
@@ -90,11 +91,11 @@ impl Lane {
 }
 
 /// A lane has the name of the session that began with it.
-pub(crate) trait Named {
+pub(crate) trait NamedLane {
     fn session(&self) -> SessionId;
 }
 
-impl Named for Lane {
+impl NamedLane for RcLane {
     #[inline]
     fn session(&self) -> SessionId {
         self.key.session()
@@ -102,14 +103,14 @@ impl Named for Lane {
 }
 
 /// The lanes of one kind of an endpoint, by the name that data packets to this endpoint give them.
-pub(crate) struct Lanes<L = Lane> {
+pub(crate) struct LaneTable<L = RcLane> {
     places: Vec<Option<Box<L>>>,
     /// Lanes whose place in the table has another lane already: the service thread uses the place
     /// again as soon as a lane is down, and here a lane stays until all its requests are flushed.
     leaving: Vec<L>,
 }
 
-impl<L> Default for Lanes<L> {
+impl<L> Default for LaneTable<L> {
     fn default() -> Self {
         Self {
             places: Vec::new(),
@@ -118,7 +119,7 @@ impl<L> Default for Lanes<L> {
     }
 }
 
-impl<L: Named> Lanes<L> {
+impl<L: NamedLane> LaneTable<L> {
     /// Enters a lane.
     pub(crate) fn insert(&mut self, lane: L) {
         let at = lane.session().index();

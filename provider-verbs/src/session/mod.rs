@@ -16,17 +16,20 @@ mod unexpected;
 mod wr_id;
 
 pub(crate) use grants::{Grants, QUOTA_UNITS};
-pub(crate) use lane::{Lane, Lanes};
+pub(crate) use lane::{LaneTable, RcLane};
 pub(crate) use packet_pool::PacketPool;
-pub(crate) use peers::{Fate, Peer, PeerRoute, Peers};
+pub(crate) use peers::{PeerFate, PeerRoute, PeerTable, RdmPeer};
 pub(crate) use pending::Pending;
-pub(crate) use records::Records;
+pub(crate) use records::PacketRecords;
 pub(crate) use registered::Registered;
-pub(crate) use send_queue::{Place, SendQueue, Wqe, WqeKind};
+pub(crate) use send_queue::{LaneSendQueue, LaneWqe, PacketBuffer, WqeKind};
 pub(crate) use state::{
-    Incoming, Kept, KeptKind, Notice, Receiving, RendezvousSend, SessionState, Target, Writing,
+    ControlMessage, FragmentTarget, IncomingFragments, IncomingTransfer, OutgoingTransfer,
+    RendezvousSend, ReplayKind, ReplayPacket, SessionState,
 };
-pub(crate) use turns::{Turn, Turns};
-pub(crate) use ud_lane::{Route, UdLane};
-pub(crate) use unexpected::{Body, Held, HeldMessage, Way};
+pub(crate) use turns::{LaneTurn, TurnQueue};
+pub(crate) use ud_lane::{UdLane, UdRoute};
+pub(crate) use unexpected::{
+    RdmUnexpectedMessage, RdmUnexpectedMessages, TransferWay, UnexpectedBody,
+};
 pub(crate) use wr_id::{WrId, datagram_wr_id, is_datagram, receive_wr_id, send_wr_id};

@@ -7,14 +7,14 @@ use std::ops::Deref;
 const SHORT: usize = 62;
 
 /// The data.
-pub(crate) enum Payload {
+pub(crate) enum UnexpectedData {
     /// Short data, and its length.
     Short([u8; SHORT], u8),
     /// Long data.
     Long(Box<[u8]>),
 }
 
-impl From<&[u8]> for Payload {
+impl From<&[u8]> for UnexpectedData {
     fn from(bytes: &[u8]) -> Self {
         let mut short = [0; SHORT];
         match short.get_mut(..bytes.len()) {
@@ -27,13 +27,13 @@ impl From<&[u8]> for Payload {
     }
 }
 
-impl From<Vec<u8>> for Payload {
+impl From<Vec<u8>> for UnexpectedData {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Long(bytes.into())
     }
 }
 
-impl Deref for Payload {
+impl Deref for UnexpectedData {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -52,8 +52,8 @@ mod tests {
     fn bytes_come_out_as_they_went_in() {
         for len in [0, 1, SHORT - 1, SHORT, SHORT + 1, 4096] {
             let bytes: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
-            let payload = Payload::from(&bytes[..]);
-            assert_eq!(matches!(payload, Payload::Short(..)), len <= SHORT);
+            let payload = UnexpectedData::from(&bytes[..]);
+            assert_eq!(matches!(payload, UnexpectedData::Short(..)), len <= SHORT);
             assert_eq!(*payload, bytes[..]);
         }
     }

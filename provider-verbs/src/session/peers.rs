@@ -30,7 +30,7 @@ const MAX_KEPT: usize = 1024;
 const MIN_REST: Duration = Duration::from_secs(2);
 
 /// A peer.
-pub(crate) struct Peer {
+pub(crate) struct RdmPeer {
     pub(crate) key: PeerKey,
     /// The name of its shared-memory endpoint, if it has one.
     shm_name: u64,
@@ -43,13 +43,13 @@ pub(crate) struct Peer {
     pub(crate) pending: VecDeque<Pending>,
     /// The session is parked, and this much of its credit was lent meanwhile.
     pub(crate) lent: Option<u32>,
-    uses: Uses,
-    lists: Lists,
+    uses: PeerUses,
+    lists: PeerLists,
 }
 
 /// References to a peer, and requests that wait for it.
 #[derive(Default)]
-struct Uses {
+struct PeerUses {
     /// Its unexpected messages.
     held: u32,
     /// Entries of the address vector that lead to it.
@@ -58,7 +58,7 @@ struct Uses {
     lanes: u32,
 }
 
-impl Uses {
+impl PeerUses {
     fn are_none(&self) -> bool {
         self.lanes == 0 && self.routes == 0 && self.held == 0
     }
@@ -66,7 +66,7 @@ impl Uses {
 
 /// The lists that contain a peer.
 #[derive(Default)]
-struct Lists {
+struct PeerLists {
     /// It has no entry in the address vector, but has a lane or a message, so that it needs one as
     /// soon as it is inserted.
     is_stranger: bool,
@@ -78,7 +78,7 @@ struct Lists {
 
 /// The next step for a peer without a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum PeerFate {
     /// It is in use.
     Stays,
     /// Only its session keeps it, which is parked or can be.
@@ -87,26 +87,26 @@ pub(crate) enum Fate {
     Goes,
 }
 
-impl Peer {
+impl RdmPeer {
     /// Whether entries of the address vector lead to it.
     pub(crate) fn is_routed(&self) -> bool {
         self.uses.routes > 0
     }
 
-    fn fate(&self, peer: u32, life: &PeerLanes) -> Fate {
+    fn fate(&self, peer: u32, life: &PeerLanes) -> PeerFate {
         let is_used = life.is_linked(peer) || !self.uses.are_none() || !self.pending.is_empty();
         match &self.parked {
-            _ if is_used || life.goes_on(peer) => Fate::Stays,
-            Some(_) => Fate::Rests,
-            None => Fate::Goes,
+            _ if is_used || life.goes_on(peer) => PeerFate::Stays,
+            Some(_) => PeerFate::Rests,
+            None => PeerFate::Goes,
         }
     }
 }
 
 /// All peers that have sent to this endpoint, or that it has sent to.
 #[derive(Default)]
-pub(crate) struct Peers {
-    peers: Slab<Peer>,
+pub(crate) struct PeerTable {
+    peers: Slab<RdmPeer>,
     by_key: HashMap<PeerKey, u32>,
     /// The peer that each address leads to.
     routes: RouteTable<u32>,
@@ -128,7 +128,7 @@ pub(crate) struct PeerRoute {
     peer: u32,
 }
 
-impl Peers {
+impl PeerTable {
     /// The number of peers that have a session without a lane.
     pub(crate) fn parked(&self) -> usize {
         let parked = self.peers.iter().filter(|(_, peer)| peer.parked.is_some());
@@ -214,7 +214,7 @@ impl Peers {
     /// sends to this endpoint, too, because the address may be removed later.
     pub(crate) fn peer_of(&mut self, key: PeerKey, shm_name: u64, addr: FiAddr) -> u32 {
         let peer = *self.by_key.entry(key).or_insert_with(|| {
-            self.peers.insert(Peer {
+            self.peers.insert(RdmPeer {
                 key,
                 shm_name,
                 addr: FiAddr::NOTAVAIL,
@@ -222,8 +222,8 @@ impl Peers {
                 parked: None,
                 pending: VecDeque::new(),
                 lent: None,
-                uses: Uses::default(),
-                lists: Lists::default(),
+                uses: PeerUses::default(),
+                lists: PeerLists::default(),
             }) as u32
         });
         self.use_again(peer);
@@ -288,7 +288,7 @@ impl Peers {
     }
 
     /// The next peer in the list, and its next step.
-    pub(crate) fn next_listed(&mut self, life: &PeerLanes) -> Option<(u32, Fate)> {
+    pub(crate) fn next_listed(&mut self, life: &PeerLanes) -> Option<(u32, PeerFate)> {
         while let Some(peer) = self.listed.pop() {
             if let Some(at) = self.peers.get_mut(peer as usize) {
                 at.lists.is_listed = false;
@@ -323,7 +323,7 @@ impl Peers {
     }
 
     /// Forgets a peer that nothing refers to.
-    pub(crate) fn forget(&mut self, peer: u32) -> Option<Peer> {
+    pub(crate) fn forget(&mut self, peer: u32) -> Option<RdmPeer> {
         self.use_again(peer);
         self.know(peer);
         let gone = self.peers.try_remove(peer as usize)?;
@@ -339,7 +339,7 @@ impl Peers {
     }
 
     /// All peers, to be read.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &RdmPeer> {
         self.peers.iter().map(|(_, peer)| peer)
     }
 
@@ -362,7 +362,7 @@ impl Peers {
 
     /// A peer by its index.
     #[inline]
-    pub(crate) fn at(&mut self, peer: u32) -> &mut Peer {
+    pub(crate) fn at(&mut self, peer: u32) -> &mut RdmPeer {
         &mut self.peers[peer as usize]
     }
 }
@@ -398,7 +398,7 @@ mod tests {
         Some(Box::new(state))
     }
 
-    fn fates(peers: &mut Peers) -> Vec<(u32, Fate)> {
+    fn fates(peers: &mut PeerTable) -> Vec<(u32, PeerFate)> {
         let life = PeerLanes::new(ferrofabric_protocol::lanes::Config {
             choice: LaneChoice::Auto,
             datagrams: true,
@@ -411,7 +411,7 @@ mod tests {
     /// A peer stays as long as anything refers to it, in whatever order the references go.
     #[test]
     fn what_leads_to_a_peer_keeps_it() {
-        let mut peers = Peers::default();
+        let mut peers = PeerTable::default();
         let peer = peers.peer_of(key(1), 0, addr(5));
         assert!(!peers.has_unknown_sources());
         // The same endpoint, twice in the address vector.
@@ -426,11 +426,11 @@ mod tests {
         assert_eq!(peers.unroute(addr(5)), Some(peer));
         assert!(peers.has_unknown_sources(), "it has a lane, and no number");
         peers.list(peer);
-        assert_eq!(fates(&mut peers), [(peer, Fate::Stays)]);
+        assert_eq!(fates(&mut peers), [(peer, PeerFate::Stays)]);
         peers.end_lane(peer);
-        assert_eq!(fates(&mut peers), [(peer, Fate::Stays)]);
+        assert_eq!(fates(&mut peers), [(peer, PeerFate::Stays)]);
         peers.let_go(peer);
-        assert_eq!(fates(&mut peers), [(peer, Fate::Goes)]);
+        assert_eq!(fates(&mut peers), [(peer, PeerFate::Goes)]);
         assert!(peers.forget(peer).is_some());
         assert!(!peers.has_unknown_sources());
         assert_eq!(
@@ -442,7 +442,7 @@ mod tests {
     /// An address that is given to another peer leads to the first no more.
     #[test]
     fn an_address_of_another_peer_does_not_keep_the_first() {
-        let mut peers = Peers::default();
+        let mut peers = PeerTable::default();
         let first = peers.peer_of(key(1), 0, addr(5));
         assert_eq!(peers.follow(&PeerRoute::default()), None);
         let to_first = peers.route_to(first);
@@ -452,7 +452,7 @@ mod tests {
         assert_eq!(peers.follow(&to_first), None, "the route is over");
         assert_eq!(peers.follow(&peers.route_to(second)), Some(second));
         peers.list(first);
-        assert_eq!(fates(&mut peers), [(first, Fate::Goes)]);
+        assert_eq!(fates(&mut peers), [(first, PeerFate::Goes)]);
     }
 
     /// Of the peers that are kept for their sessions, the oldest goes, once there are too many and
@@ -460,14 +460,14 @@ mod tests {
     /// insertion has to be announced to any of them.
     #[test]
     fn the_oldest_of_too_many_goes() {
-        let mut peers = Peers::default();
+        let mut peers = PeerTable::default();
         let (begin, rested) = (Time(1), Time(1) + MIN_REST);
         for number in 0..=MAX_KEPT as u64 {
             let peer = peers.peer_of(key(number), 0, FiAddr::NOTAVAIL);
             peers.at(peer).parked = session();
             assert!(peers.has_unknown_sources());
             peers.list(peer);
-            assert_eq!(fates(&mut peers), [(peer, Fate::Rests)]);
+            assert_eq!(fates(&mut peers), [(peer, PeerFate::Rests)]);
             peers.keep(peer, begin);
             assert!(!peers.has_unknown_sources());
         }

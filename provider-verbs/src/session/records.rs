@@ -2,7 +2,7 @@
 //! has arrived, should it have to be sent again.
 
 /// Packets of a lane in the order of posting: a ring of bytes that grows with the data under way.
-pub(crate) struct Records {
+pub(crate) struct PacketRecords {
     bytes: Box<[u8]>,
     /// The start of the oldest packet and of the next one, counted without wrapping at the ring's
     /// end.
@@ -12,7 +12,7 @@ pub(crate) struct Records {
 
 /// A packet in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct PacketRecord {
     at: u32,
     len: u32,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Record {
 /// Enough for a run of small messages: most peers of many never have more under way.
 const FIRST_BYTES: usize = 4096;
 
-impl Default for Records {
+impl Default for PacketRecords {
     fn default() -> Self {
         Self {
             bytes: vec![0; FIRST_BYTES].into(),
@@ -30,7 +30,7 @@ impl Default for Records {
     }
 }
 
-impl Records {
+impl PacketRecords {
     /// Room for the next packet, of at most `most` bytes: contiguous, and starting at a multiple of
     /// 8 bytes.
     #[inline]
@@ -52,10 +52,10 @@ impl Records {
 
     /// A packet of this length was put at the beginning of the [`room`](Self::room).
     #[inline]
-    pub(crate) fn enter(&mut self, len: usize) -> Record {
+    pub(crate) fn enter(&mut self, len: usize) -> PacketRecord {
         let at = self.next;
         self.next = at.wrapping_add(len.next_multiple_of(8) as u32);
-        Record {
+        PacketRecord {
             at,
             len: len as u32,
         }
@@ -76,14 +76,14 @@ impl Records {
     }
 
     /// The packet.
-    pub(crate) fn bytes(&self, record: Record) -> &[u8] {
+    pub(crate) fn bytes(&self, record: PacketRecord) -> &[u8] {
         let start = record.at as usize & (self.bytes.len() - 1);
         &self.bytes[start..start + record.len as usize]
     }
 
     /// The packet and all older ones are not needed any more.
     #[inline]
-    pub(crate) fn release(&mut self, record: Record) {
+    pub(crate) fn release(&mut self, record: PacketRecord) {
         self.oldest = record.at.wrapping_add(record.len.next_multiple_of(8));
     }
 
@@ -118,9 +118,9 @@ mod tests {
             start in prop_oneof![Just(0u32), Just(u32::MAX - 20_000), any::<u32>()],
             steps in proptest::collection::vec((1usize..600, 0usize..4), 1..300),
         ) {
-            let mut records = Records::default();
+            let mut records = PacketRecords::default();
             (records.oldest, records.next) = (start & !7, start & !7);
-            let mut kept: VecDeque<(Record, Vec<u8>)> = VecDeque::new();
+            let mut kept: VecDeque<(PacketRecord, Vec<u8>)> = VecDeque::new();
             for (number, (len, releases)) in steps.into_iter().enumerate() {
                 let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + number) as u8).collect();
                 let room = records.room(len + 8);

@@ -10,12 +10,12 @@ use ferrofabric_protocol::rendezvous::Chunk;
 use ferrofabric_protocol::table::Key;
 use ferrofabric_protocol::wire::SessionId;
 
-use super::records::{Record, Records};
+use super::records::{PacketRecord, PacketRecords};
 use super::wr_id::send_wr_id;
-use crate::registration::Region;
+use crate::registration::MemoryRegion;
 
 /// A request that lies in the queue.
-pub(crate) struct Wqe {
+pub(crate) struct LaneWqe {
     /// Counts requests of this lane, modulo 2³².
     pub(crate) number: u32,
     /// The packet's number in the session, if it has one.
@@ -23,7 +23,7 @@ pub(crate) struct Wqe {
     /// The work that it does.
     pub(crate) kind: WqeKind,
     /// The place of the packet until it has arrived.
-    pub(crate) packet: Place,
+    pub(crate) packet: PacketBuffer,
 }
 
 /// The work of a request.
@@ -31,7 +31,7 @@ pub(crate) enum WqeKind {
     /// A whole message.
     Message(SendDone),
     /// A control message: no operation ends with it.
-    Notice,
+    Control,
     /// The Done of a message that this side wrote.
     Done(Key),
     /// A read.
@@ -44,11 +44,11 @@ pub(crate) enum WqeKind {
 
 /// The place of a posted packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum PacketBuffer {
     /// Nowhere: it need not be sent again.
     Nowhere,
     /// Among the records: it travels in the work request.
-    Record(Record),
+    Record(PacketRecord),
     /// In a bounce buffer.
     Bounce { slot: u32, len: u32 },
     /// The header in a bounce buffer, the rest in the application's memory: in the next of the
@@ -56,25 +56,25 @@ pub(crate) enum Place {
     Split { slot: u32, head: u32, rest: IoBuf },
 }
 
-impl Place {
+impl PacketBuffer {
     /// Its bounce buffer, if it has one.
     #[inline]
     pub(crate) fn slot(self) -> Option<u32> {
         match self {
-            Place::Bounce { slot, .. } | Place::Split { slot, .. } => Some(slot),
-            Place::Nowhere | Place::Record(_) => None,
+            PacketBuffer::Bounce { slot, .. } | PacketBuffer::Split { slot, .. } => Some(slot),
+            PacketBuffer::Nowhere | PacketBuffer::Record(_) => None,
         }
     }
 }
 
 /// The requests posted to a lane.
-pub(crate) struct SendQueue {
-    requests: VecDeque<Wqe>,
+pub(crate) struct LaneSendQueue {
+    requests: VecDeque<LaneWqe>,
     /// The packets that travel in their work requests.
-    pub(crate) records: Records,
+    pub(crate) records: PacketRecords,
     /// The regions of the split packets in the queue, in the same order. The application may close
     /// them meanwhile.
-    pub(crate) described: VecDeque<Arc<Region>>,
+    pub(crate) described: VecDeque<Arc<MemoryRegion>>,
     depth: usize,
     next_number: u32,
     /// Requests posted since the last that was signalled.
@@ -84,13 +84,13 @@ pub(crate) struct SendQueue {
 /// Room in each send queue that messages leave to control messages and chunks.
 const RESERVED: usize = 8;
 
-impl SendQueue {
+impl LaneSendQueue {
     /// Makes an empty queue, whose first request has this number.
     pub(crate) fn new(depth: usize, first_number: u32) -> Self {
         Self {
             // It grows with the requests under way: most of many peers never have much.
             requests: VecDeque::new(),
-            records: Records::default(),
+            records: PacketRecords::default(),
             described: VecDeque::new(),
             depth,
             next_number: first_number,
@@ -167,28 +167,28 @@ impl SendQueue {
 
     /// Enters a request behind the others.
     #[inline]
-    pub(crate) fn enter(&mut self, request: Wqe) {
+    pub(crate) fn enter(&mut self, request: LaneWqe) {
         self.requests.push_back(request);
     }
 
     /// Takes out the oldest request.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Wqe> {
+    pub(crate) fn pop(&mut self) -> Option<LaneWqe> {
         self.requests.pop_front()
     }
 
     /// Takes out all requests, the oldest first.
-    pub(crate) fn take_all(&mut self) -> VecDeque<Wqe> {
+    pub(crate) fn take_all(&mut self) -> VecDeque<LaneWqe> {
         std::mem::take(&mut self.requests)
     }
 
     /// The last request.
-    pub(crate) fn last(&self) -> Option<&Wqe> {
+    pub(crate) fn last(&self) -> Option<&LaneWqe> {
         self.requests.back()
     }
 
     /// All requests, the oldest first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Wqe> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &LaneWqe> {
         self.requests.iter()
     }
 

@@ -17,7 +17,7 @@ use ferrofabric_protocol::wire::data::{FinStatus, Grant, Segment, readdress};
 
 use super::packet_pool::PacketPool;
 use super::registered::Registered;
-use crate::registration::Region;
+use crate::registration::MemoryRegion;
 
 /// Rendezvous messages that are moved at a time, in one direction.
 const MAX_MOVING: usize = 1 << 16;
@@ -26,26 +26,26 @@ const MAX_MOVING: usize = 1 << 16;
 pub(crate) struct SessionState {
     /// Its name, sequence numbers and credit.
     pub(crate) numbers: Session,
-    held_requests: HeldRequests,
+    held_requests: UnmatchedRequests,
     /// Our messages that were announced to the peer by an RTS and are not over.
     pub(crate) sends: SendTable<RendezvousSend>,
     /// This side's messages that this side writes.
-    pub(crate) writes: Transfers<Writing>,
+    pub(crate) writes: Transfers<OutgoingTransfer>,
     /// The peer's messages that this side reads.
-    pub(crate) reads: Transfers<Receiving>,
+    pub(crate) reads: Transfers<IncomingTransfer>,
     /// The peer's messages that it is writing.
-    pub(crate) receives: Table<Receiving>,
+    pub(crate) receives: Table<IncomingTransfer>,
     /// The peer's message whose fragments are arriving.
-    pub(crate) incoming: Incoming,
+    pub(crate) incoming: IncomingFragments,
     /// Control messages that wait for room on the lane.
-    pub(crate) notices: VecDeque<Notice>,
+    pub(crate) notices: VecDeque<ControlMessage>,
     /// Packets that were under way on a lane that broke, and may have to be sent again; oldest
     /// first.
-    pub(crate) replay: VecDeque<Kept>,
+    pub(crate) replay: VecDeque<ReplayPacket>,
 }
 
 /// Requests to send of the peer that have no matching receive yet.
-struct HeldRequests {
+struct UnmatchedRequests {
     count: usize,
     /// The upper bound of that number.
     limit: usize,
@@ -53,7 +53,7 @@ struct HeldRequests {
 
 /// A packet that notifies a peer of the state of an operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Notice {
+pub(crate) enum ControlMessage {
     /// This side has finished a message of the peer.
     Fin(u64, FinStatus),
     /// The buffer to which the peer may write its message.
@@ -69,13 +69,13 @@ pub(crate) struct RendezvousSend {
     pub(crate) local: Option<Vec<Segment>>,
     pub(crate) total_bytes: u64,
     /// Their regions, if the application has not registered the memory.
-    pub(crate) regions: Vec<Arc<Region>>,
+    pub(crate) regions: Vec<Arc<MemoryRegion>>,
     /// The copy of an injected message.
     pub(crate) _copy: Option<Box<[u8]>>,
 }
 
 /// A message that this side writes.
-pub(crate) struct Writing {
+pub(crate) struct OutgoingTransfer {
     pub(crate) send: RendezvousSend,
     pub(crate) grant: Grant,
     /// The Done is under way, or in line.
@@ -83,7 +83,7 @@ pub(crate) struct Writing {
 }
 
 /// The receiver's side of a rendezvous.
-pub(crate) struct Receiving {
+pub(crate) struct IncomingTransfer {
     /// The ID of the sender's operation.
     pub(crate) op: u64,
     pub(crate) kind: MsgKind,
@@ -94,7 +94,7 @@ pub(crate) struct Receiving {
     pub(crate) places: Vec<Registered>,
 }
 
-impl Receiving {
+impl IncomingTransfer {
     /// The destination of a chunk that begins at `offset_bytes` of the message, and its local key.
     pub(crate) fn place(&self, offset_bytes: u64) -> Option<(u64, u32)> {
         let mut offset = offset_bytes;
@@ -112,27 +112,27 @@ impl Receiving {
 /// A message whose fragments are arriving: the bytes that are here, and the destination of the
 /// rest.
 #[derive(Default)]
-pub(crate) struct Incoming {
+pub(crate) struct IncomingFragments {
     pub(crate) assembly: Assembly,
-    pub(crate) target: Target,
+    pub(crate) target: FragmentTarget,
 }
 
 /// The destination of fragments.
 #[derive(Clone, Copy, Default)]
-pub(crate) enum Target {
+pub(crate) enum FragmentTarget {
     /// There is no such message, or it was discarded.
     #[default]
     Nowhere,
     /// The matching receive.
     Receive(MsgKind, Arrived, Matched),
     /// An unexpected message, by its token.
-    Held(u64),
+    Unexpected(u64),
 }
 
 /// A numbered packet whose arrival is not confirmed.
-pub(crate) struct Kept {
+pub(crate) struct ReplayPacket {
     pub(crate) sequence: u32,
-    pub(crate) kind: KeptKind,
+    pub(crate) kind: ReplayKind,
     /// The packet, or its start. On lanes of the UD kind the memory comes from a
     /// [`super::PacketPool`].
     pub(crate) bytes: Vec<u8>,
@@ -141,13 +141,13 @@ pub(crate) struct Kept {
 }
 
 /// The operation that is over once a packet has arrived.
-pub(crate) enum KeptKind {
+pub(crate) enum ReplayKind {
     /// An eager message.
     Message(SendDone),
     /// A message that this side wrote.
     Done(Key),
     /// No operation.
-    Notice,
+    Control,
 }
 
 impl SessionState {
@@ -159,7 +159,7 @@ impl SessionState {
     ) -> Self {
         Self {
             numbers,
-            held_requests: HeldRequests {
+            held_requests: UnmatchedRequests {
                 count: 0,
                 limit: open_requests(start.we_grant_units),
             },
@@ -170,7 +170,7 @@ impl SessionState {
             }),
             reads: Transfers::new(reads),
             receives: Table::new(MAX_MOVING),
-            incoming: Incoming::default(),
+            incoming: IncomingFragments::default(),
             notices: VecDeque::new(),
             replay: VecDeque::new(),
         }
@@ -199,7 +199,7 @@ impl SessionState {
     ///
     /// [`CreditError::OverRequested`].
     pub(crate) fn hold_request(&mut self) -> Result<(), CreditError> {
-        let HeldRequests { count, limit } = &mut self.held_requests;
+        let UnmatchedRequests { count, limit } = &mut self.held_requests;
         if *count >= *limit {
             return Err(CreditError::OverRequested);
         }
@@ -240,13 +240,13 @@ impl SessionState {
         let count = (count as usize).min(self.replay.len());
         for kept in self.replay.drain(..count) {
             match kept.kind {
-                KeptKind::Message(done) => owner.complete_send(&done),
-                KeptKind::Done(transfer) => {
+                ReplayKind::Message(done) => owner.complete_send(&done),
+                ReplayKind::Done(transfer) => {
                     if let Some(writing) = self.writes.remove(transfer) {
                         owner.complete_send(&writing.send.done);
                     }
                 }
-                KeptKind::Notice => {}
+                ReplayKind::Control => {}
             }
             packets.give(kept.bytes);
         }

@@ -6,12 +6,12 @@ use ferrofabric_protocol::wire::SessionId;
 
 /// The state of one lane's turns.
 #[derive(Default)]
-pub(crate) struct Turn {
+pub(crate) struct LaneTurn {
     listed: bool,
     stalled: bool,
 }
 
-impl Turn {
+impl LaneTurn {
     /// It is the lane's turn: the list does not contain it any more.
     #[inline]
     pub(crate) fn begins(&mut self) {
@@ -21,7 +21,7 @@ impl Turn {
 
 /// The lanes that have work.
 #[derive(Default)]
-pub(crate) struct Turns {
+pub(crate) struct TurnQueue {
     listed: VecDeque<SessionId>,
     /// Lanes that wait for a resource that all lanes of an endpoint share: bounce buffers, and
     /// places for completions. Such a resource comes back with another lane's completions, which
@@ -29,7 +29,7 @@ pub(crate) struct Turns {
     stalled: Vec<SessionId>,
 }
 
-impl Turns {
+impl TurnQueue {
     /// Whether no lane has work.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -48,7 +48,7 @@ impl Turns {
 
     /// A lane has work.
     #[inline]
-    pub(crate) fn list(&mut self, session: SessionId, turn: &mut Turn) {
+    pub(crate) fn list(&mut self, session: SessionId, turn: &mut LaneTurn) {
         if !turn.listed {
             turn.listed = true;
             self.listed.push_back(session);
@@ -62,7 +62,7 @@ impl Turns {
     }
 
     /// A lane has found a shared resource exhausted.
-    pub(crate) fn stall(&mut self, session: SessionId, turn: &mut Turn) {
+    pub(crate) fn stall(&mut self, session: SessionId, turn: &mut LaneTurn) {
         if !std::mem::replace(&mut turn.stalled, true) {
             self.stalled.push(session);
         }
@@ -74,7 +74,7 @@ impl Turns {
     }
 
     /// A lane that was stalled is next.
-    pub(crate) fn list_first(&mut self, session: SessionId, turn: &mut Turn) {
+    pub(crate) fn list_first(&mut self, session: SessionId, turn: &mut LaneTurn) {
         turn.stalled = false;
         if std::mem::replace(&mut turn.listed, true) {
             self.listed.retain(|listed| *listed != session);
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn stalled_lanes_come_first_in_their_order() {
-        let mut turns = Turns::default();
-        let mut lanes: Vec<Turn> = (0..4).map(|_| Turn::default()).collect();
+        let mut turns = TurnQueue::default();
+        let mut lanes: Vec<LaneTurn> = (0..4).map(|_| LaneTurn::default()).collect();
         let at = |n: usize| SessionId(n as u32);
         for n in [0, 3, 1, 3] {
             turns.list(at(n), &mut lanes[n]);

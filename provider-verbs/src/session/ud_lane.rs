@@ -6,15 +6,15 @@ use ferrofabric_protocol::handshake::LaneKey;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::datagram::Prefix;
 
-use super::lane::Named;
+use super::lane::NamedLane;
 use super::state::SessionState;
-use super::turns::Turn;
-use crate::connect::Way;
+use super::turns::LaneTurn;
+use crate::connect::UdDestination;
 
 /// The destination of a lane's datagrams.
 #[derive(Clone)]
-pub(crate) struct Route {
-    pub(crate) way: Way,
+pub(crate) struct UdRoute {
+    pub(crate) way: UdDestination,
     /// The peer's data queue pair.
     pub(crate) qpn: u32,
     /// The number that both ends write into each datagram: the low half of the lane's name.
@@ -30,7 +30,7 @@ pub(crate) struct UdLane {
     /// The packets under way, and packets that came too early: for each the receive slot that has
     /// it, and its length in bytes.
     pub(crate) window: DatagramLane<(u32, u32)>,
-    pub(crate) route: Route,
+    pub(crate) route: UdRoute,
     /// The longest data packet that a datagram holds, in bytes.
     pub(crate) packet_bytes: usize,
     /// The peer's end is up.
@@ -39,10 +39,10 @@ pub(crate) struct UdLane {
     pub(crate) is_ending: bool,
     /// The session needs an RC lane, as soon as there is room for one.
     pub(crate) outgrown: bool,
-    pub(crate) turn: Turn,
+    pub(crate) turn: LaneTurn,
 }
 
-impl Named for UdLane {
+impl NamedLane for UdLane {
     #[inline]
     fn session(&self) -> SessionId {
         self.key.session()

@@ -3,25 +3,25 @@
 
 use slab::Slab;
 
-use super::payload::Payload;
+use super::payload::UnexpectedData;
 
 use ferrofabric_protocol::wire::data::Segment;
 
 /// An unexpected message.
-pub(crate) struct HeldMessage {
+pub(crate) struct RdmUnexpectedMessage {
     /// Its peer, by the index in the peer table.
     pub(crate) peer: u32,
     /// The name of its session: a request to send can be matched, and credit returned, only while
     /// that session lives.
     pub(crate) session: u64,
     /// The message.
-    pub(crate) body: Body,
+    pub(crate) body: UnexpectedBody,
 }
 
 /// The data that was kept of the message.
-pub(crate) enum Body {
+pub(crate) enum UnexpectedBody {
     /// The data.
-    Eager(Payload),
+    Eager(UnexpectedData),
     /// The first fragments of the data: the others are under way.
     Arriving {
         /// Length of the whole, in bytes.
@@ -34,12 +34,12 @@ pub(crate) enum Body {
         /// The ID of the sender's operation.
         op: u64,
         /// How the data comes.
-        way: Way,
+        way: TransferWay,
     },
 }
 
 /// The way in which a rendezvous message is moved.
-pub(crate) enum Way {
+pub(crate) enum TransferWay {
     /// This side reads it from these pieces of the sender's memory.
     Read(Vec<Segment>),
     /// The sender writes it, once it has a buffer for it.
@@ -48,35 +48,36 @@ pub(crate) enum Way {
 
 /// All unexpected messages of an endpoint.
 #[derive(Default)]
-pub(crate) struct Held(Slab<HeldMessage>);
+pub(crate) struct RdmUnexpectedMessages(Slab<RdmUnexpectedMessage>);
 
-impl Held {
+impl RdmUnexpectedMessages {
     /// Keeps a message; returns the value of its token.
-    pub(crate) fn keep(&mut self, message: HeldMessage) -> u64 {
+    pub(crate) fn keep(&mut self, message: RdmUnexpectedMessage) -> u64 {
         self.0.insert(message) as u64
     }
 
     /// Takes a message out.
-    pub(crate) fn take(&mut self, token: u64) -> Option<HeldMessage> {
+    pub(crate) fn take(&mut self, token: u64) -> Option<RdmUnexpectedMessage> {
         self.0.try_remove(token as usize)
     }
 
     /// A message, to be read.
-    pub(crate) fn message(&self, token: u64) -> Option<&HeldMessage> {
+    pub(crate) fn message(&self, token: u64) -> Option<&RdmUnexpectedMessage> {
         self.0.get(token as usize)
     }
 
     /// Appends the next fragment to an arriving message; `last` if it is the last one.
     pub(crate) fn append(&mut self, token: u64, part: &[u8], last: bool) {
         let message = self.0.get_mut(token as usize);
-        let Some(Body::Arriving { bytes, .. }) = message.map(|message| &mut message.body) else {
+        let Some(UnexpectedBody::Arriving { bytes, .. }) = message.map(|message| &mut message.body)
+        else {
             return;
         };
         bytes.extend_from_slice(part);
         if last {
-            let whole = Payload::from(std::mem::take(bytes));
+            let whole = UnexpectedData::from(std::mem::take(bytes));
             if let Some(message) = self.0.get_mut(token as usize) {
-                message.body = Body::Eager(whole);
+                message.body = UnexpectedBody::Eager(whole);
             }
         }
     }

@@ -7,9 +7,9 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_protocol::PeerKey;
 use ferrofabric_protocol::handshake::{ConnectLane, LaneError, LaneKey};
 
-use super::{Made, Worker};
+use super::{Made, ServiceWorker};
 use crate::ah::Ah;
-use crate::connect::Way;
+use crate::connect::UdDestination;
 use crate::device::Mtu;
 use crate::qp::{RcConnect, RcInit, RcQp, RcTimers};
 
@@ -26,7 +26,7 @@ const RECEIVER_NOT_READY_RETRIES: u8 = 7;
 /// How long a peer waits when this side has no receive posted: 0.64 ms.
 const RECEIVER_NOT_READY_CODE: u8 = 12;
 
-impl Worker {
+impl ServiceWorker {
     /// A UD lane takes no resource of the device.
     pub(super) fn make_datagram_lane(
         &mut self,
@@ -57,7 +57,7 @@ impl Worker {
         let qkey = self.config.handshake.keys.q_key;
         match self.lanes.get_mut(&lane) {
             Some(Made::Ud(way)) => {
-                *way = Some(Way { handle, qkey });
+                *way = Some(UdDestination { handle, qkey });
                 Ok(())
             }
             _ => Err(LaneError::Fatal(Errno::ENOENT.0)),

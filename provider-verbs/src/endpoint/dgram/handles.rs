@@ -11,7 +11,7 @@ use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::wait::WaitSet;
 
 use crate::ah::{Ah, Path};
-use crate::connect::{AhCache, Outcome};
+use crate::connect::{AhCache, PathOutcome};
 use crate::pd::Pd;
 
 /// The end of the resolution of a path.
@@ -84,8 +84,8 @@ impl Handles {
         let mut news = Vec::new();
         while let Some((path, outcome)) = self.cache.resolved() {
             news.push(match outcome {
-                Outcome::Ready(..) => News::Ready(path),
-                Outcome::Failed(error, _) => News::Failed(path, error),
+                PathOutcome::Ready(..) => News::Ready(path),
+                PathOutcome::Failed(error, _) => News::Failed(path, error),
             });
         }
         news

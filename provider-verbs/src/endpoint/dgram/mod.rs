@@ -40,11 +40,11 @@ use crate::registration::Registry;
 use crate::slots::SlotPool;
 
 use handles::Handles;
-use receives::Receives;
+use receives::DgramReceives;
 use renew::Health;
 use send::Sends;
-use send_queue::{SEND, SendQueue};
-use source::{Sender, Sources};
+use send_queue::{DgramSendQueue, SEND};
+use source::{DatagramSender, Sources};
 use waiting::WaitingSends;
 use ways::Ways;
 
@@ -75,12 +75,12 @@ pub(crate) struct DgramConfig {
     /// The authorization key, if the application has chosen one.
     pub(crate) key: Option<AuthKey>,
     /// Where the receives are kept.
-    pub(crate) receiving: Receiving,
+    pub(crate) receiving: ReceiveMode,
 }
 
 /// The place where the receives of an endpoint are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Receiving {
+pub(crate) enum ReceiveMode {
     /// Posted to the queue pair, in order.
     Posted,
     /// In the owner's queue, for several queue pairs: a datagram is matched with one of them, or
@@ -98,12 +98,12 @@ impl DgramConfig {
 /// Bytes that an endpoint registers, and the kernel locks, for itself.
 pub(crate) fn registered_bytes(send_depth: usize, recv_depth: usize, mtu: usize) -> usize {
     send_depth * mtu.next_multiple_of(64)
-        + recv_depth * Receives::slot_bytes(mtu).next_multiple_of(64)
+        + recv_depth * DgramReceives::slot_bytes(mtu).next_multiple_of(64)
 }
 
 /// Statistics of the endpoint.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counters {
+struct DgramCounters {
     messages_sent: u64,
     bytes_sent: u64,
     messages_received: u64,
@@ -114,7 +114,7 @@ struct Counters {
     resets: u64,
 }
 
-impl Counters {
+impl DgramCounters {
     #[inline]
     fn sent(&mut self, len: usize) {
         self.messages_sent += 1;
@@ -136,7 +136,7 @@ pub(crate) struct DgramTransport {
     cq: Arc<Cq>,
     channel: Arc<CompChannel>,
     sends: Sends,
-    receives: Receives,
+    receives: DgramReceives,
     handles: Handles,
     ways: Ways,
     sources: Sources,
@@ -147,7 +147,7 @@ pub(crate) struct DgramTransport {
     /// The queue pair is in the error state, until it is reset.
     flushing: bool,
     armed: bool,
-    counters: Counters,
+    counters: DgramCounters,
 }
 
 impl DgramTransport {
@@ -175,7 +175,7 @@ impl DgramTransport {
         )?;
         let mtu = port.mtu.bytes();
         let bounces = SlotPool::create(pd, config.send_depth, mtu, Access::empty())?;
-        let slot_bytes = Receives::slot_bytes(mtu);
+        let slot_bytes = DgramReceives::slot_bytes(mtu);
         let slots = SlotPool::create(pd, config.recv_depth, slot_bytes, Access::LOCAL_WRITE)?;
         let qp = queue_pair(pd, &cq, config)?;
         let init = UdInit {
@@ -192,10 +192,15 @@ impl DgramTransport {
             cq,
             channel,
             sends: Sends {
-                queue: SendQueue::new(config.send_depth, bounces, registry.clone(), inline_bytes),
+                queue: DgramSendQueue::new(
+                    config.send_depth,
+                    bounces,
+                    registry.clone(),
+                    inline_bytes,
+                ),
                 waiting: WaitingSends::default(),
             },
-            receives: Receives::new(config, mtu, slots, registry.clone()),
+            receives: DgramReceives::new(config, mtu, slots, registry.clone()),
             handles: Handles::open(pd, wait)?,
             // An endpoint with a key sends with that key alone.
             ways: Ways::new(config.key.map(AuthKey::qkey)),
@@ -206,7 +211,7 @@ impl DgramTransport {
             health: Health::Well,
             flushing: false,
             armed: false,
-            counters: Counters::default(),
+            counters: DgramCounters::default(),
         };
         this.receives
             .post_again(&this.qp)
@@ -249,7 +254,7 @@ impl DgramTransport {
     /// Handles the completions of one poll, [`POLL`] at most.
     #[inline]
     fn completed<O: Owner>(&mut self, completions: &[ibv_wc], owner: &mut O) {
-        let mut senders = [Sender::UNKNOWN; POLL];
+        let mut senders = [DatagramSender::UNKNOWN; POLL];
         let senders = &mut senders[..completions.len()];
         self.find_senders(completions, senders);
         for (completion, sender) in completions.iter().zip(senders) {

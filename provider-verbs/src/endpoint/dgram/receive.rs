@@ -8,17 +8,17 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp};
 use ferrofabric_system::prefetch::prefetch;
 use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_status};
 
-use super::receives::{DIRECT, HEADER, TakenBack};
-use super::source::{Sender, Source, sender_gid};
-use super::{DgramTransport, Receiving};
+use super::receives::{CancelOutcome, DIRECT, HEADER};
+use super::source::{DatagramSender, DatagramSource, sender_gid};
+use super::{DgramTransport, ReceiveMode};
 
 /// The description of a datagram in its completion.
-struct Datagram {
+struct ReceivedDatagram {
     /// Bytes of payload.
     len: usize,
     data: u64,
     flags: Flags,
-    sender: Sender,
+    sender: DatagramSender,
     /// The LID of the sender's path.
     lid: u16,
 }
@@ -39,7 +39,7 @@ impl DgramTransport {
     /// Finds the senders of all datagrams of a poll before any of them is handled, so that the
     /// waits for memory overlap.
     #[inline]
-    pub(super) fn find_senders(&self, completions: &[ibv_wc], senders: &mut [Sender]) {
+    pub(super) fn find_senders(&self, completions: &[ibv_wc], senders: &mut [DatagramSender]) {
         if completions.len() > 1 {
             for header in completions.iter().filter_map(|wc| self.receives.header(wc)) {
                 prefetch(header);
@@ -49,7 +49,7 @@ impl DgramTransport {
             if let Some(header) = self.receives.header(wc) {
                 // SAFETY: the device has written the header there and is done with it.
                 let header = unsafe { header.read() };
-                *sender = Sender::at(source_of(wc, &header));
+                *sender = DatagramSender::at(source_of(wc, &header));
             }
         }
         self.sources.find_all(senders);
@@ -57,7 +57,12 @@ impl DgramTransport {
 
     /// Handles the completion of a receive of the queue pair.
     #[inline]
-    pub(super) fn received<O: Owner>(&mut self, wc: &ibv_wc, sender: &Sender, owner: &mut O) {
+    pub(super) fn received<O: Owner>(
+        &mut self,
+        wc: &ibv_wc,
+        sender: &DatagramSender,
+        owner: &mut O,
+    ) {
         if wc.wr_id & DIRECT != 0 {
             self.received_direct(wc, sender, owner);
         } else {
@@ -66,7 +71,7 @@ impl DgramTransport {
     }
 
     #[inline]
-    fn received_in_slot<O: Owner>(&mut self, wc: &ibv_wc, sender: &Sender, owner: &mut O) {
+    fn received_in_slot<O: Owner>(&mut self, wc: &ibv_wc, sender: &DatagramSender, owner: &mut O) {
         let slot = wc.wr_id as u32;
         if !self.receives.slot_back(slot) {
             return;
@@ -75,12 +80,12 @@ impl DgramTransport {
             self.receives.give_slot(slot);
             return self.slot_failed(wc.status);
         }
-        if self.receives.receiving() == Receiving::Matched {
+        if self.receives.receiving() == ReceiveMode::Matched {
             return self.received_for_anybody(slot, wc, sender, owner);
         }
         let at = self.receives.slot(slot);
         if let Some(receive) = self.receives.pop_bounced() {
-            let datagram = Datagram::of(wc, sender);
+            let datagram = ReceivedDatagram::of(wc, sender);
             let shown = self.receives.prefix();
             let len = (shown + datagram.len).min(shown + self.receives.mtu());
             // The header is the prefix, if the application leaves room for one.
@@ -101,11 +106,11 @@ impl DgramTransport {
         &mut self,
         slot: u32,
         wc: &ibv_wc,
-        sender: &Sender,
+        sender: &DatagramSender,
         owner: &mut O,
     ) {
         let at = self.receives.slot(slot);
-        let datagram = Datagram::of(wc, sender);
+        let datagram = ReceivedDatagram::of(wc, sender);
         let arrived = Arrived {
             src: sender.addr,
             tag: 0,
@@ -149,14 +154,14 @@ impl DgramTransport {
     }
 
     #[inline]
-    fn received_direct<O: Owner>(&mut self, wc: &ibv_wc, sender: &Sender, owner: &mut O) {
+    fn received_direct<O: Owner>(&mut self, wc: &ibv_wc, sender: &DatagramSender, owner: &mut O) {
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
             return self.direct_failed(wc.wr_id, wc.status, owner);
         }
         let Some(receive) = self.receives.take_direct(wc.wr_id) else {
             return;
         };
-        let datagram = Datagram::of(wc, sender);
+        let datagram = ReceivedDatagram::of(wc, sender);
         self.deliver(&receive, &datagram, owner);
     }
 
@@ -188,7 +193,7 @@ impl DgramTransport {
     }
 
     #[inline]
-    fn deliver<O: Owner>(&mut self, receive: &Matched, datagram: &Datagram, owner: &mut O) {
+    fn deliver<O: Owner>(&mut self, receive: &Matched, datagram: &ReceivedDatagram, owner: &mut O) {
         let src = datagram.sender.addr;
         self.counters.received(datagram.len, src);
         let arrived = Arrived {
@@ -204,7 +209,7 @@ impl DgramTransport {
     }
 
     /// The sender of a datagram, as far as the datagram identifies it.
-    fn sender(&self, datagram: &Datagram) -> Option<NativeAddr> {
+    fn sender(&self, datagram: &ReceivedDatagram) -> Option<NativeAddr> {
         let own = self.port.address(self.qp.number(), self.init.qkey);
         let source = datagram.sender.source;
         source.map(|source| source.name(datagram.lid, &own))
@@ -234,11 +239,11 @@ impl DgramTransport {
         owner: &mut O,
     ) -> Result<(), OpError> {
         match self.receives.take_back(context) {
-            TakenBack::Over(receive) => {
+            CancelOutcome::Over(receive) => {
                 self.fail_receive(&receive, Errno::ECANCELED, CANCELLED, owner);
             }
-            TakenBack::WithDevice => self.want_renewal(false),
-            TakenBack::NotThere => return Err(OpError::Failed(Errno::ENOENT)),
+            CancelOutcome::WithDevice => self.want_renewal(false),
+            CancelOutcome::NotThere => return Err(OpError::Failed(Errno::ENOENT)),
         }
         Ok(())
     }
@@ -248,16 +253,16 @@ pub(super) const CANCELLED: &str = "cancelled";
 
 /// The source of a datagram, from its completion or from the header before it.
 #[inline]
-fn source_of(wc: &ibv_wc, header: &[u8; HEADER]) -> Option<Source> {
+fn source_of(wc: &ibv_wc, header: &[u8; HEADER]) -> Option<DatagramSource> {
     match wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 {
-        0 => Some(Source::Lid(wc.slid, wc.src_qp)),
-        _ => sender_gid(header).map(|gid| Source::Gid(gid, wc.src_qp)),
+        0 => Some(DatagramSource::Lid(wc.slid, wc.src_qp)),
+        _ => sender_gid(header).map(|gid| DatagramSource::Gid(gid, wc.src_qp)),
     }
 }
 
-impl Datagram {
+impl ReceivedDatagram {
     #[inline]
-    fn of(wc: &ibv_wc, sender: &Sender) -> Self {
+    fn of(wc: &ibv_wc, sender: &DatagramSender) -> Self {
         let (data, flags) = match wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 {
             0 => (0, Flags::empty()),
             _ => {
@@ -330,9 +335,9 @@ mod tests {
         };
         sources.insert(FiAddr(9), &peer);
         let of = |wc: &ibv_wc, header: &[u8; HEADER]| {
-            let mut sender = Sender::at(source_of(wc, header));
+            let mut sender = DatagramSender::at(source_of(wc, header));
             sources.find_all(std::slice::from_mut(&mut sender));
-            Datagram::of(wc, &sender)
+            ReceivedDatagram::of(wc, &sender)
         };
         let mut header = [0; HEADER];
         let (grh, imm) = (ibv_wc_flags::IBV_WC_GRH.0, ibv_wc_flags::IBV_WC_WITH_IMM.0);

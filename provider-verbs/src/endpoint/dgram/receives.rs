@@ -18,11 +18,11 @@ use ferrofabric_matching::Buffers;
 use ferrofabric_verbs_sys::{ibv_sge, ibv_wc, ibv_wc_status};
 
 use super::send_queue::SEND;
-use super::{DgramConfig, MAX_BUFFERS, Receiving};
+use super::{DgramConfig, MAX_BUFFERS, ReceiveMode};
 use crate::mr::Access;
 use crate::post::RecvRequest;
 use crate::qp::UdQp;
-use crate::registration::{Region, Registry};
+use crate::registration::{MemoryRegion, Registry};
 use crate::slots::SlotPool;
 
 /// In a work request ID: a receive into an application's buffer, by its index. Without this bit the
@@ -32,14 +32,14 @@ pub(super) const DIRECT: u64 = 1 << 62;
 pub(super) const HEADER: usize = UdQp::HEADER_BYTES;
 
 /// The receives that are posted.
-pub(super) struct Receives {
+pub(super) struct DgramReceives {
     /// The number of receives that may be posted.
     depth: usize,
     /// Bytes before the payload that the application leaves: the header's, or none.
     prefix: usize,
     /// Longest datagram in bytes.
     mtu: usize,
-    receiving: Receiving,
+    receiving: ReceiveMode,
     slots: SlotPool,
     /// For buffers that the application has registered.
     registry: Arc<Registry>,
@@ -65,14 +65,14 @@ struct Direct {
     flags: Flags,
     buf: IoBuf,
     /// The region that the buffer lies in.
-    region: Arc<Region>,
+    region: Arc<MemoryRegion>,
     /// The slot for the header, if the application has no room for it.
     header: Option<u32>,
     /// Canceled: it ends when the queue pair is reset.
     cancelled: bool,
 }
 
-impl Receives {
+impl DgramReceives {
     pub(super) fn new(
         config: &DgramConfig,
         mtu: usize,
@@ -150,13 +150,13 @@ impl Receives {
 
     /// # Safety
     ///
-    /// As [`Receives::post`].
+    /// As [`DgramReceives::post`].
     unsafe fn post_direct(
         &mut self,
         qp: &UdQp,
         op: &RecvOp,
         buf: IoBuf,
-        region: Arc<Region>,
+        region: Arc<MemoryRegion>,
     ) -> Result<(), OpError> {
         let header = match self.prefix {
             0 => Some(self.slots.take().ok_or(OpError::Again)?),
@@ -282,8 +282,8 @@ impl Receives {
     /// Slots that have to be posted.
     fn slots_wanted(&self) -> usize {
         match self.receiving {
-            Receiving::Posted => self.bounced.len(),
-            Receiving::Matched => self.depth,
+            ReceiveMode::Posted => self.bounced.len(),
+            ReceiveMode::Matched => self.depth,
         }
     }
 
@@ -324,7 +324,7 @@ impl Receives {
 
     /// Where the receives of the endpoint are kept.
     #[inline]
-    pub(super) fn receiving(&self) -> Receiving {
+    pub(super) fn receiving(&self) -> ReceiveMode {
         self.receiving
     }
 
@@ -363,24 +363,26 @@ impl Receives {
     }
 
     /// Cancels a receive.
-    pub(super) fn take_back(&mut self, context: u64) -> TakenBack {
+    pub(super) fn take_back(&mut self, context: u64) -> CancelOutcome {
         if let Some(at) = self.bounced.iter().position(|b| b.context == context) {
             let receive = self.bounced.remove(at);
-            return receive.map_or(TakenBack::NotThere, |b| TakenBack::Over(b.matched()));
+            return receive.map_or(CancelOutcome::NotThere, |b| {
+                CancelOutcome::Over(b.matched())
+            });
         }
         let mut direct = self.direct.iter_mut();
         match direct.find(|(_, entry)| entry.context == context && !entry.cancelled) {
             Some((_, entry)) => {
                 entry.cancelled = true;
-                TakenBack::WithDevice
+                CancelOutcome::WithDevice
             }
-            None => TakenBack::NotThere,
+            None => CancelOutcome::NotThere,
         }
     }
 }
 
 /// The result of canceling a receive.
-pub(super) enum TakenBack {
+pub(super) enum CancelOutcome {
     /// The receive is over.
     Over(Matched),
     /// The device has the receive: it is over when the queue pair is reset.

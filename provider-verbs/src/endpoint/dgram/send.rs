@@ -9,13 +9,13 @@ use ferrofabric_verbs_sys::ibv_wc_status;
 
 use super::DgramTransport;
 use super::handles::News;
-use super::send_queue::SendQueue;
-use super::waiting::{Payload, WaitingSend, WaitingSends};
+use super::send_queue::DgramSendQueue;
+use super::waiting::{SendPayload, WaitingDatagram, WaitingSends};
 
 /// The sends of an endpoint.
 pub(super) struct Sends {
     /// Posted sends.
-    pub(super) queue: SendQueue,
+    pub(super) queue: DgramSendQueue,
     /// Sends that wait for an address handle or for room.
     pub(super) waiting: WaitingSends,
 }
@@ -34,7 +34,7 @@ impl DgramTransport {
         route: &mut Option<u32>,
         owner: &mut O,
     ) -> Result<(), OpError> {
-        let payload = Payload::behind(self.prefix, iov)?;
+        let payload = SendPayload::behind(self.prefix, iov)?;
         let at = match *route {
             Some(way) => way as usize,
             None => {
@@ -89,7 +89,7 @@ impl DgramTransport {
         &mut self,
         at: usize,
         op: &SendOp,
-        payload: Payload,
+        payload: SendPayload,
     ) -> Result<(), OpError> {
         let path = self.ways.at(at).path;
         let asked = self.sends.waiting.awaits(&path);
@@ -120,7 +120,7 @@ impl DgramTransport {
         let buffers = unsafe { SendBuffers::new(op.flags, payload.buffers()) };
         self.sends
             .waiting
-            .wait_for(path, WaitingSend { op: *op, buffers });
+            .wait_for(path, WaitingDatagram { op: *op, buffers });
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::gather::entry;
 use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, SendRequest};
 use crate::qp::UdQp;
-use crate::registration::{Region, Registry};
+use crate::registration::{MemoryRegion, Registry};
 use crate::slots::SlotPool;
 
 /// Largest inline send of several buffers, which is put together on the stack, in bytes.
@@ -26,9 +26,9 @@ const MAX_GATHERED_BYTES: usize = 512;
 pub(super) const SEND: u64 = 1 << 63;
 
 /// The send queue.
-pub(super) struct SendQueue {
+pub(super) struct DgramSendQueue {
     /// Posted sends, in order.
-    queue: VecDeque<Wqe>,
+    queue: VecDeque<DgramWqe>,
     /// The last posted sends, which are held back because more follow (fi_msg(3), `FI_MORE`).
     run: SendChain<1>,
     /// Held-back sends that the device then rejected.
@@ -46,27 +46,27 @@ pub(super) struct SendQueue {
 }
 
 /// A posted send.
-pub(super) struct Wqe {
+pub(super) struct DgramWqe {
     pub(super) number: u32,
     signaled: bool,
     pub(super) done: SendDone,
     /// The bounce buffer that it uses until it is over.
     slot: Option<u32>,
-    _region: Option<Arc<Region>>,
+    _region: Option<Arc<MemoryRegion>>,
     /// The device uses it until the send is over.
     _handle: Arc<Ah>,
 }
 
 /// The memory that a request reads.
-struct Source {
+struct RequestMemory {
     sge: ibv_sge,
     /// The bounce buffer of the data.
     slot: Option<u32>,
     /// The application's region of the data.
-    region: Option<Arc<Region>>,
+    region: Option<Arc<MemoryRegion>>,
 }
 
-impl SendQueue {
+impl DgramSendQueue {
     /// Makes an empty queue.
     pub(super) fn new(
         depth: usize,
@@ -136,7 +136,7 @@ impl SendQueue {
         let in_place = fits_inline && outlives;
         // SAFETY: the caller's promise; a payload that fits inline fits in `gathered`.
         let source = unsafe { self.source(op, buffers, len, in_place, &mut gathered) };
-        let Source { sge, slot, region } = source?;
+        let RequestMemory { sge, slot, region } = source?;
         let mut request = SendRequest::send(SEND | u64::from(number), [sge])
             .to(handle, qpn, qkey)
             .flags(flags);
@@ -156,7 +156,7 @@ impl SendQueue {
         }
         self.next_number = number.wrapping_add(1);
         self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
-        self.queue.push_back(Wqe {
+        self.queue.push_back(DgramWqe {
             number,
             signaled,
             done: SendDone::of(op, len),
@@ -176,7 +176,7 @@ impl SendQueue {
     ///
     /// # Safety
     ///
-    /// As [`SendQueue::post`]. If `in_place`, the message has no more bytes than `gathered`, and
+    /// As [`DgramSendQueue::post`]. If `in_place`, the message has no more bytes than `gathered`, and
     /// `gathered` stays in place until the request is posted.
     #[inline(always)]
     unsafe fn source(
@@ -186,7 +186,7 @@ impl SendQueue {
         len: usize,
         in_place: bool,
         gathered: &mut MaybeUninit<[u8; MAX_GATHERED_BYTES]>,
-    ) -> Result<Source, OpError> {
+    ) -> Result<RequestMemory, OpError> {
         if in_place {
             let sge = match buffers {
                 [one] => entry(one.addr as u64, len, 0),
@@ -196,7 +196,7 @@ impl SendQueue {
                     entry(gathered.as_ptr() as u64, len, 0)
                 }
             };
-            return Ok(Source {
+            return Ok(RequestMemory {
                 sge,
                 slot: None,
                 region: None,
@@ -205,7 +205,7 @@ impl SendQueue {
         if let ([one], false) = (buffers, op.flags.contains(Flags::INJECT)) {
             let region = self.registry.described(op.desc, *one, Access::empty());
             if let Some(region) = region {
-                return Ok(Source {
+                return Ok(RequestMemory {
                     sge: entry(one.addr as u64, len, region.lkey()),
                     slot: None,
                     region: Some(region),
@@ -216,7 +216,7 @@ impl SendQueue {
         let at = self.bounces.address(slot);
         // SAFETY: the caller's promise; a slot holds the longest message.
         unsafe { gather(buffers, 0, len, at) };
-        Ok(Source {
+        Ok(RequestMemory {
             sge: entry(at as u64, len, self.bounces.lkey()),
             slot: Some(slot),
             region: None,
@@ -264,7 +264,7 @@ impl SendQueue {
 
     /// Takes out the oldest send, which is over.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<Wqe> {
+    pub(super) fn pop(&mut self) -> Option<DgramWqe> {
         let wqe = self.queue.pop_front()?;
         if let Some(slot) = wqe.slot {
             self.bounces.give(slot);

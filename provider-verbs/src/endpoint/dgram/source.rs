@@ -15,14 +15,14 @@ const IPV4_AT: usize = 20;
 
 /// The source of a datagram, as far as the datagram names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Source {
+pub(super) enum DatagramSource {
     /// With a routing header: always on Ethernet, from other subnets on InfiniBand.
     Gid([u8; 16], u32),
     /// Within a subnet of InfiniBand.
     Lid(u16, u32),
 }
 
-impl Source {
+impl DatagramSource {
     /// The address of the sender, whose datagrams came with this LID, as far as they identify it;
     /// the other fields are those of `own`.
     pub(super) fn name(self, lid: u16, own: &VerbsAddr) -> NativeAddr {
@@ -78,7 +78,7 @@ fn checksum_holds(header: &[u8]) -> bool {
 
 /// The facts about a peer that identify its datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Peer {
+struct SourcePeer {
     addr: FiAddr,
     gid: [u8; 16],
     qpn: u32,
@@ -86,25 +86,25 @@ struct Peer {
     lid: u16,
 }
 
-const NOBODY: Peer = Peer {
+const NOBODY: SourcePeer = SourcePeer {
     addr: FiAddr::NOTAVAIL,
     gid: [0; 16],
     qpn: 0,
     lid: 0,
 };
 
-impl Peer {
+impl SourcePeer {
     /// The sources that the peer's datagrams may name.
-    fn sources(&self) -> impl Iterator<Item = Source> + use<> {
-        let by_lid = (self.lid != 0).then_some(Source::Lid(self.lid, self.qpn));
-        std::iter::once(Source::Gid(self.gid, self.qpn)).chain(by_lid)
+    fn sources(&self) -> impl Iterator<Item = DatagramSource> + use<> {
+        let by_lid = (self.lid != 0).then_some(DatagramSource::Lid(self.lid, self.qpn));
+        std::iter::once(DatagramSource::Gid(self.gid, self.qpn)).chain(by_lid)
     }
 
     #[inline]
-    fn says(&self, source: &Source) -> bool {
+    fn says(&self, source: &DatagramSource) -> bool {
         match *source {
-            Source::Gid(gid, qpn) => self.qpn == qpn && self.gid == gid,
-            Source::Lid(lid, qpn) => self.qpn == qpn && self.lid == lid && lid != 0,
+            DatagramSource::Gid(gid, qpn) => self.qpn == qpn && self.gid == gid,
+            DatagramSource::Lid(lid, qpn) => self.qpn == qpn && self.lid == lid && lid != 0,
         }
     }
 }
@@ -114,7 +114,7 @@ impl Peer {
 pub(super) struct Sources {
     index: EntryIndex,
     /// Peers by the low 32 bits of their `FiAddr`.
-    peers: Vec<Peer>,
+    peers: Vec<SourcePeer>,
 }
 
 impl Sources {
@@ -127,7 +127,7 @@ impl Sources {
             self.peers.resize(at + 1, NOBODY);
         }
         let by_lid = peer.gid_kind == GidKind::Ib;
-        let peer = Peer {
+        let peer = SourcePeer {
             addr,
             gid: peer.gid,
             qpn: peer.qpn,
@@ -165,24 +165,24 @@ impl Sources {
     }
 
     #[inline]
-    fn at(&self, entry: u32) -> Option<&Peer> {
+    fn at(&self, entry: u32) -> Option<&SourcePeer> {
         self.peers.get(entry as usize)
     }
 
     #[inline]
-    fn hash(&self, source: &Source) -> u32 {
+    fn hash(&self, source: &DatagramSource) -> u32 {
         let (high, low, qpn) = match source {
-            Source::Gid(gid, qpn) => {
+            DatagramSource::Gid(gid, qpn) => {
                 let gid = u128::from_ne_bytes(*gid);
                 ((gid >> 64) as u64, gid as u64, qpn)
             }
-            Source::Lid(lid, qpn) => (0, u64::from(*lid), qpn),
+            DatagramSource::Lid(lid, qpn) => (0, u64::from(*lid), qpn),
         };
         self.index.hash([high, low, u64::from(*qpn)])
     }
 
     #[inline]
-    fn find_hashed(&self, hash: u32, source: &Source) -> FiAddr {
+    fn find_hashed(&self, hash: u32, source: &DatagramSource) -> FiAddr {
         let held = |entry| {
             let peer = self.at(entry)?;
             peer.says(source).then_some(peer.addr)
@@ -193,7 +193,7 @@ impl Sources {
     /// Finds the entries of senders whose datagrams came together: in a large address vector the
     /// waits for memory of their look-ups overlap.
     #[inline]
-    pub(super) fn find_all(&self, senders: &mut [Sender]) {
+    pub(super) fn find_all(&self, senders: &mut [DatagramSender]) {
         for senders in senders.chunks_mut(POLL) {
             let mut hashes = [0; POLL];
             for (hash, sender) in hashes.iter_mut().zip(&*senders) {
@@ -220,14 +220,14 @@ impl Sources {
 
 /// The sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sender {
+pub(super) struct DatagramSender {
     /// The source that the datagram names.
-    pub(super) source: Option<Source>,
+    pub(super) source: Option<DatagramSource>,
     /// The entry of the address vector; [`FiAddr::NOTAVAIL`] when there is none.
     pub(super) addr: FiAddr,
 }
 
-impl Sender {
+impl DatagramSender {
     /// A sender that is not known yet.
     pub(super) const UNKNOWN: Self = Self {
         source: None,
@@ -236,7 +236,7 @@ impl Sender {
 
     /// A sender that has to be found.
     #[inline]
-    pub(super) fn at(source: Option<Source>) -> Self {
+    pub(super) fn at(source: Option<DatagramSource>) -> Self {
         Self {
             source,
             ..Self::UNKNOWN
@@ -287,22 +287,25 @@ mod tests {
     fn who_is_inserted_by_the_name_that_a_datagram_gives_is_known() {
         for (kind, lid) in [(GidKind::RoceV2, 0), (GidKind::Ib, 5)] {
             let own = peer(kind, 1, lid, 20);
-            let by_lid = (lid != 0).then_some(Source::Lid(7, 17));
-            for source in by_lid.into_iter().chain([Source::Gid([1; 16], 17)]) {
+            let by_lid = (lid != 0).then_some(DatagramSource::Lid(7, 17));
+            for source in by_lid.into_iter().chain([DatagramSource::Gid([1; 16], 17)]) {
                 let slid = if lid == 0 { 0 } else { 7 };
                 let name = source.name(slid, &own);
                 assert_eq!(NativeAddr::from_bytes(&name.to_bytes()), Ok(name));
                 let mut sources = Sources::default();
                 sources.insert(FiAddr(3), &name.verbs.unwrap());
                 assert_eq!(sources.find(source), FiAddr(3), "{source:?}");
-                assert_eq!(sources.find(Source::Gid([1; 16], 18)), FiAddr::NOTAVAIL);
+                assert_eq!(
+                    sources.find(DatagramSource::Gid([1; 16], 18)),
+                    FiAddr::NOTAVAIL
+                );
             }
         }
     }
 
     impl Sources {
-        fn find(&self, source: Source) -> FiAddr {
-            let mut senders = [Sender::at(Some(source))];
+        fn find(&self, source: DatagramSource) -> FiAddr {
+            let mut senders = [DatagramSender::at(Some(source))];
             self.find_all(&mut senders);
             senders[0].addr
         }
@@ -321,8 +324,8 @@ mod tests {
             let mut peers: HashMap<u64, VerbsAddr> = HashMap::new();
             let says = |at: &VerbsAddr| {
                 let by_lid = at.gid_kind == GidKind::Ib && at.lid != 0;
-                let by_lid = by_lid.then_some(Source::Lid(at.lid, at.qpn));
-                [Some(Source::Gid(at.gid, at.qpn)), by_lid].into_iter().flatten()
+                let by_lid = by_lid.then_some(DatagramSource::Lid(at.lid, at.qpn));
+                [Some(DatagramSource::Gid(at.gid, at.qpn)), by_lid].into_iter().flatten()
             };
             for (comes, addr, qpn, gid, lid) in ops {
                 // Generations of an entry are above its number.
@@ -346,13 +349,13 @@ mod tests {
                     }
                 }
             }
-            let lids = (0..3).flat_map(|lid| (0..20).map(move |qpn| Source::Lid(lid, qpn)));
-            let gids = (0..2).flat_map(|gid| (0..20).map(move |qpn| Source::Gid([gid; 16], qpn)));
+            let lids = (0..3).flat_map(|lid| (0..20).map(move |qpn| DatagramSource::Lid(lid, qpn)));
+            let gids = (0..2).flat_map(|gid| (0..20).map(move |qpn| DatagramSource::Gid([gid; 16], qpn)));
             let wanted = || lids.clone().chain(gids.clone());
-            let mut senders: Vec<_> = wanted().map(|source| Sender::at(Some(source))).collect();
-            senders.insert(5, Sender::UNKNOWN);
+            let mut senders: Vec<_> = wanted().map(|source| DatagramSender::at(Some(source))).collect();
+            senders.insert(5, DatagramSender::UNKNOWN);
             sources.find_all(&mut senders);
-            prop_assert_eq!(senders.remove(5), Sender::UNKNOWN);
+            prop_assert_eq!(senders.remove(5), DatagramSender::UNKNOWN);
             for (sender, source) in senders.iter().zip(wanted()) {
                 let known = by_source.get(&source).copied().unwrap_or(FiAddr::NOTAVAIL);
                 prop_assert_eq!((sender.addr, sources.find(source)), (known, known));
@@ -415,14 +418,17 @@ mod tests {
         sources.insert(old, &at);
         sources.insert(new, &at);
         sources.insert(other, &peer(GidKind::RoceV2, 7, 0, 18));
-        let source = Source::Gid([7; 16], 17);
+        let source = DatagramSource::Gid([7; 16], 17);
         assert_eq!(sources.find(source), new);
         sources.remove(old);
         assert_eq!(sources.find(source), new);
         sources.remove(new);
         assert_eq!(sources.find(source), FiAddr::NOTAVAIL);
-        assert_eq!(sources.find(Source::Gid([7; 16], 18)), other);
-        assert_eq!(sources.find(Source::Gid([8; 16], 18)), FiAddr::NOTAVAIL);
+        assert_eq!(sources.find(DatagramSource::Gid([7; 16], 18)), other);
+        assert_eq!(
+            sources.find(DatagramSource::Gid([8; 16], 18)),
+            FiAddr::NOTAVAIL
+        );
     }
 
     #[test]
@@ -431,12 +437,15 @@ mod tests {
         let (ib, roce) = (peer(GidKind::Ib, 1, 5, 17), peer(GidKind::RoceV1, 2, 5, 18));
         sources.insert(FiAddr(1), &ib);
         sources.insert(FiAddr(2), &roce);
-        assert_eq!(sources.find(Source::Lid(5, 17)), FiAddr(1));
-        assert_eq!(sources.find(Source::Gid([1; 16], 17)), FiAddr(1));
-        assert_eq!(sources.find(Source::Lid(5, 18)), FiAddr::NOTAVAIL);
-        assert_eq!(sources.find(Source::Gid([2; 16], 18)), FiAddr(2));
+        assert_eq!(sources.find(DatagramSource::Lid(5, 17)), FiAddr(1));
+        assert_eq!(sources.find(DatagramSource::Gid([1; 16], 17)), FiAddr(1));
+        assert_eq!(sources.find(DatagramSource::Lid(5, 18)), FiAddr::NOTAVAIL);
+        assert_eq!(sources.find(DatagramSource::Gid([2; 16], 18)), FiAddr(2));
         sources.remove(FiAddr(1));
-        assert_eq!(sources.find(Source::Lid(5, 17)), FiAddr::NOTAVAIL);
-        assert_eq!(sources.find(Source::Gid([1; 16], 17)), FiAddr::NOTAVAIL);
+        assert_eq!(sources.find(DatagramSource::Lid(5, 17)), FiAddr::NOTAVAIL);
+        assert_eq!(
+            sources.find(DatagramSource::Gid([1; 16], 17)),
+            FiAddr::NOTAVAIL
+        );
     }
 }

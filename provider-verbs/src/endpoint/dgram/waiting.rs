@@ -16,27 +16,27 @@ const MAX_WAITING: usize = 1024;
 #[derive(Default)]
 pub(super) struct WaitingSends {
     /// By the path whose handle is being made.
-    by_path: HashMap<Path, Vec<WaitingSend>>,
+    by_path: HashMap<Path, Vec<WaitingDatagram>>,
     /// The number of these sends.
     count: usize,
     /// Sends that wait for room alone.
-    ready: VecDeque<WaitingSend>,
+    ready: VecDeque<WaitingDatagram>,
 }
 
 /// A send that waits.
-pub(super) struct WaitingSend {
+pub(super) struct WaitingDatagram {
     pub(super) op: SendOp,
     pub(super) buffers: SendBuffers,
 }
 
 /// The buffers of a message, without the prefix.
 #[derive(Clone, Copy)]
-pub(super) struct Payload {
+pub(super) struct SendPayload {
     buffers: [IoBuf; MAX_BUFFERS],
     count: usize,
 }
 
-impl Payload {
+impl SendPayload {
     /// The data behind the first `prefix` bytes, which lie in the first buffer.
     ///
     /// # Errors
@@ -90,13 +90,13 @@ impl WaitingSends {
     }
 
     /// Puts a send in line for the handle of a path.
-    pub(super) fn wait_for(&mut self, path: Path, waiting: WaitingSend) {
+    pub(super) fn wait_for(&mut self, path: Path, waiting: WaitingDatagram) {
         self.by_path.entry(path).or_default().push(waiting);
         self.count += 1;
     }
 
     /// Takes out the sends that waited for the handle of a path.
-    pub(super) fn take(&mut self, path: &Path) -> Vec<WaitingSend> {
+    pub(super) fn take(&mut self, path: &Path) -> Vec<WaitingDatagram> {
         let waiting = self.by_path.remove(path).unwrap_or_default();
         self.count -= waiting.len();
         waiting
@@ -115,17 +115,17 @@ impl WaitingSends {
     }
 
     /// Takes out the first send that waits for room alone.
-    pub(super) fn pop_ready(&mut self) -> Option<WaitingSend> {
+    pub(super) fn pop_ready(&mut self) -> Option<WaitingDatagram> {
         self.ready.pop_front()
     }
 
     /// Puts it back, before the others: it still waits for room.
-    pub(super) fn put_back(&mut self, waiting: WaitingSend) {
+    pub(super) fn put_back(&mut self, waiting: WaitingDatagram) {
         self.ready.push_front(waiting);
     }
 
     /// Takes out the sends that `which` selects.
-    pub(super) fn take_those(&mut self, which: impl Fn(&SendOp) -> bool) -> Vec<WaitingSend> {
+    pub(super) fn take_those(&mut self, which: impl Fn(&SendOp) -> bool) -> Vec<WaitingDatagram> {
         let mut taken = Vec::new();
         // The path stays even if no send waits for it any more: its handle is being made.
         for waiting in self.by_path.values_mut() {

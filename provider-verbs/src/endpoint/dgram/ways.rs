@@ -13,7 +13,7 @@ use crate::ah::{Ah, Path};
 use crate::port::LocalPort;
 
 /// The way to a peer.
-pub(super) struct Way {
+pub(super) struct DatagramWay {
     pub(super) path: Path,
     /// The peer's queue pair.
     pub(super) qpn: u32,
@@ -29,7 +29,7 @@ pub(super) struct Way {
 /// The ways of an endpoint.
 #[derive(Default)]
 pub(super) struct Ways {
-    ways: Slab<Way>,
+    ways: Slab<DatagramWay>,
     /// The way of each address.
     routes: RouteTable<u32>,
     /// The Q_Key to send with, in place of the one in a peer's address.
@@ -56,7 +56,7 @@ impl Ways {
         peer: &VerbsAddr,
         port: &LocalPort,
     ) -> Option<usize> {
-        let way = self.ways.insert(Way {
+        let way = self.ways.insert(DatagramWay {
             path: port.path_to(peer)?,
             qpn: peer.qpn,
             qkey: self.own_qkey.unwrap_or(peer.qkey),
@@ -69,12 +69,12 @@ impl Ways {
 
     /// A way by its index.
     #[inline]
-    pub(super) fn at(&mut self, way: usize) -> &mut Way {
+    pub(super) fn at(&mut self, way: usize) -> &mut DatagramWay {
         &mut self.ways[way]
     }
 
     /// Takes out the way to an address.
-    pub(super) fn remove(&mut self, addr: FiAddr) -> Option<Way> {
+    pub(super) fn remove(&mut self, addr: FiAddr) -> Option<DatagramWay> {
         let way = self.routes.remove(addr)?;
         self.ways.try_remove(way as usize)
     }

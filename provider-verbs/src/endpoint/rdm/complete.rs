@@ -7,7 +7,7 @@ use ferrofabric_verbs_sys::ibv_wc_status;
 
 use super::RdmTransport;
 use super::lane_ends::what_failed;
-use crate::session::{Place, Wqe, WqeKind, is_datagram};
+use crate::session::{LaneWqe, PacketBuffer, WqeKind, is_datagram};
 
 impl RdmTransport {
     /// A request of a lane has completed, and so have all that were posted before it.
@@ -28,10 +28,10 @@ impl RdmTransport {
         while let Some(wqe) = lane.queue.pop() {
             self.poster.outstanding -= 1;
             match wqe.packet {
-                Place::Nowhere => {}
-                Place::Record(record) => lane.queue.records.release(record),
-                Place::Bounce { slot, .. } => self.poster.bounces.give(slot),
-                Place::Split { slot, .. } => {
+                PacketBuffer::Nowhere => {}
+                PacketBuffer::Record(record) => lane.queue.records.release(record),
+                PacketBuffer::Bounce { slot, .. } => self.poster.bounces.give(slot),
+                PacketBuffer::Split { slot, .. } => {
                     self.poster.bounces.give(slot);
                     drop(lane.queue.described.pop_front());
                 }
@@ -43,7 +43,7 @@ impl RdmTransport {
             let last = wqe.number == number;
             match wqe.kind {
                 WqeKind::Message(done) => owner.complete_send(&done),
-                WqeKind::Notice | WqeKind::Marker => {}
+                WqeKind::Control | WqeKind::Marker => {}
                 moved => {
                     self.moved(session, moved, owner);
                     let Some(still) = self.lanes.of(session) else {
@@ -85,7 +85,7 @@ impl RdmTransport {
                 lane.session.writes.on_chunk(chunk.transfer);
                 self.run_writes(session);
             }
-            WqeKind::Message(_) | WqeKind::Notice | WqeKind::Marker => {}
+            WqeKind::Message(_) | WqeKind::Control | WqeKind::Marker => {}
         }
     }
 
@@ -139,11 +139,11 @@ impl RdmTransport {
 }
 
 /// The queue entry of a posted request.
-pub(super) fn entered(number: u32, kind: WqeKind) -> Wqe {
-    Wqe {
+pub(super) fn entered(number: u32, kind: WqeKind) -> LaneWqe {
+    LaneWqe {
         number,
         sequence: None,
         kind,
-        packet: Place::Nowhere,
+        packet: PacketBuffer::Nowhere,
     }
 }

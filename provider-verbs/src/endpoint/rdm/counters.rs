@@ -4,15 +4,15 @@ use super::RdmTransport;
 
 /// Statistics of the endpoint.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counters {
-    pub(super) sent: Sent,
-    pub(super) received: Received,
+pub(super) struct RdmCounters {
+    pub(super) sent: SentCounters,
+    pub(super) received: ReceivedCounters,
     pub(super) lanes: LaneCounters,
 }
 
 /// Sent messages and packets.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sent {
+pub(super) struct SentCounters {
     pub(super) eager: u64,
     /// Of these, messages that were sent in several packets.
     pub(super) in_parts: u64,
@@ -28,7 +28,7 @@ pub(super) struct Sent {
 
 /// Received messages and packets.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Received {
+pub(super) struct ReceivedCounters {
     pub(super) messages: u64,
     pub(super) bytes: u64,
     pub(super) packets: u64,
@@ -53,7 +53,7 @@ pub(super) struct LaneCounters {
 impl RdmTransport {
     /// Reports each counter by its name.
     pub(super) fn report(&self, report: &mut dyn FnMut(&'static str, u64)) {
-        let Counters {
+        let RdmCounters {
             sent,
             received,
             lanes,

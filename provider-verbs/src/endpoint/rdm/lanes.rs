@@ -13,9 +13,9 @@ use ferrofabric_protocol::wire::SessionId;
 
 use super::complete::entered;
 use super::{POLL, RdmTransport};
-use crate::connect::{Carrier, ToEngine, native_addr};
+use crate::connect::{LaneCarrier, ToEngine, native_addr};
 use crate::post::{SendFlags, SendRequest, inline_sge};
-use crate::session::{Lane, WqeKind};
+use crate::session::{RcLane, WqeKind};
 
 impl RdmTransport {
     /// Takes the messages of the service thread.
@@ -79,7 +79,7 @@ impl RdmTransport {
     }
 
     /// Probes the selected lanes that have no signaled request.
-    pub(super) fn probe_lanes(&mut self, which: impl Fn(&Lane) -> bool) {
+    pub(super) fn probe_lanes(&mut self, which: impl Fn(&RcLane) -> bool) {
         let mut broken = Vec::new();
         for lane in self.lanes.iter_mut() {
             let is_silent = lane.open && lane.queue.expects_no_word();
@@ -92,7 +92,7 @@ impl RdmTransport {
         }
     }
 
-    fn lane_up<O: Owner>(&mut self, up: LaneUp, carrier: Carrier, owner: &mut O) {
+    fn lane_up<O: Owner>(&mut self, up: LaneUp, carrier: LaneCarrier, owner: &mut O) {
         let addr = native_addr(&up.peer, up.remote_shm_name)
             .map_or(FiAddr::NOTAVAIL, |name| owner.av().find(&name));
         let peer = self.peer_of(up.peer, up.remote_shm_name, addr);
@@ -169,7 +169,7 @@ impl RdmTransport {
                     (lane.session.writes).on_lost(transfer, offset_bytes, source);
                 }
                 WqeKind::Marker => {}
-                WqeKind::Message(_) | WqeKind::Done(_) | WqeKind::Notice => {
+                WqeKind::Message(_) | WqeKind::Done(_) | WqeKind::Control => {
                     let slot = wqe.packet.slot();
                     let (records, described) = (&lane.queue.records, &mut lane.queue.described);
                     unsure.extend(self.poster.kept(records, described, wqe));

@@ -14,7 +14,10 @@ use ferrofabric_verbs_sys::ibv_sge;
 use super::RdmTransport;
 use crate::mr::Access;
 use crate::post::{Remote, SendFlags, SendRequest};
-use crate::session::{Lane, Notice, Receiving, Registered, SessionState, Way, WqeKind, Writing};
+use crate::session::{
+    ControlMessage, IncomingTransfer, OutgoingTransfer, RcLane, Registered, SessionState,
+    TransferWay, WqeKind,
+};
 
 impl RdmTransport {
     /// The session of this name with a peer, and its lane if it has one.
@@ -40,7 +43,7 @@ impl RdmTransport {
     }
 
     /// Notifies the peer as soon as there is room.
-    pub(super) fn notify(&mut self, peer: u32, name: u64, notice: Notice) {
+    pub(super) fn notify(&mut self, peer: u32, name: u64, notice: ControlMessage) {
         if let Some((state, lane)) = self.session_named(peer, name) {
             state.notices.push_back(notice);
             if let Some(lane) = lane {
@@ -55,7 +58,7 @@ impl RdmTransport {
         (peer, name): (u32, u64),
         (kind, arrived, matched): (MsgKind, Arrived, Matched),
         op: u64,
-        way: Way,
+        way: TransferWay,
         owner: &mut O,
     ) {
         if self.session_named(peer, name).is_none() {
@@ -71,10 +74,10 @@ impl RdmTransport {
         let fit = (matched.buf.len as u64).min(arrived.len);
         if fit == 0 {
             owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
-            return self.notify(peer, name, Notice::Fin(op, FinStatus::Ok));
+            return self.notify(peer, name, ControlMessage::Fin(op, FinStatus::Ok));
         }
         let Some((matched, buffers)) = buffers_for(&way, &matched, fit, owner) else {
-            self.notify(peer, name, Notice::Fin(op, FinStatus::ReadFailed));
+            self.notify(peer, name, ControlMessage::Fin(op, FinStatus::ReadFailed));
             return owner.fail_recv(
                 kind,
                 &matched,
@@ -92,7 +95,7 @@ impl RdmTransport {
             Ok(places) => places,
             Err(error) => {
                 tracing::warn!("{error}");
-                self.notify(peer, name, Notice::Fin(op, FinStatus::ReadFailed));
+                self.notify(peer, name, ControlMessage::Fin(op, FinStatus::ReadFailed));
                 return owner.fail_recv(
                     kind,
                     &matched,
@@ -104,7 +107,7 @@ impl RdmTransport {
                 );
             }
         };
-        let receiving = Receiving {
+        let receiving = IncomingTransfer {
             op,
             kind,
             arrived,
@@ -118,8 +121,8 @@ impl RdmTransport {
     fn begin_moving<O: Owner>(
         &mut self,
         (peer, name): (u32, u64),
-        receiving: Receiving,
-        way: Way,
+        receiving: IncomingTransfer,
+        way: TransferWay,
         fit_bytes: u64,
         owner: &mut O,
     ) {
@@ -128,7 +131,7 @@ impl RdmTransport {
         };
         let op = receiving.op;
         let begun = match way {
-            Way::Read(segments) => {
+            TransferWay::Read(segments) => {
                 let segments = match &receiving.places[..] {
                     [_] => segments,
                     places => cut_at_buffers(segments, places.iter().map(|p| p.buf.len as u64)),
@@ -137,7 +140,7 @@ impl RdmTransport {
                     .start(receiving, segments, fit_bytes)
                     .map(|_| ())
             }
-            Way::Written => {
+            TransferWay::Written => {
                 let address = receiving.matched.buf.addr as u64;
                 let rkey = receiving
                     .places
@@ -151,7 +154,7 @@ impl RdmTransport {
                         fit_bytes,
                         rkey,
                     };
-                    state.notices.push_back(Notice::Cts(grant));
+                    state.notices.push_back(ControlMessage::Cts(grant));
                 })
             }
         };
@@ -164,7 +167,7 @@ impl RdmTransport {
                 }
             }
             Err(r) => {
-                self.notify(peer, name, Notice::Fin(op, FinStatus::Cancelled));
+                self.notify(peer, name, ControlMessage::Fin(op, FinStatus::Cancelled));
                 owner.fail_recv(
                     r.kind,
                     &r.matched,
@@ -178,15 +181,15 @@ impl RdmTransport {
     }
 
     /// Registered memory that the message is read into, or that its sender writes.
-    fn place_for(&mut self, way: &Way, buf: IoBuf, desc: MrDesc) -> Result<Registered> {
+    fn place_for(&mut self, way: &TransferWay, buf: IoBuf, desc: MrDesc) -> Result<Registered> {
         let registrations = &mut self.poster.registrations;
         let (described, access) = match way {
-            Way::Read(_) => {
+            TransferWay::Read(_) => {
                 let access = Access::LOCAL_WRITE;
                 (registrations.described(desc, buf, access), access)
             }
             // A peer that writes gets access to exactly the destination.
-            Way::Written => (None, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
+            TransferWay::Written => (None, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
         };
         let region = match described {
             Some(region) => region,
@@ -205,7 +208,7 @@ impl RdmTransport {
         let Some(r) = lane.session.reads.remove(read) else {
             return;
         };
-        (lane.session.notices).push_back(Notice::Fin(r.op, FinStatus::Ok));
+        (lane.session.notices).push_back(ControlMessage::Fin(r.op, FinStatus::Ok));
         let peer = lane.peer;
         self.list(session);
         drop(r.places);
@@ -255,7 +258,7 @@ impl RdmTransport {
         let granted = match state.sends.on_fin(grant.op) {
             Ok(mut send) if grant.fit_bytes <= send.total_bytes => match send.local.take() {
                 Some(local) => {
-                    let writing = Writing {
+                    let writing = OutgoingTransfer {
                         send,
                         grant: *grant,
                         told: false,
@@ -367,7 +370,7 @@ impl RdmTransport {
     fn run_chunks(
         &mut self,
         session: SessionId,
-        mut next: impl FnMut(&mut Lane) -> Option<(SendRequest<1>, WqeKind, Option<Key>)>,
+        mut next: impl FnMut(&mut RcLane) -> Option<(SendRequest<1>, WqeKind, Option<Key>)>,
     ) -> usize {
         let mut done = 0;
         // Requests that were held back before go first.
@@ -402,7 +405,9 @@ impl RdmTransport {
 
     fn tell_done(&mut self, session: SessionId, transfer: Key) {
         if let Some(lane) = self.lanes.of(session) {
-            lane.session.notices.push_back(Notice::Done(transfer));
+            lane.session
+                .notices
+                .push_back(ControlMessage::Done(transfer));
             self.list(session);
             self.run_notices(session);
         }
@@ -413,12 +418,12 @@ impl RdmTransport {
 /// this side reads. A peer that writes needs one address: in place of a list it gets one piece of
 /// memory. `None` when there is no memory for that.
 fn buffers_for<O: Owner>(
-    way: &Way,
+    way: &TransferWay,
     matched: &Matched,
     fit_bytes: u64,
     owner: &mut O,
 ) -> Option<(Matched, Vec<IoBuf>)> {
-    if matched.piece.is_of_list() && matches!(way, Way::Read(_)) {
+    if matched.piece.is_of_list() && matches!(way, TransferWay::Read(_)) {
         let list = parts(owner.srx().segments(matched.piece), 0, fit_bytes as usize);
         return Some((*matched, list.map(|(part, _)| part).collect()));
     }

@@ -39,17 +39,20 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
 use ferrofabric_protocol::lanes::PeerLanes;
 use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
-use crate::connect::{Service, ToService, peer_key};
+use crate::connect::{ServiceHandle, ToService, peer_key};
 use crate::gather::Readable;
-use crate::session::{Grants, Held, Lanes, Peer, PeerRoute, Peers, SessionState, Turns, WrId};
+use crate::session::{
+    Grants, LaneTable, PeerRoute, PeerTable, RdmPeer, RdmUnexpectedMessages, SessionState,
+    TurnQueue, WrId,
+};
 
-pub(crate) use open::{Patience, RdmConfig};
+pub(crate) use open::{PeerTimeouts, RdmConfig};
 
 use completions::Completions;
 use endings::Endings;
 use lane_life::NewLanes;
 use poster::Poster;
-use receives::Receives;
+use receives::ReceiveBuffers;
 use ud::UdLanes;
 
 /// The number of this transport in the tokens of an endpoint.
@@ -65,8 +68,8 @@ const MAX_PENDING: usize = 1024;
 pub(crate) struct RdmTransport {
     // The service goes first, then lanes: once the last owner of a queue pair is gone, the device
     // reads no more memory for its sends.
-    service: Service,
-    lanes: Lanes,
+    service: ServiceHandle,
+    lanes: LaneTable,
     ud: UdLanes,
     /// Decides which lane carries a session, and how a lane ends.
     life: PeerLanes,
@@ -75,15 +78,15 @@ pub(crate) struct RdmTransport {
     new_lanes: NewLanes,
     /// Objects that end once the completion queue is empty.
     ending: Endings,
-    receives: Receives,
+    receives: ReceiveBuffers,
     completions: Completions,
     poster: Poster,
-    peers: Peers,
-    held: Held,
+    peers: PeerTable,
+    held: RdmUnexpectedMessages,
     grants: Grants,
-    turns: Turns,
+    turns: TurnQueue,
     #[cfg(feature = "fault-injection")]
-    faults: crate::fault::Seen,
+    faults: crate::fault::SeenBreaks,
 }
 
 impl RdmTransport {
@@ -263,7 +266,7 @@ impl Transport for RdmTransport {
     }
 
     fn is_drained(&self) -> bool {
-        let is_peer_drained = |peer: &Peer| {
+        let is_peer_drained = |peer: &RdmPeer| {
             peer.pending.is_empty() && peer.parked.as_deref().is_none_or(SessionState::is_drained)
         };
         self.lanes.iter().all(|lane| lane.session.is_drained())

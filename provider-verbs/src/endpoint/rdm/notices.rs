@@ -4,9 +4,9 @@ use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::MAX_NOTICE_BYTES;
 
 use super::RdmTransport;
-use super::poster::{Poster, Stop};
+use super::poster::{PostError, Poster};
 use crate::post::{SendFlags, inline_sge};
-use crate::session::{Lane, Notice, Place, WqeKind};
+use crate::session::{ControlMessage, PacketBuffer, RcLane, WqeKind};
 
 impl RdmTransport {
     /// Posts the control messages that wait for a lane.
@@ -19,7 +19,7 @@ impl RdmTransport {
         }
         match self.poster.notices(lane) {
             Ok(done) => done,
-            Err(Stop::Short) => {
+            Err(PostError::PoolExhausted) => {
                 self.stall(session);
                 0
             }
@@ -32,21 +32,21 @@ impl RdmTransport {
 }
 
 impl Poster {
-    fn notices(&mut self, lane: &mut Lane) -> Result<usize, Stop> {
+    fn notices(&mut self, lane: &mut RcLane) -> Result<usize, PostError> {
         let mut done = 0;
         while lane.has_reserved_room() {
             let mut bytes = [0; MAX_NOTICE_BYTES];
             if let Some(notice) = lane.session.notices.front().copied() {
                 if self.is_scarce() && !self.has_share(lane) {
-                    return Err(Stop::Short);
+                    return Err(PostError::PoolExhausted);
                 }
                 let header = Self::stamp(lane)?;
                 lane.session.notices.pop_front();
-                let mut kind = WqeKind::Notice;
+                let mut kind = WqeKind::Control;
                 let len = match notice {
-                    Notice::Fin(op, status) => header.write_fin(op, status, &mut bytes),
-                    Notice::Cts(grant) => header.write_cts(&grant, &mut bytes),
-                    Notice::Done(transfer) => {
+                    ControlMessage::Fin(op, status) => header.write_fin(op, status, &mut bytes),
+                    ControlMessage::Cts(grant) => header.write_cts(&grant, &mut bytes),
+                    ControlMessage::Done(transfer) => {
                         let writing = lane.session.writes.owner(transfer);
                         let receive = writing.map_or(0, |writing| writing.grant.receive);
                         kind = WqeKind::Done(transfer);
@@ -56,12 +56,12 @@ impl Poster {
                 self.notice(lane, &bytes[..len], kind, header)?;
             } else if lane.session.numbers.receive_credit.owes() {
                 if self.is_scarce() && !self.has_share(lane) {
-                    return Err(Stop::Short);
+                    return Err(PostError::PoolExhausted);
                 }
                 let header = lane.session.numbers.stamp_credit();
                 let len = header.write_credit(&mut bytes);
                 let entry = inline_sge(&bytes[..len]);
-                self.inline(lane, entry, WqeKind::Notice, None, Place::Nowhere)?;
+                self.inline(lane, entry, WqeKind::Control, None, PacketBuffer::Nowhere)?;
             } else {
                 break;
             }
@@ -71,7 +71,7 @@ impl Poster {
     }
 
     /// Posts a signaled credit packet: only a living queue pair acknowledges it.
-    pub(super) fn probe(&mut self, lane: &mut Lane) -> Result<(), Stop> {
+    pub(super) fn probe(&mut self, lane: &mut RcLane) -> Result<(), PostError> {
         if self.is_full() {
             return Ok(());
         }
@@ -79,6 +79,13 @@ impl Poster {
         let len = lane.session.numbers.stamp_credit().write_credit(&mut bytes);
         let entries = [inline_sge(&bytes[..len])];
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
-        self.post(lane, entries, flags, WqeKind::Notice, Place::Nowhere, None)
+        self.post(
+            lane,
+            entries,
+            flags,
+            WqeKind::Control,
+            PacketBuffer::Nowhere,
+            None,
+        )
     }
 }

@@ -19,16 +19,16 @@ use super::completions::Completions;
 use super::endings::Endings;
 use super::lane_life::NewLanes;
 use super::poster::Poster;
-use super::receives::Receives;
+use super::receives::ReceiveBuffers;
 use super::ud::{DataQueuePair, UdLanes};
-use crate::connect::{Datagrams, Service, ServiceConfig, peer_key};
+use crate::connect::{ControlQueuePair, ServiceConfig, ServiceHandle, peer_key};
 use crate::cq::{CompChannel, Cq, CqConfig};
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::qp::{QpCaps, QpConfig, UdInit};
 use crate::registration::Registrations;
-use crate::session::{Grants, Held, Lanes, Peers, QUOTA_UNITS, Turns};
+use crate::session::{Grants, LaneTable, PeerTable, QUOTA_UNITS, RdmUnexpectedMessages, TurnQueue};
 use crate::slots::SlotPool;
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
@@ -41,7 +41,7 @@ pub(crate) struct RdmConfig {
     /// The sizes and limits that the endpoint uses.
     pub(crate) tuning: Tuning,
     /// The time limits for silent peers.
-    pub(crate) patience: Patience,
+    pub(crate) patience: PeerTimeouts,
 }
 
 /// How long a peer that is reached by datagrams may be silent, unless a setting says otherwise. A
@@ -51,7 +51,7 @@ const DATAGRAM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time limits for silent peers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct PeerTimeouts {
     /// The limit for any peer.
     pub(crate) peer_timeout: PeerTimeout,
     /// The limit for a peer whose lane broke; `None`: for ever.
@@ -184,8 +184,12 @@ impl RdmTransport {
     /// # Errors
     ///
     /// The device or a limit does not allow it; the error names the cause.
-    pub(crate) fn open_datagrams(pd: &Arc<Pd>, port: &LocalPort, qkey: u32) -> Result<Datagrams> {
-        Datagrams::open(pd, &ud_init(port, qkey))
+    pub(crate) fn open_datagrams(
+        pd: &Arc<Pd>,
+        port: &LocalPort,
+        qkey: u32,
+    ) -> Result<ControlQueuePair> {
+        ControlQueuePair::open(pd, &ud_init(port, qkey))
     }
 
     /// Opens the rest of an endpoint, whose address is complete now.
@@ -195,7 +199,7 @@ impl RdmTransport {
     /// The device or a limit does not allow it; the error names the cause.
     pub(crate) fn open(
         registrations: Registrations,
-        datagrams: Datagrams,
+        datagrams: ControlQueuePair,
         name: &NativeAddr,
         config: &RdmConfig,
         wait: &WaitSet,
@@ -216,7 +220,7 @@ impl RdmTransport {
         let queues = Queues::create(pd, &tuning)?;
         let slot_bytes = tuning.slot_bytes();
         let bounces = SlotPool::create(pd, tuning.bounces, slot_bytes, Access::empty())?;
-        let receives = Receives::create(pd, queues.srq.clone(), tuning.receives, slot_bytes)?;
+        let receives = ReceiveBuffers::create(pd, queues.srq.clone(), tuning.receives, slot_bytes)?;
 
         let queue_pair = queues.data_queue_pair(pd, &port, &tuning, verbs.qkey)?;
         let data_qpn = queue_pair.as_ref().map(DataQueuePair::number);
@@ -238,12 +242,12 @@ impl RdmTransport {
                 random::number()?,
             ),
         };
-        let service = Service::start(peer_key(name), datagrams, service_config)?;
+        let service = ServiceHandle::start(peer_key(name), datagrams, service_config)?;
         let completions = Completions::new(queues.cq, queues.channel);
         wait.add(completions.fd())?;
         wait.add(service.fd())?;
         Ok(Self {
-            lanes: Lanes::default(),
+            lanes: LaneTable::default(),
             ud,
             life: PeerLanes::new(lanes::Config {
                 choice: tuning.lane,
@@ -258,15 +262,15 @@ impl RdmTransport {
             new_lanes: NewLanes::new(patience.reconnect_timeout),
             ending: Endings::new(completions.polls_that_empty_it()),
             #[cfg(feature = "fault-injection")]
-            faults: crate::fault::Seen::default(),
+            faults: crate::fault::SeenBreaks::default(),
             service,
             receives,
             completions,
             poster: Poster::new(bounces, tuning, port.mtu, registrations),
-            peers: Peers::default(),
-            held: Held::default(),
+            peers: PeerTable::default(),
+            held: RdmUnexpectedMessages::default(),
             grants: Grants::default(),
-            turns: Turns::default(),
+            turns: TurnQueue::default(),
         })
     }
 }

@@ -20,11 +20,14 @@ use ferrofabric_protocol::wire::control::Limits;
 use ferrofabric_protocol::wire::data::{Header, MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, Packet};
 
 use super::RdmTransport;
-use super::poster::{InParts, Poster, Stop, envelope};
+use super::poster::{FragmentOutcome, PostError, Poster, envelope};
 use super::receive::token;
 use crate::device::Mtu;
 use crate::gather::Readable;
-use crate::session::{Body, HeldMessage, Incoming, Lane, Place, Registered, Target, WqeKind};
+use crate::session::{
+    FragmentTarget, IncomingFragments, PacketBuffer, RcLane, RdmUnexpectedMessage, Registered,
+    UnexpectedBody, WqeKind,
+};
 
 /// Packets for one doorbell: the device sends these while the next are filled.
 const AT_A_DOORBELL: usize = 4;
@@ -35,19 +38,19 @@ impl Poster {
     #[cold]
     pub(super) fn in_parts(
         &mut self,
-        lane: &mut Lane,
+        lane: &mut RcLane,
         op: &SendOp,
         iov: Readable<'_>,
         len: usize,
-    ) -> Result<InParts, Stop> {
+    ) -> Result<FragmentOutcome, PostError> {
         let Some(cut) = self.room_for_parts(lane, len)? else {
-            return Ok(InParts::AskFirst);
+            return Ok(FragmentOutcome::NeedsRendezvous);
         };
         if cut.packets() == 1 {
             let slot = self.bounces.take();
             return self
                 .eager(lane, op, iov, len, slot)
-                .map(|()| InParts::Posted);
+                .map(|()| FragmentOutcome::Posted);
         }
         self.counters.sent.eager += 1;
         self.counters.sent.in_parts += 1;
@@ -64,7 +67,7 @@ impl Poster {
             let place = self.fill(lane, slot, range, (&header, op, len), iov, &registered);
             let kind = match is_last {
                 true => WqeKind::Message(SendDone::of(op, len)),
-                false => WqeKind::Notice,
+                false => WqeKind::Control,
             };
             if outcome.is_ok() && self.is_chain_full() {
                 outcome = self.post_chain(lane);
@@ -80,12 +83,12 @@ impl Poster {
                 Err(_) => self.enter(lane, kind, header.sequence, place),
             }
         }
-        outcome.map(|()| InParts::Posted)
+        outcome.map(|()| FragmentOutcome::Posted)
     }
 
     /// The plan of the fragments of a message, if the lane and the peer's credit have room for all
     /// of them; it takes the credit. `None`: the message has to go by rendezvous.
-    fn room_for_parts(&mut self, lane: &mut Lane, len: usize) -> Result<Option<Cut>, Stop> {
+    fn room_for_parts(&mut self, lane: &mut RcLane, len: usize) -> Result<Option<Cut>, PostError> {
         let cut = Cut::new(len as u32, self.part_bytes(lane) as u32);
         let packets = cut.packets() as usize;
         // If a message took more buffers, no completion might come before all of them were in use.
@@ -95,14 +98,14 @@ impl Poster {
         if !lane.queue.has_room_for(packets)
             || lane.session.numbers.unconfirmed() + cut.packets() > WINDOW
         {
-            return Err(Stop::Wait);
+            return Err(PostError::LaneFull);
         }
         // Where places are scarce the lane may have one, which is enough for a request to send.
         if self.outstanding + packets > self.tuning.sends.free {
             return Ok(None);
         }
         if self.bounces.available() < packets {
-            return Err(Stop::Short);
+            return Err(PostError::PoolExhausted);
         }
         let admitted = lane.session.numbers.send_credit.admit(len as u32);
         Ok((admitted == Admission::Eager).then_some(cut))
@@ -113,13 +116,13 @@ impl Poster {
     #[inline]
     fn fill(
         &mut self,
-        lane: &mut Lane,
+        lane: &mut RcLane,
         slot: u32,
         range: Range<u32>,
         (header, op, len): (&Header, &SendOp, usize),
         iov: Readable<'_>,
         registered: &Option<Registered>,
-    ) -> Place {
+    ) -> PacketBuffer {
         let (start, bytes) = (range.start as usize, range.len());
         let mut head = [0; MAX_FIRST_HEADER_BYTES];
         let head_len = match start {
@@ -137,7 +140,7 @@ impl Poster {
         match registered {
             Some(Registered { buf, region }) => {
                 lane.queue.described.push_back(Arc::clone(region));
-                Place::Split {
+                PacketBuffer::Split {
                     slot,
                     head: head_len as u32,
                     rest: buf.part(start, bytes),
@@ -146,7 +149,7 @@ impl Poster {
             None => {
                 // SAFETY: as above; the payload behind the header fits as well.
                 unsafe { iov.gather(start, bytes, at.wrapping_add(head_len)) };
-                Place::Bounce {
+                PacketBuffer::Bounce {
                     slot,
                     len: (head_len + bytes) as u32,
                 }
@@ -166,7 +169,7 @@ impl Poster {
 
     /// Bytes of the message in each packet: as many as fill network packets, so that none travels
     /// nearly empty.
-    fn part_bytes(&self, lane: &Lane) -> usize {
+    fn part_bytes(&self, lane: &RcLane) -> usize {
         let packet_bytes = match lane.packet_bytes / self.mtu.bytes() {
             0 => lane.packet_bytes,
             frames => frames * self.mtu.bytes(),
@@ -204,19 +207,19 @@ impl RdmTransport {
                 }
                 let (kind, arrived) = self.announce(peer, envelope, u64::from(total_bytes));
                 let target = match owner.srx().arrive(kind, &arrived) {
-                    Some(matched) => Target::Receive(kind, arrived, matched),
+                    Some(matched) => FragmentTarget::Receive(kind, arrived, matched),
                     None => {
                         self.poster.counters.received.unexpected += 1;
-                        let value = self.keep_message(HeldMessage {
+                        let value = self.keep_message(RdmUnexpectedMessage {
                             peer,
                             session: name,
-                            body: Body::Arriving {
+                            body: UnexpectedBody::Arriving {
                                 total_bytes: total_bytes as usize,
                                 bytes: Vec::with_capacity(total_bytes as usize),
                             },
                         });
                         owner.srx().queue(kind, arrived, token(value));
-                        Target::Held(value)
+                        FragmentTarget::Unexpected(value)
                     }
                 };
                 if let Some(incoming) = self.incoming(session) {
@@ -231,26 +234,26 @@ impl RdmTransport {
             return;
         };
         match incoming.target {
-            Target::Nowhere => {}
-            Target::Receive(kind, arrived, matched) => {
+            FragmentTarget::Nowhere => {}
+            FragmentTarget::Receive(kind, arrived, matched) => {
                 // SAFETY: a range of the buffer of a receive that is under way.
                 unsafe { deliver(owner, &matched, offset, part.as_ptr(), part.len()) };
                 if last {
-                    incoming.target = Target::Nowhere;
+                    incoming.target = FragmentTarget::Nowhere;
                     owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
                     self.return_credit((peer, name), arrived.len as usize);
                 }
             }
-            Target::Held(value) => {
+            FragmentTarget::Unexpected(value) => {
                 if last {
-                    incoming.target = Target::Nowhere;
+                    incoming.target = FragmentTarget::Nowhere;
                 }
                 self.held.append(value, part, last);
             }
         }
     }
 
-    fn incoming(&mut self, session: SessionId) -> Option<&mut Incoming> {
+    fn incoming(&mut self, session: SessionId) -> Option<&mut IncomingFragments> {
         Some(&mut self.state_of(session)?.incoming)
     }
 
@@ -276,14 +279,14 @@ impl RdmTransport {
         };
         // SAFETY: the buffer of a receive that is under way.
         unsafe { deliver(owner, &matched, 0, have.as_ptr(), have.len()) };
-        state.incoming.target = Target::Receive(kind, arrived, matched);
+        state.incoming.target = FragmentTarget::Receive(kind, arrived, matched);
     }
 
     /// A message of which some fragments are here was discarded: later ones are dropped as they
     /// arrive.
     pub(super) fn drop_rest(&mut self, (peer, name): (u32, u64)) {
         if let Some((state, _)) = self.session_named(peer, name) {
-            state.incoming.target = Target::Nowhere;
+            state.incoming.target = FragmentTarget::Nowhere;
         }
     }
 }

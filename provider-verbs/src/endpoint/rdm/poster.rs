@@ -9,13 +9,13 @@ use ferrofabric_protocol::wire::data::{Envelope, Header};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::complete::entered;
-use super::counters::Counters;
+use super::counters::RdmCounters;
 use crate::device::Mtu;
 use crate::gather::{Readable, entry};
 use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, SendRequest, inline_sge};
 use crate::registration::Registrations;
-use crate::session::{Lane, Place, Registered, Wqe, WqeKind};
+use crate::session::{LaneWqe, PacketBuffer, RcLane, Registered, WqeKind};
 use crate::slots::SlotPool;
 use crate::tuning::Tuning;
 
@@ -24,11 +24,11 @@ use crate::tuning::Tuning;
 pub(super) const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
 
 /// The reason why a message was not posted.
-pub(super) enum Stop {
+pub(super) enum PostError {
     /// The lane has no room now; it is listed once it has room.
-    Wait,
+    LaneFull,
     /// A resource that all lanes share is exhausted.
-    Short,
+    PoolExhausted,
     /// The message itself cannot be sent.
     Refused(Errno, &'static str),
     /// The lane is dead. The message was entered, and ends with the lane.
@@ -36,11 +36,11 @@ pub(super) enum Stop {
 }
 
 /// The result of sending a message in fragments.
-pub(super) enum InParts {
+pub(super) enum FragmentOutcome {
     /// The message was posted.
     Posted,
     /// The message is too long, or the peer has no room for it: it has to go by rendezvous.
-    AskFirst,
+    NeedsRendezvous,
 }
 
 /// The resources for posting that all lanes share.
@@ -59,7 +59,7 @@ pub(super) struct Poster {
     pub(super) outstanding: usize,
     /// Sends without a completion for the application have to be signaled soon, too.
     counts_sends: bool,
-    pub(super) counters: Counters,
+    pub(super) counters: RdmCounters,
     pub(super) registrations: Registrations,
 }
 
@@ -80,7 +80,7 @@ impl Poster {
             more_follow: false,
             outstanding: 0,
             counts_sends: false,
-            counters: Counters::default(),
+            counters: RdmCounters::default(),
             registrations,
         }
     }
@@ -137,7 +137,7 @@ impl Poster {
     /// has no signaled request yet. So stopped peers, whose lanes are full for good, leave some
     /// places to each of the others.
     #[cold]
-    pub(super) fn has_share(&self, lane: &Lane) -> bool {
+    pub(super) fn has_share(&self, lane: &RcLane) -> bool {
         !self.is_full()
             && (lane.queue.len() < self.tuning.sends.share || lane.queue.expects_no_word())
     }
@@ -158,8 +158,8 @@ impl Poster {
     }
 
     #[inline]
-    pub(super) fn stamp(lane: &mut Lane) -> Result<Header, Stop> {
-        lane.session.numbers.stamp().ok_or(Stop::Wait)
+    pub(super) fn stamp(lane: &mut RcLane) -> Result<Header, PostError> {
+        lane.session.numbers.stamp().ok_or(PostError::LaneFull)
     }
 
     /// The one buffer of a message, if the application has registered it.
@@ -180,13 +180,13 @@ impl Poster {
     #[inline(always)]
     pub(super) fn post<const N: usize>(
         &mut self,
-        lane: &mut Lane,
+        lane: &mut RcLane,
         entries: [ibv_sge; N],
         flags: SendFlags,
         kind: WqeKind,
-        packet: Place,
+        packet: PacketBuffer,
         sequence: Option<u32>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), PostError> {
         let number = lane.queue.next_number();
         let (wr_id, signaled) = lane.next(flags.contains(SendFlags::SIGNALED));
         let flags = match signaled {
@@ -194,7 +194,7 @@ impl Poster {
             false => flags,
         };
         self.chain.push(wr_id, flags, entries);
-        lane.queue.enter(Wqe {
+        lane.queue.enter(LaneWqe {
             number,
             sequence,
             kind,
@@ -210,7 +210,7 @@ impl Poster {
 
     /// Rings the doorbell for the requests that were held back.
     #[inline(always)]
-    pub(super) fn post_chain(&mut self, lane: &mut Lane) -> Result<(), Stop> {
+    pub(super) fn post_chain(&mut self, lane: &mut RcLane) -> Result<(), PostError> {
         // SAFETY: the memory of each request stays until it is over (`post`); records stay where
         // they are while one of theirs is in the chain (`make_way_for`).
         match unsafe { self.chain.post(&lane.qp) } {
@@ -218,7 +218,7 @@ impl Poster {
             Err((error, _)) => {
                 tracing::warn!("posting to {} failed: {error}", **lane.qp);
                 lane.refused = true;
-                Err(Stop::Broken)
+                Err(PostError::Broken)
             }
         }
     }
@@ -228,11 +228,11 @@ impl Poster {
     #[inline]
     pub(super) fn post_chunk(
         &mut self,
-        lane: &mut Lane,
+        lane: &mut RcLane,
         request: &SendRequest<1>,
         kind: WqeKind,
         more: bool,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), PostError> {
         self.chain.put(request);
         self.chain_of = lane.key.session();
         lane.queue.enter(entered(lane.queue.last_number(), kind));
@@ -246,10 +246,16 @@ impl Poster {
     }
 
     /// Enters a packet on a lane that has rejected an earlier one.
-    pub(super) fn enter(&mut self, lane: &mut Lane, kind: WqeKind, sequence: u32, place: Place) {
+    pub(super) fn enter(
+        &mut self,
+        lane: &mut RcLane,
+        kind: WqeKind,
+        sequence: u32,
+        place: PacketBuffer,
+    ) {
         let number = lane.queue.next_number();
         let _ = lane.next(false);
-        lane.queue.enter(Wqe {
+        lane.queue.enter(LaneWqe {
             number,
             sequence: Some(sequence),
             kind,
@@ -262,11 +268,11 @@ impl Poster {
     #[inline]
     pub(super) fn bounced(
         &mut self,
-        lane: &mut Lane,
+        lane: &mut RcLane,
         kind: WqeKind,
         sequence: u32,
-        place: Place,
-    ) -> Result<(), Stop> {
+        place: PacketBuffer,
+    ) -> Result<(), PostError> {
         let lkey = self.bounces.lkey();
         let mut flags = self.flags(&kind);
         // Buffers come back with completions: some requests have to be signaled before all lanes
@@ -276,7 +282,7 @@ impl Poster {
         }
         let of_slot = |slot, len| entry(self.bounces.address(slot) as u64, len as usize, lkey);
         match place {
-            Place::Split { slot, head, rest } => {
+            PacketBuffer::Split { slot, head, rest } => {
                 // Its region was entered just now.
                 let lkey = lane
                     .queue
@@ -287,11 +293,11 @@ impl Poster {
                 let entries = [of_slot(slot, head), rest];
                 self.post(lane, entries, flags, kind, place, Some(sequence))
             }
-            Place::Bounce { slot, len } => {
+            PacketBuffer::Bounce { slot, len } => {
                 let entries = [of_slot(slot, len)];
                 self.post(lane, entries, flags, kind, place, Some(sequence))
             }
-            Place::Nowhere | Place::Record(_) => Ok(()),
+            PacketBuffer::Nowhere | PacketBuffer::Record(_) => Ok(()),
         }
     }
 
@@ -299,12 +305,12 @@ impl Poster {
     #[inline(always)]
     pub(super) fn inline(
         &mut self,
-        lane: &mut Lane,
+        lane: &mut RcLane,
         entry: ibv_sge,
         kind: WqeKind,
         sequence: Option<u32>,
-        place: Place,
-    ) -> Result<(), Stop> {
+        place: PacketBuffer,
+    ) -> Result<(), PostError> {
         let flags = self.flags(&kind) | SendFlags::INLINE;
         self.post(lane, [entry], flags, kind, place, sequence)
     }
@@ -312,15 +318,15 @@ impl Poster {
     /// Posts a small numbered control packet.
     pub(super) fn notice(
         &mut self,
-        lane: &mut Lane,
+        lane: &mut RcLane,
         bytes: &[u8],
         kind: WqeKind,
         header: Header,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), PostError> {
         let room = lane.queue.records.room(bytes.len());
         room.copy_from_slice(bytes);
         let entry = inline_sge(room);
-        let place = Place::Record(lane.queue.records.enter(bytes.len()));
+        let place = PacketBuffer::Record(lane.queue.records.enter(bytes.len()));
         self.inline(lane, entry, kind, Some(header.sequence), place)
     }
 }

@@ -12,7 +12,9 @@ use ferrofabric_protocol::wire::data::{Envelope, FinStatus, Header, Packet};
 
 use super::{RdmTransport, TRANSPORT};
 use crate::connect::ToService;
-use crate::session::{Body, HeldMessage, Notice, SessionState, Way};
+use crate::session::{
+    ControlMessage, RdmUnexpectedMessage, SessionState, TransferWay, UnexpectedBody,
+};
 
 impl RdmTransport {
     /// A packet has arrived in a slot.
@@ -121,8 +123,8 @@ impl RdmTransport {
             }
             Packet::Rts { envelope, request } => {
                 let way = match request.sender_writes {
-                    true => Way::Written,
-                    false => Way::Read(request.segments().collect()),
+                    true => TransferWay::Written,
+                    false => TransferWay::Read(request.segments().collect()),
                 };
                 let (op, total) = (request.op, request.total_bytes);
                 self.request_came(session, from, envelope, (op, total, way), owner);
@@ -162,10 +164,10 @@ impl RdmTransport {
             return;
         }
         self.poster.counters.received.unexpected += 1;
-        let value = self.keep_message(HeldMessage {
+        let value = self.keep_message(RdmUnexpectedMessage {
             peer,
             session,
-            body: Body::Eager(payload.into()),
+            body: UnexpectedBody::Eager(payload.into()),
         });
         owner.srx().queue(kind, arrived, token(value));
     }
@@ -175,7 +177,7 @@ impl RdmTransport {
         lane: SessionId,
         (peer, session): (u32, u64),
         envelope: Envelope,
-        (op, total, way): (u64, u64, Way),
+        (op, total, way): (u64, u64, TransferWay),
         owner: &mut O,
     ) {
         let (kind, arrived) = self.announce(peer, envelope, total);
@@ -187,10 +189,10 @@ impl RdmTransport {
             return self.broke_rules(lane, &error);
         }
         self.poster.counters.received.unexpected += 1;
-        let value = self.keep_message(HeldMessage {
+        let value = self.keep_message(RdmUnexpectedMessage {
             peer,
             session,
-            body: Body::Request { op, way },
+            body: UnexpectedBody::Request { op, way },
         });
         owner.srx().queue(kind, arrived, token(value));
     }
@@ -223,12 +225,12 @@ impl RdmTransport {
     }
 
     /// Keeps an unexpected message until a receive matches; returns the value of its token.
-    pub(super) fn keep_message(&mut self, message: HeldMessage) -> u64 {
+    pub(super) fn keep_message(&mut self, message: RdmUnexpectedMessage) -> u64 {
         self.peers.hold(message.peer);
         self.held.keep(message)
     }
 
-    fn take_message(&mut self, token: u64) -> Option<HeldMessage> {
+    fn take_message(&mut self, token: u64) -> Option<RdmUnexpectedMessage> {
         let message = self.held.take(token)?;
         self.peers.let_go(message.peer);
         Some(message)
@@ -254,16 +256,16 @@ impl RdmTransport {
         };
         let from = (message.peer, message.session);
         match message.body {
-            Body::Eager(payload) => {
+            UnexpectedBody::Eager(payload) => {
                 // SAFETY: the buffer of a receive that is under way.
                 unsafe { deliver(owner, &matched, 0, payload.as_ptr(), payload.len()) };
                 owner.complete_recv(kind, &matched, &arrived, || self.peers.name(from.0));
                 self.return_credit(from, payload.len());
             }
-            Body::Arriving { bytes, .. } => {
+            UnexpectedBody::Arriving { bytes, .. } => {
                 self.redirect(from, &bytes, (kind, arrived, matched), owner);
             }
-            Body::Request { op, way } => {
+            UnexpectedBody::Request { op, way } => {
                 self.request_is_met(from);
                 self.fetch(from, (kind, arrived, matched), op, way, owner);
             }
@@ -277,14 +279,14 @@ impl RdmTransport {
         };
         let (peer, session) = (message.peer, message.session);
         match message.body {
-            Body::Eager(payload) => self.return_credit((peer, session), payload.len()),
-            Body::Arriving { total_bytes, .. } => {
+            UnexpectedBody::Eager(payload) => self.return_credit((peer, session), payload.len()),
+            UnexpectedBody::Arriving { total_bytes, .. } => {
                 self.drop_rest((peer, session));
                 self.return_credit((peer, session), total_bytes);
             }
-            Body::Request { op, .. } => {
+            UnexpectedBody::Request { op, .. } => {
                 self.request_is_met((peer, session));
-                self.notify(peer, session, Notice::Fin(op, FinStatus::Cancelled));
+                self.notify(peer, session, ControlMessage::Fin(op, FinStatus::Cancelled));
             }
         }
     }

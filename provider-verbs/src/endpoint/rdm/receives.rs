@@ -13,7 +13,7 @@ use crate::session::receive_wr_id;
 use crate::slots::SlotPool;
 use crate::srq::Srq;
 
-pub(super) struct Receives {
+pub(super) struct ReceiveBuffers {
     queue: Arc<Srq>,
     slots: SlotPool,
     /// Buffers to be posted again.
@@ -23,7 +23,7 @@ pub(super) struct Receives {
     post_from: usize,
 }
 
-impl Receives {
+impl ReceiveBuffers {
     /// Makes `count` buffers, all posted to the queue.
     pub(super) fn create(
         pd: &Arc<Pd>,

@@ -7,10 +7,12 @@ use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::renew_credit;
 
 use super::RdmTransport;
-use super::poster::{Poster, Stop};
+use super::poster::{PostError, Poster};
 use crate::post::inline_sge;
-use crate::registration::Region;
-use crate::session::{Kept, KeptKind, Lane, Place, Records, Registered, Wqe, WqeKind};
+use crate::registration::MemoryRegion;
+use crate::session::{
+    LaneWqe, PacketBuffer, PacketRecords, RcLane, Registered, ReplayKind, ReplayPacket, WqeKind,
+};
 
 impl RdmTransport {
     /// Posts the packets again that were under way on a lane that broke. The Done of a message that
@@ -30,11 +32,11 @@ impl RdmTransport {
             };
             match self.poster.again(lane, kept) {
                 Ok(()) => done += 1,
-                Err(Stop::Broken) => {
+                Err(PostError::Broken) => {
                     self.lane_broke(session);
                     return done;
                 }
-                Err(Stop::Short) => {
+                Err(PostError::PoolExhausted) => {
                     self.stall(session);
                     return done;
                 }
@@ -49,30 +51,30 @@ impl Poster {
     #[cold]
     pub(super) fn kept(
         &self,
-        records: &Records,
-        described: &mut VecDeque<Arc<Region>>,
-        wqe: Wqe,
-    ) -> Option<Kept> {
+        records: &PacketRecords,
+        described: &mut VecDeque<Arc<MemoryRegion>>,
+        wqe: LaneWqe,
+    ) -> Option<ReplayPacket> {
         let slot_bytes = |slot: u32, len: u32| -> Box<[u8]> {
             // SAFETY: the slot holds so much, and is ours as long as the request is entered.
             unsafe { std::slice::from_raw_parts(self.bounces.address(slot), len as usize) }.into()
         };
         let (bytes, rest): (Box<[u8]>, _) = match wqe.packet {
-            Place::Nowhere => return None,
-            Place::Record(record) => (records.bytes(record).into(), None),
-            Place::Bounce { slot, len } => (slot_bytes(slot, len), None),
-            Place::Split { slot, head, rest } => {
+            PacketBuffer::Nowhere => return None,
+            PacketBuffer::Record(record) => (records.bytes(record).into(), None),
+            PacketBuffer::Bounce { slot, len } => (slot_bytes(slot, len), None),
+            PacketBuffer::Split { slot, head, rest } => {
                 let region = described.pop_front();
                 let rest = region.map(|region| Registered { buf: rest, region });
                 (slot_bytes(slot, head), rest)
             }
         };
         let kind = match wqe.kind {
-            WqeKind::Message(done) => KeptKind::Message(done),
-            WqeKind::Done(transfer) => KeptKind::Done(transfer),
-            _ => KeptKind::Notice,
+            WqeKind::Message(done) => ReplayKind::Message(done),
+            WqeKind::Done(transfer) => ReplayKind::Done(transfer),
+            _ => ReplayKind::Control,
         };
-        Some(Kept {
+        Some(ReplayPacket {
             sequence: wqe.sequence?,
             kind,
             bytes: bytes.into(),
@@ -82,23 +84,23 @@ impl Poster {
 
     /// Posts a packet again, or puts it back.
     #[cold]
-    fn again(&mut self, lane: &mut Lane, kept: Kept) -> Result<(), Stop> {
+    fn again(&mut self, lane: &mut RcLane, kept: ReplayPacket) -> Result<(), PostError> {
         let fits_inline = kept.rest.is_none() && kept.bytes.len() <= self.tuning.inline_bytes;
         let stop = match lane.has_reserved_room() {
-            false => Some(Stop::Wait),
-            true if self.is_scarce() && !self.has_share(lane) => Some(Stop::Short),
+            false => Some(PostError::LaneFull),
+            true if self.is_scarce() && !self.has_share(lane) => Some(PostError::PoolExhausted),
             true => None,
         };
         let slot = match fits_inline || stop.is_some() {
             true => None,
             false => self.bounces.take(),
         };
-        let stop = stop.or((!fits_inline && slot.is_none()).then_some(Stop::Short));
+        let stop = stop.or((!fits_inline && slot.is_none()).then_some(PostError::PoolExhausted));
         if let Some(stop) = stop {
             lane.session.replay.push_front(kept);
             return Err(stop);
         }
-        let Kept {
+        let ReplayPacket {
             sequence,
             kind,
             mut bytes,
@@ -106,15 +108,15 @@ impl Poster {
         } = kept;
         renew_credit(&mut bytes, lane.session.numbers.receive_credit.field());
         let kind = match kind {
-            KeptKind::Message(done) => WqeKind::Message(done),
-            KeptKind::Done(transfer) => WqeKind::Done(transfer),
-            KeptKind::Notice => WqeKind::Notice,
+            ReplayKind::Message(done) => WqeKind::Message(done),
+            ReplayKind::Done(transfer) => WqeKind::Done(transfer),
+            ReplayKind::Control => WqeKind::Control,
         };
         let Some(slot) = slot else {
             let room = lane.queue.records.room(bytes.len());
             room.copy_from_slice(&bytes);
             let entry = inline_sge(room);
-            let place = Place::Record(lane.queue.records.enter(bytes.len()));
+            let place = PacketBuffer::Record(lane.queue.records.enter(bytes.len()));
             return self.inline(lane, entry, kind, Some(sequence), place);
         };
         let at = self.bounces.address(slot);
@@ -123,10 +125,10 @@ impl Poster {
         unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         let len = bytes.len() as u32;
         let place = match rest {
-            None => Place::Bounce { slot, len },
+            None => PacketBuffer::Bounce { slot, len },
             Some(Registered { buf, region }) => {
                 lane.queue.described.push_back(region);
-                Place::Split {
+                PacketBuffer::Split {
                     slot,
                     head: len,
                     rest: buf,

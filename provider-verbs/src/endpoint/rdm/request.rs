@@ -6,24 +6,24 @@ use ferrofabric_contracts::peer::SendDone;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, SendOp, total_len};
 use ferrofabric_protocol::wire::data::{Header, MAX_RTS_BYTES, MAX_SEGMENTS, Segment};
 
-use super::poster::{Poster, Stop, envelope};
+use super::poster::{PostError, Poster, envelope};
 use crate::gather::Readable;
 use crate::mr::Access;
-use crate::session::{Lane, RendezvousSend, SessionState, WqeKind};
+use crate::session::{RcLane, RendezvousSend, SessionState, WqeKind};
 
 impl Poster {
     /// Posts a request to send for a message.
     #[cold]
     pub(super) fn request(
         &mut self,
-        lane: &mut Lane,
+        lane: &mut RcLane,
         op: &SendOp,
         iov: Readable<'_>,
         copy: Option<&[u8]>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), PostError> {
         let mut bytes = [0; MAX_RTS_BYTES];
         let (len, header) = self.announce(&mut lane.session, op, iov, copy, &mut bytes)?;
-        self.notice(lane, &bytes[..len], WqeKind::Notice, header)
+        self.notice(lane, &bytes[..len], WqeKind::Control, header)
     }
 
     /// Enters a rendezvous message, which the peer reads or gives a buffer for, and writes its
@@ -35,10 +35,10 @@ impl Poster {
         iov: Readable<'_>,
         copy: Option<&[u8]>,
         bytes: &mut [u8; MAX_RTS_BYTES],
-    ) -> Result<(usize, Header), Stop> {
+    ) -> Result<(usize, Header), PostError> {
         if session.sends.is_full() {
             // The peer has to finish some first. Nothing is registered for this message until then.
-            return Err(Stop::Wait);
+            return Err(PostError::LaneFull);
         }
         let mut kept = None;
         let mut owned = [IoBuf::EMPTY];
@@ -78,14 +78,14 @@ impl Poster {
             });
         }
         if !writes && segments.len() > MAX_SEGMENTS {
-            return Err(Stop::Refused(
+            return Err(PostError::Refused(
                 Errno::EINVAL,
                 "the message has too many pieces",
             ));
         }
         let total = total_len(iov) as u64;
         if !session.numbers.may_stamp() {
-            return Err(Stop::Wait);
+            return Err(PostError::LaneFull);
         }
         let send = RendezvousSend {
             done: SendDone::of(op, total as usize),
@@ -94,8 +94,11 @@ impl Poster {
             regions,
             _copy: kept,
         };
-        let number = session.sends.insert(send).map_err(|_| Stop::Wait)?;
-        let header = session.numbers.stamp().ok_or(Stop::Wait)?;
+        let number = session
+            .sends
+            .insert(send)
+            .map_err(|_| PostError::LaneFull)?;
+        let header = session.numbers.stamp().ok_or(PostError::LaneFull)?;
         let envelope = envelope(op);
         let written = match writes {
             true => Ok(header.write_offer(&envelope, number, total, bytes)),
@@ -110,9 +113,9 @@ impl Poster {
 }
 
 #[cold]
-fn refused(error: Error) -> Stop {
+fn refused(error: Error) -> PostError {
     tracing::warn!("{error}");
-    Stop::Refused(
+    PostError::Refused(
         error.errno(),
         "the message could not be registered with the device; the log says why (most often the limit of locked memory)",
     )

@@ -10,11 +10,11 @@ use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{Header, MAX_HEADER_BYTES, MAX_RTS_BYTES};
 use ferrofabric_verbs_sys::ibv_sge;
 
-use super::poster::{InParts, Poster, Stop, TELLS, envelope};
+use super::poster::{FragmentOutcome, PostError, Poster, TELLS, envelope};
 use super::{MAX_PENDING, RdmTransport};
 use crate::gather::Readable;
 use crate::post::inline_sge;
-use crate::session::{Lane, Pending, Place, Records, Registered, WqeKind};
+use crate::session::{PacketBuffer, PacketRecords, Pending, RcLane, Registered, WqeKind};
 
 impl RdmTransport {
     #[cold]
@@ -49,9 +49,11 @@ impl RdmTransport {
                         let more = op.flags.contains(Flags::MORE);
                         match self.poster.message(lane, op, iov, None, more) {
                             Ok(()) => return Ok(()),
-                            Err(Stop::Wait | Stop::Short) => {}
-                            Err(Stop::Refused(errno, _)) => return Err(OpError::Failed(errno)),
-                            Err(Stop::Broken) => {
+                            Err(PostError::LaneFull | PostError::PoolExhausted) => {}
+                            Err(PostError::Refused(errno, _)) => {
+                                return Err(OpError::Failed(errno));
+                            }
+                            Err(PostError::Broken) => {
                                 self.lane_broke(session);
                                 return Ok(());
                             }
@@ -106,7 +108,7 @@ impl RdmTransport {
     fn make_way_for(&mut self, session: SessionId) {
         let fits = self.poster.chain_of() == session && !self.poster.is_chain_full();
         let longest = MAX_RTS_BYTES.max(self.poster.tuning.inline_bytes);
-        let stay = |lane: &mut Lane| lane.queue.records.has_room(longest);
+        let stay = |lane: &mut RcLane| lane.queue.records.has_room(longest);
         if fits && self.lanes.of(session).is_some_and(stay) {
             return;
         }
@@ -170,18 +172,18 @@ impl RdmTransport {
                 pending.with_buffers(|op, iov, copy| poster.message(lane, op, iov, copy, more));
             match posted {
                 Ok(()) => done += 1,
-                Err(stop @ (Stop::Wait | Stop::Short)) => {
+                Err(stop @ (PostError::LaneFull | PostError::PoolExhausted)) => {
                     peer.pending.push_front(pending);
-                    if matches!(stop, Stop::Short) {
+                    if matches!(stop, PostError::PoolExhausted) {
                         self.stall(session);
                     }
                     return done;
                 }
-                Err(Stop::Refused(errno, why)) => {
+                Err(PostError::Refused(errno, why)) => {
                     owner.fail_send(&pending.done(), errno, 0, why);
                     done += 1;
                 }
-                Err(Stop::Broken) => {
+                Err(PostError::Broken) => {
                     self.lane_broke(session);
                     return done;
                 }
@@ -197,18 +199,18 @@ impl Poster {
     #[inline]
     fn message(
         &mut self,
-        lane: &mut Lane,
+        lane: &mut RcLane,
         op: &SendOp,
         iov: Readable<'_>,
         copy: Option<&[u8]>,
         more: bool,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), PostError> {
         self.expect_more(more);
         if !lane.has_room() {
-            return Err(Stop::Wait);
+            return Err(PostError::LaneFull);
         }
         if self.is_scarce() && !self.has_share(lane) {
-            return Err(Stop::Short);
+            return Err(PostError::PoolExhausted);
         }
         let len = iov.total_len();
         let eager_bytes = self
@@ -219,7 +221,7 @@ impl Poster {
             let fits_inline = len + MAX_HEADER_BYTES <= self.tuning.inline_bytes;
             let slot = match fits_inline {
                 true => None,
-                false => Some(self.bounces.take().ok_or(Stop::Short)?),
+                false => Some(self.bounces.take().ok_or(PostError::PoolExhausted)?),
             };
             if lane.session.numbers.send_credit.admit(len as u32) == Admission::Eager {
                 return self.eager(lane, op, iov, len, slot);
@@ -228,7 +230,7 @@ impl Poster {
                 self.bounces.give(slot);
             }
         } else if len <= self.tuning.parts_bytes && !op.flags.intersects(TELLS) {
-            if let InParts::Posted = self.in_parts(lane, op, iov, len)? {
+            if let FragmentOutcome::Posted = self.in_parts(lane, op, iov, len)? {
                 return Ok(());
             }
         }
@@ -238,19 +240,19 @@ impl Poster {
     #[inline]
     pub(super) fn eager(
         &mut self,
-        lane: &mut Lane,
+        lane: &mut RcLane,
         op: &SendOp,
         iov: Readable<'_>,
         len: usize,
         slot: Option<u32>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), PostError> {
         let header = Self::stamp(lane)?;
         let kind = WqeKind::Message(SendDone::of(op, len));
         self.counters.sent.eager += 1;
         self.counters.sent.bytes += len as u64;
         let Some(slot) = slot else {
             let entry = write_whole(&header, op, iov, len, &mut lane.queue.records);
-            let place = Place::Record(lane.queue.records.enter(entry.length as usize));
+            let place = PacketBuffer::Record(lane.queue.records.enter(entry.length as usize));
             return self.inline(lane, entry, kind, Some(header.sequence), place);
         };
         let mut head = [0; MAX_HEADER_BYTES];
@@ -262,7 +264,7 @@ impl Poster {
         let place = match self.described(op, iov) {
             Some(Registered { buf, region }) => {
                 lane.queue.described.push_back(region);
-                Place::Split {
+                PacketBuffer::Split {
                     slot,
                     head: head_len as u32,
                     rest: buf,
@@ -271,7 +273,7 @@ impl Poster {
             None => {
                 // SAFETY: as above; the message behind the header fits as well.
                 unsafe { iov.gather(0, len, at.wrapping_add(head_len)) };
-                Place::Bounce {
+                PacketBuffer::Bounce {
                     slot,
                     len: (head_len + len) as u32,
                 }
@@ -288,7 +290,7 @@ fn write_whole(
     op: &SendOp,
     iov: Readable<'_>,
     len: usize,
-    records: &mut Records,
+    records: &mut PacketRecords,
 ) -> ibv_sge {
     let room = records.room(MAX_HEADER_BYTES + len);
     let head_len = match room.first_chunk_mut() {

@@ -8,7 +8,10 @@ use ferrofabric_contracts::types::SendOp;
 use ferrofabric_protocol::lanes::{AfterLane, LaneEnd};
 
 use super::{RdmTransport, TRANSPORT};
-use crate::session::{Body, Grants, Held, KeptKind, Peers, SessionState, Target};
+use crate::session::{
+    FragmentTarget, Grants, PeerTable, RdmUnexpectedMessages, ReplayKind, SessionState,
+    UnexpectedBody,
+};
 
 impl RdmTransport {
     /// A session is over, parked or not: ends its operations.
@@ -36,7 +39,7 @@ impl RdmTransport {
             }
         }
         for kept in state.replay.drain(..) {
-            if let KeptKind::Message(done) = kept.kind {
+            if let ReplayKind::Message(done) = kept.kind {
                 owner.fail_send(&done, errno, status, why);
             }
         }
@@ -52,7 +55,7 @@ impl RdmTransport {
             regions.for_each(|region| self.poster.registrations.forget(region));
             owner.fail_recv(r.kind, &r.matched, &r.arrived, errno, 0, why);
         }
-        if let Target::Receive(kind, arrived, matched) = state.incoming.target {
+        if let FragmentTarget::Receive(kind, arrived, matched) = state.incoming.target {
             self.grants.let_go(arrived.len as usize);
             owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
         }
@@ -117,17 +120,17 @@ impl RdmTransport {
 /// Whether an unexpected message cannot be delivered any more, because it is a request to send of
 /// this session, or incomplete; then it is dropped.
 fn lost(
-    (held, peers, grants): (&mut Held, &mut Peers, &mut Grants),
+    (held, peers, grants): (&mut RdmUnexpectedMessages, &mut PeerTable, &mut Grants),
     token: u64,
     session: Option<u64>,
 ) -> bool {
     let lost = held.message(token).is_some_and(|message| {
-        !matches!(message.body, Body::Eager(_)) && Some(message.session) == session
+        !matches!(message.body, UnexpectedBody::Eager(_)) && Some(message.session) == session
     });
     if lost {
         if let Some(message) = held.take(token) {
             peers.let_go(message.peer);
-            if let Body::Arriving { total_bytes, .. } = message.body {
+            if let UnexpectedBody::Arriving { total_bytes, .. } = message.body {
                 grants.let_go(total_bytes);
             }
         }

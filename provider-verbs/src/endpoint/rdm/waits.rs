@@ -6,7 +6,7 @@ use crate::session::SessionState;
 
 /// Sums over all sessions.
 #[derive(Default)]
-struct Sums {
+struct WaitSums {
     unconfirmed: u64,
     replay: u64,
     notices: u64,
@@ -15,7 +15,7 @@ struct Sums {
     taken: u64,
 }
 
-impl Sums {
+impl WaitSums {
     fn add(&mut self, state: &SessionState) {
         self.unconfirmed += u64::from(state.numbers.unconfirmed());
         self.replay += state.replay.len() as u64;
@@ -29,7 +29,7 @@ impl Sums {
 impl RdmTransport {
     /// Reports the counts.
     pub(super) fn report_waits(&self, report: &mut dyn FnMut(&'static str, u64)) {
-        let mut sums = Sums::default();
+        let mut sums = WaitSums::default();
         let parked = self.peers.iter().filter_map(|peer| peer.parked.as_deref());
         let carried = self.lanes.iter().map(|lane| &lane.session);
         let by_datagrams = self.ud.lanes.iter().map(|lane| &lane.session);

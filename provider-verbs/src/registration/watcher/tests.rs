@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 
 /// Pages that a test owns and may unmap in any way.
-struct Pages {
+struct TestPages {
     at: u64,
     bytes: u64,
 }
 
-impl Pages {
+impl TestPages {
     fn map(count: u64) -> Self {
         let bytes = count * page_bytes();
         // SAFETY: a new mapping, written once.
@@ -49,10 +49,10 @@ fn watcher() -> Option<Watcher> {
     }
 }
 
-type Way = (&'static str, fn(&Pages));
+type UnmapWay = (&'static str, fn(&TestPages));
 
 /// Each way in which a mapping can lose memory.
-const WAYS: [Way; 5] = [
+const WAYS: [UnmapWay; 5] = [
     ("munmap", |pages| {
         // SAFETY: the test's own mapping, which nobody refers to.
         let done = unsafe { libc::munmap(pages.as_ptr(), pages.bytes as usize) };
@@ -84,7 +84,7 @@ const WAYS: [Way; 5] = [
         assert_eq!(at, pages.as_ptr());
     }),
     ("mremap", |pages| {
-        let elsewhere = Pages::map(pages.bytes / page_bytes());
+        let elsewhere = TestPages::map(pages.bytes / page_bytes());
         // SAFETY: as above, and so is what it moves to.
         let at = unsafe {
             libc::mremap(
@@ -108,15 +108,15 @@ fn all_that_goes_is_told_before_the_call_returns() {
     };
     for (way, go) in WAYS {
         for round in 0..100 {
-            let pages = Pages::map(4);
+            let pages = TestPages::map(4);
             assert!(watcher.watch(pages.range()), "{way}");
             go(&pages);
             let mut told = false;
             let looked = watcher.catch_up(|gone| match gone {
-                Gone::Range(range) => {
+                Unmapped::Range(range) => {
                     told |= range.start <= pages.at && pages.range().end <= range.end;
                 }
-                Gone::Much => told = true,
+                Unmapped::Much => told = true,
             });
             assert!(told || !looked, "{way}, round {round}");
             if !told {
@@ -143,7 +143,7 @@ fn threads_that_unmap_at_once_all_go_on() {
                 scope.spawn(|| {
                     let mut follower = watcher.follower();
                     for _ in 0..500 {
-                        let pages = Pages::map(2);
+                        let pages = TestPages::map(2);
                         assert!(watcher.watch(pages.range()));
                         // Unmapped when it is freed.
                         let long = vec![1u8; 1 << 20];
@@ -182,7 +182,7 @@ fn memory_goes_freely_once_nobody_watches() {
     }
     // This monitor has no other user, so it ends.
     let monitor = Monitor::start().unwrap();
-    let pages: Vec<_> = WAYS.iter().map(|_| Pages::map(3)).collect();
+    let pages: Vec<_> = WAYS.iter().map(|_| TestPages::map(3)).collect();
     for pages in &pages {
         assert!(monitor.watch(pages.range()));
     }
@@ -208,7 +208,7 @@ fn a_child_ends_nothing_of_its_parents() {
     }
     let monitor = Monitor::start().unwrap();
     let mut follower = monitor.follower();
-    let pages = Pages::map(2);
+    let pages = TestPages::map(2);
     assert!(monitor.watch(pages.range()));
     // SAFETY: the child drops what was made before, and ends without a return.
     match unsafe { libc::fork() } {
@@ -265,7 +265,7 @@ fn what_others_may_take_away_is_not_watched() {
     ];
     for (what, flags, file) in kinds {
         // Between pages that only this process can reach, in one range with them and alone.
-        let pages = Pages::map(6);
+        let pages = TestPages::map(6);
         let inner = pages.at + page as u64;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: replaces pages that the test owns, to which nothing refers.

@@ -6,21 +6,21 @@ use ferrofabric_protocol::lanes::{Demand, Facts, PeerLanes, SessionFacts};
 
 use super::super::RdmTransport;
 use super::super::poster::TELLS;
-use crate::session::{Lanes, Peers, Pending, UdLane};
+use crate::session::{LaneTable, PeerTable, Pending, UdLane};
 
 /// The facts that are readable while the life of lanes handles an event.
-pub(in super::super) struct View<'t> {
-    lanes: &'t mut Lanes,
-    datagrams: &'t mut Lanes<UdLane>,
-    peers: &'t mut Peers,
+pub(in super::super) struct SessionsView<'t> {
+    lanes: &'t mut LaneTable,
+    datagrams: &'t mut LaneTable<UdLane>,
+    peers: &'t mut PeerTable,
     eager_bytes: usize,
     /// The longest packet that a datagram holds.
     packet_bytes: usize,
 }
 
 impl RdmTransport {
-    pub(super) fn view(&mut self) -> (&mut PeerLanes, View<'_>) {
-        let view = View {
+    pub(super) fn view(&mut self) -> (&mut PeerLanes, SessionsView<'_>) {
+        let view = SessionsView {
             packet_bytes: self.ud.packet_bytes(),
             eager_bytes: self.poster.tuning.eager_bytes,
             lanes: &mut self.lanes,
@@ -31,7 +31,7 @@ impl RdmTransport {
     }
 }
 
-impl Facts for View<'_> {
+impl Facts for SessionsView<'_> {
     fn waits(&mut self, peer: u32) -> bool {
         !self.peers.at(peer).pending.is_empty()
     }

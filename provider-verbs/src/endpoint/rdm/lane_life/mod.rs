@@ -17,19 +17,19 @@ use ferrofabric_protocol::wire::SessionId;
 
 use super::RdmTransport;
 use super::endings::Ending;
-use crate::connect::{Carrier, ToService};
+use crate::connect::{LaneCarrier, ToService};
 use crate::qp::RcQp;
 
 pub(super) use new_lanes::NewLanes;
 
-use facts::View;
+use facts::SessionsView;
 
 impl RdmTransport {
     /// Passes an event to the life of lanes. Its actions remain to be carried out.
     #[cold]
     pub(super) fn event<R>(
         &mut self,
-        event: impl FnOnce(&mut PeerLanes, &mut View<'_>, Time) -> R,
+        event: impl FnOnce(&mut PeerLanes, &mut SessionsView<'_>, Time) -> R,
     ) -> R {
         let now = self.ud.now();
         let (life, mut view) = self.view();
@@ -41,7 +41,7 @@ impl RdmTransport {
     pub(super) fn live<O: Owner, R>(
         &mut self,
         owner: &mut O,
-        event: impl FnOnce(&mut PeerLanes, &mut View<'_>, Time) -> R,
+        event: impl FnOnce(&mut PeerLanes, &mut SessionsView<'_>, Time) -> R,
     ) -> R {
         let result = self.event(event);
         self.carry_out(owner);
@@ -52,7 +52,7 @@ impl RdmTransport {
     #[cold]
     pub(super) fn live_on<R>(
         &mut self,
-        event: impl FnOnce(&mut PeerLanes, &mut View<'_>, Time) -> R,
+        event: impl FnOnce(&mut PeerLanes, &mut SessionsView<'_>, Time) -> R,
     ) -> R {
         let result = self.event(event);
         while let Some(action) = self.next_action() {
@@ -204,7 +204,7 @@ impl RdmTransport {
         };
         self.peers.end_lane(lane.peer);
         self.poster.outstanding -= usize::from(lane.under_way);
-        if let Carrier::Rc(qp) = lane.carrier {
+        if let LaneCarrier::Rc(qp) = lane.carrier {
             self.release_queue_pair(qp);
         }
     }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use ferrofabric_protocol::handshake::LaneUp;
 use ferrofabric_protocol::wire::SessionId;
 
-use crate::connect::Carrier;
+use crate::connect::LaneCarrier;
 
 /// A lane that does not carry a session yet.
 pub(in super::super) struct NewLane {
     pub(super) up: LaneUp,
-    pub(super) carrier: Carrier,
+    pub(super) carrier: LaneCarrier,
     pub(super) peer: u32,
     /// A Resume was posted.
     pub(super) said: bool,

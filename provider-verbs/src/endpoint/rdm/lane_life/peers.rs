@@ -8,7 +8,7 @@ use ferrofabric_protocol::PeerKey;
 
 use super::super::RdmTransport;
 use crate::connect::ToService;
-use crate::session::Fate;
+use crate::session::PeerFate;
 
 /// Parked sessions that end in one call, at most: each costs a system call.
 const FORGOTTEN_AT_ONCE: usize = 64;
@@ -45,9 +45,9 @@ impl RdmTransport {
         let now = self.ud.now();
         while let Some((peer, fate)) = self.peers.next_listed(&self.life) {
             match fate {
-                Fate::Stays => {}
-                Fate::Goes => self.forget_peer(peer),
-                Fate::Rests => {
+                PeerFate::Stays => {}
+                PeerFate::Goes => self.forget_peer(peer),
+                PeerFate::Rests => {
                     self.live_on(|life, _, _| life.rest(peer));
                     self.peers.keep(peer, now);
                 }

@@ -13,7 +13,7 @@ use ferrofabric_protocol::wire::datagram::{Ack, Prefix};
 use super::super::RdmTransport;
 use super::super::lanes::start;
 use super::super::ud::route;
-use crate::connect::Carrier;
+use crate::connect::LaneCarrier;
 use crate::origins::session_origin;
 use crate::post::{Remote, SendFlags, SendRequest, inline_sge};
 use crate::session::{SessionState, send_wr_id};
@@ -36,7 +36,7 @@ impl RdmTransport {
         let Some(lane) = self.new_lanes.of(session) else {
             return false;
         };
-        let is_its = matches!(&lane.carrier, Carrier::Rc(qp) if qp.number() == qp_num);
+        let is_its = matches!(&lane.carrier, LaneCarrier::Rc(qp) if qp.number() == qp_num);
         let (Packet::Resume(held), true) = (packet, is_its) else {
             return false;
         };
@@ -58,7 +58,7 @@ impl RdmTransport {
             return false;
         };
         let is_its =
-            matches!(&lane.carrier, Carrier::Ud(_)) && lane.up.name as u32 == prefix.cookie;
+            matches!(&lane.carrier, LaneCarrier::Ud(_)) && lane.up.name as u32 == prefix.cookie;
         let (Packet::Resume(held), true) = (packet, is_its) else {
             return false;
         };
@@ -114,7 +114,7 @@ impl RdmTransport {
         let len = header.write_resume(&said.held, &mut bytes);
         lane.said = true;
         match &lane.carrier {
-            Carrier::Rc(qp) => {
+            LaneCarrier::Rc(qp) => {
                 lane.under_way = true;
                 self.poster.outstanding += 1;
                 let wr_id = send_wr_id(session, RESUME_NUMBER);
@@ -126,7 +126,7 @@ impl RdmTransport {
                     self.event(|life, view, now| life.broke(session, BROKEN, view, now));
                 }
             }
-            Carrier::Ud(way) => {
+            LaneCarrier::Ud(way) => {
                 let prefix = Prefix {
                     asks: true,
                     cookie: lane.up.name as u32,
@@ -156,7 +156,7 @@ impl RdmTransport {
         let mut broken = Vec::new();
         for lane in self.new_lanes.iter_mut() {
             let session = lane.up.lane.session();
-            let Carrier::Rc(qp) = &lane.carrier else {
+            let LaneCarrier::Rc(qp) = &lane.carrier else {
                 continue;
             };
             if !lane.said || lane.under_way {

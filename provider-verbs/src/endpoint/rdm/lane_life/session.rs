@@ -13,15 +13,15 @@ use super::super::complete::entered;
 use super::super::lanes::start;
 use super::new_lanes::NewLane;
 use super::resume::RESUME_NUMBER;
-use crate::connect::Carrier;
+use crate::connect::LaneCarrier;
 use crate::origins::{first_request, session_origin};
 use crate::qp::RcQp;
-use crate::session::{Lane, SendQueue, SessionState, Turn, WqeKind};
+use crate::session::{LaneSendQueue, LaneTurn, RcLane, SessionState, WqeKind};
 
 impl RdmTransport {
     /// A lane is up, and does not carry a session yet.
-    pub(in super::super) fn begin_lane(&mut self, peer: u32, up: LaneUp, carrier: Carrier) {
-        if up.resumes && matches!(carrier, Carrier::Ud(_)) {
+    pub(in super::super) fn begin_lane(&mut self, peer: u32, up: LaneUp, carrier: LaneCarrier) {
+        if up.resumes && matches!(carrier, LaneCarrier::Ud(_)) {
             self.ud.deadlines.begin(up.lane.session());
         }
         self.new_lanes.insert(NewLane {
@@ -63,8 +63,8 @@ impl RdmTransport {
         // Both ends have sent a packet on a lane on which a session was to be resumed.
         up.may_send |= up.resumes;
         match carrier {
-            Carrier::Rc(qp) => self.enter_lane(peer, &up, (qp, under_way), state),
-            Carrier::Ud(way) => self.enter_ud_lane(peer, &up, way, state),
+            LaneCarrier::Rc(qp) => self.enter_lane(peer, &up, (qp, under_way), state),
+            LaneCarrier::Ud(way) => self.enter_ud_lane(peer, &up, way, state),
         }
         self.peers.at(peer).lane = Some(session);
         self.list(session);
@@ -99,7 +99,7 @@ impl RdmTransport {
         session: SessionState,
     ) {
         let depth = self.poster.tuning.sends.depth;
-        let mut lane = Lane {
+        let mut lane = RcLane {
             qp,
             key: up.lane,
             peer,
@@ -108,17 +108,17 @@ impl RdmTransport {
             may_send: up.may_send,
             packet_bytes: self.poster.packet_bytes(&up.remote_limits),
             heard: up.resumes,
-            queue: SendQueue::new(depth, first_request()),
+            queue: LaneSendQueue::new(depth, first_request()),
             is_ending: false,
             unflushed: false,
             refused: false,
-            turn: Turn::default(),
+            turn: LaneTurn::default(),
         };
         if up.resumes {
             lane.queue.begin_behind(RESUME_NUMBER);
         }
         if under_way {
-            lane.queue.enter(entered(RESUME_NUMBER, WqeKind::Notice));
+            lane.queue.enter(entered(RESUME_NUMBER, WqeKind::Control));
         }
         lane.reconsider();
         self.lanes.insert(lane);
@@ -139,7 +139,7 @@ impl RdmTransport {
         }
         match self.lanes.remove(session) {
             Some(lane) => {
-                let Lane { qp, session, .. } = *lane;
+                let RcLane { qp, session, .. } = *lane;
                 drop(qp);
                 self.peers.end_lane(peer);
                 Some(session)

@@ -27,10 +27,10 @@ use nix::sys::timerfd::{self, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags
 use nix::time::{ClockId, clock_gettime};
 
 use super::RdmTransport;
-use crate::connect::{ToService, Way};
+use crate::connect::{ToService, UdDestination};
 use crate::device::Mtu;
 use crate::qp::UdQp;
-use crate::session::{Lanes, PacketPool, Route, SessionState, Turn, UdLane};
+use crate::session::{LaneTable, LaneTurn, PacketPool, SessionState, UdLane, UdRoute};
 
 pub(super) use queue_pair::DataQueuePair;
 
@@ -43,7 +43,7 @@ pub(super) struct UdLanes {
     pub(super) queue_pair: Option<DataQueuePair>,
     /// Its number; 0 if there is none.
     number: u32,
-    pub(super) lanes: Lanes<UdLane>,
+    pub(super) lanes: LaneTable<UdLane>,
     pub(super) shared: Shared,
     pub(super) deadlines: Timers<SessionId>,
     /// Memory for the packets that are not confirmed.
@@ -72,7 +72,7 @@ impl UdLanes {
         Ok(Self {
             number: queue_pair.as_ref().map_or(0, DataQueuePair::number),
             queue_pair,
-            lanes: Lanes::default(),
+            lanes: LaneTable::default(),
             shared: Shared::default(),
             deadlines: Timers::default(),
             packets: PacketPool::default(),
@@ -138,8 +138,8 @@ impl UdLanes {
 }
 
 /// The destination of a lane's datagrams.
-pub(super) fn route(up: &LaneUp, way: Way) -> Route {
-    Route {
+pub(super) fn route(up: &LaneUp, way: UdDestination) -> UdRoute {
+    UdRoute {
         way,
         qpn: up.remote_qpn,
         cookie: up.name as u32,
@@ -152,7 +152,7 @@ impl RdmTransport {
         &mut self,
         peer: u32,
         up: &LaneUp,
-        way: Way,
+        way: UdDestination,
         mut session: SessionState,
     ) {
         let id = up.lane.session();
@@ -173,7 +173,7 @@ impl RdmTransport {
             may_send: up.may_send,
             is_ending: false,
             outgrown: false,
-            turn: Turn::default(),
+            turn: LaneTurn::default(),
         });
         self.ud.deadlines.begin(id);
         self.poster.counters.lanes.ud += 1;

@@ -14,11 +14,11 @@ use crate::origins::first_request;
 use crate::pd::Pd;
 use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
-use crate::session::{Route, datagram_wr_id};
+use crate::session::{UdRoute, datagram_wr_id};
 use crate::srq::Srq;
 
 /// A posted request whose memory the device may still read.
-struct Posted {
+struct PostedDatagram {
     /// Counts requests, modulo 2³².
     number: u32,
     /// The bounce buffer that it takes.
@@ -31,7 +31,7 @@ pub(in super::super) struct DataQueuePair {
     // It goes first: the device uses the other fields.
     qp: UdQp,
     init: UdInit,
-    queue: VecDeque<Posted>,
+    queue: VecDeque<PostedDatagram>,
     depth: usize,
     next_number: u32,
     /// Requests posted since the last that was signalled.
@@ -91,7 +91,7 @@ impl DataQueuePair {
     pub(in super::super) fn send(
         &mut self,
         poster: &mut Poster,
-        route: &Route,
+        route: &UdRoute,
         prefix: &[u8],
         packet: &[u8],
     ) -> bool {
@@ -158,7 +158,7 @@ impl DataQueuePair {
             return false;
         }
         poster.outstanding += 1;
-        self.queue.push_back(Posted {
+        self.queue.push_back(PostedDatagram {
             number,
             slot,
             _handle: handle.clone(),
@@ -191,7 +191,7 @@ impl DataQueuePair {
         }
     }
 
-    fn over(posted: Option<Posted>, poster: &mut Poster) {
+    fn over(posted: Option<PostedDatagram>, poster: &mut Poster) {
         let Some(posted) = posted else { return };
         poster.outstanding -= 1;
         if let Some(slot) = posted.slot {

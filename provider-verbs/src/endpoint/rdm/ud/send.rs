@@ -13,9 +13,9 @@ use ferrofabric_protocol::wire::data::{
 };
 
 use super::super::RdmTransport;
-use super::super::poster::{Poster, Stop, TELLS, envelope};
+use super::super::poster::{PostError, Poster, TELLS, envelope};
 use crate::gather::Readable;
-use crate::session::{Kept, KeptKind, Notice, PacketPool, UdLane};
+use crate::session::{ControlMessage, PacketPool, ReplayKind, ReplayPacket, UdLane};
 
 /// The result of numbering a message.
 enum Stamped {
@@ -43,7 +43,7 @@ impl RdmTransport {
             if !fenced {
                 let packets = &mut self.ud.packets;
                 match stamp_message(lane, &mut self.poster, packets, op, iov, None) {
-                    Err(Stop::Refused(errno, _)) => return Err(OpError::Failed(errno)),
+                    Err(PostError::Refused(errno, _)) => return Err(OpError::Failed(errno)),
                     Err(_) => {}
                     Ok(stamped) => {
                         let now = self.ud.now();
@@ -105,20 +105,23 @@ impl RdmTransport {
             lane.session.notices.pop_front();
             let mut bytes = [0; MAX_NOTICE_BYTES];
             let (len, kind) = match notice {
-                Notice::Fin(op, status) => {
-                    (header.write_fin(op, status, &mut bytes), KeptKind::Notice)
+                ControlMessage::Fin(op, status) => (
+                    header.write_fin(op, status, &mut bytes),
+                    ReplayKind::Control,
+                ),
+                ControlMessage::Cts(grant) => {
+                    (header.write_cts(&grant, &mut bytes), ReplayKind::Control)
                 }
-                Notice::Cts(grant) => (header.write_cts(&grant, &mut bytes), KeptKind::Notice),
-                Notice::Done(transfer) => {
+                ControlMessage::Done(transfer) => {
                     let writing = lane.session.writes.owner(transfer);
                     let receive = writing.map_or(0, |writing| writing.grant.receive);
                     (
                         header.write_done(receive, &mut bytes),
-                        KeptKind::Done(transfer),
+                        ReplayKind::Done(transfer),
                     )
                 }
             };
-            lane.session.replay.push_back(Kept {
+            lane.session.replay.push_back(ReplayPacket {
                 sequence: header.sequence,
                 kind,
                 bytes: self.ud.packets.copy(&bytes[..len]),
@@ -158,13 +161,15 @@ impl RdmTransport {
                         return done;
                     }
                 }
-                Err(Stop::Refused(errno, why)) => {
+                Err(PostError::Refused(errno, why)) => {
                     if let Some(pending) = peer.pending.pop_front() {
                         owner.fail_send(&pending.done(), errno, 0, why);
                     }
                     done += 1;
                 }
-                Err(Stop::Wait | Stop::Short | Stop::Broken) => return done,
+                Err(PostError::LaneFull | PostError::PoolExhausted | PostError::Broken) => {
+                    return done;
+                }
             }
         }
     }
@@ -278,10 +283,10 @@ fn stamp_message(
     op: &SendOp,
     iov: Readable<'_>,
     copy: Option<&[u8]>,
-) -> Result<Stamped, Stop> {
+) -> Result<Stamped, PostError> {
     let len = iov.total_len();
     if !lane.session.numbers.may_stamp() {
-        return Err(Stop::Wait);
+        return Err(PostError::LaneFull);
     }
     let eager = len <= poster.tuning.eager_bytes && !op.flags.intersects(TELLS);
     let credit = &mut lane.session.numbers.send_credit;
@@ -291,9 +296,9 @@ fn stamp_message(
         }
         let mut bytes = [0; MAX_RTS_BYTES];
         let (len, header) = poster.announce(&mut lane.session, op, iov, copy, &mut bytes)?;
-        lane.session.replay.push_back(Kept {
+        lane.session.replay.push_back(ReplayPacket {
             sequence: header.sequence,
-            kind: KeptKind::Notice,
+            kind: ReplayKind::Control,
             bytes: packets.copy(&bytes[..len]),
             rest: None,
         });
@@ -329,10 +334,10 @@ fn stamp_message(
             packet.set_len(head_len + bytes);
         }
         let kind = match range.end as usize == len {
-            true => KeptKind::Message(SendDone::of(op, len)),
-            false => KeptKind::Notice,
+            true => ReplayKind::Message(SendDone::of(op, len)),
+            false => ReplayKind::Control,
         };
-        lane.session.replay.push_back(Kept {
+        lane.session.replay.push_back(ReplayPacket {
             sequence: header.sequence,
             kind,
             bytes: packet,
