@@ -15,7 +15,7 @@ pub(crate) struct Tuning {
     pub(crate) single_frames: bool,
     /// Largest message that is sent in several packets without a request to send, in bytes, if the
     /// peer's credit allows.
-    pub(crate) parts_bytes: usize,
+    pub(crate) fragmented_bytes: usize,
     /// Header and payload up to this length travel in the work request itself, in bytes.
     pub(crate) inline_bytes: usize,
     /// The send queues of the lanes.
@@ -73,11 +73,11 @@ const EAGER_BYTES: usize = 8192;
 
 /// Messages up to this length go in several packets. Copying twice, the one copy while other
 /// packets travel, costs less than the round trip and the registration of both buffers.
-const PARTS_BYTES: usize = 32 << 10;
+const FRAGMENTED_BYTES: usize = 32 << 10;
 
 /// The same on a software device, where each packet has an acknowledgement and a system call of its
 /// own (docs/benchmarks.md).
-const SOFTWARE_PARTS_BYTES: usize = 24 << 10;
+const SOFTWARE_FRAGMENTED_BYTES: usize = 24 << 10;
 
 /// Work requests of a lane. Drivers keep a place free and round up to a power of two.
 const SEND_DEPTH: usize = 255;
@@ -112,10 +112,10 @@ impl Tuning {
         Self {
             eager_bytes: settings.eager.0.map_or(EAGER_BYTES, |bytes| bytes as usize),
             single_frames: quirks.contains(Quirks::LONG_SEND_CRASHES),
-            parts_bytes: match (settings.eager_max.0, settings.eager.0) {
+            fragmented_bytes: match (settings.eager_max.0, settings.eager.0) {
                 (Some(bytes), _) | (None, Some(bytes)) => bytes as usize,
-                (None, None) if software => SOFTWARE_PARTS_BYTES,
-                (None, None) => PARTS_BYTES,
+                (None, None) if software => SOFTWARE_FRAGMENTED_BYTES,
+                (None, None) => FRAGMENTED_BYTES,
             },
             inline_bytes: if software { 512 } else { 220 },
             sends: SendTuning {

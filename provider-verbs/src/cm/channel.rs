@@ -265,7 +265,7 @@ impl CmId {
         &self,
         from: SocketAddr,
         to: SocketAddr,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<()> {
         let (mut source, mut target) = (Sockaddr::of(&from), Sockaddr::of(&to));
         // SAFETY: the identifier is live, and both addresses are some.
@@ -274,7 +274,7 @@ impl CmId {
                 self.raw.as_ptr(),
                 source.as_mut_ptr(),
                 target.as_mut_ptr(),
-                milliseconds(patience),
+                milliseconds(timeout),
             )
         };
         self.done(rc, "find a way to", || to.to_string())
@@ -285,10 +285,10 @@ impl CmId {
     /// # Errors
     ///
     /// An error of the system, for example because no device is at the address.
-    pub(super) fn resolve_route(&self, patience: Duration) -> Result<()> {
+    pub(super) fn resolve_route(&self, timeout: Duration) -> Result<()> {
         // SAFETY: the identifier is live.
         let rc = unsafe {
-            (self.channel.cm.rdma_resolve_route)(self.raw.as_ptr(), milliseconds(patience))
+            (self.channel.cm.rdma_resolve_route)(self.raw.as_ptr(), milliseconds(timeout))
         };
         self.done(rc, "find a path for", || "request".to_owned())
     }

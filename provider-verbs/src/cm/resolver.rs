@@ -36,12 +36,12 @@ pub(crate) struct SidrResolver {
     pub(crate) host: PortHost,
     pub(crate) service: Service,
     /// How long a resolution may last.
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl Resolve for SidrResolver {
     fn resolve(&self, at: SocketAddr) -> Result<NativeAddr> {
-        let until = Instant::now() + self.patience;
+        let until = Instant::now() + self.timeout;
         let mut outcome = Err(cancelled(&at));
         let mut report = |_, found| outcome = found;
         self.resolve_all(
@@ -99,7 +99,7 @@ impl Resolve for SidrResolver {
     }
 
     fn patience(&self) -> Duration {
-        self.patience
+        self.timeout
     }
 }
 

@@ -96,7 +96,7 @@ impl<D> AhCache<D> {
 
     /// Whether a resolver is free for the path of an unknown source, without a delay for other
     /// paths.
-    pub(crate) fn has_spare(&self, path: &Path) -> bool {
+    pub(crate) fn has_spare_resolver(&self, path: &Path) -> bool {
         self.entries.contains_key(path)
             || self.line.is_empty() && self.resolvers + RESERVED_RESOLVERS < MAX_RESOLVERS
     }

@@ -87,7 +87,7 @@ pub(crate) enum ToService {
         /// The kind of the lane.
         kind: LaneKind,
         /// How long to try while the peer is silent; `None`: for ever.
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     },
     /// The session has left a lane, and needs one of the RC kind.
     Promote {
@@ -96,7 +96,7 @@ pub(crate) enum ToService {
         /// The lane that it has left.
         lane: LaneKey,
         /// How long to try while the peer is silent; `None`: for ever.
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     },
     /// A lane was closed because queue pairs are scarce.
     Recycled(LaneKey),
@@ -107,9 +107,9 @@ pub(crate) enum ToService {
     Cancel(PeerKey),
     /// A peer that was removed from the address vector has no lane any more, so its lane needs no
     /// path.
-    Parted(PeerKey),
+    PathRetired(PeerKey),
     /// The peer of a UD lane confirms nothing.
-    AskAfter(LaneKey),
+    ProbePeer(LaneKey),
     /// The session on a lane of the peer is over.
     SessionEnded {
         /// The peer.

@@ -38,7 +38,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Retired paths that the thread remembers.
-const MAX_PARTED: usize = 1024;
+const MAX_RETIRED: usize = 1024;
 
 /// The resources and settings of the service thread.
 pub(crate) struct ServiceConfig {
@@ -66,7 +66,7 @@ pub(crate) struct ServiceHandle {
     inbox: Arc<Inbox>,
     thread: Option<JoinHandle<()>>,
     /// The number of packets that each session has received, for the last message of its lane.
-    taken: HashMap<LaneKey, u32>,
+    received: HashMap<LaneKey, u32>,
     birth: Birth,
 }
 
@@ -111,8 +111,8 @@ impl ServiceHandle {
             lanes: HashMap::new(),
             rc_lanes: 0,
             joining: Vec::new(),
-            parting: Vec::new(),
-            parted: HashSet::new(),
+            retiring: Vec::new(),
+            retired: HashSet::new(),
             connector: Connector::new(me, config.handshake),
             config,
             datagrams,
@@ -132,7 +132,7 @@ impl ServiceHandle {
             wait,
             inbox,
             thread: Some(thread),
-            taken: HashMap::new(),
+            received: HashMap::new(),
             birth: Birth::here(),
         })
     }
@@ -145,8 +145,8 @@ impl ServiceHandle {
     }
 
     /// Stores how many packets the session of a lane has received, before all lanes close.
-    pub(crate) fn taken(&mut self, lane: LaneKey, expected: u32) {
-        self.taken.insert(lane, expected);
+    pub(crate) fn received(&mut self, lane: LaneKey, expected: u32) {
+        self.received.insert(lane, expected);
     }
 
     /// RC queue pairs made so far.
@@ -173,13 +173,13 @@ impl ServiceHandle {
 
     /// Prepares for a sleep on the descriptor. The caller must check
     /// [`has_messages`](Self::has_messages) after it.
-    pub(crate) fn hush(&self) {
+    pub(crate) fn drain_wakeup(&self) {
         // The engine does not clear the wake-up when it reads messages: that would cost a system
         // call each time, and only a sleeping engine needs it.
         let _ = self.inbox.wake.read();
     }
 
-    /// Readable since the last message arrived; it stays readable until [`hush`](Self::hush), even
+    /// Readable since the last message arrived; it stays readable until [`drain_wakeup`](Self::hush), even
     /// if the messages were taken.
     pub(crate) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&self.inbox.wake)
@@ -193,8 +193,8 @@ impl Drop for ServiceHandle {
             std::mem::forget(self.thread.take());
             return;
         }
-        let taken = std::mem::take(&mut self.taken);
-        self.request(ToService::Close(taken));
+        let received = std::mem::take(&mut self.received);
+        self.request(ToService::Close(received));
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has logged it; its queue pairs are gone with it.
             let _ = thread.join();
@@ -224,10 +224,10 @@ struct ServiceWorker {
     /// UD lanes that wait for their path.
     joining: Vec<(Path, LaneKey)>,
     /// Paths of removed peers: their handles go as soon as nobody holds them.
-    parting: Vec<Path>,
+    retiring: Vec<Path>,
     /// Paths that were retired since: if a late control packet makes a handle again, that goes,
     /// too.
-    parted: HashSet<Path>,
+    retired: HashSet<Path>,
     connector: Connector,
     config: ServiceConfig,
     datagrams: ControlQueuePair,
@@ -268,7 +268,7 @@ impl ServiceWorker {
             }
             if Instant::now() >= next_probe {
                 next_probe = Instant::now() + PROBE_INTERVAL;
-                self.ask_for_probes();
+                self.request_probes();
             }
             if closing.is_some_and(|until| self.connector.is_idle() || Instant::now() >= until) {
                 return;
@@ -281,7 +281,7 @@ impl ServiceWorker {
                 .connector
                 .next_timeout()
                 .map(|at| self.origin + Duration::from_nanos(at.0));
-            let looks = !self.lanes.is_empty() || !self.parting.is_empty();
+            let looks = !self.lanes.is_empty() || !self.retiring.is_empty();
             // A queue pair that could not be revived is tried again then.
             let looks = looks || self.datagrams.is_broken();
             let probe = looks.then_some(next_probe);
@@ -323,29 +323,29 @@ impl ServiceWorker {
             ToService::Connect {
                 peer,
                 kind,
-                patience,
+                timeout,
             } => {
-                self.return_to(&peer);
-                self.drive(|c, now, out| c.connect(now, peer, kind, patience, out));
+                self.keep_path(&peer);
+                self.drive(|c, now, out| c.connect(now, peer, kind, timeout, out));
             }
             ToService::Promote {
                 peer,
                 lane,
-                patience,
+                timeout,
             } => self.drive(|c, now, out| {
-                c.change_lane(now, (lane, peer), LaneKind::Rc, patience, out);
+                c.change_lane(now, (lane, peer), LaneKind::Rc, timeout, out);
             }),
             ToService::Recycled(lane) => self.drive(|c, now, out| c.lane_recycled(now, lane, out)),
             ToService::Left(lane) => self.drive(|c, now, out| c.lane_left(now, lane, out)),
             ToService::Cancel(peer) => self.drive(|c, now, out| c.cancel(now, &peer, out)),
-            ToService::Parted(peer) => self.part_from(&peer),
-            ToService::AskAfter(lane) => self.drive(|c, now, out| c.ask_after(now, lane, out)),
+            ToService::PathRetired(peer) => self.retire_path(&peer),
+            ToService::ProbePeer(lane) => self.drive(|c, now, out| c.ask_after(now, lane, out)),
             ToService::SessionEnded { peer, lane } => self.connector.session_ended(&peer, lane),
             ToService::Grant(quota_units) => self.connector.grant(quota_units),
             ToService::LaneHeard(lane) => self.drive(|c, now, out| c.lane_heard(now, lane, out)),
             ToService::LaneBroken(lane) => self.drive(|c, now, out| c.lane_broken(now, lane, out)),
-            ToService::Close(taken) => {
-                self.drive(|c, now, out| c.shutdown(now, &taken, out));
+            ToService::Close(received) => {
+                self.drive(|c, now, out| c.shutdown(now, &received, out));
                 return Some(Instant::now() + self.config.handshake.intervals.linger);
             }
         }
@@ -386,12 +386,12 @@ impl ServiceWorker {
                     Some(Made::Ud(Some(way))) => LaneCarrier::Ud(way.clone()),
                     _ => return,
                 };
-                self.return_to(&up.peer);
+                self.keep_path(&up.peer);
                 self.tell(ToEngine::LaneUp { up, carrier });
             }
             Action::MaySend { lane } => self.tell(ToEngine::MaySend(lane)),
             Action::LaneDown { lane, peer, reason } => {
-                let reason = self.is_it_us(reason);
+                let reason = self.local_reason(reason);
                 self.tell(ToEngine::LaneDown { lane, peer, reason });
             }
             Action::ReleaseLane { lane } => {
@@ -401,7 +401,7 @@ impl ServiceWorker {
             }
             Action::NoRoom { peer, here } => self.tell(ToEngine::NoRoom { peer, here }),
             Action::ConnectFailed { peer, reason } => {
-                let reason = self.is_it_us(reason);
+                let reason = self.local_reason(reason);
                 self.tell(ToEngine::ConnectFailed { peer, reason });
             }
             Action::Closed { .. } => {}
@@ -416,7 +416,7 @@ impl ServiceWorker {
     }
 
     /// Requests a probe of idle lanes, unless the engine has yet to read its earlier messages.
-    fn ask_for_probes(&mut self) {
+    fn request_probes(&mut self) {
         if !self.lanes.is_empty() && !self.inbox.filled.is_raised() {
             self.tell(ToEngine::Probe);
         }
@@ -424,7 +424,7 @@ impl ServiceWorker {
 
     /// The reason why a peer cannot be reached. If no packets arrive here at all, a missing path is
     /// not the cause.
-    fn is_it_us(&self, reason: Reason) -> Reason {
+    fn local_reason(&self, reason: Reason) -> Reason {
         match reason {
             Reason::Unreachable if self.datagrams.is_dead() => Reason::Local(Errno::EIO.0),
             reason => reason,
@@ -440,7 +440,7 @@ impl ServiceWorker {
             return self.answer(|c, now, out| c.unreachable(now, &to, out));
         };
         // Dropped if there is no room, as on the wire: an unknown source can repeat its request.
-        if !self.connector.knows(&to) && !self.handles.has_spare(&path) {
+        if !self.connector.knows(&to) && !self.handles.has_spare_resolver(&path) {
             return;
         }
         self.tidy_handles();
@@ -453,8 +453,8 @@ impl ServiceWorker {
         if let Some((handle, d)) = self.handles.handle_for(path, datagram) {
             self.datagrams.send(handle, d.qpn, d.qkey, &d.bytes);
         }
-        if self.parted.remove(&path) {
-            self.parting.push(path);
+        if self.retired.remove(&path) {
+            self.retiring.push(path);
         }
     }
 
@@ -496,32 +496,32 @@ impl ServiceWorker {
     /// The engine has closed its last lane to a removed peer: the handle of the path goes with its
     /// last holder. (RC queue pairs hold none: a later control packet to the peer makes the handle
     /// anew.)
-    fn part_from(&mut self, peer: &PeerKey) {
+    fn retire_path(&mut self, peer: &PeerKey) {
         if let Some((path, ..)) = self.way_to(peer) {
-            if !self.parting.contains(&path) {
-                self.parting.push(path);
+            if !self.retiring.contains(&path) {
+                self.retiring.push(path);
             }
         }
     }
 
     /// The engine has a lane to a peer, or waits for one: it reports when it retires the peer.
-    fn return_to(&mut self, peer: &PeerKey) {
+    fn keep_path(&mut self, peer: &PeerKey) {
         if let Some((path, ..)) = self.way_to(peer) {
-            self.parted.remove(&path);
+            self.retired.remove(&path);
         }
     }
 
     fn release_handles(&mut self) {
-        let (handles, parted) = (&mut self.handles, &mut self.parted);
-        self.parting.retain(|path| {
+        let (handles, retired) = (&mut self.handles, &mut self.retired);
+        self.retiring.retain(|path| {
             let released = handles.release_unused(path);
             if released {
-                if parted.len() >= MAX_PARTED {
+                if retired.len() >= MAX_RETIRED {
                     // Handles that are made for them again go with those of other unknown sources,
                     // once there are many.
-                    parted.clear();
+                    retired.clear();
                 }
-                parted.insert(*path);
+                retired.insert(*path);
             }
             !released
         });

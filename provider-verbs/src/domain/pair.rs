@@ -31,7 +31,7 @@ impl TakesOver for RdmTransport {
         owner: &mut O,
     ) -> Result<(), OpError> {
         // SAFETY: the caller's promise.
-        unsafe { self.send_whatever_waits(op, iov, owner) }
+        unsafe { self.enqueue_accepted(op, iov, owner) }
     }
 }
 

@@ -138,7 +138,7 @@ impl Backend for VerbsBackend {
         let resolver = SidrResolver {
             host: cm::host(&self.port).ok()?,
             service: self.service(),
-            patience: self.settings.resolve_timeout.0?,
+            timeout: self.settings.resolve_timeout.0?,
         };
         Some(Arc::new(resolver))
     }
@@ -225,7 +225,7 @@ impl VerbsBackend {
         let config = RdmConfig {
             port,
             tuning: self.tuning,
-            patience: PeerTimeouts {
+            timeouts: PeerTimeouts {
                 peer_timeout: self.settings.peer_timeout,
                 reconnect_timeout: self.settings.reconnect_timeout.0,
             },

@@ -103,20 +103,20 @@ impl<R> Cache<R> {
     /// A region that holds all of the range, with these rights at least; if any of them is a right
     /// of peers, with exactly these rights to exactly this range.
     pub(super) fn find(&mut self, range: &Range<u64>, access: Access) -> Option<&Arc<R>> {
-        let kept = if access.intersects(OF_PEERS) {
+        let cached = if access.intersects(OF_PEERS) {
             self.remote
                 .get_mut(&(range.start, range.end, access.bits()))?
         } else {
-            let (_, kept) = self.local.range_mut(..=range.start).next_back()?;
+            let (_, cached) = self.local.range_mut(..=range.start).next_back()?;
             // Of all regions that start at or before the range, this one ends last.
-            if kept.end < range.end || !kept.access.contains(access) {
+            if cached.end < range.end || !cached.access.contains(access) {
                 return None;
             }
-            kept
+            cached
         };
         self.uses += 1;
-        kept.used = self.uses;
-        Some(&kept.region)
+        cached.used = self.uses;
+        Some(&cached.region)
     }
 
     /// The range and rights to register for a range that the cache does not have, so that the cache
@@ -140,16 +140,16 @@ impl<R> Cache<R> {
     /// A region for this side, joined with the cached regions in its range.
     fn joined(&self, range: Range<u64>, access: Access) -> RegionRequest {
         let before = self.local.range(..=range.start).next_back();
-        let around = before.filter(|(_, kept)| kept.end >= range.end);
+        let around = before.filter(|(_, cached)| cached.end >= range.end);
         match around {
-            Some((&start, kept)) => RegionRequest {
-                range: start..kept.end,
-                access: access | kept.access,
+            Some((&start, cached)) => RegionRequest {
+                range: start..cached.end,
+                access: access | cached.access,
             },
             None => {
                 let within = self.local.range(range.clone());
-                let within = within.filter(|(_, kept)| kept.end <= range.end);
-                let access = within.fold(access, |all, (_, kept)| all | kept.access);
+                let within = within.filter(|(_, cached)| cached.end <= range.end);
+                let access = within.fold(access, |all, (_, cached)| all | cached.access);
                 RegionRequest { range, access }
             }
         }
@@ -160,7 +160,7 @@ impl<R> Cache<R> {
         let remote = wanted.remote_key();
         let RegionRequest { range, access } = wanted;
         self.uses += 1;
-        let kept = CachedRegion {
+        let cached = CachedRegion {
             end: range.end,
             access,
             region,
@@ -170,25 +170,25 @@ impl<R> Cache<R> {
         self.bytes += bytes;
         if let Some(key) = remote {
             self.longest_remote = self.longest_remote.max(bytes);
-            if self.remote.insert(key, kept).is_some() {
+            if self.remote.insert(key, cached).is_some() {
                 self.bytes -= bytes;
             }
             return;
         }
         let within = self.local.range(range.clone());
-        let within = within.filter(|(_, kept)| kept.end <= range.end);
+        let within = within.filter(|(_, cached)| cached.end <= range.end);
         for start in within.map(|(&start, _)| start).collect::<Vec<_>>() {
             self.remove(At::Local(start));
         }
-        self.local.insert(range.start, kept);
+        self.local.insert(range.start, cached);
     }
 
     /// Removes each region that reaches into a range. A user of such a region has it until its
     /// operation is over.
     pub(super) fn forget_range(&mut self, range: &Range<u64>) {
-        while let Some((&start, kept)) = self.local.range(..range.end).next_back() {
+        while let Some((&start, cached)) = self.local.range(..range.end).next_back() {
             // All regions before this one end before it, too.
-            if kept.end <= range.start {
+            if cached.end <= range.start {
                 break;
             }
             self.remove(At::Local(start));
@@ -204,7 +204,7 @@ impl<R> Cache<R> {
 
     /// Removes this region.
     pub(super) fn forget(&mut self, region: &Arc<R>) {
-        let found = (self.all()).find(|(_, kept)| Arc::ptr_eq(&kept.region, region));
+        let found = (self.all()).find(|(_, cached)| Arc::ptr_eq(&cached.region, region));
         if let Some(at) = found.map(|(at, _)| at) {
             self.remove(at);
         }
@@ -224,8 +224,14 @@ impl<R> Cache<R> {
     }
 
     fn all(&self) -> impl Iterator<Item = (At, &CachedRegion<R>)> {
-        let local = self.local.iter().map(|(&at, kept)| (At::Local(at), kept));
-        let remote = self.remote.iter().map(|(&at, kept)| (At::Remote(at), kept));
+        let local = self
+            .local
+            .iter()
+            .map(|(&at, cached)| (At::Local(at), cached));
+        let remote = self
+            .remote
+            .iter()
+            .map(|(&at, cached)| (At::Remote(at), cached));
         local.chain(remote)
     }
 
@@ -233,8 +239,8 @@ impl<R> Cache<R> {
     /// all are in use.
     fn give_up_oldest(&mut self) -> bool {
         let idle = self.all();
-        let idle = idle.filter(|(_, kept)| Arc::strong_count(&kept.region) == 1);
-        let oldest = idle.min_by_key(|(_, kept)| kept.used).map(|(at, _)| at);
+        let idle = idle.filter(|(_, cached)| Arc::strong_count(&cached.region) == 1);
+        let oldest = idle.min_by_key(|(_, cached)| cached.used).map(|(at, _)| at);
         match oldest {
             Some(at) => {
                 self.remove(at);
@@ -249,8 +255,8 @@ impl<R> Cache<R> {
             At::Local(start) => (start, self.local.remove(&start)),
             At::Remote(key) => (key.0, self.remote.remove(&key)),
         };
-        if let Some(kept) = removed {
-            self.bytes -= kept.end - start;
+        if let Some(cached) = removed {
+            self.bytes -= cached.end - start;
         }
         if self.remote.is_empty() {
             self.longest_remote = 0;
@@ -320,7 +326,7 @@ mod tests {
         /// peers get one, and all its memory is the memory that was registered. Limits hold, and a
         /// region that is neither cached nor used is not registered.
         #[test]
-        fn a_region_is_of_the_memory_that_is_there(
+        fn a_region_covers_its_registered_memory(
             steps in prop::collection::vec(steps(), 1..120),
             count in 1..8usize,
             bytes in 8..2 * SPACE,
@@ -381,13 +387,13 @@ mod tests {
                     }
                     CacheStep::GiveUp => cache.give_up_idle(),
                 }
-                let kept: Vec<_> = cache.local.iter().map(|(start, kept)| (*start, kept.end)).collect();
-                prop_assert!(kept.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "{:?}", kept);
+                let cached: Vec<_> = cache.local.iter().map(|(start, cached)| (*start, cached.end)).collect();
+                prop_assert!(cached.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "{:?}", cached);
                 let remote = cache.remote.keys().map(|(start, end, _)| (*start, *end));
-                let all = kept.into_iter().chain(remote);
+                let all = cached.into_iter().chain(remote);
                 prop_assert_eq!(all.map(|(start, end)| end - start).sum::<u64>(), cache.bytes());
                 prop_assert!(cache.len() <= limits.count && cache.bytes() <= limits.bytes);
-                let mut there: Vec<_> = cache.all().map(|(_, kept)| Arc::as_ptr(&kept.region)).collect();
+                let mut there: Vec<_> = cache.all().map(|(_, cached)| Arc::as_ptr(&cached.region)).collect();
                 there.extend(used.iter().map(Arc::as_ptr));
                 there.sort_unstable();
                 there.dedup();
@@ -403,7 +409,7 @@ mod tests {
     /// with those rights alone: a peer's key opens no more memory than its owner asked for. Regions
     /// without such a right may be shared.
     #[test]
-    fn a_right_of_peers_covers_exactly_what_was_asked_for() {
+    fn a_right_of_peers_covers_exactly_the_request() {
         const PEERS: [Access; 4] = [
             Access::REMOTE_READ,
             Access::LOCAL_WRITE.union(Access::REMOTE_WRITE),
@@ -429,15 +435,15 @@ mod tests {
             region
         };
         let (whole, part) = (0..64 << 10, 4096..4352);
-        for kept in PEERS.into_iter().chain(OWN) {
+        for cached in PEERS.into_iter().chain(OWN) {
             for asked in PEERS {
                 let mut cache = Cache::new(limits);
-                give(&mut cache, whole.clone(), kept);
+                give(&mut cache, whole.clone(), cached);
                 let given = give(&mut cache, part.clone(), asked);
                 assert_eq!(
                     given,
                     (part.clone(), asked),
-                    "where {kept:?} is kept around it"
+                    "where {cached:?} is kept around it"
                 );
                 let again = give(&mut cache, part.clone(), asked);
                 assert_eq!((again, cache.len()), (given, 2), "{asked:?} once more");
@@ -447,12 +453,12 @@ mod tests {
             }
             for asked in OWN {
                 let mut cache = Cache::new(limits);
-                give(&mut cache, whole.clone(), kept);
+                give(&mut cache, whole.clone(), cached);
                 let (range, access) = give(&mut cache, part.clone(), asked);
                 assert!(range.start <= part.start && part.end <= range.end);
                 assert!(
                     !access.intersects(OF_PEERS),
-                    "{kept:?}, {asked:?}: {access:?}"
+                    "{cached:?}, {asked:?}: {access:?}"
                 );
             }
         }

@@ -33,7 +33,7 @@ pub(crate) struct Registry {
     pd: Arc<Pd>,
     keeping: CacheUse,
     /// The cached regions; made for the first message that needs a region.
-    kept: OnceLock<Option<Mutex<RegionCache>>>,
+    cached: OnceLock<Option<Mutex<RegionCache>>>,
     /// The regions that the application has registered.
     described: Described,
     counters: RegistrationCounters,
@@ -152,7 +152,7 @@ impl Registrations {
         // SAFETY: the caller's promise.
         let region = unsafe { self.registry.region(addr, len, access) };
         if self.follower.is_none() {
-            self.follower = self.registry.lock().map(|kept| kept.watcher.follower());
+            self.follower = self.registry.lock().map(|cached| cached.watcher.follower());
         }
         region
     }
@@ -170,8 +170,8 @@ impl Registrations {
 
     /// Removes a region from the cache: a peer may still write to it without being allowed to.
     pub(crate) fn forget(&self, region: &Arc<MemoryRegion>) {
-        if let Some(mut kept) = self.registry.lock() {
-            kept.cache.forget(region);
+        if let Some(mut cached) = self.registry.lock() {
+            cached.cache.forget(region);
         }
     }
 
@@ -185,10 +185,10 @@ impl Registrations {
 
     #[cold]
     fn forget_gone(&mut self) {
-        if let (Some(follower), Some(mut kept)) = (&mut self.follower, self.registry.lock()) {
+        if let (Some(follower), Some(mut cached)) = (&mut self.follower, self.registry.lock()) {
             // If an entry is just being logged, the next look finds it.
             let _ = follower.read(|_| {});
-            self.registry.catch_up(&mut kept);
+            self.registry.catch_up(&mut cached);
         }
     }
 
@@ -205,8 +205,9 @@ impl Registrations {
         report("verbs_regions_found", count(found));
         report("verbs_regions_gone", count(gone));
         report("verbs_regions_stale", count(stale));
-        let kept = self.registry.lock();
-        let (regions, bytes) = kept.map_or((0, 0), |kept| (kept.cache.len(), kept.cache.bytes()));
+        let cached = self.registry.lock();
+        let (regions, bytes) =
+            cached.map_or((0, 0), |cached| (cached.cache.len(), cached.cache.bytes()));
         report("verbs_regions_kept", regions as u64);
         report("verbs_region_bytes_kept", bytes);
     }
@@ -234,7 +235,7 @@ impl Registry {
                     bytes: settings.mr_cache_bytes.0.unwrap_or_else(fair_share),
                 },
             },
-            kept: OnceLock::new(),
+            cached: OnceLock::new(),
             described: Described::default(),
             counters: RegistrationCounters::default(),
         };
@@ -242,8 +243,8 @@ impl Registry {
             settings.mr_cache,
             RegistrationCache::On | RegistrationCache::Verify
         ) {
-            let kept = this.keeping.begin()?;
-            this.kept.get_or_init(|| Some(kept));
+            let cached = this.keeping.begin()?;
+            this.cached.get_or_init(|| Some(cached));
         }
         Ok(this)
     }
@@ -300,25 +301,25 @@ impl Registry {
         len: usize,
         access: Access,
     ) -> Result<Arc<MemoryRegion>> {
-        self.kept
+        self.cached
             .get_or_init(|| self.keeping.begin_if_possible(&self.pd));
         let start = addr as u64;
         let exact = RegionRequest {
             range: start..start.saturating_add(len as u64),
             access,
         };
-        if let Some(mut kept) = self.lock() {
+        if let Some(mut cached) = self.lock() {
             // SAFETY: the caller's promise.
-            if let Some(region) = unsafe { self.kept_region(&mut kept, &exact) } {
+            if let Some(region) = unsafe { self.cached_region(&mut cached, &exact) } {
                 return Ok(region);
             }
         }
         // SAFETY: the caller's promise.
         unsafe { self.register(&exact, false) }.or_else(|error| {
             match (error.errno(), self.lock()) {
-                (Errno::ENOMEM | Errno::EAGAIN, Some(mut kept)) => {
+                (Errno::ENOMEM | Errno::EAGAIN, Some(mut cached)) => {
                     // The cached regions count towards the same limit.
-                    kept.cache.give_up_idle();
+                    cached.cache.give_up_idle();
                     // SAFETY: the caller's promise.
                     unsafe { self.register(&exact, false) }
                 }
@@ -332,34 +333,34 @@ impl Registry {
     /// # Safety
     ///
     /// As [`region`](Self::region).
-    unsafe fn kept_region(
+    unsafe fn cached_region(
         &self,
-        kept: &mut RegionCache,
+        cached: &mut RegionCache,
         exact: &RegionRequest,
     ) -> Option<Arc<MemoryRegion>> {
-        if !self.catch_up(kept) {
+        if !self.catch_up(cached) {
             return None;
         }
-        if let Some(region) = kept.cache.find(&exact.range, exact.access) {
+        if let Some(region) = cached.cache.find(&exact.range, exact.access) {
             let region = Arc::clone(region);
             if self.is_current(&region) {
                 self.counters.found.fetch_add(1, Ordering::Relaxed);
                 return Some(region);
             }
-            kept.cache.forget(&region);
+            cached.cache.forget(&region);
         }
-        let wanted = kept.cache.wanted(exact.range.clone(), exact.access)?;
+        let wanted = cached.cache.wanted(exact.range.clone(), exact.access)?;
         // Watched before it is registered: if it is unmapped in between, the next look finds that.
         // Memory whose pages another process can take away unnoticed is not watched, and so not
         // cached.
-        if !kept.watcher.watch(wanted.range.clone()) {
+        if !cached.watcher.watch(wanted.range.clone()) {
             return None;
         }
         // SAFETY: by the contract the caller's range is mapped. The cached memory around it was
         // mapped at the last look; if it is unmapped now, the device keeps its pages, which nobody
         // else has, and the cache removes the region at the next look.
-        let region = unsafe { self.register(&wanted, kept.verifies) }.ok()?;
-        kept.cache.keep(wanted, Arc::clone(&region));
+        let region = unsafe { self.register(&wanted, cached.verifies) }.ok()?;
+        cached.cache.keep(wanted, Arc::clone(&region));
         Some(region)
     }
 
@@ -377,14 +378,14 @@ impl Registry {
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, RegionCache>> {
-        let kept = self.kept.get()?.as_ref()?;
-        Some(kept.lock().unwrap_or_else(PoisonError::into_inner))
+        let cached = self.cached.get()?.as_ref()?;
+        Some(cached.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Removes the regions whose memory is gone. Returns `false` while some memory is being
     /// unmapped and the log does not say which.
-    fn catch_up(&self, kept: &mut RegionCache) -> bool {
-        let RegionCache { watcher, cache, .. } = kept;
+    fn catch_up(&self, cached: &mut RegionCache) -> bool {
+        let RegionCache { watcher, cache, .. } = cached;
         if !watcher.is_behind() {
             return true;
         }
@@ -426,11 +427,12 @@ impl CacheUse {
         // A cached region would lose its memory in a fork just as a region in use does.
         let is_allowed = self.choice != RegistrationCache::Off
             && fork_safety(&pd.context().verbs()) == ForkSafety::CopyOnFork;
-        let kept = is_allowed.then(|| self.begin())?;
-        kept.map_err(|error| {
-            tracing::info!("memory is registered anew for each large message: {error}");
-        })
-        .ok()
+        let cached = is_allowed.then(|| self.begin())?;
+        cached
+            .map_err(|error| {
+                tracing::info!("memory is registered anew for each large message: {error}");
+            })
+            .ok()
     }
 }
 

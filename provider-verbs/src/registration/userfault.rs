@@ -113,7 +113,7 @@ impl Userfault {
 
     /// Reads the events that are there, without waiting; each thread that caused one goes on then.
     /// Allocates nothing and takes no lock.
-    pub(super) fn read(&self, mut tell: impl FnMut(UnmapEvent)) {
+    pub(super) fn read(&self, mut report: impl FnMut(UnmapEvent)) {
         // SAFETY: plain numbers, for which zeros will do.
         let mut events: [raw::uffd_msg; AT_A_TIME] = unsafe { std::mem::zeroed() };
         // SAFETY: the buffer has the stated length.
@@ -131,7 +131,7 @@ impl Userfault {
                 raw::UFFD_EVENT_UNMAP | raw::UFFD_EVENT_REMOVE => {
                     // SAFETY: the member of these events; any bits are a number.
                     let gone = unsafe { argument.remove };
-                    tell(UnmapEvent {
+                    report(UnmapEvent {
                         range: gone.start..gone.end,
                         moved_to: None,
                     });
@@ -139,7 +139,7 @@ impl Userfault {
                 raw::UFFD_EVENT_REMAP => {
                     // SAFETY: the member of this event; any bits are a number.
                     let moved = unsafe { argument.remap };
-                    tell(UnmapEvent {
+                    report(UnmapEvent {
                         range: moved.from..moved.from.saturating_add(moved.len),
                         moved_to: Some(moved.to),
                     });

@@ -111,11 +111,11 @@ impl Watcher {
         self.follower.is_behind()
     }
 
-    /// Calls `tell` for each range that is gone since the last call. Returns `false` and calls
+    /// Calls `report` for each range that is gone since the last call. Returns `false` and calls
     /// nothing while an entry is being logged.
     #[must_use]
-    pub(super) fn catch_up(&mut self, tell: impl FnMut(Unmapped)) -> bool {
-        catch_up(&mut self.follower, tell)
+    pub(super) fn catch_up(&mut self, report: impl FnMut(Unmapped)) -> bool {
+        catch_up(&mut self.follower, report)
     }
 }
 
@@ -132,10 +132,10 @@ fn running() -> MutexGuard<'static, Weak<Monitor>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn catch_up(follower: &mut LogReader, mut tell: impl FnMut(Unmapped)) -> bool {
+fn catch_up(follower: &mut LogReader, mut report: impl FnMut(Unmapped)) -> bool {
     follower.read(|told| match told {
-        LogEvent::Entry([start, end]) => tell(Unmapped::Range(start..end)),
-        LogEvent::Missed => tell(Unmapped::Much),
+        LogEvent::Entry([start, end]) => report(Unmapped::Range(start..end)),
+        LogEvent::Missed => report(Unmapped::Much),
     })
 }
 
@@ -192,13 +192,13 @@ impl Monitor {
             }
             // The mappings are read once the range is watched: if other memory replaces it, the
             // kernel reports that.
-            let is_told = self.mappings.are_private(&pages);
-            match is_told {
+            let is_reported = self.mappings.are_private(&pages);
+            match is_reported {
                 true => note(&mut watched, pages),
                 // The part of the range that could be watched is not watched either.
                 false => self.unwatch(&watched, &pages),
             }
-            is_told
+            is_reported
         })
     }
 
@@ -236,11 +236,11 @@ impl Monitor {
         unsafe { memory.unchecked_advise_range(UncheckedAdvice::DontNeed, page, page) }
             .map_err(|error| Error::from_io(&error, "give up", "memory"))?;
         let given_up = at + self.page;
-        if !is_told(&mut follower, &(given_up..given_up + self.page)) {
+        if !is_reported(&mut follower, &(given_up..given_up + self.page)) {
             return Err(unproved("pages that were given up"));
         }
         drop(memory);
-        match is_told(&mut follower, &(at..at + self.page)) {
+        match is_reported(&mut follower, &(at..at + self.page)) {
             true => Ok(()),
             false => Err(unproved("pages that were unmapped")),
         }
@@ -281,7 +281,7 @@ impl Drop for Monitor {
 }
 
 /// Whether the range is gone since the last time.
-fn is_told(follower: &mut LogReader, range: &Range<u64>) -> bool {
+fn is_reported(follower: &mut LogReader, range: &Range<u64>) -> bool {
     let mut told = false;
     // The thread is between reading and logging for a moment only.
     while !catch_up(follower, |gone| match gone {

@@ -20,7 +20,7 @@ pub(crate) struct Grants {
     /// Units granted to sessions, or used by unexpected messages of ended ones.
     in_use: u32,
     /// The last grant that was reported for new peers; `None`: the full credit.
-    said: Option<u16>,
+    last_reported: Option<u16>,
 }
 
 impl Grants {
@@ -38,8 +38,8 @@ impl Grants {
     /// The grant of new peers, if it has changed since the last call.
     pub(crate) fn changed(&mut self) -> Option<u16> {
         let next = self.next();
-        let changed = next != self.said.unwrap_or(QUOTA_UNITS);
-        changed.then(|| *self.said.insert(next))
+        let changed = next != self.last_reported.unwrap_or(QUOTA_UNITS);
+        changed.then(|| *self.last_reported.insert(next))
     }
 
     /// A session begins with a grant of `quota_units`.
@@ -58,7 +58,7 @@ impl Grants {
     }
 
     /// An unexpected message of an ended session is gone.
-    pub(crate) fn let_go(&mut self, payload_bytes: usize) {
+    pub(crate) fn release_message(&mut self, payload_bytes: usize) {
         self.give_back(cost_units(payload_bytes as u32));
     }
 
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_the_gone_counts_until_it_is_let_go() {
+    fn unexpected_messages_of_ended_sessions_count_until_released() {
         let mut grants = Grants::default();
         // Each session leaves as many unexpected messages as its grant allows.
         while grants.next() > 0 {
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(grants.changed(), Some(0));
         assert_eq!(grants.changed(), None);
         for _ in 0..ALL_UNITS / 2 {
-            grants.let_go(64);
+            grants.release_message(64);
         }
         assert_eq!(grants.changed(), Some(QUOTA_UNITS));
         assert_eq!(grants.changed(), None);

@@ -54,7 +54,7 @@ impl RcLane {
     pub(crate) fn is_busy(&self) -> bool {
         let state = &self.session;
         !self.open
-            || !state.notices.is_empty()
+            || !state.control_messages.is_empty()
             || !state.reads.is_empty()
             || !state.writes.is_empty()
             || !state.replay.is_empty()
@@ -72,7 +72,7 @@ impl RcLane {
             |wqe: &LaneWqe| matches!(wqe.packet, PacketBuffer::Nowhere | PacketBuffer::Record(_));
         self.open
             && self.queue.iter().all(small)
-            && state.notices.is_empty()
+            && state.control_messages.is_empty()
             && state.reads.is_empty()
             && state.writes.is_empty()
             && state.receives.is_empty()
@@ -104,7 +104,7 @@ impl NamedLane for RcLane {
 
 /// The lanes of one kind of an endpoint, by the name that data packets to this endpoint give them.
 pub(crate) struct LaneTable<L = RcLane> {
-    places: Vec<Option<Box<L>>>,
+    slots: Vec<Option<Box<L>>>,
     /// Lanes whose place in the table has another lane already: the service thread uses the place
     /// again as soon as a lane is down, and here a lane stays until all its requests are flushed.
     leaving: Vec<L>,
@@ -113,7 +113,7 @@ pub(crate) struct LaneTable<L = RcLane> {
 impl<L> Default for LaneTable<L> {
     fn default() -> Self {
         Self {
-            places: Vec::new(),
+            slots: Vec::new(),
             leaving: Vec::new(),
         }
     }
@@ -123,17 +123,17 @@ impl<L: NamedLane> LaneTable<L> {
     /// Enters a lane.
     pub(crate) fn insert(&mut self, lane: L) {
         let at = lane.session().index();
-        if self.places.len() <= at {
-            self.places.resize_with(at + 1, || None);
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, || None);
         }
-        let before = self.places[at].replace(Box::new(lane));
+        let before = self.slots[at].replace(Box::new(lane));
         self.leaving.extend(before.map(|lane| *lane));
     }
 
     /// The lane of a session, if it still exists.
     #[inline]
     pub(crate) fn of(&mut self, session: SessionId) -> Option<&mut L> {
-        let place = self.places.get_mut(session.index())?;
+        let place = self.slots.get_mut(session.index())?;
         match place.as_deref_mut() {
             Some(lane) if lane.session() == session => Some(lane),
             _ => Self::find(&mut self.leaving, session),
@@ -148,25 +148,25 @@ impl<L: NamedLane> LaneTable<L> {
 
     /// The number of lanes.
     pub(crate) fn count(&self) -> usize {
-        self.places.iter().flatten().count() + self.leaving.len()
+        self.slots.iter().flatten().count() + self.leaving.len()
     }
 
     /// All lanes, to be read.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &L> {
-        let places = self.places.iter().flatten();
-        places.map(|lane| &**lane).chain(&self.leaving)
+        let slots = self.slots.iter().flatten();
+        slots.map(|lane| &**lane).chain(&self.leaving)
     }
 
     /// All lanes.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut L> {
-        let places = self.places.iter_mut().flatten();
-        places.map(|lane| &mut **lane).chain(&mut self.leaving)
+        let slots = self.slots.iter_mut().flatten();
+        slots.map(|lane| &mut **lane).chain(&mut self.leaving)
     }
 
     /// Takes a lane out.
     pub(crate) fn remove(&mut self, session: SessionId) -> Option<Box<L>> {
         let is_it = |lane: &L| lane.session() == session;
-        let place = self.places.get_mut(session.index())?;
+        let place = self.slots.get_mut(session.index())?;
         if place.as_deref().is_some_and(is_it) {
             return place.take();
         }

@@ -69,7 +69,7 @@ impl PeerUses {
 struct PeerLists {
     /// It has no entry in the address vector, but has a lane or a message, so that it needs one as
     /// soon as it is inserted.
-    is_stranger: bool,
+    needs_entry: bool,
     /// It is in the list of peers to be checked.
     is_listed: bool,
     /// It is kept for its session: since when, and its place in the order.
@@ -112,7 +112,7 @@ pub(crate) struct PeerTable {
     routes: RouteTable<u32>,
     epoch: Epoch,
     /// The number of peers that wait for an entry in the address vector.
-    strangers: usize,
+    unlisted: usize,
     /// Peers that may not be in use any more.
     listed: Vec<u32>,
     /// Peers that are kept for their sessions, in the order in which these were parked.
@@ -167,7 +167,7 @@ impl PeerTable {
         let known = &mut self.peers[peer as usize];
         known.uses.routes += 1;
         known.addr = addr;
-        self.know(peer);
+        self.set_known(peer);
     }
 
     fn lose_route(&mut self, peer: u32) {
@@ -192,21 +192,21 @@ impl PeerTable {
             };
         }
         if !known.addr.is_some() {
-            self.await_number(peer);
+            self.await_entry(peer);
         }
         Some(peer)
     }
 
     /// A peer needs an entry in the address vector as soon as it is inserted.
-    fn await_number(&mut self, peer: u32) {
+    fn await_entry(&mut self, peer: u32) {
         let peer = &mut self.peers[peer as usize];
-        self.strangers += usize::from(!std::mem::replace(&mut peer.lists.is_stranger, true));
+        self.unlisted += usize::from(!std::mem::replace(&mut peer.lists.needs_entry, true));
     }
 
     /// A peer has an entry, or will be looked up before it needs one.
-    fn know(&mut self, peer: u32) {
+    fn set_known(&mut self, peer: u32) {
         let peer = &mut self.peers[peer as usize];
-        self.strangers -= usize::from(std::mem::take(&mut peer.lists.is_stranger));
+        self.unlisted -= usize::from(std::mem::take(&mut peer.lists.needs_entry));
     }
 
     /// The peer of a key, made if there is none; `shm_name` names its shared-memory endpoint. If
@@ -232,7 +232,7 @@ impl PeerTable {
                 self.lead(addr, peer);
             }
         } else if !self.peers[peer as usize].addr.is_some() {
-            self.await_number(peer);
+            self.await_entry(peer);
         }
         peer
     }
@@ -243,7 +243,7 @@ impl PeerTable {
     pub(crate) fn is_unheard(&mut self, peer: u32) {
         let at = self.at(peer);
         if at.uses.lanes == 0 && at.uses.held == 0 {
-            self.know(peer);
+            self.set_known(peer);
         }
     }
 
@@ -264,7 +264,7 @@ impl PeerTable {
     }
 
     /// An unexpected message of a peer waits no longer.
-    pub(crate) fn let_go(&mut self, peer: u32) {
+    pub(crate) fn release_message(&mut self, peer: u32) {
         if let Some(at) = self.peers.get_mut(peer as usize) {
             at.uses.held -= 1;
             if at.uses.held == 0 && at.lane.is_none() {
@@ -283,7 +283,7 @@ impl PeerTable {
 
     /// Whether some peers have to be checked, or too many are kept.
     #[inline]
-    pub(crate) fn are_to_be_sorted(&self) -> bool {
+    pub(crate) fn need_sorting(&self) -> bool {
         !self.listed.is_empty() || self.kept.len() > MAX_KEPT
     }
 
@@ -300,7 +300,7 @@ impl PeerTable {
 
     /// A peer is kept for its session alone. It gets its entry when it comes back.
     pub(crate) fn keep(&mut self, peer: u32, now: Time) {
-        self.know(peer);
+        self.set_known(peer);
         let at = &mut self.peers[peer as usize];
         if at.lists.kept.is_none() {
             at.lists.kept = Some((now, self.next_kept));
@@ -325,7 +325,7 @@ impl PeerTable {
     /// Forgets a peer that nothing refers to.
     pub(crate) fn forget(&mut self, peer: u32) -> Option<RdmPeer> {
         self.use_again(peer);
-        self.know(peer);
+        self.set_known(peer);
         let gone = self.peers.try_remove(peer as usize)?;
         debug_assert!(!gone.lists.is_listed);
         self.by_key.remove(&gone.key);
@@ -346,7 +346,7 @@ impl PeerTable {
     /// Whether some peer has no entry in the address vector and would use one: it has a lane, or an
     /// unexpected message.
     pub(crate) fn has_unknown_sources(&self) -> bool {
-        self.strangers != 0
+        self.unlisted != 0
     }
 
     /// The address of a peer.
@@ -410,7 +410,7 @@ mod tests {
 
     /// A peer stays as long as anything refers to it, in whatever order the references go.
     #[test]
-    fn what_leads_to_a_peer_keeps_it() {
+    fn references_keep_a_peer() {
         let mut peers = PeerTable::default();
         let peer = peers.peer_of(key(1), 0, addr(5));
         assert!(!peers.has_unknown_sources());
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(fates(&mut peers), [(peer, PeerFate::Stays)]);
         peers.end_lane(peer);
         assert_eq!(fates(&mut peers), [(peer, PeerFate::Stays)]);
-        peers.let_go(peer);
+        peers.release_message(peer);
         assert_eq!(fates(&mut peers), [(peer, PeerFate::Goes)]);
         assert!(peers.forget(peer).is_some());
         assert!(!peers.has_unknown_sources());

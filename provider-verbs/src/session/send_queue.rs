@@ -133,7 +133,7 @@ impl LaneSendQueue {
     }
 
     /// Whether no signaled request is under way.
-    pub(crate) fn expects_no_word(&self) -> bool {
+    pub(crate) fn has_no_signaled(&self) -> bool {
         self.requests.len() == self.unsignaled as usize
     }
 

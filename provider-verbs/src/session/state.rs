@@ -26,7 +26,7 @@ const MAX_MOVING: usize = 1 << 16;
 pub(crate) struct SessionState {
     /// Its name, sequence numbers and credit.
     pub(crate) numbers: Session,
-    held_requests: UnmatchedRequests,
+    unmatched: UnmatchedRequests,
     /// Our messages that were announced to the peer by an RTS and are not over.
     pub(crate) sends: SendTable<RendezvousSend>,
     /// This side's messages that this side writes.
@@ -38,7 +38,7 @@ pub(crate) struct SessionState {
     /// The peer's message whose fragments are arriving.
     pub(crate) incoming: IncomingFragments,
     /// Control messages that wait for room on the lane.
-    pub(crate) notices: VecDeque<ControlMessage>,
+    pub(crate) control_messages: VecDeque<ControlMessage>,
     /// Packets that were under way on a lane that broke, and may have to be sent again; oldest
     /// first.
     pub(crate) replay: VecDeque<ReplayPacket>,
@@ -79,7 +79,7 @@ pub(crate) struct OutgoingTransfer {
     pub(crate) send: RendezvousSend,
     pub(crate) grant: Grant,
     /// The Done is under way, or in line.
-    pub(crate) told: bool,
+    pub(crate) done_queued: bool,
 }
 
 /// The receiver's side of a rendezvous.
@@ -91,14 +91,14 @@ pub(crate) struct IncomingTransfer {
     pub(crate) matched: Matched,
     /// The destinations in order: each buffer of a list if this side reads, else one piece of
     /// memory.
-    pub(crate) places: Vec<Registered>,
+    pub(crate) destinations: Vec<Registered>,
 }
 
 impl IncomingTransfer {
     /// The destination of a chunk that begins at `offset_bytes` of the message, and its local key.
     pub(crate) fn place(&self, offset_bytes: u64) -> Option<(u64, u32)> {
         let mut offset = offset_bytes;
-        for Registered { buf, region } in &self.places {
+        for Registered { buf, region } in &self.destinations {
             let len = buf.len as u64;
             if offset < len {
                 return Some((buf.addr as u64 + offset, region.lkey()));
@@ -159,7 +159,7 @@ impl SessionState {
     ) -> Self {
         Self {
             numbers,
-            held_requests: UnmatchedRequests {
+            unmatched: UnmatchedRequests {
                 count: 0,
                 limit: open_requests(start.we_grant_units),
             },
@@ -171,7 +171,7 @@ impl SessionState {
             reads: Transfers::new(reads),
             receives: Table::new(MAX_MOVING),
             incoming: IncomingFragments::default(),
-            notices: VecDeque::new(),
+            control_messages: VecDeque::new(),
             replay: VecDeque::new(),
         }
     }
@@ -182,7 +182,7 @@ impl SessionState {
     pub(crate) fn begins_again(&mut self, start: &Start) {
         self.sends
             .change_limit(open_requests(start.peer_grants_units));
-        self.held_requests.limit = open_requests(start.we_grant_units);
+        self.unmatched.limit = open_requests(start.we_grant_units);
         self.readdress(start.remote);
     }
 
@@ -198,8 +198,8 @@ impl SessionState {
     /// # Errors
     ///
     /// [`CreditError::OverRequested`].
-    pub(crate) fn hold_request(&mut self) -> Result<(), CreditError> {
-        let UnmatchedRequests { count, limit } = &mut self.held_requests;
+    pub(crate) fn count_rts(&mut self) -> Result<(), CreditError> {
+        let UnmatchedRequests { count, limit } = &mut self.unmatched;
         if *count >= *limit {
             return Err(CreditError::OverRequested);
         }
@@ -208,12 +208,12 @@ impl SessionState {
     }
 
     /// A counted request to send was matched, or discarded.
-    pub(crate) fn release_request(&mut self) {
-        self.held_requests.count = self.held_requests.count.saturating_sub(1);
+    pub(crate) fn uncount_rts(&mut self) {
+        self.unmatched.count = self.unmatched.count.saturating_sub(1);
     }
 
     /// A lane broke: fewer chunks are moved at a time.
-    pub(crate) fn move_less(&mut self) {
+    pub(crate) fn reduce_transfers(&mut self) {
         self.writes.shrink();
         self.reads.shrink();
     }
@@ -231,7 +231,7 @@ impl SessionState {
     }
 
     /// The oldest packets whose arrival was not confirmed have arrived.
-    pub(crate) fn arrived_after_all<O: Owner>(
+    pub(crate) fn confirm_arrived<O: Owner>(
         &mut self,
         count: u32,
         packets: &mut PacketPool,
@@ -262,7 +262,7 @@ impl SessionState {
     pub(crate) fn is_drained(&self) -> bool {
         self.numbers.unconfirmed() == 0
             && self.replay.is_empty()
-            && self.notices.is_empty()
+            && self.control_messages.is_empty()
             && !self.has_unfinished()
     }
 
@@ -285,8 +285,8 @@ impl SessionState {
     pub(crate) fn is_settled(&self) -> bool {
         self.numbers.unconfirmed() == 0
             && self.replay.is_empty()
-            && self.notices.is_empty()
-            && self.held_requests.count == 0
+            && self.control_messages.is_empty()
+            && self.unmatched.count == 0
             && self.sends.is_empty()
             && self.writes.is_empty()
             && self.reads.is_empty()

@@ -15,7 +15,7 @@ use crate::connect::{AhCache, PathOutcome};
 use crate::pd::Pd;
 
 /// The end of the resolution of a path.
-pub(super) enum News {
+pub(super) enum PathResult {
     /// The path has a handle.
     Ready(Path),
     /// The path has no handle; the next send to it resolves it anew.
@@ -65,30 +65,30 @@ impl Handles {
         })
     }
 
-    /// The handle of a path. `None`: a resolver makes it, and [`Handles::news`] reports it later.
+    /// The handle of a path. `None`: a resolver makes it, and [`Handles::results`] reports it later.
     pub(super) fn of(&mut self, path: Path) -> Option<Arc<Ah>> {
         self.cache.handle(path)
     }
 
-    /// Whether [`Handles::news`] would report a path. Costs one load.
+    /// Whether [`Handles::results`] would report a path. Costs one load.
     #[inline]
-    pub(super) fn have_news(&self) -> bool {
+    pub(super) fn has_results(&self) -> bool {
         self.bell.rung.is_raised()
     }
 
     /// The paths whose resolution has ended since the last call.
-    pub(super) fn news(&mut self) -> Vec<News> {
+    pub(super) fn results(&mut self) -> Vec<PathResult> {
         // The flag is cleared first: a result that arrives in between sets it again.
         self.bell.rung.lower();
         let _ = self.bell.wake.read();
-        let mut news = Vec::new();
+        let mut results = Vec::new();
         while let Some((path, outcome)) = self.cache.resolved() {
-            news.push(match outcome {
-                PathOutcome::Ready(..) => News::Ready(path),
-                PathOutcome::Failed(error, _) => News::Failed(path, error),
+            results.push(match outcome {
+                PathOutcome::Ready(..) => PathResult::Ready(path),
+                PathOutcome::Failed(error, _) => PathResult::Failed(path, error),
             });
         }
-        news
+        results
     }
 
     /// A peer at the end of this path was removed: its handle may go when no send uses it.

@@ -341,8 +341,8 @@ impl Transport for DgramTransport {
         if self.health != Health::Well {
             done += self.renew(owner);
         }
-        if self.handles.have_news() {
-            done += self.take_news(owner);
+        if self.handles.has_results() {
+            done += self.take_results(owner);
         }
         if self.sends.waiting.has_ready() && self.health == Health::Well {
             done += self.send_ready(owner);
@@ -388,7 +388,7 @@ impl Transport for DgramTransport {
             Health::Well => {
                 !self.sends.waiting.has_ready()
                     && !self.sends.queue.have_refused()
-                    && !self.handles.have_news()
+                    && !self.handles.has_results()
             }
             Health::ToBeReset => false,
             Health::Dead => return Ok(true),
@@ -439,6 +439,6 @@ impl DatagramTransport for DgramTransport {
         context: u64,
         owner: &mut O,
     ) -> std::result::Result<(), OpError> {
-        self.take_back(context, owner)
+        self.cancel(context, owner)
     }
 }

@@ -81,7 +81,7 @@ impl DgramTransport {
             return self.slot_failed(wc.status);
         }
         if self.receives.receiving() == ReceiveMode::Matched {
-            return self.received_for_anybody(slot, wc, sender, owner);
+            return self.received_matched(slot, wc, sender, owner);
         }
         let at = self.receives.slot(slot);
         if let Some(receive) = self.receives.pop_bounced() {
@@ -102,7 +102,7 @@ impl DgramTransport {
     }
 
     /// Delivers the datagram in a slot to the matching receive of the owner, or drops it.
-    fn received_for_anybody<O: Owner>(
+    fn received_matched<O: Owner>(
         &mut self,
         slot: u32,
         wc: &ibv_wc,
@@ -136,7 +136,7 @@ impl DgramTransport {
         }
         self.receives.give_slot(slot);
         if self.receives.post_slot(&self.qp).is_err() {
-            self.want_renewal(true);
+            self.request_reset(true);
         }
     }
 
@@ -150,7 +150,7 @@ impl DgramTransport {
                 return;
             }
         }
-        self.want_renewal(true);
+        self.request_reset(true);
     }
 
     #[inline]
@@ -189,7 +189,7 @@ impl DgramTransport {
                 }
             }
         }
-        self.want_renewal(true);
+        self.request_reset(true);
     }
 
     #[inline]
@@ -233,16 +233,12 @@ impl DgramTransport {
     }
 
     /// Cancels a receive. Only a reset of the queue pair recalls a receive that the device has.
-    pub(super) fn take_back<O: Owner>(
-        &mut self,
-        context: u64,
-        owner: &mut O,
-    ) -> Result<(), OpError> {
-        match self.receives.take_back(context) {
+    pub(super) fn cancel<O: Owner>(&mut self, context: u64, owner: &mut O) -> Result<(), OpError> {
+        match self.receives.cancel(context) {
             CancelOutcome::Over(receive) => {
                 self.fail_receive(&receive, Errno::ECANCELED, CANCELLED, owner);
             }
-            CancelOutcome::WithDevice => self.want_renewal(false),
+            CancelOutcome::WithDevice => self.request_reset(false),
             CancelOutcome::NotThere => return Err(OpError::Failed(Errno::ENOENT)),
         }
         Ok(())
@@ -320,7 +316,7 @@ mod tests {
 
     /// Covers: AV-25
     #[test]
-    fn a_completion_says_how_long_from_whom_and_with_what() {
+    fn a_completion_gives_length_source_and_data() {
         let mut sources = Sources::default();
         let peer = VerbsAddr {
             gid: [3; 16],

@@ -363,7 +363,7 @@ impl DgramReceives {
     }
 
     /// Cancels a receive.
-    pub(super) fn take_back(&mut self, context: u64) -> CancelOutcome {
+    pub(super) fn cancel(&mut self, context: u64) -> CancelOutcome {
         if let Some(at) = self.bounced.iter().position(|b| b.context == context) {
             let receive = self.bounced.remove(at);
             return receive.map_or(CancelOutcome::NotThere, |b| {

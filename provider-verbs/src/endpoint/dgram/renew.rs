@@ -38,7 +38,7 @@ impl DgramTransport {
     /// Requests a reset of the queue pair, as soon as no send is under way. `broken`: the sends
     /// under way may not end by themselves.
     #[cold]
-    pub(super) fn want_renewal(&mut self, broken: bool) {
+    pub(super) fn request_reset(&mut self, broken: bool) {
         if self.health == Health::Dead {
             return;
         }
@@ -56,7 +56,7 @@ impl DgramTransport {
     /// Resets the queue pair if it is time to. Returns whether it did.
     #[cold]
     pub(super) fn renew<O: Owner>(&mut self, owner: &mut O) -> usize {
-        if self.health != Health::ToBeReset || self.sends.queue.will_hear() {
+        if self.health != Health::ToBeReset || self.sends.queue.has_signaled() {
             return 0;
         }
         self.counters.resets += 1;

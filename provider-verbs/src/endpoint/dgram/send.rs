@@ -8,7 +8,7 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp, total_len};
 use ferrofabric_verbs_sys::ibv_wc_status;
 
 use super::DgramTransport;
-use super::handles::News;
+use super::handles::PathResult;
 use super::send_queue::DgramSendQueue;
 use super::waiting::{SendPayload, WaitingDatagram, WaitingSends};
 
@@ -112,7 +112,7 @@ impl DgramTransport {
             if !asked {
                 // No send waits for the handle, but a resolver makes it. Its result needs no
                 // report.
-                self.sends.waiting.await_for_nobody(path);
+                self.sends.waiting.await_without_send(path);
             }
             return Err(OpError::Again);
         }
@@ -156,7 +156,7 @@ impl DgramTransport {
             "the device could not send the datagram: its memory may not be registered (any more)",
         );
         // The device accepts no more requests after that.
-        self.want_renewal(true);
+        self.request_reset(true);
     }
 
     /// Ends the held-back sends that the device then rejected.
@@ -168,19 +168,19 @@ impl DgramTransport {
             owner.fail_send(done, *errno, 0, "the device did not take the datagram");
         }
         // The last accepted send before them was not signaled.
-        self.want_renewal(false);
+        self.request_reset(false);
         refused.len()
     }
 
     /// Takes the resolvers' results.
     #[cold]
-    pub(super) fn take_news<O: Owner>(&mut self, owner: &mut O) -> usize {
-        let news = self.handles.news();
-        let done = news.len();
-        for one in news {
+    pub(super) fn take_results<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let results = self.handles.results();
+        let done = results.len();
+        for one in results {
             match one {
-                News::Ready(path) => self.sends.waiting.has_handle(&path),
-                News::Failed(path, error) => {
+                PathResult::Ready(path) => self.sends.waiting.has_handle(&path),
+                PathResult::Failed(path, error) => {
                     tracing::debug!("{error}");
                     for waiting in self.sends.waiting.take(&path) {
                         self.counters.failed += 1;

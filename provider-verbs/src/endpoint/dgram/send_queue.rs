@@ -284,7 +284,7 @@ impl DgramSendQueue {
     }
 
     /// Whether a signaled send is under way.
-    pub(super) fn will_hear(&self) -> bool {
+    pub(super) fn has_signaled(&self) -> bool {
         self.queue.iter().any(|wqe| wqe.signaled)
     }
 

@@ -284,7 +284,7 @@ mod tests {
 
     /// Covers: AV-25
     #[test]
-    fn who_is_inserted_by_the_name_that_a_datagram_gives_is_known() {
+    fn a_peer_inserted_by_the_source_of_a_datagram_is_known() {
         for (kind, lid) in [(GidKind::RoceV2, 0), (GidKind::Ib, 5)] {
             let own = peer(kind, 1, lid, 20);
             let by_lid = (lid != 0).then_some(DatagramSource::Lid(7, 17));
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_names_nobody() {
+    fn invalid_headers_name_no_sender() {
         assert_eq!(sender_gid(&[0; 40]), None);
         let mut other = [0; 40];
         (other[0], other[20]) = (0x50, 0x46);

@@ -75,7 +75,7 @@ impl WaitingSends {
     }
 
     /// The handle of a path is being made, and nobody here waits for it.
-    pub(super) fn await_for_nobody(&mut self, path: Path) {
+    pub(super) fn await_without_send(&mut self, path: Path) {
         self.by_path.entry(path).or_default();
     }
 

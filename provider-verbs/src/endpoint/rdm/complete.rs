@@ -6,7 +6,7 @@ use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_verbs_sys::ibv_wc_status;
 
 use super::RdmTransport;
-use super::lane_ends::what_failed;
+use super::lane_ends::lane_end_of;
 use crate::session::{LaneWqe, PacketBuffer, WqeKind, is_datagram};
 
 impl RdmTransport {
@@ -96,7 +96,7 @@ impl RdmTransport {
             (Some(queue_pair), true) => {
                 queue_pair.sent(&mut self.poster, number, error);
                 if error.is_some() {
-                    self.look_after_data_queue_pair();
+                    self.recover_data_queue_pair();
                 }
             }
             _ => self.resume_sent(session, number),
@@ -134,7 +134,7 @@ impl RdmTransport {
         if let Some(before) = lane.queue.before(number) {
             self.sent(session, before, None, owner);
         }
-        self.break_lane(session, what_failed(status));
+        self.break_lane(session, lane_end_of(status));
     }
 }
 

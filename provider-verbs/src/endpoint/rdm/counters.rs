@@ -15,7 +15,7 @@ pub(super) struct RdmCounters {
 pub(super) struct SentCounters {
     pub(super) eager: u64,
     /// Of these, messages that were sent in several packets.
-    pub(super) in_parts: u64,
+    pub(super) fragmented: u64,
     pub(super) rendezvous: u64,
     pub(super) bytes: u64,
     /// Posted reads and writes of rendezvous messages.
@@ -63,7 +63,7 @@ impl RdmTransport {
         report("verbs_messages_received", received.messages);
         report("verbs_bytes_received", received.bytes);
         report("verbs_sent_eager", sent.eager);
-        report("verbs_sent_in_parts", sent.in_parts);
+        report("verbs_sent_in_parts", sent.fragmented);
         report("verbs_sent_rendezvous", sent.rendezvous);
         report("verbs_chunks", sent.chunks);
         report("verbs_chunks_under_way", sent.chunks_under_way);
@@ -72,7 +72,7 @@ impl RdmTransport {
         report("verbs_receive_buffers", self.receives.count() as u64);
         report("verbs_packets_dropped", received.dropped);
         report("verbs_unexpected", received.unexpected);
-        report("verbs_unexpected_now", self.held.len() as u64);
+        report("verbs_unexpected_now", self.unexpected.len() as u64);
         report("verbs_units_granted", u64::from(self.grants.in_use()));
         report("verbs_lanes_failed", lanes.failed);
         let sessions = self.lanes.count() + self.ud.lanes.count() + self.peers.parked();

@@ -38,7 +38,9 @@ impl RdmTransport {
             .map(|lane| lane.key.session())
             .collect();
         for &session in &open {
-            self.live_on(|life, view, now| life.broke_for_good(session, QUEUE_DEAD, view, now));
+            self.apply_without_owner(|life, view, now| {
+                life.broke_for_good(session, QUEUE_DEAD, view, now)
+            });
             if let Some(lane) = self.lanes.of(session) {
                 lane.unflushed = true;
             }
@@ -61,7 +63,7 @@ impl RdmTransport {
     fn end_waits<O: Owner>(&mut self, owner: &mut O) -> usize {
         let waiting = self.life.without_lane();
         for &peer in &waiting {
-            self.live(owner, |life, _, now| {
+            self.apply(owner, |life, _, now| {
                 life.give_up_waiting(peer, QUEUE_DEAD, now)
             });
         }

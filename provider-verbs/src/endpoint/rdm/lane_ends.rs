@@ -5,7 +5,7 @@ use ferrofabric_protocol::lanes::{AfterLane, BROKEN, LaneEnd};
 use ferrofabric_verbs_sys::ibv_wc_status;
 
 /// The consequence of a request's failure for the session.
-pub(super) fn what_failed(status: ibv_wc_status) -> LaneEnd {
+pub(super) fn lane_end_of(status: ibv_wc_status) -> LaneEnd {
     let (errno, why, then) = match status {
         ibv_wc_status::IBV_WC_RETRY_EXC_ERR => (
             Errno::EHOSTUNREACH,

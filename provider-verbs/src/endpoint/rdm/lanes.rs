@@ -39,16 +39,16 @@ impl RdmTransport {
                         self.is_heard(peer, owner);
                         self.list(key.session());
                     } else {
-                        self.live(owner, |life, _, _| life.may_send(key.session()));
+                        self.apply(owner, |life, _, _| life.may_send(key.session()));
                     }
                 }
                 ToEngine::LaneDown { lane, peer, reason } => {
                     tracing::debug!("lane to {peer:?} is down: {reason:?}");
                     let at = self.peers.find(&peer);
-                    self.live(owner, |life, _, now| life.lane_down(lane, at, reason, now));
+                    self.apply(owner, |life, _, now| life.lane_down(lane, at, reason, now));
                 }
                 ToEngine::Probe => {
-                    self.live(owner, |life, view, now| {
+                    self.apply(owner, |life, view, now| {
                         life.look_at_use(view, now);
                         life.close_idle(view);
                     });
@@ -58,11 +58,11 @@ impl RdmTransport {
                 }
                 ToEngine::NoRoom { peer, here } => {
                     let at = self.peers.find(&peer);
-                    self.live(owner, |life, view, now| life.no_room(at, here, view, now));
+                    self.apply(owner, |life, view, now| life.no_room(at, here, view, now));
                 }
                 ToEngine::ConnectFailed { peer, reason } => {
                     if let Some(at) = self.peers.find(&peer) {
-                        self.live(owner, |life, _, now| life.connect_failed(at, reason, now));
+                        self.apply(owner, |life, _, now| life.connect_failed(at, reason, now));
                     }
                 }
             }
@@ -82,7 +82,7 @@ impl RdmTransport {
     pub(super) fn probe_lanes(&mut self, which: impl Fn(&RcLane) -> bool) {
         let mut broken = Vec::new();
         for lane in self.lanes.iter_mut() {
-            let is_silent = lane.open && lane.queue.expects_no_word();
+            let is_silent = lane.open && lane.queue.has_no_signaled();
             if is_silent && which(lane) && self.poster.probe(lane).is_err() {
                 broken.push(lane.key.session());
             }
@@ -101,7 +101,7 @@ impl RdmTransport {
         }
         self.peers.begin_lane(peer);
         self.begin_lane(peer, up, carrier);
-        self.live(owner, |life, _, now| life.lane_up(peer, &up, now));
+        self.apply(owner, |life, _, now| life.lane_up(peer, &up, now));
     }
 
     /// Posting has failed.
@@ -172,7 +172,7 @@ impl RdmTransport {
                 WqeKind::Message(_) | WqeKind::Done(_) | WqeKind::Control => {
                     let slot = wqe.packet.slot();
                     let (records, described) = (&lane.queue.records, &mut lane.queue.described);
-                    unsure.extend(self.poster.kept(records, described, wqe));
+                    unsure.extend(self.poster.replay_packet(records, described, wqe));
                     if let Some(slot) = slot {
                         self.poster.bounces.give(slot);
                     }
@@ -182,8 +182,8 @@ impl RdmTransport {
         unsure.extend(waiting);
         lane.session.replay = unsure;
         let key = lane.key;
-        self.live(owner, |life, view, _| life.drained(key, view));
-        self.go_on_stalled();
+        self.apply(owner, |life, view, _| life.drained(key, view));
+        self.list_stalled();
     }
 
     #[inline]
@@ -242,7 +242,7 @@ impl RdmTransport {
             if !lane.open {
                 done += self.run_replay(session);
             }
-            done += self.run_notices(session);
+            done += self.run_control_messages(session);
             done += self.run_reads(session);
             done += self.run_writes(session);
             done += self.run_pending(session, owner);

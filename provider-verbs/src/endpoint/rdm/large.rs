@@ -43,9 +43,9 @@ impl RdmTransport {
     }
 
     /// Notifies the peer as soon as there is room.
-    pub(super) fn notify(&mut self, peer: u32, name: u64, notice: ControlMessage) {
+    pub(super) fn notify(&mut self, peer: u32, name: u64, control: ControlMessage) {
         if let Some((state, lane)) = self.session_named(peer, name) {
-            state.notices.push_back(notice);
+            state.control_messages.push_back(control);
             if let Some(lane) = lane {
                 self.list(lane);
             }
@@ -53,7 +53,7 @@ impl RdmTransport {
     }
 
     /// Starts to move a message into its matching receive.
-    pub(super) fn fetch<O: Owner>(
+    pub(super) fn start_transfer<O: Owner>(
         &mut self,
         (peer, name): (u32, u64),
         (kind, arrived, matched): (MsgKind, Arrived, Matched),
@@ -87,12 +87,12 @@ impl RdmTransport {
                 "no memory is left for the message: a list of buffers needs one piece to receive it",
             );
         };
-        let places: Result<Vec<Registered>> = buffers
+        let destinations: Result<Vec<Registered>> = buffers
             .iter()
-            .map(|buf| self.place_for(&way, *buf, matched.desc))
+            .map(|buf| self.destination_for(&way, *buf, matched.desc))
             .collect();
-        let places = match places {
-            Ok(places) => places,
+        let destinations = match destinations {
+            Ok(destinations) => destinations,
             Err(error) => {
                 tracing::warn!("{error}");
                 self.notify(peer, name, ControlMessage::Fin(op, FinStatus::ReadFailed));
@@ -112,13 +112,13 @@ impl RdmTransport {
             kind,
             arrived,
             matched,
-            places,
+            destinations,
         };
-        self.begin_moving((peer, name), receiving, way, fit, owner);
+        self.enter_transfer((peer, name), receiving, way, fit, owner);
     }
 
     /// Enters a message of which `fit_bytes` have to be moved, and starts the move.
-    fn begin_moving<O: Owner>(
+    fn enter_transfer<O: Owner>(
         &mut self,
         (peer, name): (u32, u64),
         receiving: IncomingTransfer,
@@ -132,9 +132,11 @@ impl RdmTransport {
         let op = receiving.op;
         let begun = match way {
             TransferWay::Read(segments) => {
-                let segments = match &receiving.places[..] {
+                let segments = match &receiving.destinations[..] {
                     [_] => segments,
-                    places => cut_at_buffers(segments, places.iter().map(|p| p.buf.len as u64)),
+                    destinations => {
+                        cut_at_buffers(segments, destinations.iter().map(|p| p.buf.len as u64))
+                    }
                 };
                 (state.reads)
                     .start(receiving, segments, fit_bytes)
@@ -143,7 +145,7 @@ impl RdmTransport {
             TransferWay::Written => {
                 let address = receiving.matched.buf.addr as u64;
                 let rkey = receiving
-                    .places
+                    .destinations
                     .first()
                     .map_or(0, |place| place.region.rkey());
                 state.receives.insert(receiving).map(|receive| {
@@ -154,7 +156,7 @@ impl RdmTransport {
                         fit_bytes,
                         rkey,
                     };
-                    state.notices.push_back(ControlMessage::Cts(grant));
+                    state.control_messages.push_back(ControlMessage::Cts(grant));
                 })
             }
         };
@@ -162,7 +164,7 @@ impl RdmTransport {
             Ok(()) => {
                 if let Some(lane) = lane {
                     self.list(lane);
-                    self.run_notices(lane);
+                    self.run_control_messages(lane);
                     self.run_reads(lane);
                 }
             }
@@ -181,7 +183,12 @@ impl RdmTransport {
     }
 
     /// Registered memory that the message is read into, or that its sender writes.
-    fn place_for(&mut self, way: &TransferWay, buf: IoBuf, desc: MrDesc) -> Result<Registered> {
+    fn destination_for(
+        &mut self,
+        way: &TransferWay,
+        buf: IoBuf,
+        desc: MrDesc,
+    ) -> Result<Registered> {
         let registrations = &mut self.poster.registrations;
         let (described, access) = match way {
             TransferWay::Read(_) => {
@@ -208,15 +215,15 @@ impl RdmTransport {
         let Some(r) = lane.session.reads.remove(read) else {
             return;
         };
-        (lane.session.notices).push_back(ControlMessage::Fin(r.op, FinStatus::Ok));
+        (lane.session.control_messages).push_back(ControlMessage::Fin(r.op, FinStatus::Ok));
         let peer = lane.peer;
         self.list(session);
-        drop(r.places);
+        drop(r.destinations);
         owner.complete_recv(r.kind, &r.matched, &r.arrived, || self.peers.name(peer));
     }
 
     /// The receiver has finished a message, without a write of the sender.
-    pub(super) fn fin_came<O: Owner>(
+    pub(super) fn on_fin<O: Owner>(
         &mut self,
         session: SessionId,
         op: u64,
@@ -246,12 +253,7 @@ impl RdmTransport {
     }
 
     /// The receiver grants a buffer to which the sender may write.
-    pub(super) fn grant_came<O: Owner>(
-        &mut self,
-        session: SessionId,
-        grant: &Grant,
-        owner: &mut O,
-    ) {
+    pub(super) fn on_cts<O: Owner>(&mut self, session: SessionId, grant: &Grant, owner: &mut O) {
         let Some(state) = self.state_of(session) else {
             return;
         };
@@ -261,7 +263,7 @@ impl RdmTransport {
                     let writing = OutgoingTransfer {
                         send,
                         grant: *grant,
-                        told: false,
+                        done_queued: false,
                     };
                     // There is as much room for writes as for sends, and this was a send.
                     let started = state.writes.start(writing, local, grant.fit_bytes);
@@ -287,7 +289,7 @@ impl RdmTransport {
     }
 
     /// The sender has written a message.
-    pub(super) fn done_came<O: Owner>(
+    pub(super) fn on_done<O: Owner>(
         &mut self,
         session: SessionId,
         peer: u32,
@@ -299,7 +301,7 @@ impl RdmTransport {
         };
         match state.receives.remove(Key::from_bits(receive)) {
             Some(r) => {
-                drop(r.places);
+                drop(r.destinations);
                 owner.complete_recv(r.kind, &r.matched, &r.arrived, || self.peers.name(peer));
             }
             None => self.break_lane(
@@ -353,8 +355,8 @@ impl RdmTransport {
                 addr: w.grant.address + offset_bytes,
                 rkey: w.grant.rkey,
             };
-            let tell = is_last && !w.told;
-            w.told |= is_last;
+            let tell = is_last && !w.done_queued;
+            w.done_queued |= is_last;
             let (wr_id, _) = lane.next(true);
             // The sender's buffer is kept until the send completes: after the Done behind the
             // write.
@@ -397,19 +399,19 @@ impl RdmTransport {
                 return done;
             }
             if let Some(transfer) = ended {
-                self.tell_done(session, transfer);
+                self.queue_done(session, transfer);
                 self.post_held_back();
             }
         }
     }
 
-    fn tell_done(&mut self, session: SessionId, transfer: Key) {
+    fn queue_done(&mut self, session: SessionId, transfer: Key) {
         if let Some(lane) = self.lanes.of(session) {
             lane.session
-                .notices
+                .control_messages
                 .push_back(ControlMessage::Done(transfer));
             self.list(session);
-            self.run_notices(session);
+            self.run_control_messages(session);
         }
     }
 }

@@ -8,6 +8,7 @@
 
 mod complete;
 mod completions;
+mod control_messages;
 mod counters;
 mod dead_queue;
 mod endings;
@@ -15,17 +16,16 @@ mod lane_ends;
 mod lane_life;
 mod lanes;
 mod large;
-mod notices;
 mod open;
 mod parts;
 mod poster;
 mod receive;
+mod received_counts;
 mod receives;
 mod replay;
 mod request;
 mod send;
 mod session_end;
-mod taken;
 mod turns;
 mod ud;
 mod waits;
@@ -82,7 +82,7 @@ pub(crate) struct RdmTransport {
     completions: Completions,
     poster: Poster,
     peers: PeerTable,
-    held: RdmUnexpectedMessages,
+    unexpected: RdmUnexpectedMessages,
     grants: Grants,
     turns: TurnQueue,
     #[cfg(feature = "fault-injection")]
@@ -105,7 +105,7 @@ impl RdmTransport {
     /// # Errors
     ///
     /// As [`Transport::send`], but never [`OpError::Again`].
-    pub(crate) unsafe fn send_whatever_waits<O: Owner>(
+    pub(crate) unsafe fn enqueue_accepted<O: Owner>(
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
@@ -148,7 +148,7 @@ impl RdmTransport {
         for completion in completions {
             let ok = completion.status == ibv_wc_status::IBV_WC_SUCCESS;
             match WrId::parse(completion.wr_id) {
-                WrId::Receive(slot) if !self.receives.has(slot) => self.receive_of_nobody(slot),
+                WrId::Receive(slot) if !self.receives.has(slot) => self.unknown_receive(slot),
                 WrId::Receive(slot) if ok => {
                     self.received(slot, completion.byte_len, completion.qp_num, owner);
                 }
@@ -167,7 +167,7 @@ impl RdmTransport {
 
     /// A completion names a receive that was never posted.
     #[cold]
-    fn receive_of_nobody(&mut self, slot: u32) {
+    fn unknown_receive(&mut self, slot: u32) {
         self.poster.counters.received.dropped += 1;
         tracing::warn!(
             "{} completed receive {slot}, which there is not",
@@ -176,7 +176,7 @@ impl RdmTransport {
     }
 
     /// The grant of new peers may have changed.
-    fn tell_grant(&mut self) {
+    fn publish_grant(&mut self) {
         if let Some(quota_units) = self.grants.changed() {
             self.service.request(ToService::Grant(quota_units));
         }
@@ -189,7 +189,7 @@ impl Drop for RdmTransport {
             return;
         }
         self.post_held_back();
-        self.say_what_was_taken();
+        self.report_received_counts();
     }
 }
 
@@ -214,11 +214,11 @@ impl Transport for RdmTransport {
 
     unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {
         self.post_held_back();
-        self.start_held(start, owner);
+        self.start_unexpected(start, owner);
     }
 
     fn discard<O: Owner>(&mut self, _kind: MsgKind, token: Token, _owner: &mut O) {
-        self.discard_held(token);
+        self.discard_unexpected(token);
     }
 
     #[inline]
@@ -238,7 +238,7 @@ impl Transport for RdmTransport {
         let polled = self.poll(owner);
         done += polled;
         if polled > 0 && self.turns.has_stalled() {
-            self.go_on_stalled();
+            self.list_stalled();
         }
         if ending > 0 && self.completions.has_polled() && self.ending.looked(ending, polled) {
             done += self.end_taken(owner);
@@ -249,7 +249,7 @@ impl Transport for RdmTransport {
         if !self.turns.is_empty() {
             done += self.run_work(owner);
         }
-        if self.peers.are_to_be_sorted() {
+        if self.peers.need_sorting() {
             self.sort_peers();
         }
         self.poster.registrations.tidy();
@@ -280,10 +280,12 @@ impl Transport for RdmTransport {
         };
         self.peers.route(addr, name);
         self.life.inserted(peer);
-        let held = &self.held;
+        let unexpected = &self.unexpected;
         owner.srx().resolve(addr, |token| {
             token.transport == TRANSPORT
-                && held.message(token.value).is_some_and(|m| m.peer == peer)
+                && unexpected
+                    .message(token.value)
+                    .is_some_and(|m| m.peer == peer)
         });
     }
 
@@ -301,17 +303,17 @@ impl Transport for RdmTransport {
                 owner,
             );
             if !self.peers.at(peer).is_routed() {
-                self.live(owner, |life, _, now| life.removed(peer, now));
+                self.apply(owner, |life, _, now| life.removed(peer, now));
             }
         }
         owner.srx().forget_source(addr);
-        if self.peers.are_to_be_sorted() {
+        if self.peers.need_sorting() {
             self.sort_peers();
         }
     }
 
     fn arm(&mut self) -> Result<bool> {
-        self.service.hush();
+        self.service.drain_wakeup();
         self.post_held_back();
         if self.service.has_messages() || !self.turns.is_empty() || !self.ending.is_empty() {
             return Ok(false);

@@ -41,7 +41,7 @@ pub(crate) struct RdmConfig {
     /// The sizes and limits that the endpoint uses.
     pub(crate) tuning: Tuning,
     /// The time limits for silent peers.
-    pub(crate) patience: PeerTimeouts,
+    pub(crate) timeouts: PeerTimeouts,
 }
 
 /// How long a peer that is reached by datagrams may be silent, unless a setting says otherwise. A
@@ -142,7 +142,7 @@ impl RdmConfig {
         datagrams: bool,
         seed: u64,
     ) -> Config {
-        let (peer_timeout, datagram_timeout) = match self.patience.peer_timeout {
+        let (peer_timeout, datagram_timeout) = match self.timeouts.peer_timeout {
             PeerTimeout::Auto => (None, Some(DATAGRAM_TIMEOUT)),
             PeerTimeout::After(limit) => (limit.0, None),
         };
@@ -214,7 +214,7 @@ impl RdmTransport {
         let RdmConfig {
             port,
             tuning,
-            patience,
+            timeouts,
         } = *config;
         let pd = registrations.pd();
         let queues = Queues::create(pd, &tuning)?;
@@ -259,7 +259,7 @@ impl RdmTransport {
                 },
             }),
             is_acting: false,
-            new_lanes: NewLanes::new(patience.reconnect_timeout),
+            new_lanes: NewLanes::new(timeouts.reconnect_timeout),
             ending: Endings::new(completions.polls_that_empty_it()),
             #[cfg(feature = "fault-injection")]
             faults: crate::fault::SeenBreaks::default(),
@@ -268,7 +268,7 @@ impl RdmTransport {
             completions,
             poster: Poster::new(bounces, tuning, port.mtu, registrations),
             peers: PeerTable::default(),
-            held: RdmUnexpectedMessages::default(),
+            unexpected: RdmUnexpectedMessages::default(),
             grants: Grants::default(),
             turns: TurnQueue::default(),
         })

@@ -36,14 +36,14 @@ impl Poster {
     /// Sends a message of `len` bytes, which needs several packets, without a request to send: all
     /// its packets, or none.
     #[cold]
-    pub(super) fn in_parts(
+    pub(super) fn send_fragments(
         &mut self,
         lane: &mut RcLane,
         op: &SendOp,
         iov: Readable<'_>,
         len: usize,
     ) -> Result<FragmentOutcome, PostError> {
-        let Some(cut) = self.room_for_parts(lane, len)? else {
+        let Some(cut) = self.plan_fragments(lane, len)? else {
             return Ok(FragmentOutcome::NeedsRendezvous);
         };
         if cut.packets() == 1 {
@@ -53,7 +53,7 @@ impl Poster {
                 .map(|()| FragmentOutcome::Posted);
         }
         self.counters.sent.eager += 1;
-        self.counters.sent.in_parts += 1;
+        self.counters.sent.fragmented += 1;
         self.counters.sent.bytes += len as u64;
         let registered = self.described(op, iov);
         let more = self.more_follow();
@@ -88,8 +88,8 @@ impl Poster {
 
     /// The plan of the fragments of a message, if the lane and the peer's credit have room for all
     /// of them; it takes the credit. `None`: the message has to go by rendezvous.
-    fn room_for_parts(&mut self, lane: &mut RcLane, len: usize) -> Result<Option<Cut>, PostError> {
-        let cut = Cut::new(len as u32, self.part_bytes(lane) as u32);
+    fn plan_fragments(&mut self, lane: &mut RcLane, len: usize) -> Result<Option<Cut>, PostError> {
+        let cut = Cut::new(len as u32, self.fragment_bytes(lane) as u32);
         let packets = cut.packets() as usize;
         // If a message took more buffers, no completion might come before all of them were in use.
         if !lane.queue.could_take(packets) || packets > self.bounces.count() / 2 {
@@ -169,7 +169,7 @@ impl Poster {
 
     /// Bytes of the message in each packet: as many as fill network packets, so that none travels
     /// nearly empty.
-    fn part_bytes(&self, lane: &RcLane) -> usize {
+    fn fragment_bytes(&self, lane: &RcLane) -> usize {
         let packet_bytes = match lane.packet_bytes / self.mtu.bytes() {
             0 => lane.packet_bytes,
             frames => frames * self.mtu.bytes(),
@@ -181,7 +181,7 @@ impl Poster {
 impl RdmTransport {
     /// Handles a fragment, the next packet of its session: the first, which has the message's
     /// envelope, or a later one.
-    pub(super) fn part_came<O: Owner>(
+    pub(super) fn on_fragment<O: Owner>(
         &mut self,
         session: SessionId,
         (peer, name): (u32, u64),
@@ -194,7 +194,7 @@ impl RdmTransport {
         let (offset, last) = match state.incoming.assembly.on_packet(packet) {
             Ok(Part::Bytes { offset_bytes, last }) => (offset_bytes as usize, last),
             Ok(Part::None) => return,
-            Err(why) => return self.broke_rules(session, &why),
+            Err(why) => return self.break_protocol(session, &why),
         };
         let part = match *packet {
             Packet::EagerFirst {
@@ -203,14 +203,14 @@ impl RdmTransport {
                 part,
             } => {
                 if let Err(why) = state.numbers.receive_credit.take(total_bytes) {
-                    return self.broke_rules(session, &why);
+                    return self.break_protocol(session, &why);
                 }
                 let (kind, arrived) = self.announce(peer, envelope, u64::from(total_bytes));
                 let target = match owner.srx().arrive(kind, &arrived) {
                     Some(matched) => FragmentTarget::Receive(kind, arrived, matched),
                     None => {
                         self.poster.counters.received.unexpected += 1;
-                        let value = self.keep_message(RdmUnexpectedMessage {
+                        let value = self.keep_unexpected(RdmUnexpectedMessage {
                             peer,
                             session: name,
                             body: UnexpectedBody::Arriving {
@@ -248,7 +248,7 @@ impl RdmTransport {
                 if last {
                     incoming.target = FragmentTarget::Nowhere;
                 }
-                self.held.append(value, part, last);
+                self.unexpected.append(value, part, last);
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::tuning::Tuning;
 
 /// Completion levels that only the receiver can report: such messages go by rendezvous, whose end
 /// the receiver reports.
-pub(super) const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
+pub(super) const RECEIVER_LEVELS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
 
 /// The reason why a message was not posted.
 pub(super) enum PostError {
@@ -139,7 +139,7 @@ impl Poster {
     #[cold]
     pub(super) fn has_share(&self, lane: &RcLane) -> bool {
         !self.is_full()
-            && (lane.queue.len() < self.tuning.sends.share || lane.queue.expects_no_word())
+            && (lane.queue.len() < self.tuning.sends.share || lane.queue.has_no_signaled())
     }
 
     /// The flags of a request: signaled if its completion is needed. Where many requests of all
@@ -316,7 +316,7 @@ impl Poster {
     }
 
     /// Posts a small numbered control packet.
-    pub(super) fn notice(
+    pub(super) fn control(
         &mut self,
         lane: &mut RcLane,
         bytes: &[u8],

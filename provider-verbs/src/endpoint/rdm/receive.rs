@@ -21,7 +21,7 @@ impl RdmTransport {
     #[inline]
     pub(super) fn received<O: Owner>(&mut self, slot: u32, bytes: u32, qp_num: u32, owner: &mut O) {
         if self.ud.is_at(qp_num) {
-            return self.datagram_came(slot, bytes, owner);
+            return self.on_datagram(slot, bytes, owner);
         }
         let at = self.receives.address(slot);
         let len = (bytes as usize).min(self.receives.slot_bytes());
@@ -61,7 +61,7 @@ impl RdmTransport {
         }
         numbers.accept(header.sequence);
         let from = (lane.peer, lane.session.numbers.name());
-        self.eager_came(header.session, from, envelope, payload, owner);
+        self.on_eager(header.session, from, envelope, payload, owner);
         true
     }
 
@@ -75,7 +75,7 @@ impl RdmTransport {
             self.take_messages(owner);
         }
         let Some(lane) = self.lanes.of(session) else {
-            if self.resuming_heard(&header, &packet, qp_num, owner) {
+            if self.on_resume_packet(&header, &packet, qp_num, owner) {
                 return;
             }
             return self.drop_packet(qp_num, "its session is not there");
@@ -102,7 +102,7 @@ impl RdmTransport {
             // Soft-RoCE repeats messages while a queue pair goes to error (docs/soft-roce.md).
             Ok(Accept::Duplicate) => return self.drop_packet(qp_num, "it was taken before"),
             Ok(Accept::Gap) => return self.break_lane(session, BROKEN),
-            Err(why) => return self.broke_rules(session, &*why),
+            Err(why) => return self.break_protocol(session, &*why),
         }
         let from = (lane.peer, lane.session.numbers.name());
         self.take_packet(session, from, packet, owner);
@@ -119,7 +119,7 @@ impl RdmTransport {
     ) {
         match packet {
             Packet::Eager { envelope, payload } => {
-                self.eager_came(session, from, envelope, payload, owner);
+                self.on_eager(session, from, envelope, payload, owner);
             }
             Packet::Rts { envelope, request } => {
                 let way = match request.sender_writes {
@@ -127,20 +127,20 @@ impl RdmTransport {
                     false => TransferWay::Read(request.segments().collect()),
                 };
                 let (op, total) = (request.op, request.total_bytes);
-                self.request_came(session, from, envelope, (op, total, way), owner);
+                self.on_rts(session, from, envelope, (op, total, way), owner);
             }
-            Packet::Fin { op, status } => self.fin_came(session, op, status, owner),
+            Packet::Fin { op, status } => self.on_fin(session, op, status, owner),
             Packet::EagerFirst { .. } | Packet::EagerPart { .. } => {
-                self.part_came(session, from, &packet, owner);
+                self.on_fragment(session, from, &packet, owner);
             }
-            Packet::Cts(grant) => self.grant_came(session, &grant, owner),
-            Packet::Done { receive } => self.done_came(session, from.0, receive, owner),
+            Packet::Cts(grant) => self.on_cts(session, &grant, owner),
+            Packet::Done { receive } => self.on_done(session, from.0, receive, owner),
             Packet::Credit | Packet::Ack | Packet::Resume(_) => {}
         }
     }
 
     #[inline]
-    fn eager_came<O: Owner>(
+    fn on_eager<O: Owner>(
         &mut self,
         lane: SessionId,
         (peer, session): (u32, u64),
@@ -164,7 +164,7 @@ impl RdmTransport {
             return;
         }
         self.poster.counters.received.unexpected += 1;
-        let value = self.keep_message(RdmUnexpectedMessage {
+        let value = self.keep_unexpected(RdmUnexpectedMessage {
             peer,
             session,
             body: UnexpectedBody::Eager(payload.into()),
@@ -172,7 +172,7 @@ impl RdmTransport {
         owner.srx().queue(kind, arrived, token(value));
     }
 
-    fn request_came<O: Owner>(
+    fn on_rts<O: Owner>(
         &mut self,
         lane: SessionId,
         (peer, session): (u32, u64),
@@ -182,14 +182,14 @@ impl RdmTransport {
     ) {
         let (kind, arrived) = self.announce(peer, envelope, total);
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
-            return self.fetch((peer, session), (kind, arrived, matched), op, way, owner);
+            return self.start_transfer((peer, session), (kind, arrived, matched), op, way, owner);
         }
         let state = self.state_of(lane);
-        if let Some(Err(error)) = state.map(SessionState::hold_request) {
-            return self.broke_rules(lane, &error);
+        if let Some(Err(error)) = state.map(SessionState::count_rts) {
+            return self.break_protocol(lane, &error);
         }
         self.poster.counters.received.unexpected += 1;
-        let value = self.keep_message(RdmUnexpectedMessage {
+        let value = self.keep_unexpected(RdmUnexpectedMessage {
             peer,
             session,
             body: UnexpectedBody::Request { op, way },
@@ -225,19 +225,19 @@ impl RdmTransport {
     }
 
     /// Keeps an unexpected message until a receive matches; returns the value of its token.
-    pub(super) fn keep_message(&mut self, message: RdmUnexpectedMessage) -> u64 {
+    pub(super) fn keep_unexpected(&mut self, message: RdmUnexpectedMessage) -> u64 {
         self.peers.hold(message.peer);
-        self.held.keep(message)
+        self.unexpected.keep(message)
     }
 
     fn take_message(&mut self, token: u64) -> Option<RdmUnexpectedMessage> {
-        let message = self.held.take(token)?;
-        self.peers.let_go(message.peer);
+        let message = self.unexpected.take(token)?;
+        self.peers.release_message(message.peer);
         Some(message)
     }
 
     /// A receive has matched an unexpected message.
-    pub(super) fn start_held<O: Owner>(&mut self, start: Start, owner: &mut O) {
+    pub(super) fn start_unexpected<O: Owner>(&mut self, start: Start, owner: &mut O) {
         let Start {
             kind,
             token,
@@ -267,13 +267,13 @@ impl RdmTransport {
             }
             UnexpectedBody::Request { op, way } => {
                 self.request_is_met(from);
-                self.fetch(from, (kind, arrived, matched), op, way, owner);
+                self.start_transfer(from, (kind, arrived, matched), op, way, owner);
             }
         }
     }
 
     /// An unexpected message was discarded.
-    pub(super) fn discard_held(&mut self, token: Token) {
+    pub(super) fn discard_unexpected(&mut self, token: Token) {
         let Some(message) = self.take_message(token.value) else {
             return;
         };
@@ -293,7 +293,7 @@ impl RdmTransport {
 
     fn request_is_met(&mut self, (peer, session): (u32, u64)) {
         if let Some((state, _)) = self.session_named(peer, session) {
-            state.release_request();
+            state.uncount_rts();
         }
     }
 
@@ -304,14 +304,14 @@ impl RdmTransport {
                 self.list(lane);
             }
         } else {
-            self.grants.let_go(bytes);
-            self.tell_grant();
+            self.grants.release_message(bytes);
+            self.publish_grant();
         }
     }
 
     /// The peer broke the protocol: the session and all its operations end with an error.
     #[cold]
-    pub(super) fn broke_rules(
+    pub(super) fn break_protocol(
         &mut self,
         session: SessionId,
         error: &(dyn std::error::Error + 'static),

@@ -26,11 +26,11 @@ impl RdmTransport {
             if !lane.is_usable() || lane.session.writes.has_lost() {
                 return done;
             }
-            let Some(kept) = lane.session.replay.pop_front() else {
+            let Some(packet) = lane.session.replay.pop_front() else {
                 lane.reconsider();
                 return done;
             };
-            match self.poster.again(lane, kept) {
+            match self.poster.post_replay(lane, packet) {
                 Ok(()) => done += 1,
                 Err(PostError::Broken) => {
                     self.lane_broke(session);
@@ -49,7 +49,7 @@ impl RdmTransport {
 impl Poster {
     /// The record of a flushed request, should its packet have to be sent again.
     #[cold]
-    pub(super) fn kept(
+    pub(super) fn replay_packet(
         &self,
         records: &PacketRecords,
         described: &mut VecDeque<Arc<MemoryRegion>>,
@@ -84,8 +84,8 @@ impl Poster {
 
     /// Posts a packet again, or puts it back.
     #[cold]
-    fn again(&mut self, lane: &mut RcLane, kept: ReplayPacket) -> Result<(), PostError> {
-        let fits_inline = kept.rest.is_none() && kept.bytes.len() <= self.tuning.inline_bytes;
+    fn post_replay(&mut self, lane: &mut RcLane, packet: ReplayPacket) -> Result<(), PostError> {
+        let fits_inline = packet.rest.is_none() && packet.bytes.len() <= self.tuning.inline_bytes;
         let stop = match lane.has_reserved_room() {
             false => Some(PostError::LaneFull),
             true if self.is_scarce() && !self.has_share(lane) => Some(PostError::PoolExhausted),
@@ -97,7 +97,7 @@ impl Poster {
         };
         let stop = stop.or((!fits_inline && slot.is_none()).then_some(PostError::PoolExhausted));
         if let Some(stop) = stop {
-            lane.session.replay.push_front(kept);
+            lane.session.replay.push_front(packet);
             return Err(stop);
         }
         let ReplayPacket {
@@ -105,7 +105,7 @@ impl Poster {
             kind,
             mut bytes,
             rest,
-        } = kept;
+        } = packet;
         renew_credit(&mut bytes, lane.session.numbers.receive_credit.field());
         let kind = match kind {
             ReplayKind::Message(done) => WqeKind::Message(done),

@@ -23,7 +23,7 @@ impl Poster {
     ) -> Result<(), PostError> {
         let mut bytes = [0; MAX_RTS_BYTES];
         let (len, header) = self.announce(&mut lane.session, op, iov, copy, &mut bytes)?;
-        self.notice(lane, &bytes[..len], WqeKind::Control, header)
+        self.control(lane, &bytes[..len], WqeKind::Control, header)
     }
 
     /// Enters a rendezvous message, which the peer reads or gives a buffer for, and writes its
@@ -40,17 +40,17 @@ impl Poster {
             // The peer has to finish some first. Nothing is registered for this message until then.
             return Err(PostError::LaneFull);
         }
-        let mut kept = None;
+        let mut copied = None;
         let mut owned = [IoBuf::EMPTY];
         let iov = if op.flags.contains(Flags::INJECT) && !iov.list().is_empty() {
             let bytes: Box<[u8]> = copy.map_or_else(|| iov.to_bytes(), Into::into);
             owned[0] = IoBuf::new(bytes.as_ptr(), bytes.len());
-            kept = Some(bytes);
+            copied = Some(bytes);
             &owned[..]
         } else {
             iov.list()
         };
-        let desc = kept.as_ref().map_or(op.desc, |_| MrDesc::NONE);
+        let desc = copied.as_ref().map_or(op.desc, |_| MrDesc::NONE);
         let writes = self.tuning.rendezvous.sender_writes;
         let mut regions = Vec::new();
         let mut segments = Vec::with_capacity(iov.len());
@@ -92,7 +92,7 @@ impl Poster {
             local: writes.then(|| segments.clone()),
             total_bytes: total,
             regions,
-            _copy: kept,
+            _copy: copied,
         };
         let number = session
             .sends

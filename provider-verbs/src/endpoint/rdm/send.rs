@@ -10,7 +10,7 @@ use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{Header, MAX_HEADER_BYTES, MAX_RTS_BYTES};
 use ferrofabric_verbs_sys::ibv_sge;
 
-use super::poster::{FragmentOutcome, PostError, Poster, TELLS, envelope};
+use super::poster::{FragmentOutcome, PostError, Poster, RECEIVER_LEVELS, envelope};
 use super::{MAX_PENDING, RdmTransport};
 use crate::gather::Readable;
 use crate::post::inline_sge;
@@ -63,12 +63,12 @@ impl RdmTransport {
             }
         }
         self.post_held_back();
-        self.line_up(at, op, iov)
+        self.enqueue_if_room(at, op, iov)
     }
 
     /// Puts a message in line, if there is room there.
     #[inline(never)]
-    pub(super) fn line_up(
+    pub(super) fn enqueue_if_room(
         &mut self,
         at: u32,
         op: &SendOp,
@@ -133,7 +133,7 @@ impl RdmTransport {
         peer.pending.push_back(Pending::new(op, iov));
         match peer.lane {
             Some(session) => self.list(session),
-            None => self.ask_for_lane(at),
+            None => self.request_lane(at),
         }
         Ok(())
     }
@@ -217,7 +217,7 @@ impl Poster {
             .tuning
             .eager_bytes
             .min(lane.packet_bytes.saturating_sub(MAX_HEADER_BYTES));
-        if len <= eager_bytes && !op.flags.intersects(TELLS) {
+        if len <= eager_bytes && !op.flags.intersects(RECEIVER_LEVELS) {
             let fits_inline = len + MAX_HEADER_BYTES <= self.tuning.inline_bytes;
             let slot = match fits_inline {
                 true => None,
@@ -229,8 +229,8 @@ impl Poster {
             if let Some(slot) = slot {
                 self.bounces.give(slot);
             }
-        } else if len <= self.tuning.parts_bytes && !op.flags.intersects(TELLS) {
-            if let FragmentOutcome::Posted = self.in_parts(lane, op, iov, len)? {
+        } else if len <= self.tuning.fragmented_bytes && !op.flags.intersects(RECEIVER_LEVELS) {
+            if let FragmentOutcome::Posted = self.send_fragments(lane, op, iov, len)? {
                 return Ok(());
             }
         }

@@ -35,11 +35,11 @@ impl RdmTransport {
         } = then
         {
             if let Ok(count) = state.numbers.confirm(expected) {
-                state.arrived_after_all(count, &mut self.ud.packets, owner);
+                state.confirm_arrived(count, &mut self.ud.packets, owner);
             }
         }
-        for kept in state.replay.drain(..) {
-            if let ReplayKind::Message(done) = kept.kind {
+        for packet in state.replay.drain(..) {
+            if let ReplayKind::Message(done) = packet.kind {
                 owner.fail_send(&done, errno, status, why);
             }
         }
@@ -51,12 +51,12 @@ impl RdmTransport {
         }
         let receives = state.receives.drain().into_iter().map(|(_, r)| r);
         for r in state.reads.drain().chain(receives) {
-            let regions = r.places.iter().map(|place| &place.region);
+            let regions = r.destinations.iter().map(|place| &place.region);
             regions.for_each(|region| self.poster.registrations.forget(region));
             owner.fail_recv(r.kind, &r.matched, &r.arrived, errno, 0, why);
         }
         if let FragmentTarget::Receive(kind, arrived, matched) = state.incoming.target {
-            self.grants.let_go(arrived.len as usize);
+            self.grants.release_message(arrived.len as usize);
             owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
         }
         let unused = state.is_unused();
@@ -72,7 +72,7 @@ impl RdmTransport {
                 self.fail_receives(peer, Some(state.numbers.name()), errno, why, owner);
             }
         }
-        self.tell_grant();
+        self.publish_grant();
     }
 
     /// Fails the sends that wait for a peer.
@@ -85,10 +85,10 @@ impl RdmTransport {
         owner: &mut O,
     ) {
         let pending = std::mem::take(&mut self.peers.at(peer).pending);
-        let (failed, kept) = pending
+        let (failed, rest) = pending
             .into_iter()
             .partition::<VecDeque<_>, _>(|pending| fails(&pending.op));
-        self.peers.at(peer).pending = kept;
+        self.peers.at(peer).pending = rest;
         for pending in failed {
             owner.fail_send(&pending.done(), errno, 0, why);
         }
@@ -105,11 +105,11 @@ impl RdmTransport {
         owner: &mut O,
     ) {
         let addr = self.peers.at(peer).addr;
-        let (held, peers, grants) = (&mut self.held, &mut self.peers, &mut self.grants);
+        let (unexpected, peers, grants) = (&mut self.unexpected, &mut self.peers, &mut self.grants);
         owner.srx().fail_source(addr, errno, why, |token| {
             token.transport == TRANSPORT
                 && lost(
-                    (&mut *held, &mut *peers, &mut *grants),
+                    (&mut *unexpected, &mut *peers, &mut *grants),
                     token.value,
                     session,
                 )
@@ -120,18 +120,18 @@ impl RdmTransport {
 /// Whether an unexpected message cannot be delivered any more, because it is a request to send of
 /// this session, or incomplete; then it is dropped.
 fn lost(
-    (held, peers, grants): (&mut RdmUnexpectedMessages, &mut PeerTable, &mut Grants),
+    (unexpected, peers, grants): (&mut RdmUnexpectedMessages, &mut PeerTable, &mut Grants),
     token: u64,
     session: Option<u64>,
 ) -> bool {
-    let lost = held.message(token).is_some_and(|message| {
+    let lost = unexpected.message(token).is_some_and(|message| {
         !matches!(message.body, UnexpectedBody::Eager(_)) && Some(message.session) == session
     });
     if lost {
-        if let Some(message) = held.take(token) {
-            peers.let_go(message.peer);
+        if let Some(message) = unexpected.take(token) {
+            peers.release_message(message.peer);
             if let UnexpectedBody::Arriving { total_bytes, .. } = message.body {
-                grants.let_go(total_bytes);
+                grants.release_message(total_bytes);
             }
         }
     }

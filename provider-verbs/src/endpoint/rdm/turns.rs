@@ -21,7 +21,7 @@ impl RdmTransport {
     /// A shared resource may be back: the lanes that wait for it get their turn before the lanes
     /// that gave it back, first come first.
     #[cold]
-    pub(super) fn go_on_stalled(&mut self) {
+    pub(super) fn list_stalled(&mut self) {
         for session in self.turns.take_stalled().into_iter().rev() {
             match self.lanes.of(session) {
                 Some(lane) => self.turns.list_first(session, &mut lane.turn),

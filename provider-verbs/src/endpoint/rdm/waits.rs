@@ -9,7 +9,7 @@ use crate::session::SessionState;
 struct WaitSums {
     unconfirmed: u64,
     replay: u64,
-    notices: u64,
+    control_messages: u64,
     announced: u64,
     written: u64,
     taken: u64,
@@ -19,7 +19,7 @@ impl WaitSums {
     fn add(&mut self, state: &SessionState) {
         self.unconfirmed += u64::from(state.numbers.unconfirmed());
         self.replay += state.replay.len() as u64;
-        self.notices += state.notices.len() as u64;
+        self.control_messages += state.control_messages.len() as u64;
         self.announced += state.sends.len() as u64;
         self.written += state.writes.len() as u64;
         self.taken += (state.reads.len() + state.receives.len()) as u64;
@@ -43,7 +43,7 @@ impl RdmTransport {
         report("verbs_receives_moved_now", sums.taken);
         report("verbs_packets_unconfirmed_now", sums.unconfirmed);
         report("verbs_packets_to_repeat_now", sums.replay);
-        report("verbs_notices_now", sums.notices);
+        report("verbs_notices_now", sums.control_messages);
         report("verbs_sessions_parked_now", self.peers.parked() as u64);
         let (connecting, resuming) = self.life.waiting();
         report("verbs_peers_connecting_now", connecting as u64);

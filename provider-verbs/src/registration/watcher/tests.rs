@@ -102,7 +102,7 @@ const WAYS: [UnmapWay; 5] = [
 /// After any call that takes memory away, the next look reports it, or reports that the log is
 /// incomplete.
 #[test]
-fn all_that_goes_is_told_before_the_call_returns() {
+fn unmapped_memory_is_reported_before_the_call_returns() {
     let Some(mut watcher) = watcher() else {
         return;
     };
@@ -121,7 +121,7 @@ fn all_that_goes_is_told_before_the_call_returns() {
             assert!(told || !looked, "{way}, round {round}");
             if !told {
                 assert!(
-                    is_told(&mut watcher.follower, &pages.range()),
+                    is_reported(&mut watcher.follower, &pages.range()),
                     "{way}, round {round}"
                 );
             }
@@ -132,7 +132,7 @@ fn all_that_goes_is_told_before_the_call_returns() {
 /// If several threads unmap at full speed, with the allocator's locks held at times, no thread
 /// waits for ever and no range is missed.
 #[test]
-fn threads_that_unmap_at_once_all_go_on() {
+fn concurrent_unmaps_all_go_on() {
     let Some(watcher) = watcher() else {
         return;
     };
@@ -151,7 +151,7 @@ fn threads_that_unmap_at_once_all_go_on() {
                         assert!(watcher.watch(at..at + long.len() as u64));
                         drop(long);
                         WAYS[0].1(&pages);
-                        assert!(is_told(&mut follower, &pages.range()));
+                        assert!(is_reported(&mut follower, &pages.range()));
                     }
                 })
             })
@@ -176,7 +176,7 @@ fn threads_that_unmap_at_once_all_go_on() {
 /// After the last watcher nobody reads events; a thread that unmaps formerly watched memory still
 /// goes on, even while a child has the descriptor.
 #[test]
-fn memory_goes_freely_once_nobody_watches() {
+fn unmapping_continues_after_the_last_watcher() {
     if watcher().is_none() {
         return;
     }
@@ -225,17 +225,17 @@ fn a_child_ends_nothing_of_its_parents() {
         }
     }
     WAYS[0].1(&pages);
-    assert!(is_told(&mut follower, &pages.range()));
+    assert!(is_reported(&mut follower, &pages.range()));
 }
 
 /// The kernel reports no event when a file is unmapped: files are not watched.
 #[test]
-fn what_the_kernel_does_not_tell_of_is_not_watched() {
+fn files_without_reports_are_not_watched() {
     let Some(watcher) = watcher() else {
         return;
     };
     // Of the program's file.
-    let code = what_the_kernel_does_not_tell_of_is_not_watched as *const () as u64;
+    let code = files_without_reports_are_not_watched as *const () as u64;
     assert!(!watcher.watch(code..code + 1));
     assert!(!watcher.watch(u64::MAX - 1..u64::MAX));
 }
@@ -244,7 +244,7 @@ fn what_the_kernel_does_not_tell_of_is_not_watched() {
 /// child can change memory that it shares: the kernel does not report that, so such memory is not
 /// watched.
 #[test]
-fn what_others_may_take_away_is_not_watched() {
+fn shared_memory_is_not_watched() {
     let Some(watcher) = watcher() else {
         return;
     };

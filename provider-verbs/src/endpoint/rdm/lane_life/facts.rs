@@ -5,7 +5,7 @@ use ferrofabric_protocol::handshake::LaneKey;
 use ferrofabric_protocol::lanes::{Demand, Facts, PeerLanes, SessionFacts};
 
 use super::super::RdmTransport;
-use super::super::poster::TELLS;
+use super::super::poster::RECEIVER_LEVELS;
 use crate::session::{LaneTable, PeerTable, Pending, UdLane};
 
 /// The facts that are readable while the life of lanes handles an event.
@@ -39,7 +39,7 @@ impl Facts for SessionsView<'_> {
     fn demand(&mut self, peer: u32) -> Demand {
         let peer = self.peers.at(peer);
         let outgrown = |pending: &Pending| {
-            pending.len() > self.eager_bytes || pending.op.flags.intersects(TELLS)
+            pending.len() > self.eager_bytes || pending.op.flags.intersects(RECEIVER_LEVELS)
         };
         Demand {
             by_session: (peer.parked.as_ref()).is_some_and(|s| s.outgrows(self.packet_bytes)),

@@ -38,7 +38,7 @@ impl RdmTransport {
 
     /// As [`RdmTransport::event`], and carries out the actions.
     #[cold]
-    pub(super) fn live<O: Owner, R>(
+    pub(super) fn apply<O: Owner, R>(
         &mut self,
         owner: &mut O,
         event: impl FnOnce(&mut PeerLanes, &mut SessionsView<'_>, Time) -> R,
@@ -48,9 +48,9 @@ impl RdmTransport {
         result
     }
 
-    /// As [`RdmTransport::live`], for an event that ends no operation.
+    /// As [`RdmTransport::apply`], for an event that ends no operation.
     #[cold]
-    pub(super) fn live_on<R>(
+    pub(super) fn apply_without_owner<R>(
         &mut self,
         event: impl FnOnce(&mut PeerLanes, &mut SessionsView<'_>, Time) -> R,
     ) -> R {
@@ -99,7 +99,7 @@ impl RdmTransport {
                 let request = ToService::Connect {
                     peer: self.peers.at(peer).key,
                     kind,
-                    patience: self.new_lanes.patience(limited),
+                    timeout: self.new_lanes.timeout(limited),
                 };
                 self.service.request(request);
             }
@@ -115,13 +115,13 @@ impl RdmTransport {
                 let request = ToService::Promote {
                     peer: self.peers.at(peer).key,
                     lane,
-                    patience: self.new_lanes.patience(limited),
+                    timeout: self.new_lanes.timeout(limited),
                 };
                 self.service.request(request);
             }
             Action::Part { peer } => {
                 let key = self.peers.at(peer).key;
-                self.service.request(ToService::Parted(key));
+                self.service.request(ToService::PathRetired(key));
             }
             Action::SessionEnded { peer, lane } => {
                 let peer = self.peers.at(peer).key;
@@ -158,12 +158,12 @@ impl RdmTransport {
                 peer,
                 lane,
                 again_after,
-            } => self.say_resume(peer, lane.session(), again_after),
+            } => self.post_resume(peer, lane.session(), again_after),
             Action::Enter { peer, lane, begins } => self.enter(peer, lane.session(), begins),
             Action::Park { peer, lane } => self.park(peer, lane.session()),
             Action::MoveLess { peer } => {
                 if let Some(state) = &mut self.peers.at(peer).parked {
-                    state.move_less();
+                    state.reduce_transfers();
                 }
             }
             Action::LendCredit { peer } => self.lend_credit(peer),
@@ -219,7 +219,7 @@ impl RdmTransport {
     /// Closes a lane that carries a session, because there is evidence that the lane is dead.
     #[cold]
     pub(super) fn break_lane(&mut self, session: SessionId, end: LaneEnd) {
-        self.live_on(|life, view, now| life.broke(session, end, view, now));
+        self.apply_without_owner(|life, view, now| life.broke(session, end, view, now));
     }
 
     /// Closes a lane, with a session or without, because there is evidence that the lane is dead.
@@ -230,13 +230,13 @@ impl RdmTransport {
         end: LaneEnd,
         owner: &mut O,
     ) {
-        self.live(owner, |life, view, now| life.broke(session, end, view, now));
+        self.apply(owner, |life, view, now| life.broke(session, end, view, now));
     }
 
     /// Requests a lane to a peer, if any operation waits for one.
     #[cold]
-    pub(super) fn ask_for_lane(&mut self, peer: u32) {
-        self.live_on(|life, view, _| life.wants_lane(peer, view));
+    pub(super) fn request_lane(&mut self, peer: u32) {
+        self.apply_without_owner(|life, view, _| life.wants_lane(peer, view));
     }
 
     /// Carries out the endings that are due: all earlier completions were taken.
@@ -247,7 +247,7 @@ impl RdmTransport {
         for (_, ending) in ending {
             match ending {
                 Ending::Lane(lane) => {
-                    self.live(owner, |life, view, now| life.taken(lane, view, now));
+                    self.apply(owner, |life, view, now| life.taken(lane, view, now));
                 }
                 Ending::QueuePair(_) => {}
                 Ending::DataQueuePair => self.revive_data_queue_pair(),

@@ -23,20 +23,20 @@ pub(in super::super) struct NewLane {
 pub(in super::super) struct NewLanes {
     lanes: HashMap<SessionId, NewLane>,
     /// How long a session waits for a lane; `None`: for ever.
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
 }
 
 impl NewLanes {
-    pub(in super::super) fn new(patience: Option<Duration>) -> Self {
+    pub(in super::super) fn new(timeout: Option<Duration>) -> Self {
         Self {
             lanes: HashMap::new(),
-            patience,
+            timeout,
         }
     }
 
     /// How long a peer may be silent while a lane is made, if that has a limit.
-    pub(super) fn patience(&self, limited: bool) -> Option<Duration> {
-        self.patience.filter(|_| limited)
+    pub(super) fn timeout(&self, limited: bool) -> Option<Duration> {
+        self.timeout.filter(|_| limited)
     }
 
     pub(super) fn insert(&mut self, lane: NewLane) {

@@ -48,7 +48,7 @@ impl RdmTransport {
                 PeerFate::Stays => {}
                 PeerFate::Goes => self.forget_peer(peer),
                 PeerFate::Rests => {
-                    self.live_on(|life, _, _| life.rest(peer));
+                    self.apply_without_owner(|life, _, _| life.rest(peer));
                     self.peers.keep(peer, now);
                 }
             }
@@ -76,7 +76,7 @@ impl RdmTransport {
         self.grants.take_back(gone.lent.unwrap_or(0));
         let credit = &state.numbers.receive_credit;
         (self.grants).end(credit.quota_units(), credit.held_units());
-        self.tell_grant();
+        self.publish_grant();
         if let Some(lane) = last_lane {
             let peer = gone.key;
             self.service.request(ToService::SessionEnded { peer, lane });
@@ -94,14 +94,14 @@ impl RdmTransport {
         let (granted, held) = (credit.quota_units(), credit.held_units());
         at.lent = Some(u32::from(granted).saturating_sub(held));
         self.grants.end(granted, held);
-        self.tell_grant();
+        self.publish_grant();
     }
 
     /// The session of a peer is unparked or ends: it gets back the credit that was lent.
     pub(super) fn reclaim_credit(&mut self, peer: u32) {
         if let Some(units) = self.peers.at(peer).lent.take() {
             self.grants.take_back(units);
-            self.tell_grant();
+            self.publish_grant();
         }
     }
 }

@@ -25,7 +25,7 @@ impl RdmTransport {
     /// Handles a packet on a lane that does not carry its session yet. Returns whether the packet
     /// was a Resume.
     #[cold]
-    pub(in super::super) fn resuming_heard<O: Owner>(
+    pub(in super::super) fn on_resume_packet<O: Owner>(
         &mut self,
         header: &Header,
         packet: &Packet<'_>,
@@ -41,12 +41,12 @@ impl RdmTransport {
             return false;
         };
         let heard = said(*held, header);
-        self.live(owner, |life, _, _| life.resume_heard(session, heard))
+        self.apply(owner, |life, _, _| life.resume_heard(session, heard))
     }
 
     /// Handles a datagram on a lane that does not carry its session yet. Returns whether it was a
     /// Resume.
-    pub(in super::super) fn resume_datagram_came<O: Owner>(
+    pub(in super::super) fn on_resume_datagram<O: Owner>(
         &mut self,
         prefix: &Prefix,
         header: &Header,
@@ -64,13 +64,13 @@ impl RdmTransport {
         };
         let heard = said(*held, header);
         // A repeated Resume has no effect, and is not one of an unknown source either.
-        self.live(owner, |life, _, _| life.resume_heard(session, heard));
+        self.apply(owner, |life, _, _| life.resume_heard(session, heard));
         true
     }
 
     /// It is time to repeat a Resume that may be lost.
     pub(in super::super) fn repeat_resume<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
-        self.live(owner, |life, _, _| life.resume_is_due(session));
+        self.apply(owner, |life, _, _| life.resume_is_due(session));
     }
 
     /// The lanes on which sessions are to be resumed, and their peers.
@@ -81,7 +81,7 @@ impl RdmTransport {
 
     /// Posts a Resume on a lane: the session of this side and the number of packets that it has
     /// received.
-    pub(super) fn say_resume(
+    pub(super) fn post_resume(
         &mut self,
         peer: u32,
         session: SessionId,
@@ -143,8 +143,8 @@ impl RdmTransport {
                     queue_pair.signal_next();
                     queue_pair.send(&mut self.poster, &route, &prefix.to_bytes(), &bytes[..len]);
                 }
-                let again = again_after.map(|wait| now + wait);
-                self.ud.deadlines.set(session, again);
+                let post_replay = again_after.map(|wait| now + wait);
+                self.ud.deadlines.set(session, post_replay);
             }
         }
     }
@@ -218,7 +218,7 @@ impl RdmTransport {
         let repeated = match outcome {
             Outcome::Continues(replay) => {
                 let count = before - replay.count;
-                state.arrived_after_all(count, &mut self.ud.packets, owner);
+                state.confirm_arrived(count, &mut self.ud.packets, owner);
                 state.readdress(start.remote);
                 self.poster.counters.lanes.sessions_resumed += 1;
                 replay.count
@@ -227,7 +227,7 @@ impl RdmTransport {
                 state.begins_again(&start);
                 self.grants.end(granted_units, 0);
                 self.grants.begin(start.we_grant_units);
-                self.tell_grant();
+                self.publish_grant();
                 before
             }
             Outcome::Ends(_) => 0,

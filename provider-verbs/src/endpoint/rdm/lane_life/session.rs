@@ -74,7 +74,7 @@ impl RdmTransport {
     fn new_session(&mut self, up: &LaneUp, before: Predecessor) -> SessionState {
         let numbers = Session::begin_after(before, session_origin(), &start(up));
         self.grants.begin(up.local_quota_units);
-        self.tell_grant();
+        self.publish_grant();
         let tuning = &self.poster.tuning;
         let reads = TransferLimits {
             chunk_bytes: tuning.rendezvous.read_chunk,

@@ -18,7 +18,7 @@ impl RdmTransport {
         };
         let peer = lane.peer;
         if self.life.message(peer, bytes as u64, now)
-            && self.live_on(|life, view, now| life.has_traffic(peer, view, now))
+            && self.apply_without_owner(|life, view, now| life.has_traffic(peer, view, now))
         {
             self.outgrow(session);
         }
@@ -37,13 +37,13 @@ impl RdmTransport {
     pub(super) fn promote<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> usize {
         let promotes = self.event(|life, view, _| life.promote(session, view));
         self.poster.counters.lanes.promotions += u64::from(promotes);
-        self.live(owner, |_, _, _| ());
+        self.apply(owner, |_, _, _| ());
         usize::from(promotes)
     }
 
     /// Takes a session off its UD lane.
     pub(in super::super) fn leave_ud_lane(&mut self, session: SessionId) -> Option<SessionState> {
-        self.say_last_word(session);
+        self.send_last_datagram(session);
         let mut lane = self.ud.lanes.remove(session)?;
         self.peers.end_lane(lane.peer);
         self.ud.deadlines.set(session, None);

@@ -193,7 +193,7 @@ impl RdmTransport {
             let suspects = (lane.window).on_deadline(&self.ud.shared, &lane.session.numbers, now);
             if suspects {
                 let key = lane.key;
-                self.service.request(ToService::AskAfter(key));
+                self.service.request(ToService::ProbePeer(key));
                 // This side's own queue pair may be the cause.
                 self.check_data_queue_pair();
             }

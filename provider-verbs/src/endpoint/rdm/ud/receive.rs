@@ -16,12 +16,7 @@ use crate::qp::UdQp;
 impl RdmTransport {
     /// A datagram has arrived in a slot, behind room for a routing header.
     #[cold]
-    pub(in super::super) fn datagram_came<O: Owner>(
-        &mut self,
-        slot: u32,
-        bytes: u32,
-        owner: &mut O,
-    ) {
+    pub(in super::super) fn on_datagram<O: Owner>(&mut self, slot: u32, bytes: u32, owner: &mut O) {
         self.poster.counters.received.packets += 1;
         let Ok((prefix, header, packet)) = datagram::parse(self.datagram(slot, bytes)) else {
             self.receives.give_back(slot);
@@ -34,7 +29,7 @@ impl RdmTransport {
         }
         let now = self.ud.now();
         let Some(lane) = self.ud.lanes.of(session) else {
-            if !self.resume_datagram_came(&prefix, &header, &packet, owner) {
+            if !self.on_resume_datagram(&prefix, &header, &packet, owner) {
                 self.drop_datagram("its session is not there");
             }
             self.receives.give_back(slot);
@@ -61,7 +56,7 @@ impl RdmTransport {
                 self.resume_again(session, held.name);
             }
             _ if packet.is_numbered() => {
-                self.numbered_came(
+                self.on_numbered(
                     session,
                     (header.sequence, prefix.asks),
                     (slot, bytes),
@@ -98,17 +93,17 @@ impl RdmTransport {
         };
         let numbers = &mut lane.session.numbers;
         if let Err(why) = numbers.send_credit.on_count(prefix.credit) {
-            self.broke_rules(session, &why);
+            self.break_protocol(session, &why);
             return false;
         }
         match (lane.window).on_ack(&mut self.ud.shared, numbers, prefix.ack, now) {
             Ok(0) => true,
             Ok(count) => {
-                (lane.session).arrived_after_all(count, &mut self.ud.packets, owner);
+                (lane.session).confirm_arrived(count, &mut self.ud.packets, owner);
                 true
             }
             Err(why) => {
-                self.broke_rules(session, &why);
+                self.break_protocol(session, &why);
                 false
             }
         }
@@ -116,7 +111,7 @@ impl RdmTransport {
 
     /// Handles a numbered packet: delivers it and the packets that waited for it, or keeps or drops
     /// it.
-    fn numbered_came<O: Owner>(
+    fn on_numbered<O: Owner>(
         &mut self,
         session: SessionId,
         numbered: (u32, bool),
@@ -139,14 +134,14 @@ impl RdmTransport {
         match arrival {
             Arrival::Deliver((slot, bytes)) => {
                 self.deliver_datagram(session, slot, bytes, owner);
-                self.deliver_held(session, owner);
+                self.deliver_unexpected(session, owner);
             }
             Arrival::Hold => self.ud.held_slots += 1,
             Arrival::Drop((slot, _)) => self.receives.give_back(slot),
         }
     }
 
-    fn deliver_held<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
+    fn deliver_unexpected<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
         loop {
             let Some(lane) = self.ud.lanes.of(session).filter(|lane| !lane.is_ending) else {
                 return;
@@ -180,7 +175,7 @@ impl RdmTransport {
             let from = (lane.peer, lane.session.numbers.name());
             match take_credit(&mut lane.session, &packet) {
                 Ok(()) => self.take_packet(session, from, packet, owner),
-                Err(why) => self.broke_rules(session, &*why),
+                Err(why) => self.break_protocol(session, &*why),
             }
         }
         self.receives.give_back(slot);

@@ -20,14 +20,14 @@ impl RdmTransport {
         if let Some(queue_pair) = &mut self.ud.queue_pair {
             queue_pair.check();
         }
-        self.look_after_data_queue_pair();
+        self.recover_data_queue_pair();
     }
 
     /// Handles a suspected failure of the data queue pair: it is revived once the packets that
     /// arrived on it were taken. A reset would drop them, with the receive buffers that they are
     /// in.
     #[cold]
-    pub(in super::super) fn look_after_data_queue_pair(&mut self) {
+    pub(in super::super) fn recover_data_queue_pair(&mut self) {
         let queue_pair = self.ud.queue_pair.as_mut();
         let broken = queue_pair.filter(|queue_pair| queue_pair.is_broken());
         if let (Some(queue_pair), false) = (broken, self.ud.reviving) {
@@ -48,7 +48,7 @@ impl RdmTransport {
         if !queue_pair.revive(&mut self.poster) {
             return;
         }
-        self.go_on_stalled();
+        self.list_stalled();
         let sessions: Vec<_> = (self.ud.lanes.iter_mut())
             .map(|lane| lane.key.session())
             .collect();

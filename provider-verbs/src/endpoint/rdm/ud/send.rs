@@ -13,7 +13,7 @@ use ferrofabric_protocol::wire::data::{
 };
 
 use super::super::RdmTransport;
-use super::super::poster::{PostError, Poster, TELLS, envelope};
+use super::super::poster::{PostError, Poster, RECEIVER_LEVELS, envelope};
 use crate::gather::Readable;
 use crate::session::{ControlMessage, PacketPool, ReplayKind, ReplayPacket, UdLane};
 
@@ -57,7 +57,7 @@ impl RdmTransport {
                 }
             }
         }
-        self.line_up(at, op, iov)
+        self.enqueue_if_room(at, op, iov)
     }
 
     /// Gives a lane its turn.
@@ -78,7 +78,7 @@ impl RdmTransport {
             lane.outgrown = true;
         }
         let now = self.ud.now();
-        let mut done = self.stamp_notices(session);
+        let mut done = self.stamp_control_messages(session);
         done += self.stamp_pending(session, now, owner);
         done += self.transmit(session, now);
         done += self.acknowledge(session, now);
@@ -90,21 +90,21 @@ impl RdmTransport {
     }
 
     /// Gives numbers to the control messages.
-    fn stamp_notices(&mut self, session: SessionId) -> usize {
+    fn stamp_control_messages(&mut self, session: SessionId) -> usize {
         let Some(lane) = self.ud.lanes.of(session) else {
             return 0;
         };
         let mut done = 0;
         while lane.has_room() {
-            let Some(notice) = lane.session.notices.front().copied() else {
+            let Some(control) = lane.session.control_messages.front().copied() else {
                 break;
             };
             let Some(header) = lane.session.numbers.stamp() else {
                 break;
             };
-            lane.session.notices.pop_front();
+            lane.session.control_messages.pop_front();
             let mut bytes = [0; MAX_NOTICE_BYTES];
-            let (len, kind) = match notice {
+            let (len, kind) = match control {
                 ControlMessage::Fin(op, status) => (
                     header.write_fin(op, status, &mut bytes),
                     ReplayKind::Control,
@@ -211,11 +211,11 @@ impl RdmTransport {
             let oldest = lane.session.numbers.oldest_unconfirmed();
             let at = out.sequence.wrapping_sub(oldest) as usize;
             let prefix = lane.prefix(out.asks).to_bytes();
-            let Some(kept) = lane.session.replay.get(at) else {
+            let Some(packet) = lane.session.replay.get(at) else {
                 tracing::error!("packet {} of {:?} is not kept", out.sequence, lane.key);
                 break;
             };
-            if !queue_pair.send(&mut self.poster, &lane.route, &prefix, &kept.bytes) {
+            if !queue_pair.send(&mut self.poster, &lane.route, &prefix, &packet.bytes) {
                 lane.window.not_sent(&mut self.ud.shared, out);
                 refused = true;
                 break;
@@ -232,7 +232,7 @@ impl RdmTransport {
     /// pair has failed.
     #[cold]
     fn datagram_refused(&mut self, session: SessionId) {
-        self.look_after_data_queue_pair();
+        self.recover_data_queue_pair();
         if !self.ud.reviving {
             self.stall(session);
         }
@@ -252,7 +252,7 @@ impl RdmTransport {
 
     /// Sends the last datagram of a lane: once the device has sent it, it uses no handle of the
     /// lane any more. The peer may have finished already.
-    pub(super) fn say_last_word(&mut self, session: SessionId) {
+    pub(super) fn send_last_datagram(&mut self, session: SessionId) {
         if let Some(queue_pair) = self.ud.queue_pair.as_mut() {
             queue_pair.signal_next();
             self.send_ack(session);
@@ -288,7 +288,7 @@ fn stamp_message(
     if !lane.session.numbers.may_stamp() {
         return Err(PostError::LaneFull);
     }
-    let eager = len <= poster.tuning.eager_bytes && !op.flags.intersects(TELLS);
+    let eager = len <= poster.tuning.eager_bytes && !op.flags.intersects(RECEIVER_LEVELS);
     let credit = &mut lane.session.numbers.send_credit;
     if !eager || credit.admit(len as u32) != Admission::Eager {
         if lane.packet_bytes < MAX_RTS_BYTES {

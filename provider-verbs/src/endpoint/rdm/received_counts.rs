@@ -8,17 +8,17 @@ use crate::connect::ToEngine;
 
 impl RdmTransport {
     /// Passes the numbers to the service thread, by lane, when the endpoint closes.
-    pub(super) fn say_what_was_taken(&mut self) {
+    pub(super) fn report_received_counts(&mut self) {
         for lane in self.lanes.iter_mut() {
-            (self.service).taken(lane.key, lane.session.numbers.expected());
+            (self.service).received(lane.key, lane.session.numbers.expected());
         }
         for lane in self.ud.lanes.iter_mut() {
-            (self.service).taken(lane.key, lane.session.numbers.expected());
+            (self.service).received(lane.key, lane.session.numbers.expected());
         }
         // The last message may go by a lane on which a session has to be resumed, and is not yet.
         for (lane, peer) in self.lanes_that_resume() {
             if let Some(expected) = self.expected_by(peer) {
-                self.service.taken(lane, expected);
+                self.service.received(lane, expected);
             }
         }
         // It may also go by a lane that has just come up.
@@ -34,7 +34,7 @@ impl RdmTransport {
             let peer = self.peers.find(&up.peer);
             let peer = peer.filter(|_| !begun.contains(&up.peer));
             if let Some(expected) = peer.and_then(|peer| self.expected_by(peer)) {
-                self.service.taken(up.lane, expected);
+                self.service.received(up.lane, expected);
             }
         }
     }

@@ -10,14 +10,14 @@ use crate::session::{ControlMessage, PacketBuffer, RcLane, WqeKind};
 
 impl RdmTransport {
     /// Posts the control messages that wait for a lane.
-    pub(super) fn run_notices(&mut self, session: SessionId) -> usize {
+    pub(super) fn run_control_messages(&mut self, session: SessionId) -> usize {
         let Some(lane) = self.lanes.of(session) else {
             return 0;
         };
         if !lane.open {
             return 0;
         }
-        match self.poster.notices(lane) {
+        match self.poster.control_messages(lane) {
             Ok(done) => done,
             Err(PostError::PoolExhausted) => {
                 self.stall(session);
@@ -32,18 +32,18 @@ impl RdmTransport {
 }
 
 impl Poster {
-    fn notices(&mut self, lane: &mut RcLane) -> Result<usize, PostError> {
+    fn control_messages(&mut self, lane: &mut RcLane) -> Result<usize, PostError> {
         let mut done = 0;
         while lane.has_reserved_room() {
             let mut bytes = [0; MAX_NOTICE_BYTES];
-            if let Some(notice) = lane.session.notices.front().copied() {
+            if let Some(control) = lane.session.control_messages.front().copied() {
                 if self.is_scarce() && !self.has_share(lane) {
                     return Err(PostError::PoolExhausted);
                 }
                 let header = Self::stamp(lane)?;
-                lane.session.notices.pop_front();
+                lane.session.control_messages.pop_front();
                 let mut kind = WqeKind::Control;
-                let len = match notice {
+                let len = match control {
                     ControlMessage::Fin(op, status) => header.write_fin(op, status, &mut bytes),
                     ControlMessage::Cts(grant) => header.write_cts(&grant, &mut bytes),
                     ControlMessage::Done(transfer) => {
@@ -53,7 +53,7 @@ impl Poster {
                         header.write_done(receive, &mut bytes)
                     }
                 };
-                self.notice(lane, &bytes[..len], kind, header)?;
+                self.control(lane, &bytes[..len], kind, header)?;
             } else if lane.session.numbers.receive_credit.owes() {
                 if self.is_scarce() && !self.has_share(lane) {
                     return Err(PostError::PoolExhausted);
