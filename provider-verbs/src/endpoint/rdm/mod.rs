@@ -6,6 +6,7 @@
 //! the receiver reads the data, or the sender writes it. A lane that breaks is replaced, and the
 //! session goes on.
 
+mod chunks;
 mod complete;
 mod completions;
 mod control_messages;
@@ -15,17 +16,14 @@ mod endings;
 mod lane_ends;
 mod lane_life;
 mod lanes;
-mod large;
 mod open;
-mod parts;
 mod poster;
-mod receive;
 mod received_counts;
-mod receives;
+mod recv;
 mod replay;
-mod request;
 mod send;
 mod session_end;
+mod sessions;
 mod turns;
 mod ud;
 mod waits;
@@ -52,7 +50,7 @@ use completions::Completions;
 use endings::Endings;
 use lane_life::NewLanes;
 use poster::Poster;
-use receives::ReceiveBuffers;
+use recv::ReceiveBuffers;
 use ud::UdLanes;
 
 /// The number of this transport in the tokens of an endpoint.

@@ -19,7 +19,7 @@ use super::completions::Completions;
 use super::endings::Endings;
 use super::lane_life::NewLanes;
 use super::poster::Poster;
-use super::receives::ReceiveBuffers;
+use super::recv::ReceiveBuffers;
 use super::ud::{DataQueuePair, UdLanes};
 use crate::connect::{ControlQueuePair, ServiceConfig, ServiceHandle, peer_key};
 use crate::cq::{CompChannel, Cq, CqConfig};

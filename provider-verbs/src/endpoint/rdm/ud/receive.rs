@@ -8,7 +8,7 @@ use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet};
 use ferrofabric_protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
 
 use super::super::RdmTransport;
-use super::super::receive::take_credit;
+use super::super::recv::take_credit;
 use super::HELD_PART;
 use crate::connect::ToService;
 use crate::qp::UdQp;

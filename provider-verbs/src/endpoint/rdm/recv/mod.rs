@@ -1,5 +1,9 @@
 //! Receiving: packets from the shared receive queue to their receives.
 
+mod buffers;
+mod fragmentation;
+mod rendezvous;
+
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Owner, PeerSrx, Start, Token, deliver};
@@ -15,6 +19,8 @@ use crate::connect::ToService;
 use crate::session::{
     ControlMessage, RdmUnexpectedMessage, SessionState, TransferWay, UnexpectedBody,
 };
+
+pub(super) use buffers::ReceiveBuffers;
 
 impl RdmTransport {
     /// A packet has arrived in a slot.

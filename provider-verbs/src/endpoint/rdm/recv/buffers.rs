@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ferrofabric_contracts::error::Result;
 use ferrofabric_verbs_sys::ibv_sge;
 
-use super::POLL;
+use super::super::POLL;
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::post::RecvRequest;
@@ -13,7 +13,7 @@ use crate::session::receive_wr_id;
 use crate::slots::SlotPool;
 use crate::srq::Srq;
 
-pub(super) struct ReceiveBuffers {
+pub(in super::super) struct ReceiveBuffers {
     queue: Arc<Srq>,
     slots: SlotPool,
     /// Buffers to be posted again.
@@ -25,7 +25,7 @@ pub(super) struct ReceiveBuffers {
 
 impl ReceiveBuffers {
     /// Makes `count` buffers, all posted to the queue.
-    pub(super) fn create(
+    pub(in super::super) fn create(
         pd: &Arc<Pd>,
         queue: Arc<Srq>,
         count: usize,
@@ -44,35 +44,35 @@ impl ReceiveBuffers {
         Ok(this)
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(in super::super) fn count(&self) -> usize {
         self.slots.count()
     }
 
     #[inline]
-    pub(super) fn slot_bytes(&self) -> usize {
+    pub(in super::super) fn slot_bytes(&self) -> usize {
         self.slots.slot_bytes()
     }
 
     /// Whether there is a buffer of that number.
     #[inline]
-    pub(super) fn has(&self, slot: u32) -> bool {
+    pub(in super::super) fn has(&self, slot: u32) -> bool {
         self.slots.has(slot)
     }
 
     #[inline]
-    pub(super) fn address(&self, slot: u32) -> *mut u8 {
+    pub(in super::super) fn address(&self, slot: u32) -> *mut u8 {
         self.slots.address(slot)
     }
 
     /// A buffer is free again. It goes back to the device together with others.
     #[inline]
-    pub(super) fn give_back(&mut self, slot: u32) {
+    pub(in super::super) fn give_back(&mut self, slot: u32) {
         self.spent.push(slot);
     }
 
     /// Posts the freed buffers, if there are enough.
     #[inline]
-    pub(super) fn post_if_enough(&mut self) {
+    pub(in super::super) fn post_if_enough(&mut self) {
         if self.spent.len() >= self.post_from {
             self.post();
         }

@@ -1,0 +1,248 @@
+//! The sender's side of rendezvous: the request to send (RTS), which the peer answers by reading the
+//! message and a fin, or by a buffer (CTS) that this side writes the message to.
+
+use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Owner, SendDone};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, SendOp, total_len};
+use ferrofabric_protocol::lanes::protocol_broken;
+use ferrofabric_protocol::rendezvous::Chunk;
+use ferrofabric_protocol::table::Key;
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::{
+    FinStatus, Grant, Header, MAX_RTS_BYTES, MAX_SEGMENTS, Segment,
+};
+use ferrofabric_verbs_sys::ibv_sge;
+
+use super::super::RdmTransport;
+use super::super::poster::{PostError, Poster, envelope};
+use crate::gather::Readable;
+use crate::mr::Access;
+use crate::post::{Remote, SendRequest};
+use crate::session::{
+    ControlMessage, OutgoingTransfer, RcLane, RendezvousSend, SessionState, WqeKind,
+};
+
+impl RdmTransport {
+    /// The receiver has finished a message, without a write of the sender.
+    pub(in super::super) fn on_fin<O: Owner>(
+        &mut self,
+        session: SessionId,
+        op: u64,
+        status: FinStatus,
+        owner: &mut O,
+    ) {
+        let Some(state) = self.state_of(session) else {
+            return;
+        };
+        match state.sends.on_fin(op) {
+            Ok(send) => match status {
+                FinStatus::Ok | FinStatus::Cancelled => owner.complete_send(&send.done),
+                FinStatus::ReadFailed => owner.fail_send(
+                    &send.done,
+                    Errno::EREMOTEIO,
+                    0,
+                    "the receiver could not receive the message",
+                ),
+            },
+            Err(_) => self.break_lane(
+                session,
+                protocol_broken("the peer ended an operation that does not exist"),
+            ),
+        }
+        // A fence may have waited for the message.
+        self.list_if_busy(session);
+    }
+
+    /// The receiver grants a buffer to which the sender may write.
+    pub(in super::super) fn on_cts<O: Owner>(
+        &mut self,
+        session: SessionId,
+        grant: &Grant,
+        owner: &mut O,
+    ) {
+        let Some(state) = self.state_of(session) else {
+            return;
+        };
+        let granted = match state.sends.on_fin(grant.op) {
+            Ok(mut send) if grant.fit_bytes <= send.total_bytes => match send.local.take() {
+                Some(local) => {
+                    let writing = OutgoingTransfer {
+                        send,
+                        grant: *grant,
+                        done_queued: false,
+                    };
+                    // There is as much room for writes as for sends, and this was a send.
+                    let started = state.writes.start(writing, local, grant.fit_bytes);
+                    started.map(|_| ()).map_err(|writing| Some(writing.send))
+                }
+                None => Err(Some(send)),
+            },
+            Ok(send) => Err(Some(send)),
+            Err(_) => Err(None),
+        };
+        if let Err(send) = granted {
+            let end = protocol_broken("the peer granted a buffer for no message of this side");
+            // The send is not in the session's table any more, with which it would end. The peer
+            // may have keys that it must not use any more.
+            if let Some(send) = send {
+                (send.regions.iter()).for_each(|region| self.poster.registrations.forget(region));
+                owner.fail_send(&send.done, end.errno, end.status, end.why);
+            }
+            return self.break_lane(session, end);
+        }
+        self.run_writes(session);
+        self.list_if_busy(session);
+    }
+
+    /// Posts the writes that a lane may have under way, and the Done behind the last write of
+    /// each message.
+    pub(in super::super) fn run_writes(&mut self, session: SessionId) -> usize {
+        self.run_chunks(session, |lane| {
+            let write = lane.session.writes.next_chunk()?;
+            let w = lane.session.writes.owner_mut(write.transfer)?;
+            let Chunk {
+                transfer,
+                offset_bytes,
+                source,
+                is_last,
+            } = write;
+            let entry = ibv_sge {
+                addr: source.address,
+                length: source.length_bytes as u32,
+                lkey: source.rkey,
+            };
+            let remote = Remote {
+                addr: w.grant.address + offset_bytes,
+                rkey: w.grant.rkey,
+            };
+            let tell = is_last && !w.done_queued;
+            w.done_queued |= is_last;
+            let (wr_id, _) = lane.next(true);
+            // The sender's buffer is kept until the send completes: after the Done behind the
+            // write.
+            let request = SendRequest::write(wr_id, [entry], remote);
+            let kind = WqeKind::Write(Box::new(write));
+            Some((request, kind, tell.then_some(transfer)))
+        })
+    }
+
+    /// Notifies the peer that all of a message was written.
+    pub(in super::super) fn queue_done(&mut self, session: SessionId, transfer: Key) {
+        if let Some(lane) = self.lanes.of(session) {
+            lane.session
+                .control_messages
+                .push_back(ControlMessage::Done(transfer));
+            self.list(session);
+            self.run_control_messages(session);
+        }
+    }
+}
+
+impl Poster {
+    /// Posts a request to send for a message.
+    #[cold]
+    pub(in super::super) fn request(
+        &mut self,
+        lane: &mut RcLane,
+        op: &SendOp,
+        iov: Readable<'_>,
+        copy: Option<&[u8]>,
+    ) -> Result<(), PostError> {
+        let mut bytes = [0; MAX_RTS_BYTES];
+        let (len, header) = self.announce(&mut lane.session, op, iov, copy, &mut bytes)?;
+        self.control(lane, &bytes[..len], WqeKind::Control, header)
+    }
+
+    /// Enters a rendezvous message, which the peer reads or gives a buffer for, and writes its
+    /// request to send (RTS).
+    pub(in super::super) fn announce(
+        &mut self,
+        session: &mut SessionState,
+        op: &SendOp,
+        iov: Readable<'_>,
+        copy: Option<&[u8]>,
+        bytes: &mut [u8; MAX_RTS_BYTES],
+    ) -> Result<(usize, Header), PostError> {
+        if session.sends.is_full() {
+            // The peer has to finish some first. Nothing is registered for this message until then.
+            return Err(PostError::LaneFull);
+        }
+        let mut copied = None;
+        let mut owned = [IoBuf::EMPTY];
+        let iov = if op.flags.contains(Flags::INJECT) && !iov.list().is_empty() {
+            let bytes: Box<[u8]> = copy.map_or_else(|| iov.to_bytes(), Into::into);
+            owned[0] = IoBuf::new(bytes.as_ptr(), bytes.len());
+            copied = Some(bytes);
+            &owned[..]
+        } else {
+            iov.list()
+        };
+        let desc = copied.as_ref().map_or(op.desc, |_| MrDesc::NONE);
+        let writes = self.tuning.rendezvous.sender_writes;
+        let mut regions = Vec::new();
+        let mut segments = Vec::with_capacity(iov.len());
+        let access = match writes {
+            true => Access::empty(),
+            false => Access::REMOTE_READ,
+        };
+        for buf in iov.iter().filter(|buf| buf.len != 0) {
+            let region = match self.registrations.described(desc, *buf, access) {
+                Some(region) => region,
+                None => {
+                    let at = buf.as_mut_ptr();
+                    // SAFETY: the buffer stays until the operation completes, and the region is
+                    // released before that.
+                    let region = unsafe { self.registrations.region(at, buf.len, access) };
+                    region.map_err(refused)?
+                }
+            };
+            let key = if writes { region.lkey() } else { region.rkey() };
+            regions.push(region);
+            segments.push(Segment {
+                address: buf.addr as u64,
+                length_bytes: buf.len as u64,
+                rkey: key,
+            });
+        }
+        if !writes && segments.len() > MAX_SEGMENTS {
+            let why = "the message has too many pieces";
+            return Err(PostError::Refused(Errno::EINVAL, why));
+        }
+        let total = total_len(iov) as u64;
+        if !session.numbers.may_stamp() {
+            return Err(PostError::LaneFull);
+        }
+        let send = RendezvousSend {
+            done: SendDone::of(op, total as usize),
+            local: writes.then(|| segments.clone()),
+            total_bytes: total,
+            regions,
+            _copy: copied,
+        };
+        let number = session
+            .sends
+            .insert(send)
+            .map_err(|_| PostError::LaneFull)?;
+        let header = session.numbers.stamp().ok_or(PostError::LaneFull)?;
+        let envelope = envelope(op);
+        let written = match writes {
+            true => Ok(header.write_offer(&envelope, number, total, bytes)),
+            false => header.write_rts(&envelope, number, &segments, bytes),
+        };
+        // Room was checked above, and no segment is empty.
+        let len = written.unwrap_or(0);
+        self.counters.sent.rendezvous += 1;
+        self.counters.sent.bytes += total;
+        Ok((len, header))
+    }
+}
+
+#[cold]
+fn refused(error: Error) -> PostError {
+    tracing::warn!("{error}");
+    PostError::Refused(
+        error.errno(),
+        "the message could not be registered with the device; the log says why (most often the limit of locked memory)",
+    )
+}
