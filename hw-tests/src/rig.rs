@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_verbs::device::{Context, Device, Gid, GidRequest, PortAttributes};
-use ferrofabric_verbs::raw::ah::Path;
+use ferrofabric_verbs::device::{Device, DeviceContext, Gid, GidRequest, PortAttributes};
+use ferrofabric_verbs::raw::ah::PortPath;
 use ferrofabric_verbs::raw::cq::{Cq, CqConfig};
 use ferrofabric_verbs::raw::mr::Access;
 use ferrofabric_verbs::raw::pd::Pd;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A device, a port of it that carries traffic, and the GID to use.
 pub struct Rig {
     /// The device.
-    pub context: Arc<Context>,
+    pub context: Arc<DeviceContext>,
     /// A protection domain.
     pub pd: Arc<Pd>,
     /// The port.
@@ -60,7 +60,7 @@ impl Rig {
 
     /// Opens this device.
     pub fn on(name: &str) -> Self {
-        let context = Context::open(name).unwrap();
+        let context = DeviceContext::open(name).unwrap();
         let port = (1..=context.limits().ports)
             .map(|number| context.port(number).unwrap())
             .find(|port| port.state.is_usable())
@@ -121,13 +121,13 @@ impl Rig {
     }
 
     /// The way to our own port.
-    pub fn path(&self) -> Path {
+    pub fn path(&self) -> PortPath {
         self.path_to(self.gid)
     }
 
     /// The way to a port on the same network.
-    pub fn path_to(&self, gid: Gid) -> Path {
-        Path::to_gid(self.port.number, self.gid_index, gid)
+    pub fn path_to(&self, gid: Gid) -> PortPath {
+        PortPath::to_gid(self.port.number, self.gid_index, gid)
     }
 
     /// Makes a connection's end ready; the peer's number decides its packet sequence number.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_hw_tests::Rig;
-use ferrofabric_verbs::device::{Context, Device, GidReason, GidRequest, LinkLayer, Quirks};
+use ferrofabric_verbs::device::{Device, DeviceContext, GidReason, GidRequest, LinkLayer, Quirks};
 use ferrofabric_verbs::raw::cq::CqConfig;
 use ferrofabric_verbs::raw::mr::{Access, Mr};
 use ferrofabric_verbs::raw::qp::{QpCaps, RcQp, SendOps, UdInit, UdQp};
@@ -17,7 +17,7 @@ use serial_test::file_serial;
 fn an_unknown_device_is_refused_with_those_there_are() {
     let Some(rig) = Rig::open() else { return };
     for name in ["mlx9_0", "", "../../etc/passwd", "nul\0l"] {
-        let error = Context::open(name).expect_err("there is no such device");
+        let error = DeviceContext::open(name).expect_err("there is no such device");
         assert_eq!(error.errno(), Errno::ENODEV);
         assert!(error.to_string().contains(rig.context.name()), "{error}");
     }

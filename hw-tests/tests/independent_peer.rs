@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ferrofabric_hw_tests::{Buffer, Rig, one_completion};
 use ferrofabric_verbs::device::Gid;
-use ferrofabric_verbs::raw::ah::Path;
+use ferrofabric_verbs::raw::ah::PortPath;
 use ferrofabric_verbs::raw::mr::Access;
 use ferrofabric_verbs::raw::post::{RecvRequest, SendFlags, SendRequest};
 use ferrofabric_verbs::raw::qp::{RcConnect, RcInit, RcQp, RcTimers};
@@ -63,7 +63,7 @@ fn rc_ping_pong_with_another_implementation() {
     })
     .unwrap();
     ours.to_rtr(&RcConnect {
-        path: Path::to_gid(1, rig.gid_index, Gid(gid)),
+        path: PortPath::to_gid(1, rig.gid_index, Gid(gid)),
         mtu,
         remote_qp: theirs.num,
         remote_psn: 0,

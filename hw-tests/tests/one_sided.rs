@@ -4,15 +4,15 @@
 
 use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
 use ferrofabric_verbs::raw::mr::Access;
-use ferrofabric_verbs::raw::post::{RecvRequest, Remote, SendFlags, SendRequest};
+use ferrofabric_verbs::raw::post::{RecvRequest, RemoteMemory, SendFlags, SendRequest};
 use ferrofabric_verbs::raw::qp::SendOps;
 use ferrofabric_verbs_sys::{ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 use serial_test::file_serial;
 
 const LEN: usize = 300_000;
 
-fn remote(buffer: &Buffer, offset: usize) -> Remote {
-    Remote {
+fn remote(buffer: &Buffer, offset: usize) -> RemoteMemory {
+    RemoteMemory {
         addr: buffer.region().addr() as u64 + offset as u64,
         rkey: buffer.region().rkey(),
     }
@@ -154,7 +154,7 @@ fn a_write_past_the_region_or_with_a_wrong_key_is_refused() {
     writable.fill(0x33);
     read_only.fill(0x33);
     let past_the_end = remote(&writable, 4090);
-    let wrong_key = Remote {
+    let wrong_key = RemoteMemory {
         rkey: writable.region().rkey() ^ 0x5a,
         ..remote(&writable, 0)
     };

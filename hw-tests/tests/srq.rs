@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
-use ferrofabric_verbs::device::{AsyncEvent, EventSubject};
+use ferrofabric_verbs::device::{DeviceEvent, EventSubject};
 use ferrofabric_verbs::raw::post::{RecvRequest, SendFlags, SendRequest};
 use ferrofabric_verbs::raw::srq::{Srq, SrqConfig};
 use ferrofabric_verbs_sys::{ibv_event_type, ibv_wc_status};
@@ -137,7 +137,7 @@ fn an_armed_limit_reports_once() {
     // SAFETY: one descriptor, which is open.
     let ready = unsafe { libc::poll(&raw mut wanted, 1, 60_000) };
     assert_eq!(ready, 1, "no event came");
-    let expected = AsyncEvent {
+    let expected = DeviceEvent {
         kind: ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED,
         subject: EventSubject::SharedReceiveQueue(srq.id()),
     };

@@ -16,7 +16,7 @@ use ferrofabric_hw_tests::{Buffer, Rig, completions};
 use ferrofabric_verbs::device::Gid;
 use ferrofabric_verbs::raw::ah::Ah;
 use ferrofabric_verbs::raw::cq::Cq;
-use ferrofabric_verbs::raw::post::{RecvRequest, Remote, SendFlags, SendRequest};
+use ferrofabric_verbs::raw::post::{RecvRequest, RemoteMemory, SendFlags, SendRequest};
 use ferrofabric_verbs::raw::qp::{RcQp, UdInit, UdQp};
 use ferrofabric_verbs_sys::{ibv_wc_opcode, ibv_wc_status};
 use serial_test::file_serial;
@@ -44,7 +44,7 @@ struct Name {
     rc: u32,
     ud: u32,
     gid: Gid,
-    window: Remote,
+    window: RemoteMemory,
 }
 
 impl End {
@@ -92,7 +92,7 @@ impl End {
             rc: parts[0].parse().unwrap(),
             ud: parts[1].parse().unwrap(),
             gid: Gid(parts[2].parse::<Ipv6Addr>().unwrap().octets()),
-            window: Remote {
+            window: RemoteMemory {
                 addr: parts[3].parse().unwrap(),
                 rkey: parts[4].parse().unwrap(),
             },

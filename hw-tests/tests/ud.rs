@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
 use ferrofabric_verbs::device::{Gid, LinkLayer};
-use ferrofabric_verbs::raw::ah::{Ah, Path};
+use ferrofabric_verbs::raw::ah::{Ah, PortPath};
 use ferrofabric_verbs::raw::cq::Cq;
 use ferrofabric_verbs::raw::post::{RecvRequest, SendFlags, SendRequest, inline_sge};
 use ferrofabric_verbs::raw::qp::{SendOps, UdInit, UdQp};
@@ -181,7 +181,7 @@ fn a_wrong_key_is_dropped() {
 #[file_serial(verbs)]
 fn a_handle_to_nowhere_is_refused() {
     let Some(rig) = Rig::open() else { return };
-    let to_nothing = Path {
+    let to_nothing = PortPath {
         gid_index: 200,
         ..rig.path()
     };

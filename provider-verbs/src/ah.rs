@@ -11,7 +11,7 @@ use crate::pd::Pd;
 
 /// The path from a port of this host to a port of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Path {
+pub struct PortPath {
     /// This host's port.
     pub port: u8,
     /// This host's GID, by its slot.
@@ -34,7 +34,7 @@ pub struct Path {
     pub flow_label: u32,
 }
 
-impl Path {
+impl PortPath {
     /// A path by GID, as all paths on Ethernet are.
     pub fn to_gid(port: u8, gid_index: u8, remote_gid: Gid) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Path {
     }
 }
 
-impl std::fmt::Display for Path {
+impl std::fmt::Display for PortPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.remote_gid {
             Some(gid) => write!(
@@ -98,7 +98,7 @@ impl std::fmt::Display for Path {
 #[derive(Debug)]
 pub struct Ah {
     raw: NonNull<ibv_ah>,
-    path: Path,
+    path: PortPath,
     pd: Arc<Pd>,
 }
 
@@ -115,7 +115,7 @@ impl Ah {
     ///
     /// When the peer's address does not resolve, the GID index is empty, or the device has no
     /// handles left.
-    pub fn create(pd: &Arc<Pd>, path: &Path) -> Result<Self> {
+    pub fn create(pd: &Arc<Pd>, path: &PortPath) -> Result<Self> {
         let mut attributes = path.to_raw();
         // SAFETY: the protection domain is live.
         let raw = unsafe { (pd.context().verbs().ibv_create_ah)(pd.as_ptr(), &raw mut attributes) };
@@ -134,7 +134,7 @@ impl Ah {
     }
 
     /// The path.
-    pub fn path(&self) -> &Path {
+    pub fn path(&self) -> &PortPath {
         &self.path
     }
 

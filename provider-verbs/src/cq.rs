@@ -13,14 +13,14 @@ use ferrofabric_verbs_sys::{
     ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode, ibv_wc_status,
 };
 
-use crate::device::{Context, failed, last_errno};
+use crate::device::{DeviceContext, failed, last_errno};
 
 /// A completion channel: a descriptor that becomes readable when an armed completion queue has a
 /// completion.
 #[derive(Debug)]
 pub struct CompChannel {
     raw: NonNull<ibv_comp_channel>,
-    context: Arc<Context>,
+    context: Arc<DeviceContext>,
 }
 
 // SAFETY: libibverbs takes calls on a channel from any thread, at the same time.
@@ -34,7 +34,7 @@ impl CompChannel {
     /// # Errors
     ///
     /// When there are no descriptors left.
-    pub fn create(context: &Arc<Context>) -> Result<Arc<Self>> {
+    pub fn create(context: &Arc<DeviceContext>) -> Result<Arc<Self>> {
         let error = |errno| {
             failed(
                 errno,
@@ -138,7 +138,7 @@ pub struct Cq {
     raw: NonNull<ibv_cq>,
     extended: Option<NonNull<ibv_cq_ex>>,
     channel: Option<Arc<CompChannel>>,
-    context: Arc<Context>,
+    context: Arc<DeviceContext>,
 }
 
 // SAFETY: libibverbs takes calls on a completion queue from any thread; the driver locks it.
@@ -153,7 +153,7 @@ impl Cq {
     ///
     /// When the depth is 0 or beyond the device's limit, the vector does not exist, or there is no
     /// room; `EOPNOTSUPP` for an extended one where the device has none.
-    pub fn create(context: &Arc<Context>, config: &CqConfig) -> Result<Arc<Self>> {
+    pub fn create(context: &Arc<DeviceContext>, config: &CqConfig) -> Result<Arc<Self>> {
         let limit = context.limits().completion_depth;
         if config.depth == 0 || config.depth > limit {
             return Err(not_created(libc::EINVAL, context, config));
@@ -177,7 +177,7 @@ impl Cq {
         }))
     }
 
-    fn create_legacy(context: &Context, config: &CqConfig) -> Option<NonNull<ibv_cq>> {
+    fn create_legacy(context: &DeviceContext, config: &CqConfig) -> Option<NonNull<ibv_cq>> {
         // SAFETY: context and channel are live, and the queue will hold both.
         NonNull::new(unsafe {
             (context.verbs().ibv_create_cq)(
@@ -190,7 +190,7 @@ impl Cq {
         })
     }
 
-    fn create_extended(context: &Context, config: &CqConfig) -> Option<NonNull<ibv_cq_ex>> {
+    fn create_extended(context: &DeviceContext, config: &CqConfig) -> Option<NonNull<ibv_cq_ex>> {
         let mut attributes = ibv_cq_init_attr_ex {
             cqe: config.depth,
             channel: channel_of(config),
@@ -314,7 +314,7 @@ impl Cq {
     }
 
     /// The device.
-    pub fn context(&self) -> &Arc<Context> {
+    pub fn context(&self) -> &Arc<DeviceContext> {
         &self.context
     }
 
@@ -446,7 +446,7 @@ fn poll_failed(code: i32) -> OpError {
 }
 
 #[cold]
-fn not_created(errno: i32, context: &Context, config: &CqConfig) -> Error {
+fn not_created(errno: i32, context: &DeviceContext, config: &CqConfig) -> Error {
     let limits = context.limits();
     let object = format!(
         "completion queue of {} entries on {}",

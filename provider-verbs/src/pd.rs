@@ -6,13 +6,13 @@ use std::sync::Arc;
 use ferrofabric_contracts::error::Result;
 use ferrofabric_verbs_sys::ibv_pd;
 
-use crate::device::{Context, failed, last_errno};
+use crate::device::{DeviceContext, failed, last_errno};
 
 /// A protection domain.
 #[derive(Debug)]
 pub struct Pd {
     raw: NonNull<ibv_pd>,
-    context: Arc<Context>,
+    context: Arc<DeviceContext>,
 }
 
 // SAFETY: libibverbs takes calls on a protection domain from any thread, at the same time.
@@ -26,7 +26,7 @@ impl Pd {
     /// # Errors
     ///
     /// When the device has none left.
-    pub fn allocate(context: &Arc<Context>) -> Result<Arc<Self>> {
+    pub fn allocate(context: &Arc<DeviceContext>) -> Result<Arc<Self>> {
         // SAFETY: the context is open.
         let raw = NonNull::new(unsafe { (context.verbs().ibv_alloc_pd)(context.as_ptr()) })
             .ok_or_else(|| {
@@ -43,7 +43,7 @@ impl Pd {
     }
 
     /// The device.
-    pub fn context(&self) -> &Arc<Context> {
+    pub fn context(&self) -> &Arc<DeviceContext> {
         &self.context
     }
 

@@ -3,7 +3,7 @@
 use ferrofabric_contracts::addr::{GidKind, VerbsAddr};
 use ferrofabric_contracts::info::traffic_class;
 
-use crate::ah::Path;
+use crate::ah::PortPath;
 use crate::device::{Gid, Mtu};
 
 /// A port as endpoints use it.
@@ -64,11 +64,11 @@ impl LocalPort {
     }
 
     /// The path to a peer; `None` when this port cannot reach such a GID.
-    pub(crate) fn path_to(&self, peer: &VerbsAddr) -> Option<Path> {
+    pub(crate) fn path_to(&self, peer: &VerbsAddr) -> Option<PortPath> {
         if peer.gid_kind != self.gid_kind {
             return None;
         }
-        let mut path = Path::to_gid(self.number, self.gid_index, Gid(peer.gid));
+        let mut path = PortPath::to_gid(self.number, self.gid_index, Gid(peer.gid));
         path.remote_lid = peer.lid;
         path.service_level = peer.sl;
         path.traffic_class = self.traffic_class;

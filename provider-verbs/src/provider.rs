@@ -17,7 +17,7 @@ use ferrofabric_runtime::fabric::{self, Discovery, Provider};
 
 use crate::cm;
 use crate::device::{
-    Context, Device, DeviceInfo, GidWish, LinkLayer, NumaDistances, OpenedDevice, PortInfo,
+    Device, DeviceContext, DeviceInfo, GidWish, LinkLayer, NumaDistances, OpenedDevice, PortInfo,
     PortState, memory_lock_advice,
 };
 use crate::domain::{DgramBackend, VerbsBackend, local_port, node_id};
@@ -160,7 +160,7 @@ impl VerbsProvider {
                 continue;
             }
             // The address that an endpoint would send from, so that a wrong setting shows here.
-            let usable = Context::open(&device.name)
+            let usable = DeviceContext::open(&device.name)
                 .and_then(|context| local_port(&context, number, wish, settings));
             match usable {
                 Ok(local) => {

@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use ferrofabric_contracts::error::{Error, Result};
 use ferrofabric_system::threads;
 
-use crate::ah::{Ah, Path};
+use crate::ah::{Ah, PortPath};
 use crate::pd::Pd;
 
 /// Paths that are resolved at a time; more wait in line.
@@ -35,8 +35,8 @@ enum HandleState<D> {
 /// The handles of one endpoint. `D` is a datagram that waits for a handle.
 pub(crate) struct AhCache<D> {
     pd: Arc<Pd>,
-    entries: HashMap<Path, HandleState<D>>,
-    line: VecDeque<Path>,
+    entries: HashMap<PortPath, HandleState<D>>,
+    line: VecDeque<PortPath>,
     resolvers: usize,
     /// The number of paths from which the cache drops unused ones.
     tidy_at: usize,
@@ -46,7 +46,7 @@ pub(crate) struct AhCache<D> {
 
 /// The result of a resolver's work on one path.
 pub(crate) struct Resolved {
-    path: Path,
+    path: PortPath,
     handle: Result<Ah>,
 }
 
@@ -74,7 +74,7 @@ impl<D> AhCache<D> {
 
     /// Returns the handle of a path together with the datagram; or keeps the datagram until there
     /// is a handle.
-    pub(crate) fn handle_for(&mut self, path: Path, datagram: D) -> Option<(Arc<Ah>, D)> {
+    pub(crate) fn handle_for(&mut self, path: PortPath, datagram: D) -> Option<(Arc<Ah>, D)> {
         match self.entries.get_mut(&path) {
             Some(HandleState::Ready(handle)) => Some((handle.clone(), datagram)),
             Some(HandleState::Resolving(waiting)) => {
@@ -96,7 +96,7 @@ impl<D> AhCache<D> {
 
     /// Whether a resolver is free for the path of an unknown source, without a delay for other
     /// paths.
-    pub(crate) fn has_spare_resolver(&self, path: &Path) -> bool {
+    pub(crate) fn has_spare_resolver(&self, path: &PortPath) -> bool {
         self.entries.contains_key(path)
             || self.line.is_empty() && self.resolvers + RESERVED_RESOLVERS < MAX_RESOLVERS
     }
@@ -108,9 +108,9 @@ impl<D> AhCache<D> {
 
     /// Drops the unused paths: those that are not `wanted` and whose handles nobody else holds.
     /// Paths that are being resolved stay.
-    pub(crate) fn tidy(&mut self, wanted: &HashSet<Path>) {
-        let unwanted = |path: &Path| !wanted.contains(path);
-        let in_line: HashSet<Path> = self.line.iter().copied().filter(unwanted).collect();
+    pub(crate) fn tidy(&mut self, wanted: &HashSet<PortPath>) {
+        let unwanted = |path: &PortPath| !wanted.contains(path);
+        let in_line: HashSet<PortPath> = self.line.iter().copied().filter(unwanted).collect();
         self.line.retain(|path| !in_line.contains(path));
         self.entries.retain(|path, entry| {
             wanted.contains(path)
@@ -124,7 +124,7 @@ impl<D> AhCache<D> {
 
     /// The handle of a path. `None`: a resolver makes it, and [`AhCache::resolved`] returns it
     /// later.
-    pub(crate) fn handle(&mut self, path: Path) -> Option<Arc<Ah>> {
+    pub(crate) fn handle(&mut self, path: PortPath) -> Option<Arc<Ah>> {
         match self.entries.get(&path) {
             Some(HandleState::Ready(handle)) => Some(handle.clone()),
             Some(HandleState::Resolving(_)) => None,
@@ -139,7 +139,7 @@ impl<D> AhCache<D> {
     }
 
     /// The next path that a resolver has finished.
-    pub(crate) fn resolved(&mut self) -> Option<(Path, PathOutcome<D>)> {
+    pub(crate) fn resolved(&mut self) -> Option<(PortPath, PathOutcome<D>)> {
         let Resolved { path, handle } = self.done.1.try_recv().ok()?;
         self.resolvers -= 1;
         self.start_resolvers();
@@ -162,7 +162,7 @@ impl<D> AhCache<D> {
 
     /// Drops the handle of a path if nobody else holds it. Returns false if it is in use, or still
     /// being made.
-    pub(crate) fn release_unused(&mut self, path: &Path) -> bool {
+    pub(crate) fn release_unused(&mut self, path: &PortPath) -> bool {
         let unused = match self.entries.get(path) {
             Some(HandleState::Ready(handle)) => Arc::strong_count(handle) == 1,
             Some(HandleState::Resolving(_)) => false,

@@ -24,7 +24,7 @@ use ferrofabric_system::wait::WaitSet;
 use super::ah_cache::{AhCache, PathOutcome};
 use super::datagrams::{ControlQueuePair, LOOKS};
 use super::{LaneCarrier, ToEngine, ToService, UdDestination, native_addr};
-use crate::ah::Path;
+use crate::ah::PortPath;
 use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::qp::{QpConfig, RcQp};
@@ -179,8 +179,8 @@ impl ServiceHandle {
         let _ = self.inbox.wake.read();
     }
 
-    /// Readable since the last message arrived; it stays readable until [`drain_wakeup`](Self::hush), even
-    /// if the messages were taken.
+    /// Readable since the last message arrived; it stays readable until [`drain_wakeup`](Self::drain_wakeup),
+    /// even if the messages were taken.
     pub(crate) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&self.inbox.wake)
     }
@@ -222,12 +222,12 @@ struct ServiceWorker {
     /// The number of RC lanes.
     rc_lanes: usize,
     /// UD lanes that wait for their path.
-    joining: Vec<(Path, LaneKey)>,
+    joining: Vec<(PortPath, LaneKey)>,
     /// Paths of removed peers: their handles go as soon as nobody holds them.
-    retiring: Vec<Path>,
+    retiring: Vec<PortPath>,
     /// Paths that were retired since: if a late control packet makes a handle again, that goes,
     /// too.
-    retired: HashSet<Path>,
+    retired: HashSet<PortPath>,
     connector: Connector,
     config: ServiceConfig,
     datagrams: ControlQueuePair,
@@ -458,8 +458,8 @@ impl ServiceWorker {
         }
     }
 
-    fn path_resolved(&mut self, path: Path, outcome: PathOutcome<ControlDatagram>) {
-        let wants = |(on, _): &(Path, LaneKey)| *on == path;
+    fn path_resolved(&mut self, path: PortPath, outcome: PathOutcome<ControlDatagram>) {
+        let wants = |(on, _): &(PortPath, LaneKey)| *on == path;
         let (joining, others) = std::mem::take(&mut self.joining)
             .into_iter()
             .partition::<Vec<_>, _>(wants);
@@ -539,7 +539,7 @@ impl ServiceWorker {
         self.handles.tidy(&wanted);
     }
 
-    fn way_to(&self, peer: &PeerKey) -> Option<(Path, u32, u32)> {
+    fn way_to(&self, peer: &PeerKey) -> Option<(PortPath, u32, u32)> {
         let verbs = native_addr(peer, 0)?.verbs?;
         Some((self.config.port.path_to(&verbs)?, verbs.qpn, verbs.qkey))
     }

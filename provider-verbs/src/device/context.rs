@@ -13,7 +13,7 @@ use ferrofabric_verbs_sys::{
     ibv_gid_entry, ibv_port_attr, ibv_wc_status,
 };
 
-use super::events::AsyncEvent;
+use super::events::DeviceEvent;
 use super::facts::{self, DeviceFacts};
 use super::failure::{failed, last_errno, not_loaded};
 use super::fork::fork_safety;
@@ -25,7 +25,7 @@ use super::quirks::Quirks;
 
 /// An opened device: the root of all objects that are made on it.
 #[derive(Debug)]
-pub struct Context {
+pub struct DeviceContext {
     raw: NonNull<ibv_context>,
     verbs: &'static Verbs,
     name: String,
@@ -36,11 +36,11 @@ pub struct Context {
 }
 
 // SAFETY: libibverbs takes calls on a context from any thread, at the same time.
-unsafe impl Send for Context {}
+unsafe impl Send for DeviceContext {}
 // SAFETY: as above.
-unsafe impl Sync for Context {}
+unsafe impl Sync for DeviceContext {}
 
-impl Context {
+impl DeviceContext {
     /// The names of all devices of the machine.
     ///
     /// # Errors
@@ -241,19 +241,19 @@ impl Context {
         Ok(u16::from_be(pkey))
     }
 
-    /// Readable when [`Context::take_event`] has something.
+    /// Readable when [`DeviceContext::take_event`] has something.
     pub fn events_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: open as long as the context.
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
     }
 
-    /// Takes the next asynchronous event; waits for one, unless [`Context::events_fd`] was set not
+    /// Takes the next asynchronous event; waits for one, unless [`DeviceContext::events_fd`] was set not
     /// to block.
     ///
     /// # Errors
     ///
     /// When the device is gone. `Ok(None)`: nothing there, on a descriptor that does not block.
-    pub fn take_event(&self) -> Result<Option<AsyncEvent>> {
+    pub fn take_event(&self) -> Result<Option<DeviceEvent>> {
         let mut raw = ibv_async_event::default();
         // SAFETY: the context is open.
         if unsafe { (self.verbs().ibv_get_async_event)(self.as_ptr(), &raw mut raw) } != 0 {
@@ -267,7 +267,7 @@ impl Context {
             };
         }
         // SAFETY: just read, acknowledged only below.
-        let event = unsafe { AsyncEvent::from_raw(&raw) };
+        let event = unsafe { DeviceEvent::from_raw(&raw) };
         // SAFETY: each event is acknowledged once.
         unsafe { (self.verbs().ibv_ack_async_event)(&raw mut raw) };
         Ok(Some(event))
@@ -302,7 +302,7 @@ impl std::ops::Deref for VerbsCalls {
     }
 }
 
-impl Drop for Context {
+impl Drop for DeviceContext {
     fn drop(&mut self) {
         if !self.is_own() {
             return;
@@ -314,7 +314,7 @@ impl Drop for Context {
     }
 }
 
-impl AsFd for Context {
+impl AsFd for DeviceContext {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events_fd()
     }

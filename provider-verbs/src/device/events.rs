@@ -4,7 +4,7 @@ use ferrofabric_verbs_sys::{ibv_async_event, ibv_event_type};
 
 /// An event, already acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AsyncEvent {
+pub struct DeviceEvent {
     /// The kind of the event (`ibv_get_async_event(3)`).
     pub kind: ibv_event_type,
     /// The object of the event.
@@ -28,7 +28,7 @@ pub enum EventSubject {
     Unknown,
 }
 
-impl AsyncEvent {
+impl DeviceEvent {
     /// # Safety
     ///
     /// `raw` was just read and is not yet acknowledged, so that what it names is alive.

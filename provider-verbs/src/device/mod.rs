@@ -1,6 +1,6 @@
 //! RDMA devices: which there are, what they can do, and which GID to speak from.
 //!
-//! [`Device::list`] looks at everything that this process can see, [`Context::open`] takes one for
+//! [`Device::list`] looks at everything that this process can see, [`DeviceContext::open`] takes one for
 //! use. All other verbs objects (protection domain, queues, regions) hold their parent by `Arc`, so
 //! that none outlives it.
 
@@ -26,11 +26,11 @@ use std::sync::Arc;
 use ferrofabric_contracts::error::{Error, Result};
 
 #[cfg(not(feature = "raw-verbs"))]
-pub(crate) use context::Context;
+pub(crate) use context::DeviceContext;
 #[cfg(feature = "raw-verbs")]
-pub use context::Context;
+pub use context::DeviceContext;
 #[cfg(feature = "raw-verbs")]
-pub use events::{AsyncEvent, EventSubject};
+pub use events::{DeviceEvent, EventSubject};
 pub use facts::{DeviceFacts, PciFacts};
 pub(crate) use failure::{failed, last_errno, not_loaded};
 pub use ferrofabric_contracts::addr::GidKind;
@@ -58,7 +58,7 @@ impl Device {
     /// When libibverbs cannot be loaded, or cannot list. No device is not an error: the list is
     /// empty.
     pub fn list() -> Result<Vec<DeviceInfo>> {
-        Ok(Context::device_names()?
+        Ok(DeviceContext::device_names()?
             .into_iter()
             .map(|name| DeviceInfo::of(&name))
             .collect())
@@ -100,7 +100,7 @@ pub struct PortInfo {
 
 impl DeviceInfo {
     fn of(name: &str) -> Self {
-        match Context::open(name) {
+        match DeviceContext::open(name) {
             Ok(context) => Self {
                 name: name.to_owned(),
                 facts: context.facts().clone(),
@@ -116,7 +116,7 @@ impl DeviceInfo {
 }
 
 impl OpenedDevice {
-    fn of(context: &Arc<Context>) -> Result<Self> {
+    fn of(context: &Arc<DeviceContext>) -> Result<Self> {
         let ports = (1..=context.limits().ports)
             .map(|number| PortInfo::of(context, number))
             .collect::<Result<_, Error>>()?;
@@ -129,7 +129,7 @@ impl OpenedDevice {
 }
 
 impl PortInfo {
-    fn of(context: &Arc<Context>, number: u8) -> Result<Self> {
+    fn of(context: &Arc<DeviceContext>, number: u8) -> Result<Self> {
         let attributes = context.port(number)?;
         let gids = context.gid_table(number)?;
         let selection = choose_gid(&gids, attributes.link_layer, GidRequest::Best)

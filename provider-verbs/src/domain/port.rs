@@ -6,7 +6,7 @@ use ferrofabric_contracts::addr::AuthKey;
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 
-use crate::device::{Context, GidRequest, GidWish, slot_of};
+use crate::device::{DeviceContext, GidRequest, GidWish, slot_of};
 use crate::port::LocalPort;
 
 /// The port as a member of a key's partition.
@@ -15,7 +15,7 @@ use crate::port::LocalPort;
 ///
 /// `EINVAL`: the port is no member of the partition.
 pub(super) fn in_partition(
-    context: &Arc<Context>,
+    context: &Arc<DeviceContext>,
     port: LocalPort,
     key: AuthKey,
 ) -> Result<LocalPort> {
@@ -50,7 +50,7 @@ pub(super) fn in_partition(
 /// The port as endpoints use it: with the GID of the settings, or else the preferred GID or the
 /// best one.
 pub(crate) fn local_port(
-    context: &Arc<Context>,
+    context: &Arc<DeviceContext>,
     number: u8,
     wish: GidWish,
     settings: &Settings,

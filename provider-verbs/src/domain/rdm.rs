@@ -20,7 +20,7 @@ use ferrofabric_system::random;
 use super::pair::{RdmPair, SHM_TRANSPORT};
 use super::port::{in_partition, local_port};
 use crate::cm::{self, ListenerThread, SidrResolver};
-use crate::device::{Context, GidWish};
+use crate::device::{DeviceContext, GidWish};
 use crate::endpoint::rdm::{PeerTimeouts, RdmConfig, RdmTransport};
 use crate::mr::Access;
 use crate::pd::Pd;
@@ -48,7 +48,7 @@ impl VerbsBackend {
     ///
     /// When the device or its port is not there or not usable; the error names it.
     pub(crate) fn open(device: &str, port: u8, info: &Info, settings: &Settings) -> Result<Self> {
-        let context = Context::open(device)?;
+        let context = DeviceContext::open(device)?;
         let mut port = local_port(&context, port, GidWish::of(info), settings)?;
         if let Some(key) = info.domain.auth_key {
             port = in_partition(&context, port, key)?;

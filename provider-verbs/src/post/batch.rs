@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_verbs_sys::{self as sys, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
 
-use super::{Remote, SendFlags};
+use super::{RemoteMemory, SendFlags};
 use crate::ah::Ah;
 use crate::qp::Qp;
 use crate::rejected::post_error;
@@ -99,21 +99,21 @@ operations! {
     fn send_with_invalidate(rkey: u32) = ibv_wr_send_inv(rkey);
 
     /// A write to `remote`.
-    fn write(remote: Remote) = ibv_wr_rdma_write(remote.rkey, remote.addr);
+    fn write(remote: RemoteMemory) = ibv_wr_rdma_write(remote.rkey, remote.addr);
 
     /// A write to `remote` that consumes a receive there; the data in network byte order.
-    fn write_immediate(remote: Remote, data: u32)
+    fn write_immediate(remote: RemoteMemory, data: u32)
         = ibv_wr_rdma_write_imm(remote.rkey, remote.addr, data);
 
     /// A read of `remote`.
-    fn read(remote: Remote) = ibv_wr_rdma_read(remote.rkey, remote.addr);
+    fn read(remote: RemoteMemory) = ibv_wr_rdma_read(remote.rkey, remote.addr);
 
     /// Puts `swap` in the 8 bytes at `remote` if they equal `compare`.
-    fn compare_swap(remote: Remote, compare: u64, swap: u64)
+    fn compare_swap(remote: RemoteMemory, compare: u64, swap: u64)
         = ibv_wr_atomic_cmp_swp(remote.rkey, remote.addr, compare, swap);
 
     /// Adds to the 8 bytes at `remote`.
-    fn fetch_add(remote: Remote, add: u64)
+    fn fetch_add(remote: RemoteMemory, add: u64)
         = ibv_wr_atomic_fetch_add(remote.rkey, remote.addr, add);
 
     /// Binds a type 2 window, which gets the key `rkey`. It has no payload. Window and region live

@@ -38,7 +38,7 @@ bitflags::bitflags! {
 
 /// The target of a one-sided operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remote {
+pub struct RemoteMemory {
     /// Address in the peer's region, or offset in a zero-based one.
     pub addr: u64,
     /// The peer's key for it.

@@ -5,7 +5,7 @@ use std::ptr;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_verbs_sys::{ibv_mw, ibv_mw_bind_info, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
-use super::{Remote, SendFlags};
+use super::{RemoteMemory, SendFlags};
 use crate::ah::Ah;
 use crate::qp::Qp;
 
@@ -31,7 +31,12 @@ impl<const N: usize> SendRequest<N> {
     }
 
     #[inline]
-    fn one_sided(wr_id: u64, opcode: ibv_wr_opcode, entries: [ibv_sge; N], remote: Remote) -> Self {
+    fn one_sided(
+        wr_id: u64,
+        opcode: ibv_wr_opcode,
+        entries: [ibv_sge; N],
+        remote: RemoteMemory,
+    ) -> Self {
         let mut this = Self::new(wr_id, opcode, entries);
         this.wr.wr.rdma.remote_addr = remote.addr;
         this.wr.wr.rdma.rkey = remote.rkey;
@@ -54,13 +59,13 @@ impl<const N: usize> SendRequest<N> {
 
     /// A write of the entries to `remote`.
     #[inline]
-    pub fn write(wr_id: u64, entries: [ibv_sge; N], remote: Remote) -> Self {
+    pub fn write(wr_id: u64, entries: [ibv_sge; N], remote: RemoteMemory) -> Self {
         Self::one_sided(wr_id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, entries, remote)
     }
 
     /// A read of `remote` into the entries.
     #[inline]
-    pub fn read(wr_id: u64, entries: [ibv_sge; N], remote: Remote) -> Self {
+    pub fn read(wr_id: u64, entries: [ibv_sge; N], remote: RemoteMemory) -> Self {
         Self::one_sided(wr_id, ibv_wr_opcode::IBV_WR_RDMA_READ, entries, remote)
     }
 
@@ -70,7 +75,7 @@ impl<const N: usize> SendRequest<N> {
     pub fn compare_swap(
         wr_id: u64,
         entries: [ibv_sge; N],
-        remote: Remote,
+        remote: RemoteMemory,
         compare: u64,
         swap: u64,
     ) -> Self {
@@ -87,7 +92,7 @@ impl<const N: usize> SendRequest<N> {
 
     /// Adds to the 8 bytes at `remote`; the old value goes to the entries.
     #[inline]
-    pub fn fetch_add(wr_id: u64, entries: [ibv_sge; N], remote: Remote, add: u64) -> Self {
+    pub fn fetch_add(wr_id: u64, entries: [ibv_sge; N], remote: RemoteMemory, add: u64) -> Self {
         let mut this = Self::compare_swap(wr_id, entries, remote, add, 0);
         this.wr.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
         this

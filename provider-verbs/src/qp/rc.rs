@@ -7,7 +7,7 @@ use ferrofabric_contracts::error::Result;
 use ferrofabric_verbs_sys::{ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state, ibv_qp_type};
 
 use super::{Qp, QpConfig, state};
-use crate::ah::Path;
+use crate::ah::PortPath;
 use crate::device::Mtu;
 use crate::mr::Access;
 use crate::pd::Pd;
@@ -31,7 +31,7 @@ pub struct RcInit {
 #[derive(Clone, Copy, Debug)]
 pub struct RcConnect {
     /// The path to the peer's port.
-    pub path: Path,
+    pub path: PortPath,
     /// Payload of a packet: at most the active MTU of both ports.
     pub mtu: Mtu,
     /// The peer's queue pair.

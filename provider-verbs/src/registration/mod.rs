@@ -390,13 +390,13 @@ impl Registry {
             return true;
         }
         let before = cache.len();
-        let told = watcher.catch_up(|gone| match gone {
+        let complete = watcher.catch_up(|gone| match gone {
             Unmapped::Range(range) => cache.forget_range(&range),
             Unmapped::Much => cache.clear(),
         });
         let gone = before - cache.len();
         self.counters.gone.fetch_add(gone as u64, Ordering::Relaxed);
-        told
+        complete
     }
 
     /// Whether a region still has the pages that were registered, if that is verified.

@@ -133,7 +133,7 @@ fn running() -> MutexGuard<'static, Weak<Monitor>> {
 }
 
 fn catch_up(follower: &mut LogReader, mut report: impl FnMut(Unmapped)) -> bool {
-    follower.read(|told| match told {
+    follower.read(|logged| match logged {
         LogEvent::Entry([start, end]) => report(Unmapped::Range(start..end)),
         LogEvent::Missed => report(Unmapped::Much),
     })
@@ -282,15 +282,15 @@ impl Drop for Monitor {
 
 /// Whether the range is gone since the last time.
 fn is_reported(follower: &mut LogReader, range: &Range<u64>) -> bool {
-    let mut told = false;
+    let mut found = false;
     // The thread is between reading and logging for a moment only.
     while !catch_up(follower, |gone| match gone {
-        Unmapped::Range(gone) => told |= gone.start <= range.start && range.end <= gone.end,
-        Unmapped::Much => told = true,
+        Unmapped::Range(gone) => found |= gone.start <= range.start && range.end <= gone.end,
+        Unmapped::Much => found = true,
     }) {
         std::thread::yield_now();
     }
-    told
+    found
 }
 
 fn note(watched: &mut BTreeMap<u64, u64>, pages: Range<u64>) {

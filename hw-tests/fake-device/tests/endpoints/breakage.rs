@@ -6,7 +6,7 @@ use std::time::Instant;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point, QueuePairView, ROCE};
 use ferrofabric_runtime::owning::OwningEndpoint;
-use ferrofabric_verbs::device::{Context, EventSubject};
+use ferrofabric_verbs::device::{DeviceContext, EventSubject};
 use ferrofabric_verbs_sys::{ibv_event_type as Event, ibv_qp_type};
 
 use crate::party::{PATIENCE, Pair, assert_clean, first, message, room, run};
@@ -117,7 +117,7 @@ fn datagrams_that_make_no_sense() {
 #[test]
 fn asynchronous_events() {
     let device = FakeDevice::take();
-    let context = Context::open(ROCE).unwrap();
+    let context = DeviceContext::open(ROCE).unwrap();
     let mut pair = Pair::connected(&[]);
     let lane = connections(&device)[0];
     for kind in [

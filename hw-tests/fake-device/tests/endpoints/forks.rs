@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use ferrofabric_fake_device::control::FakeDevice;
-use ferrofabric_verbs::device::Context;
+use ferrofabric_verbs::device::DeviceContext;
 
 use crate::party::{PATIENCE, Pair, assert_clean};
 
@@ -103,7 +103,7 @@ fn a_child_opens_endpoints_of_its_own() {
 #[test]
 fn a_child_does_not_close_a_device() {
     let device = FakeDevice::take();
-    let context = Context::open(ferrofabric_fake_device::control::ROCE).unwrap();
+    let context = DeviceContext::open(ferrofabric_fake_device::control::ROCE).unwrap();
     let before = ended(&device);
     let context = std::mem::ManuallyDrop::new(context);
     let status = fork(|| {

@@ -8,8 +8,8 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_fake_device::control::{FakeDevice, ROCE};
 use ferrofabric_protocol::PeerKey;
 use ferrofabric_protocol::wire::control::{Body, Control, Keys, LaneName};
-use ferrofabric_verbs::device::{Context, Gid};
-use ferrofabric_verbs::raw::ah::{Ah, Path};
+use ferrofabric_verbs::device::{DeviceContext, Gid};
+use ferrofabric_verbs::raw::ah::{Ah, PortPath};
 use ferrofabric_verbs::raw::cq::{Cq, CqConfig};
 use ferrofabric_verbs::raw::pd::Pd;
 use ferrofabric_verbs::raw::post::{SendFlags, SendRequest, inline_sge};
@@ -33,7 +33,7 @@ impl Stranger {
     /// Who sends to this endpoint.
     fn of(to: NativeAddr) -> Self {
         let verbs = to.verbs.unwrap();
-        let context = Context::open(ROCE).unwrap();
+        let context = DeviceContext::open(ROCE).unwrap();
         let pd = Pd::allocate(&context).unwrap();
         let depth = CqConfig {
             depth: 8,
@@ -62,7 +62,7 @@ impl Stranger {
             psn: 0,
         })
         .unwrap();
-        let handle = Ah::create(&pd, &Path::to_gid(1, 0, Gid(verbs.gid))).unwrap();
+        let handle = Ah::create(&pd, &PortPath::to_gid(1, 0, Gid(verbs.gid))).unwrap();
         Self { qp, cq, handle, to }
     }
 

@@ -13,8 +13,8 @@ use ferrofabric_protocol::wire::control::{Control, Keys, LaneKind, Limits};
 use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet};
 use ferrofabric_protocol::wire::datagram::{self, Ack, Prefix};
 use ferrofabric_protocol::{PeerKey, Time};
-use ferrofabric_verbs::device::{Context, Gid};
-use ferrofabric_verbs::raw::ah::{Ah, Path};
+use ferrofabric_verbs::device::{DeviceContext, Gid};
+use ferrofabric_verbs::raw::ah::{Ah, PortPath};
 use ferrofabric_verbs::raw::cq::{Cq, CqConfig};
 use ferrofabric_verbs::raw::mr::{Access, Mr};
 use ferrofabric_verbs::raw::pd::Pd;
@@ -179,13 +179,13 @@ impl Scripted {
     /// Those that speak to this endpoint.
     pub(crate) fn new(hub: &NativeAddr) -> Self {
         let verbs = hub.verbs.unwrap();
-        let context = Context::open(ROCE).unwrap();
+        let context = DeviceContext::open(ROCE).unwrap();
         let pd = Pd::allocate(&context).unwrap();
         let now = Instant::now();
         Self {
             control: Port::open(&pd, verbs.qkey),
             data: Port::open(&pd, verbs.qkey),
-            handle: Ah::create(&pd, &Path::to_gid(1, 0, Gid(verbs.gid))).unwrap(),
+            handle: Ah::create(&pd, &PortPath::to_gid(1, 0, Gid(verbs.gid))).unwrap(),
             hub: *hub,
             peers: HashMap::new(),
             here: 0,

@@ -10,24 +10,24 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::wait::WaitSet;
 
-use crate::ah::{Ah, Path};
+use crate::ah::{Ah, PortPath};
 use crate::connect::{AhCache, PathOutcome};
 use crate::pd::Pd;
 
 /// The end of the resolution of a path.
 pub(super) enum PathResult {
     /// The path has a handle.
-    Ready(Path),
+    Ready(PortPath),
     /// The path has no handle; the next send to it resolves it anew.
-    Failed(Path, Error),
+    Failed(PortPath, Error),
 }
 
 /// The handles, and a descriptor that wakes a thread that waits for one.
 pub(super) struct Handles {
     // The endpoint keeps the sends that wait for a path. The cache keeps only the path itself.
-    cache: AhCache<Path>,
+    cache: AhCache<PortPath>,
     /// Paths of peers that were removed.
-    retired: Vec<Path>,
+    retired: Vec<PortPath>,
     bell: Arc<Bell>,
 }
 
@@ -66,7 +66,7 @@ impl Handles {
     }
 
     /// The handle of a path. `None`: a resolver makes it, and [`Handles::results`] reports it later.
-    pub(super) fn of(&mut self, path: Path) -> Option<Arc<Ah>> {
+    pub(super) fn of(&mut self, path: PortPath) -> Option<Arc<Ah>> {
         self.cache.handle(path)
     }
 
@@ -92,7 +92,7 @@ impl Handles {
     }
 
     /// A peer at the end of this path was removed: its handle may go when no send uses it.
-    pub(super) fn retire(&mut self, path: Path) {
+    pub(super) fn retire(&mut self, path: PortPath) {
         self.retired.push(path);
     }
 

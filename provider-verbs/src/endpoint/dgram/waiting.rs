@@ -7,7 +7,7 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::types::{IoBuf, SendOp};
 
 use super::MAX_BUFFERS;
-use crate::ah::Path;
+use crate::ah::PortPath;
 
 /// Sends that wait for handles, at most; beyond it a send fails with `FI_EAGAIN`.
 const MAX_WAITING: usize = 1024;
@@ -16,7 +16,7 @@ const MAX_WAITING: usize = 1024;
 #[derive(Default)]
 pub(super) struct WaitingSends {
     /// By the path whose handle is being made.
-    by_path: HashMap<Path, Vec<WaitingDatagram>>,
+    by_path: HashMap<PortPath, Vec<WaitingDatagram>>,
     /// The number of these sends.
     count: usize,
     /// Sends that wait for room alone.
@@ -70,12 +70,12 @@ impl SendPayload {
 
 impl WaitingSends {
     /// Whether the handle of a path is being made.
-    pub(super) fn awaits(&self, path: &Path) -> bool {
+    pub(super) fn awaits(&self, path: &PortPath) -> bool {
         self.by_path.contains_key(path)
     }
 
     /// The handle of a path is being made, and nobody here waits for it.
-    pub(super) fn await_without_send(&mut self, path: Path) {
+    pub(super) fn await_without_send(&mut self, path: PortPath) {
         self.by_path.entry(path).or_default();
     }
 
@@ -90,20 +90,20 @@ impl WaitingSends {
     }
 
     /// Puts a send in line for the handle of a path.
-    pub(super) fn wait_for(&mut self, path: Path, waiting: WaitingDatagram) {
+    pub(super) fn wait_for(&mut self, path: PortPath, waiting: WaitingDatagram) {
         self.by_path.entry(path).or_default().push(waiting);
         self.count += 1;
     }
 
     /// Takes out the sends that waited for the handle of a path.
-    pub(super) fn take(&mut self, path: &Path) -> Vec<WaitingDatagram> {
+    pub(super) fn take(&mut self, path: &PortPath) -> Vec<WaitingDatagram> {
         let waiting = self.by_path.remove(path).unwrap_or_default();
         self.count -= waiting.len();
         waiting
     }
 
     /// A path has its handle: its sends wait for room alone from now on.
-    pub(super) fn has_handle(&mut self, path: &Path) {
+    pub(super) fn has_handle(&mut self, path: &PortPath) {
         let waiting = self.take(path);
         self.ready.extend(waiting);
     }

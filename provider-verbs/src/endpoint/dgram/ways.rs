@@ -9,12 +9,12 @@ use ferrofabric_contracts::addr::VerbsAddr;
 use ferrofabric_contracts::routes::RouteTable;
 use ferrofabric_contracts::types::FiAddr;
 
-use crate::ah::{Ah, Path};
+use crate::ah::{Ah, PortPath};
 use crate::port::LocalPort;
 
 /// The way to a peer.
 pub(super) struct DatagramWay {
-    pub(super) path: Path,
+    pub(super) path: PortPath,
     /// The peer's queue pair.
     pub(super) qpn: u32,
     /// The Q_Key that the peer's queue pair accepts.

@@ -15,7 +15,7 @@ use super::super::lanes::start;
 use super::super::ud::route;
 use crate::connect::LaneCarrier;
 use crate::origins::session_origin;
-use crate::post::{Remote, SendFlags, SendRequest, inline_sge};
+use crate::post::{RemoteMemory, SendFlags, SendRequest, inline_sge};
 use crate::session::{SessionState, send_wr_id};
 
 /// Number of the requests that a lane has, one at a time, before it carries the session.
@@ -163,7 +163,7 @@ impl RdmTransport {
                 continue;
             }
             let wr_id = send_wr_id(session, RESUME_NUMBER);
-            let nowhere = Remote { addr: 0, rkey: 0 };
+            let nowhere = RemoteMemory { addr: 0, rkey: 0 };
             let mut request = SendRequest::write(wr_id, [inline_sge(&[])], nowhere)
                 .flags(SendFlags::SIGNALED | SendFlags::INLINE);
             lane.under_way = true;

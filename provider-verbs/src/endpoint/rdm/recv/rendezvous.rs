@@ -14,7 +14,7 @@ use ferrofabric_verbs_sys::ibv_sge;
 
 use super::super::RdmTransport;
 use crate::mr::Access;
-use crate::post::{Remote, SendRequest};
+use crate::post::{RemoteMemory, SendRequest};
 use crate::session::{ControlMessage, IncomingTransfer, Registered, TransferWay, WqeKind};
 
 impl RdmTransport {
@@ -227,7 +227,7 @@ impl RdmTransport {
                 length: read.source.length_bytes as u32,
                 lkey,
             };
-            let remote = Remote {
+            let remote = RemoteMemory {
                 addr: read.source.address,
                 rkey: read.source.rkey,
             };

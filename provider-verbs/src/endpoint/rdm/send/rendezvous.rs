@@ -18,7 +18,7 @@ use super::super::RdmTransport;
 use super::super::poster::{PostError, Poster, envelope};
 use crate::gather::Readable;
 use crate::mr::Access;
-use crate::post::{Remote, SendRequest};
+use crate::post::{RemoteMemory, SendRequest};
 use crate::session::{
     ControlMessage, OutgoingTransfer, RcLane, RendezvousSend, SessionState, WqeKind,
 };
@@ -112,7 +112,7 @@ impl RdmTransport {
                 length: source.length_bytes as u32,
                 lkey: source.rkey,
             };
-            let remote = Remote {
+            let remote = RemoteMemory {
                 addr: w.grant.address + offset_bytes,
                 rkey: w.grant.rkey,
             };
