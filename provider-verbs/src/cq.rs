@@ -50,7 +50,7 @@ impl CompChannel {
             context: Arc::clone(context),
         };
         let fd = channel.as_fd().as_raw_fd();
-        // SAFETY: changes a flag of a descriptor that is ours.
+        // SAFETY: changes a flag of the channel's own descriptor.
         let rc = unsafe {
             let flags = libc::fcntl(fd, libc::F_GETFL);
             libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK)

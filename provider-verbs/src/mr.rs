@@ -150,7 +150,7 @@ impl Mr {
         self.raw.as_ptr()
     }
 
-    /// Deregisters it, and says so when that fails; dropping it only logs that.
+    /// Deregisters it, and returns an error if that fails; a drop only logs it.
     ///
     /// # Errors
     ///

@@ -183,7 +183,7 @@ impl Copied {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct IdKey(usize);
 
-/// An identifier of the connection manager: for listening, for a request of ours, or for a peer's
+/// An identifier of the connection manager: for listening, for an own request, or for a peer's
 /// request.
 pub(super) struct CmId {
     raw: NonNull<rdma_cm_id>,
@@ -344,7 +344,7 @@ impl Drop for CmId {
         if !self.channel.is_own() {
             return;
         }
-        // SAFETY: nobody else has it, and its events are acknowledged as they are read.
+        // SAFETY: this value is the only owner, and its events are acknowledged as they are read.
         unsafe { (self.channel.cm.rdma_destroy_id)(self.raw.as_ptr()) };
     }
 }

@@ -179,8 +179,8 @@ impl ServiceHandle {
         let _ = self.inbox.wake.read();
     }
 
-    /// Readable since the last message arrived; it stays readable until [`drain_wakeup`](Self::drain_wakeup),
-    /// even if the messages were taken.
+    /// Readable since the last message arrived; it stays readable until
+    /// [`drain_wakeup`](Self::drain_wakeup), even if the messages were taken.
     pub(crate) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&self.inbox.wake)
     }

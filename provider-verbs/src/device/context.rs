@@ -159,7 +159,7 @@ impl DeviceContext {
             .map(|number| Ok(self.port(number)?.gid_slots))
             .sum::<Result<u32>>()?;
         let mut raw = vec![ibv_gid_entry::default(); slots as usize];
-        // SAFETY: the context is open, and the array as long as is said.
+        // SAFETY: the context is open, and the array has the stated length.
         let count = unsafe {
             self.verbs
                 .query_gid_table(self.as_ptr(), raw.as_mut_ptr(), raw.len())
@@ -247,8 +247,8 @@ impl DeviceContext {
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
     }
 
-    /// Takes the next asynchronous event; waits for one, unless [`DeviceContext::events_fd`] was set not
-    /// to block.
+    /// Takes the next asynchronous event; waits for one, unless [`DeviceContext::events_fd`] was
+    /// set not to block.
     ///
     /// # Errors
     ///

@@ -31,7 +31,7 @@ pub enum EventSubject {
 impl DeviceEvent {
     /// # Safety
     ///
-    /// `raw` was just read and is not yet acknowledged, so that what it names is alive.
+    /// `raw` was just read and is not yet acknowledged, so that the object in it is alive.
     pub(super) unsafe fn from_raw(raw: &ibv_async_event) -> Self {
         let kind = raw.event_type;
         // SAFETY: the kind says which member is set; an object with an event that is not

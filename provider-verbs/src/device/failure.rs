@@ -1,4 +1,4 @@
-//! Errors of verbs calls, with advice where the number alone says little.
+//! Errors of verbs calls, with advice where the number alone is not enough.
 
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_verbs_sys::LoadError;

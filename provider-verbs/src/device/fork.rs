@@ -19,9 +19,9 @@ pub(crate) enum ForkSafety {
 
 /// Determines the safety, once for the process, and makes libibverbs protect registered memory if
 /// the kernel does not. It has to be called before any other function of libibverbs, as
-/// `ibv_fork_init(3)` requires; [`super::DeviceContext::open`] and [`super::DeviceContext::device_names`] do
-/// that. If the kernel copies pinned pages at the fork, nothing is done, so that children have
-/// registered memory as all other memory.
+/// `ibv_fork_init(3)` requires; [`super::DeviceContext::open`] and
+/// [`super::DeviceContext::device_names`] do that. If the kernel copies pinned pages at the fork,
+/// nothing is done, so that children have registered memory as all other memory.
 pub(crate) fn fork_safety(verbs: &Verbs) -> ForkSafety {
     static SETTLED: OnceLock<ForkSafety> = OnceLock::new();
     *SETTLED.get_or_init(|| {

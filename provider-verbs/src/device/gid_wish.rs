@@ -18,7 +18,7 @@ use super::port::LinkLayer;
 pub(crate) enum GidWish {
     /// The best.
     Any,
-    /// This one, and in this encapsulation if one is said.
+    /// This one, in this encapsulation if the wish names one.
     This(Gid, Option<GidKind>),
     /// The best of the GIDs that are IPv4 addresses, or of those that are not.
     Ipv4(bool),
@@ -48,7 +48,7 @@ impl GidWish {
 
     /// The request to the port's table that fulfills this wish.
     pub(crate) fn request(self, table: &[GidEntry], link: LinkLayer) -> GidRequest {
-        // Within InfiniBand a GID's form says nothing, and the first is the port's own.
+        // On InfiniBand a GID's form has no meaning, and the first is the port's own.
         let granted = |entry: &GidEntry| match self {
             Self::Any => false,
             Self::This(gid, kind) => entry.gid == gid && kind.is_none_or(|kind| entry.kind == kind),

@@ -1,8 +1,8 @@
-//! RDMA devices: which there are, what they can do, and which GID to speak from.
+//! RDMA devices: their list, their abilities, and the choice of the GID to send from.
 //!
-//! [`Device::list`] looks at everything that this process can see, [`DeviceContext::open`] takes one for
-//! use. All other verbs objects (protection domain, queues, regions) hold their parent by `Arc`, so
-//! that none outlives it.
+//! [`Device::list`] looks at everything that this process can see, `DeviceContext::open` takes
+//! one for use. All other verbs objects (protection domain, queues, regions) hold their parent by
+//! `Arc`, so that none outlives it.
 
 #[cfg_attr(not(feature = "raw-verbs"), allow(dead_code, unreachable_pub))]
 mod context;

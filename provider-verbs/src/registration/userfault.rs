@@ -72,7 +72,7 @@ impl Userfault {
         };
         match fd {
             0.. => {
-                // SAFETY: new, and nobody else's.
+                // SAFETY: the descriptor is new and has no other owner.
                 Ok(unsafe { OwnedFd::from_raw_fd(fd) })
             }
             _ => Err(Error::last_os_error()),

@@ -52,7 +52,7 @@ pub(crate) enum PacketBuffer {
     /// In a bounce buffer.
     Bounce { slot: u32, len: u32 },
     /// The header in a bounce buffer, the rest in the application's memory: in the next of the
-    /// queue's [`described`](SendQueue::described) regions.
+    /// queue's [`described`](LaneSendQueue::described) regions.
     Split { slot: u32, head: u32, rest: IoBuf },
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct SessionState {
     /// Its name, sequence numbers and credit.
     pub(crate) numbers: Session,
     unmatched: UnmatchedRequests,
-    /// Our messages that were announced to the peer by an RTS and are not over.
+    /// Messages of this side that were announced to the peer by an RTS and are not over.
     pub(crate) sends: SendTable<RendezvousSend>,
     /// This side's messages that this side writes.
     pub(crate) writes: Transfers<OutgoingTransfer>,

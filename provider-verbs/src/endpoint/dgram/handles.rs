@@ -65,7 +65,8 @@ impl Handles {
         })
     }
 
-    /// The handle of a path. `None`: a resolver makes it, and [`Handles::results`] reports it later.
+    /// The handle of a path. `None`: a resolver makes it, and [`Handles::results`] reports it
+    /// later.
     pub(super) fn of(&mut self, path: PortPath) -> Option<Arc<Ah>> {
         self.cache.handle(path)
     }

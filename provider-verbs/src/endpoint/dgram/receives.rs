@@ -192,7 +192,7 @@ impl DgramReceives {
         match entry.header {
             Some(slot) => {
                 let header = sge(self.slots.address(slot), HEADER as u32, self.slots.lkey());
-                // SAFETY: the caller's promise; the slot is ours.
+                // SAFETY: the caller's promise; the slot belongs to this pool.
                 unsafe { RecvRequest::new(id, [header, buffer]).post(qp) }
             }
             // SAFETY: the caller's promise.

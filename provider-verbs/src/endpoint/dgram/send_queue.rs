@@ -176,8 +176,8 @@ impl DgramSendQueue {
     ///
     /// # Safety
     ///
-    /// As [`DgramSendQueue::post`]. If `in_place`, the message has no more bytes than `gathered`, and
-    /// `gathered` stays in place until the request is posted.
+    /// As [`DgramSendQueue::post`]. If `in_place`, the message has no more bytes than `gathered`,
+    /// and `gathered` stays in place until the request is posted.
     #[inline(always)]
     unsafe fn source(
         &mut self,

@@ -74,7 +74,7 @@ impl WaitingSends {
         self.by_path.contains_key(path)
     }
 
-    /// The handle of a path is being made, and nobody here waits for it.
+    /// The handle of a path is being made, and no send waits for it.
     pub(super) fn await_without_send(&mut self, path: PortPath) {
         self.by_path.entry(path).or_default();
     }

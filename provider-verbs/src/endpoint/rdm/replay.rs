@@ -56,7 +56,7 @@ impl Poster {
         wqe: LaneWqe,
     ) -> Option<ReplayPacket> {
         let slot_bytes = |slot: u32, len: u32| -> Box<[u8]> {
-            // SAFETY: the slot holds so much, and is ours as long as the request is entered.
+            // SAFETY: the slot holds that many bytes, and belongs to the entered request.
             unsafe { std::slice::from_raw_parts(self.bounces.address(slot), len as usize) }.into()
         };
         let (bytes, rest): (Box<[u8]>, _) = match wqe.packet {

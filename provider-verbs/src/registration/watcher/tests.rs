@@ -85,7 +85,7 @@ const WAYS: [UnmapWay; 5] = [
     }),
     ("mremap", |pages| {
         let elsewhere = TestPages::map(pages.bytes / page_bytes());
-        // SAFETY: as above, and so is what it moves to.
+        // SAFETY: as above, and so is the range that it moves to.
         let at = unsafe {
             libc::mremap(
                 pages.as_ptr(),
@@ -210,7 +210,7 @@ fn a_child_ends_nothing_of_its_parents() {
     let mut follower = monitor.follower();
     let pages = TestPages::map(2);
     assert!(monitor.watch(pages.range()));
-    // SAFETY: the child drops what was made before, and ends without a return.
+    // SAFETY: the child drops objects made before the fork, and ends without a return.
     match unsafe { libc::fork() } {
         0 => {
             drop(monitor);

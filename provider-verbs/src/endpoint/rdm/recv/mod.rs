@@ -84,7 +84,7 @@ impl RdmTransport {
             if self.on_resume_packet(&header, &packet, qp_num, owner) {
                 return;
             }
-            return self.drop_packet(qp_num, "its session is not there");
+            return self.drop_packet(qp_num, "its session does not exist");
         };
         if lane.qp.number() != qp_num {
             return self.drop_packet(qp_num, "its session is another queue pair's");

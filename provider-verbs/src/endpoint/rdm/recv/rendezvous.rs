@@ -1,5 +1,5 @@
-//! The receiver's side of rendezvous: a matched request to send (RTS) becomes a transfer, which this
-//! side reads, or to which its sender writes.
+//! The receiver's side of rendezvous: a matched request to send (RTS) becomes a transfer, which
+//! this side reads, or to which its sender writes.
 
 use ferrofabric_contracts::buffers::parts;
 use ferrofabric_contracts::error::{Errno, Result};
@@ -232,7 +232,7 @@ impl RdmTransport {
                 rkey: read.source.rkey,
             };
             let (wr_id, _) = lane.next(true);
-            // The receive's buffer is kept, and nobody else's, until the receive completes: after
+            // The receive's buffer, and no other, is kept until the receive completes: after
             // the read.
             let request = SendRequest::read(wr_id, [entry], remote);
             Some((request, WqeKind::Read(Box::new(read)), None))

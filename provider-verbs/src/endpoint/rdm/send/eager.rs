@@ -74,7 +74,7 @@ fn write_whole(
         None => 0,
     };
     let behind = &mut room[head_len..][..len];
-    // SAFETY: the message is so long.
+    // SAFETY: the message has that length.
     unsafe { iov.gather(0, len, behind.as_mut_ptr()) };
     inline_sge(&room[..head_len + len])
 }

@@ -123,7 +123,7 @@ impl Poster {
             }
         };
         let at = self.bounces.address(slot);
-        // SAFETY: the slot holds the largest packet, and is ours until its request is over.
+        // SAFETY: the slot holds the largest packet, and belongs to it until its request ends.
         unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
         match registered {
             Some(Registered { buf, region }) => {

@@ -1,5 +1,5 @@
-//! The sender's side of rendezvous: the request to send (RTS), which the peer answers by reading the
-//! message and a fin, or by a buffer (CTS) that this side writes the message to.
+//! The sender's side of rendezvous: the request to send (RTS), which the peer answers by reading
+//! the message and a fin, or by a buffer (CTS) that this side writes the message to.
 
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;

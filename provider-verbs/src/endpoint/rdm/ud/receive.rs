@@ -30,7 +30,7 @@ impl RdmTransport {
         let now = self.ud.now();
         let Some(lane) = self.ud.lanes.of(session) else {
             if !self.on_resume_datagram(&prefix, &header, &packet, owner) {
-                self.drop_datagram("its session is not there");
+                self.drop_datagram("its session does not exist");
             }
             self.receives.give_back(slot);
             return;
