@@ -87,7 +87,7 @@ impl CmPort {
         }
     }
 
-    /// Asks who listens there.
+    /// Sends the listener there a question with this private data.
     pub fn ask(&self, private_data: &[u8]) {
         let mut parameters = rdma_conn_param {
             private_data: private_data.as_ptr().cast(),

@@ -1,5 +1,5 @@
-//! A Soft-RoCE device over a veth pair whose far end is another network namespace: nodes whose
-//! hardware addresses nobody knows yet, and which tell them from when they are told to. Nobody
+//! A Soft-RoCE device over a veth pair whose far end is another network namespace: nodes with
+//! unknown hardware addresses, which do not answer until [`ColdLink::answer`] is called. No node
 //! there speaks RoCE.
 
 use std::net::Ipv4Addr;
@@ -25,7 +25,7 @@ pub struct ColdLink;
 impl ColdLink {
     /// Makes them; nodes 10.9.1.1 and so on live at the far end, which answers nobody.
     pub fn up() -> Self {
-        // What a test that was killed left behind.
+        // Removes the interfaces of a test that was killed.
         drop(ColdLink);
         let link = ColdLink;
         run("ip netns add ferro-far
@@ -45,7 +45,7 @@ impl ColdLink {
         link
     }
 
-    /// From now on the far end tells its hardware addresses.
+    /// From now on the far end answers with its hardware addresses.
     pub fn answer(&self) {
         run("ip -n ferro-far link set ferro-far arp on");
     }

@@ -112,7 +112,7 @@ pub fn quiet(endpoints: &mut [&mut OwningEndpoint]) {
     }
 }
 
-/// What an endpoint has counted.
+/// The value of one of the endpoint's statistics.
 pub fn count(endpoint: &OwningEndpoint, name: &str) -> u64 {
     let stats = endpoint.stats().unwrap();
     let found = stats.iter().find(|(n, _)| *n == name);
@@ -173,7 +173,7 @@ impl Pair {
         }
     }
 
-    /// A buffer for so long a message, and what is before it.
+    /// A buffer for a message of this length, and for the prefix before it.
     pub fn buffer(&self, len: usize, registered: bool) -> Buffer {
         let mut buffer = Buffer::new(self.prefix + len).unwrap();
         if registered {

@@ -1,4 +1,4 @@
-//! Tests of Ferrofabric on a real verbs device: what they share.
+//! Shared modules of the tests of Ferrofabric on a real verbs device.
 //!
 //! Every test takes the device for itself (`#[file_serial(verbs)]`) and starts with [`Rig::open`],
 //! which skips visibly where there is no device, or fails where FERRO_REQUIRE_DEVICE=1 says that

@@ -1,4 +1,4 @@
-//! What a device offers first, and the settings that tests ask with.
+//! The first offer of a device, and the settings that tests use.
 
 use std::sync::Arc;
 

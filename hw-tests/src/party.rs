@@ -36,7 +36,7 @@ pub fn domain(overrides: &[(&str, &str)]) -> Arc<dyn Domain> {
 /// The port at which the first of two machines waits for the other.
 const PORT: u16 = 7471;
 
-/// Which of two machines this is, and a stream to the other.
+/// The number of this machine, the first or the second of two, and a stream to the other.
 ///
 /// # Panics
 ///
@@ -166,7 +166,8 @@ impl Drop for Peer {
     }
 }
 
-/// The other side of [`Peer::start`]: takes the hub's address, tells its own, waits for the start.
+/// The other side of [`Peer::start`]: takes the hub's address, reports its own, waits for the
+/// start.
 pub fn report(name: &NativeAddr) -> NativeAddr {
     let stdin = std::io::stdin();
     let mut control = UnixStream::from(stdin.as_fd().try_clone_to_owned().unwrap());
@@ -185,7 +186,7 @@ pub fn wait(endpoint: &mut OwningEndpoint) -> Done {
         .expect("something completes in time")
 }
 
-/// Sends, however often it takes to try; what completes meanwhile goes to `done`.
+/// Sends, with as many tries as that takes; operations that complete meanwhile go to `done`.
 pub fn tsend(
     endpoint: &mut OwningEndpoint,
     mut buffer: Buffer,
@@ -207,7 +208,7 @@ pub fn tsend(
     }
 }
 
-/// The token of an operation, and what became of it.
+/// The token of an operation, and its result.
 pub type Outcome = (u64, Result<Completion, Box<CqError>>);
 
 /// The outcome of an operation that must have succeeded.
@@ -222,7 +223,7 @@ pub fn size(rng: &mut Rng, low: usize, high: usize) -> usize {
     (size as usize - 1).clamp(low, high)
 }
 
-/// Fills a message with what only this one has.
+/// Fills a message with content that depends on its seed.
 pub fn fill(message: &mut [u8], seed: u64) {
     let mut rng = Rng::with_seed(seed);
     let mut chunks = message.chunks_exact_mut(8);

@@ -1,4 +1,4 @@
-//! An opened device with what most tests need of it.
+//! An opened device with the objects that most tests need.
 
 use std::env;
 use std::mem::MaybeUninit;

@@ -57,8 +57,7 @@ pub fn domain(ep_type: EpType, format: AddrFormat, overrides: &[(&str, &str)]) -
         .unwrap()
 }
 
-/// A domain that is asked for by a service of this side's; its addresses are of the format of the
-/// node's.
+/// A domain for a service of this side's; its addresses are of the format of the node's.
 pub fn domain_at(ep_type: EpType, node: &str, service: &str) -> Arc<dyn Domain> {
     let hints = hints(ep_type, AddrFormat::UNSPEC);
     let query = Query {
@@ -118,7 +117,7 @@ pub fn name(domain: &dyn Domain, endpoint: &OwningEndpoint) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// What the look-up says when it is no more `EAGAIN`.
+/// The result of the look-up once it is no longer `EAGAIN`.
 pub fn resolved(av: &Arc<dyn Av>, addr: FiAddr) -> std::result::Result<NativeAddr, Errno> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -130,7 +129,7 @@ pub fn resolved(av: &Arc<dyn Av>, addr: FiAddr) -> std::result::Result<NativeAdd
     }
 }
 
-/// Inserts what services there are; what became of each, in order.
+/// Inserts those of the services that exist; returns the result of each, in order.
 pub fn insert_services(
     av: &Arc<dyn Av>,
     services: &Services,

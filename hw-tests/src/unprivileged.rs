@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::{env, ptr};
 
-/// Bytes of RLIMIT_MEMLOCK in the child: what many systems set.
+/// Bytes of RLIMIT_MEMLOCK in the child: the limit of many systems.
 pub const LIMIT: u64 = 64 * 1024;
 
 const NOBODY: u32 = 65534;
@@ -11,14 +11,14 @@ const NOBODY: u32 = 65534;
 /// Set in the child.
 const CHILD: &str = "FERRO_TEST_UNPRIVILEGED";
 
-/// Runs an ignored test of this program as such a user, in a process of its own: what it gives up
-/// cannot be taken back. Prints what it says.
+/// Runs an ignored test of this program as such a user, in a process of its own, for a process can
+/// not take its rights back. Prints the output of the test.
 ///
 /// # Panics
 ///
 /// When it fails.
 pub fn run(test: &str) {
-    // SAFETY: asks for this process's user.
+    // SAFETY: the call reads the user of this process.
     if unsafe { libc::geteuid() } != 0 {
         println!("SKIP: only root can become another user");
         return;

@@ -33,7 +33,7 @@ const QUIET: Duration = Duration::from_millis(300);
 
 const ROOM: usize = 64;
 
-/// Which endpoints a test is of, and whether peers of this node are reached through shared memory.
+/// The type of a test's endpoints, and whether they reach peers of this node through shared memory.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     ep_type: EpType,
@@ -217,7 +217,7 @@ fn insert(av: &dyn Av, name: &[u8], handle: FiAddr) -> Result<FiAddr, Errno> {
     inserted
 }
 
-/// What is over next at the first of these.
+/// The next completion at the first of these.
 fn next(parties: &[&Party], what: &str) -> Result<Completion, CqError> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -285,9 +285,9 @@ fn what_has_the_right_key_arrives_and_nothing_else() {
     }
 }
 
-/// The error for an unknown sender tells the key that its message came with, by handle or by the
-/// application's own ID for that. Inserted with just what the error says it is a peer, with that
-/// key and no other.
+/// The error for an unknown sender names the key that the message came with, by handle or by the
+/// application's own ID for it. The sender's address, inserted with exactly the values of the
+/// error, is a peer with that key and no other.
 ///
 /// Covers: AV-20, AV-21, AV-25
 #[test]
@@ -426,7 +426,7 @@ fn names_of_nodes_and_services_take_keys() {
         );
         assert_eq!(services(&text, &[]), [Err(Errno::EINVAL)]);
 
-        // Who listens has one key, and is reached with that.
+        // A listener has one key, and is reached with that key.
         let mut info = offer(&hints(ep_type, AddrFormat::SOCKADDR_IN), &[]).unwrap();
         info.domain.auth_key = Some(key(1));
         let listening = kind.open(&info);
@@ -541,7 +541,7 @@ fn keys_are_those_of_the_enabling_and_stay_as_long() {
         remove(later).unwrap();
         // The address stays, and knows its key.
         assert_eq!(av.lookup_auth_key(addr).unwrap(), key(77));
-        // What needs a key is refused without, and with one that is none.
+        // A call that needs a key is refused without one, and with a malformed one.
         let bytes = name.to_bytes();
         assert_eq!(av.insert(&bytes).unwrap_err().errno(), Errno::EINVAL);
         assert_eq!(insert(&*av, &bytes, later), Err(Errno::EINVAL));

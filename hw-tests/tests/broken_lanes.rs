@@ -47,7 +47,7 @@ impl Side {
             let len = self.sizes[self.sent as usize];
             let seed = (self.seed << 32) | self.sent;
             if len <= 64 && self.sent % 3 == 0 {
-                // One that nobody is told about.
+                // A message without a completion.
                 let mut small = [0; 64];
                 fill(&mut small[..len], seed);
                 self.endpoint

@@ -1,5 +1,5 @@
-//! Endpoints of verbs domains: what the calls of the object model do, over the device and paired
-//! with shared memory.
+//! Endpoints of verbs domains: the calls of the object model, over the device and paired with
+//! shared memory.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -150,8 +150,8 @@ fn peers_of_a_fabric_come_and_go(fabric: Option<Fabric>) {
     }
 }
 
-/// What this process has mapped of the device, where each queue pair has its queues, and of
-/// segments.
+/// The mappings of this process: of the device, which has the queues of each queue pair there, and
+/// of segments.
 fn mappings() -> (usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     (

@@ -18,7 +18,7 @@ const LARGE: usize = 4 << 20;
 /// noticed sooner.
 const SOON: (&str, &str) = ("FERRO_RECONNECT_TIMEOUT", "4s");
 
-/// What a process holds that a dead peer must not leave behind.
+/// The resources of a process that a dead peer must not leave behind.
 #[derive(Debug, PartialEq, Eq)]
 struct Holdings {
     descriptors: usize,
@@ -199,7 +199,7 @@ fn kill_at_rest(settings: &[(&str, &str)]) {
     let done = wait(&mut hub);
     assert_eq!(done.token, 9);
     let error = done.outcome.unwrap_err();
-    // Only silence tells of the death of who is reached by datagrams.
+    // Only silence shows the death of a peer that is reached by datagrams.
     let expected = match settings == UD {
         true => [Errno::ETIMEDOUT; 2],
         false => [Errno::ECONNRESET, Errno::EHOSTUNREACH],
@@ -222,7 +222,7 @@ fn the_death_of_an_idle_peer_is_noticed() {
     }
 }
 
-/// What is under way to a peer that is reached by datagrams ends when it has been silent for too
+/// Operations with a peer that is reached by datagrams end when the peer has been silent for too
 /// long; a peer that only slept for less loses nothing.
 #[test]
 #[file_serial(verbs)]

@@ -1,4 +1,4 @@
-//! What a device says of itself.
+//! The description of a device.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

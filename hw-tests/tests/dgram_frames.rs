@@ -1,5 +1,5 @@
-//! DGRAM endpoints and queue pairs that speak plain verbs: what goes over the wire, and what comes
-//! from who follows no rule.
+//! DGRAM endpoints and queue pairs that speak plain verbs: the frames on the wire, and the handling
+//! of frames that break the rules.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -213,7 +213,8 @@ fn frames_with_a_wrong_key_are_dropped() {
     assert_eq!(done.buffer[..5], *b"right");
 }
 
-/// Whatever comes, each receive ends with one frame, and what has no receive is lost.
+/// Each receive ends with one frame, whatever the frame holds, and frames without a receive are
+/// lost.
 #[test]
 #[file_serial(verbs)]
 fn a_flood_of_frames_takes_the_posted_receives_alone() {
@@ -248,8 +249,8 @@ fn a_flood_of_frames_takes_the_posted_receives_alone() {
     assert_eq!(count(&ours, "dgram_resets"), 0);
 }
 
-/// RDM endpoints have a queue pair for datagrams, too: what somebody sends there by mistake changes
-/// nothing.
+/// RDM endpoints have a queue pair for datagrams, too: a frame that is sent there by mistake
+/// changes nothing.
 #[test]
 #[file_serial(verbs)]
 fn frames_at_the_wrong_endpoint_do_no_harm() {

@@ -85,7 +85,7 @@ fn many_peers_share_a_handle() {
     assert_eq!(removed, Err(OpError::Failed(Errno::EADDRNOTAVAIL)));
 }
 
-/// Who has no queue pair of this network is out of reach.
+/// A peer without a queue pair of this network is out of reach.
 #[test]
 #[file_serial(verbs)]
 fn peers_of_shared_memory_are_out_of_reach() {
@@ -133,7 +133,7 @@ fn a_peer_that_can_not_be_reached_fails_by_itself() {
         let error = done.outcome.unwrap_err();
         assert_eq!((done.token, error.errno), (token, Errno::EHOSTUNREACH));
     }
-    // What waits for who is removed ends, and soon.
+    // Operations that wait for a removed peer end, and soon.
     let addr = pair.a.av().insert(&nowhere(2).to_bytes()).unwrap();
     let out = pair.message(100, 7, false);
     pair.a.send(out, 100, addr, None, 7).unwrap();

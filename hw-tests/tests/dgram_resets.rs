@@ -61,7 +61,8 @@ fn only_what_the_device_has_costs_a_reset() {
             for token in [1, 3, 4] {
                 assert_eq!(pair.deliver(50, token), token);
             }
-            // Whatever is left of it in the queue: nobody gets a datagram.
+            // The device may still hold the cancelled receive: that receive alone may take this
+            // datagram.
             pair.a
                 .inject(&vec![0; pair.prefix + 9], pair.to_b, None)
                 .unwrap();
@@ -71,7 +72,7 @@ fn only_what_the_device_has_costs_a_reset() {
     }
 }
 
-/// What was sent before a cancellation is over, and sends go on after it.
+/// Sends from before a cancellation succeed, and later sends go on.
 #[test]
 #[file_serial(verbs)]
 fn a_reset_ends_no_send_in_failure() {

@@ -63,9 +63,9 @@ impl Side {
     }
 }
 
-/// Drives the receiver alone until a small message has come. What its sender does not post, for it
-/// is not driven, can not have come first; so what was under way when the message was posted is all
-/// that did.
+/// Drives the receiver alone until a small message has come. Its sender is not driven and posts
+/// nothing, so only the requests that were under way when the message was posted can have come
+/// first.
 fn small_message(from: &mut Side, to: &mut Side) -> u64 {
     to.expect_small();
     let before = to.small_over;
@@ -101,7 +101,7 @@ fn beside_a_large_message(rendezvous: &str, bytes: usize, messages: u32) {
         large_over: 0,
         small_over: 0,
     });
-    // Whatever lane there was first, what moves such a message is a connection.
+    // A message of this size moves over a connection, whatever lane there was first.
     a.send_large(&mut b, 1 << 20);
     let until = Instant::now() + PATIENCE;
     while (a.large_over, b.large_over) != (1, 1) {

@@ -1,4 +1,4 @@
-//! What applications find on a machine with a verbs device.
+//! The offers that applications find on a machine with a verbs device.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -64,7 +64,7 @@ fn null_hints_find_devices_first_then_shared_memory() {
     let without_modes = all.iter().filter(|offer| offer.mode.is_empty()).cloned();
     let without_modes: Vec<Info> = without_modes.collect();
     assert_eq!(without_modes, found(Some(&Info::default())));
-    // Whoever takes the first has messages that arrive.
+    // An application that takes the first offer has messages that arrive.
     let types: Vec<EpType> = all.iter().map(|offer| offer.ep.ep_type).collect();
     assert_eq!(types[0], EpType::Rdm);
     assert!(types.contains(&EpType::Dgram));
@@ -192,8 +192,8 @@ fn datagrams_come_after_messages_that_arrive() {
     hints.mode = Mode::MSG_PREFIX;
     let all = found(Some(&hints));
     assert_eq!(all.len(), 2 * plain.len());
-    // Who can leave room for it gets the offer where nothing stands between device and buffer
-    // first.
+    // An application that can leave room for the prefix first gets the offer without a copy between
+    // device and buffer.
     assert_eq!(all[0].mode, Mode::MSG_PREFIX);
     for info in &all {
         assert_eq!(info.ep.protocol, protocol::IB_UD);

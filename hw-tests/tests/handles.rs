@@ -1,6 +1,6 @@
-//! Address handles: peers whose hardware addresses nobody knows yet, on a Soft-RoCE device over a
-//! veth pair whose far end is another network namespace that answers when it is told to; and a
-//! thousand nodes, on one over a link to nowhere.
+//! Address handles: peers with unknown hardware addresses, on a Soft-RoCE device over a veth pair
+//! whose far end is another network namespace that answers only when the test lets it; and a
+//! thousand nodes, on a device over a link to nowhere.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -88,8 +88,8 @@ fn talk_to_itself(endpoint: &mut OwningEndpoint, own: FiAddr, messages: u64) {
     }
 }
 
-/// Inserting waits for nobody; what is sent waits in line for its own peer alone, while as many as
-/// may be are asked for side by side.
+/// Inserting waits for no peer; a message waits in line for its own peer alone, while the endpoint
+/// resolves as many neighbours side by side as its limit allows.
 ///
 /// Covers: AV-24
 #[test]
@@ -119,7 +119,7 @@ fn datagrams_wait_for_their_own_neighbour() {
     while neighbours() < RESOLVERS {
         assert!(
             Instant::now() < until,
-            "{} neighbours are asked for",
+            "{} neighbours are being resolved",
             neighbours()
         );
     }
@@ -131,8 +131,8 @@ fn datagrams_wait_for_their_own_neighbour() {
         let done = next(&mut endpoint, "a datagram to a node that answers now");
         match done.outcome {
             Ok(_) => assert!(reached.insert(done.token), "{} is over twice", done.token),
-            // It was asked for before the far end answered, for as long as one asks. Now it may be
-            // tried again.
+            // The kernel asked for this neighbour before the far end answered, until it gave up.
+            // Now it may be tried again.
             Err(_) => {
                 let to = peers[usize::try_from(done.token).unwrap()];
                 endpoint.send(done.buffer, 8, to, None, done.token).unwrap();
@@ -189,7 +189,7 @@ fn reliable_messages_wait_for_their_own_neighbour() {
     assert_eq!(b.in_flight(), 0);
 }
 
-/// A link that takes packets for any node and asks for nobody's hardware address.
+/// A link that takes packets for any node without resolving hardware addresses.
 struct Nowhere;
 
 impl Nowhere {

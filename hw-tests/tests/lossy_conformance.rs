@@ -16,7 +16,7 @@ use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
 
-/// Some chunks of what a sender writes, in bytes.
+/// Some chunks of a sender's writes, in bytes.
 const LONGEST: usize = 100_000;
 
 /// Longest message that is sent in one packet, in bytes, and longest in two.

@@ -1,5 +1,5 @@
-//! DGRAM endpoints over a network that loses, repeats and reorders packets: run with `scripts/vm --netem`,
-//! which has two devices whose packets really cross.
+//! DGRAM endpoints over a network that loses, repeats and reorders packets: run with `scripts/vm
+//! --netem`, which has two devices whose packets really cross.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -62,11 +62,12 @@ fn loss_loses_datagrams_and_nothing_else() {
             party::fill(&mut out[8..len(seed)], seed);
             a.send(out, len(seed), to_b, Some(seed), seed).unwrap();
         }
-        // No more are under way than have a receive: what does not come, the network has lost.
+        // No more datagrams are under way than there are receives: the network has lost those that
+        // do not come.
         let mut missing = window.len();
         let mut last = Instant::now();
         while free.len() < WINDOW || (missing > 0 && last.elapsed() < SILENCE) {
-            // What is lost completes as what is not.
+            // A lost datagram completes as one that arrives.
             if let Some(done) = a.poll().unwrap() {
                 done.outcome.unwrap();
                 free.push(done.buffer);

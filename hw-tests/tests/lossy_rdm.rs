@@ -93,7 +93,7 @@ fn handshakes_survive_loss() {
     }
 }
 
-/// Over datagrams alone: no RC queue pair is made, and what is lost is sent again.
+/// Over datagrams alone: no RC queue pair is made, and lost packets are sent again.
 #[test]
 #[file_serial(verbs)]
 fn datagrams_that_are_lost_are_sent_again() {

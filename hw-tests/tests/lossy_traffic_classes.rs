@@ -17,10 +17,11 @@ use serial_test::file_serial;
 /// UDP port of RoCE v2 (IBTA annex A17.8).
 const PORT: u16 = 4791;
 
-/// Opcodes from here on are of datagrams, those of reliable connections are below (IBTA 1.5 table 38).
+/// Opcodes of datagrams are from here on, those of reliable connections are below (IBTA 1.5 table
+/// 38).
 const DATAGRAMS: u8 = 0x60;
 
-/// What every packet of this machine is copied to.
+/// A socket that gets a copy of every packet of this machine.
 struct Capture(OwnedFd);
 
 /// The host that a packet comes from (the last byte of its address), the type of service in its IP
@@ -75,8 +76,8 @@ fn endpoint(device: &str, lane: &str, class: u32) -> OwningEndpoint {
     OwningEndpoint::open_with(&*domain, &AvAttr::default(), of_class).unwrap()
 }
 
-/// All that an endpoint sends has its class: the handshake, messages, acknowledgements, and what a
-/// peer reads from it.
+/// All packets of an endpoint have its class: the handshake, messages, acknowledgements, and the
+/// data that a peer reads from it.
 ///
 /// Covers: GI-2
 #[test]

@@ -11,7 +11,8 @@ use serial_test::file_serial;
 
 const PEERS: u64 = 8;
 
-/// What one receive got: which of the receives it was, of whom, and which of the sender's messages.
+/// The completion of one receive: which of the receives it was, its sender, and which of the
+/// sender's messages.
 struct Got {
     receive: u64,
     number: u64,

@@ -126,7 +126,7 @@ fn one_of_two_processes() {
     let Ok(process) = std::env::var(PROCESS) else {
         return println!("a part of another test, which runs it");
     };
-    // A socket of one sort or the other: a file is what both are.
+    // A socket of one sort or the other: both are files.
     let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let leader = File::from(stdin);
     let lines = Lines::new(leader.try_clone().unwrap(), leader);

@@ -56,7 +56,7 @@ fn a_link_that_was_down_loses_nothing() {
             if number == DOWN_AT {
                 link = Some(std::thread::spawn(|| {
                     set_link("down");
-                    // What is tested is the time without a link itself.
+                    // The duration of the time without a link is the subject of the test.
                     std::thread::sleep(DOWN);
                     set_link("up");
                 }));

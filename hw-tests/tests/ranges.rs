@@ -110,7 +110,7 @@ fn receive_from(src: FiAddr) -> RecvOp {
     }
 }
 
-/// Of ten thousand addresses those that are used are asked for.
+/// Of ten thousand addresses, only those that are used are resolved.
 ///
 /// Covers: AV-9, AV-16, AV-17, AV-18, AV-23
 #[test]
@@ -174,7 +174,7 @@ fn a_range_is_found_when_it_is_used() {
             assert!(a.av().address(addr).is_err());
             assert_eq!(a.av().remove(addr).unwrap_err().errno(), Errno::EINVAL);
         }
-        // They are told again where there is room, and found again.
+        // The range is inserted again where there is room, and its addresses are found again.
         let again = tell(a.av());
         let to_b = again[usize::from(listens.port() - base)];
         b.recv(Buffer::new(8).unwrap(), FiAddr::UNSPEC, 1).unwrap();
@@ -243,8 +243,8 @@ fn a_receive_from_a_range_has_its_source_found() {
     assert_eq!(next_message(&mut a, &mut b), (b"after".to_vec(), from_b));
 }
 
-/// Who looks for a message from an address of a range again and again finds it, though nobody has
-/// used the address before.
+/// A receiver that looks for a message from an address of a range again and again finds it, though
+/// the address was not used before.
 ///
 /// Covers: AV-9, AV-25
 #[test]

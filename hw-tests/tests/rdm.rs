@@ -163,11 +163,11 @@ fn a_child_that_drops_endpoints_leaves_them_to_its_parent() {
         };
         exchange(&mut ends, 1, 8);
         exchange(&mut ends, 2, 1 << 20);
-        // SAFETY: the child does no more than what is below, and ends without a return.
+        // SAFETY: the child runs only the code below, and ends without a return.
         match unsafe { libc::fork() } {
             0 => {
-                // SAFETY: a child that hangs is ended; what it drops is a copy of its own, and the
-                // parent's is not touched here.
+                // SAFETY: the alarm ends a child that hangs; the child drops its own copy of the
+                // endpoints, and the parent's are not touched here.
                 unsafe {
                     libc::alarm(60);
                     drop(std::ptr::read(&raw const *ends));

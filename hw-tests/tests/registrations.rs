@@ -48,8 +48,8 @@ impl Pair {
         self.ends.iter().map(of).sum()
     }
 
-    /// A message between two buffers, which it gives back. What the first holds arrives in the
-    /// second.
+    /// Sends a message from one buffer to the other, and gives both back. The content of the first
+    /// arrives in the second.
     fn message(&mut self, mut from: Buffer, into: Buffer, len: usize, number: u64) -> [Buffer; 2] {
         let byte = |at: usize| (at as u64 ^ (at as u64 >> 8) ^ number.wrapping_mul(31)) as u8;
         (from[..len].iter_mut().enumerate()).for_each(|(at, b)| *b = byte(at));
@@ -128,8 +128,8 @@ fn a_buffer_is_registered_once() {
     assert_eq!(pair.stat("verbs_regions_gone"), 2);
 }
 
-/// Whichever side may be reached by the other registers each message exactly; the buffer of the
-/// other side is registered once, for the first is the longest and the others lie in it.
+/// If one side may be reached by the other, it registers each message exactly; the buffer of the
+/// other side is registered once, for the first message is the longest and the others lie in it.
 #[test]
 #[file_serial(verbs)]
 fn a_peer_reaches_no_more_than_its_message() {
@@ -174,7 +174,8 @@ fn no_more_is_kept_than_allowed() {
     assert_eq!(pair.stat("verbs_regions_kept"), 0);
 }
 
-/// What is kept takes of the limit of locked memory, and makes way when a message needs it.
+/// Kept registrations count against the limit of locked memory, and make way when a message needs
+/// it.
 #[test]
 #[file_serial(verbs)]
 fn what_is_kept_makes_way() {

@@ -26,7 +26,7 @@ const SMALL: &[(&str, &str)] = &[
 /// besides.)
 const PER_PEER_KIB: usize = 20;
 
-/// What this process has.
+/// The resources of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Footprint {
     descriptors: usize,
@@ -61,8 +61,8 @@ impl Footprint {
     }
 }
 
-/// Starts a process with so many endpoints, each of which sends its address to the hub; the hub
-/// answers each, and each tells that the answer has come. All connections are there at return.
+/// Starts a process with `count` endpoints, each of which sends its address to the hub; the hub
+/// answers each, and each confirms its answer. All connections are there at return.
 fn join(hub: &mut OwningEndpoint, count: usize) -> Peer {
     let mut peer = Peer::start(PROGRAM, "many", SMALL, &[count as u64], &hub.name());
     for _ in 0..2 * count {
@@ -76,7 +76,7 @@ fn join(hub: &mut OwningEndpoint, count: usize) -> Peer {
     while (joined, answered, heard) != (count, count, count) {
         assert!(
             began.elapsed() < PATIENCE,
-            "of {count} peers {joined} have joined, {answered} were answered, {heard} have heard"
+            "of {count} peers {joined} have joined, {answered} were answered, {heard} have confirmed"
         );
         let Some(done) = hub.poll().unwrap() else {
             std::thread::yield_now();
@@ -117,7 +117,7 @@ fn compare(peers: usize) {
         return;
     }
     let mut hub = party::endpoint(&[("FERRO_SHM", "off")]);
-    // What reading the files takes is there from the beginning.
+    // The memory that it takes to read the files is there from the beginning.
     let _ = (Footprint::of(&hub), status_of("RssAnon:"));
     // Descriptors of the pipe to the process are ours; each process has one.
     let few = join(&mut hub, FEW);

@@ -107,7 +107,7 @@ fn endpoints_are_found_by_the_addresses_that_they_give() {
             let to_a = b.av().insert(&name_a).unwrap();
             exchange(&mut a, &mut b, to_b, to_a, b"from a to b");
             exchange(&mut b, &mut a, to_a, to_b, b"and back");
-            // What is there is there, by the address that it was inserted by.
+            // An address that is in the vector is found by the address that it was inserted by.
             assert_eq!(a.av().insert(&name_b).unwrap(), to_b);
             assert_eq!(a.av().address(to_b).unwrap(), b.address());
             assert_eq!(a.av().lookup(to_b).unwrap(), b.name());
@@ -120,8 +120,8 @@ fn endpoints_are_found_by_the_addresses_that_they_give() {
     }
 }
 
-/// A sender that is not in the address vector need not have a socket, and its messages do not tell
-/// one: it is named by its native address, which the address vector takes, and gives back.
+/// A sender that is not in the address vector need not have a socket, and its messages do not name
+/// one: its native address names it, which the address vector takes, and gives back.
 ///
 /// Covers: AV-10, AV-18, AV-25
 #[test]
@@ -268,8 +268,8 @@ fn services_and_ranges_of_ports_are_found() {
     let nobody = SocketAddr::new(ip, 5002);
     assert_eq!(av.address(FiAddr(2)).unwrap(), nobody.into());
     assert_eq!(resolved(&av, FiAddr(2)), Err(Errno::ECONNREFUSED));
-    // The next node is not there; Soft-RoCE's interface here asks for no hardware addresses, so it
-    // is only silent.
+    // The next node does not exist; the interface of Soft-RoCE here resolves no hardware addresses,
+    // so the node is only silent.
     let both = Services::range(&ip.to_string(), 2, "5001", 1).unwrap();
     assert_eq!(insert_services(&av, &both), [Ok(FiAddr(1)), Ok(FiAddr(4))]);
     assert_eq!(resolved(&av, FiAddr(4)), Err(Errno::ETIMEDOUT));
@@ -432,7 +432,7 @@ fn on_cold_link(ep_type: EpType, resolve_timeout: &str) -> Arc<dyn Domain> {
     domain(ep_type, AddrFormat::SOCKADDR_IN, &settings)
 }
 
-/// All addresses of a call are asked for at once.
+/// All addresses of a call are resolved side by side.
 ///
 /// Covers: AV-16
 #[test]
@@ -505,8 +505,8 @@ fn a_listener_that_dies_is_found_no_more_and_its_successor_is() {
     second.bury();
 }
 
-/// Private data of anybody is refused, and who listens goes on; so are answers of who is no
-/// endpoint.
+/// Private data of a client that is no endpoint is refused, and the listener goes on; so are
+/// answers of a listener that is no endpoint.
 #[test]
 #[file_serial(verbs)]
 fn hostile_private_data_is_refused() {
@@ -538,7 +538,7 @@ fn hostile_private_data_is_refused() {
         other[byte] = value;
         all.push(other.to_vec());
     }
-    // What is asked in seven bytes is filled up with a zero, and good.
+    // A question of seven bytes is filled up with a zero, which makes it a valid one.
     for (i, private_data) in all.iter().enumerate() {
         let client = CmPort::new();
         client.resolve(at);
@@ -596,7 +596,8 @@ fn hostile_private_data_is_refused() {
     assert_eq!(resolved(asker.av(), other), Err(Errno::ECONNREFUSED));
 }
 
-/// Who shares an address vector by name has the socket addresses that another inserted.
+/// A process that shares an address vector by name has the socket addresses that another process
+/// inserted.
 ///
 /// Covers: AV-4, AV-18
 #[test]
@@ -627,7 +628,7 @@ fn what_is_missing_is_said() {
     if Rig::open().is_none() {
         return;
     }
-    // A native address is what who asks for nothing gets.
+    // Hints without an address format get a native address.
     let native = hints(EpType::Rdm, AddrFormat::UNSPEC);
     assert_eq!(offer(&native, &[]).unwrap().addr_format, AddrFormat::UNSPEC);
     let wanted = hints(EpType::Rdm, AddrFormat::SOCKADDR_IN);

@@ -110,7 +110,7 @@ fn an_armed_limit_reports_once() {
     let buffer = rig.buffer(4096);
     let entry = buffer.region().sge(0, 16).expect("within");
     for wr_id in 0..4 {
-        // SAFETY: registered; what arrives in it does not matter.
+        // SAFETY: the memory is registered, and its content does not matter.
         unsafe { RecvRequest::new(wr_id, [entry]).post_shared(&srq) }.unwrap();
     }
     srq.arm_limit(3).unwrap();

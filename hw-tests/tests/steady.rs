@@ -29,10 +29,11 @@ const PATHS: [&[(&str, &str)]; 3] = [
 
 const ROUNDS: usize = 120;
 
-/// Doorbells that both ends may ring besides those of so many messages one way, which cost two
-/// units of credit each. The receiver tells of its credit when it owes a quarter of 4096 units, of
-/// which the warm-up may have left a part; and each end looks every second whether the other's
-/// queue pair is there still (docs/wire-protocol.md): a look may be due when it begins.
+/// Doorbells that both ends may ring besides those of `messages` messages one way, which cost two
+/// units of credit each. The receiver sends a credit update when it owes a quarter of 4096 units,
+/// of which the warm-up may have left a part; and each end checks every second whether the other's
+/// queue pair is there still (docs/wire-protocol.md): a check may be due when the measurement
+/// begins.
 fn besides(messages: usize, took: Duration) -> usize {
     let credit = 1 + messages * 2 / (4096 / 4);
     let looks = 2 * (2 + took.as_secs() as usize);

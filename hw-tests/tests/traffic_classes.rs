@@ -14,7 +14,8 @@ use ferrofabric_runtime::fabric::Domain;
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
-/// Where a header of IP version 4 says its class: what is before it, of the 40 bytes, is undefined.
+/// The place of the traffic class in a header of IP version 4: of the 40 bytes, those before the
+/// header are undefined.
 const TYPE_OF_SERVICE: usize = 21;
 
 /// The class that the header before a datagram shows, as a device has it.

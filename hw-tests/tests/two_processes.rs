@@ -39,7 +39,7 @@ struct End {
     peer: BufReader<UnixStream>,
 }
 
-/// What an end tells the other.
+/// The addresses and keys that one end sends to the other.
 struct Name {
     rc: u32,
     ud: u32,

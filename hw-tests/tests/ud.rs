@@ -172,7 +172,7 @@ fn a_wrong_key_is_dropped() {
         unsafe { request.post(&left) }.unwrap();
     }
     completions(&left_cq, 2);
-    // One receive is posted: what comes first takes it.
+    // One receive is posted: the first datagram takes it.
     assert_eq!(one_completion(&right_cq).byte_len, 45);
     assert_eq!(received.read(UdQp::HEADER_BYTES, 5), b"right");
 }

@@ -56,10 +56,10 @@ fn begin(
     (results, errno_of(begun))
 }
 
-/// Asynchronous insertions: nothing before a queue is bound, and one queue alone. Of each call
-/// there is one error for each address that failed, then one end with the number of the others,
-/// also where all fail and where there is none; each address is reported once. What was inserted is
-/// a peer.
+/// Asynchronous insertions: before a queue is bound they are refused, and one queue alone can be
+/// bound. Each call reports one error for each address that failed, then one end with the number of
+/// the other addresses, also if all addresses fail and if the call has none; each address is
+/// reported once. Each inserted address reaches its peer.
 ///
 /// Covers: AV-7, AV-8, AV-11
 pub fn events_of_each_call(domain_a: &dyn Domain, domain_b: &dyn Domain) {

@@ -1,4 +1,4 @@
-//! A domain that does something wrong on purpose: what a search has to find.
+//! A domain with a deliberate fault, which a search for failing programs has to find.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use ferrofabric_runtime::fabric::{
     Av, Cntr, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr,
 };
 
-/// What it does wrong.
+/// The fault of a [`Broken`] domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Messages of a thousand bytes and more arrive with other CQ data.
@@ -65,7 +65,7 @@ impl Domain for Broken {
     }
 
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller meets the same conditions.
         unsafe { self.domain.register(buf, access) }
     }
 }
@@ -90,12 +90,12 @@ impl Endpoint for BrokenEndpoint {
             data: op.data ^ u64::from(spoil),
             ..*op
         };
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller meets the same conditions.
         unsafe { self.endpoint.send(&op, iov) }
     }
 
     unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> std::result::Result<(), OpError> {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller meets the same conditions.
         unsafe { self.endpoint.recv(op, iov) }
     }
 

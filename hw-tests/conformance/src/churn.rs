@@ -133,9 +133,10 @@ fn exchange(
     assert_eq!(sent, messages);
 }
 
-/// One thread sends to an index that another takes from one receiver and gives to the other, so
-/// many times: what was sent while one had it comes to that one and to nobody else, once, unless
-/// its send says that the address was removed. An index that nobody has is refused.
+/// One thread sends to an index, which another thread takes from one receiver and gives to the
+/// other, `changes` times. A message that was sent while a receiver had the index comes to this
+/// receiver alone, once, unless its send says that the address was removed. A send to an unused
+/// index is refused.
 ///
 /// Covers: AV-11, AV-17
 pub fn an_index_that_changes_hands_beside_a_sender(a: &dyn Domain, b: &dyn Domain, changes: u64) {
@@ -187,13 +188,14 @@ pub fn an_index_that_changes_hands_beside_a_sender(a: &dyn Domain, b: &dyn Domai
 /// Messages to an index that is the one receiver's and the other's by turns.
 struct Hands {
     sender: OwningEndpoint,
-    /// And what each knows the sender by.
+    /// Each receiver, and the sender's address in the address vector of this receiver.
     receivers: [(OwningEndpoint, FiAddr); 2],
     sent: Vec<Sent>,
 }
 
 struct Sent {
-    /// Who had the index from before the send until after it; `None`: it changed meanwhile.
+    /// The receiver that had the index from before the send until after it; `None`: the index
+    /// changed hands during the send.
     to: Option<usize>,
     is_over: bool,
     cancelled: bool,
@@ -289,9 +291,9 @@ fn number_of(found: &[u8]) -> u64 {
     number
 }
 
-/// While one call inserts many addresses, others use the domain: what another thread begins in the
-/// middle of the call is over before the call is. Neither indices nor results of the call are
-/// others for that.
+/// Other threads use the domain while one call inserts many addresses: an operation that another
+/// thread begins in the middle of the call is over before the call is. The call gives the same
+/// indices and results as without these operations.
 ///
 /// Covers: AV-11, AV-12
 pub fn operations_between_the_addresses_of_a_call(domain: &dyn Domain) {

@@ -1,4 +1,4 @@
-//! Which operations have a completion, and which are counted.
+//! Tests of the operations that have a completion, and of those that are counted.
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
@@ -10,7 +10,8 @@ use crate::ends::{End, PATIENCE, Pair, any_tagged, is_gone};
 
 const SIZES: [usize; 4] = [0, 24, 9000, 120_000];
 
-/// Only operations that ask for a completion have one; all are counted. `INJECT` does not ask.
+/// Only operations with `FI_COMPLETION` have a completion; all operations are counted. `INJECT`
+/// does not imply `FI_COMPLETION`.
 pub fn only_where_asked_for(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
@@ -60,8 +61,8 @@ pub fn only_where_asked_for(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     }
 }
 
-/// What fails says so, asked or not: a receive too short, one that is cancelled, a send whose
-/// receiver is gone.
+/// A failed operation has an error completion, with and without `FI_COMPLETION`: a receive that is
+/// too short, a cancelled receive, a send to a peer that has closed.
 pub fn errors_always(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);

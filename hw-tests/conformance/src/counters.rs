@@ -1,4 +1,4 @@
-//! Counters (fi_cntr(3)): of operations, of bytes, and what the application writes into them.
+//! Counters (fi_cntr(3)): they count operations or bytes, and the application may write them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -137,7 +137,7 @@ pub fn of_bytes(ours: &dyn Domain, theirs: &dyn Domain) {
         reach(&a, &b, [bytes + 50, bytes], errors);
         a.sent.set(bytes).unwrap();
     }
-    // What the application writes, it reads.
+    // A read returns the value that the application wrote.
     a.sent.add(5).unwrap();
     a.sent.add_errors(3).unwrap();
     assert_eq!(a.counts()[..2], [bytes + 5, 3]);
@@ -150,7 +150,8 @@ pub fn of_bytes(ours: &dyn Domain, theirs: &dyn Domain) {
     assert_eq!(over, Err(OpError::Again));
 }
 
-/// Until `a` has sent so many bytes, and `b` has received so many, and so many errors.
+/// Waits until `a` has counted `sent` bytes, and `b` has counted `received` bytes and `errors`
+/// errors.
 fn reach(a: &Counted, b: &Counted, [sent, received]: [u64; 2], errors: u64) {
     let until = Instant::now() + PATIENCE;
     loop {

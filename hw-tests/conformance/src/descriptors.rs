@@ -21,7 +21,7 @@ pub(crate) fn poll(fd: BorrowedFd<'_>, patience: Duration) -> bool {
     nix::poll::poll(&mut fds, patience).unwrap() == 1
 }
 
-/// Waits as an application does: asks, sleeps, reads, until there is an answer.
+/// Waits as an application does: calls `try_wait`, sleeps, reads, until there is an answer.
 pub(crate) fn wait_on<R>(
     fd: BorrowedFd<'_>,
     try_wait: impl Fn() -> Result<(), OpError>,
@@ -100,8 +100,8 @@ pub fn messages_wake(ours: &dyn Domain, theirs: &dyn Domain) {
     }
 }
 
-/// What other threads do wakes, too: a signal, an operation that completes within a call, a change
-/// of a counter.
+/// Events of other threads wake a sleeper, too: a signal, an operation that completes within a
+/// call, a change of a counter.
 pub fn what_others_do_wakes(ours: &dyn Domain) {
     let end = End::open(ours);
     let (cq, cntr) = (&end.rx.cq, &end.rx.cntr);
@@ -113,7 +113,7 @@ pub fn what_others_do_wakes(ours: &dyn Domain) {
     for _ in 0..3 {
         assert_eq!(cq.try_wait(), Ok(()));
         sleeps(queue, &|| cq.signal());
-        // What woke it is told once.
+        // `try_wait` reports the signal once.
         assert_eq!(cq.try_wait(), Err(AGAIN));
         assert_eq!(cq.try_wait(), Ok(()));
         let op = any_tagged(end.context());
@@ -124,7 +124,8 @@ pub fn what_others_do_wakes(ours: &dyn Domain) {
         end.rx.pump();
         assert!(end.rx.take_of(op.context).unwrap().is_err());
         assert_eq!(cq.try_wait(), Ok(()));
-        // Of the cancellation the counter knows as well; who does not read it is told once.
+        // The counter has counted the cancellation as well; `try_wait` reports the change once,
+        // even if the value is not read.
         let told = cntr.try_wait();
         assert_eq!(told, Err(AGAIN));
         assert_eq!(cntr.try_wait(), Ok(()));
@@ -175,12 +176,13 @@ pub fn several_at_a_time(ours: &dyn Domain, theirs: &dyn Domain) {
         },
         || send(5),
     );
-    // Entries that are not read now count the next time, and more than fit may be asked for.
+    // Entries that were left unread count at the next wait, and a wait may name a higher threshold
+    // than its buffer has room for.
     post(5);
     send(5);
     assert_eq!(in_time(|t| b.rx.cq.sread_many(&mut out[..2], 5, t)), Ok(2));
     assert_eq!(in_time(|t| b.rx.cq.sread_many(&mut out, 3, t)), Ok(3));
-    // Fewer come than are asked for.
+    // Fewer completions come than the threshold.
     post(2);
     arrive(2);
     let (soon, since) = (Duration::from_millis(20), Instant::now());

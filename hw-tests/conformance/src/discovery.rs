@@ -141,8 +141,8 @@ fn granted(asked: Flags, info: &Info) {
     assert_eq!(info.rx.caps, caps & RX_CAPS, "{what} for {asked:?}");
 }
 
-/// Directions that are named are all that there are, no direction stands for both; no capability
-/// stands for all, and a reach that is not asked for is that of the domain.
+/// Hints that name directions get these alone, hints without a direction get both; hints without a
+/// capability get all, and hints without a reach get the domain's.
 ///
 /// Covers: GI-3
 pub fn what_is_left_open(provider: &dyn Provider, reach: Flags) {

@@ -23,7 +23,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A completion of either sort.
 pub type Event = Result<Completion, CqError>;
 
-/// What a read overwrites.
+/// An entry for a read to overwrite.
 pub const BLANK: Completion = Completion::BLANK;
 
 /// An endpoint with a queue and a counter for each direction.
@@ -37,17 +37,18 @@ pub struct End {
     pub tx: Queue,
     /// Where receives complete.
     pub rx: Queue,
-    /// What sends and receives point to, for as long as the endpoint lives.
+    /// Buffers of sends and receives, kept for as long as the endpoint lives.
     pub(crate) memory: Mutex<Vec<Box<[u8]>>>,
     kept: Mutex<Vec<Memory>>,
     contexts: AtomicU64,
 }
 
-/// A completion queue, its counter, and what was read and not asked for yet.
+/// A completion queue, its counter, and the entries that were read from the queue and not taken
+/// yet.
 pub struct Queue {
     /// The queue.
     pub cq: Arc<dyn Cq>,
-    /// What counts the same operations.
+    /// The counter of the same operations.
     pub cntr: Arc<dyn Cntr>,
     events: Mutex<VecDeque<Event>>,
 }
@@ -94,7 +95,7 @@ impl Queue {
         }
     }
 
-    /// The next of what completed.
+    /// The next completion.
     pub fn take(&self) -> Option<Event> {
         self.events.lock().unwrap().pop_front()
     }
@@ -106,7 +107,7 @@ impl Queue {
         events.remove(at)
     }
 
-    /// What was counted so far, successes and errors.
+    /// The counts so far: successes and errors.
     pub fn counts(&self) -> (u64, u64) {
         (self.cntr.read().unwrap(), self.cntr.read_errors().unwrap())
     }
@@ -120,8 +121,8 @@ pub fn context_of(event: &Event) -> u64 {
     }
 }
 
-/// What operations with a peer that has closed fail with, also where what it said last may be lost:
-/// then it has vanished.
+/// Whether this is an error of operations with a peer that has closed. A network that loses packets
+/// may lose the peer's last one: then the peer seems to have vanished.
 pub fn is_gone(errno: Errno) -> bool {
     errno == Errno::ECONNRESET || errno == Errno::ESHUTDOWN
 }
@@ -154,7 +155,8 @@ impl End {
         Self::open_with(domain, &AvAttr::default(), |_| {})
     }
 
-    /// As `open`, with such an address vector, and what else is to differ.
+    /// As `open`, with an address vector of these attributes, and with the changes that `differ`
+    /// makes.
     pub fn open_with(
         domain: &dyn Domain,
         av: &AvAttr,
@@ -194,7 +196,7 @@ impl End {
         buf
     }
 
-    /// What lies in a piece of such memory now.
+    /// The content of `len` bytes of such memory.
     pub fn bytes(&self, addr: usize, len: usize) -> Vec<u8> {
         let memory = self.memory.lock().unwrap();
         let whole = memory
@@ -288,7 +290,7 @@ impl Pair {
         }
     }
 
-    /// Sends from `a` if there is room. The buffers are whoever's, until the operation is over.
+    /// Sends from `a` if there is room. The caller keeps the buffers until the operation is over.
     pub(crate) fn try_send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
         // SAFETY: callers keep the buffers until the send has completed, or see it refused.
         unsafe { self.a.endpoint.send(op, iov) }

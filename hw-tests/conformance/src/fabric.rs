@@ -1,5 +1,4 @@
-//! What carries the messages of a run, as the suite sees it: a way to open domains, and a few
-//! sizes.
+//! The fabric of a run, as the suite sees it: a way to open domains, and a few sizes.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,7 +12,7 @@ pub const MAX_RANKS: usize = 6;
 
 /// A fabric under test.
 pub struct Fabric {
-    /// What it is called in reports.
+    /// Its name in reports.
     pub name: &'static str,
     /// Sizes in bytes at which something changes: how a message is sent, in how many pieces.
     pub thresholds: Vec<usize>,
@@ -88,7 +87,7 @@ impl Fabric {
         &**self.domains[rank].get_or_init(|| (self.open)(rank))
     }
 
-    /// What the domains offer.
+    /// The offer that the domains were opened with.
     pub fn info(&self) -> &Info {
         self.domain(0).info()
     }

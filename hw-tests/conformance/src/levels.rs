@@ -107,8 +107,8 @@ fn complete(pair: &Pair, send: &SendOp, recv: &RecvOp, into: IoBuf, fill: u8) {
     assert_eq!((got.len, got.tag, got.data), (into.len, send.tag, 77));
 }
 
-/// A message that is dropped, or does not fit, is delivered as well; what was sent behind it comes
-/// behind it.
+/// A message that is dropped or does not fit counts as delivered, too; the messages that follow it
+/// arrive after it.
 pub fn delivery_of_what_is_not_received(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
@@ -189,8 +189,7 @@ pub fn delivery_to_one_who_leaves(domain_a: &dyn Domain, domain_b: &dyn Domain) 
     }
 }
 
-/// A send with `FI_FENCE` starts when all before it are complete; what comes behind it stays behind
-/// it.
+/// A send with `FI_FENCE` starts when all earlier sends are complete; later sends stay behind it.
 pub fn fences(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);

@@ -1,5 +1,5 @@
-//! What every endpoint does, whatever carries its messages: one suite for shared memory, verbs and
-//! both paired, on a quiet network or one that loses packets.
+//! One conformance suite for every endpoint, over shared memory, over verbs and over both paired,
+//! on a quiet network or one that loses packets.
 //!
 //! It is written to the public traits of [`ferrofabric_runtime::fabric`] alone and knows no
 //! provider. The tests of `provider-shm` and of `hw-tests` open domains and call it.

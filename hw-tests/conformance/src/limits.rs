@@ -1,5 +1,5 @@
-//! What every domain does with impossible arguments, and with more than it can take, whatever its
-//! provider. The tests of shared memory and of verbs devices call these.
+//! Tests of every domain with impossible arguments, and with more operations than it has room for.
+//! The tests of shared memory and of verbs devices call these.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ pub fn says(error: &Error, errno: Errno, words: &[&str]) {
     }
 }
 
-/// What must have failed.
+/// The error of a call that has to fail.
 pub fn refused<T>(result: Result<T, Error>) -> Error {
     match result {
         Ok(_) => panic!("it was not refused"),
@@ -81,7 +81,7 @@ impl Pair {
         Self { a, b, to_a, to_b }
     }
 
-    /// A message from `a` to `b`, whole. What else completes at `a` goes to `other`.
+    /// A message from `a` to `b`, whole. Other completions at `a` go to `other`.
     pub fn exchange(&mut self, len: usize, mut other: impl FnMut(Done)) {
         const TAG: u64 = 0xe1c4;
         const TOKEN: u64 = 1 << 60;
@@ -229,7 +229,8 @@ pub fn impossible_sizes(domain: &dyn Domain) {
         .unwrap();
     let inject = IoBuf::new(start, info.tx.inject_size);
     a.send(to_b, Flags::INJECT, 3, &[inject]).unwrap();
-    // Of what was refused nothing completes, and nothing arrives. For ever is a time to wait, too.
+    // Refused operations have no completion, and nothing arrives. `Duration::MAX` is a valid
+    // timeout, too.
     let seen = [PATIENCE, Duration::MAX].map(|timeout| b.next(timeout).unwrap());
     let sent = a.next(PATIENCE).unwrap();
     assert_eq!(
@@ -243,7 +244,7 @@ pub fn impossible_sizes(domain: &dyn Domain) {
     assert_eq!(injected, bytes[..injected.len()]);
 }
 
-/// What is no address is not inserted, and the endpoint goes on working.
+/// Malformed addresses are not inserted, and the endpoint goes on working.
 pub fn malformed_addresses(domain: &dyn Domain) {
     let (a, b) = (Bare::open(domain), Bare::open(domain));
     let good = b.endpoint.name().to_bytes();
@@ -542,7 +543,8 @@ fn in_order(pair: &mut Pair, count: usize, mut sends: usize) {
     }
 }
 
-/// The address of somebody who is not there: another incarnation, and what `change` says.
+/// The address of an endpoint that does not exist: `like` with another incarnation, and with the
+/// changes of `change`.
 pub fn nobody(like: &NativeAddr, change: impl FnOnce(&mut NativeAddr)) -> NativeAddr {
     let mut name = *like;
     name.incarnation ^= 0x5a5a;

@@ -13,7 +13,8 @@ fn list(end: &End) -> [IoBuf; 4] {
     ROOM.map(|len| end.memory(len, 0xff))
 }
 
-/// What lies in the list is a message of `len` bytes `fill`, and nothing beyond it.
+/// Checks that the list holds a message of `len` bytes `fill`, and that no byte beyond it has
+/// changed.
 fn holds(end: &End, iov: &[IoBuf], len: usize, fill: u8) {
     let bytes: Vec<u8> = iov.iter().flat_map(|b| end.bytes(b.addr, b.len)).collect();
     assert!(bytes[..len].iter().all(|b| *b == fill));

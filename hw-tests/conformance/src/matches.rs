@@ -1,5 +1,5 @@
-//! Which receive gets which message: sources, tags, masks, and the order of each sender's messages
-//! (fi_msg(3), fi_tagged(3), `FI_ORDER_SAS` of fi_endpoint(3)).
+//! Matching: sources, tags, masks, and the order of each sender's messages (fi_msg(3),
+//! fi_tagged(3), `FI_ORDER_SAS` of fi_endpoint(3)).
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ struct Ray {
     end: End,
     /// The hub, as it knows it.
     to_hub: FiAddr,
-    /// What the hub knows it by.
+    /// Its address in the hub's address vector.
     addr: FiAddr,
 }
 
@@ -271,8 +271,8 @@ pub fn tagged_and_untagged_are_apart(fabric: &Fabric) {
     }
 }
 
-/// A receive that is cancelled completes with `FI_ECANCELED` and takes nothing, the next one that
-/// matches does; what has matched is not to be cancelled (fi_cancel of fi_endpoint(3)).
+/// A cancelled receive completes with `FI_ECANCELED` and takes no message: the next receive that
+/// matches takes it. A receive that has matched can not be cancelled (fi_cancel of fi_endpoint(3)).
 ///
 /// Covers: PEER-8
 pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
@@ -302,9 +302,9 @@ pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
     }
 }
 
-/// What a sender that is not in the address vector has sent has no source and meets wildcards
-/// alone; once it is inserted, directed receives take it, those that were posted meanwhile too.
-/// Removed, it is nobody again.
+/// Messages of a sender that is not in the address vector have no source and match wildcards alone.
+/// Once the sender is inserted, directed receives match them, also receives that were posted
+/// meanwhile. After its removal, the sender is an unknown source again.
 ///
 /// Covers: PEER-8, PEER-10, AV-17
 pub fn a_sender_that_is_inserted_late(fabric: &Fabric) {

@@ -7,9 +7,9 @@ use ferrofabric_contracts::types::IoBuf;
 /// Bytes of a guard.
 const GUARD_BYTES: usize = 32;
 const GUARD: u8 = 0xa5;
-/// What a buffer for a receive holds before.
+/// The content of a receive's buffer before the receive.
 const EMPTY: u8 = 0xee;
-/// What a buffer holds once its send is over.
+/// The content of a send's buffer after the send.
 const SPOILT: u8 = 0xdd;
 
 /// A buffer that stays where it is.

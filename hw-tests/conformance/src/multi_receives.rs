@@ -44,8 +44,7 @@ fn is_message(pair: &Pair, op: &RecvOp, c: &Completion, len: usize, fill: u8) {
     assert_eq!(pair.b.bytes(c.buf, len), vec![fill; len]);
 }
 
-/// Messages lie behind each other, posted before and after; what completes last has the flag, and
-/// nothing else does.
+/// Messages lie behind each other, posted before and after; the last completion alone has the flag.
 pub fn pieces_of_a_buffer(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     for kind in [MsgKind::Msg, MsgKind::Tagged] {
         for early in [true, false] {
@@ -138,7 +137,7 @@ pub fn the_least_that_has_to_be_left(domain_a: &dyn Domain, domain_b: &dyn Domai
     }
 }
 
-/// A message that is longer than what is left fills it, and the error frees the buffer.
+/// A message longer than the rest of the buffer fills it, and the error releases the buffer.
 pub fn a_message_that_is_too_long(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     for len in [1000, 9000, 120_000] {

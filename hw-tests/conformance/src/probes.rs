@@ -114,7 +114,7 @@ fn each_flag_once(pair: &Pair, kind: MsgKind, len: usize) {
     told(dropped.0, dropped.1, 2);
     pair.wait(&a.tx, sends[2]).unwrap();
 
-    // A receive gets none of these, with whatever context.
+    // A receive takes none of the claimed or dropped messages, whatever its context.
     let into = b.memory(len, b'-');
     let plain = RecvOp {
         flags: Flags::COMPLETION,
@@ -155,11 +155,11 @@ fn each_flag_once(pair: &Pair, kind: MsgKind, len: usize) {
     assert_eq!(
         (ok - counted.0, failed - counted.1),
         (2, 0),
-        "what is received is counted, what is asked is not"
+        "receives are counted, probes are not"
     );
 }
 
-/// What means nothing is refused, and nothing completes.
+/// Meaningless flags are refused, and nothing completes.
 pub fn bad_flags(domain: &dyn Domain) {
     let end = End::open(domain);
     let iov = [end.memory(8, 0)];

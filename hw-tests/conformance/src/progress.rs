@@ -14,8 +14,8 @@ const SIZES: [usize; 5] = [8, 4000, 40_000, 120_000, 300_000];
 /// Messages that go out at once.
 const BURST: u64 = 8;
 
-/// Until the memory has what is expected, with no call made: as who computes, and looks at its
-/// memory.
+/// Waits until the memory has the expected content, without a call to the provider: as an
+/// application that computes, and looks at its memory.
 fn fills(end: &End, into: IoBuf, fill: u8, meanwhile: impl Fn()) {
     let until = Instant::now() + PATIENCE;
     while !end.bytes(into.addr, into.len).iter().all(|b| *b == fill) {
@@ -75,7 +75,7 @@ pub fn while_the_application_computes(automatic: &dyn Domain, manual: &dyn Domai
             }
             assert!(a.bytes(into.addr, len).iter().all(|byte| *byte == fill));
         }
-        // What completed meanwhile is there to be read, all of it.
+        // All completions of that time can be read now.
         let done = pair.wait(&b.rx, recv.context).unwrap();
         assert_eq!((done.len, done.tag), (len, 1));
         pair.wait(&a.tx, send.context).unwrap();

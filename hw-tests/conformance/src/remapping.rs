@@ -1,5 +1,5 @@
-//! Memory that goes between messages and is there anew at the same address: what counts is what
-//! lies there when a message is sent.
+//! Memory that is unmapped between messages and mapped anew at the same address: each send
+//! transmits the content at the time of the send.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -10,10 +10,10 @@ use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp};
 use crate::ends::{Pair, any_tagged};
 use crate::fabric::Fabric;
 
-/// Long enough for what is not copied on its way.
+/// Long enough for zero copy.
 const LONG: usize = 640 << 10;
 
-/// What a receive's buffer holds before.
+/// The content of a receive's buffer before the receive.
 const EMPTY: u8 = 0xee;
 
 /// The backing of a mapping.
@@ -65,7 +65,7 @@ const PUNCHES: [Renewal; 3] = [
     ("is not", |_| {}),
     ("is punched through its descriptor", |memory| {
         let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: our own descriptor; nobody refers to what is mapped.
+        // SAFETY: the descriptor is our own, and there are no references into the mapping.
         let rc = unsafe { libc::fallocate(memory.descriptor(), how, 0, memory.len as i64) };
         assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
     }),
@@ -73,7 +73,7 @@ const PUNCHES: [Renewal; 3] = [
         "is cut short through its descriptor, and as long as before",
         |memory| {
             for len in [0, memory.len as i64] {
-                // SAFETY: our own descriptor; nobody refers to what is mapped.
+                // SAFETY: the descriptor is our own, and there are no references into the mapping.
                 assert_eq!(unsafe { libc::ftruncate(memory.descriptor(), len) }, 0);
             }
         },
@@ -110,7 +110,7 @@ impl Mapping {
         Self::backed(len, Backing::Segment)
     }
 
-    /// Of a file in memory, shared with whoever has its descriptor.
+    /// Memory of a file without a name, shared with all holders of its descriptor.
     fn shared(len: usize) -> Self {
         // SAFETY: takes a name and flags, and what it gives is nobody else's.
         let file = unsafe {

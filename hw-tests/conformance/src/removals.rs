@@ -1,9 +1,9 @@
 //! Peers that are removed from the address vector and inserted again while messages go both ways
 //! (fi_av(3)).
 //!
-//! What was sent before the removal arrives, or ends in an error that says so; it comes once, and
-//! to nobody else. [`model::random_removals`](crate::model::random_removals) draws what here has
-//! its place in a list.
+//! A message that was sent before the removal arrives, or its send ends in an error that says so;
+//! it comes once, and to no other peer. [`model::random_removals`](crate::model::random_removals)
+//! draws at random the cases that are listed here.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -166,14 +166,14 @@ impl<'a> Traffic<'a> {
         assert_eq!(seen, (sent.to, sent.kind, sent.len), "message {number}");
         assert!(!sent.arrived, "message {number} comes twice");
         sent.arrived = true;
-        // Whoever sent it may have been removed since, never somebody else have come in.
+        // The sender may have been removed since, but its index can not belong to another peer.
         if let Ok(name) = self.ends[at].av.lookup(completion.src) {
             assert_eq!(name, self.ends[sent.from].endpoint.name());
         }
     }
 
-    /// Drives all until every send is over and what was sent is there; then takes back the receives
-    /// that are left.
+    /// Drives all endpoints until every send is over and every message without an error has come;
+    /// then cancels the receives that are left.
     fn settle(&mut self) {
         self.until("messages do not come", |traffic| {
             let mut sent = traffic.sent.iter();
@@ -211,7 +211,7 @@ fn send_op(end: &End, dest: FiAddr, kind: MsgKind) -> SendOp {
     }
 }
 
-/// Nobody has this address: whoever uses it is told so, and nothing is sent.
+/// Checks that this address is unused: each call with it is refused, and nothing is sent.
 fn is_refused(end: &End, addr: FiAddr) {
     let not_there = Err(Errno::EINVAL);
     assert_eq!(end.av.lookup(addr).map_err(|e| e.errno()), not_there);
@@ -223,7 +223,8 @@ fn is_refused(end: &End, addr: FiAddr) {
         let memory = Memory::of_message(0, 8);
         let op = send_op(end, addr, kind);
         let refused = Err(OpError::Failed(Errno::EADDRNOTAVAIL));
-        // SAFETY: what is refused does not use its memory; else the assertion ends the test.
+        // SAFETY: a refused send does not use its memory; if it is not refused, the assertion ends
+        // the test.
         let said = unsafe { end.endpoint.send(&op, &memory.list(1)) };
         assert_eq!(said, refused, "{op:?}");
     }
@@ -237,9 +238,9 @@ fn open(domain: &dyn Domain, av_type: AvType) -> End {
     End::open_with(domain, &av, |_| {})
 }
 
-/// What was sent to an address before it was removed never comes to whoever gets its index next, be
-/// there a connection or one that is only asked for, nor does what is sent to the new holder come
-/// to the former one.
+/// A message that was sent to an address before its removal never comes to the peer that gets the
+/// index next, with a connection and while one is being made. Nor does a message to the new peer
+/// come to the former one.
 ///
 /// Covers: AV-11, AV-17, AV-23
 pub fn an_index_given_anew(domain_a: &dyn Domain, domain_b: &dyn Domain) {

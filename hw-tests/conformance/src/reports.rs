@@ -1,4 +1,4 @@
-//! What endpoints leave behind about themselves when they close (setting `stats`).
+//! The statistics that endpoints write when they close (setting `stats`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -42,7 +42,7 @@ fn begin(pair: &Pair, count: u64, sizes: &[usize]) -> Vec<(SendOp, RecvOp, IoBuf
         .collect()
 }
 
-/// All of a run has come as it was sent, and both sides are told of each message.
+/// All messages of a run have come as they were sent, and both sides have a completion of each.
 fn ended(pair: &Pair, run: &[(SendOp, RecvOp, IoBuf, u8)]) {
     for (send, recv, into, fill) in run {
         let c = pair.wait(&pair.b.rx, recv.context).unwrap();
@@ -82,7 +82,7 @@ pub fn a_run_that_is_waited_for(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let until = Instant::now() + PATIENCE;
     let mut ended = 0;
     while ended < 3 {
-        // Datagrams are confirmed by who drives the receiver.
+        // Datagrams are confirmed when the receiver is driven.
         pair.b.rx.pump();
         match pair
             .a
@@ -99,8 +99,9 @@ pub fn a_run_that_is_waited_for(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     assert_eq!(nothing, Err(OpError::Again));
 }
 
-/// A call that returns an error ends the run: what was held back goes, with nobody driving the
-/// sender. Where packets are lost the sender has to be driven all the same, to repeat them.
+/// A call that returns an error ends the run: the posts that were held back go out, though no call
+/// drives the sender. Where packets are lost, calls have to drive the sender all the same, to
+/// repeat them.
 pub fn an_error_ends_a_run(fabric: &Fabric) {
     for (a, b) in fabric.paths() {
         an_error_ends_it(fabric.domain(a), fabric.domain(b), fabric.silence.is_some());

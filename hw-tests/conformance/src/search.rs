@@ -15,11 +15,11 @@ use serde::de::DeserializeOwned;
 
 use crate::model::program::Program;
 
-/// What fails may do so now and then: after the first failure, a program passes that does so many
-/// times.
+/// A program may fail only now and then: after the first failure, a program counts as good when it
+/// passes this number of times.
 const TRIES: u32 = 5;
 
-/// What is searched, and where.
+/// The extent of a search.
 pub struct Search {
     /// The fabric.
     pub name: &'static str,
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// What fails every other time only becomes as small as what fails each time.
+    /// A program that fails every other time becomes as small as one that fails each time.
     #[test]
     fn programs_that_fail_now_and_then_become_small() {
         let programs = proptest::collection::vec(any::<u8>(), 0..60).prop_map(|steps| Program {

@@ -196,7 +196,7 @@ fn truncated(pair: &Pair, kind: MsgKind, early: bool, len: usize, room: usize) {
     let name = (room >= Memory::NAMED_BYTES).then_some(len);
     assert_eq!(into.message(0, room), Ok(name), "{what}");
     assert_eq!(into.untouched_behind(room), Ok(()), "{what}");
-    // The sender does not hear of it.
+    // The sender's completion is a success.
     pair.wait(&pair.a.tx, send.context).expect(&what);
     pair.keep([out, into]);
 }
@@ -216,7 +216,7 @@ pub fn a_send_that_is_refused_sends_nothing(fabric: &Fabric) {
         assert_eq!(refused(&inject, &out.list(1)), Errno::EMSGSIZE);
         let many = vec![IoBuf::EMPTY; tx.iov_limit + 1];
         assert_eq!(refused(&pair.tagged(1), &many), Errno::EINVAL);
-        // What follows is the first that comes.
+        // The next send is the first to arrive.
         let recv = any_tagged(pair.b.context());
         pair.b.recv(&recv, &[]).unwrap();
         let send = pair.tagged(2);

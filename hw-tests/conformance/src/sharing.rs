@@ -139,8 +139,8 @@ fn read(cq: &dyn Cq, open: &mut Vec<(u64, Option<usize>)>, memory: &[(Memory, us
     }
 }
 
-/// A peer that closes fails the operations that only it could end, and no others; whoever comes
-/// after it is another peer.
+/// A peer that closes fails the operations that only it could end, and no others; an endpoint that
+/// opens after it is another peer.
 ///
 /// Covers: AV-17
 pub fn a_peer_that_closes_and_one_that_comes_after(fabric: &Fabric) {
@@ -206,9 +206,8 @@ fn exchange(fabric: &Fabric, pair: &Pair) {
     }
 }
 
-/// A sender that is never read from finds its queue full, is told to try again, and goes on once
-/// there is room; nothing that was taken is lost, nothing that was refused is sent (`-FI_EAGAIN` of
-/// fi_msg(3)).
+/// A sender that does not read its completions finds its queue full (`-FI_EAGAIN` of fi_msg(3)),
+/// and goes on once there is room. No accepted message is lost, no refused message is sent.
 ///
 /// Covers: PEER-9
 pub fn a_full_queue_says_so_and_recovers(fabric: &Fabric) {

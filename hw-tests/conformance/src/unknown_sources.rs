@@ -203,7 +203,8 @@ pub fn that_are_gone(domain_a: &dyn Domain, domain_b: &dyn Domain) {
             assert!(std::time::Instant::now() < until, "a message is lost");
         }
         drop(a);
-        // Its goodbye is told by a message that another sender's follows.
+        // `a` announces its close by a message, and the message of another sender arrives after
+        // that.
         let other = End::open(domain_a);
         let to_b = other.av.insert(&b.endpoint.name().to_bytes()).unwrap();
         let next = Pair {

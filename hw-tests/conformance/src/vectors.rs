@@ -171,8 +171,8 @@ pub(crate) fn refusal(from: &End, dest: FiAddr) -> Option<OpError> {
 
 pub(crate) const NOBODY: Option<OpError> = Some(OpError::Failed(Errno::EADDRNOTAVAIL));
 
-/// Each type opens with each sort of size, and says which type it is where the provider chooses.
-/// A size is a hint: messages go to entries far beyond it. What is impossible is refused.
+/// Each type opens with each sort of size, and says which type it is where the provider chooses. A
+/// size is a hint: messages reach entries far beyond it. Impossible attributes are refused.
 ///
 /// Covers: AV-1, AV-2, AV-3
 pub fn attributes(domain_a: &dyn Domain, domain_b: &dyn Domain) {

@@ -13,8 +13,8 @@ use ferrofabric_runtime::fabric::{Domain, EndpointConfig};
 use crate::descriptors::wait_on;
 use crate::ends::{BLANK, End, PATIENCE, Pair, Queue, any_tagged};
 
-/// What a wait with a timeout returns, which something has to end before that. (It looks once more
-/// when it is over.)
+/// The result of a wait with a timeout that an event has to end before its time. (The wait looks
+/// once more when its time is over.)
 pub(crate) fn in_time<R>(wait: impl FnOnce(Option<Duration>) -> R) -> R {
     let since = Instant::now();
     let answer = wait(Some(PATIENCE));
@@ -45,7 +45,7 @@ pub(crate) fn while_asleep(wait: impl FnOnce() + Send, act: impl FnOnce()) {
     });
 }
 
-/// Until the thread that tells its name sleeps, by what the kernel says.
+/// Waits until the thread whose path comes over the channel sleeps, according to the kernel.
 fn until_asleep(told: &Receiver<std::path::PathBuf>) {
     let stat = std::path::Path::new("/proc")
         .join(told.recv().unwrap())
@@ -91,7 +91,7 @@ pub fn two_queues(ours: &dyn Domain, theirs: &dyn Domain) {
                 }
             }
         }
-        // What found no room goes when there is some.
+        // Sends that found no room go out when there is some.
         while !receivers.iter().all(|receiver| receiver.is_finished()) {
             one.a.tx.pump();
             std::thread::yield_now();
@@ -99,7 +99,7 @@ pub fn two_queues(ours: &dyn Domain, theirs: &dyn Domain) {
     });
 }
 
-/// What completes within a call of one thread wakes another that waits for it.
+/// An operation that completes within a call of one thread wakes another thread that waits for it.
 pub fn what_completes_within_a_call(ours: &dyn Domain, theirs: &dyn Domain) {
     let pair = Pair::open(theirs, ours);
     let b = &pair.b;
@@ -154,8 +154,8 @@ fn while_asleep_on(queue: &Queue, context: u64, act: impl FnOnce()) {
     while_asleep(|| assert_eq!(sread(queue).context, context), act);
 }
 
-/// One thread sleeps, another drives the domain for a moment and then does something else: what
-/// comes now wakes the first.
+/// One thread sleeps, another drives the domain for a moment and then does something else: the next
+/// event wakes the first thread.
 pub fn somebody_else_has_looked(ours: &dyn Domain, theirs: &dyn Domain) {
     let pair = Pair::open(theirs, ours);
     let other = End::open(ours);
@@ -248,8 +248,8 @@ pub fn signals_and_timeouts(ours: &dyn Domain, theirs: &dyn Domain) {
     assert_eq!(other.rx.cq.sread(&mut [BLANK], soon), again);
 }
 
-/// What one thread sends, and can not all go at once, goes on though nobody calls but another
-/// thread that sleeps.
+/// Messages that one thread sends, and that can not all go at once, go on though the only other
+/// call is the sleep of another thread.
 pub fn what_others_have_sent(ours: &dyn Domain, theirs: &dyn Domain) {
     let pair = Pair::open(theirs, ours);
     let b = &pair.b;

@@ -9,7 +9,7 @@ use crate::model::Model;
 
 /// An opened device.
 pub(crate) struct Context {
-    /// Which device, by its place in the list.
+    /// The device, by its place in the list.
     pub(crate) device: usize,
     pub(crate) fd: i32,
     pub(crate) events: VecDeque<AsyncEvent>,
@@ -31,7 +31,7 @@ pub(crate) struct Channel {
     pub(crate) events: VecDeque<usize>,
 }
 
-/// Which completion wakes.
+/// The completions that wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Armed {
     No,

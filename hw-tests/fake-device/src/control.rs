@@ -137,8 +137,8 @@ impl FakeDevice {
         unsafe { (self.api.hold)(held) };
     }
 
-    /// Floods a queue pair with datagrams that mean nothing: each poll of its completion queue
-    /// finds all the completions that it asks for. `None` ends that.
+    /// Floods a queue pair with meaningless datagrams: each poll of its completion queue finds as
+    /// many completions as fit. `None` ends the flood.
     pub fn flood(&self, qp: Option<u32>) {
         // SAFETY: takes a number.
         unsafe { (self.api.flood)(qp.unwrap_or(0)) };
@@ -214,7 +214,7 @@ impl FakeDevice {
         live
     }
 
-    /// What was done that must not be, one line each.
+    /// Misuse of the device, one line for each case.
     pub fn misuse(&self) -> String {
         let mut text = vec![0; 1 << 16];
         // SAFETY: there is room for as many bytes as is said.

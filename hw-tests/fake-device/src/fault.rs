@@ -35,14 +35,14 @@ impl Point {
     }
 }
 
-/// What a fault does.
+/// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The request is not carried out, completes with this status, and its queue pair fails; with a
-    /// status that tells of the other side's refusal, that side's queue pair as well.
+    /// The request is not carried out and completes with this status, and its queue pair fails; if
+    /// the status says that the other side refused the request, that side's queue pair fails as
+    /// well.
     Fail(ibv_wc_status),
-    /// The request is carried out, and its sender hears of it as of one that was not: an
-    /// acknowledgement that is lost.
+    /// The request is carried out, and completes as if it were not: its acknowledgement is lost.
     FailAfterwards(ibv_wc_status),
     /// It completes with success, and nothing arrives: a datagram that is lost.
     Lose,
@@ -90,13 +90,13 @@ impl Effect {
 pub struct Fault {
     /// Where.
     pub point: Point,
-    /// What.
+    /// Its effect.
     pub effect: Effect,
     /// On the queue pair of this number; 0 for any.
     pub qp: u32,
-    /// So many are spared before.
+    /// The number of requests that pass before the first fault.
     pub after: u32,
-    /// So many are struck.
+    /// The number of requests that fail.
     pub count: u32,
 }
 
@@ -118,13 +118,13 @@ impl Fault {
         Self { qp, ..self }
     }
 
-    /// Spares so many before.
+    /// Lets this number of requests pass first.
     #[must_use]
     pub fn after(self, after: u32) -> Self {
         Self { after, ..self }
     }
 
-    /// Strikes so many.
+    /// Strikes this number of requests.
     #[must_use]
     pub fn times(self, count: u32) -> Self {
         Self { count, ..self }

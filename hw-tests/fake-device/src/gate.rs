@@ -1,5 +1,5 @@
-//! A gate in front of the completion queues: one thread can be made to stand there, with whatever
-//! locks it has taken.
+//! A gate in front of the completion queues: a test can stop one thread there, with the locks that
+//! the thread has taken.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 

@@ -1,6 +1,6 @@
-//! A verbs device that is made of memory alone, for what no device at hand produces on demand:
-//! completions with every status, completions that make no sense, calls that fail, asynchronous
-//! events. And for costs that repeat to the digit.
+//! A verbs device that is made of memory alone, for events that no device at hand produces on
+//! demand: completions with every status, completions that make no sense, calls that fail,
+//! asynchronous events. And for costs that repeat to the digit.
 //!
 //! It is a libibverbs: a program that loads it first (by [`control::FakeDevice::take`]) gets it
 //! whenever it loads `libibverbs.so.1`, for the loader goes by that name. It has one RoCE and one
@@ -12,17 +12,19 @@
 //!
 //! It replaces no test on a real device.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`control`] | the test's end: takes the device, scripts faults, looks at what is there |
+//! | [`control`] | the test's end: takes the device, scripts faults, lists the objects |
 //! | [`fault`] | faults, as both ends name them |
-//! | `library`, `data_path` | what libibverbs exports, and the calls behind its inline functions |
-//! | `script` | what the test's end calls |
-//! | `gate` | where a thread can be made to stand |
+//! | `library`, `data_path` | the exports of libibverbs, and the calls of inline functions |
+//! | `script` | the functions that the test's end calls |
+//! | `gate` | stops a thread in front of the completion queues |
 //! | `model` | all objects, behind one lock |
-//! | `memory`, `completion`, `queue_pair` | regions; completion queues and events; queue pairs and receive queues |
+//! | `memory` | regions |
+//! | `completion` | completion queues and events |
+//! | `queue_pair` | queue pairs and receive queues |
 //! | `network` | loses, repeats and reorders datagrams |
-//! | `route` | what datagrams say of where they come from |
+//! | `route` | the origin that a datagram names |
 //! | `wire` | carries requests out |
 
 mod completion;

@@ -82,8 +82,8 @@ pub(crate) fn room(entries: &[ibv_sge]) -> usize {
 pub(crate) fn read(addr: u64, len: usize, into: &mut Vec<u8>) {
     into.reserve(len);
     let end = into.len();
-    // SAFETY: who posted the request vouches for the memory until the request is over, and
-    // registered it; there is room for `len` bytes, which are initialized then.
+    // SAFETY: the application that posted the request keeps the memory valid until the request is
+    // over, and has registered it; there is room for `len` bytes, which are initialized then.
     unsafe {
         std::ptr::copy_nonoverlapping(addr as *const u8, into.as_mut_ptr().add(end), len);
         into.set_len(end + len);

@@ -1,4 +1,5 @@
-//! All objects of the device, behind one lock: what two threads do happens one after the other.
+//! All objects of the device, behind one lock: operations of two threads happen one after the
+//! other.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -127,7 +128,7 @@ impl Model {
         }
     }
 
-    /// What strikes here, now.
+    /// The effect of the fault that strikes this request, if there is one.
     pub(crate) fn strike(&mut self, point: Point, qp: u32) -> Option<Effect> {
         for at in 0..self.faults.len() {
             let fault = &mut self.faults[at];
@@ -162,7 +163,7 @@ impl Model {
         &self.misuse
     }
 
-    /// Forgets the script and what was seen; the objects stay.
+    /// Clears the script and the records of calls and misuse; the objects stay.
     pub(crate) fn reset(&mut self) {
         self.faults.clear();
         self.failing_calls.clear();

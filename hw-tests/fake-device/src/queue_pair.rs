@@ -25,7 +25,7 @@ pub(crate) struct ReceiveQueue {
     pub(crate) depth: usize,
     pub(crate) max_entries: usize,
     pub(crate) posted: VecDeque<Receive>,
-    /// Below so many, once, there is an event; 0: no more.
+    /// There is one event when fewer receives than this number are posted; 0: no event.
     pub(crate) limit: usize,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Request {
     pub(crate) remote: Remote,
 }
 
-/// What a request sends, or where it puts what it fetches.
+/// The data of a request, or the place for the data that it reads.
 #[derive(Clone)]
 pub(crate) enum Payload {
     Inline(Vec<u8>),
@@ -82,15 +82,15 @@ pub(crate) struct QueuePair {
     pub(crate) remote: u32,
     /// Of the path to that one.
     pub(crate) traffic_class: u8,
-    /// What peers may do.
+    /// The access that peers have.
     pub(crate) access: u32,
     pub(crate) qkey: u32,
     pub(crate) receiver_not_ready_retries: u8,
     /// Requests that are not carried out yet.
     pub(crate) sends: VecDeque<Request>,
     pub(crate) receives: ReceiveQueue,
-    /// Slots of the send queue that are taken: a slot is free again when the completion is taken
-    /// that tells of it.
+    /// Occupied slots of the send queue: a slot is free again when the application has taken the
+    /// completion of its request, or of a later one.
     pub(crate) occupied: u32,
     /// Slots of requests that are over, since the last completion.
     pub(crate) silent: u32,

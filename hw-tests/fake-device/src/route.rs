@@ -1,5 +1,5 @@
-//! What a datagram says of where it comes from: the routing header before it, or the local
-//! identifier of its port.
+//! The origin that a datagram names: the routing header before it, or the local identifier of its
+//! port.
 
 use ferrofabric_verbs_sys::ibv_gid;
 

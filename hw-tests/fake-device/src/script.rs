@@ -1,4 +1,4 @@
-//! What the test's end ([`crate::control`]) calls, by these names.
+//! The functions that the test's end ([`crate::control`]) calls by name.
 
 use ferrofabric_verbs_sys::ibv_event_type;
 
@@ -204,7 +204,7 @@ unsafe extern "C" fn ferro_fake_live(into: *mut Live) {
     unsafe { into.write(model().live()) };
 }
 
-/// What was done that must not be, one line each. Returns the length in bytes.
+/// Misuse of the device, one line for each case. Returns the length in bytes.
 ///
 /// # Safety
 ///

@@ -41,7 +41,7 @@ pub(crate) struct Message {
 /// Why a message was not taken.
 pub(crate) enum Refusal {
     NotReady,
-    /// What the sender hears.
+    /// The status of the sender's completion.
     Status(Status),
 }
 
@@ -352,8 +352,8 @@ impl Model {
         }
     }
 
-    /// Before a look at a completion queue that would find less than it asks for: as many datagrams
-    /// come to the queue pair that is flooded as make up for that.
+    /// Before a poll of a completion queue with fewer completions than the poll has room for:
+    /// delivers the missing number of datagrams to the queue pair that is flooded.
     pub(crate) fn flood(&mut self, queue: usize, wanted: usize) {
         let to = self.flooded;
         let is_its = |qp: &QueuePair| qp.recv_cq == queue && qp.listens();

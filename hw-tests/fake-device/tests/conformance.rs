@@ -1,5 +1,5 @@
 //! The conformance suite over the verbs provider on the fake device, where programs shrink fast and
-//! need no machine. What counts is what they do on a real device (`hw-tests/tests/conformance.rs`).
+//! need no machine. The suite on a real device decides (`hw-tests/tests/conformance.rs`).
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use ferrofabric_verbs::VerbsProvider;
 /// Around inline requests, eager messages in one packet and in two, reads in one piece and in two.
 const THRESHOLDS: [usize; 10] = [8, 48, 156, 196, 212, 8192, 16_440, 32_768, 262_144, 524_288];
 
-/// The device, for one test at a time. What was done to it that must not be done fails the test.
+/// The device, for one test at a time. Misuse of the device fails the test.
 struct Turn(FakeDevice);
 
 impl Drop for Turn {
@@ -70,7 +70,7 @@ mod over_roce {
     super::conformance!(super::roce());
 }
 
-/// Packets of 512 bytes, and few receive buffers: whoever looks finds some of a message.
+/// Packets of 512 bytes, and few receive buffers: a poll in between finds a part of a message.
 fn small_packets() -> Option<Fabric> {
     let turn = Turn(FakeDevice::take());
     let fabric = Fabric::new("RoCE with small packets", move |_| {
@@ -90,7 +90,7 @@ mod in_small_packets {
     super::conformance!(super::small_packets());
 }
 
-/// Datagrams, but for what only RC carries.
+/// Datagrams, but for the messages that only RC carries.
 fn datagrams() -> Option<Fabric> {
     fabric("RoCE by datagrams", |_| on_lanes("ud"))
 }

@@ -1,7 +1,7 @@
 //! Memory descriptors of an application of libfabric's, through the stock library and the plugin.
-//! The domain asks for no registration (`mr_mode` 0), so that a descriptor may be anything
-//! (fi_mr(3), `FI_MR_LOCAL`): one that is no region, or not for that buffer or that use, counts as
-//! none.
+//! The domain requires no registration (`mr_mode` 0), so that a descriptor may be anything
+//! (fi_mr(3), `FI_MR_LOCAL`): a descriptor counts as none unless it is a region for that buffer and
+//! that use.
 //!
 //! Item a.
 
@@ -345,7 +345,7 @@ fn regions_that_are_closed_meanwhile(libfabric: &Libfabric, device: &FakeDevice)
             }
             close_all(regions);
             if breaks {
-                // What was posted is sent again, over another connection.
+                // The posted messages are sent again, over another connection.
                 let all = device.queue_pairs();
                 let connection = all.iter().find(|qp| qp.kind == ibv_qp_type::IBV_QPT_RC.0);
                 device.break_queue_pair(connection.expect("a connection").number);
@@ -360,7 +360,7 @@ fn regions_that_are_closed_meanwhile(libfabric: &Libfabric, device: &FakeDevice)
     pair.close();
 }
 
-/// `fi_info -v`: what it shows of an offer has the device (fi_nic(3)).
+/// `fi_info -v`: the offer that it shows names the device (fi_nic(3)).
 ///
 /// Item h.
 fn the_device_is_shown(libfabric: &Libfabric) {

@@ -1,5 +1,5 @@
-//! The conformance suite of DGRAM endpoints over the fake device. What counts is what they do on a
-//! real one (`hw-tests/tests/dgram_conformance.rs`).
+//! The conformance suite of DGRAM endpoints over the fake device. The suite on a real device
+//! decides (`hw-tests/tests/dgram_conformance.rs`).
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_verbs::VerbsProvider;
 
-/// The device, for one test at a time. What was done to it that must not be done fails the test.
+/// The device, for one test at a time. Misuse of the device fails the test.
 struct Turn(FakeDevice);
 
 impl Drop for Turn {
@@ -41,7 +41,7 @@ fn fabric(name: &'static str, device: &'static str, mode: Mode) -> Option<Fabric
         let _held = &turn;
         domain(device, mode)
     });
-    // What it carries is there at once, but address handles are made by other threads, which may
+    // The device delivers datagrams at once, but other threads make the address handles, and may
     // have to wait for a processor.
     Some(fabric.with_patience(Duration::from_secs(60)))
 }

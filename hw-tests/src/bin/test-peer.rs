@@ -104,8 +104,8 @@ fn listen(numbers: &[u64]) {
     party::report(&endpoint.name());
 }
 
-/// So many endpoints. Each tells the hub its address (tag 1), waits for an answer (tag 2), and says
-/// that it has it (tag 3). They stay until the process is killed.
+/// Opens `COUNT` endpoints. Each sends its address to the hub (tag 1), waits for an answer (tag 2),
+/// and confirms the answer (tag 3). They stay until the process is killed.
 fn many(numbers: &[u64]) {
     let &[count] = numbers else {
         panic!("many COUNT");

@@ -42,7 +42,8 @@ pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
             let memory = &into.unwrap().buffer.memory;
             assert_eq!(memory.message(pair.prefix, 50), Ok(Some(number)));
         }
-        // Whatever is left of it with the device: nobody gets a datagram.
+        // The device may still hold the cancelled receive: that receive alone may take this
+        // datagram.
         let context = pair.send(SEND, 9, 9);
         pair.sent(context);
         pair.quiet();
@@ -56,8 +57,8 @@ pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
     assert_eq!(none, Err(OpError::Failed(Errno::ENOENT)));
 }
 
-/// What was sent before a sender takes back a receive of its own is sent, and completes; what comes
-/// after it, too.
+/// Datagrams are sent and complete, both those from before and those from after a cancellation of a
+/// receive of their sender.
 pub fn sends_around_a_cancellation(fabric: &Fabric) {
     const SENDS: usize = 20;
     let pair = Pair::open(fabric);

@@ -43,7 +43,8 @@ fn sizes(pair: &Pair<'_>, form: Form) -> Vec<usize> {
     let limit = limit.min(pair.longest);
     let mut sizes = pair.fabric.edges(limit);
     sizes.extend([511, 512, 513, limit.saturating_sub(1), limit]);
-    // What can not be told from another must not come late.
+    // Datagrams that are too short for a number of their own all look alike, so none of them may
+    // come late.
     let known = pair.fabric.silence.is_none();
     sizes.retain(|&len| len <= limit && (known || len >= Memory::NAMED_BYTES));
     sizes.sort_unstable();
@@ -91,7 +92,7 @@ pub fn each_form_of_receive(fabric: &Fabric) {
     }
 }
 
-/// CQ data arrives in as many bytes as `cq_data_size` says; what is above is cut off.
+/// CQ data has as many bytes as `cq_data_size` says; higher bytes are cut off.
 pub fn cq_data_has_as_many_bytes_as_offered(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     let bytes = fabric.info().domain.cq_data_size;

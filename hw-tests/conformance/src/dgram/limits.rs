@@ -1,5 +1,5 @@
-//! Limits are what the offer says (fi_getinfo(3), fi_endpoint(3)): what is beyond is refused, what
-//! is within works.
+//! Limits are those of the offer (fi_getinfo(3), fi_endpoint(3)): a request beyond a limit is
+//! refused, a request within it works.
 
 use std::time::Instant;
 
@@ -172,7 +172,7 @@ pub fn more_sends_than_there_is_room_for(fabric: &Fabric) {
         let event = pair.until("a send does not complete", || pair.a.tx.take());
         event.unwrap();
     }
-    // Some of them may still be on their way, and meet the receives of what comes next.
+    // Some datagrams may still be on their way, and meet the receives of the next check.
     let flood = usize::from_le_bytes([1; 8]);
     let delivered = (0..=sent).any(|_| {
         let arrival = pair.deliver(SEND, 8, Room::of(8));

@@ -1,6 +1,6 @@
-//! What every DGRAM endpoint does (fi_endpoint(3), fi_msg(3)), with and without room for a prefix
-//! (`FI_MSG_PREFIX`), on a quiet network or one that loses, repeats and reorders: a datagram may be
-//! lost, but never damaged, nor taken for another's.
+//! The suite for every DGRAM endpoint (fi_endpoint(3), fi_msg(3)), with and without room for a
+//! prefix (`FI_MSG_PREFIX`), on a quiet network or one that loses, repeats and reorders: a datagram
+//! may be lost, but never arrives damaged or as another datagram.
 //!
 //! The domains of the [`Fabric`](crate::fabric::Fabric) that a test opens are ones of datagrams.
 

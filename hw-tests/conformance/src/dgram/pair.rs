@@ -1,4 +1,4 @@
-//! Two DGRAM endpoints that know each other, and datagrams that can be told apart.
+//! Two DGRAM endpoints that have each other's addresses, and datagrams with distinct contents.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -92,7 +92,7 @@ pub(super) const SENDDATA: Form = Form {
     ..SEND
 };
 
-/// What is received into: so many bytes behind the prefix.
+/// The buffer of a receive: `len` bytes behind the prefix.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) len: usize,
@@ -296,7 +296,7 @@ impl<'a> Pair<'a> {
     /// `a` sends a datagram of so many bytes, into a receive of `b` that is posted for it; again if
     /// the network loses it.
     pub(super) fn deliver(&self, form: Form, len: usize, room: Room) -> Arrival {
-        // What is left of others finds no receive.
+        // Datagrams that are left of earlier sends must not find this receive.
         self.fall_silent();
         let first = self.numbers.get() + 1;
         let mut posted = self.post(room);
@@ -372,7 +372,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// What arrived is the datagram that was sent, whole, from `a`.
+    /// Checks that the whole datagram arrived as it was sent, from `a`.
     pub(super) fn check(&self, arrival: &Arrival, form: Form, len: usize) {
         let what = format!("{}: {len} bytes, {form:?}", self.fabric.name);
         let Arrival {

@@ -1,4 +1,4 @@
-//! What becomes of receives: they are too short, none is posted, many are.
+//! Receives: those that are too short, datagrams without a receive, many receives at once.
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;

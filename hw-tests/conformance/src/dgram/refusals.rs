@@ -1,4 +1,5 @@
-//! What datagrams do not have is refused, and said so (fi_endpoint(3), fi_msg(3)).
+//! Operations that DGRAM endpoints do not offer are refused with an error (fi_endpoint(3),
+//! fi_msg(3)).
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;

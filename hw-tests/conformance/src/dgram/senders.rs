@@ -1,4 +1,4 @@
-//! Who has sent a datagram (`FI_SOURCE` and `FI_SOURCE_ERR` of fi_getinfo(3)).
+//! The source of a datagram (`FI_SOURCE` and `FI_SOURCE_ERR` of fi_getinfo(3)).
 
 use std::time::Instant;
 
@@ -11,9 +11,9 @@ use super::pair::{Form, Pair, Room, SEND, any, send_op};
 use crate::ends::{End, PATIENCE};
 use crate::fabric::Fabric;
 
-/// A completion names the sender if it is in the address vector when the datagram is received,
-/// under the address that it has there; of who is not, it says so (`FI_ADDR_NOTAVAIL`). Never
-/// another's.
+/// A completion names a sender that is in the address vector when the datagram is received, by its
+/// address in this vector. For another sender it says `FI_ADDR_NOTAVAIL`. It never names the wrong
+/// sender.
 ///
 /// Covers: AV-17, AV-25
 pub fn known_and_unknown(fabric: &Fabric) {
@@ -26,7 +26,8 @@ pub fn known_and_unknown(fabric: &Fabric) {
     let names = others
         .each_ref()
         .map(|other| other.endpoint.name().to_bytes());
-    // Who sends says its number: what comes late is not taken for another's.
+    // The content is the sender's number: a late datagram is not mistaken for that of the other
+    // sender.
     let ask = |which: usize| {
         pair.fall_silent();
         let mut posted = pair.post(Room::of(8));
@@ -126,7 +127,7 @@ pub fn unknown_sources_are_named(fabric: &Fabric) {
         pair.keep(arrival.posted.buffer);
         let sender = error.sender.expect("the name of the sender");
         let verbs = sender.verbs.unwrap();
-        // Within a subnet of InfiniBand a datagram tells the LID in place of the GID.
+        // Within a subnet of InfiniBand a datagram carries the LID in place of the GID.
         let path = verbs.gid == own.gid || own.lid != 0 && verbs.lid == own.lid;
         assert!(
             path && verbs.qpn == own.qpn,

@@ -17,7 +17,7 @@ const INJECT: Form = Form {
     ..SEND
 };
 
-/// What an endpoint sends to itself arrives, and is its own.
+/// A datagram that an endpoint sends to itself arrives, with the endpoint as its source.
 ///
 /// Covers: AV-25
 pub fn an_endpoint_sends_to_itself(fabric: &Fabric) {
@@ -42,8 +42,8 @@ pub fn an_endpoint_sends_to_itself(fabric: &Fabric) {
     }
 }
 
-/// Of many endpoints on one queue and one address vector each sends to each: all arrive, each once,
-/// from whom they say.
+/// Many endpoints share one queue and one address vector, and each sends to each: all datagrams
+/// arrive, each once, with the right source.
 ///
 /// Covers: AV-24, AV-25
 pub fn many_on_one_queue(fabric: &Fabric) {

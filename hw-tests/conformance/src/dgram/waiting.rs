@@ -29,8 +29,8 @@ fn send_alone(pair: &Pair<'_>) {
     }
 }
 
-/// Who sleeps in `fi_cq_sread` is woken by a datagram, by a send that is over, by a signal and by a
-/// timeout.
+/// A thread that sleeps in `fi_cq_sread` is woken by a datagram, by a send that is over, by a
+/// signal and by a timeout.
 pub fn a_queue_wakes(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     let (a, b) = (&pair.a, &pair.b);
@@ -67,8 +67,8 @@ pub fn a_queue_wakes(fabric: &Fabric) {
     assert_eq!(cq.sread(&mut [BLANK], short), Err(OpError::Again));
 }
 
-/// Who sleeps in `fi_cntr_wait` is woken when the counter is at the threshold, and when a receive
-/// fails.
+/// A thread that sleeps in `fi_cntr_wait` is woken when the counter reaches the threshold, and when
+/// a receive fails.
 pub fn a_counter_wakes(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     let b = &pair.b;

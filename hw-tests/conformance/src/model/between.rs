@@ -15,7 +15,7 @@ use super::run::{self, Lines, Other, Stream};
 use crate::fabric::Fabric;
 use crate::search::{Search, smallest_that_fails};
 
-/// What a process says that runs programs.
+/// Begins a line by which a worker process reports.
 const SAYS: &str = "say ";
 const IS_DONE: &str = "done ";
 
@@ -112,7 +112,8 @@ pub fn random_programs_between(fabric: &Fabric, cases: u32, start: impl FnMut() 
     search.run(&programs(fabric), |program| check(program).map(|()| true));
 }
 
-/// Of random programs that fail, a smallest one: what it does wrong, and its text.
+/// Searches among random programs for one that fails, and makes it small: returns the failure and
+/// the program's text.
 pub fn smallest_between(
     fabric: &Fabric,
     cases: u32,
@@ -146,7 +147,7 @@ fn programs(fabric: &Fabric) -> impl Strategy<Value = Program> + use<> {
     })
 }
 
-/// Who closes would have to tell the other process, and wait for it.
+/// A process that closes an endpoint would have to inform the other process, and wait for it.
 fn is_alone(step: &Step) -> bool {
     matches!(step, Step::Reopen { .. })
 }
@@ -163,8 +164,8 @@ impl<S: Stream> Other for Leader<S> {
     }
 }
 
-/// Runs the ranks whose number modulo 2 is `process` of each program that it is told, until there
-/// are no more.
+/// Runs the ranks whose number modulo 2 is `process` of each program that the leader sends, until
+/// there are no more.
 ///
 /// # Panics
 ///

@@ -1,5 +1,5 @@
-//! What happened in a run, as far as anybody could see it: for each receiver its calls in their
-//! order, and what they and their completions said.
+//! The observable history of a run: for each receiver its calls in their order, and the results of
+//! these calls and of their completions.
 
 use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
@@ -25,7 +25,7 @@ pub struct Message {
     pub may_be_lost: bool,
 }
 
-/// What a completion tells about the message it is about.
+/// The description of a message by a completion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Told {
     /// Source address.
@@ -40,12 +40,12 @@ pub struct Told {
     pub number: Option<usize>,
 }
 
-/// What became of a receive, or of a piece of a multi-receive.
+/// The result of a receive, or of a piece of a multi-receive.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// A message, whole or truncated, so many bytes behind the start of the buffer.
     Message {
-        /// What was said of it.
+        /// The description by the completion.
         told: Told,
         /// It had not enough room.
         truncated: bool,
@@ -73,11 +73,11 @@ pub struct Receive {
     pub room: usize,
     /// It takes many messages.
     pub multi: bool,
-    /// What completed, in that order.
+    /// The results, in the order of their completions.
     pub outcomes: Vec<Outcome>,
 }
 
-/// What happens to a message that a probe finds.
+/// The probe's effect on the message that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It stays.
@@ -93,14 +93,14 @@ pub enum Fate {
 pub enum Event {
     /// A message was sent to it (a place in [`Receiver::messages`]).
     Sent(usize),
-    /// Its sender was told that it stands in its receive's buffer, or was dropped
-    /// (`FI_DELIVERY_COMPLETE`).
+    /// The sender's completion reported that the message stands in its receive's buffer, or was
+    /// dropped (`FI_DELIVERY_COMPLETE`).
     Delivered(usize),
     /// A receive was posted (a place in [`Receiver::receives`]).
     Posted(usize),
     /// A receive was to be taken back.
     Cancel {
-        /// Which.
+        /// The place in [`Receiver::receives`].
         receive: usize,
         /// Whether the call said that it was there.
         found: bool,
@@ -115,23 +115,23 @@ pub enum Event {
         tag: u64,
         /// Bits of it that do not count.
         ignore: u64,
-        /// What happens to it.
+        /// The probe's effect on the message.
         fate: Fate,
-        /// What was said; nothing if there was none.
+        /// The description of the message that was found, if there was one.
         found: Option<Told>,
     },
-    /// A claimed message was asked for.
+    /// The application received or dropped a claimed message.
     Claimed {
         /// The claim.
         claim: u64,
         /// The receive that gets it (a place in [`Receiver::receives`]); none: it is dropped.
         receive: Option<usize>,
-        /// What was said when it was dropped; nothing if there was none.
+        /// The description of the message when it was dropped; none if there was none.
         found: Option<Told>,
     },
     /// The application has read the completion with this number of a receive.
     Completed {
-        /// Which.
+        /// The place in [`Receiver::receives`].
         receive: usize,
         /// The place in [`Receive::outcomes`].
         outcome: usize,
@@ -147,12 +147,12 @@ pub enum Event {
 /// All about one receiver.
 #[derive(Clone, Debug, Default)]
 pub struct Receiver {
-    /// What happened, in order.
+    /// Events, in order.
     pub events: Vec<Event>,
     /// Messages that were sent to it, in order.
     pub messages: Vec<Message>,
     /// Receives that it posted, in order.
     pub receives: Vec<Receive>,
-    /// It was closed before the end: nobody knows what became of what was there.
+    /// The receiver was closed before the end, so the outcome of its open operations is unknown.
     pub closed: bool,
 }

@@ -19,7 +19,7 @@ use program::{Changes, Program};
 ///
 /// # Errors
 ///
-/// What happened that must not.
+/// The violation, if there is one.
 pub fn check(fabric: &Fabric, program: &Program) -> Result<bool, String> {
     judge_all(&run::run(fabric, program)?)
 }
@@ -58,10 +58,10 @@ pub fn random_programs(fabric: &Fabric, cases: u32) {
     search(fabric, cases, Changes::Few);
 }
 
-/// As `random_programs`, with addresses that come and go between any two messages, in the middle of
-/// long ones, at either side: what is sent comes once, to whom it was for, under an address that
-/// its receiver has for the sender, or ends in an error; a removed address is refused until
-/// somebody gets it again.
+/// As `random_programs`, with addresses that are inserted and removed between any two messages, and
+/// in the middle of long ones, at either side. Each message comes once, to the peer that it was
+/// sent to, under an address that its receiver has for the sender, or its send ends in an error. A
+/// removed address is refused until it is given to another peer.
 ///
 /// # Panics
 ///

@@ -1,11 +1,11 @@
 //! Which outcomes are allowed: a plain sequential matcher, and a search for an order of arrivals
 //! under which it does what was seen.
 //!
-//! What a receiver calls and reads has one order; what its transports take in between has not.
-//! Messages of one sender arrive in the order in which they were sent (`FI_ORDER_SAS`,
-//! fi_endpoint(3)), after they were sent; those of different senders in any order. Each arrival
-//! takes the receive that was posted first among those that match, each receive takes the message
-//! that arrived first (fi_msg(3), fi_tagged(3)).
+//! The calls and reads of a receiver have one order; the arrivals in between have none. Messages of
+//! one sender arrive in the order in which they were sent (`FI_ORDER_SAS`, fi_endpoint(3)), after
+//! they were sent; those of different senders in any order. Each arrival takes the receive that was
+//! posted first among those that match, each receive takes the message that arrived first
+//! (fi_msg(3), fi_tagged(3)).
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -20,7 +20,7 @@ const MAX_STATES: usize = 200_000;
 /// Left of a multi-receive buffer, below this it takes no more (`FI_OPT_MIN_MULTI_RECV`), in bytes.
 const MIN_MULTI_RECV: usize = 64;
 
-/// What comes of a search.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// There is an order of arrivals that explains everything.
@@ -85,12 +85,12 @@ struct State {
     time: usize,
     /// Of each sender, its messages that have arrived.
     next: Vec<usize>,
-    /// What each sender is in the address vector.
+    /// The address of each sender in the address vector.
     addrs: Vec<FiAddr>,
     closed: Vec<bool>,
     posted: Vec<Posted>,
     waiting: Vec<Waiting>,
-    /// Claims, and what they claim.
+    /// Claims, each with its message.
     claimed: Vec<(u64, Waiting)>,
     /// Of each receive, a bit for each outcome that is explained.
     used: Vec<u128>,
@@ -180,7 +180,7 @@ impl Search<'_> {
         false
     }
 
-    /// What is wrong at the end.
+    /// The first unexplained fact at the end, if there is one.
     fn rest(&self, state: &State) -> Option<String> {
         if self.receiver.closed {
             return None;
@@ -362,7 +362,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// A receive takes a message: one of its completions must tell of it.
+    /// A receive takes a message: one of its completions must describe this message.
     fn matches(
         &self,
         state: &mut State,
@@ -460,7 +460,7 @@ fn takes((from, tag, ignore): (FiAddr, u64, u64), message: &Message, src: FiAddr
     sender && tag
 }
 
-/// Whether a completion tells of this message.
+/// Whether a completion describes this message.
 fn tells(told: &Told, message: &Message, src: FiAddr) -> bool {
     told.src == src
         && (told.tag, told.len, told.data) == (message.tag, message.len, message.data)

@@ -1,5 +1,5 @@
-//! Random programs: what the ranks of a run do, one step after another, and the text form by which
-//! one is run again.
+//! Random programs: lists of steps for the ranks of a run, and the text form by which a program is
+//! run again.
 
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -26,7 +26,8 @@ pub struct Program<S = Step> {
     pub steps: Vec<S>,
 }
 
-/// Which messages a receive takes. Numbers of ranks count modulo the number of ranks.
+/// The source and the tags that a receive matches. Numbers of ranks count modulo the number of
+/// ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Wants {
     /// Tagged or not.
@@ -63,7 +64,7 @@ pub enum Step {
         data: bool,
         /// Without `FI_COMPLETION`.
         quiet: bool,
-        /// Buffers that it is gathered from, up to what is offered.
+        /// Buffers that the message is gathered from, no more than the offer allows.
         pieces: usize,
         /// With `FI_DELIVERY_COMPLETE`, where that is offered.
         #[serde(default)]
@@ -74,39 +75,39 @@ pub enum Step {
     },
     /// A receive for one message.
     Receive {
-        /// Who receives.
+        /// The receiver.
         at: u8,
-        /// What.
+        /// The messages that match.
         wants: Wants,
         /// Bytes of the buffer.
         room: usize,
-        /// Buffers that it is scattered to, up to what is offered.
+        /// Buffers that the message is scattered to, no more than the offer allows.
         pieces: usize,
     },
     /// A receive for many messages (`FI_MULTI_RECV`).
     Multi {
-        /// Who receives.
+        /// The receiver.
         at: u8,
-        /// What.
+        /// The messages that match.
         wants: Wants,
         /// Bytes of the buffer.
         room: usize,
     },
     /// `FI_PEEK`, perhaps with `FI_CLAIM` or `FI_DISCARD`.
     Probe {
-        /// Who looks.
+        /// The rank that probes.
         at: u8,
-        /// For what.
+        /// The messages that match.
         wants: Wants,
-        /// What to do with it.
+        /// The probe's action on the message that it finds.
         and: Action,
     },
     /// `FI_CLAIM` by itself, or with `FI_DISCARD`: deals with the `which`th message that is
     /// claimed, if there is one.
     Claimed {
-        /// Who has claimed it.
+        /// The rank that has claimed the message.
         at: u8,
-        /// Which of its claims.
+        /// The place in the list of this rank's claims.
         which: usize,
         /// Bytes of the buffer; none: the message is dropped.
         room: Option<usize>,
@@ -115,12 +116,12 @@ pub enum Step {
     Cancel {
         /// Whose.
         at: u8,
-        /// Which of them.
+        /// The place in the list of this rank's receives.
         which: usize,
     },
     /// Drives one rank, and no other.
     Progress {
-        /// Which.
+        /// The rank.
         at: u8,
     },
     /// Drives all ranks until nothing moves.
@@ -165,7 +166,7 @@ impl Step {
     }
 }
 
-/// What a probe does with the message that it finds.
+/// A probe's action on the message that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -193,7 +194,7 @@ impl<S: Serialize + DeserializeOwned> Program<S> {
     ///
     /// # Errors
     ///
-    /// What is wrong, and in which line.
+    /// The error, and the line that it is in.
     pub fn from_text(text: &str) -> Result<Self, String> {
         let mut lines = text
             .lines()
@@ -224,8 +225,8 @@ pub fn programs(fabric: &Fabric, changes: Changes) -> impl Strategy<Value = Prog
     let longest = fabric.longest;
     // Most programs have short messages only, so that many wait at a time.
     let longest = prop_oneof![3 => Just(longest.min(9000)), 1 => Just(longest)];
-    // What is drawn once a step is left out would be another program: that shrinks by its steps
-    // alone.
+    // With a step left out, different values would be drawn, which is another program. So programs
+    // shrink by their steps alone.
     (2..=MAX_RANKS, any::<bool>(), any::<bool>(), longest)
         .no_shrink()
         .prop_flat_map(move |(ranks, warm, table, longest)| {

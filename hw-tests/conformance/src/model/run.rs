@@ -24,17 +24,17 @@ use crate::memory::Memory;
 
 /// So long without a sign, everything that moves by itself has moved.
 const QUIET: Duration = Duration::from_micros(500);
-/// What a closed endpoint had under way may take so long to be noticed.
+/// The time in which peers notice the end of a closed endpoint's operations.
 const AFTERMATH: Duration = Duration::from_millis(300);
 /// How often a send is tried that finds no room.
 const TRIES: usize = 4;
 
 pub use between::{Lines, Other, Stream, run_between};
 
-/// What happened in a run: one history for each endpoint that there was.
+/// A run of a program, which records one history for each endpoint.
 pub struct Run<'a> {
     fabric: &'a Fabric,
-    /// What address vectors are opened with.
+    /// The attributes of the address vectors.
     av: AvAttr,
     /// The endpoint of each rank.
     current: Vec<Node>,
@@ -43,7 +43,7 @@ pub struct Run<'a> {
     contexts: u64,
     /// Messages whose number was given out.
     messages: usize,
-    /// Which part of the ranks is in this process, and of how many.
+    /// The part of the ranks that is in this process, and the number of parts.
     share: (usize, usize),
 }
 
@@ -63,7 +63,7 @@ struct Live {
     receives: HashMap<u64, usize>,
     posted: Vec<Posted>,
     claims: Vec<Claim>,
-    /// What a probe said.
+    /// The completion of the last probe.
     probed: Option<Done>,
     probing: Option<u64>,
     sent: Counts,
@@ -112,15 +112,15 @@ struct Send {
 ///
 /// # Errors
 ///
-/// What no order of things explains: an operation that does not end, or ends twice, or with wrong
-/// content.
+/// A violation that no order of arrivals explains: an operation that does not end, or ends twice,
+/// or with wrong content.
 pub fn run(fabric: &Fabric, program: &Program) -> Result<Vec<Receiver>, Wrong> {
     let mut run = Run::new(fabric, program);
     run.run(program)?;
     Ok(run.histories())
 }
 
-/// What operations with a peer that has closed fail with.
+/// Whether this is an error of operations with a peer that has closed.
 fn is_gone(errno: Errno) -> bool {
     matches!(
         errno,
@@ -379,7 +379,7 @@ impl Run<'_> {
     }
 
     fn close(&mut self, node: Node) -> Result<(), Wrong> {
-        // What has succeeded up to here, and what of it nobody can know.
+        // Record the completions up to here; whether the other sends arrive stays unknown.
         self.pump(node)?;
         self.nodes[node].end = None;
         self.nodes[node].history.closed = true;

@@ -1,10 +1,10 @@
-//! The part of a run that does not depend on what the steps send: endpoints of ranks come, know
-//! each other by address, and go.
+//! Runs programs, whatever their steps send: opens and closes the endpoints of ranks, and inserts
+//! and removes their addresses.
 
 use super::history::Node;
 use super::program::Program;
 
-/// What is wrong, in words.
+/// A violation, in words.
 pub(crate) type Wrong = String;
 
 /// The run of a program.
@@ -43,7 +43,7 @@ pub(crate) trait Runner {
     ///
     /// # Errors
     ///
-    /// The fault that was found, and its step.
+    /// The violation, and the step that it happened at.
     fn run(&mut self, program: &Program<Self::Step>) -> Result<(), Wrong> {
         for rank in 0..program.ranks {
             self.open(rank);

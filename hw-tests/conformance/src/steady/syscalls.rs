@@ -1,6 +1,6 @@
-//! Which system calls a thread makes: a child process has itself traced (ptrace(2)) for a while,
-//! and the parent writes down every call. Nothing is missed and nothing is changed: each call stops
-//! the thread on its way into the kernel.
+//! The system calls of a thread: a child process has itself traced (ptrace(2)) for a while, and the
+//! parent writes down every call. Each call stops the thread on its way into the kernel, so none is
+//! missed, and the thread does the same as without a tracer.
 
 #![allow(
     unsafe_code,
@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 
 use crate::ends::PATIENCE;
 
-/// No system call has this number: it marks beginning and end of what is measured.
+/// No system call has this number: it marks the beginning and the end of the measurement.
 const MARK: libc::c_long = 0xfe770;
 
 /// Set in the child.
@@ -31,16 +31,16 @@ const CHILD: &str = "FERRO_TEST_TRACED";
 pub struct Call {
     /// Its number.
     pub number: u64,
-    /// Its first argument, if that is an open descriptor: what is open there.
+    /// If its first argument is an open descriptor: the file behind it.
     pub file: Option<PathBuf>,
 }
 
-/// What was seen of a thread.
+/// The record of a thread.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// Its system calls, but for those by which a poll that finds nothing yields the processor.
     pub calls: Vec<Call>,
-    /// How long it was looked at: what is done every so often may have been done so often.
+    /// The length of the record: the number of periodic calls grows with it.
     pub took: Duration,
 }
 
@@ -66,7 +66,7 @@ pub fn trace(name: &str, child: impl FnOnce()) -> Option<Trace> {
         child();
         return None;
     }
-    // Its parent is this thread, and that is who traces.
+    // The child's parent is this thread, which is the tracer.
     let mut process = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
@@ -89,7 +89,7 @@ fn watch(process: Pid) -> Trace {
     })
 }
 
-/// Ends a child that nothing is told of for long, so that who waits for it does not wait for ever.
+/// Ends a child that makes no system call for long, so that the thread that waits for it returns.
 fn end_if_silent(process: Pid, told: &Receiver<()>) {
     loop {
         match told.recv_timeout(PATIENCE) {

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::measured::Counted;
 use crate::subjects::SUBJECTS;
 
-/// So much more, in percent, is let pass: what the compiler inlines where moves a count by up to 4
-/// when code elsewhere changes. Small rises add up, for they are compared with the file.
+/// A count may rise by this percentage: inlining that changes with code elsewhere moves a count by
+/// up to 4 %. Small rises add up, for counts are compared with the file.
 const BOUND_PERCENT: f64 = 5.0;
 
 /// And so many instructions: of small counts, that is a larger part.
@@ -23,7 +23,7 @@ fn file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("instructions.json")
 }
 
-/// What the counts depend on besides the code: the compiler, and the processor, for which the C
+/// The conditions of the counts besides the code: the compiler, and the processor, for which the C
 /// library chooses how to copy.
 fn made_with() -> String {
     let facts = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

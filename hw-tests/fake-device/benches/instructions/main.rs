@@ -2,10 +2,13 @@
 //! (callgrind): a figure that repeats to the digit, where times do not. Over verbs the device is
 //! the fake one, and what it does itself is not counted.
 //!
-//!     cargo bench -p ferrofabric-fake-device --bench instructions              # compares with the file
-//!     … -- --write                     # writes this machine's table anew
-//!     … -- --against OTHER/instructions.json   # compares with the file of another commit
-//!     … -- --profile verbs/inject     # where the instructions of one count go, by function
+//!     cargo bench -p ferrofabric-fake-device --bench instructions
+//!                                # compares with the file
+//!     … -- --write               # writes this machine's table anew
+//!     … -- --against OTHER/instructions.json
+//!                                # compares with the file of another commit
+//!     … -- --profile verbs/inject
+//!                                # where the instructions of one count go, by function
 //!
 //! The file (`hw-tests/fake-device/instructions.json`) has a table for each kind of processor on
 //! which counts were taken, of one compiler: elsewhere the counts are shown, and the exit code is
@@ -23,8 +26,8 @@ mod subjects;
 
 use std::process::ExitCode;
 
-/// Messages that are counted, after as many that are not: all that is done once in so many is in
-/// them.
+/// Messages that are counted, after an equal number that is not counted: the work that is done once
+/// in several messages is in the counts.
 const MESSAGES: u64 = 2048;
 
 /// Set for the program that valgrind runs.

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::subjects::ONLY;
 use crate::{INNER, MESSAGES};
 
-/// What was counted of one subject.
+/// The counts of one subject.
 pub(crate) struct Counted {
     /// Transport and operation.
     pub(crate) subject: String,
@@ -15,8 +15,8 @@ pub(crate) struct Counted {
     pub(crate) total: u64,
     /// The same by function, callees not included.
     pub(crate) by_function: BTreeMap<String, u64>,
-    /// The same by source line (`file:line`), with what is inlined at its own; without the C
-    /// library's.
+    /// The same by source line (`file:line`), with inlined code at its own line; without the C
+    /// library.
     pub(crate) by_line: BTreeMap<String, u64>,
 }
 
@@ -109,9 +109,9 @@ fn mpich() -> Option<String> {
     found.status.success().then(|| folder.trim().to_owned())
 }
 
-/// Reads a profile (callgrind's manual, "Callgrind Format Specification"): what a function did
-/// itself, and what the calls from it cost. What is called of the device is left out with all that
-/// it called; it calls nothing back.
+/// Reads a profile (callgrind's manual, "Callgrind Format Specification"): the own cost of each
+/// function, and the cost of its calls. Calls into the device are left out with all functions below
+/// them; the device never calls back.
 fn parse(subject: &str, text: &str) -> Counted {
     let mut counted = Counted {
         subject: subject.to_owned(),
@@ -119,7 +119,7 @@ fn parse(subject: &str, text: &str) -> Counted {
         by_function: BTreeMap::new(),
         by_line: BTreeMap::new(),
     };
-    // What others did for the device.
+    // The cost of other functions on behalf of the device.
     let mut for_device: BTreeMap<String, u64> = BTreeMap::new();
     let (mut object, mut function, mut file) = ("", "", "");
     let (mut called_object, mut called) = ("", "");
@@ -167,8 +167,8 @@ fn parse(subject: &str, text: &str) -> Counted {
     counted
 }
 
-/// The functions of the C library as one: who called which of them for what is not told apart.
-/// Those that call nothing stand for themselves.
+/// The functions of the C library as one: the profile does not say which caller of one of them
+/// caused which cost. Functions without calls stand for themselves.
 fn group(object: &str, function: &str) -> String {
     match object.contains(LIBC) && !function.contains("mem") {
         true => "C library: allocator, system calls".to_owned(),

@@ -54,7 +54,7 @@ impl Pair {
         this
     }
 
-    /// One message, and only what is asked for counted.
+    /// Sends one message, and counts the operation `what` of it if `counted`.
     pub(crate) fn once(&mut self, what: &str, counted: bool) {
         let (from, to) = (&self.from, &self.to);
         let run = |work: &mut dyn FnMut()| match counted {

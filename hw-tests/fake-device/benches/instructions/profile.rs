@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::MESSAGES;
 use crate::measured::Counted;
 
-/// What costs less, per message, is not shown.
+/// Functions with fewer instructions per message are not shown.
 const LEAST: f64 = 1.0;
 
 /// Prints what each function costs by itself, then what each source file and each of its lines

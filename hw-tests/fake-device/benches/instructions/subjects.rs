@@ -1,4 +1,5 @@
-//! What is counted: operations between two endpoints of one thread, each on a domain of its own.
+//! The counted subjects: operations between two endpoints of one thread, each on a domain of its
+//! own.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -82,8 +83,8 @@ unsafe extern "C" fn getrandom(into: *mut c_void, len: usize, _flags: u32) -> is
 /// 0, or the time at which the clocks stand, in ns.
 static STOPPED_AT: AtomicI64 = AtomicI64::new(0);
 
-/// Has the clocks stand still, or go: what is done every so often would else be counted at one time
-/// and not at another.
+/// Stops the clocks, or starts them: with clocks that go, periodic work would be in one count and
+/// not in another.
 fn stop_clocks(stop: bool) {
     let now = if stop {
         clock(libc::CLOCK_MONOTONIC)
@@ -124,7 +125,7 @@ unsafe extern "C" fn clock_gettime(which: i32, into: *mut libc::timespec) -> i32
     0
 }
 
-/// What runs in here is counted; valgrind knows it by its name.
+/// All code that runs in here is counted; valgrind finds this function by its name.
 #[inline(never)]
 pub(crate) fn count_this(work: &mut dyn FnMut()) {
     work();
@@ -167,18 +168,18 @@ pub(crate) fn run() {
     }
 }
 
-/// Makes one message, and counts of it what is named, if that is asked for.
+/// Sends one message, and counts the named operation of it if the flag is set.
 type Once = Box<dyn FnMut(&str, bool)>;
 
-/// What makes messages, of two endpoints over a transport; `None` where that can not be had.
+/// Opens two endpoints over a transport, and returns a function that sends messages between them;
+/// `None` where the transport is missing.
 fn open(transport: &str) -> Option<Once> {
     if !transport.starts_with("ofi") {
         let mut pair = Pair::open(transport);
         return Some(Box::new(move |what, counted| pair.once(what, counted)));
     }
     let shm = if transport == "ofi" { "on" } else { "off" };
-    // SAFETY: what other threads there are (of endpoints opened before) do not look at the
-    // environment.
+    // SAFETY: other threads (of endpoints opened before) do not read the environment.
     unsafe { std::env::set_var("FERRO_SHM", shm) };
     let libfabric = Box::leak(Box::new(Libfabric::load()?));
     let mut pair = ofi::Pair::open(libfabric, transport);
@@ -257,7 +258,7 @@ impl Pair {
         this
     }
 
-    /// One message, and only what is asked for counted.
+    /// Sends one message, and counts the operation `what` of it if `counted`.
     fn once(&mut self, what: &str, counted: bool) {
         if what == "window" && !self.windowed {
             // They stay: each message takes the oldest.

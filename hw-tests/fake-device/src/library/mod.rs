@@ -1,5 +1,5 @@
-//! What libibverbs exports. Calls that take a handle go by its address alone, so that one which is
-//! gone is an error.
+//! The exports of libibverbs. Calls find an object by the address of its handle alone, so that a
+//! destroyed handle is an error.
 
 mod completion;
 mod device;

@@ -201,7 +201,7 @@ unsafe extern "C" fn ibv_modify_qp(
         }
         // SAFETY: the handle is live.
         unsafe { (*qp).state = state };
-        // Whoever waited for this one to take a message need not any more.
+        // Requests that waited for this queue pair to take a message need not wait any more.
         model.run_all();
         Ok(())
     })

@@ -1,5 +1,5 @@
-//! What breaks without a request of ours: queue pairs, completion queues, datagrams that are lost,
-//! and what the device tells of by asynchronous events.
+//! Failures without a request of ours: queue pairs, completion queues, lost datagrams, and the
+//! asynchronous events of the device.
 
 use std::time::Instant;
 

@@ -13,7 +13,7 @@ use crate::party::{
     PATIENCE, Pair, assert_clean, check, domain, first, message, room, run, settings, stat,
 };
 
-/// What opening a domain and an endpoint calls, and may see fail.
+/// Calls of the opening of a domain and an endpoint that may fail.
 const OPENING: [&str; 14] = [
     "ibv_get_device_list",
     "ibv_open_device",
@@ -31,7 +31,8 @@ const OPENING: [&str; 14] = [
     "ibv_post_recv",
 ];
 
-/// An endpoint opens, or it does not, and leaves nothing behind; whichever call fails, whenever.
+/// An endpoint opens, or it does not, and leaves nothing behind, at each call that may fail, and at
+/// each repetition of it.
 #[test]
 fn an_endpoint_that_does_not_open_leaves_nothing() {
     let device = FakeDevice::take();
@@ -98,7 +99,7 @@ fn a_device_that_does_not_answer_is_not_offered() {
     assert_eq!(domain(&[]).info().domain.name, "fake_roce0:1");
 }
 
-/// What making a connection calls fails for a while, as on a device that is short of something.
+/// Calls of the making of a connection fail for a while, as on a device that is short of resources.
 #[test]
 fn a_connection_that_is_made_at_a_later_try() {
     for (call, errno) in [
@@ -123,7 +124,8 @@ fn a_connection_that_is_made_at_a_later_try() {
     }
 }
 
-/// A queue pair that can not be made at all is an error for what waits for it, not for ever.
+/// A queue pair that can not be made at all is an error for the operations that wait for it: they
+/// do not wait for ever.
 #[test]
 fn a_connection_that_can_not_be_made() {
     for (call, errno) in [
@@ -148,8 +150,8 @@ fn a_connection_that_can_not_be_made() {
     }
 }
 
-/// Registrations for large messages fail, so many in a row: an error for one message alone, or for
-/// none if what was kept could make way.
+/// `in_a_row` registrations for large messages fail: an error for one message alone, or for none if
+/// other registrations in the cache could make way.
 fn registrations_fail(cache: &str, in_a_row: u32, errors: RangeInclusive<usize>) {
     for after in 0..4 {
         let device = FakeDevice::take();
@@ -207,8 +209,8 @@ fn receives_that_can_not_be_posted() {
     }
 }
 
-/// What had come over a connection before a request could not be posted there is taken, however
-/// much it is: its sender has been told that it arrived.
+/// All messages that had come over a connection before a post failed there are received, however
+/// many they are: their sender has completions for them.
 #[test]
 fn what_has_come_before_a_request_that_can_not_be_posted() {
     const COUNT: u64 = 40;

@@ -55,8 +55,9 @@ fn until(mut reached: impl FnMut() -> bool) {
     }
 }
 
-/// What an endpoint has injected is written from memory of its own: while the device may still be
-/// at it, that is not given back, though the endpoint is being closed and the registration is kept.
+/// The device writes an injected message from memory of the endpoint: while the device may still
+/// read this memory, it is not given back, though the endpoint is being closed and the registration
+/// is kept.
 #[test]
 fn the_device_writes_what_was_injected_by_who_closes() {
     for kept in ["on", "off"] {

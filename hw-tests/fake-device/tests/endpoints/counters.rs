@@ -123,7 +123,7 @@ fn a_resume_is_said_again_after_much_credit() {
         // `b` has said its last on that lane.
         pair.rest(|pair| stat(&pair.b, "verbs_sessions_parked_now") == 1);
         pair.to_b = pair.a.av().insert(&pair.b.name().to_bytes()).unwrap();
-        // The answer to the first Resume is lost: who has heard none says his own again.
+        // The answer to the first Resume is lost: the end without an answer sends its own again.
         let data = data_queue_pair(&device, &pair.b);
         device.script(Fault::new(Point::Datagram, Effect::Lose).on(data));
         pair.exchange(8, 10);
@@ -195,7 +195,7 @@ fn a_packet_is_replayed_after_much_credit() {
     const ACK_BYTES: u32 = 88;
     let device = FakeDevice::take();
     let mut pair = Pair::connected(UD);
-    // Of what comes to `b` only acknowledgements arrive whole.
+    // Only acknowledgements arrive whole at `b`.
     let data = data_queue_pair(&device, &pair.b);
     let cut = Effect::ByteLen(ACK_BYTES);
     device.script(

@@ -48,8 +48,8 @@ fn many_messages_make_a_connection() {
         let device = FakeDevice::take();
         let mut pair = Pair::open(settings);
         let begun = Instant::now();
-        // So many in a tenth of a second are wanted: on a busy machine it may take more than one
-        // try.
+        // The promotion takes 300 messages in a tenth of a second: on a busy machine that may take
+        // more than one try.
         let wanted = |tag| tag < 300 || connections(&device).len() < 2 * made;
         for tag in (0..).take_while(|&tag| wanted(tag)) {
             pair.exchange(8, tag);
@@ -159,8 +159,8 @@ fn lost_datagrams_are_repeated() {
     }
 }
 
-/// A lane gets the place of one that is down, and that the hub, busy with what others sent, has not
-/// parted with: what it loses is repeated all the same.
+/// A new lane gets the place of a lane that is down, but that the hub, busy with completions of
+/// other peers, has not retired: packets that are lost on the new lane are repeated all the same.
 #[test]
 fn a_lane_in_the_place_of_another() {
     /// So many completions are the hub's before it parts with any lane.
@@ -190,7 +190,7 @@ fn a_lane_in_the_place_of_another() {
             .unwrap();
     }
     run(&mut [&mut busy.end], BACKLOG as usize);
-    // It says goodbye, and the hub's service thread has heard that at return.
+    // The peer closes, and at return the hub's service thread has handled its close message.
     drop(leaves);
     (comes.end)
         .trecv(room(8), comes.to_hub, 2, 0, 4)
@@ -207,7 +207,7 @@ fn a_lane_in_the_place_of_another() {
         }
     };
     until(&mut comes.end, &|end| count(end, "verbs_ud_lanes") == 1);
-    // What the newcomer says is lost: it says something as soon as the lane is up at the hub.
+    // The packets of the new peer are lost: it sends one as soon as the lane is up at the hub.
     let lose = |from| Fault::new(Point::Datagram, Effect::Lose).on(from);
     let from_newcomer = data_queue_pair(&device, &comes.end);
     device.script(lose(from_newcomer));

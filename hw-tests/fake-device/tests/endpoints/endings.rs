@@ -76,7 +76,7 @@ fn a_goodbye_that_meets_a_promotion() {
         .unwrap();
     assert!(run(&mut [&mut leaves.end], 1)[0].outcome.is_ok());
     let to = leaves.from_hub;
-    // The hub's service thread has heard its goodbye at return.
+    // At return, the hub's service thread has handled the close message of the peer.
     drop(leaves);
     (hub.tsend(message(LARGE, 3), LARGE, to, 3, TOLD))
         .map_err(first)
@@ -87,7 +87,7 @@ fn a_goodbye_that_meets_a_promotion() {
     assert_clean(&device);
 }
 
-/// A peer says goodbye that has not heard that the session is on its way to an RC lane.
+/// A peer closes before it has learnt that the session moves to an RC lane.
 #[test]
 fn a_goodbye_that_crosses_a_promotion() {
     goodbye_in_a_promotion(false);

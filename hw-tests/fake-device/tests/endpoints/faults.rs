@@ -7,7 +7,7 @@ use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
 use crate::party::{Pair, assert_clean, check, first, message, room};
 
-/// What a requester's completion may say.
+/// Statuses of a requester's completion.
 pub(crate) const STATUSES: [Status; 13] = [
     Status::IBV_WC_LOC_LEN_ERR,
     Status::IBV_WC_LOC_QP_OP_ERR,
@@ -69,7 +69,7 @@ fn each_status_of_a_message() {
     }
 }
 
-/// Whatever goes wrong with one request, every operation ends, and the endpoints go on afterwards.
+/// Every operation ends after a fault of one request, and the endpoints go on afterwards.
 fn goes_on(fault: Fault) {
     let device = FakeDevice::take();
     let mut pair = Pair::connected(&[]);

@@ -10,7 +10,8 @@ use crate::breakage::data_queue_pair;
 use crate::party::{PATIENCE, Pair, assert_clean, endpoint, first, message, room, stat};
 use crate::revivals::control_queue_pair;
 
-/// A flood, which ends with this: what it keeps busy can be closed then.
+/// A flood that ends when this is dropped, so that the endpoint that it keeps busy can be closed
+/// then.
 struct Flood<'d>(&'d FakeDevice);
 
 impl<'d> Flood<'d> {

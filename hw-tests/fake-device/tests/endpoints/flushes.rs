@@ -54,8 +54,8 @@ fn messages_that_were_flushed_outlive_their_sender() {
     }
 }
 
-/// The device writes the message when the flush has begun: a flush waits for the peer's
-/// acknowledgement, which the inject did not ask for.
+/// The device writes the message after the flush has begun: a flush waits for the peer's
+/// acknowledgement, which the inject did not request.
 #[test]
 fn a_flush_waits_for_the_device() {
     let device = FakeDevice::take();

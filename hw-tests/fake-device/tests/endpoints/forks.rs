@@ -1,4 +1,4 @@
-//! Children of a process that has endpoints: what they inherit is the parent's.
+//! Children of a process that has endpoints: the objects that they inherit belong to the parent.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -99,7 +99,7 @@ fn a_child_opens_endpoints_of_its_own() {
     assert_clean(&device);
 }
 
-/// An opened device, too, is closed by who has opened it.
+/// An opened device, too, is closed by the process that opened it.
 #[test]
 fn a_child_does_not_close_a_device() {
     let device = FakeDevice::take();

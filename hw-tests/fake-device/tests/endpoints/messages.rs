@@ -54,8 +54,8 @@ fn messages_over_infiniband() {
     assert_clean(&device);
 }
 
-/// More than there are receive buffers and send slots, to a receiver that does not look: what waits
-/// is kept in order.
+/// More messages than there are receive buffers and send slots, to a receiver that does not poll:
+/// waiting messages stay in order.
 #[test]
 fn a_flood_of_unexpected_messages() {
     const COUNT: u64 = 3000;
@@ -86,8 +86,8 @@ fn a_flood_of_unexpected_messages() {
     for done in pair.run((2 * COUNT - over) as usize) {
         let completion = done.outcome.unwrap();
         if completion.flags.contains(Flags::RECV) {
-            // They match in order; large ones and those without credit complete later than what
-            // follows them.
+            // They match in order; large ones and those without credit complete later than the
+            // messages behind them.
             check(&done.buffer, done.token, "in order");
             received += 1;
         }

@@ -21,7 +21,7 @@ pub(crate) const SMALL_PACKETS: [(&str, &str); 3] = [
     ("FERRO_RX_BUFFERS", "16"),
 ];
 
-/// What an endpoint has granted, and what it keeps of ended sessions.
+/// The credit that an endpoint has granted, also to sessions that have ended.
 const GRANTED: &str = "verbs_units_granted";
 
 /// In some 42 packets.
@@ -32,7 +32,7 @@ fn no_word_of_the_receiver_is_waited_for() {
     let device = FakeDevice::take();
     let mut pair = Pair::connected(&[]);
     for (at, bytes) in [8193, 16_440, 16_441, 32_768].into_iter().enumerate() {
-        // The receiver does not look: whatever is over is so without it.
+        // The receiver does not poll: a send that is over has ended without it.
         pair.a
             .tsend(message(bytes, 1), bytes, pair.to_b, 7, 3)
             .map_err(first)
@@ -178,8 +178,8 @@ fn lanes_that_break_in_the_middle() {
     }
 }
 
-/// The session ends with half a message here: a receive that has it fails, one that has not gets
-/// the next message. What the session was granted others may have again.
+/// The session ends when half a message has arrived: a receive that matched it fails, a receive
+/// that did not match gets the next message. The session's credit can be granted to others again.
 #[test]
 fn sessions_that_end_in_the_middle() {
     for posted_before in [true, false] {
@@ -210,8 +210,8 @@ fn sessions_that_end_in_the_middle() {
     }
 }
 
-/// The same with one who is in no address vector: what it has not sent whole takes no receive from
-/// what others send.
+/// The same with an unknown source: its incomplete message takes no receive from the messages of
+/// other senders.
 #[test]
 fn a_stranger_that_ends_in_the_middle_takes_no_receive() {
     let device = FakeDevice::take();
@@ -256,8 +256,8 @@ fn a_stranger_that_ends_in_the_middle_takes_no_receive() {
     assert_clean(&device);
 }
 
-/// The same with one that was removed from the address vector by the time that its session ends:
-/// what it was granted is given back.
+/// The same with a peer that was removed from the address vector by the time that its session ends:
+/// the credit that it was granted is given back.
 #[test]
 fn a_message_that_will_never_be_whole() {
     let device = FakeDevice::take();

@@ -109,8 +109,8 @@ impl Pair {
         });
     }
 
-    /// Drives both until it is so, and for a while nothing is over: what neither end shows, such as
-    /// a datagram that tells of nothing new, has had its time.
+    /// Drives both until `so` holds, and for a while nothing completes: packets that change no
+    /// statistic, such as a datagram without news, have arrived by then.
     pub(crate) fn rest(&mut self, so: impl Fn(&Self) -> bool) {
         let begun = Instant::now();
         let quiet = Duration::from_millis(20);
@@ -141,8 +141,8 @@ pub(crate) fn stat(endpoint: &OwningEndpoint, name: &str) -> u64 {
     stats.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
-/// The operations and statistics of endpoints, for a test that has waited for too long: their
-/// operations, and of the counters those that tell of now.
+/// The operations and statistics of endpoints, for a test that has waited for too long: operations
+/// under way, and the statistics with the suffix `_now`.
 pub(crate) fn who_waits<'a>(ends: impl IntoIterator<Item = &'a OwningEndpoint>) -> String {
     let of = |(at, end): (usize, &OwningEndpoint)| {
         let stats = end.stats().unwrap().into_iter();
@@ -174,7 +174,7 @@ pub(crate) fn first<T>((error, _): (OpError, T)) -> OpError {
     error
 }
 
-/// Drives endpoints until so many of their operations are over.
+/// Drives endpoints until `count` of their operations are over.
 pub(crate) fn run(endpoints: &mut [&mut OwningEndpoint], count: usize) -> Vec<Done> {
     let begun = Instant::now();
     let mut done = Vec::new();

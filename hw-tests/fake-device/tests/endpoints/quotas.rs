@@ -1,4 +1,4 @@
-//! Messages that nobody waits for: a receiver keeps so many of each peer, and no more.
+//! Unexpected messages: a receiver keeps a limited number of each peer.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const QUOTA: u64 = 4096;
 /// The low byte of the quota in a HelloAck, behind the routing header.
 const QUOTA_BYTE: u32 = 40 + 134;
 
-/// What inverting that byte makes of the quota.
+/// The quota with the bits of that byte inverted.
 const CLAIMED: u64 = QUOTA ^ 0xff;
 
 /// How long a sender that has filled its quota goes on trying: one that went beyond it would be
@@ -75,9 +75,9 @@ fn takes_the_connection(pair: &Pair) -> End {
     third
 }
 
-/// `a` sends, with its number as its tag, whatever it can, until `b` keeps so many of them and
-/// nothing goes any more, or a receive of `b` has failed. Then both have time for more. Returns how
-/// many were sent, and the most that `b` has kept.
+/// `a` sends all messages that it can, each with its number as its tag, until `b` keeps `enough` of
+/// them and no further message goes, or a receive of `b` has failed. Then both have time for more.
+/// Returns the number of messages sent, and the highest number that `b` has kept.
 fn flood(pair: &Pair, from: IoBuf, flags: Flags, enough: u64) -> (u64, u64) {
     let (mut sent, mut most) = (0, 0);
     let begun = Instant::now();
@@ -119,7 +119,7 @@ fn a_sender_waits_for_its_receiver() {
         let _device = FakeDevice::take();
         let pair = strangers(&[]);
         let from = pair.a.memory(8, 1);
-        // What has no credit goes as a request.
+        // Messages without credit go as requests.
         let may_keep = match kind {
             Kind::Requests => QUOTA,
             Kind::Eager => QUOTA + QUOTA / 2,
@@ -148,8 +148,9 @@ fn a_sender_waits_for_its_receiver() {
     }
 }
 
-/// A peer that goes beyond what it was granted loses its connection, with an error that says why
-/// for whoever waits for it; what it announced is forgotten, and others are served as ever.
+/// A peer that exceeds its grant loses its connection, with an error that names the cause for the
+/// receives that wait for it; its open requests are forgotten, and other peers are served as
+/// before.
 #[test]
 fn who_exceeds_its_quota_is_refused() {
     const UD: &[(&str, &str)] = &[("FERRO_LANE", "ud"), ("FERRO_MAX_LANES", "1")];

@@ -145,8 +145,8 @@ fn an_address_that_comes_and_goes_under_traffic() {
     }
 }
 
-/// A removed peer that says something whenever its connection has gone gets it back each time, and
-/// keeps it longer each time: what it says never makes a storm of connections.
+/// A removed peer that sends a message whenever its connection has gone gets it back each time, and
+/// keeps it longer each time: its messages never make a storm of connections.
 ///
 /// Covers: AV-17
 #[test]
@@ -287,9 +287,9 @@ fn one_of_two_entries_is_removed() {
     assert_clean(&device);
 }
 
-/// One end holds a session that the other has never heard of. `a` hears `b`, begins another, and
-/// sends in it; but what `a` says is lost, and so is the lane. It is sent again, whichever of them
-/// held the session.
+/// One end has a session that the other end has not. `a` accepts a handshake of `b`, begins another
+/// session, and sends in it; but the packets of `a` are lost, and so is the lane. They are sent
+/// again, whichever end had the session.
 ///
 /// Covers: AV-17
 #[test]
@@ -306,7 +306,8 @@ fn a_session_begins_that_one_end_alone_has_heard_of() {
     }
 }
 
-/// One end begins a session on a lane that the other gives up before it hears that it is there.
+/// One end begins a session on a lane that the other end gives up before it has learnt that the
+/// lane is up.
 fn hold_a_session(pair: &mut Pair, device: &FakeDevice, a_holds: bool) {
     let Pair { a, b, to_a, to_b } = pair;
     let (holder, asks, to) = match a_holds {

@@ -38,7 +38,8 @@ impl Runs {
         let device = FakeDevice::take();
         let pair = Pair::open(&*domain(&[]), &*domain(&[]));
         let from = pair.a.memory(2000, 1);
-        // What of the connection is still under way is none of the doorbells that count.
+        // Packets of the connection that are still under way must not count as doorbells of the
+        // test.
         for _ in 0..3 {
             pair.barrier();
         }
@@ -115,8 +116,8 @@ fn a_run_rings_once_when_it_ends() {
     assert_eq!(runs.device.misuse(), "");
 }
 
-/// What waited for the connection, or for room, is posted with few doorbells, whether it was sent
-/// as a run or not.
+/// Messages that waited for the connection, or for room, are posted with few doorbells, whether
+/// they were sent as a run or not.
 #[test]
 fn what_has_waited_rings_seldom() {
     let device = FakeDevice::take();
@@ -170,7 +171,7 @@ fn a_run_whose_doorbell_fails() {
     }
 }
 
-/// The endpoint closes while a run is held back: that goes, too, as what was posted does.
+/// The endpoint closes while a run is held back: the run goes out, too, as posted messages do.
 #[test]
 fn a_run_that_its_endpoint_does_not_outlive() {
     let runs = Runs::open();
@@ -270,7 +271,7 @@ impl Datagrams {
         (held - before, self.device.calls(POST) - before)
     }
 
-    /// The numbers of the messages that come, so many.
+    /// The numbers of the next `count` messages.
     fn received(&self, count: usize) -> Vec<u8> {
         let next = || {
             self.a.tx.pump();
@@ -389,7 +390,7 @@ impl Resolve for Nobody {
     }
 }
 
-/// The end of a run waits until its address is resolved; what came before it goes at once.
+/// The end of a run waits until its address is resolved; earlier messages of the run go at once.
 #[test]
 fn the_end_of_a_run_that_waits_holds_nothing_back() {
     let device = FakeDevice::take();

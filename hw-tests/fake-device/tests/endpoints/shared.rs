@@ -1,5 +1,5 @@
-//! What all lanes of an endpoint share, and a few of them use up: bounce buffers, places in its
-//! completion queue.
+//! Resources that all lanes of an endpoint share, and that a few lanes use up: bounce buffers,
+//! places in the completion queue.
 
 use std::time::Instant;
 
@@ -26,7 +26,8 @@ struct Star {
     spokes: Vec<Spoke>,
 }
 
-/// One of those: messages that were sent to it, of which the hub has heard, and that have come.
+/// A peer of the hub: messages that were sent to it, that have completed at the hub, and that have
+/// come.
 struct Spoke {
     end: OwningEndpoint,
     at: FiAddr,
@@ -196,12 +197,11 @@ fn what_is_repeated_goes_when_another_lane_gives_a_buffer_back() {
     assert_clean(&device);
 }
 
-/// Messages of which nobody wants to hear, to so many peers that no lane has a reason of its own to
-/// ask for a completion: those of all together have no more room in the completion queue, and go on
-/// all the same.
+/// Messages without a completion, to more peers than the completion queue has room for, while no
+/// single lane has a reason of its own for a signaled request: the messages go on all the same.
 #[test]
 fn many_lanes_of_which_nobody_wants_to_hear() {
-    // Of 16,384 places; a lane asks with the 64th at the latest.
+    // Of 16,384 places; at least every 64th request of a lane is signaled.
     const PEERS: usize = 270;
     const EACH: usize = 62;
     let device = FakeDevice::take();

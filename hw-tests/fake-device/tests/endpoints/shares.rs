@@ -23,7 +23,7 @@ const MANY: u64 = 300;
 /// Token of a message by which two ends get to know each other.
 const GREETING: u64 = u64::MAX;
 
-/// So many stopped peers could fill what one endpoint may have under way.
+/// This number of stopped peers could fill the room for requests of one endpoint.
 const STOPPED: usize = 70;
 
 /// Requests of all lanes of an endpoint for whose completions there are places.
@@ -138,8 +138,8 @@ fn words_to_stopped_peers_leave_places_for_completions() {
             sent |= peer.tx.take().is_some();
         }
         for _ in 0..REQUESTS {
-            // Only the receiver can tell of these, so that they go as requests. There is nothing to
-            // be read.
+            // Only the receiver can complete these, so that they go as requests. There is nothing
+            // to be read.
             let wanted = op(
                 MsgKind::Tagged,
                 Flags::COMPLETION | Flags::DELIVERY_COMPLETE,

@@ -8,7 +8,7 @@ use crate::counters::{Counters, random};
 use crate::faults::STATUSES;
 use crate::party::{Pair, assert_clean};
 
-/// What a broken connection looks like: what was under way goes on over the next one.
+/// Statuses of a broken connection: operations under way go on over the next one.
 const BROKEN: [Status; 3] = [
     Status::IBV_WC_WR_FLUSH_ERR,
     Status::IBV_WC_REM_ACCESS_ERR,
@@ -27,7 +27,7 @@ fn fault(rng: &mut Rng, statuses: &[Status]) -> Fault {
     Fault::new(point, effect).after(rng.u32(..12))
 }
 
-/// What may carry the messages.
+/// Values of `FERRO_LANE` that carry the messages.
 const LANES: [&str; 3] = ["rc", "ud", "auto"];
 
 /// Connections that break again and again, and sessions that end if `statuses` are such.
@@ -58,7 +58,7 @@ fn storm(lane: &str, seed: u64, statuses: &[Status]) {
     assert_clean(&device);
 }
 
-/// One end has sent on a connection of which the other has heard nothing but its end.
+/// One end has sent on a connection of which the other end has seen nothing but its end.
 #[test]
 fn connections_that_break_with_their_first_packets() {
     for lost in 0..6 {

@@ -30,7 +30,7 @@ struct Stranger {
 }
 
 impl Stranger {
-    /// Who sends to this endpoint.
+    /// A sender of control packets to this endpoint.
     fn of(to: NativeAddr) -> Self {
         let verbs = to.verbs.unwrap();
         let context = DeviceContext::open(ROCE).unwrap();
@@ -66,11 +66,10 @@ impl Stranger {
         Self { qp, cq, handle, to }
     }
 
-    /// Asks after a lane that there is not, in the name of somebody whose path is like nobody
-    /// else's.
+    /// Sends a keep-alive for a lane that does not exist, as a peer with a path of its own.
     fn ask(&self, number: u16) {
         let mut verbs = self.to.verbs.unwrap();
-        // The device takes no heed of it, and has a path to whoever has its own GID.
+        // The device ignores the LID, and has a path to each queue pair with its own GID.
         verbs.lid = number;
         verbs.qpn = 0x7f_ffff;
         let from = NativeAddr {
@@ -110,8 +109,8 @@ impl Stranger {
     }
 }
 
-/// Answers to strangers cost nothing that stays, however many there are, and nobody else is the
-/// worse for it.
+/// Answers to unknown sources take no lasting resources, however many there are, and other peers
+/// are served as before.
 #[test]
 fn strangers_that_ask_in_the_name_of_others() {
     let device = FakeDevice::take();
@@ -123,7 +122,7 @@ fn strangers_that_ask_in_the_name_of_others() {
     for number in (1..=u16::MAX).cycle() {
         stranger.ask(number);
         let kept = device.live().handles - before;
-        assert!(kept <= SPARE, "{kept} handles for {number} strangers");
+        assert!(kept <= SPARE, "{kept} handles for {number} unknown sources");
         if device.calls("ibv_create_ah") - answered >= 3000 {
             break;
         }

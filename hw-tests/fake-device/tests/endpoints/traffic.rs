@@ -1,6 +1,6 @@
-//! Messages both ways while something goes wrong, and what has to hold all the same: every send
-//! ends, what is received is what was sent, nothing comes twice, and what a receiver got its sender
-//! was not told otherwise without a reason.
+//! Messages both ways while a fault strikes, and the rules that hold all the same: every send ends,
+//! the received bytes are those that were sent, nothing comes twice, and a send fails although its
+//! message arrived only if there is a reason.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::party::{PATIENCE, Pair, check, first, message, room, who_waits};
 /// Sizes of all protocols: inline, eager, read in one piece and in several.
 pub(crate) const SIZES: [usize; 5] = [8, 700, 5000, 20_000, 600_000];
 
-/// What became of the messages.
+/// The results of the messages.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) sent: usize,
@@ -37,8 +37,8 @@ impl Pair {
         self.run_traffic(from, count, true, strike)
     }
 
-    /// As [`traffic`](Self::traffic), of packets whose bytes are not what was sent: only that every
-    /// send ends is asked for.
+    /// As [`traffic`](Self::traffic), with packets whose bytes are corrupted: the only rule is that
+    /// every send ends.
     pub(crate) fn corrupt_traffic(&mut self, from: u64, count: u64) -> Traffic {
         self.run_traffic(from, count, false, || ())
     }
@@ -84,7 +84,7 @@ impl Pair {
         let mut seen = [BTreeSet::new(), BTreeSet::new()];
         let (mut told, mut got) = (BTreeSet::new(), BTreeSet::new());
         let begun = Instant::now();
-        // What was told to be sent comes; what was not may never.
+        // Messages whose sends succeeded come; others may never come.
         while sends_over < 2 * count || (sound && !told.is_subset(&got)) {
             assert!(
                 begun.elapsed() < PATIENCE,

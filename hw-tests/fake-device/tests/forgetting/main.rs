@@ -66,7 +66,7 @@ const ROUNDS: usize = 10;
 /// A wait that takes so long hangs.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What is kept of peers that are gone may take so long to shrink to its bound.
+/// The time in which the state of peers that are gone shrinks to its bound.
 const SETTLING: Duration = Duration::from_secs(10);
 
 /// Sessions that may be kept of peers that are gone, and that have only begun.
@@ -240,7 +240,8 @@ fn peers_that_come_and_go_leave_nothing_behind() {
         let sizes: Vec<_> = sizes.filter(|(_, bytes)| *bytes >= 1 << 16).collect();
         println!("  {sizes:?}");
     }
-    // The first may be told to the transport, which then says that it has nobody to wait for.
+    // The transport may learn of the first insertion at once; it then finds that no operation waits
+    // for this address.
     let number = (ROUNDS * (PEERS + UNKNOWN)) as u64;
     let name = party.others.add(number + 1, End::Removed);
     party.hub.av().insert(&name.to_bytes()).unwrap();

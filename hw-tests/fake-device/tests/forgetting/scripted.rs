@@ -25,14 +25,14 @@ use ferrofabric_verbs::raw::qp::{QpCaps, QpConfig, UdInit, UdQp};
 /// that is lost for want of room is not sent again once the endpoint has left a lane.
 const DEPTH: usize = 1 << 15;
 
-/// Of each: a routing header, and what the endpoint sends.
+/// For each: a routing header, and a packet of the endpoint.
 const SLOT: usize = 512;
 
 /// How often timers are looked at.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Peers that ask in a tick whether they still have a lane. The endpoint has room for so many
-/// packets at a time; what is too much gets lost, also word that it has left a lane.
+/// Peers that probe their lanes in one tick. The endpoint has room for this number of packets at a
+/// time; further packets get lost, also those which say that it has left a lane.
 const ASK_AT_ONCE: usize = 100;
 
 /// A queue pair for datagrams.
@@ -98,7 +98,7 @@ impl Port {
         unsafe { RecvRequest::new(slot as u64, [entry]).post(&self.qp) }.unwrap();
     }
 
-    /// What has come, without its routing header.
+    /// Packets that have come, without their routing headers.
     fn take(&self) -> Vec<Vec<u8>> {
         let mut room = [MaybeUninit::uninit(); 64];
         let mut all = Vec::new();
@@ -169,7 +169,7 @@ pub(crate) struct Scripted {
     peers: HashMap<u64, Script>,
     /// Those that have yet to see the end of their connection.
     here: usize,
-    /// They ask whether they still have their lanes.
+    /// The peers probe their lanes.
     asks: bool,
     origin: Instant,
     ticked: Instant,
@@ -199,7 +199,7 @@ impl Scripted {
         Time(1 + self.origin.elapsed().as_nanos() as u64)
     }
 
-    /// One more, of whom nobody has heard.
+    /// Adds a peer that has sent nothing yet.
     pub(crate) fn add(&mut self, number: u64, end: End) -> NativeAddr {
         let mut verbs = self.hub.verbs.unwrap();
         verbs.qpn = self.control.qp.number();
@@ -235,7 +235,7 @@ impl Scripted {
         name
     }
 
-    /// One of whom the endpoint does not know says hello to it.
+    /// A peer that is unknown to the endpoint begins a handshake with it.
     pub(crate) fn come(&mut self, number: u64, end: End) {
         self.add(number, end);
         let hub = key_of(&self.hub);
@@ -267,7 +267,7 @@ impl Scripted {
         });
     }
 
-    /// All were removed: from now on they ask whether they still have their lanes.
+    /// All were removed: from now on they probe their lanes.
     pub(crate) fn begin_to_ask(&mut self) {
         self.asks = true;
     }

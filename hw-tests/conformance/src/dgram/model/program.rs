@@ -1,4 +1,4 @@
-//! What the ranks of a run do, one step after another.
+//! Programs for the ranks of a run: a list of steps, done one after another.
 
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub(super) enum Step {
         data: bool,
         /// Without `FI_COMPLETION`.
         quiet: bool,
-        /// Buffers that it is gathered from, up to what is offered.
+        /// Buffers that the datagram is gathered from, no more than the offer allows.
         pieces: usize,
         /// From memory that is registered, if it is one buffer.
         registered: bool,
@@ -36,7 +36,7 @@ pub(super) enum Step {
         at: u8,
         /// Bytes of the buffer behind the prefix.
         room: usize,
-        /// Buffers that it is scattered to, up to what is offered.
+        /// Buffers that the datagram is scattered to, no more than the offer allows.
         pieces: usize,
         /// Into memory that is registered, if it is one buffer.
         registered: bool,
@@ -45,7 +45,7 @@ pub(super) enum Step {
     Cancel { at: u8, which: usize },
     /// Drives one rank, and no other.
     Progress { at: u8 },
-    /// Drives all ranks until all sends are over, and what must arrive has.
+    /// Drives all ranks until all sends are over, and every datagram that must arrive has arrived.
     Settle,
     /// Takes an address out of a rank's address vector.
     Remove { at: u8, peer: u8 },
@@ -60,8 +60,8 @@ pub(super) fn programs(fabric: &Fabric) -> impl Strategy<Value = Program<Step>> 
     let longest = fabric.info().ep.max_msg_size;
     let mut edges = fabric.edges(longest);
     edges.extend([511, 512, 513, longest - 1, longest]);
-    // What is drawn once a step is left out would be another program: that shrinks by its steps
-    // alone.
+    // With a step left out, different values would be drawn, which is another program. So programs
+    // shrink by their steps alone.
     (2..=MAX_RANKS, any::<bool>())
         .no_shrink()
         .prop_flat_map(move |(ranks, warm)| {

@@ -38,7 +38,8 @@ pub(super) struct Live {
     // Closed before the memory below goes.
     pub(super) end: Option<End>,
     name: Vec<u8>,
-    /// Whom it knows by what address, and whom it knew.
+    /// Addresses of the peers in its address vector, and those that peers had before they were
+    /// removed.
     peers: HashMap<Node, FiAddr>,
     stale: HashMap<Node, FiAddr>,
     /// When it came to know a peer by this address, or by none.
@@ -48,7 +49,8 @@ pub(super) struct Live {
     pub(super) sends: HashMap<u64, usize>,
     pub(super) sent: (u64, u64),
     pub(super) received: (u64, u64),
-    /// A receive that the device may have is being taken back: what arrives meanwhile is lost.
+    /// The endpoint cancels a receive that the device may hold: datagrams that arrive meanwhile are
+    /// lost.
     resets: bool,
 }
 
@@ -83,7 +85,7 @@ pub(super) struct Message {
 ///
 /// # Errors
 ///
-/// What must not be: an operation that does not end, or ends twice, or with the wrong content.
+/// A violation: an operation that does not end, or ends twice, or with the wrong content.
 pub(super) fn run(fabric: &Fabric, program: &Program<Step>) -> Result<(), Wrong> {
     let mut run = Run {
         fabric,
@@ -562,7 +564,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What is still open, in words.
+    /// Operations that are still open, in words.
     fn state(&self) -> String {
         let mut text = String::new();
         for (at, live) in self.nodes.iter().enumerate() {

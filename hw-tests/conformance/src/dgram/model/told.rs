@@ -1,4 +1,4 @@
-//! What completes: whose it is, and whether it may be so.
+//! Checks completions: finds the operation of each, and decides whether the completion is allowed.
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
@@ -9,7 +9,7 @@ use crate::ends::{Event, context_of};
 use crate::model::history::Node;
 use crate::model::runner::Wrong;
 
-/// What a receive says of the datagram that it got.
+/// The content of a receive's completion.
 struct Got {
     /// Bytes of the whole datagram.
     len: usize,
@@ -137,8 +137,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What the sender of a datagram may be called that is received now: what it was known by at
-    /// any time since it was sent.
+    /// Addresses that a completion may name as the source of this datagram if it is received now:
+    /// all that the receiver had for the sender at any time since the send.
     fn sources(&self, at: Node, message: &Message) -> Vec<FiAddr> {
         let mut since = vec![FiAddr::NOTAVAIL];
         for &(when, _, addr) in self.nodes[at]

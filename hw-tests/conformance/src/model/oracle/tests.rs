@@ -1,4 +1,4 @@
-//! What the oracle allows, and what it does not.
+//! Tests of the histories that the oracle allows, and of those that it forbids.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Programs whose ranks are in two processes, on two machines perhaps: each runs the steps of its
-//! own ranks, and at the end they tell each other what they have sent.
+//! Programs whose ranks are in two processes, on one machine or two: each process runs the steps of
+//! its own ranks, and at the end each lists for the other the messages that it has sent.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::*;
 
-/// So long both sides drive their endpoints before they ask each other how far they are.
+/// The time for which both processes drive their endpoints between two reports of progress.
 const TURN: Duration = Duration::from_millis(10);
 
 /// The way to the other process.
@@ -186,7 +186,7 @@ impl Run<'_> {
             .iter()
             .enumerate()
             .filter(|(_, live)| live.elsewhere);
-        // What becomes of those whose address is removed meanwhile is not known yet.
+        // Sends to an address that is removed meanwhile may end either way.
         let removed = |to, at| {
             let mut sends = self.sends.iter();
             sends.any(|send| (send.to, send.message) == (to, at) && send.removed)

@@ -1,4 +1,4 @@
-//! What completes: whose it is, and whether it may be so.
+//! Checks completions: finds the operation of each, and decides whether the completion is allowed.
 
 use super::*;
 

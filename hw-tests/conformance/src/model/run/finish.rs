@@ -30,7 +30,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Drops what is claimed and what waits for a receive.
+    /// Drops the claimed messages and the unexpected ones.
     pub(super) fn take_all_out(&mut self) -> Result<(), Wrong> {
         for at in 0..self.nodes.len() {
             if self.nodes[at].end.is_none() {
@@ -117,7 +117,7 @@ impl Run<'_> {
         received + dropped.count()
     }
 
-    /// What is still open, in words.
+    /// Operations that are still open, in words.
     pub(super) fn state(&self) -> String {
         let mut text = String::new();
         for (at, live) in self.nodes.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! What a step calls.
+//! The calls of each step.
 
 use super::*;
 
-/// What not every transport offers.
+/// Flags that not every transport offers.
 const PROMISES: Flags = Flags::DELIVERY_COMPLETE.union(Flags::FENCE);
 
 impl Run<'_> {
@@ -243,8 +243,8 @@ impl Run<'_> {
         Ok(is_there)
     }
 
-    /// Asks about a message; the answer is there at once. Returns also what else was read
-    /// meanwhile.
+    /// Probes for a message; the answer is there at once. Returns also the other completions that
+    /// were read meanwhile.
     pub(super) fn ask(
         &mut self,
         at: Node,
