@@ -7,14 +7,14 @@ use ferrofabric_verbs::raw::mr::{Access, Mr};
 use ferrofabric_verbs::raw::pd::Pd;
 
 /// Mapped and registered memory, unmapped after it is deregistered.
-pub struct Buffer {
+pub struct DeviceBuffer {
     /// Its registration; `None` only while it is dropped.
     region: Option<Mr>,
     addr: *mut u8,
     len: usize,
 }
 
-impl Buffer {
+impl DeviceBuffer {
     /// Maps and registers `len` bytes.
     pub fn new(pd: &Arc<Pd>, len: usize, access: Access) -> Self {
         // SAFETY: a fresh anonymous mapping.
@@ -67,7 +67,7 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         self.region = None;
         // SAFETY: mapped in `new`, and no longer registered.
@@ -75,7 +75,7 @@ impl Drop for Buffer {
     }
 }
 
-impl Buffer {
+impl DeviceBuffer {
     /// Bytes that differ from place to place and from seed to seed.
     pub fn pattern(seed: u32, len: usize) -> Vec<u8> {
         let mut rng = fastrand::Rng::with_seed(seed.into());

@@ -100,10 +100,10 @@ impl CmPort {
     }
 
     /// Takes the next event, which must be somebody's request.
-    pub fn request(&self, read: impl FnOnce(&rdma_cm_event)) -> Request {
+    pub fn request(&self, read: impl FnOnce(&rdma_cm_event)) -> CmRequest {
         self.event(rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST, |event| {
             read(event);
-            Request {
+            CmRequest {
                 cm: self.cm,
                 id: event.id,
             }
@@ -112,12 +112,12 @@ impl CmPort {
 }
 
 /// Somebody's request.
-pub struct Request {
+pub struct CmRequest {
     cm: &'static Rdmacm,
     id: *mut rdma_cm_id,
 }
 
-impl Request {
+impl CmRequest {
     /// Answers it.
     pub fn answer(self, qpn: u32, private_data: &[u8]) {
         let mut parameters = rdma_conn_param {

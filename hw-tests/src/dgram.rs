@@ -22,14 +22,14 @@ pub const QUIET: Duration = Duration::from_millis(300);
 
 /// Whether the application leaves room before its buffers (`FI_MSG_PREFIX`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prefix {
+pub enum PrefixRoom {
     /// It does.
     Room,
     /// It does not.
     None,
 }
 
-impl Prefix {
+impl PrefixRoom {
     /// Bytes of that room.
     pub fn bytes(self) -> usize {
         match self {
@@ -46,11 +46,11 @@ pub fn infos(overrides: &[(&str, &str)]) -> Vec<Info> {
 }
 
 /// The first offer of datagrams.
-pub fn info(overrides: &[(&str, &str)], prefix: Prefix) -> Info {
+pub fn info(overrides: &[(&str, &str)], prefix: PrefixRoom) -> Info {
     let found = VerbsProvider::new().discover(&settings(overrides));
     let mode = match prefix {
-        Prefix::Room => Mode::MSG_PREFIX,
-        Prefix::None => Mode::empty(),
+        PrefixRoom::Room => Mode::MSG_PREFIX,
+        PrefixRoom::None => Mode::empty(),
     };
     let wanted = |info: &Info| info.ep.ep_type == EpType::Dgram && info.mode == mode;
     let notices = found.notices;
@@ -62,7 +62,7 @@ pub fn info(overrides: &[(&str, &str)], prefix: Prefix) -> Info {
 }
 
 /// A domain of datagrams.
-pub fn domain(overrides: &[(&str, &str)], prefix: Prefix) -> Arc<dyn Domain> {
+pub fn domain(overrides: &[(&str, &str)], prefix: PrefixRoom) -> Arc<dyn Domain> {
     let info = info(overrides, prefix);
     VerbsProvider::new()
         .open(&info, &settings(overrides))
@@ -133,13 +133,13 @@ pub fn send_op(dest: FiAddr, context: u64) -> SendOp {
 }
 
 /// Two endpoints on one domain that know each other; none where there is no device.
-pub fn pair(prefix: Prefix) -> Option<Pair> {
+pub fn pair(prefix: PrefixRoom) -> Option<OwningDatagramPair> {
     Rig::open()?;
-    Some(Pair::open(prefix))
+    Some(OwningDatagramPair::open(prefix))
 }
 
 /// Two endpoints on one domain that know each other.
-pub struct Pair {
+pub struct OwningDatagramPair {
     /// The domain.
     pub domain: Arc<dyn Domain>,
     /// One endpoint.
@@ -156,8 +156,8 @@ pub struct Pair {
     pub mtu: usize,
 }
 
-impl Pair {
-    fn open(prefix: Prefix) -> Self {
+impl OwningDatagramPair {
+    fn open(prefix: PrefixRoom) -> Self {
         let domain = domain(&[], prefix);
         let (a, b) = (endpoint(&*domain), endpoint(&*domain));
         let to_b = a.av().insert(&b.name().to_bytes()).unwrap();

@@ -16,5 +16,5 @@ mod rig;
 pub mod sockets;
 pub mod unprivileged;
 
-pub use buffer::Buffer;
+pub use buffer::DeviceBuffer;
 pub use rig::{Rig, completions, one_completion, psn_of};

@@ -69,14 +69,14 @@ pub fn meet() -> (u64, TcpStream) {
 }
 
 /// Another process with an endpoint of its own. Killed when dropped.
-pub struct Peer {
+pub struct PeerProcess {
     process: Child,
     control: UnixStream,
     /// Its endpoint's address.
     pub name: NativeAddr,
 }
 
-impl Peer {
+impl PeerProcess {
     /// Starts `program` (`env!("CARGO_BIN_EXE_test-peer")`) in a role, with the numbers and the
     /// address that the role needs.
     pub fn start(
@@ -159,15 +159,15 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// The other side of [`Peer::start`]: takes the hub's address, reports its own, waits for the
-/// start.
+/// The other side of [`PeerProcess::start`]: takes the hub's address, reports its own, waits for
+/// the start.
 pub fn report(name: &NativeAddr) -> NativeAddr {
     let stdin = std::io::stdin();
     let mut control = UnixStream::from(stdin.as_fd().try_clone_to_owned().unwrap());
@@ -209,7 +209,7 @@ pub fn tsend(
 }
 
 /// The token of an operation, and its result.
-pub type Outcome = (u64, Result<Completion, Box<CqError>>);
+pub type TokenResult = (u64, Result<Completion, Box<CqError>>);
 
 /// The outcome of an operation that must have succeeded.
 pub fn succeeded(outcome: Result<Completion, Box<CqError>>) -> Completion {

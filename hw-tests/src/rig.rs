@@ -14,7 +14,7 @@ use ferrofabric_verbs::raw::qp::{QpCaps, QpConfig, RcConnect, RcInit, RcQp, RcTi
 use ferrofabric_verbs::raw::srq::Srq;
 use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
-use crate::Buffer;
+use crate::DeviceBuffer;
 
 /// How long anything may take. The machine may be emulated.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -89,12 +89,12 @@ impl Rig {
     }
 
     /// Registered memory that peers may do everything to.
-    pub fn buffer(&self, len: usize) -> Buffer {
+    pub fn buffer(&self, len: usize) -> DeviceBuffer {
         let access = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
             | Access::REMOTE_READ
             | Access::REMOTE_ATOMIC;
-        Buffer::new(&self.pd, len, access)
+        DeviceBuffer::new(&self.pd, len, access)
     }
 
     /// Queues of moderate size on one completion queue.

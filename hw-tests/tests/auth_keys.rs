@@ -35,27 +35,27 @@ const ROOM: usize = 64;
 
 /// The type of a test's endpoints, and whether they reach peers of this node through shared memory.
 #[derive(Clone, Copy, Debug)]
-struct Kind {
+struct KeyedEndpointKind {
     ep_type: EpType,
     shm: bool,
 }
 
-const KINDS: [Kind; 3] = [
-    Kind {
+const KINDS: [KeyedEndpointKind; 3] = [
+    KeyedEndpointKind {
         ep_type: EpType::Dgram,
         shm: false,
     },
-    Kind {
+    KeyedEndpointKind {
         ep_type: EpType::Rdm,
         shm: false,
     },
-    Kind {
+    KeyedEndpointKind {
         ep_type: EpType::Rdm,
         shm: true,
     },
 ];
 
-impl Kind {
+impl KeyedEndpointKind {
     fn settings(self) -> Settings {
         let shm = if self.shm { "on" } else { "off" };
         Settings::read(|name| match name {
@@ -85,7 +85,7 @@ fn key(qkey: u32) -> AuthKey {
 }
 
 /// An endpoint, and what it has received.
-struct Party {
+struct KeyedEndpoint {
     // It goes before its buffers do.
     endpoint: Arc<dyn Endpoint>,
     av: Arc<dyn Av>,
@@ -95,7 +95,7 @@ struct Party {
     done: RefCell<VecDeque<Result<Completion, CqError>>>,
 }
 
-impl Party {
+impl KeyedEndpoint {
     /// One with the keys of its address vector.
     fn open(domain: &dyn Domain, keys: &[AuthKey]) -> Self {
         let av = domain.open_av(&AvAttr::default()).unwrap();
@@ -218,7 +218,7 @@ fn insert(av: &dyn Av, name: &[u8], handle: FiAddr) -> Result<FiAddr, Errno> {
 }
 
 /// The next completion at the first of these.
-fn next(parties: &[&Party], what: &str) -> Result<Completion, CqError> {
+fn next(parties: &[&KeyedEndpoint], what: &str) -> Result<Completion, CqError> {
     let until = Instant::now() + PATIENCE;
     loop {
         parties.iter().for_each(|party| party.pump());
@@ -230,12 +230,12 @@ fn next(parties: &[&Party], what: &str) -> Result<Completion, CqError> {
     }
 }
 
-fn received(parties: &[&Party], what: &str) -> Completion {
+fn received(parties: &[&KeyedEndpoint], what: &str) -> Completion {
     next(parties, what).unwrap_or_else(|error| panic!("{what}: {error:?}"))
 }
 
 /// Nothing comes to an end at any of these.
-fn quiet(parties: &[&Party], what: &str) {
+fn quiet(parties: &[&KeyedEndpoint], what: &str) {
     let until = Instant::now() + QUIET;
     while Instant::now() < until {
         for party in parties {
@@ -256,8 +256,8 @@ fn what_has_the_right_key_arrives_and_nothing_else() {
     }
     for kind in KINDS {
         let domain = kind.open(&kind.info(true));
-        let a = Party::open(&*domain, &[key(1), key(2)]);
-        let b = Party::open(&*domain, &[key(3), key(1)]);
+        let a = KeyedEndpoint::open(&*domain, &[key(1), key(2)]);
+        let b = KeyedEndpoint::open(&*domain, &[key(3), key(1)]);
         let b_with_1 = a.knows(&b, a.handles[0]);
         let b_with_2 = a.knows(&b, a.handles[1]);
         assert_ne!(b_with_1, b_with_2, "{kind:?}");
@@ -304,8 +304,8 @@ fn an_unknown_sender_is_named_with_its_key() {
                 user_ids,
                 ..AvAttr::default()
             };
-            let a = Party::open(&*domain, &[key(1), key(2)]);
-            let b = Party::curious(&*domain, &attr, &[key(2), key(1)]);
+            let a = KeyedEndpoint::open(&*domain, &[key(1), key(2)]);
+            let b = KeyedEndpoint::curious(&*domain, &attr, &[key(2), key(1)]);
             let to_b = [0, 1].map(|n| a.knows(&b, a.handles[n]));
             let stranger = |with: usize| {
                 b.post(FiAddr::UNSPEC, Flags::empty(), 1).unwrap();
@@ -356,7 +356,10 @@ fn a_receive_takes_what_comes_with_its_key() {
     for kind in KINDS {
         let domain = kind.open(&kind.info(true));
         let keys = [key(11), key(12), key(13)];
-        let (a, b) = (Party::open(&*domain, &keys), Party::open(&*domain, &keys));
+        let (a, b) = (
+            KeyedEndpoint::open(&*domain, &keys),
+            KeyedEndpoint::open(&*domain, &keys),
+        );
         let to_b: Vec<_> = a.handles.iter().map(|h| a.knows(&b, *h)).collect();
         let by_key = Flags::AUTH_KEY;
         b.post(b.handles[2], by_key, 2).unwrap();
@@ -400,13 +403,13 @@ fn names_of_nodes_and_services_take_keys() {
         return;
     }
     for ep_type in [EpType::Rdm, EpType::Dgram] {
-        let kind = Kind {
+        let kind = KeyedEndpointKind {
             ep_type,
             shm: false,
         };
         let domain = kind.open(&kind.info(true));
-        let a = Party::open(&*domain, &[key(1), key(2)]);
-        let b = Party::open(&*domain, &[key(2)]);
+        let a = KeyedEndpoint::open(&*domain, &[key(1), key(2)]);
+        let b = KeyedEndpoint::open(&*domain, &[key(2)]);
         let text = Services::one(&keyed_name(&*b.endpoint).to_string(), None).unwrap();
         let services = |services: &Services, handles: &[FiAddr]| {
             let mut inserted = Vec::new();
@@ -432,7 +435,7 @@ fn names_of_nodes_and_services_take_keys() {
         let listening = kind.open(&info);
         let at = own(&*listening).ip().to_string();
         let there = [5081, 5083].map(|port| {
-            let plain = Party::plain(&*listening, None, Some(port));
+            let plain = KeyedEndpoint::plain(&*listening, None, Some(port));
             plain.post(FiAddr::UNSPEC, Flags::empty(), 1).unwrap();
             plain
         });
@@ -561,7 +564,7 @@ fn domains_without_keys_of_vectors_have_none_of_these() {
     }
     let kind = KINDS[1];
     let domain = kind.open(&kind.info(false));
-    let plain = Party::plain(&*domain, None, None);
+    let plain = KeyedEndpoint::plain(&*domain, None, None);
     let av = &plain.av;
     let unsupported = Errno::EOPNOTSUPP;
     let inserted = av.insert_auth_key(&key(1).to_bytes());
@@ -577,7 +580,7 @@ fn domains_without_keys_of_vectors_have_none_of_these() {
     assert_eq!(posted, Err(OpError::Failed(Errno::EBADFLAGS)));
     // An address of many keys says nothing without one.
     let keyed = kind.open(&kind.info(true));
-    let other = Party::open(&*keyed, &[key(1)]);
+    let other = KeyedEndpoint::open(&*keyed, &[key(1)]);
     let many = keyed_name(&*other.endpoint).to_bytes();
     assert_eq!(av.insert(&many).unwrap_err().errno(), Errno::EINVAL);
 }
@@ -593,10 +596,10 @@ fn one_key_of_a_domain_or_of_an_endpoint() {
         let mut info = kind.info(false);
         info.domain.auth_key = Some(key(0x0123_4567));
         let domain = kind.open(&info);
-        let [a, b] = [(); 2].map(|()| Party::plain(&*domain, None, None));
-        let other = Party::plain(&*domain, Some(key(5)), None);
-        let like_other = Party::plain(&*domain, Some(key(5)), None);
-        let know = |who: &Party, whom: &Party| {
+        let [a, b] = [(); 2].map(|()| KeyedEndpoint::plain(&*domain, None, None));
+        let other = KeyedEndpoint::plain(&*domain, Some(key(5)), None);
+        let like_other = KeyedEndpoint::plain(&*domain, Some(key(5)), None);
+        let know = |who: &KeyedEndpoint, whom: &KeyedEndpoint| {
             let name = whom.endpoint.name();
             who.av.insert(&name.to_bytes()).unwrap()
         };
@@ -650,8 +653,8 @@ fn a_partition_that_the_port_is_not_in_is_named() {
         let domain = kind.open(&kind.info(true));
         let keys = [AuthKey::new(second, 1).unwrap(), key(1)];
         let (a, b) = (
-            Party::open(&*domain, &keys),
-            Party::open(&*domain, &keys[..1]),
+            KeyedEndpoint::open(&*domain, &keys),
+            KeyedEndpoint::open(&*domain, &keys[..1]),
         );
         b.post(FiAddr::UNSPEC, Flags::empty(), 1).unwrap();
         let (there, elsewhere) = (a.knows(&b, a.handles[0]), a.knows(&b, a.handles[1]));

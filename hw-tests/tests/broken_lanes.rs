@@ -19,7 +19,7 @@ const WINDOW: u64 = 12;
 const SEND: u64 = 1 << 40;
 
 /// One side: sends its messages to the other, and checks those that come.
-struct Side {
+struct BrokenLaneSide {
     endpoint: OwningEndpoint,
     other: FiAddr,
     seed: u64,
@@ -31,7 +31,7 @@ struct Side {
     over: u64,
 }
 
-impl Side {
+impl BrokenLaneSide {
     fn done(&self) -> bool {
         self.over == self.sizes.len() as u64 && self.received == self.expected.len() as u64
     }
@@ -95,7 +95,7 @@ fn exchange(settings: &[(&str, &str)], count: u64, high: usize, every: u64) {
     let mut others = [1usize, 0].into_iter();
     let mut sides = endpoints.map(|endpoint| {
         let there = others.next().unwrap();
-        Side {
+        BrokenLaneSide {
             other: endpoint.av().insert(&names[there].to_bytes()).unwrap(),
             endpoint,
             seed: there as u64,
@@ -110,8 +110,8 @@ fn exchange(settings: &[(&str, &str)], count: u64, high: usize, every: u64) {
     let until = Instant::now() + PATIENCE;
     let mut next_break = every;
     let mut breaks = 0;
-    while !sides.iter().all(Side::done) {
-        sides.iter_mut().for_each(Side::step);
+    while !sides.iter().all(BrokenLaneSide::done) {
+        sides.iter_mut().for_each(BrokenLaneSide::step);
         if sides[0].received + sides[1].received >= next_break {
             next_break += every;
             breaks += 1;

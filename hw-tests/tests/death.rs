@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
-use ferrofabric_hw_tests::party::{self, PATIENCE, Peer, fill, is_filled, succeeded, wait};
+use ferrofabric_hw_tests::party::{self, PATIENCE, PeerProcess, fill, is_filled, succeeded, wait};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
@@ -41,7 +41,7 @@ fn exchange(
     healthy: FiAddr,
     round: u64,
     len: usize,
-    mut other: impl FnMut(party::Outcome),
+    mut other: impl FnMut(party::TokenResult),
 ) {
     let tag = (1 << 40) | round;
     let mut out = Buffer::new(len).unwrap();
@@ -70,7 +70,7 @@ fn exchange(
 /// Kills a peer in the middle of transfers in both directions.
 fn kill_in_the_middle(shm: &str) {
     let mut hub = party::endpoint(&[SOON]);
-    let healthy = Peer::start(
+    let healthy = PeerProcess::start(
         PROGRAM,
         "echo",
         &[("FERRO_SHM", shm)],
@@ -88,7 +88,7 @@ fn kill_in_the_middle(shm: &str) {
     let before = Holdings::now();
 
     let numbers = [7, 1_000_000, 1 << 20, LARGE as u64, 4];
-    let mut victim = Peer::start(
+    let mut victim = PeerProcess::start(
         PROGRAM,
         "sender",
         &[("FERRO_SHM", shm)],
@@ -189,7 +189,7 @@ const UD: [(&str, &str); 3] = [
 /// Nothing is under way with the peer when it dies: nobody but us can find out.
 fn kill_at_rest(settings: &[(&str, &str)]) {
     let mut hub = party::endpoint(settings);
-    let mut victim = Peer::start(PROGRAM, "echo", settings, &[1000], &hub.name());
+    let mut victim = PeerProcess::start(PROGRAM, "echo", settings, &[1000], &hub.name());
     let addr = hub.av().insert(&victim.name.to_bytes()).unwrap();
     victim.go();
     exchange(&mut hub, addr, 0, 1000, |o| panic!("{o:?}"));
@@ -231,7 +231,7 @@ fn what_is_under_way_by_datagrams_to_a_dead_peer_ends() {
         return;
     }
     let mut hub = party::endpoint(&UD);
-    let mut victim = Peer::start(PROGRAM, "echo", &UD, &[8000], &hub.name());
+    let mut victim = PeerProcess::start(PROGRAM, "echo", &UD, &[8000], &hub.name());
     let addr = hub.av().insert(&victim.name.to_bytes()).unwrap();
     victim.go();
     exchange(&mut hub, addr, 0, 8000, |o| panic!("{o:?}"));
@@ -283,7 +283,24 @@ fn peers_sleep(settings: &[(&str, &str)], how_long: Duration) {
     }
     const COUNT: u64 = 200;
     let mut hub = party::endpoint(settings);
-    let (mut peers, addrs) = Peer::start_senders(PROGRAM, 2, [COUNT, 0, 300_000, 8], &hub);
+    let mut peers: Vec<PeerProcess> = ["on", "off"]
+        .iter()
+        .enumerate()
+        .map(|(me, shm)| {
+            let numbers = [me as u64, COUNT, 0, 300_000, 8];
+            PeerProcess::start(
+                PROGRAM,
+                "sender",
+                &[("FERRO_SHM", shm)],
+                &numbers,
+                &hub.name(),
+            )
+        })
+        .collect();
+    let addrs: Vec<FiAddr> = peers
+        .iter()
+        .map(|p| hub.av().insert(&p.name.to_bytes()).unwrap())
+        .collect();
     for token in 0..8 {
         hub.trecv(
             Buffer::new(300_000).unwrap(),

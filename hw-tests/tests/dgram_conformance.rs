@@ -7,22 +7,22 @@ use std::time::Duration;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::{dgram, dgram_conformance};
 use ferrofabric_hw_tests::Rig;
-use ferrofabric_hw_tests::dgram::{Prefix, domain};
+use ferrofabric_hw_tests::dgram::{PrefixRoom, domain};
 use serial_test::file_serial;
 
 /// Each rank has a domain of its own on one device, whose datagrams do not get lost.
-fn fabric(name: &'static str, prefix: Prefix) -> Option<Fabric> {
+fn fabric(name: &'static str, prefix: PrefixRoom) -> Option<Fabric> {
     Rig::open()?;
     let fabric = Fabric::new(name, move |_| domain(&[], prefix));
     Some(fabric.with_patience(Duration::from_secs(10)))
 }
 
 fn plain() -> Option<Fabric> {
-    fabric("datagrams", Prefix::None)
+    fabric("datagrams", PrefixRoom::None)
 }
 
 fn with_prefix() -> Option<Fabric> {
-    fabric("datagrams with a prefix", Prefix::Room)
+    fabric("datagrams with a prefix", PrefixRoom::Room)
 }
 
 mod without_prefix {

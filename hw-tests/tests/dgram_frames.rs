@@ -11,8 +11,8 @@ use ferrofabric_contracts::addr::{NATIVE_LEN, NativeAddr};
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_hw_tests::dgram::{PATIENCE, Prefix, count, domain, endpoint, next, quiet};
-use ferrofabric_hw_tests::{Buffer as Registered, Rig, completions, one_completion, party};
+use ferrofabric_hw_tests::dgram::{PATIENCE, PrefixRoom, count, domain, endpoint, next, quiet};
+use ferrofabric_hw_tests::{DeviceBuffer as Registered, Rig, completions, one_completion, party};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_verbs::raw::ah::Ah;
 use ferrofabric_verbs::raw::cq::Cq;
@@ -25,7 +25,7 @@ use serial_test::file_serial;
 const QKEY: u32 = 0x1111_1111;
 
 /// A queue pair that is not one of ours.
-struct Stranger<'a> {
+struct ForeignQueuePair<'a> {
     rig: &'a Rig,
     qp: UdQp,
     cq: Arc<Cq>,
@@ -33,7 +33,7 @@ struct Stranger<'a> {
     memory: Registered,
 }
 
-impl<'a> Stranger<'a> {
+impl<'a> ForeignQueuePair<'a> {
     fn new(rig: &'a Rig) -> Self {
         let cq = rig.cq(64, false);
         let qp = UdQp::create(&rig.pd, &rig.config(&cq, None, None)).unwrap();
@@ -92,7 +92,7 @@ impl<'a> Stranger<'a> {
     }
 }
 
-fn open(prefix: Prefix) -> OwningEndpoint {
+fn open(prefix: PrefixRoom) -> OwningEndpoint {
     endpoint(&*domain(&[], prefix))
 }
 
@@ -115,9 +115,9 @@ fn drive(ours: &mut OwningEndpoint, enough: impl Fn(u64) -> bool) {
 #[file_serial(verbs)]
 fn frames_of_a_plain_queue_pair_are_received() {
     let Some(rig) = Rig::open() else { return };
-    let stranger = Stranger::new(&rig);
+    let stranger = ForeignQueuePair::new(&rig);
     let mtu = rig.port.active_mtu.bytes();
-    for prefix in [Prefix::None, Prefix::Room] {
+    for prefix in [PrefixRoom::None, PrefixRoom::Room] {
         let mut ours = open(prefix);
         let name = ours.name();
         let room = prefix.bytes();
@@ -154,8 +154,8 @@ fn frames_of_a_plain_queue_pair_are_received() {
 #[file_serial(verbs)]
 fn a_plain_queue_pair_receives_nothing_but_the_message() {
     let Some(rig) = Rig::open() else { return };
-    let stranger = Stranger::new(&rig);
-    for prefix in [Prefix::None, Prefix::Room] {
+    let stranger = ForeignQueuePair::new(&rig);
+    for prefix in [PrefixRoom::None, PrefixRoom::Room] {
         let mut ours = open(prefix);
         let mut before = 0;
         let to = ours.av().insert(&stranger.name(&ours.name()).to_bytes());
@@ -198,8 +198,8 @@ fn a_plain_queue_pair_receives_nothing_but_the_message() {
 #[file_serial(verbs)]
 fn frames_with_a_wrong_key_are_dropped() {
     let Some(rig) = Rig::open() else { return };
-    let stranger = Stranger::new(&rig);
-    let mut ours = open(Prefix::None);
+    let stranger = ForeignQueuePair::new(&rig);
+    let mut ours = open(PrefixRoom::None);
     let name = ours.name();
     assert_eq!(name.verbs.unwrap().qkey, QKEY);
     post(&mut ours, 100);
@@ -219,8 +219,8 @@ fn frames_with_a_wrong_key_are_dropped() {
 #[file_serial(verbs)]
 fn a_flood_of_frames_takes_the_posted_receives_alone() {
     let Some(rig) = Rig::open() else { return };
-    let stranger = Stranger::new(&rig);
-    let mut ours = open(Prefix::None);
+    let stranger = ForeignQueuePair::new(&rig);
+    let mut ours = open(PrefixRoom::None);
     let mtu = rig.port.active_mtu.bytes();
     let mut rng = Rng::with_seed(5);
     for round in 0..10 {
@@ -259,7 +259,7 @@ fn frames_at_the_wrong_endpoint_do_no_harm() {
     }
     let verbs = [("FERRO_SHM", "off")];
     let (mut a, mut b) = (party::endpoint(&verbs), party::endpoint(&verbs));
-    let mut ours = open(Prefix::None);
+    let mut ours = open(PrefixRoom::None);
     let rdm = ours.av().insert(&b.name().to_bytes()).unwrap();
     let frames = [0, 1, NATIVE_LEN, 128, 1000];
     for len in frames {

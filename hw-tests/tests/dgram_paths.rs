@@ -3,16 +3,16 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use ferrofabric_conformance::ends::End;
+use ferrofabric_conformance::ends::QueuedEndpoint;
 use ferrofabric_contracts::addr::{NATIVE_LEN, NativeAddr, VerbsAddr};
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
-use ferrofabric_hw_tests::dgram::{Prefix, domain, endpoint, info, next, pair, quiet, send_op};
+use ferrofabric_hw_tests::dgram::{PrefixRoom, domain, endpoint, info, next, pair, quiet, send_op};
 use ferrofabric_runtime::owning::Buffer;
 use serial_test::file_serial;
 
-const BOTH: [Prefix; 2] = [Prefix::None, Prefix::Room];
+const BOTH: [PrefixRoom; 2] = [PrefixRoom::None, PrefixRoom::Room];
 
 #[test]
 #[file_serial(verbs)]
@@ -52,10 +52,10 @@ fn many_peers_share_a_handle() {
     if Rig::open().is_none() {
         return;
     }
-    let domain = domain(&[], Prefix::None);
-    let hub = End::open(&*domain);
-    let peers: Vec<End> = (0..PEERS).map(|_| End::open(&*domain)).collect();
-    let insert = |peer: &End| hub.av.insert(&peer.endpoint.name().to_bytes()).unwrap();
+    let domain = domain(&[], PrefixRoom::None);
+    let hub = QueuedEndpoint::open(&*domain);
+    let peers: Vec<QueuedEndpoint> = (0..PEERS).map(|_| QueuedEndpoint::open(&*domain)).collect();
+    let insert = |peer: &QueuedEndpoint| hub.av.insert(&peer.endpoint.name().to_bytes()).unwrap();
     let addrs: Vec<FiAddr> = peers.iter().map(insert).collect();
     let handles = || {
         hub.tx.pump();
@@ -89,7 +89,7 @@ fn many_peers_share_a_handle() {
 #[test]
 #[file_serial(verbs)]
 fn peers_of_shared_memory_are_out_of_reach() {
-    let Some(pair) = pair(Prefix::None) else {
+    let Some(pair) = pair(PrefixRoom::None) else {
         return;
     };
     let elsewhere = NativeAddr {
@@ -106,7 +106,7 @@ fn peers_of_shared_memory_are_out_of_reach() {
 #[test]
 #[file_serial(verbs)]
 fn a_peer_that_can_not_be_reached_fails_by_itself() {
-    let Some(mut pair) = pair(Prefix::None) else {
+    let Some(mut pair) = pair(PrefixRoom::None) else {
         return;
     };
     let name = pair.b.name();
@@ -153,12 +153,12 @@ fn names_and_offers() {
     if Rig::open().is_none() {
         return;
     }
-    let plain = info(&[], Prefix::None);
-    let room = info(&[], Prefix::Room);
+    let plain = info(&[], PrefixRoom::None);
+    let room = info(&[], PrefixRoom::Room);
     assert_eq!((plain.ep.msg_prefix_size, room.ep.msg_prefix_size), (0, 40));
     assert_eq!(plain.ep.max_msg_size, room.ep.max_msg_size);
     assert_eq!(plain.tx.inject_size, room.tx.inject_size);
-    let domain = domain(&[], Prefix::None);
+    let domain = domain(&[], PrefixRoom::None);
     let (a, b) = (endpoint(&*domain), endpoint(&*domain));
     let (of_a, of_b) = (a.name(), b.name());
     assert_eq!(of_a.to_bytes().len(), NATIVE_LEN);

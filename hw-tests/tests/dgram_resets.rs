@@ -5,19 +5,19 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_conformance::ends::{End, Event};
+use ferrofabric_conformance::ends::{CompletionResult, QueuedEndpoint};
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::Progress;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::{
-    self, PATIENCE, Prefix, count, domain, endpoint, info, next, open, pair, quiet, send_op,
+    self, PATIENCE, PrefixRoom, count, domain, endpoint, info, next, open, pair, quiet, send_op,
 };
 use ferrofabric_runtime::owning::Buffer;
 use serial_test::file_serial;
 
-const BOTH: [Prefix; 2] = [Prefix::None, Prefix::Room];
+const BOTH: [PrefixRoom; 2] = [PrefixRoom::None, PrefixRoom::Room];
 
 fn recv_op(context: u64) -> RecvOp {
     RecvOp {
@@ -32,7 +32,7 @@ fn recv_op(context: u64) -> RecvOp {
 }
 
 /// The operation that failed, and why.
-fn failed(event: Event) -> (u64, Errno) {
+fn failed(event: CompletionResult) -> (u64, Errno) {
     let error = event.unwrap_err();
     (error.completion.context, error.errno)
 }
@@ -76,7 +76,7 @@ fn only_what_the_device_has_costs_a_reset() {
 #[test]
 #[file_serial(verbs)]
 fn a_reset_ends_no_send_in_failure() {
-    let Some(mut pair) = pair(Prefix::None) else {
+    let Some(mut pair) = pair(PrefixRoom::None) else {
         return;
     };
     for round in 0..10 {
@@ -128,11 +128,11 @@ fn an_application_that_does_not_call_is_served() {
     if Rig::open().is_none() {
         return;
     }
-    let mut auto = info(&[], Prefix::None);
+    let mut auto = info(&[], PrefixRoom::None);
     auto.domain.data_progress = Progress::Auto;
     let domain = open(&auto);
-    let sender = End::open(&*domain);
-    let mut receiver = endpoint(&*dgram::domain(&[], Prefix::None));
+    let sender = QueuedEndpoint::open(&*domain);
+    let mut receiver = endpoint(&*dgram::domain(&[], PrefixRoom::None));
     receiver
         .recv(Buffer::new(9).unwrap(), FiAddr::UNSPEC, 1)
         .unwrap();
@@ -178,9 +178,12 @@ fn a_descriptor_of_a_closed_region_counts_as_none() {
     if Rig::open().is_none() {
         return;
     }
-    let domain = domain(&[], Prefix::None);
+    let domain = domain(&[], PrefixRoom::None);
     let mtu = domain.info().ep.max_msg_size;
-    let (a, b) = (End::open(&*domain), End::open(&*domain));
+    let (a, b) = (
+        QueuedEndpoint::open(&*domain),
+        QueuedEndpoint::open(&*domain),
+    );
     let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
     let mut memory = vec![0u8; mtu];
     let stale = {

@@ -6,7 +6,7 @@ mod devices;
 
 use std::time::{Duration, Instant};
 
-use devices::{Devices, Port, gid_of, run};
+use devices::{DevicePort, Devices, gid_of, run};
 use ferrofabric_av::AvAttr;
 use ferrofabric_conformance::limits::settings;
 use ferrofabric_contracts::addr::{AddrFormat, Address, IbUdAddr, NativeAddr};
@@ -82,7 +82,7 @@ fn each_device_and_port_is_one_domain_and_the_choice_can_be_overridden() {
         assert_eq!(gid(one), gid_of(&format!("10.77.{n}.1")));
         let nic = one.nic.as_ref().unwrap();
         assert_eq!((&nic.device, nic.up), (device, true));
-        let table = Port(device).gids();
+        let table = DevicePort(device).gids();
         assert!(table.len() >= 3, "{table:?}");
         for (index, expected) in table.iter().enumerate() {
             let pairs = [
@@ -112,7 +112,7 @@ fn the_fastest_port_comes_first() {
     let all = messages(&[]);
     let rates = all.iter().map(|info| {
         let nic = info.nic.as_ref().unwrap();
-        assert_eq!(nic.speed_bps, Port(&nic.device).bits_per_second());
+        assert_eq!(nic.speed_bps, DevicePort(&nic.device).bits_per_second());
         (nic.speed_bps, nic.device.as_str())
     });
     let rates: Vec<_> = rates.collect();
@@ -151,7 +151,7 @@ fn choices_are_explained() {
     for word in ["device nowhere", rig.context.name(), device] {
         assert!(text.contains(word), "{word} is not in: {text}");
     }
-    let table = Port(device).gids();
+    let table = DevicePort(device).gids();
     let beyond = table.len().to_string();
     let text = missing(&[("FERRO_DEVICE", device), ("FERRO_GID_INDEX", &beyond)]);
     for gid in &table {
@@ -166,7 +166,7 @@ fn choices_are_explained() {
     let chosen = selection.chosen;
     assert_eq!(chosen.reason, GidReason::Best);
     assert_eq!(chosen.gid.0, gid_of("10.77.0.1"));
-    assert_eq!(Port(device).kind(chosen.index), "RoCE v2");
+    assert_eq!(DevicePort(device).kind(chosen.index), "RoCE v2");
     assert_eq!(selection.passed_over.len() + 1, table.len());
     for other in &selection.passed_over {
         let said = [
@@ -194,7 +194,7 @@ fn the_card_is_as_the_kernel_has_it() {
     for name in [rig.context.name(), device] {
         let info = messages(&[("FERRO_DEVICE", name)]).remove(0);
         let nic = info.nic.as_ref().unwrap();
-        let port = Port(name);
+        let port = DevicePort(name);
         assert_eq!(nic.device, name);
         assert!(port.firmware().is_none_or(|it| it == nic.firmware));
         assert_eq!(nic.speed_bps, port.bits_per_second());
@@ -327,19 +327,19 @@ fn datagrams_by_addresses_of_32_bytes_and_by_text() {
         let info = ask(&query, &[]).infos.remove(0);
         assert_eq!(info.addr_format, format);
         let domain = VerbsProvider::new().open(&info, &settings(&[])).unwrap();
-        let Side { mut a, mut b, to_b } = Side::pair(&*domain, format);
+        let NamedPair { mut a, mut b, to_b } = NamedPair::pair(&*domain, format);
         exchange(&mut a, &mut b, to_b, b"a datagram");
     }
 }
 
 /// Two endpoints of a domain that know each other by names in the domain's format.
-struct Side {
+struct NamedPair {
     a: OwningEndpoint,
     b: OwningEndpoint,
     to_b: FiAddr,
 }
 
-impl Side {
+impl NamedPair {
     fn pair(domain: &dyn Domain, format: AddrFormat) -> Self {
         let endpoint = || OwningEndpoint::open(domain, &AvAttr::default()).unwrap();
         let (a, b) = (endpoint(), endpoint());

@@ -18,7 +18,7 @@ const AHEAD: u64 = 4;
 const LARGE: u64 = 1;
 const SMALL: u64 = 2;
 
-struct Side {
+struct FairnessSide {
     endpoint: OwningEndpoint,
     other: FiAddr,
     /// Operations of the large message that are over.
@@ -27,7 +27,7 @@ struct Side {
     small_over: u32,
 }
 
-impl Side {
+impl FairnessSide {
     fn stat(&self, name: &str) -> u64 {
         let stats = self.endpoint.stats().unwrap();
         stats.iter().find(|(n, _)| *n == name).unwrap().1
@@ -66,7 +66,7 @@ impl Side {
 /// Drives the receiver alone until a small message has come. Its sender is not driven and posts
 /// nothing, so only the requests that were under way when the message was posted can have come
 /// first.
-fn small_message(from: &mut Side, to: &mut Side) -> u64 {
+fn small_message(from: &mut FairnessSide, to: &mut FairnessSide) -> u64 {
     to.expect_small();
     let before = to.small_over;
     let posted = from.stat("verbs_chunks");
@@ -93,7 +93,7 @@ fn beside_a_large_message(rendezvous: &str, bytes: usize, messages: u32) {
     let endpoints = [party::endpoint(&settings), party::endpoint(&settings)];
     let names = endpoints.each_ref().map(OwningEndpoint::name);
     let mut others = [1usize, 0].into_iter();
-    let [mut a, mut b] = endpoints.map(|endpoint| Side {
+    let [mut a, mut b] = endpoints.map(|endpoint| FairnessSide {
         other: (endpoint.av())
             .insert(&names[others.next().unwrap()].to_bytes())
             .unwrap(),

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_hw_tests::{Buffer, Rig, one_completion};
+use ferrofabric_hw_tests::{DeviceBuffer, Rig, one_completion};
 use ferrofabric_verbs::device::Gid;
 use ferrofabric_verbs::raw::ah::PortPath;
 use ferrofabric_verbs::raw::mr::Access;
@@ -89,7 +89,7 @@ fn rc_ping_pong_with_another_implementation() {
     let mut their_memory = their_pd.allocate::<u8>(LEN).unwrap();
     let (sent, received) = (rig.buffer(LEN), rig.buffer(LEN));
     for round in 0..ROUNDS {
-        let message = Buffer::pattern(round, LEN);
+        let message = DeviceBuffer::pattern(round, LEN);
         sent.write(0, &message);
         received.fill(0);
         // SAFETY: the memory is left alone until each completion.

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_conformance::limits::{self, PATIENCE, Pair, nobody, refused, says, settings};
+use ferrofabric_conformance::limits::{
+    self, OwningPair, PATIENCE, nobody, refused, says, settings,
+};
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_hw_tests::{Rig, offers, unprivileged};
 use ferrofabric_runtime::discovery::getinfo;
@@ -121,18 +123,18 @@ fn a_full_queue_loses_nothing() {
     }
     for pairs in [VERBS, &[]] {
         let (ours, theirs) = (domain(pairs), domain(pairs));
-        limits::a_queue_before_the_connection(&mut Pair::open(&*ours, &*theirs));
+        limits::a_queue_before_the_connection(&mut OwningPair::open(&*ours, &*theirs));
         for len in [8, 20_000] {
-            let mut pair = Pair::open(&*ours, &*theirs);
+            let mut pair = OwningPair::open(&*ours, &*theirs);
             limits::a_queue_to_a_peer_that_does_nothing(&mut pair, len);
-            let mut pair = Pair::open(&*ours, &*theirs);
+            let mut pair = OwningPair::open(&*ours, &*theirs);
             limits::a_queue_to_a_peer_that_does_not_receive(&mut pair, len);
         }
     }
 }
 
 /// Sends three messages to nobody, and says when.
-fn send_to_nobody(pair: &mut Pair, pairs: &[(&str, &str)]) -> Instant {
+fn send_to_nobody(pair: &mut OwningPair, pairs: &[(&str, &str)]) -> Instant {
     let not_there = nobody(&pair.b.name(), |name| {
         if pairs.is_empty() {
             // Looked for in shared memory first.
@@ -157,7 +159,7 @@ fn sends_to_nobody_wait_and_hinder_nobody() {
     }
     for pairs in [VERBS, &[]] {
         let domain = domain(pairs);
-        let mut pair = Pair::open(&*domain, &*domain);
+        let mut pair = OwningPair::open(&*domain, &*domain);
         let sent = send_to_nobody(&mut pair, pairs);
         while sent.elapsed() < Duration::from_secs(3) {
             pair.exchange(1000, |done| panic!("silence is not death: {done:?}"));
@@ -175,7 +177,7 @@ fn sends_to_nobody_fail_after_the_time_that_was_set() {
     let limit = ("FERRO_PEER_TIMEOUT", "2s");
     for pairs in [&[limit, VERBS[0]][..], &[limit]] {
         let domain = domain(pairs);
-        let mut pair = Pair::open(&*domain, &*domain);
+        let mut pair = OwningPair::open(&*domain, &*domain);
         let sent = send_to_nobody(&mut pair, &pairs[1..]);
         let mut failed = Vec::new();
         while failed.len() < 3 {
@@ -200,7 +202,7 @@ fn who_has_no_path_to_here_is_refused_at_once() {
         return;
     }
     let domain = domain(VERBS);
-    let mut pair = Pair::open(&*domain, &*domain);
+    let mut pair = OwningPair::open(&*domain, &*domain);
     let elsewhere = nobody(&pair.b.name(), |name| {
         name.node ^= 1;
         name.shm = Some(7);
@@ -262,7 +264,7 @@ fn the_child_opens() {
     let provider = ShmProvider::new();
     let offer = provider.discover(&shm).candidates.remove(0);
     let local = provider.open(&offer, &shm).unwrap();
-    let mut pair = Pair::open(&*local, &*local);
+    let mut pair = OwningPair::open(&*local, &*local);
     for len in [0, 100, 1 << 20] {
         pair.exchange(len, |done| panic!("{done:?}"));
     }

@@ -10,7 +10,7 @@ use ferrofabric_conformance::{dgram, dgram_conformance};
 use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_hw_tests::dgram::{Prefix, count, domain, endpoint, next};
+use ferrofabric_hw_tests::dgram::{PrefixRoom, count, domain, endpoint, next};
 use ferrofabric_hw_tests::{Rig, party};
 use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
 use serial_test::file_serial;
@@ -38,7 +38,10 @@ fn loss_loses_datagrams_and_nothing_else() {
     if Rig::open().is_none() {
         return;
     }
-    let (here, there) = (domain(HERE, Prefix::None), domain(THERE, Prefix::None));
+    let (here, there) = (
+        domain(HERE, PrefixRoom::None),
+        domain(THERE, PrefixRoom::None),
+    );
     let (mut a, mut b) = (endpoint(&*here), endpoint(&*there));
     let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
     let from_a = b.av().insert(&a.name().to_bytes()).unwrap();
@@ -117,7 +120,10 @@ fn a_silent_neighbour_delays_nobody() {
     if Rig::open().is_none() {
         return;
     }
-    let (here, there) = (domain(HERE, Prefix::None), domain(THERE, Prefix::None));
+    let (here, there) = (
+        domain(HERE, PrefixRoom::None),
+        domain(THERE, PrefixRoom::None),
+    );
     let (mut a, mut b) = (endpoint(&*here), endpoint(&*there));
     let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
     let name = b.name();
@@ -171,7 +177,7 @@ fn a_silent_neighbour_delays_nobody() {
 }
 
 /// The conformance suite's fabric: ranks on both devices by turns.
-fn fabric(name: &'static str, prefix: Prefix) -> Fabric {
+fn fabric(name: &'static str, prefix: PrefixRoom) -> Fabric {
     let fabric = Fabric::new(name, move |rank| domain([HERE, THERE][rank % 2], prefix));
     fabric
         .with_losses(Duration::from_millis(10))
@@ -180,12 +186,15 @@ fn fabric(name: &'static str, prefix: Prefix) -> Fabric {
 
 fn plain() -> Option<Fabric> {
     Rig::open()?;
-    Some(fabric("datagrams with losses", Prefix::None))
+    Some(fabric("datagrams with losses", PrefixRoom::None))
 }
 
 fn with_prefix() -> Option<Fabric> {
     Rig::open()?;
-    Some(fabric("datagrams with a prefix and losses", Prefix::Room))
+    Some(fabric(
+        "datagrams with a prefix and losses",
+        PrefixRoom::Room,
+    ))
 }
 
 mod without_prefix {

@@ -10,7 +10,7 @@
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::count;
-use ferrofabric_hw_tests::party::{self, Peer, check, succeeded, tsend, wait};
+use ferrofabric_hw_tests::party::{self, PeerProcess, check, succeeded, tsend, wait};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
@@ -29,7 +29,7 @@ fn receive_all(lane: &str, count: u64, low: usize, high: usize) -> OwningEndpoin
     let mut hub = party::endpoint(&settings("ferro_rxe0", lane));
     let numbers = [3, count, low as u64, high as u64, 8];
     let there = settings("ferro_rxe1", lane);
-    let mut peer = Peer::start(PROGRAM, "sender", &there, &numbers, &hub.name());
+    let mut peer = PeerProcess::start(PROGRAM, "sender", &there, &numbers, &hub.name());
     let addr = hub.av().insert(&peer.name.to_bytes()).unwrap();
     peer.go();
     for number in 0..count {

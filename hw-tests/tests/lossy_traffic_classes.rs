@@ -26,7 +26,7 @@ struct Capture(OwnedFd);
 
 /// The host that a packet comes from (the last byte of its address), the type of service in its IP
 /// header, and whether it is of a connection.
-type Seen = (u8, u8, bool);
+type SeenPacket = (u8, u8, bool);
 
 impl Capture {
     fn open() -> Self {
@@ -40,7 +40,7 @@ impl Capture {
     }
 
     /// Adds packets of RoCE that have come since the last call.
-    fn collect(&self, seen: &mut BTreeSet<Seen>) {
+    fn collect(&self, seen: &mut BTreeSet<SeenPacket>) {
         let mut packet = [0u8; 64];
         loop {
             // SAFETY: there is room for as many bytes as is said.

@@ -5,7 +5,7 @@
 
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
-use ferrofabric_hw_tests::party::{self, Peer, is_filled, succeeded, tsend, wait};
+use ferrofabric_hw_tests::party::{self, PeerProcess, is_filled, succeeded, tsend, wait};
 use ferrofabric_runtime::owning::Buffer;
 use serial_test::file_serial;
 
@@ -13,16 +13,31 @@ const PEERS: u64 = 8;
 
 /// The completion of one receive: which of the receives it was, its sender, and which of the
 /// sender's messages.
-struct Got {
+struct MixedReceive {
     receive: u64,
     number: u64,
 }
 
 fn converge(count: u64, low: usize, high: usize, window: u64, receives: u64) {
     let mut hub = party::endpoint(&[]);
-    let program = env!("CARGO_BIN_EXE_test-peer");
-    let numbers = [count / PEERS, low as u64, high as u64, window];
-    let (mut peers, addrs) = Peer::start_senders(program, PEERS, numbers, &hub);
+    let mut peers: Vec<PeerProcess> = (0..PEERS)
+        .map(|me| {
+            // The even ones are local, the odd ones have shared memory switched off.
+            let shm = if me % 2 == 0 { "on" } else { "off" };
+            let numbers = [me, count / PEERS, low as u64, high as u64, window];
+            PeerProcess::start(
+                env!("CARGO_BIN_EXE_test-peer"),
+                "sender",
+                &[("FERRO_SHM", shm)],
+                &numbers,
+                &hub.name(),
+            )
+        })
+        .collect();
+    let addrs: Vec<FiAddr> = peers
+        .iter()
+        .map(|peer| hub.av().insert(&peer.name.to_bytes()).unwrap())
+        .collect();
     let mut posted = 0;
     for _ in 0..receives {
         let buffer = Buffer::new(high).unwrap();
@@ -34,7 +49,7 @@ fn converge(count: u64, low: usize, high: usize, window: u64, receives: u64) {
         peer.go();
     }
     let total = count / PEERS * PEERS;
-    let mut got: Vec<Vec<Got>> = (0..PEERS).map(|_| Vec::new()).collect();
+    let mut got: Vec<Vec<MixedReceive>> = (0..PEERS).map(|_| Vec::new()).collect();
     for received in 0..total {
         let done = wait(&mut hub);
         let completion = succeeded(done.outcome);
@@ -51,7 +66,7 @@ fn converge(count: u64, low: usize, high: usize, window: u64, receives: u64) {
             "content of message {number} of peer {peer}, {} bytes",
             completion.len
         );
-        got[peer].push(Got {
+        got[peer].push(MixedReceive {
             receive: done.token,
             number,
         });

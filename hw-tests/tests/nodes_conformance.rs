@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
-use ferrofabric_conformance::model::between::{Worker, random_programs_between, serve};
-use ferrofabric_conformance::model::run::Lines;
+use ferrofabric_conformance::model::between::{WorkerProcess, random_programs_between, serve};
+use ferrofabric_conformance::model::run::LineStream;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::party::PATIENCE;
 use ferrofabric_runtime::fabric::Provider;
@@ -91,8 +91,8 @@ fn lead(lanes: &str, cases: u32) {
         ours.set_read_timeout(Some(PATIENCE)).unwrap();
         let child = start(OwnedFd::from(leader), lanes);
         [
-            Worker::new(ours.try_clone().unwrap(), ours, Some(child)),
-            Worker::new(theirs.try_clone().unwrap(), theirs, None),
+            WorkerProcess::new(ours.try_clone().unwrap(), ours, Some(child)),
+            WorkerProcess::new(theirs.try_clone().unwrap(), theirs, None),
         ]
     });
     // Before the other node sees that this is over: it comes again, for the next test, and not to
@@ -129,7 +129,7 @@ fn one_of_two_processes() {
     // A socket of one sort or the other: both are files.
     let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let leader = File::from(stdin);
-    let lines = Lines::new(leader.try_clone().unwrap(), leader);
+    let lines = LineStream::new(leader.try_clone().unwrap(), leader);
     let lanes = std::env::var(LANES).unwrap();
     serve(&fabric(&lanes), process.parse().unwrap(), lines);
 }

@@ -2,7 +2,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
+use ferrofabric_hw_tests::{DeviceBuffer, Rig, completions, one_completion};
 use ferrofabric_verbs::raw::mr::Access;
 use ferrofabric_verbs::raw::post::{RecvRequest, RemoteMemory, SendFlags, SendRequest};
 use ferrofabric_verbs::raw::qp::SendOps;
@@ -11,8 +11,8 @@ use serial_test::file_serial;
 
 const LEN: usize = 300_000;
 
-fn remote(buffer: &Buffer, offset: usize) -> RemoteMemory {
-    RemoteMemory {
+fn remote(buffer: &DeviceBuffer, offset: usize) -> Remote {
+    Remote {
         addr: buffer.region().addr() as u64 + offset as u64,
         rkey: buffer.region().rkey(),
     }
@@ -28,7 +28,7 @@ fn write_and_read_back() {
     let (here, there, back) = (rig.buffer(LEN), rig.buffer(LEN), rig.buffer(LEN));
     for (round, len) in [1usize, 4096, 5000, LEN - 9].into_iter().enumerate() {
         for extended in [false, true] {
-            let message = Buffer::pattern(round as u32 * 2 + u32::from(extended), len);
+            let message = DeviceBuffer::pattern(round as u32 * 2 + u32::from(extended), len);
             here.write(0, &message);
             there.fill(0x11);
             back.fill(0x22);
@@ -73,7 +73,7 @@ fn a_write_with_immediate_data_tells_the_peer() {
     let (left, right) =
         rig.connected_pair(&rig.config(&cq, None, None), &rig.config(&cq, None, None));
     let (here, there) = (rig.buffer(4096), rig.buffer(4096));
-    let message = Buffer::pattern(9, 4096);
+    let message = DeviceBuffer::pattern(9, 4096);
     here.write(0, &message);
     let entry = here.region().sge(0, 4096).expect("within");
     // SAFETY: registered, and left alone until the completions. The receive takes no data.
@@ -107,8 +107,9 @@ fn atomics_fetch_what_was_there() {
     let config = rig.config(&cq, None, Some(SendOps::COMPARE_SWAP | SendOps::FETCH_ADD));
     let (left, _right) = rig.connected_pair(&config, &config);
     let (fetched, there) = (rig.buffer(4096), rig.buffer(4096));
-    let word =
-        |buffer: &Buffer, at: usize| u64::from_ne_bytes(buffer.read(at, 8).try_into().unwrap());
+    let word = |buffer: &DeviceBuffer, at: usize| {
+        u64::from_ne_bytes(buffer.read(at, 8).try_into().unwrap())
+    };
     there.write(8, &100u64.to_ne_bytes());
     let target = remote(&there, 8);
     let entry = |slot: usize| fetched.region().sge(slot * 8, 8).expect("within");
@@ -149,7 +150,7 @@ fn atomics_fetch_what_was_there() {
 #[file_serial(verbs)]
 fn a_write_past_the_region_or_with_a_wrong_key_is_refused() {
     let Some(rig) = Rig::open() else { return };
-    let read_only = Buffer::new(&rig.pd, 4096, Access::REMOTE_READ);
+    let read_only = DeviceBuffer::new(&rig.pd, 4096, Access::REMOTE_READ);
     let writable = rig.buffer(4096);
     writable.fill(0x33);
     read_only.fill(0x33);

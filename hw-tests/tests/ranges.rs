@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use ferrofabric_av::format::endpoint_to_bytes;
 use ferrofabric_av::{AvAttr, Services};
-use ferrofabric_conformance::ends::End;
+use ferrofabric_conformance::ends::QueuedEndpoint;
 use ferrofabric_contracts::addr::AddrFormat;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
@@ -76,13 +76,15 @@ fn told_of(a: &OwningEndpoint, first: SocketAddr) -> FiAddr {
 
 /// An end with such an address vector, an endpoint of a range of two nodes that is in it, and its
 /// address there.
-fn one_for_ranges_and_one_of_a_range(domain: &dyn Domain) -> (End, OwningEndpoint, FiAddr) {
+fn one_for_ranges_and_one_of_a_range(
+    domain: &dyn Domain,
+) -> (QueuedEndpoint, OwningEndpoint, FiAddr) {
     let attr = AvAttr {
         av_type: Some(AvType::Table),
         symmetric: true,
         ..AvAttr::default()
     };
-    let a = End::open_with(domain, &attr, |_| {});
+    let a = QueuedEndpoint::open_with(domain, &attr, |_| {});
     let b = endpoint(domain);
     let listens = b.address().socket().unwrap();
     let (ip, port) = (listens.ip().to_string(), listens.port().to_string());
@@ -92,7 +94,7 @@ fn one_for_ranges_and_one_of_a_range(domain: &dyn Domain) -> (End, OwningEndpoin
 }
 
 /// An end in the address vector of an endpoint.
-fn to_end(from: &OwningEndpoint, end: &End) -> FiAddr {
+fn to_end(from: &OwningEndpoint, end: &QueuedEndpoint) -> FiAddr {
     let name = end.endpoint.address().to_bytes(AddrFormat::SOCKADDR_IN);
     from.av().insert(&name.unwrap()).unwrap()
 }

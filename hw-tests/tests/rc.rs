@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::OpError;
-use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
+use ferrofabric_hw_tests::{DeviceBuffer, Rig, completions, one_completion};
 use ferrofabric_verbs::device::Quirks;
 use ferrofabric_verbs::raw::cq::{CompChannel, Cq, CqConfig};
 use ferrofabric_verbs::raw::post::{RecvRequest, SendFlags, SendRequest, inline_sge};
@@ -17,7 +17,7 @@ use serial_test::file_serial;
 
 const SIZES: [usize; 8] = [0, 1, 63, 64, 1024, 4096, 4097, 65536];
 
-fn post_receive(qp: &RcQp, buffer: &Buffer, wr_id: u64, len: usize) {
+fn post_receive(qp: &RcQp, buffer: &DeviceBuffer, wr_id: u64, len: usize) {
     let entry = buffer.region().sge(0, len as u32).expect("within");
     // SAFETY: registered, and left alone until the completion.
     unsafe { RecvRequest::new(wr_id, [entry]).post(qp) }.unwrap();
@@ -34,7 +34,7 @@ fn ping_pong() {
     );
     let (sent, received, back) = (rig.buffer(65536), rig.buffer(65536), rig.buffer(65536));
     for (round, len) in SIZES.into_iter().cycle().take(64).enumerate() {
-        let message = Buffer::pattern(round as u32, len);
+        let message = DeviceBuffer::pattern(round as u32, len);
         sent.write(0, &message);
         received.fill(0xee);
         back.fill(0xdd);
@@ -80,7 +80,7 @@ fn ping_pong_extended() {
     let (left, right) = rig.connected_pair(&config, &config);
     let (sent, received) = (rig.buffer(65536), rig.buffer(65536));
     for (round, len) in SIZES.into_iter().cycle().take(32).enumerate() {
-        let message = Buffer::pattern(round as u32, len);
+        let message = DeviceBuffer::pattern(round as u32, len);
         let immediate = (round as u32 + 7).to_be();
         sent.write(0, &message);
         received.fill(0xee);
@@ -144,7 +144,7 @@ fn inline_payloads_are_free_at_once() {
     let flags = SendFlags::SIGNALED | SendFlags::INLINE;
     for (round, len) in [1usize, 17, 64, 128].into_iter().enumerate() {
         for extended in [false, true] {
-            let message = Buffer::pattern(round as u32 + 50, len);
+            let message = DeviceBuffer::pattern(round as u32 + 50, len);
             post_receive(&right, &received, 1, len);
             let mut payload = message.clone();
             if extended {
@@ -203,7 +203,7 @@ fn several_with_one_doorbell_arrive_in_order() {
     let (left, right) =
         rig.connected_pair(&rig.config(&cq, None, None), &rig.config(&cq, None, None));
     let (sent, received) = (rig.buffer(4096), rig.buffer(4096));
-    sent.write(0, &Buffer::pattern(3, 4096));
+    sent.write(0, &DeviceBuffer::pattern(3, 4096));
     let mut receives: [_; 8] = std::array::from_fn(|i| {
         RecvRequest::new(
             i as u64,

@@ -22,12 +22,12 @@ const LONG: usize = 640 << 10;
 const MAPPED: usize = 33 << 20;
 
 /// Two endpoints over verbs that know each other, the second from the first.
-struct Pair {
+struct VerbsPair {
     ends: [OwningEndpoint; 2],
     to: FiAddr,
 }
 
-impl Pair {
+impl VerbsPair {
     /// `None` where there is no device, which was said then.
     fn open(cache: &[(&str, &str)]) -> Option<Self> {
         Rig::open()?;
@@ -114,7 +114,7 @@ fn room(len: usize) -> Buffer {
 #[test]
 #[file_serial(verbs)]
 fn a_buffer_is_registered_once() {
-    let Some(mut pair) = Pair::open(&[("FERRO_MR_CACHE", "on")]) else {
+    let Some(mut pair) = VerbsPair::open(&[("FERRO_MR_CACHE", "on")]) else {
         return;
     };
     let buffers = pair.messages(MAPPED, [LONG; 10]);
@@ -133,7 +133,7 @@ fn a_buffer_is_registered_once() {
 #[test]
 #[file_serial(verbs)]
 fn a_peer_reaches_no_more_than_its_message() {
-    let Some(mut pair) = Pair::open(&[("FERRO_MR_CACHE", "on")]) else {
+    let Some(mut pair) = VerbsPair::open(&[("FERRO_MR_CACHE", "on")]) else {
         return;
     };
     pair.messages(LONG, (0..10).map(|shorter| LONG - shorter * 4096));
@@ -144,7 +144,7 @@ fn a_peer_reaches_no_more_than_its_message() {
 #[test]
 #[file_serial(verbs)]
 fn without_a_cache_each_message_registers_its_own() {
-    let Some(mut pair) = Pair::open(&[("FERRO_MR_CACHE", "off")]) else {
+    let Some(mut pair) = VerbsPair::open(&[("FERRO_MR_CACHE", "off")]) else {
         return;
     };
     pair.messages(LONG, [LONG; 3]);
@@ -156,7 +156,7 @@ fn without_a_cache_each_message_registers_its_own() {
 #[file_serial(verbs)]
 fn no_more_is_kept_than_allowed() {
     let settings = [("FERRO_MR_CACHE", "on"), ("FERRO_MR_CACHE_COUNT", "3")];
-    let Some(mut pair) = Pair::open(&settings) else {
+    let Some(mut pair) = VerbsPair::open(&settings) else {
         return;
     };
     let mut all: Vec<_> = (0..5).map(|_| [room(LONG), room(LONG)]).collect();
@@ -169,7 +169,7 @@ fn no_more_is_kept_than_allowed() {
     assert_eq!(pair.stat("verbs_regions_made"), 40);
     drop(pair);
     let settings = [("FERRO_MR_CACHE", "on"), ("FERRO_MR_CACHE_BYTES", "1M")];
-    let mut pair = Pair::open(&settings).unwrap();
+    let mut pair = VerbsPair::open(&settings).unwrap();
     pair.messages(2 * LONG, [2 * LONG; 4]);
     assert_eq!(pair.stat("verbs_regions_kept"), 0);
 }
@@ -191,7 +191,7 @@ fn what_is_kept_makes_way_for_an_ordinary_user() {
     if !unprivileged::become_one_with(20 << 20) {
         return;
     }
-    let mut pair = Pair::open(&[("FERRO_MR_CACHE", "on")]).expect("the parent saw a device");
+    let mut pair = VerbsPair::open(&[("FERRO_MR_CACHE", "on")]).expect("the parent saw a device");
     let all: Vec<_> = (0..20)
         .map(|number| pair.message(room(LONG), room(LONG), LONG, number))
         .collect();
@@ -204,7 +204,7 @@ fn what_is_kept_makes_way_for_an_ordinary_user() {
 #[test]
 #[file_serial(verbs)]
 fn memory_comes_and_goes_on_all_threads() {
-    let Some(mut pair) = Pair::open(&[("FERRO_MR_CACHE", "verify")]) else {
+    let Some(mut pair) = VerbsPair::open(&[("FERRO_MR_CACHE", "verify")]) else {
         return;
     };
     let over = AtomicBool::new(false);

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
-use ferrofabric_hw_tests::party::{self, PATIENCE, Peer, succeeded};
+use ferrofabric_hw_tests::party::{self, PATIENCE, PeerProcess, succeeded};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
@@ -63,8 +63,8 @@ impl Footprint {
 
 /// Starts a process with `count` endpoints, each of which sends its address to the hub; the hub
 /// answers each, and each confirms its answer. All connections are there at return.
-fn join(hub: &mut OwningEndpoint, count: usize) -> Peer {
-    let mut peer = Peer::start(PROGRAM, "many", SMALL, &[count as u64], &hub.name());
+fn join(hub: &mut OwningEndpoint, count: usize) -> PeerProcess {
+    let mut peer = PeerProcess::start(PROGRAM, "many", SMALL, &[count as u64], &hub.name());
     for _ in 0..2 * count {
         hub.trecv(Buffer::new(64).unwrap(), FiAddr::UNSPEC, 0, u64::MAX, 0)
             .map_err(|(e, _)| e)

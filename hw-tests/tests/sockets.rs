@@ -23,7 +23,7 @@ use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::cm_port::CmPort;
 use ferrofabric_hw_tests::cold_link::{ColdLink, address};
 use ferrofabric_hw_tests::dgram::PATIENCE;
-use ferrofabric_hw_tests::party::Peer;
+use ferrofabric_hw_tests::party::PeerProcess;
 use ferrofabric_hw_tests::sockets::{
     TYPES, at_port, domain, domain_at, endpoint, hints, insert_services, name, offer, own, resolved,
 };
@@ -487,7 +487,7 @@ fn a_listener_that_dies_is_found_no_more_and_its_successor_is() {
     let asker = endpoint(&*domain);
     let at = SocketAddr::new(own(&*domain).ip(), 5099);
     let program = env!("CARGO_BIN_EXE_test-peer");
-    let start = || Peer::start(program, "listen", &[], &[5099], &asker.name());
+    let start = || PeerProcess::start(program, "listen", &[], &[5099], &asker.name());
     let first = start();
     let found = asker.av().insert(&bytes_of(at)).unwrap();
     assert_eq!(resolved(asker.av(), found), Ok(first.name));

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::OpError;
-use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
-use ferrofabric_verbs::device::{DeviceEvent, EventSubject};
+use ferrofabric_hw_tests::{DeviceBuffer, Rig, completions, one_completion};
+use ferrofabric_verbs::device::{AsyncEvent, EventSubject};
 use ferrofabric_verbs::raw::post::{RecvRequest, SendFlags, SendRequest};
 use ferrofabric_verbs::raw::srq::{Srq, SrqConfig};
 use ferrofabric_verbs_sys::{ibv_event_type, ibv_wc_status};
@@ -42,7 +42,7 @@ fn many_connections_receive_from_one_queue() {
         // SAFETY: registered, and left alone until the completions.
         unsafe { RecvRequest::post_all_shared(&mut receives, &srq) }.unwrap();
         for (i, (left, right)) in pairs.iter().enumerate() {
-            let message = Buffer::pattern(round * 3 + i as u32, 150);
+            let message = DeviceBuffer::pattern(round * 3 + i as u32, 150);
             sent.write(0, &message);
             let entry = sent.region().sge(0, 150).expect("within");
             // SAFETY: as above.

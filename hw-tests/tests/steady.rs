@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ferrofabric_conformance::limits::settings;
 use ferrofabric_conformance::steady::{
-    Call, Counting, Exchange, Trace, allocates_nothing, measure, trace,
+    CountingAllocator, Exchange, SystemCall, Trace, allocates_nothing, measure, trace,
 };
 use ferrofabric_contracts::info::Threading;
 use ferrofabric_hw_tests::{Rig, offers};
@@ -18,7 +18,7 @@ use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Connections for all peers, those of this node over shared memory, and datagrams for all peers.
 const PATHS: [&[(&str, &str)]; 3] = [
@@ -130,14 +130,14 @@ fn short_messages_on_this_node_make_no_system_call() {
 
 /// Counts of the datagrams that both ends of an exchange have sent.
 #[derive(Clone, Copy, Debug)]
-struct Datagrams {
+struct DatagramCounts {
     /// All datagrams, acknowledgements among them.
     sent: usize,
     /// Packets that were sent again.
     repeated: usize,
 }
 
-impl Datagrams {
+impl DatagramCounts {
     fn of(exchange: &Exchange) -> Self {
         let count = |name| exchange.counted(name) as usize;
         Self {
@@ -160,9 +160,9 @@ fn short_messages_by_datagrams_call_the_driver_alone() {
     let told = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let seen = trace(name, || {
         let exchange = Exchange::new(&*domain(PATHS[2]), &*domain(PATHS[2]), ROUNDS);
-        let before = Datagrams::of(&exchange);
+        let before = DatagramCounts::of(&exchange);
         measure(|| exchange.rounds(ROUNDS));
-        let after = Datagrams::of(&exchange);
+        let after = DatagramCounts::of(&exchange);
         let sent = after.sent - before.sent;
         let repeated = after.repeated - before.repeated;
         std::fs::write(&told, format!("{sent} {repeated}")).unwrap();
@@ -173,7 +173,7 @@ fn short_messages_by_datagrams_call_the_driver_alone() {
     let told = std::fs::read_to_string(&told).unwrap();
     let (sent, repeated) = told.split_once(' ').unwrap();
     let [sent, repeated]: [usize; 2] = [sent, repeated].map(|count| count.parse().unwrap());
-    let of_the_driver = |call: &&Call| {
+    let of_the_driver = |call: &&SystemCall| {
         let file = call.file.as_deref();
         file.is_some_and(|file| file.starts_with("/dev/infiniband"))
     };

@@ -8,7 +8,7 @@ use std::time::Instant;
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::info::traffic_class;
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_hw_tests::dgram::{self, Prefix, next};
+use ferrofabric_hw_tests::dgram::{self, PrefixRoom, next};
 use ferrofabric_hw_tests::{Rig, offers, party};
 use ferrofabric_runtime::fabric::Domain;
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
@@ -44,14 +44,14 @@ fn a_datagram_shows_the_class_of_its_sender() {
         (dscp(26), dscp(1), 1 << 2),
         (dscp(26), traffic_class::LOW_LATENCY, 0),
     ] {
-        let mut info = dgram::info(&[], Prefix::Room);
+        let mut info = dgram::info(&[], PrefixRoom::Room);
         info.domain.tclass = of_domain;
         let domain = dgram::open(&info);
         let mut to = of_class(&*domain, traffic_class::UNSPEC);
         let mut from = of_class(&*domain, own);
         let dest = from.av().insert(&to.name().to_bytes()).unwrap();
         let known = to.av().insert(&from.name().to_bytes()).unwrap();
-        let len = Prefix::Room.bytes() + 8;
+        let len = PrefixRoom::Room.bytes() + 8;
         to.recv(Buffer::new(len).unwrap(), FiAddr::UNSPEC, 1)
             .unwrap();
         from.send(Buffer::new(len).unwrap(), len, dest, None, 2)

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofabric_hw_tests::{Buffer, Rig, completions};
+use ferrofabric_hw_tests::{DeviceBuffer, Rig, completions};
 use ferrofabric_verbs::device::Gid;
 use ferrofabric_verbs::raw::ah::Ah;
 use ferrofabric_verbs::raw::cq::Cq;
@@ -29,25 +29,25 @@ const LEN: usize = 20_000;
 const DATAGRAM: usize = 900;
 
 /// One process's end: a connection and a datagram queue pair on one completion queue.
-struct End {
+struct ProcessEnd {
     rig: Rig,
     cq: Arc<Cq>,
     rc: RcQp,
     ud: UdQp,
-    sent: Buffer,
-    received: Buffer,
+    sent: DeviceBuffer,
+    received: DeviceBuffer,
     peer: BufReader<UnixStream>,
 }
 
 /// The addresses and keys that one end sends to the other.
-struct Name {
+struct EndName {
     rc: u32,
     ud: u32,
     gid: Gid,
     window: RemoteMemory,
 }
 
-impl End {
+impl ProcessEnd {
     fn new(rig: Rig, socket: UnixStream) -> Self {
         socket
             .set_read_timeout(Some(Duration::from_secs(60)))
@@ -75,7 +75,7 @@ impl End {
         line.trim().to_owned()
     }
 
-    fn exchange_names(&mut self) -> Name {
+    fn exchange_names(&mut self) -> EndName {
         let region = self.received.region();
         let ours = format!(
             "{} {} {} {} {}",
@@ -88,7 +88,7 @@ impl End {
         self.tell(&ours);
         let theirs = self.hear();
         let parts: Vec<_> = theirs.split(' ').collect();
-        Name {
+        EndName {
             rc: parts[0].parse().unwrap(),
             ud: parts[1].parse().unwrap(),
             gid: Gid(parts[2].parse::<Ipv6Addr>().unwrap().octets()),
@@ -161,7 +161,7 @@ impl End {
         assert_eq!(self.hear(), "ready");
 
         for round in 0..ROUNDS {
-            let message = Buffer::pattern(round, LEN);
+            let message = DeviceBuffer::pattern(round, LEN);
             self.turn(first, &message, 0, None);
             self.post_connection_receive(1);
         }
@@ -171,7 +171,7 @@ impl End {
             self.post_datagram_receive(3);
             self.tell("posted");
             assert_eq!(self.hear(), "posted");
-            let message = Buffer::pattern(round + 1000, DATAGRAM);
+            let message = DeviceBuffer::pattern(round + 1000, DATAGRAM);
             self.turn(
                 first,
                 &message,
@@ -184,9 +184,9 @@ impl End {
         self.tell("done");
         assert_eq!(self.hear(), "done");
         if first {
-            let message = Buffer::pattern(77, LEN);
+            let message = DeviceBuffer::pattern(77, LEN);
             self.sent.write(0, &message);
-            let entry = |buffer: &Buffer| buffer.region().sge(0, LEN as u32).expect("within");
+            let entry = |buffer: &DeviceBuffer| buffer.region().sge(0, LEN as u32).expect("within");
             let mut requests = [
                 SendRequest::write(10, [entry(&self.sent)], peer.window),
                 SendRequest::read(11, [entry(&self.received)], peer.window)
@@ -206,7 +206,7 @@ impl End {
             self.tell("written");
         } else {
             assert_eq!(self.hear(), "written");
-            assert_eq!(self.received.read(0, LEN), Buffer::pattern(77, LEN));
+            assert_eq!(self.received.read(0, LEN), DeviceBuffer::pattern(77, LEN));
         }
         self.tell("end");
         assert_eq!(self.hear(), "end");
@@ -258,7 +258,7 @@ fn connections_and_datagrams_between_processes() {
     let (socket, _) = listener.accept().unwrap();
     std::fs::remove_file(&path).unwrap();
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        End::new(rig, socket).run(true)
+        ProcessEnd::new(rig, socket).run(true)
     }));
     let status = child.wait().unwrap();
     assert!(status.success(), "the child failed");
@@ -276,5 +276,5 @@ fn the_child_answers() {
     };
     let socket = UnixStream::connect(path).unwrap();
     let rig = Rig::open().expect("the parent has a device");
-    End::new(rig, socket).run(false);
+    ProcessEnd::new(rig, socket).run(false);
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
+use ferrofabric_hw_tests::{DeviceBuffer, Rig, completions, one_completion};
 use ferrofabric_verbs::device::{Gid, LinkLayer};
 use ferrofabric_verbs::raw::ah::{Ah, PortPath};
 use ferrofabric_verbs::raw::cq::Cq;
@@ -28,7 +28,7 @@ fn endpoint(rig: &Rig, cq: &Arc<Cq>, qkey: u32, extended: bool) -> UdQp {
     qp
 }
 
-fn post_receive(qp: &UdQp, buffer: &Buffer, wr_id: u64, len: usize) {
+fn post_receive(qp: &UdQp, buffer: &DeviceBuffer, wr_id: u64, len: usize) {
     let entry = buffer
         .region()
         .sge(0, (UdQp::HEADER_BYTES + len) as u32)
@@ -55,7 +55,7 @@ fn ping_pong() {
         .take(50)
         .enumerate()
     {
-        let message = Buffer::pattern(round as u32, len);
+        let message = DeviceBuffer::pattern(round as u32, len);
         sent.write(0, &message);
         let ends = [(&left, &left_cq), (&right, &right_cq)];
         for turn in [0, 1] {
@@ -95,7 +95,7 @@ fn extended_with_immediate_and_inline() {
     let handle = Ah::create(&rig.pd, &rig.path()).unwrap();
     let received = rig.buffer(8192);
     for round in 0..20u32 {
-        let message = Buffer::pattern(round, 100);
+        let message = DeviceBuffer::pattern(round, 100);
         post_receive(&right, &received, 7, 100);
         let mut batch = left.start_batch().expect("created extended");
         // SAFETY: created for the operation; the handle lives till the end.

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use ferrofabric_conformance::ends::End;
+use ferrofabric_conformance::ends::QueuedEndpoint;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
@@ -254,7 +254,7 @@ fn an_endpoint_that_closes_with_its_domain_leaves_its_counters() {
     info.domain.threading = Threading::Domain;
     let settings = settings(&[("FERRO_STATS", folder.to_str().unwrap())]);
     let domain = ShmProvider::new().open(&info, &settings).unwrap();
-    let end = End::open(&*domain);
+    let end = QueuedEndpoint::open(&*domain);
     // The domain is this thread's: another can not close the endpoint, and leaves it to the domain.
     std::thread::spawn(move || drop(end)).join().unwrap();
     assert!(reports::files(&folder).is_empty());
@@ -268,7 +268,7 @@ fn a_folder_that_can_not_be_written_is_a_warning() {
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("file");
     std::fs::write(&file, "no folder").unwrap();
-    let end = End::open(&*domain(&[("FERRO_STATS", file.to_str().unwrap())]));
+    let end = QueuedEndpoint::open(&*domain(&[("FERRO_STATS", file.to_str().unwrap())]));
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
         .with_writer({

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferrofabric_conformance::limits::{self, PATIENCE, Pair, nobody, refused, says, settings};
+use ferrofabric_conformance::limits::{
+    self, OwningPair, PATIENCE, nobody, refused, says, settings,
+};
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::info::Info;
 use ferrofabric_runtime::discovery::getinfo;
@@ -88,7 +90,7 @@ fn objects_of_two_domains_do_not_mix() {
 #[test]
 fn sends_to_nobody_fail_alone() {
     let domain = domain(&[]);
-    let mut pair = Pair::open(&*domain, &*domain);
+    let mut pair = OwningPair::open(&*domain, &*domain);
     let not_there = nobody(&pair.b.name(), |name| name.shm = Some(0xdead_beef));
     let to_nobody = pair.a.av().insert(&not_there.to_bytes()).unwrap();
     for token in 0..3 {
@@ -125,13 +127,13 @@ fn sends_to_nobody_fail_alone() {
 fn a_full_queue_loses_nothing() {
     for cma in ["on", "off"] {
         let domain = domain(&[("FERRO_SHM_CMA", cma)]);
-        limits::a_queue_before_the_connection(&mut Pair::open(&*domain, &*domain));
+        limits::a_queue_before_the_connection(&mut OwningPair::open(&*domain, &*domain));
         for len in [8, 20_000] {
             // Two domains: reading the sender's queue does not drive the receiver.
             let theirs = self::domain(&[("FERRO_SHM_CMA", cma)]);
-            let mut pair = Pair::open(&*domain, &*theirs);
+            let mut pair = OwningPair::open(&*domain, &*theirs);
             limits::a_queue_to_a_peer_that_does_nothing(&mut pair, len);
-            let mut pair = Pair::open(&*domain, &*theirs);
+            let mut pair = OwningPair::open(&*domain, &*theirs);
             limits::a_queue_to_a_peer_that_does_not_receive(&mut pair, len);
         }
     }

@@ -9,14 +9,14 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use ferrofabric_conformance::broken::{Broken, Fault};
+use ferrofabric_conformance::broken::{DomainFault, FaultyDomain};
 use ferrofabric_conformance::ends::PATIENCE;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
 use ferrofabric_conformance::model::between::{
-    Couple, Worker, random_programs_between, serve, smallest_between,
+    Couple, WorkerProcess, random_programs_between, serve, smallest_between,
 };
-use ferrofabric_conformance::model::run::Lines;
+use ferrofabric_conformance::model::run::LineStream;
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::ShmProvider;
 
@@ -34,9 +34,9 @@ fn domain() -> Arc<dyn Domain> {
         .unwrap()
 }
 
-fn fabric(fault: Option<Fault>) -> Fabric {
+fn fabric(fault: Option<DomainFault>) -> Fabric {
     let fabric = Fabric::new("shared memory between processes", move |_| match fault {
-        Some(fault) => Arc::new(Broken::new(domain(), fault)),
+        Some(fault) => Arc::new(FaultyDomain::new(domain(), fault)),
         None => domain(),
     });
     fabric.with_thresholds(&[40, 48, 8192, 8768, 26_304, 65_536])
@@ -60,7 +60,7 @@ fn start(fault: &str) -> Couple {
             .spawn()
             .unwrap();
         ours.set_read_timeout(Some(PATIENCE)).unwrap();
-        Worker::new(ours.try_clone().unwrap(), ours, Some(child))
+        WorkerProcess::new(ours.try_clone().unwrap(), ours, Some(child))
     })
 }
 
@@ -73,9 +73,9 @@ fn one_of_two_processes() {
     let stdin = std::io::stdin().as_fd().try_clone_to_owned();
     let leader = UnixStream::from(stdin.unwrap());
     let fault = std::env::var(FAULT).unwrap_or_default();
-    let fault = Fault::ALL.iter().find(|(name, _)| *name == fault);
+    let fault = DomainFault::ALL.iter().find(|(name, _)| *name == fault);
     let fabric = fabric(fault.map(|(_, fault)| *fault));
-    let lines = Lines::new(leader.try_clone().unwrap(), leader);
+    let lines = LineStream::new(leader.try_clone().unwrap(), leader);
     serve(&fabric, process.parse().unwrap(), lines);
 }
 
@@ -97,7 +97,7 @@ fn many_random_programs_of_two_processes_do_as_the_model() {
 /// short.
 #[test]
 fn programs_that_fail_become_small() {
-    for (name, _) in Fault::ALL {
+    for (name, _) in DomainFault::ALL {
         let failure = smallest_between(&fabric(None), 60, || start(name));
         let failure = failure.unwrap_or_else(|| panic!("{name}: nothing fails"));
         println!("{name}: {failure}");

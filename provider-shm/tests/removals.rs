@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ferrofabric_av::{AvAttr, AvTable};
-use ferrofabric_conformance::ends::{End, any_tagged};
+use ferrofabric_conformance::ends::{QueuedEndpoint, any_tagged};
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
 use ferrofabric_conformance::removals::come_and_go;
@@ -326,8 +326,8 @@ fn named(name: &str) -> AvAttr {
 /// An endpoint on a named address vector, its peers on their own ones, and another process that
 /// changes the named one.
 struct Followed {
-    hub: End,
-    peers: Vec<End>,
+    hub: QueuedEndpoint,
+    peers: Vec<QueuedEndpoint>,
     to_peers: Vec<FiAddr>,
     other: Party,
 }
@@ -337,8 +337,8 @@ impl Followed {
     fn connected(name: &str, peers: usize) -> Self {
         let shared = format!("{name} {}", std::process::id());
         let (ours, theirs) = (domain("off"), domain("off"));
-        let hub = End::open_with(&*ours, &named(&shared), |_| {});
-        let peers: Vec<_> = (0..peers).map(|_| End::open(&*theirs)).collect();
+        let hub = QueuedEndpoint::open_with(&*ours, &named(&shared), |_| {});
+        let peers: Vec<_> = (0..peers).map(|_| QueuedEndpoint::open(&*theirs)).collect();
         let mut other = Party::start(&shared);
         other.tell(&ours.info().domain.name);
         let to_peers = peers.iter().map(|peer| {
@@ -426,7 +426,7 @@ fn what_another_process_removes_is_given_back() {
 fn what_another_process_inserts_again_stays_connected() {
     let _alone = alone();
     let mut followed = Followed::connected("replaced", 2);
-    let links = |end: &End| {
+    let links = |end: &QueuedEndpoint| {
         let stats = end.endpoint.stats().unwrap();
         let links = stats.into_iter().find(|(name, _)| *name == "shm_links");
         links.unwrap().1

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use ferrofabric_conformance::steady::{
-    Counting, Exchange, Trace, allocates_nothing, measure, trace,
+    CountingAllocator, Exchange, Trace, allocates_nothing, measure, trace,
 };
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::info::Threading;
@@ -14,7 +14,7 @@ use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::ShmProvider;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const ROUNDS: usize = 2000;
 

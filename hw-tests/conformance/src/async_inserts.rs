@@ -11,7 +11,7 @@ use ferrofabric_runtime::eq::{EventQueue, Reading};
 use ferrofabric_runtime::fabric::{Av, Domain};
 use zerocopy::FromBytes;
 
-use crate::ends::{End, PATIENCE};
+use crate::ends::{PATIENCE, QueuedEndpoint};
 use crate::vectors::{TYPES, Talk, errno_of, invented, malformed, name_of, of_type, with_av};
 
 /// The events of a queue up to the end of a call: its errors, and its end.
@@ -35,7 +35,7 @@ fn until_done(events: &EventQueue) -> (Vec<EqError>, Done) {
     }
 }
 
-type Results = Arc<Mutex<Vec<Option<Result<FiAddr, Errno>>>>>;
+type InsertResults = Arc<Mutex<Vec<Option<Result<FiAddr, Errno>>>>>;
 
 /// Begins an asynchronous call, whose results are there when its end is.
 fn begin(
@@ -43,8 +43,8 @@ fn begin(
     wanted: InsertRequest,
     count: usize,
     context: u64,
-) -> (Results, Option<Errno>) {
-    let results: Results = Arc::new(Mutex::new(vec![None; count]));
+) -> (InsertResults, Option<Errno>) {
+    let results: InsertResults = Arc::new(Mutex::new(vec![None; count]));
     let report = {
         let results = results.clone();
         Box::new(move |number: usize, one| {
@@ -68,7 +68,7 @@ pub fn events_of_each_call(domain_a: &dyn Domain, domain_b: &dyn Domain) {
             events: true,
             ..of_type(av_type)
         };
-        let talk = Talk::between(with_av(domain_a, &attr), End::open(domain_b));
+        let talk = Talk::between(with_av(domain_a, &attr), QueuedEndpoint::open(domain_b));
         let (a, b) = (&talk.pair.a, &talk.pair.b);
         let to_a = b.av.insert(&name_of(a)).unwrap();
         let text = Services::one(&b.endpoint.address().to_string(), None).unwrap();
@@ -159,7 +159,7 @@ pub fn events_of_each_call(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 pub fn events_outlive_their_vector(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     const CALLS: usize = 50;
     const ADDRESSES: usize = 40;
-    let like = End::open(domain_b);
+    let like = QueuedEndpoint::open(domain_b);
     for av_type in TYPES {
         let attr = AvAttr {
             events: true,

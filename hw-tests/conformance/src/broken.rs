@@ -13,35 +13,35 @@ use ferrofabric_runtime::fabric::{
     Av, Cntr, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr,
 };
 
-/// The fault of a [`Broken`] domain.
+/// The fault of a [`FaultyDomain`] domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum DomainFault {
     /// Messages of a thousand bytes and more arrive with other CQ data.
     WrongData,
     /// A receive that is taken back ends the process.
     Abort,
 }
 
-impl Fault {
+impl DomainFault {
     /// All of them, with their names.
     pub const ALL: [(&'static str, Self); 2] =
         [("wrong data", Self::WrongData), ("abort", Self::Abort)];
 }
 
 /// A domain as another, but for the fault of its endpoints.
-pub struct Broken {
+pub struct FaultyDomain {
     domain: Arc<dyn Domain>,
-    fault: Fault,
+    fault: DomainFault,
 }
 
-impl Broken {
+impl FaultyDomain {
     /// Breaks a domain.
-    pub fn new(domain: Arc<dyn Domain>, fault: Fault) -> Self {
+    pub fn new(domain: Arc<dyn Domain>, fault: DomainFault) -> Self {
         Self { domain, fault }
     }
 }
 
-impl Domain for Broken {
+impl Domain for FaultyDomain {
     fn info(&self) -> &Info {
         self.domain.info()
     }
@@ -72,7 +72,7 @@ impl Domain for Broken {
 
 struct BrokenEndpoint {
     endpoint: Arc<dyn Endpoint>,
-    fault: Fault,
+    fault: DomainFault,
 }
 
 impl Endpoint for BrokenEndpoint {
@@ -85,7 +85,7 @@ impl Endpoint for BrokenEndpoint {
     }
 
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> std::result::Result<(), OpError> {
-        let spoil = self.fault == Fault::WrongData && total_len(iov) >= 1000;
+        let spoil = self.fault == DomainFault::WrongData && total_len(iov) >= 1000;
         let op = SendOp {
             data: op.data ^ u64::from(spoil),
             ..*op
@@ -100,7 +100,7 @@ impl Endpoint for BrokenEndpoint {
     }
 
     fn cancel(&self, context: u64) -> std::result::Result<(), OpError> {
-        if self.fault == Fault::Abort {
+        if self.fault == DomainFault::Abort {
             std::process::abort();
         }
         self.endpoint.cancel(context)

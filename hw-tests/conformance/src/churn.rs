@@ -190,10 +190,10 @@ struct Hands {
     sender: OwningEndpoint,
     /// Each receiver, and the sender's address in the address vector of this receiver.
     receivers: [(OwningEndpoint, FiAddr); 2],
-    sent: Vec<Sent>,
+    sent: Vec<IndexSend>,
 }
 
-struct Sent {
+struct IndexSend {
     /// The receiver that had the index from before the send until after it; `None`: the index
     /// changed hands during the send.
     to: Option<usize>,
@@ -233,7 +233,7 @@ impl Hands {
         let said = self.sender.tsend(buffer, 16, index, TAG, number);
         let is_same = before % 2 == 0 && moment.load(Ordering::SeqCst) == before;
         match said.map_err(|(error, _)| error) {
-            Ok(()) => self.sent.push(Sent {
+            Ok(()) => self.sent.push(IndexSend {
                 to: is_same.then_some(before as usize / 2 % 2),
                 is_over: false,
                 cancelled: false,

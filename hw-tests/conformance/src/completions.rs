@@ -6,14 +6,14 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
-use crate::ends::{End, PATIENCE, Pair, any_tagged, is_gone};
+use crate::ends::{PATIENCE, QueuedEndpoint, QueuedPair, any_tagged, is_gone};
 
 const SIZES: [usize; 4] = [0, 24, 9000, 120_000];
 
 /// Only operations with `FI_COMPLETION` have a completion; all operations are counted. `INJECT`
 /// does not imply `FI_COMPLETION`.
 pub fn only_where_asked_for(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
     let inject = domain_a.info().tx.inject_size;
     for kind in [MsgKind::Msg, MsgKind::Tagged] {
@@ -64,7 +64,7 @@ pub fn only_where_asked_for(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 /// A failed operation has an error completion, with and without `FI_COMPLETION`: a receive that is
 /// too short, a cancelled receive, a send to a peer that has closed.
 pub fn errors_always(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
     let before = b.rx.counts();
     let quiet = |context| RecvOp {
@@ -97,7 +97,7 @@ pub fn errors_always(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     };
     a.send(b, send, 1 << 20, 1);
     pair.barrier();
-    let Pair { a, b, .. } = pair;
+    let QueuedPair { a, b, .. } = pair;
     drop(b);
     let error = next_failure(&a);
     assert!(is_gone(error.errno), "{error:?}");
@@ -113,7 +113,7 @@ pub fn errors_always(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     );
 }
 
-fn next_failure(end: &End) -> ferrofabric_contracts::peer::CqError {
+fn next_failure(end: &QueuedEndpoint) -> ferrofabric_contracts::peer::CqError {
     let until = std::time::Instant::now() + PATIENCE;
     loop {
         end.tx.pump();
@@ -127,7 +127,7 @@ fn next_failure(end: &End) -> ferrofabric_contracts::peer::CqError {
 
 /// Sends to an address where nobody is, injected or not, asking for a completion or not.
 pub fn errors_of_sends_to_nobody(domain: &dyn Domain, nobody: impl Fn(&mut NativeAddr)) {
-    let end = End::open(domain);
+    let end = QueuedEndpoint::open(domain);
     let mut name = end.endpoint.name();
     nobody(&mut name);
     let dest = end.av.insert(&name.to_bytes()).unwrap();
@@ -159,11 +159,11 @@ pub fn errors_of_sends_to_nobody(domain: &dyn Domain, nobody: impl Fn(&mut Nativ
 /// A send under way to a peer that closes its endpoint in order fails with `ESHUTDOWN`, whatever
 /// carries it: fi_errno(3).
 pub fn a_peer_that_closes_is_shut_down(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let send = pair.tagged(7);
     pair.a.send(&pair.b, send, 1 << 20, 1);
     pair.barrier();
-    let Pair { a, b, .. } = pair;
+    let QueuedPair { a, b, .. } = pair;
     drop(b);
     let error = next_failure(&a);
     assert_eq!(error.errno, Errno::ESHUTDOWN, "{error:?}");

@@ -10,23 +10,23 @@ use ferrofabric_runtime::fabric::{
     Cntr, CntrAttr, CntrEvents, CqAttr, Domain, Endpoint, EndpointConfig,
 };
 
-use crate::ends::{End, PATIENCE, any_tagged};
-use crate::memory::Memory;
+use crate::ends::{PATIENCE, QueuedEndpoint, any_tagged};
+use crate::memory::MessageMemory;
 
 /// An endpoint whose counters count bytes.
-struct Counted {
+struct ByteCountingEndpoint {
     // Closed before the memory that it may still be using.
     endpoint: Arc<dyn Endpoint>,
-    end: End,
+    end: QueuedEndpoint,
     sent: Arc<dyn Cntr>,
     received: Arc<dyn Cntr>,
-    kept: Vec<Memory>,
+    kept: Vec<MessageMemory>,
 }
 
-impl Counted {
+impl ByteCountingEndpoint {
     /// With the queues and the address vector of an endpoint that does nothing.
     fn open(domain: &dyn Domain) -> Self {
-        let end = End::open(domain);
+        let end = QueuedEndpoint::open(domain);
         let attr = CntrAttr {
             events: CntrEvents::Bytes,
         };
@@ -59,7 +59,7 @@ impl Counted {
     }
 
     fn recv(&mut self, kind: MsgKind, prefix: usize, len: usize, flags: Flags) {
-        let room = Memory::for_receive(prefix + len);
+        let room = MessageMemory::for_receive(prefix + len);
         let op = RecvOp {
             kind,
             flags,
@@ -98,7 +98,10 @@ impl Counted {
 /// Where both ends are verbs domains with shared memory, the peer provider counts on the owner's
 /// counters.
 pub fn of_bytes(ours: &dyn Domain, theirs: &dyn Domain) {
-    let (mut a, mut b) = (Counted::open(ours), Counted::open(theirs));
+    let (mut a, mut b) = (
+        ByteCountingEndpoint::open(ours),
+        ByteCountingEndpoint::open(theirs),
+    );
     let (to_b, _) = (a.insert(&b), b.insert(&a));
     let info = ours.info().clone();
     let prefix = info.ep.msg_prefix_size;
@@ -120,7 +123,7 @@ pub fn of_bytes(ours: &dyn Domain, theirs: &dyn Domain) {
                 if flags.contains(Flags::INJECT) && len > info.tx.inject_size {
                     continue;
                 }
-                let out = Memory::of_message_behind(prefix, 1, len);
+                let out = MessageMemory::of_message_behind(prefix, 1, len);
                 b.recv(kind, prefix, len + 10, flags & Flags::COMPLETION);
                 a.send(kind, to_b, &[out.whole()], flags, &b);
                 a.kept.push(out);
@@ -128,7 +131,7 @@ pub fn of_bytes(ours: &dyn Domain, theirs: &dyn Domain) {
                 reach(&a, &b, [bytes; 2], errors);
             }
         }
-        let out = Memory::of_message_behind(prefix, 1, 50);
+        let out = MessageMemory::of_message_behind(prefix, 1, 50);
         b.recv(kind, prefix, 20, Flags::COMPLETION);
         a.send(kind, to_b, &[out.whole()], Flags::empty(), &b);
         a.kept.push(out);
@@ -152,7 +155,12 @@ pub fn of_bytes(ours: &dyn Domain, theirs: &dyn Domain) {
 
 /// Waits until `a` has counted `sent` bytes, and `b` has counted `received` bytes and `errors`
 /// errors.
-fn reach(a: &Counted, b: &Counted, [sent, received]: [u64; 2], errors: u64) {
+fn reach(
+    a: &ByteCountingEndpoint,
+    b: &ByteCountingEndpoint,
+    [sent, received]: [u64; 2],
+    errors: u64,
+) {
     let until = Instant::now() + PATIENCE;
     loop {
         let (ours, theirs) = (a.counts(), b.counts());

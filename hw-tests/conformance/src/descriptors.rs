@@ -9,7 +9,7 @@ use ferrofabric_contracts::types::{RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
-use crate::ends::{BLANK, End, PATIENCE, Pair, any_tagged};
+use crate::ends::{BLANK, PATIENCE, QueuedEndpoint, QueuedPair, any_tagged};
 use crate::waiting::{in_time, while_asleep};
 
 const AGAIN: OpError = OpError::Again;
@@ -40,7 +40,7 @@ pub(crate) fn wait_on<R>(
     }
 }
 
-fn quiet(pair: &Pair, tag: u64) -> SendOp {
+fn quiet(pair: &QueuedPair, tag: u64) -> SendOp {
     SendOp {
         flags: Flags::empty(),
         ..pair.tagged(tag)
@@ -51,7 +51,7 @@ fn quiet(pair: &Pair, tag: u64) -> SendOp {
 /// another on a counter's.
 pub fn messages_wake(ours: &dyn Domain, theirs: &dyn Domain) {
     const ROUNDS: u64 = 300;
-    let pair = Pair::open(theirs, ours);
+    let pair = QueuedPair::open(theirs, ours);
     let (a, b) = (&pair.a, &pair.b);
     assert_eq!(b.rx.cq.try_wait(), Err(OpError::Failed(Errno::EINVAL)));
     assert_eq!(b.rx.cntr.try_wait(), Err(OpError::Failed(Errno::EINVAL)));
@@ -103,7 +103,7 @@ pub fn messages_wake(ours: &dyn Domain, theirs: &dyn Domain) {
 /// Events of other threads wake a sleeper, too: a signal, an operation that completes within a
 /// call, a change of a counter.
 pub fn what_others_do_wakes(ours: &dyn Domain) {
-    let end = End::open(ours);
+    let end = QueuedEndpoint::open(ours);
     let (cq, cntr) = (&end.rx.cq, &end.rx.cntr);
     let (queue, counter) = (cq.wait_fd().unwrap(), cntr.wait_fd().unwrap());
     let sleeps = |fd, act: &dyn Fn()| {
@@ -144,7 +144,7 @@ pub fn what_others_do_wakes(ours: &dyn Domain) {
 /// A wait for several completions ends when they are all there, at an error, at a signal, or when
 /// its time is over.
 pub fn several_at_a_time(ours: &dyn Domain, theirs: &dyn Domain) {
-    let pair = Pair::open(theirs, ours);
+    let pair = QueuedPair::open(theirs, ours);
     let (a, b) = (&pair.a, &pair.b);
     let mut out = [BLANK; 16];
     let post = |n: u64| {

@@ -15,45 +15,45 @@ use ferrofabric_runtime::fabric::{
     Av, Cntr, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig,
 };
 
-use crate::memory::Memory;
+use crate::memory::MessageMemory;
 
 /// A wait that takes so long hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A completion of either sort.
-pub type Event = Result<Completion, CqError>;
+pub type CompletionResult = Result<Completion, CqError>;
 
 /// An entry for a read to overwrite.
 pub const BLANK: Completion = Completion::BLANK;
 
 /// An endpoint with a queue and a counter for each direction.
-pub struct End {
+pub struct QueuedEndpoint {
     // Closed before the memory that it may still be using.
     /// The endpoint itself.
     pub endpoint: Arc<dyn Endpoint>,
     /// Its address vector, which nobody else uses.
     pub av: Arc<dyn Av>,
     /// Where sends complete.
-    pub tx: Queue,
+    pub tx: CountedQueue,
     /// Where receives complete.
-    pub rx: Queue,
+    pub rx: CountedQueue,
     /// Buffers of sends and receives, kept for as long as the endpoint lives.
     pub(crate) memory: Mutex<Vec<Box<[u8]>>>,
-    kept: Mutex<Vec<Memory>>,
+    kept: Mutex<Vec<MessageMemory>>,
     contexts: AtomicU64,
 }
 
 /// A completion queue, its counter, and the entries that were read from the queue and not taken
 /// yet.
-pub struct Queue {
+pub struct CountedQueue {
     /// The queue.
     pub cq: Arc<dyn Cq>,
     /// The counter of the same operations.
     pub cntr: Arc<dyn Cntr>,
-    events: Mutex<VecDeque<Event>>,
+    events: Mutex<VecDeque<CompletionResult>>,
 }
 
-impl Queue {
+impl CountedQueue {
     fn open(domain: &dyn Domain) -> Self {
         Self {
             cq: domain.open_cq(&CqAttr::default()).unwrap(),
@@ -83,7 +83,7 @@ impl Queue {
     }
 
     /// The next that completes, with nobody else driven.
-    pub fn next_alone(&self) -> Event {
+    pub fn next_alone(&self) -> CompletionResult {
         let until = Instant::now() + PATIENCE;
         loop {
             self.pump();
@@ -96,12 +96,12 @@ impl Queue {
     }
 
     /// The next completion.
-    pub fn take(&self) -> Option<Event> {
+    pub fn take(&self) -> Option<CompletionResult> {
         self.events.lock().unwrap().pop_front()
     }
 
     /// The oldest that completed with this context.
-    pub fn take_of(&self, context: u64) -> Option<Event> {
+    pub fn take_of(&self, context: u64) -> Option<CompletionResult> {
         let mut events = self.events.lock().unwrap();
         let at = events.iter().position(|e| context_of(e) == context)?;
         events.remove(at)
@@ -114,7 +114,7 @@ impl Queue {
 }
 
 /// The context of the operation that completed.
-pub fn context_of(event: &Event) -> u64 {
+pub fn context_of(event: &CompletionResult) -> u64 {
     match event {
         Ok(completion) => completion.context,
         Err(error) => error.completion.context,
@@ -140,9 +140,9 @@ pub fn any_tagged(context: u64) -> RecvOp {
     }
 }
 
-impl End {
+impl QueuedEndpoint {
     /// Drives the endpoint; returns the sends and the receives that have completed.
-    pub fn take_all(&self) -> (Vec<Event>, Vec<Event>) {
+    pub fn take_all(&self) -> (Vec<CompletionResult>, Vec<CompletionResult>) {
         self.tx.pump();
         self.rx.pump();
         [&self.tx, &self.rx]
@@ -163,7 +163,7 @@ impl End {
         differ: impl FnOnce(&mut EndpointConfig),
     ) -> Self {
         let av = domain.open_av(av).unwrap();
-        let (tx, rx) = (Queue::open(domain), Queue::open(domain));
+        let (tx, rx) = (CountedQueue::open(domain), CountedQueue::open(domain));
         let mut config = EndpointConfig {
             tx_cq: tx.cq.clone(),
             tx_cntr: Some(tx.cntr.clone()),
@@ -240,12 +240,12 @@ impl End {
     }
 
     /// The next receive that completes, with nobody else driven.
-    pub fn next_alone(&self) -> Event {
+    pub fn next_alone(&self) -> CompletionResult {
         self.rx.next_alone()
     }
 
     /// Does it, and returns the completion, which is there at once.
-    pub fn probe(&self, op: &RecvOp) -> Event {
+    pub fn probe(&self, op: &RecvOp) -> CompletionResult {
         self.recv(op, &[]).unwrap();
         self.rx.pump();
         self.rx
@@ -255,21 +255,24 @@ impl End {
 }
 
 /// Two endpoints that know each other.
-pub struct Pair {
+pub struct QueuedPair {
     /// Mostly the sender.
-    pub a: End,
+    pub a: QueuedEndpoint,
     /// Mostly the receiver.
-    pub b: End,
+    pub b: QueuedEndpoint,
     /// `a` in the address vector of `b`.
     pub to_a: FiAddr,
     /// `b` in the address vector of `a`.
     pub to_b: FiAddr,
 }
 
-impl Pair {
+impl QueuedPair {
     /// Opens and connects them. On two domains, one side's reading does not drive the other.
     pub fn open(domain_a: &dyn Domain, domain_b: &dyn Domain) -> Self {
-        let (a, b) = (End::open(domain_a), End::open(domain_b));
+        let (a, b) = (
+            QueuedEndpoint::open(domain_a),
+            QueuedEndpoint::open(domain_b),
+        );
         let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
         let to_a = b.av.insert(&a.endpoint.name().to_bytes()).unwrap();
         let pair = Self { a, b, to_a, to_b };
@@ -306,7 +309,7 @@ impl Pair {
     }
 
     /// Keeps memory for as long as there are endpoints.
-    pub(crate) fn keep<const N: usize>(&self, memory: [Memory; N]) {
+    pub(crate) fn keep<const N: usize>(&self, memory: [MessageMemory; N]) {
         self.b.kept.lock().unwrap().extend(memory);
     }
 
@@ -331,12 +334,12 @@ impl Pair {
     }
 
     /// The next that completes in a queue.
-    pub fn next(&self, queue: &Queue) -> Event {
+    pub fn next(&self, queue: &CountedQueue) -> CompletionResult {
         self.until("nothing completes", || queue.take())
     }
 
     /// The completion of one operation.
-    pub fn wait(&self, queue: &Queue, context: u64) -> Event {
+    pub fn wait(&self, queue: &CountedQueue, context: u64) -> CompletionResult {
         self.until("an operation does not complete", || queue.take_of(context))
     }
 

@@ -6,7 +6,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
-use crate::ends::{BLANK, Pair, any_tagged};
+use crate::ends::{BLANK, QueuedPair, any_tagged};
 
 /// Of every way that messages take.
 const SIZES: [usize; 8] = [0, 8, 48, 4000, 9000, 30_000, 120_000, 1 << 20];
@@ -14,7 +14,7 @@ const SIZES: [usize; 8] = [0, 8, 48, 4000, 9000, 30_000, 120_000, 1 << 20];
 /// Calls to progress on both sides in which what may come has come.
 const ROUNDS: usize = 100;
 
-fn delivered(pair: &Pair, kind: MsgKind, tag: u64) -> SendOp {
+fn delivered(pair: &QueuedPair, kind: MsgKind, tag: u64) -> SendOp {
     let op = pair.tagged(tag);
     SendOp {
         kind,
@@ -25,14 +25,14 @@ fn delivered(pair: &Pair, kind: MsgKind, tag: u64) -> SendOp {
     }
 }
 
-fn receive(pair: &Pair, kind: MsgKind) -> RecvOp {
+fn receive(pair: &QueuedPair, kind: MsgKind) -> RecvOp {
     RecvOp {
         kind,
         ..any_tagged(pair.b.context())
     }
 }
 
-fn settle(pair: &Pair) {
+fn settle(pair: &QueuedPair) {
     for _ in 0..ROUNDS {
         pair.drive();
     }
@@ -41,7 +41,7 @@ fn settle(pair: &Pair) {
 /// With `FI_DELIVERY_COMPLETE` a send completes when its message stands in the receive's buffer,
 /// and not before.
 pub fn delivery(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
     let inject = domain_a.info().tx.inject_size;
     for kind in [MsgKind::Msg, MsgKind::Tagged] {
@@ -90,7 +90,7 @@ pub fn delivery(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 }
 
 /// Waits for the send alone: then the message is there.
-fn complete(pair: &Pair, send: &SendOp, recv: &RecvOp, into: IoBuf, fill: u8) {
+fn complete(pair: &QueuedPair, send: &SendOp, recv: &RecvOp, into: IoBuf, fill: u8) {
     let (a, b) = (&pair.a, &pair.b);
     let done = pair.until("a delivered send does not complete", || {
         let done = a.tx.take_of(send.context)?;
@@ -110,7 +110,7 @@ fn complete(pair: &Pair, send: &SendOp, recv: &RecvOp, into: IoBuf, fill: u8) {
 /// A message that is dropped or does not fit counts as delivered, too; the messages that follow it
 /// arrive after it.
 pub fn delivery_of_what_is_not_received(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
     for len in SIZES {
         let op = delivered(&pair, MsgKind::Tagged, 1);
@@ -165,14 +165,14 @@ pub fn delivery_of_what_is_not_received(domain_a: &dyn Domain, domain_b: &dyn Do
 
 /// A send that was not delivered fails when its receiver is gone.
 pub fn delivery_to_one_who_leaves(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let ops = SIZES.map(|len| {
         let op = delivered(&pair, MsgKind::Tagged, 1);
         pair.a.send(&pair.b, op, len, 1);
         op
     });
     pair.barrier();
-    let crate::ends::Pair { a, b, .. } = pair;
+    let crate::ends::QueuedPair { a, b, .. } = pair;
     drop(b);
     for op in ops {
         let until = std::time::Instant::now() + crate::ends::PATIENCE;
@@ -191,7 +191,7 @@ pub fn delivery_to_one_who_leaves(domain_a: &dyn Domain, domain_b: &dyn Domain) 
 
 /// A send with `FI_FENCE` starts when all earlier sends are complete; later sends stay behind it.
 pub fn fences(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
     let peek = |tag| {
         let op = RecvOp {
@@ -258,7 +258,7 @@ pub fn fences(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 
 /// A level that nobody can keep is refused, not forgotten.
 pub fn refused(domain: &dyn Domain) {
-    let pair = Pair::open(domain, domain);
+    let pair = QueuedPair::open(domain, domain);
     let op = SendOp {
         flags: Flags::COMPLETION | Flags::COMMIT_COMPLETE,
         ..pair.tagged(1)

@@ -60,7 +60,7 @@ pub fn refused<T>(result: Result<T, Error>) -> Error {
 }
 
 /// Two endpoints that know each other.
-pub struct Pair {
+pub struct OwningPair {
     /// Mostly the sender.
     pub a: OwningEndpoint,
     /// Mostly the receiver.
@@ -71,7 +71,7 @@ pub struct Pair {
     pub to_b: FiAddr,
 }
 
-impl Pair {
+impl OwningPair {
     /// Opens them.
     pub fn open(domain_a: &dyn Domain, domain_b: &dyn Domain) -> Self {
         let a = OwningEndpoint::open(domain_a, &AvAttr::default()).unwrap();
@@ -314,7 +314,7 @@ pub fn a_second_thread(provider: &dyn Provider, info: &Info, settings: &Settings
     let mut info = info.clone();
     info.domain.threading = Threading::Domain;
     let domain = provider.open(&info, settings).unwrap();
-    let mut pair = Pair::open(&*domain, &*domain);
+    let mut pair = OwningPair::open(&*domain, &*domain);
     let bare = Bare::open(&*domain);
     let cntr = domain.open_cntr(&CntrAttr::default()).unwrap();
     let name = pair.b.name().to_bytes();
@@ -357,7 +357,7 @@ pub fn threads_that_take_turns(provider: &dyn Provider, info: &Info, settings: &
     info.domain.threading = Threading::Domain;
     // SAFETY: each thread below ends before the next call.
     let domain = unsafe { provider.open_serialized(&info, settings) }.unwrap();
-    let mut pair = Pair::open(&*domain, &*domain);
+    let mut pair = OwningPair::open(&*domain, &*domain);
     for len in [0, 8, 5000, 300_000] {
         let turn = std::thread::scope(|scope| {
             let turn = scope.spawn(|| pair.exchange(len, |done| panic!("{done:?}")));
@@ -367,7 +367,7 @@ pub fn threads_that_take_turns(provider: &dyn Provider, info: &Info, settings: &
         pair.exchange(len, |done| panic!("{done:?}"));
     }
     std::thread::spawn(move || drop(pair)).join().unwrap();
-    let mut pair = Pair::open(&*domain, &*domain);
+    let mut pair = OwningPair::open(&*domain, &*domain);
     pair.exchange(100, |done| panic!("{done:?}"));
     std::thread::spawn(move || drop((domain, pair)))
         .join()
@@ -436,7 +436,7 @@ pub fn objects_of_two_domains(ours: &dyn Domain, theirs: &dyn Domain) {
 
 /// Of an endpoint that nobody drives, not even the sender: sends are taken up to a limit, and all
 /// of them arrive.
-pub fn a_queue_before_the_connection(pair: &mut Pair) {
+pub fn a_queue_before_the_connection(pair: &mut OwningPair) {
     let mut taken = 0;
     loop {
         let bytes = (taken as u64).to_le_bytes();
@@ -453,7 +453,7 @@ pub fn a_queue_before_the_connection(pair: &mut Pair) {
 }
 
 /// Of a peer that does nothing though it is connected: the same.
-pub fn a_queue_to_a_peer_that_does_nothing(pair: &mut Pair, len: usize) {
+pub fn a_queue_to_a_peer_that_does_nothing(pair: &mut OwningPair, len: usize) {
     pair.exchange(len, |done| panic!("{done:?}"));
     let (mut taken, mut completed) = (0, 0);
     let mut moved = Instant::now();
@@ -484,7 +484,7 @@ pub fn a_queue_to_a_peer_that_does_nothing(pair: &mut Pair, len: usize) {
 }
 
 /// Of a peer that drives its endpoint but receives nothing: the same, or all of them are taken.
-pub fn a_queue_to_a_peer_that_does_not_receive(pair: &mut Pair, len: usize) {
+pub fn a_queue_to_a_peer_that_does_not_receive(pair: &mut OwningPair, len: usize) {
     const COUNT: usize = 3000;
     let (mut taken, mut completed) = (0, 0);
     let mut moved = Instant::now();
@@ -512,7 +512,7 @@ pub fn a_queue_to_a_peer_that_does_not_receive(pair: &mut Pair, len: usize) {
 
 /// Receives `count` messages, whose tags are their numbers, with receives for anything; and sees
 /// `sends` completions at the sender.
-fn in_order(pair: &mut Pair, count: usize, mut sends: usize) {
+fn in_order(pair: &mut OwningPair, count: usize, mut sends: usize) {
     let room = 1 << 16;
     let any = u64::MAX;
     let into = Buffer::new(room).unwrap();

@@ -5,17 +5,17 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
-use crate::ends::{End, Pair, any_tagged};
+use crate::ends::{QueuedEndpoint, QueuedPair, any_tagged};
 
 const ROOM: [usize; 4] = [100, 0, 8000, 50_000];
 
-fn list(end: &End) -> [IoBuf; 4] {
+fn list(end: &QueuedEndpoint) -> [IoBuf; 4] {
     ROOM.map(|len| end.memory(len, 0xff))
 }
 
 /// Checks that the list holds a message of `len` bytes `fill`, and that no byte beyond it has
 /// changed.
-fn holds(end: &End, iov: &[IoBuf], len: usize, fill: u8) {
+fn holds(end: &QueuedEndpoint, iov: &[IoBuf], len: usize, fill: u8) {
     let bytes: Vec<u8> = iov.iter().flat_map(|b| end.bytes(b.addr, b.len)).collect();
     assert!(bytes[..len].iter().all(|b| *b == fill));
     assert!(bytes[len..].iter().all(|b| *b == 0xff));
@@ -24,7 +24,7 @@ fn holds(end: &End, iov: &[IoBuf], len: usize, fill: u8) {
 /// Messages of all sorts, before and after their receive, longer than the list or not, wanted to
 /// complete or not.
 pub fn messages_go_into_lists(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
     let room: usize = ROOM.iter().sum();
     let mut fill = 0;
@@ -81,7 +81,7 @@ pub fn messages_go_into_lists(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 /// A claimed message goes into a list, a cancelled list takes none, and one that is too long is
 /// refused.
 pub fn claims_and_cancellations(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
     a.send(b, pair.tagged(1), 9000, 1);
     pair.barrier();

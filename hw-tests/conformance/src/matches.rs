@@ -9,32 +9,32 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
-use crate::ends::{End, PATIENCE, any_tagged};
+use crate::ends::{PATIENCE, QueuedEndpoint, any_tagged};
 use crate::fabric::Fabric;
 
 /// Short, in a slot or inline; eager; in pieces or read by the receiver.
 const SIZES: [usize; 4] = [8, 1000, 8192, 100_000];
 
 /// One receiver and some senders, on domains of their own.
-struct Star {
-    hub: End,
+struct HubAndSenders {
+    hub: QueuedEndpoint,
     rays: Vec<Ray>,
 }
 
 struct Ray {
-    end: End,
+    end: QueuedEndpoint,
     /// The hub, as it knows it.
     to_hub: FiAddr,
     /// Its address in the hub's address vector.
     addr: FiAddr,
 }
 
-impl Star {
+impl HubAndSenders {
     fn open(fabric: &Fabric, senders: usize) -> Self {
-        let hub = End::open(fabric.domain(0));
+        let hub = QueuedEndpoint::open(fabric.domain(0));
         let rays = (1..=senders)
             .map(|rank| {
-                let end = End::open(fabric.domain(rank));
+                let end = QueuedEndpoint::open(fabric.domain(rank));
                 let addr = hub.av.insert(&end.endpoint.name().to_bytes()).unwrap();
                 let to_hub = end.av.insert(&hub.endpoint.name().to_bytes()).unwrap();
                 Ray { end, to_hub, addr }
@@ -117,7 +117,7 @@ impl Star {
 ///
 /// Covers: PEER-8
 pub fn directed_and_wildcard_receives(fabric: &Fabric) {
-    let star = Star::open(fabric, 3);
+    let star = HubAndSenders::open(fabric, 3);
     let nobody = RecvOp {
         src: FiAddr::NOTAVAIL,
         ..any_tagged(star.hub.context())
@@ -168,7 +168,7 @@ pub fn directed_and_wildcard_receives(fabric: &Fabric) {
 ///
 /// Covers: PEER-8
 pub fn tags_and_masks(fabric: &Fabric) {
-    let star = Star::open(fabric, 1);
+    let star = HubAndSenders::open(fabric, 1);
     let recv = |tag, ignore| RecvOp {
         tag,
         ignore,
@@ -209,7 +209,7 @@ pub fn tags_and_masks(fabric: &Fabric) {
 /// Covers: PEER-9
 pub fn order_of_long_and_short_messages(fabric: &Fabric) {
     const COUNT: u64 = 30;
-    let star = Star::open(fabric, 2);
+    let star = HubAndSenders::open(fabric, 2);
     let longest = fabric.longest.min(150_000);
     let size = |n: u64| [8, longest, 0, 9000.min(longest), 64, 8192][n as usize % 6];
     for kind in [MsgKind::Msg, MsgKind::Tagged] {
@@ -255,7 +255,7 @@ pub fn order_of_long_and_short_messages(fabric: &Fabric) {
 ///
 /// Covers: PEER-8
 pub fn tagged_and_untagged_are_apart(fabric: &Fabric) {
-    let star = Star::open(fabric, 1);
+    let star = HubAndSenders::open(fabric, 1);
     for len in fabric.sizes(&SIZES) {
         let tagged = any_tagged(star.hub.context());
         let untagged = RecvOp {
@@ -276,7 +276,7 @@ pub fn tagged_and_untagged_are_apart(fabric: &Fabric) {
 ///
 /// Covers: PEER-8
 pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
-    let star = Star::open(fabric, 1);
+    let star = HubAndSenders::open(fabric, 1);
     let missing = Err(OpError::Failed(Errno::ENOENT));
     for kind in [MsgKind::Msg, MsgKind::Tagged] {
         for len in fabric.sizes(&SIZES) {
@@ -308,7 +308,7 @@ pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
 ///
 /// Covers: PEER-8, PEER-10, AV-17
 pub fn a_sender_that_is_inserted_late(fabric: &Fabric) {
-    let star = Star::open(fabric, 2);
+    let star = HubAndSenders::open(fabric, 2);
     let Ray { addr, end, .. } = &star.rays[0];
     let name = end.endpoint.name().to_bytes();
     // Known, it has a connection whatever becomes of its address.
@@ -354,11 +354,14 @@ pub fn a_sender_that_is_inserted_late(fabric: &Fabric) {
 ///
 /// Covers: GI-3
 pub fn sources_that_do_not_count(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let hub = End::open_with(domain_b, &AvAttr::default(), |config| {
+    let hub = QueuedEndpoint::open_with(domain_b, &AvAttr::default(), |config| {
         config.directed_recv = false;
     });
-    let (sender, other) = (End::open(domain_a), End::open(domain_a));
-    let name = |end: &End| end.endpoint.name().to_bytes();
+    let (sender, other) = (
+        QueuedEndpoint::open(domain_a),
+        QueuedEndpoint::open(domain_a),
+    );
+    let name = |end: &QueuedEndpoint| end.endpoint.name().to_bytes();
     let to_hub = sender.av.insert(&name(&hub)).unwrap();
     let [from, named] = [&sender, &other].map(|end| hub.av.insert(&name(end)).unwrap());
     for kind in [MsgKind::Msg, MsgKind::Tagged] {

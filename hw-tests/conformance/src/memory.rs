@@ -13,9 +13,9 @@ const EMPTY: u8 = 0xee;
 const SPOILT: u8 = 0xdd;
 
 /// A buffer that stays where it is.
-pub(crate) struct Memory(Box<[Cell<u8>]>);
+pub(crate) struct MessageMemory(Box<[Cell<u8>]>);
 
-impl Memory {
+impl MessageMemory {
     /// Messages of fewer bytes are not known by their content.
     pub(crate) const NAMED_BYTES: usize = 8;
 
@@ -90,7 +90,7 @@ impl Memory {
             .iter()
             .map(Cell::get)
             .collect();
-        let Some(name) = bytes.first_chunk::<{ Memory::NAMED_BYTES }>() else {
+        let Some(name) = bytes.first_chunk::<{ MessageMemory::NAMED_BYTES }>() else {
             return Ok(None);
         };
         let number = u64::from_le_bytes(*name) as usize;
@@ -141,24 +141,24 @@ mod tests {
     #[test]
     fn a_message_is_known_by_its_content_and_damage_is_seen() {
         for len in [8, 9, 1000] {
-            let memory = Memory::of_message(7, len);
+            let memory = MessageMemory::of_message(7, len);
             assert_eq!(memory.message(0, len), Ok(Some(7)));
             memory.inside()[len - 1].set(memory.inside()[len - 1].get() ^ 1);
             assert_ne!(memory.message(0, len), Ok(Some(7)));
         }
-        assert_eq!(Memory::of_message(7, 7).message(0, 7), Ok(None));
-        let list = Memory::for_receive(100).list(4);
+        assert_eq!(MessageMemory::of_message(7, 7).message(0, 7), Ok(None));
+        let list = MessageMemory::for_receive(100).list(4);
         assert_eq!(list.iter().map(|b| b.len).sum::<usize>(), 100);
     }
 
     #[test]
     fn writes_outside_are_seen() {
-        let memory = Memory::for_receive(10);
+        let memory = MessageMemory::for_receive(10);
         assert_eq!(memory.untouched_behind(0), Ok(()));
         memory.inside()[4].set(0);
         assert_eq!(memory.untouched_behind(5), Ok(()));
         assert!(memory.untouched_behind(4).is_err());
-        let memory = Memory::for_receive(10);
+        let memory = MessageMemory::for_receive(10);
         memory.0[GUARD_BYTES - 1].set(0);
         assert!(memory.untouched_behind(0).is_err());
     }

@@ -6,14 +6,14 @@ use ferrofabric_contracts::peer::Completion;
 use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
-use crate::ends::{End, Event, Pair, any_tagged, is_gone};
+use crate::ends::{CompletionResult, QueuedEndpoint, QueuedPair, any_tagged, is_gone};
 
 const MULTI: Flags = Flags::MULTI_RECV;
 
 /// Long enough to be under way for a while.
 const LONG: usize = 4 << 20;
 
-fn multi(pair: &Pair, kind: MsgKind) -> RecvOp {
+fn multi(pair: &QueuedPair, kind: MsgKind) -> RecvOp {
     RecvOp {
         kind,
         src: pair.to_a,
@@ -22,7 +22,7 @@ fn multi(pair: &Pair, kind: MsgKind) -> RecvOp {
     }
 }
 
-fn send(pair: &Pair, kind: MsgKind, len: usize, fill: u8) -> u64 {
+fn send(pair: &QueuedPair, kind: MsgKind, len: usize, fill: u8) -> u64 {
     let op = SendOp {
         kind,
         ..pair.tagged(u64::from(fill) * u64::from(kind == MsgKind::Tagged))
@@ -32,13 +32,13 @@ fn send(pair: &Pair, kind: MsgKind, len: usize, fill: u8) -> u64 {
 }
 
 /// The next completion is a message of `a`, of `len` bytes that are all `fill`; returns it.
-fn comes(pair: &Pair, op: &RecvOp, len: usize, fill: u8) -> Completion {
+fn comes(pair: &QueuedPair, op: &RecvOp, len: usize, fill: u8) -> Completion {
     let c = pair.next(&pair.b.rx).unwrap();
     is_message(pair, op, &c, len, fill);
     c
 }
 
-fn is_message(pair: &Pair, op: &RecvOp, c: &Completion, len: usize, fill: u8) {
+fn is_message(pair: &QueuedPair, op: &RecvOp, c: &Completion, len: usize, fill: u8) {
     assert_eq!((c.context, c.len, c.src), (op.context, len, pair.to_a));
     assert_eq!(c.flags - MULTI, op.kind.recv_flags());
     assert_eq!(pair.b.bytes(c.buf, len), vec![fill; len]);
@@ -48,7 +48,7 @@ fn is_message(pair: &Pair, op: &RecvOp, c: &Completion, len: usize, fill: u8) {
 pub fn pieces_of_a_buffer(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     for kind in [MsgKind::Msg, MsgKind::Tagged] {
         for early in [true, false] {
-            let pair = Pair::open(domain_a, domain_b);
+            let pair = QueuedPair::open(domain_a, domain_b);
             let op = multi(&pair, kind);
             let buf = pair.b.memory(20_000, 0xff);
             let sizes = [9000, 0, 24, 1000, 9000, 950];
@@ -100,7 +100,7 @@ fn not_there() -> Result<(), OpError> {
 /// A short message that uses the buffer up completes before the long one in front of it: the buffer
 /// is free when that is there too.
 pub fn the_last_to_complete_frees_the_buffer(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let op = multi(&pair, MsgKind::Tagged);
     let buf = pair.b.memory(LONG + 100, 0xff);
     pair.b.recv(&op, &[buf]).unwrap();
@@ -116,7 +116,7 @@ pub fn the_last_to_complete_frees_the_buffer(domain_a: &dyn Domain, domain_b: &d
 
 /// How much has to be left is the application's to say.
 pub fn the_least_that_has_to_be_left(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let b = &pair.b.endpoint;
     assert_eq!(b.min_multi_recv(), Ok(64));
     for (min, free_after) in [(500, 2), (0, 5), (300, 3), (1200, 1)] {
@@ -139,7 +139,7 @@ pub fn the_least_that_has_to_be_left(domain_a: &dyn Domain, domain_b: &dyn Domai
 
 /// A message longer than the rest of the buffer fills it, and the error releases the buffer.
 pub fn a_message_that_is_too_long(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     for len in [1000, 9000, 120_000] {
         let op = multi(&pair, MsgKind::Tagged);
         let buf = pair.b.memory(500, 0xff);
@@ -161,7 +161,7 @@ pub fn a_message_that_is_too_long(domain_a: &dyn Domain, domain_b: &dyn Domain) 
 
 /// Without completions there is one all the same: that the buffer is free. All are counted.
 pub fn only_the_last_completes_if_none_are_wanted(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let before = pair.b.rx.counts();
     let op = RecvOp {
         flags: MULTI,
@@ -175,7 +175,7 @@ pub fn only_the_last_completes_if_none_are_wanted(domain_a: &dyn Domain, domain_
     assert_eq!(pair.b.rx.counts(), (before.0 + 4, before.1));
 }
 
-fn is_cancelled(event: Event, op: &RecvOp) {
+fn is_cancelled(event: CompletionResult, op: &RecvOp) {
     let error = event.unwrap_err();
     assert_eq!(error.errno, Errno::ECANCELED);
     assert_eq!(error.completion.context, op.context);
@@ -184,7 +184,7 @@ fn is_cancelled(event: Event, op: &RecvOp) {
 
 /// Unused or partly used, it completes once more, and takes nothing after that.
 pub fn cancelled(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     for messages in [0, 1, 3] {
         let op = multi(&pair, MsgKind::Tagged);
         pair.b.recv(&op, &[pair.b.memory(1000, 0)]).unwrap();
@@ -209,7 +209,7 @@ pub fn cancelled(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 /// Cancelled while a message is on its way into it, it is the application's when that is there.
 /// `held_up` when a sender that does nothing holds messages up.
 pub fn cancelled_in_use(domain_a: &dyn Domain, domain_b: &dyn Domain, held_up: bool) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let op = multi(&pair, MsgKind::Tagged);
     pair.b.recv(&op, &[pair.b.memory(2 * LONG, 0)]).unwrap();
     send(&pair, MsgKind::Tagged, LONG, 1);
@@ -234,7 +234,7 @@ pub fn cancelled_in_use(domain_a: &dyn Domain, domain_b: &dyn Domain, held_up: b
 /// The sender, the only one that it takes messages from, is gone while one is on its way: an error
 /// for the message, then one for the buffer.
 pub fn the_sender_is_gone(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let op = multi(&pair, MsgKind::Tagged);
     let buf: IoBuf = pair.b.memory(2 * LONG, 0);
     pair.b.recv(&op, &[buf]).unwrap();
@@ -242,8 +242,8 @@ pub fn the_sender_is_gone(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     for _ in 0..100 {
         pair.b.rx.pump();
     }
-    let Pair { a, b, .. } = pair;
-    let End {
+    let QueuedPair { a, b, .. } = pair;
+    let QueuedEndpoint {
         endpoint,
         memory: _memory,
         ..
@@ -261,7 +261,7 @@ pub fn the_sender_is_gone(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 
 /// One buffer, no more and no less.
 pub fn lists_are_refused(domain: &dyn Domain) {
-    let end = End::open(domain);
+    let end = QueuedEndpoint::open(domain);
     let op = RecvOp {
         flags: MULTI,
         ..any_tagged(end.context())

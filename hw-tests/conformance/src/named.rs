@@ -10,7 +10,7 @@ use ferrofabric_contracts::types::{AvType, FiAddr, MsgKind};
 use ferrofabric_runtime::eq::EventQueue;
 use ferrofabric_runtime::fabric::Domain;
 
-use crate::ends::End;
+use crate::ends::QueuedEndpoint;
 use crate::vectors::{Talk, errno_of, invented, name_of, refusal};
 
 const GONE: Option<OpError> = Some(OpError::Failed(Errno::EADDRNOTAVAIL));
@@ -33,8 +33,8 @@ fn reading(attr: &AvAttr) -> AvAttr {
     }
 }
 
-fn open(domain: &dyn Domain, attr: &AvAttr) -> End {
-    End::open_with(domain, attr, |_| {})
+fn open(domain: &dyn Domain, attr: &AvAttr) -> QueuedEndpoint {
+    QueuedEndpoint::open_with(domain, attr, |_| {})
 }
 
 /// The array that processes read: the addresses by order of insertion.
@@ -95,7 +95,7 @@ pub fn shared_entries(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         let Talk { pair, .. } = talk;
         drop(pair.a);
         // An endpoint holds its address vector, when no handle of that is left.
-        let End {
+        let QueuedEndpoint {
             endpoint,
             av,
             tx,

@@ -5,7 +5,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
-use crate::ends::{BLANK, End, Event, Pair, any_tagged, is_gone};
+use crate::ends::{BLANK, CompletionResult, QueuedEndpoint, QueuedPair, any_tagged, is_gone};
 
 const PEEK: Flags = Flags::PEEK;
 const CLAIM: Flags = Flags::CLAIM;
@@ -14,13 +14,13 @@ const DISCARD: Flags = Flags::DISCARD;
 /// Within a slot, an eager message, a bulk transfer.
 const SIZES: [usize; 5] = [0, 24, 900, 9000, 120_000];
 
-fn errno(event: &Event) -> Errno {
+fn errno(event: &CompletionResult) -> Errno {
     event.as_ref().unwrap_err().errno
 }
 
 /// Each combination of flags, tagged and untagged, with messages of all sorts.
 pub fn each_flag(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     for kind in [MsgKind::Msg, MsgKind::Tagged] {
         for len in SIZES {
             each_flag_once(&pair, kind, len);
@@ -28,7 +28,7 @@ pub fn each_flag(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     }
 }
 
-fn each_flag_once(pair: &Pair, kind: MsgKind, len: usize) {
+fn each_flag_once(pair: &QueuedPair, kind: MsgKind, len: usize) {
     let (a, b) = (&pair.a, &pair.b);
     let counted = b.rx.counts();
     let tag = match kind {
@@ -69,7 +69,7 @@ fn each_flag_once(pair: &Pair, kind: MsgKind, len: usize) {
         .collect();
 
     // All about the first message, and it stays.
-    let told = |event: Event, context: u64, which: u64| {
+    let told = |event: CompletionResult, context: u64, which: u64| {
         let c = event.unwrap();
         assert_eq!((c.context, c.len, c.buf), (context, len, 0));
         assert_eq!((c.tag, c.src, c.data), (tag, pair.to_a, 0xda7a + which));
@@ -161,7 +161,7 @@ fn each_flag_once(pair: &Pair, kind: MsgKind, len: usize) {
 
 /// Meaningless flags are refused, and nothing completes.
 pub fn bad_flags(domain: &dyn Domain) {
-    let end = End::open(domain);
+    let end = QueuedEndpoint::open(domain);
     let iov = [end.memory(8, 0)];
     for kind in [MsgKind::Msg, MsgKind::Tagged] {
         for flags in [
@@ -187,7 +187,7 @@ pub fn bad_flags(domain: &dyn Domain) {
 /// transports where what is sent is there.
 pub fn a_peek_looks_at_what_has_come(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     const COUNT: u64 = 50;
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     for round in 0..50 {
         // More of them than one call to progress takes, and fewer than a ring holds.
         pair.barrier();
@@ -214,15 +214,15 @@ pub fn a_peek_looks_at_what_has_come(domain_a: &dyn Domain, domain_b: &dyn Domai
 
 /// A claimed message whose sender is gone before all of it has come ends in an error.
 pub fn a_claimed_message_of_a_sender_that_is_gone(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     pair.a.send(&pair.b, pair.tagged(1), 1 << 20, 1);
     let claim = RecvOp {
         flags: PEEK | CLAIM,
         ..any_tagged(pair.b.context())
     };
     pair.until("the message does not come", || pair.b.probe(&claim).ok());
-    let Pair { a, b, .. } = pair;
-    let End {
+    let QueuedPair { a, b, .. } = pair;
+    let QueuedEndpoint {
         endpoint, memory, ..
     } = a;
     drop(endpoint);

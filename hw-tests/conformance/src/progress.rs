@@ -7,7 +7,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
-use crate::ends::{End, PATIENCE, Pair, any_tagged};
+use crate::ends::{PATIENCE, QueuedEndpoint, QueuedPair, any_tagged};
 
 const SIZES: [usize; 5] = [8, 4000, 40_000, 120_000, 300_000];
 
@@ -16,7 +16,7 @@ const BURST: u64 = 8;
 
 /// Waits until the memory has the expected content, without a call to the provider: as an
 /// application that computes, and looks at its memory.
-fn fills(end: &End, into: IoBuf, fill: u8, meanwhile: impl Fn()) {
+fn fills(end: &QueuedEndpoint, into: IoBuf, fill: u8, meanwhile: impl Fn()) {
     let until = Instant::now() + PATIENCE;
     while !end.bytes(into.addr, into.len).iter().all(|b| *b == fill) {
         meanwhile();
@@ -32,7 +32,7 @@ fn fills(end: &End, into: IoBuf, fill: u8, meanwhile: impl Fn()) {
 /// Messages go in and out of a domain with automatic progress whose application calls nothing,
 /// whether it has been idle for long or was busy just now.
 pub fn while_the_application_computes(automatic: &dyn Domain, manual: &dyn Domain) {
-    let pair = Pair::open(manual, automatic);
+    let pair = QueuedPair::open(manual, automatic);
     let (a, b) = (&pair.a, &pair.b);
     for round in 0..15u8 {
         let len = SIZES[round as usize % SIZES.len()];
@@ -87,7 +87,10 @@ pub fn while_the_application_computes(automatic: &dyn Domain, manual: &dyn Domai
 pub fn a_first_message(automatic: &dyn Domain, manual: &dyn Domain) {
     // Long enough for the thread to sleep.
     std::thread::sleep(Duration::from_millis(5));
-    let (sender, receiver) = (End::open(manual), End::open(automatic));
+    let (sender, receiver) = (
+        QueuedEndpoint::open(manual),
+        QueuedEndpoint::open(automatic),
+    );
     let (recv, into) = (any_tagged(receiver.context()), receiver.memory(40_000, 0));
     receiver.recv(&recv, &[into]).unwrap();
     let dest = sender
@@ -109,7 +112,7 @@ pub fn a_first_message(automatic: &dyn Domain, manual: &dyn Domain) {
 
 /// A message to oneself comes while the application calls nothing.
 pub fn a_message_to_oneself(automatic: &dyn Domain) {
-    let end = End::open(automatic);
+    let end = QueuedEndpoint::open(automatic);
     let myself = end.av.insert(&end.endpoint.name().to_bytes()).unwrap();
     for round in 0..15u8 {
         let len = SIZES[round as usize % SIZES.len()];
@@ -152,14 +155,14 @@ pub fn the_thread_ends(open: impl Fn() -> Arc<dyn Domain>) {
     come_to(0);
     for _ in 0..20 {
         let domain = open();
-        let end = End::open(&*domain);
+        let end = QueuedEndpoint::open(&*domain);
         drop(domain);
         end.rx.pump();
         drop(end);
     }
     come_to(0);
     let domain = open();
-    let end = End::open(&*domain);
+    let end = QueuedEndpoint::open(&*domain);
     drop(domain);
     come_to(1);
     drop(end);

@@ -7,7 +7,7 @@ use std::ptr;
 
 use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp};
 
-use crate::ends::{Pair, any_tagged};
+use crate::ends::{QueuedPair, any_tagged};
 use crate::fabric::Fabric;
 
 /// Long enough for zero copy.
@@ -27,7 +27,7 @@ enum Backing {
 }
 
 /// Memory from the system, in whole pages.
-struct Mapping {
+struct RemappableMemory {
     at: *mut u8,
     len: usize,
     backing: Backing,
@@ -35,7 +35,7 @@ struct Mapping {
 
 /// How memory goes and is there anew, all zero, at the same place, unless another thread takes it
 /// between.
-type Renewal = (&'static str, fn(&mut Mapping));
+type Renewal = (&'static str, fn(&mut RemappableMemory));
 
 const RENEWALS: [Renewal; 5] = [
     ("is not", |_| {}),
@@ -50,7 +50,7 @@ const RENEWALS: [Renewal; 5] = [
         assert_eq!(done, 0);
     }),
     ("is moved away and mapped", |memory| {
-        let elsewhere = Mapping::new(memory.len);
+        let elsewhere = RemappableMemory::new(memory.len);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let (from, to) = (memory.at.cast(), elsewhere.at.cast::<libc::c_void>());
         // SAFETY: both mappings are ours, and nobody refers to them.
@@ -90,7 +90,7 @@ const DETACHMENTS: [Renewal; 3] = [
     ("is attached over", |memory| memory.map(libc::MAP_FIXED)),
 ];
 
-impl Mapping {
+impl RemappableMemory {
     fn new(len: usize) -> Self {
         Self::backed(len, Backing::Private)
     }
@@ -195,7 +195,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for RemappableMemory {
     fn drop(&mut self) {
         self.unmap();
     }
@@ -207,27 +207,27 @@ impl Drop for Mapping {
 ///
 /// Covers: PEER-8
 pub fn memory_that_goes_between_messages(fabric: &Fabric) {
-    messages_between(fabric, Mapping::new, &RENEWALS);
+    messages_between(fabric, RemappableMemory::new, &RENEWALS);
 }
 
 /// The same for memory that is shared, whose pages anybody takes away who has its descriptor.
 ///
 /// Covers: PEER-8
 pub fn shared_memory_that_is_punched_between_messages(fabric: &Fabric) {
-    messages_between(fabric, Mapping::shared, &PUNCHES);
+    messages_between(fabric, RemappableMemory::shared, &PUNCHES);
 }
 
 /// The same for segments of System V's.
 ///
 /// Covers: PEER-8
 pub fn segments_that_are_detached_between_messages(fabric: &Fabric) {
-    messages_between(fabric, Mapping::segment, &DETACHMENTS);
+    messages_between(fabric, RemappableMemory::segment, &DETACHMENTS);
 }
 
-fn messages_between(fabric: &Fabric, map: fn(usize) -> Mapping, renewals: &[Renewal]) {
+fn messages_between(fabric: &Fabric, map: fn(usize) -> RemappableMemory, renewals: &[Renewal]) {
     let len = LONG.min(fabric.longest) / 4096 * 4096;
     for (a, b) in fabric.paths() {
-        let pair = Pair::open(fabric.domain(a), fabric.domain(b));
+        let pair = QueuedPair::open(fabric.domain(a), fabric.domain(b));
         let (mut from, mut into) = (map(len), map(len));
         let mut number = 0u8;
         for (way, renew) in renewals {

@@ -15,9 +15,9 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{AvType, FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
-use crate::ends::{End, Event, PATIENCE, any_tagged, context_of};
+use crate::ends::{CompletionResult, PATIENCE, QueuedEndpoint, any_tagged, context_of};
 use crate::fabric::Fabric;
-use crate::memory::Memory;
+use crate::memory::MessageMemory;
 
 /// In one packet, in several, too long for that.
 const SIZES: [usize; 3] = [8, 9000, 120_000];
@@ -25,36 +25,36 @@ const SIZES: [usize; 3] = [8, 9000, 120_000];
 const KINDS: [MsgKind; 2] = [MsgKind::Msg, MsgKind::Tagged];
 
 /// Endpoints by number, and all that they send each other.
-struct Traffic<'a> {
-    ends: &'a [End],
-    sent: Vec<Sent>,
-    received: Vec<Received>,
+struct RemovalTraffic<'a> {
+    ends: &'a [QueuedEndpoint],
+    sent: Vec<RemovalSend>,
+    received: Vec<RemovalReceive>,
     /// By the end and the context of the operation.
     sends: HashMap<(usize, u64), usize>,
     receives: HashMap<(usize, u64), usize>,
 }
 
 /// A message: its place among all is the number that its content says.
-struct Sent {
+struct RemovalSend {
     from: usize,
     to: usize,
     kind: MsgKind,
     len: usize,
-    _memory: Memory,
+    _memory: MessageMemory,
     outcome: Option<Result<(), Errno>>,
     /// Its address was removed while it was under way.
     removed: bool,
     arrived: bool,
 }
 
-struct Received {
+struct RemovalReceive {
     kind: MsgKind,
-    memory: Memory,
+    memory: MessageMemory,
     over: bool,
 }
 
-impl<'a> Traffic<'a> {
-    fn among(ends: &'a [End]) -> Self {
+impl<'a> RemovalTraffic<'a> {
+    fn among(ends: &'a [QueuedEndpoint]) -> Self {
         Self {
             ends,
             sent: Vec::new(),
@@ -70,10 +70,10 @@ impl<'a> Traffic<'a> {
             kind,
             ..any_tagged(self.ends[at].context())
         };
-        let memory = Memory::for_receive(SIZES[2]);
+        let memory = MessageMemory::for_receive(SIZES[2]);
         self.ends[at].recv(&op, &memory.list(1)).unwrap();
         self.receives.insert((at, op.context), self.received.len());
-        self.received.push(Received {
+        self.received.push(RemovalReceive {
             kind,
             memory,
             over: false,
@@ -83,7 +83,7 @@ impl<'a> Traffic<'a> {
     /// Sends as soon as there is room.
     fn send(&mut self, (from, to): (usize, usize), dest: FiAddr, kind: MsgKind, len: usize) {
         let op = send_op(&self.ends[from], dest, kind);
-        let memory = Memory::of_message(self.sent.len(), len);
+        let memory = MessageMemory::of_message(self.sent.len(), len);
         let until = Instant::now() + PATIENCE;
         // SAFETY: the memory is kept as long as the endpoints are driven.
         while let Err(error) = unsafe { self.ends[from].endpoint.send(&op, &memory.list(1)) } {
@@ -92,7 +92,7 @@ impl<'a> Traffic<'a> {
             assert!(Instant::now() < until, "no room for a send");
         }
         self.sends.insert((from, op.context), self.sent.len());
-        self.sent.push(Sent {
+        self.sent.push(RemovalSend {
             from,
             to,
             kind,
@@ -150,7 +150,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    fn has_received(&mut self, at: usize, event: Event) {
+    fn has_received(&mut self, at: usize, event: CompletionResult) {
         let receive = self.receives[&(at, context_of(&event))];
         let receive = &mut self.received[receive];
         assert!(!receive.over, "a receive completes twice: {event:?}");
@@ -199,7 +199,7 @@ impl<'a> Traffic<'a> {
     }
 }
 
-fn send_op(end: &End, dest: FiAddr, kind: MsgKind) -> SendOp {
+fn send_op(end: &QueuedEndpoint, dest: FiAddr, kind: MsgKind) -> SendOp {
     SendOp {
         kind,
         dest,
@@ -212,7 +212,7 @@ fn send_op(end: &End, dest: FiAddr, kind: MsgKind) -> SendOp {
 }
 
 /// Checks that this address is unused: each call with it is refused, and nothing is sent.
-fn is_refused(end: &End, addr: FiAddr) {
+fn is_refused(end: &QueuedEndpoint, addr: FiAddr) {
     let not_there = Err(Errno::EINVAL);
     assert_eq!(end.av.lookup(addr).map_err(|e| e.errno()), not_there);
     assert_eq!(
@@ -220,7 +220,7 @@ fn is_refused(end: &End, addr: FiAddr) {
         Err(Errno::EINVAL)
     );
     for kind in KINDS {
-        let memory = Memory::of_message(0, 8);
+        let memory = MessageMemory::of_message(0, 8);
         let op = send_op(end, addr, kind);
         let refused = Err(OpError::Failed(Errno::EADDRNOTAVAIL));
         // SAFETY: a refused send does not use its memory; if it is not refused, the assertion ends
@@ -230,12 +230,12 @@ fn is_refused(end: &End, addr: FiAddr) {
     }
 }
 
-fn open(domain: &dyn Domain, av_type: AvType) -> End {
+fn open(domain: &dyn Domain, av_type: AvType) -> QueuedEndpoint {
     let av = AvAttr {
         av_type: Some(av_type),
         ..AvAttr::default()
     };
-    End::open_with(domain, &av, |_| {})
+    QueuedEndpoint::open_with(domain, &av, |_| {})
 }
 
 /// A message that was sent to an address before its removal never comes to the peer that gets the
@@ -254,7 +254,7 @@ pub fn an_index_given_anew(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         (AvType::Map, false),
     ] {
         let ends = [domain_a, domain_b, domain_b].map(|domain| open(domain, av_type));
-        let mut traffic = Traffic::among(&ends);
+        let mut traffic = RemovalTraffic::among(&ends);
         let former = traffic.insert((SENDER, FORMER));
         if connected {
             traffic.post(FORMER, MsgKind::Msg);
@@ -316,8 +316,12 @@ pub fn come_and_go<H: PartialEq + Debug>(
 }
 
 /// Drives all, which have nothing to do, until no more is held than before.
-fn until_given_back<H: PartialEq + Debug>(ends: &[End], before: &H, held: &impl Fn() -> H) {
-    let mut idle = Traffic::among(ends);
+fn until_given_back<H: PartialEq + Debug>(
+    ends: &[QueuedEndpoint],
+    before: &H,
+    held: &impl Fn() -> H,
+) {
+    let mut idle = RemovalTraffic::among(ends);
     let until = Instant::now() + PATIENCE;
     loop {
         let now = held();
@@ -330,9 +334,9 @@ fn until_given_back<H: PartialEq + Debug>(ends: &[End], before: &H, held: &impl 
 }
 
 /// The round of one peer with the hub.
-fn meet(ends: &[End], peer: usize, round: usize) {
+fn meet(ends: &[QueuedEndpoint], peer: usize, round: usize) {
     const HUB: usize = 0;
-    let mut traffic = Traffic::among(ends);
+    let mut traffic = RemovalTraffic::among(ends);
     let ways = [(HUB, peer), (peer, HUB)];
     let mut addrs = ways.map(|way| traffic.insert(way));
     for (n, kind) in (round..).zip(KINDS) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ferrofabric_runtime::fabric::Domain;
 use serde_json::{Value, json};
 
-use crate::ends::{Pair, any_tagged};
+use crate::ends::{QueuedPair, any_tagged};
 
 /// A folder for one test, not there yet, below one for all.
 pub fn folder(below: &str, test: &str) -> PathBuf {
@@ -43,7 +43,7 @@ pub fn each_endpoint_leaves_a_file(
     folder: &Path,
     path: &str,
 ) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let names = [
         format!("{path}_messages_sent"),
         format!("{path}_bytes_sent"),

@@ -8,7 +8,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
-use crate::ends::{BLANK, PATIENCE, Pair, any_tagged};
+use crate::ends::{BLANK, PATIENCE, QueuedPair, any_tagged};
 use crate::fabric::Fabric;
 
 /// Messages of a run: more than any transport holds back at a time.
@@ -20,7 +20,7 @@ const SIZES: [usize; 3] = [8, 1500, 40_000];
 
 /// `a` starts a run of so many messages, all with `MORE`; `b` has posted receives for them. Returns
 /// the contexts of both.
-fn begin(pair: &Pair, count: u64, sizes: &[usize]) -> Vec<(SendOp, RecvOp, IoBuf, u8)> {
+fn begin(pair: &QueuedPair, count: u64, sizes: &[usize]) -> Vec<(SendOp, RecvOp, IoBuf, u8)> {
     (0..count)
         .map(|n| {
             let len = sizes[n as usize % sizes.len()];
@@ -43,7 +43,7 @@ fn begin(pair: &Pair, count: u64, sizes: &[usize]) -> Vec<(SendOp, RecvOp, IoBuf
 }
 
 /// All messages of a run have come as they were sent, and both sides have a completion of each.
-fn ended(pair: &Pair, run: &[(SendOp, RecvOp, IoBuf, u8)]) {
+fn ended(pair: &QueuedPair, run: &[(SendOp, RecvOp, IoBuf, u8)]) {
     for (send, recv, into, fill) in run {
         let c = pair.wait(&pair.b.rx, recv.context).unwrap();
         assert_eq!((c.len, c.tag), (into.len, send.tag));
@@ -56,7 +56,7 @@ fn ended(pair: &Pair, run: &[(SendOp, RecvOp, IoBuf, u8)]) {
 
 /// Messages of all sizes, and one without the flag that ends the run.
 pub fn a_run_that_ends(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     for sizes in [&SIZES[..1], &SIZES] {
         let run = begin(&pair, RUN, sizes);
         pair.barrier();
@@ -66,7 +66,7 @@ pub fn a_run_that_ends(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 
 /// Nobody ends the run: looking at the queue does, a look of the sender's alone.
 pub fn a_run_that_nobody_ends(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     for count in [1, RUN] {
         let run = begin(&pair, count, &SIZES);
         pair.a.tx.pump();
@@ -76,7 +76,7 @@ pub fn a_run_that_nobody_ends(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 
 /// Nor does it wait for ever for somebody who waits for it.
 pub fn a_run_that_is_waited_for(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     begin(&pair, 3, &SIZES[..1]);
     let mut out = [BLANK];
     let until = Instant::now() + PATIENCE;
@@ -109,7 +109,7 @@ pub fn an_error_ends_a_run(fabric: &Fabric) {
 }
 
 fn an_error_ends_it(domain_a: &dyn Domain, domain_b: &dyn Domain, loses: bool) {
-    let pair = Pair::open(domain_a, domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
     let info = domain_a.info();
     let long = pair.a.memory(info.tx.inject_size + 1, 0);
     let inject = SendOp {
@@ -144,8 +144,8 @@ fn an_error_ends_it(domain_a: &dyn Domain, domain_b: &dyn Domain, loses: bool) {
 
 /// A run that goes to several peers by turns, of injects and sends: each gets its own, in order.
 pub fn a_run_to_several_peers(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let pair = Pair::open(domain_a, domain_b);
-    let other = crate::ends::End::open(domain_b);
+    let pair = QueuedPair::open(domain_a, domain_b);
+    let other = crate::ends::QueuedEndpoint::open(domain_b);
     let to_other = pair.a.av.insert(&other.endpoint.name().to_bytes()).unwrap();
     let ends = [(&pair.b, pair.to_b), (&other, to_other)];
     let each = RUN / 2;

@@ -13,14 +13,14 @@ use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner, basic_
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::model::program::Program;
+use crate::model::program::RankProgram;
 
 /// A program may fail only now and then: after the first failure, a program counts as good when it
 /// passes this number of times.
 const TRIES: u32 = 5;
 
 /// The extent of a search.
-pub struct Search {
+pub struct ProgramSearch {
     /// The fabric.
     pub name: &'static str,
     /// The folder of programs that have failed before, in this package.
@@ -29,7 +29,7 @@ pub struct Search {
     pub cases: u32,
 }
 
-impl Search {
+impl ProgramSearch {
     /// Runs the programs that have failed before, then random ones. `check` runs one, and says
     /// whether it could be judged.
     ///
@@ -38,8 +38,8 @@ impl Search {
     /// With the smallest program that fails, if one does.
     pub fn run<S>(
         &self,
-        programs: &impl Strategy<Value = Program<S>>,
-        check: impl Fn(&Program<S>) -> Result<bool, String>,
+        programs: &impl Strategy<Value = RankProgram<S>>,
+        check: impl Fn(&RankProgram<S>) -> Result<bool, String>,
     ) where
         S: Serialize + DeserializeOwned + Debug,
     {
@@ -77,10 +77,10 @@ impl Search {
     fn replay<S: Serialize + DeserializeOwned>(
         &self,
         file: &Path,
-        check: impl Fn(&Program<S>) -> Result<bool, String>,
+        check: impl Fn(&RankProgram<S>) -> Result<bool, String>,
     ) {
         let text = std::fs::read_to_string(file).unwrap();
-        let outcome = Program::from_text(&text).and_then(|program| check(&program));
+        let outcome = RankProgram::from_text(&text).and_then(|program| check(&program));
         if let Err(why) = outcome {
             panic!("{}: {}: {why}", self.name, file.display());
         }
@@ -94,8 +94,8 @@ impl Search {
 /// When no programs can be drawn.
 pub fn smallest_that_fails<S>(
     cases: u32,
-    programs: &impl Strategy<Value = Program<S>>,
-    check: impl Fn(&Program<S>) -> Result<(), String>,
+    programs: &impl Strategy<Value = RankProgram<S>>,
+    check: impl Fn(&RankProgram<S>) -> Result<(), String>,
 ) -> Option<String>
 where
     S: Serialize + DeserializeOwned + Debug,
@@ -134,12 +134,13 @@ mod tests {
     /// A program that fails every other time becomes as small as one that fails each time.
     #[test]
     fn programs_that_fail_now_and_then_become_small() {
-        let programs = proptest::collection::vec(any::<u8>(), 0..60).prop_map(|steps| Program {
-            ranks: 2,
-            warm: false,
-            table: false,
-            steps,
-        });
+        let programs =
+            proptest::collection::vec(any::<u8>(), 0..60).prop_map(|steps| RankProgram {
+                ranks: 2,
+                warm: false,
+                table: false,
+                steps,
+            });
         let calls = Cell::new(0);
         let why = smallest_that_fails(400, &programs, |program| {
             calls.set(calls.get() + 1);

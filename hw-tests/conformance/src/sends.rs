@@ -5,15 +5,15 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
 
-use crate::ends::{Pair, any_tagged};
+use crate::ends::{QueuedPair, any_tagged};
 use crate::fabric::Fabric;
-use crate::memory::Memory;
+use crate::memory::MessageMemory;
 
 const KINDS: [MsgKind; 2] = [MsgKind::Msg, MsgKind::Tagged];
 
 /// How a message is sent: the flags by which the calls differ, and the buffers.
 #[derive(Clone, Copy, Debug)]
-struct Form {
+struct SendForm {
     call: &'static str,
     flags: Flags,
     pieces: usize,
@@ -21,33 +21,33 @@ struct Form {
 
 /// fi_send, fi_sendv, fi_senddata, fi_inject, fi_injectdata, fi_sendmsg, and with a `t` in front
 /// the tagged ones.
-const FORMS: [Form; 6] = [
-    Form {
+const FORMS: [SendForm; 6] = [
+    SendForm {
         call: "send",
         flags: Flags::COMPLETION,
         pieces: 1,
     },
-    Form {
+    SendForm {
         call: "sendv",
         flags: Flags::COMPLETION,
         pieces: 4,
     },
-    Form {
+    SendForm {
         call: "senddata",
         flags: Flags::COMPLETION.union(Flags::REMOTE_CQ_DATA),
         pieces: 1,
     },
-    Form {
+    SendForm {
         call: "inject",
         flags: Flags::INJECT,
         pieces: 1,
     },
-    Form {
+    SendForm {
         call: "injectdata",
         flags: Flags::INJECT.union(Flags::REMOTE_CQ_DATA),
         pieces: 1,
     },
-    Form {
+    SendForm {
         call: "sendmsg",
         flags: Flags::COMPLETION
             .union(Flags::INJECT)
@@ -63,7 +63,7 @@ const FORMS: [Form; 6] = [
 /// Covers: PEER-8, PEER-9
 pub fn each_form_of_send(fabric: &Fabric) {
     for (a, b) in fabric.paths() {
-        let pair = Pair::open(fabric.domain(a), fabric.domain(b));
+        let pair = QueuedPair::open(fabric.domain(a), fabric.domain(b));
         for kind in KINDS {
             for form in FORMS {
                 for early in [true, false] {
@@ -74,7 +74,7 @@ pub fn each_form_of_send(fabric: &Fabric) {
     }
 }
 
-fn each_size(fabric: &Fabric, pair: &Pair, kind: MsgKind, form: Form, early: bool) {
+fn each_size(fabric: &Fabric, pair: &QueuedPair, kind: MsgKind, form: SendForm, early: bool) {
     let info = fabric.info();
     let limit = match form.flags.contains(Flags::INJECT) {
         true => info.tx.inject_size,
@@ -90,11 +90,11 @@ fn each_size(fabric: &Fabric, pair: &Pair, kind: MsgKind, form: Form, early: boo
             src: pair.to_a,
             ..any_tagged(pair.b.context())
         };
-        let room = Memory::for_receive(len);
+        let room = MessageMemory::for_receive(len);
         if early {
             pair.b.recv(&recv, &room.list(1)).unwrap();
         }
-        let out = Memory::of_message(number, len);
+        let out = MessageMemory::of_message(number, len);
         let tag = match kind {
             MsgKind::Msg => 0,
             MsgKind::Tagged => 0x1234_5678_9abc_def0 ^ len as u64,
@@ -132,7 +132,7 @@ fn each_size(fabric: &Fabric, pair: &Pair, kind: MsgKind, form: Form, early: boo
             assert_eq!(c.flags, kind.send_flags(), "{what}");
             out.spoil();
         }
-        let name = (len >= Memory::NAMED_BYTES).then_some(number);
+        let name = (len >= MessageMemory::NAMED_BYTES).then_some(number);
         assert_eq!(room.message(0, len), Ok(name), "{what}");
         assert_eq!(room.untouched_behind(len), Ok(()), "{what}");
         pair.keep([out, room]);
@@ -145,7 +145,7 @@ fn each_size(fabric: &Fabric, pair: &Pair, kind: MsgKind, form: Form, early: boo
 /// Covers: PEER-9
 pub fn truncation_of_each_size(fabric: &Fabric) {
     for (a, b) in fabric.paths() {
-        let pair = Pair::open(fabric.domain(a), fabric.domain(b));
+        let pair = QueuedPair::open(fabric.domain(a), fabric.domain(b));
         for kind in KINDS {
             for early in [true, false] {
                 for len in fabric
@@ -162,14 +162,14 @@ pub fn truncation_of_each_size(fabric: &Fabric) {
     }
 }
 
-fn truncated(pair: &Pair, kind: MsgKind, early: bool, len: usize, room: usize) {
+fn truncated(pair: &QueuedPair, kind: MsgKind, early: bool, len: usize, room: usize) {
     let what = format!("{len} bytes to {room}, {kind:?}, receive posted first: {early}");
     let recv = RecvOp {
         kind,
         ..any_tagged(pair.b.context())
     };
-    let into = Memory::for_receive(room);
-    let out = Memory::of_message(len, len);
+    let into = MessageMemory::for_receive(room);
+    let out = MessageMemory::of_message(len, len);
     if early {
         pair.b.recv(&recv, &into.list(1)).unwrap();
     }
@@ -193,7 +193,7 @@ fn truncated(pair: &Pair, kind: MsgKind, early: bool, len: usize, room: usize) {
         (room, pair.to_a),
         "{what}"
     );
-    let name = (room >= Memory::NAMED_BYTES).then_some(len);
+    let name = (room >= MessageMemory::NAMED_BYTES).then_some(len);
     assert_eq!(into.message(0, room), Ok(name), "{what}");
     assert_eq!(into.untouched_behind(room), Ok(()), "{what}");
     // The sender's completion is a success.
@@ -205,9 +205,9 @@ fn truncated(pair: &Pair, kind: MsgKind, early: bool, len: usize, room: usize) {
 /// before anything is sent.
 pub fn a_send_that_is_refused_sends_nothing(fabric: &Fabric) {
     for (a, b) in fabric.paths() {
-        let pair = Pair::open(fabric.domain(a), fabric.domain(b));
+        let pair = QueuedPair::open(fabric.domain(a), fabric.domain(b));
         let tx = &fabric.info().tx;
-        let out = Memory::of_message(1, tx.inject_size + 1);
+        let out = MessageMemory::of_message(1, tx.inject_size + 1);
         let inject = SendOp {
             flags: Flags::INJECT,
             ..pair.tagged(1)

@@ -10,9 +10,9 @@ use ferrofabric_contracts::peer::Completion;
 use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Cq, CqAttr, Endpoint, EndpointConfig};
 
-use crate::ends::{BLANK, End, PATIENCE, Pair, any_tagged, is_gone};
+use crate::ends::{BLANK, PATIENCE, QueuedEndpoint, QueuedPair, any_tagged, is_gone};
 use crate::fabric::Fabric;
-use crate::memory::Memory;
+use crate::memory::MessageMemory;
 
 /// Short, eager, in pieces or read by the receiver.
 const SIZES: [usize; 4] = [0, 24, 8192, 120_000];
@@ -32,7 +32,7 @@ fn to(dest: FiAddr, context: u64, tag: u64) -> SendOp {
 /// An endpoint sends to itself as to any other (fi_endpoint(3)), before and after the receive.
 pub fn an_endpoint_sends_to_itself(fabric: &Fabric) {
     for rank in 0..2 {
-        let end = End::open(fabric.domain(rank));
+        let end = QueuedEndpoint::open(fabric.domain(rank));
         let myself = end.av.insert(&end.endpoint.name().to_bytes()).unwrap();
         for len in fabric.sizes(&SIZES) {
             for early in [true, false] {
@@ -88,7 +88,7 @@ pub fn several_endpoints_on_one_queue(fabric: &Fabric) {
         let len = sizes[round as usize % sizes.len()];
         for from in 0..ENDS {
             let other = (from + 1 + round as usize % (ENDS - 1)) % ENDS;
-            let into = Memory::for_receive(len);
+            let into = MessageMemory::for_receive(len);
             context += 2;
             let recv = RecvOp {
                 src: addrs[from],
@@ -98,7 +98,7 @@ pub fn several_endpoints_on_one_queue(fabric: &Fabric) {
             unsafe { ends[other].recv(&recv, &into.list(1)) }.unwrap();
             open.push((context, Some(memory.len())));
             memory.push((into, len));
-            let out = Memory::of_message(memory.len() - 1, len);
+            let out = MessageMemory::of_message(memory.len() - 1, len);
             let send = to(addrs[other], context + 1, round);
             let until = Instant::now() + PATIENCE;
             // SAFETY: as above.
@@ -120,7 +120,7 @@ pub fn several_endpoints_on_one_queue(fabric: &Fabric) {
     drop(ends);
 }
 
-fn read(cq: &dyn Cq, open: &mut Vec<(u64, Option<usize>)>, memory: &[(Memory, usize)]) {
+fn read(cq: &dyn Cq, open: &mut Vec<(u64, Option<usize>)>, memory: &[(MessageMemory, usize)]) {
     let mut out = [BLANK; 8];
     let n = match cq.read(&mut out) {
         Ok(n) => n,
@@ -133,7 +133,7 @@ fn read(cq: &dyn Cq, open: &mut Vec<(u64, Option<usize>)>, memory: &[(Memory, us
         let (_, receive) = open.remove(at.unwrap_or_else(|| panic!("whose is {c:?}?")));
         if let Some(receive) = receive {
             assert_eq!(len, memory[receive].1);
-            let name = (len >= Memory::NAMED_BYTES).then_some(receive);
+            let name = (len >= MessageMemory::NAMED_BYTES).then_some(receive);
             assert_eq!(memory[receive].0.message(0, len), Ok(name));
         }
     }
@@ -146,8 +146,8 @@ fn read(cq: &dyn Cq, open: &mut Vec<(u64, Option<usize>)>, memory: &[(Memory, us
 pub fn a_peer_that_closes_and_one_that_comes_after(fabric: &Fabric) {
     for (a, b) in fabric.paths() {
         let (domain_a, domain_b) = (fabric.domain(a), fabric.domain(b));
-        let bystander = Pair::open(domain_a, domain_b);
-        let pair = Pair::open(domain_a, domain_b);
+        let bystander = QueuedPair::open(domain_a, domain_b);
+        let pair = QueuedPair::open(domain_a, domain_b);
         for tag in 0..3 {
             // Nobody will take these; the first has all its data with the peer, the last has not.
             pair.a.send_alone(
@@ -156,7 +156,7 @@ pub fn a_peer_that_closes_and_one_that_comes_after(fabric: &Fabric) {
                 1,
             );
         }
-        let Pair { a, b, to_b, .. } = pair;
+        let QueuedPair { a, b, to_b, .. } = pair;
         drop(b);
         let until = Instant::now() + PATIENCE;
         let mut events = Vec::new();
@@ -175,11 +175,11 @@ pub fn a_peer_that_closes_and_one_that_comes_after(fabric: &Fabric) {
         exchange(fabric, &bystander);
         // The same place in the address vector, another peer.
         a.av.remove(to_b).unwrap();
-        let b = End::open(domain_b);
+        let b = QueuedEndpoint::open(domain_b);
         let next = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
         assert_ne!(next, to_b);
         let to_a = b.av.insert(&a.endpoint.name().to_bytes()).unwrap();
-        let pair = Pair {
+        let pair = QueuedPair {
             a,
             b,
             to_a,
@@ -192,7 +192,7 @@ pub fn a_peer_that_closes_and_one_that_comes_after(fabric: &Fabric) {
     }
 }
 
-fn exchange(fabric: &Fabric, pair: &Pair) {
+fn exchange(fabric: &Fabric, pair: &QueuedPair) {
     for len in fabric.sizes(&SIZES) {
         let recv = any_tagged(pair.b.context());
         let into = pair.b.memory(len, 0);
@@ -214,7 +214,7 @@ pub fn a_full_queue_says_so_and_recovers(fabric: &Fabric) {
     const MOST: u64 = 20_000;
     for (a, b) in fabric.paths() {
         for len in [8, fabric.longest.min(9000)] {
-            let pair = Pair::open(fabric.domain(a), fabric.domain(b));
+            let pair = QueuedPair::open(fabric.domain(a), fabric.domain(b));
             let buffer = pair.a.memory(len, 3);
             let mut taken = 0;
             let mut refused = 0;

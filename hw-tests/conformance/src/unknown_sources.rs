@@ -10,29 +10,29 @@ use ferrofabric_contracts::peer::CqError;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
-use crate::ends::{End, PATIENCE, Pair, any_tagged};
+use crate::ends::{PATIENCE, QueuedEndpoint, QueuedPair, any_tagged};
 
 /// In one packet, in several, too long for that.
 const SIZES: [usize; 5] = [0, 8, 300, 9000, 300_000];
 
 /// `b` has `FI_SOURCE_ERR`, and `a` is an unknown source to it.
-fn open(domain_a: &dyn Domain, domain_b: &dyn Domain, av: &AvAttr) -> Pair {
-    let a = End::open(domain_a);
-    let b = End::open_with(domain_b, av, |config| config.source_err = true);
+fn open(domain_a: &dyn Domain, domain_b: &dyn Domain, av: &AvAttr) -> QueuedPair {
+    let a = QueuedEndpoint::open(domain_a);
+    let b = QueuedEndpoint::open_with(domain_b, av, |config| config.source_err = true);
     let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
     let to_a = FiAddr::NOTAVAIL;
-    Pair { a, b, to_a, to_b }
+    QueuedPair { a, b, to_a, to_b }
 }
 
 /// Inserts the sender that an error names into the address vector of `b`, as an application does:
 /// with the error data and nothing else.
-fn insert(domain_b: &dyn Domain, pair: &Pair, name: &NativeAddr) -> FiAddr {
+fn insert(domain_b: &dyn Domain, pair: &QueuedPair, name: &NativeAddr) -> FiAddr {
     let data = format::endpoint_to_bytes(domain_b.info().addr_format, name);
     pair.b.av.insert(&data).unwrap()
 }
 
 /// The error completion of a receive of `len` bytes that are all `fill`, which names `a`.
-fn is_from_unknown_source(pair: &Pair, recv: &RecvOp, error: &CqError, len: usize, fill: u8) {
+fn is_from_unknown_source(pair: &QueuedPair, recv: &RecvOp, error: &CqError, len: usize, fill: u8) {
     assert_eq!(error.errno, Errno::EADDRNOTAVAIL, "{error:?}");
     assert_eq!(error.sender.as_deref(), Some(&pair.a.endpoint.name()));
     assert_eq!((error.olen, error.completion.src), (0, FiAddr::NOTAVAIL));
@@ -42,7 +42,7 @@ fn is_from_unknown_source(pair: &Pair, recv: &RecvOp, error: &CqError, len: usiz
     assert_eq!(pair.b.bytes(c.buf, len), vec![fill; len]);
 }
 
-fn send(pair: &Pair, kind: MsgKind, len: usize, fill: u8) -> SendOp {
+fn send(pair: &QueuedPair, kind: MsgKind, len: usize, fill: u8) -> SendOp {
     let op = SendOp {
         kind,
         ..pair.tagged(u64::from(kind == MsgKind::Tagged) * 7)
@@ -189,7 +189,7 @@ pub fn that_are_gone(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         let pair = open(domain_a, domain_b, &AvAttr::default());
         let sent = send(&pair, MsgKind::Tagged, len, 1);
         pair.wait(&pair.a.tx, sent.context).unwrap();
-        let Pair { a, b, .. } = pair;
+        let QueuedPair { a, b, .. } = pair;
         let name = a.endpoint.name();
         let found = || {
             let peek = RecvOp {
@@ -205,9 +205,9 @@ pub fn that_are_gone(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         drop(a);
         // `a` announces its close by a message, and the message of another sender arrives after
         // that.
-        let other = End::open(domain_a);
+        let other = QueuedEndpoint::open(domain_a);
         let to_b = other.av.insert(&b.endpoint.name().to_bytes()).unwrap();
-        let next = Pair {
+        let next = QueuedPair {
             a: other,
             b,
             to_a: FiAddr::NOTAVAIL,

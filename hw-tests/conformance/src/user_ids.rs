@@ -6,7 +6,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, MsgKind, RecvOp};
 use ferrofabric_runtime::fabric::Domain;
 
-use crate::ends::{End, Pair, any_tagged};
+use crate::ends::{QueuedEndpoint, QueuedPair, any_tagged};
 use crate::vectors::{
     NOBODY, SIZES, TYPES, Talk, errno_of, name_of, of_type, refusal, send_op, with_av,
 };
@@ -23,7 +23,7 @@ pub fn replace_addresses(domain_a: &dyn Domain, domain_b: &dyn Domain) {
             user_ids: true,
             ..of_type(av_type)
         };
-        let talk = Talk::between(End::open(domain_a), with_av(domain_b, &attr));
+        let talk = Talk::between(QueuedEndpoint::open(domain_a), with_av(domain_b, &attr));
         let (a, b) = (&talk.pair.a, &talk.pair.b);
         let to_b = a.av.insert(&name_of(b)).unwrap();
         let to_a = b.av.insert(&name_of(a)).unwrap();
@@ -71,7 +71,7 @@ pub fn replace_addresses(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 }
 
 /// Directed receives, truncations, peeks and multi-receives of a message from `a`.
-fn reports(pair: &Pair, to_a: FiAddr, to_b: FiAddr, id: FiAddr) {
+fn reports(pair: &QueuedPair, to_a: FiAddr, to_b: FiAddr, id: FiAddr) {
     let (a, b) = (&pair.a, &pair.b);
     let send = |tag, len| {
         let op = send_op(a, to_b, MsgKind::Tagged, tag);

@@ -12,7 +12,7 @@ use ferrofabric_contracts::peer::Completion;
 use ferrofabric_contracts::types::{AvType, FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Av, Domain};
 
-use crate::ends::{End, Pair, any_tagged};
+use crate::ends::{QueuedEndpoint, QueuedPair, any_tagged};
 
 /// In one packet, in several, and too long for that.
 pub(crate) const SIZES: [usize; 3] = [8, 9000, 120_000];
@@ -26,17 +26,17 @@ pub(crate) fn of_type(av_type: AvType) -> AvAttr {
     }
 }
 
-pub(crate) fn with_av(domain: &dyn Domain, attr: &AvAttr) -> End {
-    End::open_with(domain, attr, |_| {})
+pub(crate) fn with_av(domain: &dyn Domain, attr: &AvAttr) -> QueuedEndpoint {
+    QueuedEndpoint::open_with(domain, attr, |_| {})
 }
 
 /// The address of an endpoint, as an application has it.
-pub(crate) fn name_of(end: &End) -> Vec<u8> {
+pub(crate) fn name_of(end: &QueuedEndpoint) -> Vec<u8> {
     end.endpoint.name().to_bytes().to_vec()
 }
 
 /// Well-formed addresses that no endpoint has, made of a real one.
-pub(crate) fn invented(like: &End, count: u64) -> Vec<Vec<u8>> {
+pub(crate) fn invented(like: &QueuedEndpoint, count: u64) -> Vec<Vec<u8>> {
     let own = like.endpoint.name();
     let name = |n| NativeAddr {
         incarnation: own.incarnation.wrapping_add(n),
@@ -75,14 +75,14 @@ pub(crate) fn errno_of<T>(result: Result<T, Error>) -> Option<Errno> {
 
 /// Two endpoints with a message from `a` to `b` at a time.
 pub(crate) struct Talk {
-    pub(crate) pair: Pair,
+    pub(crate) pair: QueuedPair,
     messages: Mutex<u64>,
 }
 
 impl Talk {
-    pub(crate) fn between(a: End, b: End) -> Self {
+    pub(crate) fn between(a: QueuedEndpoint, b: QueuedEndpoint) -> Self {
         Self {
-            pair: Pair {
+            pair: QueuedPair {
                 a,
                 b,
                 to_a: FiAddr::NOTAVAIL,
@@ -119,9 +119,9 @@ impl Talk {
     }
 
     fn one(
-        pair: &Pair,
-        from: &End,
-        at: &End,
+        pair: &QueuedPair,
+        from: &QueuedEndpoint,
+        at: &QueuedEndpoint,
         dest: FiAddr,
         kind: MsgKind,
         len: usize,
@@ -149,7 +149,7 @@ impl Talk {
     }
 }
 
-pub(crate) fn send_op(from: &End, dest: FiAddr, kind: MsgKind, tag: u64) -> SendOp {
+pub(crate) fn send_op(from: &QueuedEndpoint, dest: FiAddr, kind: MsgKind, tag: u64) -> SendOp {
     SendOp {
         kind,
         dest,
@@ -162,7 +162,7 @@ pub(crate) fn send_op(from: &End, dest: FiAddr, kind: MsgKind, tag: u64) -> Send
 }
 
 /// The error of a send to an address, if it is refused.
-pub(crate) fn refusal(from: &End, dest: FiAddr) -> Option<OpError> {
+pub(crate) fn refusal(from: &QueuedEndpoint, dest: FiAddr) -> Option<OpError> {
     let op = send_op(from, dest, MsgKind::Tagged, 0);
     let buf = from.memory(8, 0);
     // SAFETY: the memory lives as long as the endpoint.
@@ -176,7 +176,7 @@ pub(crate) const NOBODY: Option<OpError> = Some(OpError::Failed(Errno::EADDRNOTA
 ///
 /// Covers: AV-1, AV-2, AV-3
 pub fn attributes(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let b = End::open(domain_b);
+    let b = QueuedEndpoint::open(domain_b);
     for av_type in [Some(AvType::Map), Some(AvType::Table), None] {
         for (count, ep_per_node, rx_ctx_bits, symmetric) in [
             (0, 0, 0, false),
@@ -241,7 +241,7 @@ pub fn growth(domain_a: &dyn Domain, domain_b: &dyn Domain) {
             symmetric,
             ..of_type(av_type)
         };
-        let talk = Talk::between(with_av(domain_a, &attr), End::open(domain_b));
+        let talk = Talk::between(with_av(domain_a, &attr), QueuedEndpoint::open(domain_b));
         let (a, b) = (&talk.pair.a, &talk.pair.b);
         let to_b = a.av.insert(&name_of(b)).unwrap();
         let to_a = b.av.insert(&name_of(a)).unwrap();
@@ -284,7 +284,7 @@ pub fn receive_contexts(domain_a: &dyn Domain, domain_b: &dyn Domain) {
             rx_ctx_bits: bits,
             ..of_type(av_type)
         };
-        let talk = Talk::between(with_av(domain_a, &attr), End::open(domain_b));
+        let talk = Talk::between(with_av(domain_a, &attr), QueuedEndpoint::open(domain_b));
         let (a, b) = (&talk.pair.a, &talk.pair.b);
         let to_b = a.av.insert(&name_of(b)).unwrap();
         let to_a = b.av.insert(&name_of(a)).unwrap();
@@ -322,7 +322,10 @@ pub(crate) fn malformed(good: &[u8]) -> Vec<Vec<u8>> {
 /// Covers: AV-10, AV-11, AV-12, AV-23
 pub fn malformed_addresses(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     for av_type in TYPES {
-        let talk = Talk::between(with_av(domain_a, &of_type(av_type)), End::open(domain_b));
+        let talk = Talk::between(
+            with_av(domain_a, &of_type(av_type)),
+            QueuedEndpoint::open(domain_b),
+        );
         let (a, b) = (&talk.pair.a, &talk.pair.b);
         let to_a = b.av.insert(&name_of(a)).unwrap();
         assert_eq!(insert_all(&*a.av, &[]), []);
@@ -363,7 +366,10 @@ pub fn malformed_addresses(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 /// Covers: AV-15, AV-19, AV-23
 pub fn texts(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     for av_type in TYPES {
-        let talk = Talk::between(with_av(domain_a, &of_type(av_type)), End::open(domain_b));
+        let talk = Talk::between(
+            with_av(domain_a, &of_type(av_type)),
+            QueuedEndpoint::open(domain_b),
+        );
         let (a, b) = (&talk.pair.a, &talk.pair.b);
         let to_a = b.av.insert(&name_of(a)).unwrap();
         let text = Address::Native(b.endpoint.name()).to_string();
@@ -395,7 +401,7 @@ pub fn texts(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 
 /// A domain that was opened without keys of address vectors refuses every call with one.
 pub fn without_keys(domain: &dyn Domain) {
-    let end = End::open(domain);
+    let end = QueuedEndpoint::open(domain);
     let own = end.av.insert(&name_of(&end)).unwrap();
     let no = Some(Errno::EOPNOTSUPP);
     let key = [0x11; 16];

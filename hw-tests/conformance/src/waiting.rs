@@ -11,7 +11,7 @@ use ferrofabric_contracts::types::{FiAddr, MrDesc, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Domain, EndpointConfig};
 
 use crate::descriptors::wait_on;
-use crate::ends::{BLANK, End, PATIENCE, Pair, Queue, any_tagged};
+use crate::ends::{BLANK, CountedQueue, PATIENCE, QueuedEndpoint, QueuedPair, any_tagged};
 
 /// The result of a wait with a timeout that an event has to end before its time. (The wait looks
 /// once more when its time is over.)
@@ -23,7 +23,7 @@ pub(crate) fn in_time<R>(wait: impl FnOnce(Option<Duration>) -> R) -> R {
 }
 
 /// Waits for one completion.
-fn sread(queue: &Queue) -> Completion {
+fn sread(queue: &CountedQueue) -> Completion {
     let mut out = [BLANK];
     let read = in_time(|timeout| queue.cq.sread(&mut out, timeout));
     assert_eq!(read, Ok(1));
@@ -65,7 +65,10 @@ fn until_asleep(told: &Receiver<std::path::PathBuf>) {
 /// Two threads, each with a queue of its own, get each what is theirs, however messages come.
 pub fn two_queues(ours: &dyn Domain, theirs: &dyn Domain) {
     const ROUNDS: u64 = 2000;
-    let (one, two) = (Pair::open(theirs, ours), Pair::open(theirs, ours));
+    let (one, two) = (
+        QueuedPair::open(theirs, ours),
+        QueuedPair::open(theirs, ours),
+    );
     std::thread::scope(|scope| {
         let receivers = [&one, &two].map(|pair| {
             let b = &pair.b;
@@ -101,7 +104,7 @@ pub fn two_queues(ours: &dyn Domain, theirs: &dyn Domain) {
 
 /// An operation that completes within a call of one thread wakes another thread that waits for it.
 pub fn what_completes_within_a_call(ours: &dyn Domain, theirs: &dyn Domain) {
-    let pair = Pair::open(theirs, ours);
+    let pair = QueuedPair::open(theirs, ours);
     let b = &pair.b;
     // A receive for a message that is here, a probe, a cancellation.
     pair.a.send(b, pair.tagged(1), 8, 1);
@@ -150,15 +153,15 @@ pub fn what_completes_within_a_call(ours: &dyn Domain, theirs: &dyn Domain) {
     );
 }
 
-fn while_asleep_on(queue: &Queue, context: u64, act: impl FnOnce()) {
+fn while_asleep_on(queue: &CountedQueue, context: u64, act: impl FnOnce()) {
     while_asleep(|| assert_eq!(sread(queue).context, context), act);
 }
 
 /// One thread sleeps, another drives the domain for a moment and then does something else: the next
 /// event wakes the first thread.
 pub fn somebody_else_has_looked(ours: &dyn Domain, theirs: &dyn Domain) {
-    let pair = Pair::open(theirs, ours);
-    let other = End::open(ours);
+    let pair = QueuedPair::open(theirs, ours);
+    let other = QueuedEndpoint::open(ours);
     for n in 0..100 {
         let op = any_tagged(pair.b.context());
         pair.b.recv(&op, &[]).unwrap();
@@ -177,8 +180,8 @@ pub fn somebody_else_has_looked(ours: &dyn Domain, theirs: &dyn Domain) {
 
 /// An endpoint that is opened while a thread sleeps on its queue wakes it.
 pub fn an_endpoint_opened_meanwhile(ours: &dyn Domain, theirs: &dyn Domain) {
-    let sender = End::open(theirs);
-    let receiver = End::open(ours);
+    let sender = QueuedEndpoint::open(theirs);
+    let receiver = QueuedEndpoint::open(ours);
     let op = any_tagged(receiver.context());
     let mut endpoint = None;
     while_asleep_on(&receiver.rx, op.context, || {
@@ -215,8 +218,8 @@ fn to(dest: FiAddr, context: u64) -> SendOp {
 /// A signal ends the wait for its own queue and no other; a timeout ends a wait when it is time,
 /// others or not.
 pub fn signals_and_timeouts(ours: &dyn Domain, theirs: &dyn Domain) {
-    let pair = Pair::open(theirs, ours);
-    let other = End::open(ours);
+    let pair = QueuedPair::open(theirs, ours);
+    let other = QueuedEndpoint::open(ours);
     let again = Err(OpError::Again);
     for n in 0..20 {
         let op = any_tagged(pair.b.context());
@@ -251,7 +254,7 @@ pub fn signals_and_timeouts(ours: &dyn Domain, theirs: &dyn Domain) {
 /// Messages that one thread sends, and that can not all go at once, go on though the only other
 /// call is the sleep of another thread.
 pub fn what_others_have_sent(ours: &dyn Domain, theirs: &dyn Domain) {
-    let pair = Pair::open(theirs, ours);
+    let pair = QueuedPair::open(theirs, ours);
     let b = &pair.b;
     for (messages, len) in [(200, 4000), (1, 40_000), (3, 1 << 20)] {
         while_asleep(
@@ -286,7 +289,7 @@ pub fn what_others_have_sent(ours: &dyn Domain, theirs: &dyn Domain) {
 /// A message to oneself wakes who sleeps as any other one does: in a read of the queue, or on its
 /// descriptor.
 pub fn a_message_to_oneself_wakes(domain: &dyn Domain) {
-    let end = End::open(domain);
+    let end = QueuedEndpoint::open(domain);
     let myself = end.av.insert(&end.endpoint.name().to_bytes()).unwrap();
     for len in [8, 4000, 40_000, 300_000] {
         let post = || {

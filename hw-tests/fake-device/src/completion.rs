@@ -5,26 +5,26 @@ use std::mem::size_of;
 
 use ferrofabric_verbs_sys::{ibv_event_type, ibv_wc, ibv_wc_status};
 
-use crate::model::Model;
+use crate::model::DeviceModel;
 
 /// An opened device.
-pub(crate) struct Context {
+pub(crate) struct FakeContext {
     /// The device, by its place in the list.
     pub(crate) device: usize,
     pub(crate) fd: i32,
-    pub(crate) events: VecDeque<AsyncEvent>,
+    pub(crate) events: VecDeque<PendingAsyncEvent>,
 }
 
 /// An event that was not taken yet.
 #[derive(Clone, Copy)]
-pub(crate) struct AsyncEvent {
+pub(crate) struct PendingAsyncEvent {
     pub(crate) kind: ibv_event_type,
     /// The address of the object, or the port's number.
     pub(crate) subject: usize,
 }
 
 /// A completion channel.
-pub(crate) struct Channel {
+pub(crate) struct FakeChannel {
     pub(crate) context: usize,
     pub(crate) fd: i32,
     /// Completion queues that have something.
@@ -44,7 +44,7 @@ pub(crate) struct CompletionQueue {
     pub(crate) context: usize,
     pub(crate) channel: Option<usize>,
     pub(crate) depth: usize,
-    pub(crate) entries: VecDeque<Entry>,
+    pub(crate) entries: VecDeque<FakeCompletion>,
     pub(crate) armed: Armed,
     /// Events that were taken and not acknowledged.
     pub(crate) unacknowledged: u32,
@@ -53,15 +53,15 @@ pub(crate) struct CompletionQueue {
 }
 
 /// A completion.
-pub(crate) struct Entry {
+pub(crate) struct FakeCompletion {
     pub(crate) wc: ibv_wc,
     /// The queue pair whose send queue gets slots back when this is taken, and how many.
     pub(crate) reclaims: Option<(u32, u32)>,
 }
 
-impl Model {
+impl DeviceModel {
     /// Adds a completion, and wakes who armed the queue for it.
-    pub(crate) fn complete(&mut self, queue: usize, entry: Entry, solicited: bool) {
+    pub(crate) fn complete(&mut self, queue: usize, entry: FakeCompletion, solicited: bool) {
         let Some(cq) = self.completion_queues.get_mut(&queue) else {
             return;
         };
@@ -111,7 +111,9 @@ impl Model {
     /// Raises an asynchronous event.
     pub(crate) fn raise(&mut self, context: usize, kind: ibv_event_type, subject: usize) {
         if let Some(context) = self.contexts.get_mut(&context) {
-            context.events.push_back(AsyncEvent { kind, subject });
+            context
+                .events
+                .push_back(PendingAsyncEvent { kind, subject });
             post(context.fd);
         }
     }

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use ferrofabric_verbs_sys::{Verbs, fns, ibv_event_type};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-pub use crate::fault::{Crossed, Effect, Fault, HandleView, Live, Network, Point, QueuePairView};
+pub use crate::fault::{
+    Crossed, Fault, FaultEffect, FaultPoint, HandleView, LiveObjects, NetworkFaults, QueuePairView,
+};
 
 /// Name of the RoCE device.
 pub const ROCE: &str = "fake_roce0";
@@ -44,7 +46,7 @@ api! {
     reset: "ferro_fake_reset", fn();
     hold: "ferro_fake_hold", fn(bool);
     flood: "ferro_fake_flood", fn(u32);
-    network: "ferro_fake_network", fn(*const Network);
+    network: "ferro_fake_network", fn(*const NetworkFaults);
     crossed: "ferro_fake_crossed", fn(*mut Crossed);
     stop_polls: "ferro_fake_stop_polls", fn(i32);
     poll_stands: "ferro_fake_poll_stands", fn() -> bool;
@@ -57,7 +59,7 @@ api! {
     break_qp: "ferro_fake_break", fn(u32) -> bool;
     queue_pairs: "ferro_fake_queue_pairs", fn(*mut QueuePairView, usize) -> usize;
     handles: "ferro_fake_handles", fn(*mut HandleView, usize) -> usize;
-    live: "ferro_fake_live", fn(*mut Live);
+    live: "ferro_fake_live", fn(*mut LiveObjects);
     misuse: "ferro_fake_misuse", fn(*mut u8, usize) -> usize;
 }
 
@@ -146,7 +148,7 @@ impl FakeDevice {
 
     /// Has datagrams cross this network from now on. Datagrams under way on the previous one
     /// are lost.
-    pub fn network(&self, network: &Network) {
+    pub fn network(&self, network: &NetworkFaults) {
         // SAFETY: it can be read.
         unsafe { (self.api.network)(network) };
     }
@@ -207,8 +209,8 @@ impl FakeDevice {
     }
 
     /// The objects there are.
-    pub fn live(&self) -> Live {
-        let mut live = Live::default();
+    pub fn live(&self) -> LiveObjects {
+        let mut live = LiveObjects::default();
         // SAFETY: there is room for it.
         unsafe { (self.api.live)(&raw mut live) };
         live

@@ -10,8 +10,8 @@ use ferrofabric_verbs_sys::{
 use crate::completion::Armed;
 use crate::gate;
 use crate::memory::read;
-use crate::model::{Model, model};
-use crate::queue_pair::{Payload, Receive, ReceiveQueue, Remote, Request};
+use crate::model::{DeviceModel, model};
+use crate::queue_pair::{FakeReceive, FakeRequest, ReceiveQueue, RequestPayload, RequestTarget};
 
 /// The table.
 pub(crate) fn ops() -> ibv_context_ops {
@@ -176,7 +176,7 @@ unsafe fn fill(queue: &mut ReceiveQueue, at: &mut *mut ibv_recv_wr) -> Result<()
         if queue.posted.len() >= queue.depth {
             return Err(libc::ENOMEM);
         }
-        queue.posted.push_back(Receive {
+        queue.posted.push_back(FakeReceive {
             wr_id: wr.wr_id,
             entries: entries.to_vec(),
         });
@@ -196,7 +196,7 @@ unsafe fn entries<'a>(list: *const ibv_sge, count: c_int) -> &'a [ibv_sge] {
     }
 }
 
-impl Model {
+impl DeviceModel {
     fn number(&mut self, handle: usize) -> Result<u32, i32> {
         let number = self.numbers.get(&handle).copied();
         if number.is_none() {
@@ -206,7 +206,7 @@ impl Model {
     }
 
     /// Takes a request over, with a copy of what it sends inline; an errno when it does not fit.
-    fn accept(&mut self, number: u32, wr: &ibv_send_wr) -> Result<Request, i32> {
+    fn accept(&mut self, number: u32, wr: &ibv_send_wr) -> Result<FakeRequest, i32> {
         let Some(qp) = self.queue_pairs.get(&number) else {
             return Err(libc::EINVAL);
         };
@@ -232,9 +232,9 @@ impl Model {
                 for entry in list {
                     read(entry.addr, entry.length as usize, &mut bytes);
                 }
-                Payload::Inline(bytes)
+                RequestPayload::Inline(bytes)
             }
-            false => Payload::Entries(list.to_vec()),
+            false => RequestPayload::Entries(list.to_vec()),
         };
         let datagrams = qp.kind == ibv_qp_type::IBV_QPT_UD;
         let route = match datagrams {
@@ -252,7 +252,7 @@ impl Model {
         // SAFETY: the operation says which member of each union is set; all are plain numbers.
         let (immediate, remote) = unsafe {
             let remote = match route {
-                Some(route) => Remote::Datagram {
+                Some(route) => RequestTarget::Datagram {
                     qp: wr.wr.ud.remote_qpn,
                     qkey: wr.wr.ud.remote_qkey,
                     route,
@@ -260,14 +260,14 @@ impl Model {
                 None => match wr.opcode {
                     Op::IBV_WR_RDMA_READ
                     | Op::IBV_WR_RDMA_WRITE
-                    | Op::IBV_WR_RDMA_WRITE_WITH_IMM => Remote::Memory {
+                    | Op::IBV_WR_RDMA_WRITE_WITH_IMM => RequestTarget::Memory {
                         addr: wr.wr.rdma.remote_addr,
                         key: wr.wr.rdma.rkey,
                         compare_add: 0,
                         swap: 0,
                     },
                     Op::IBV_WR_ATOMIC_CMP_AND_SWP | Op::IBV_WR_ATOMIC_FETCH_AND_ADD => {
-                        Remote::Memory {
+                        RequestTarget::Memory {
                             addr: wr.wr.atomic.remote_addr,
                             key: wr.wr.atomic.rkey,
                             compare_add: wr.wr.atomic.compare_add,
@@ -275,7 +275,7 @@ impl Model {
                         }
                     }
                     Op::IBV_WR_SEND | Op::IBV_WR_SEND_WITH_IMM | Op::IBV_WR_SEND_WITH_INV => {
-                        Remote::Peer
+                        RequestTarget::Peer
                     }
                     // Windows: this device has none.
                     _ => return Err(libc::EOPNOTSUPP),
@@ -283,7 +283,7 @@ impl Model {
             };
             (wr.__bindgen_anon_1.imm_data, remote)
         };
-        Ok(Request {
+        Ok(FakeRequest {
             wr_id: wr.wr_id,
             opcode: wr.opcode,
             signaled: wr.send_flags & Flags::IBV_SEND_SIGNALED.0 != 0,

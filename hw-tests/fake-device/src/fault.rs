@@ -5,7 +5,7 @@ use ferrofabric_verbs_sys::ibv_wc_status;
 /// Where a fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Point {
+pub enum FaultPoint {
     /// A message of a reliable connection, at its sender.
     Send,
     /// An RDMA read.
@@ -20,7 +20,7 @@ pub enum Point {
     DatagramReceive,
 }
 
-impl Point {
+impl FaultPoint {
     pub(crate) fn from_code(code: u32) -> Option<Self> {
         [
             Self::Send,
@@ -37,7 +37,7 @@ impl Point {
 
 /// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum FaultEffect {
     /// The request is not carried out and completes with this status, and its queue pair fails; if
     /// the status says that the other side refused the request, that side's queue pair fails as
     /// well.
@@ -57,7 +57,7 @@ pub enum Effect {
     Corrupt(u32),
 }
 
-impl Effect {
+impl FaultEffect {
     pub(crate) fn to_code(self) -> (u32, u64) {
         match self {
             Self::Fail(status) => (0, u64::from(status.0)),
@@ -89,9 +89,9 @@ impl Effect {
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     /// Where.
-    pub point: Point,
+    pub point: FaultPoint,
     /// Its effect.
-    pub effect: Effect,
+    pub effect: FaultEffect,
     /// On the queue pair of this number; 0 for any.
     pub qp: u32,
     /// The number of requests that pass before the first fault.
@@ -102,7 +102,7 @@ pub struct Fault {
 
 impl Fault {
     /// Strikes the next one, on any queue pair.
-    pub fn new(point: Point, effect: Effect) -> Self {
+    pub fn new(point: FaultPoint, effect: FaultEffect) -> Self {
         Self {
             point,
             effect,
@@ -134,7 +134,7 @@ impl Fault {
 /// How a network treats datagrams: the parts of them that each thing happens to, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Network {
+pub struct NetworkFaults {
     /// Of the pseudo-random numbers that choose them.
     pub seed: u64,
     /// Never arrive.
@@ -194,7 +194,7 @@ pub struct HandleView {
 /// How many objects there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Live {
+pub struct LiveObjects {
     /// Opened devices.
     pub contexts: u32,
     /// Protection domains.

@@ -2,10 +2,10 @@
 
 use ferrofabric_verbs_sys::{ibv_access_flags as Access, ibv_sge};
 
-use crate::model::Model;
+use crate::model::DeviceModel;
 
 /// A registered region. Local and remote key are the same.
-pub(crate) struct Region {
+pub(crate) struct FakeRegion {
     pub(crate) handle: usize,
     pub(crate) pd: usize,
     pub(crate) addr: u64,
@@ -13,7 +13,7 @@ pub(crate) struct Region {
     pub(crate) access: u32,
 }
 
-impl Region {
+impl FakeRegion {
     fn allows(&self, pd: usize, addr: u64, len: u64, access: Access) -> bool {
         let end = addr.checked_add(len);
         self.pd == pd
@@ -26,7 +26,7 @@ impl Region {
 /// Reading a region from this side needs no right.
 pub(crate) const NO_ACCESS: Access = Access(0);
 
-impl Model {
+impl DeviceModel {
     /// Whether a key gives this access to a range.
     pub(crate) fn allowed(&self, pd: usize, key: u32, addr: u64, len: u64, access: Access) -> bool {
         self.regions

@@ -4,23 +4,23 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::completion::{Channel, CompletionQueue, Context};
-use crate::fault::{Effect, Fault, Live, Point};
-use crate::memory::Region;
+use crate::completion::{CompletionQueue, FakeChannel, FakeContext};
+use crate::fault::{Fault, FaultEffect, FaultPoint, LiveObjects};
+use crate::memory::FakeRegion;
 use crate::network::Crossing;
 use crate::queue_pair::{QueuePair, ReceiveQueue};
-use crate::route::Route;
+use crate::route::DatagramRoute;
 
 /// Everything there is. Objects are known by the addresses of their handles.
-pub(crate) struct Model {
-    pub(crate) contexts: BTreeMap<usize, Context>,
+pub(crate) struct DeviceModel {
+    pub(crate) contexts: BTreeMap<usize, FakeContext>,
     /// Protection domains, with their contexts.
     pub(crate) domains: BTreeMap<usize, usize>,
     /// Memory regions by key.
-    pub(crate) regions: BTreeMap<u32, Region>,
+    pub(crate) regions: BTreeMap<u32, FakeRegion>,
     /// Address handles.
     pub(crate) handles: BTreeMap<usize, AddressHandle>,
-    pub(crate) channels: BTreeMap<usize, Channel>,
+    pub(crate) channels: BTreeMap<usize, FakeChannel>,
     pub(crate) completion_queues: BTreeMap<usize, CompletionQueue>,
     pub(crate) shared_receive_queues: BTreeMap<usize, ReceiveQueue>,
     pub(crate) queue_pairs: BTreeMap<u32, QueuePair>,
@@ -45,7 +45,7 @@ pub(crate) struct AddressHandle {
     pub(crate) pd: usize,
     pub(crate) traffic_class: u8,
     /// Where it leads.
-    pub(crate) route: Route,
+    pub(crate) route: DatagramRoute,
 }
 
 struct FailingCall {
@@ -55,7 +55,7 @@ struct FailingCall {
     errno: i32,
 }
 
-static MODEL: Mutex<Model> = Mutex::new(Model {
+static MODEL: Mutex<DeviceModel> = Mutex::new(DeviceModel {
     contexts: BTreeMap::new(),
     domains: BTreeMap::new(),
     regions: BTreeMap::new(),
@@ -77,11 +77,11 @@ static MODEL: Mutex<Model> = Mutex::new(Model {
 });
 
 /// The device, locked.
-pub(crate) fn model() -> MutexGuard<'static, Model> {
+pub(crate) fn model() -> MutexGuard<'static, DeviceModel> {
     MODEL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Model {
+impl DeviceModel {
     /// Counts a call, and says with which errno it is to fail, if it is.
     pub(crate) fn enter(&mut self, call: &'static str) -> Result<(), i32> {
         *self.calls.entry(call).or_default() += 1;
@@ -129,7 +129,7 @@ impl Model {
     }
 
     /// The effect of the fault that strikes this request, if there is one.
-    pub(crate) fn strike(&mut self, point: Point, qp: u32) -> Option<Effect> {
+    pub(crate) fn strike(&mut self, point: FaultPoint, qp: u32) -> Option<FaultEffect> {
         for at in 0..self.faults.len() {
             let fault = &mut self.faults[at];
             if fault.point != point || (fault.qp != 0 && fault.qp != qp) {
@@ -174,8 +174,8 @@ impl Model {
         self.hold(false);
     }
 
-    pub(crate) fn live(&self) -> Live {
-        Live {
+    pub(crate) fn live(&self) -> LiveObjects {
+        LiveObjects {
             contexts: self.contexts.len() as u32,
             domains: self.domains.len() as u32,
             regions: self.regions.len() as u32,

@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 use ferrofabric_verbs_sys::ibv_qp_type;
 
-use crate::fault::{Crossed, Network};
-use crate::model::Model;
-use crate::wire::Message;
+use crate::fault::{Crossed, NetworkFaults};
+use crate::model::DeviceModel;
+use crate::wire::WireMessage;
 
 /// Events that a delayed datagram waits for at most.
 const MAX_DELAY: u64 = 16;
 
 /// The datagrams that are under way, and counts of all that were.
 pub(crate) struct Crossing {
-    network: Network,
+    network: NetworkFaults,
     rng: Rng,
     /// Counts events.
     now: u64,
@@ -34,14 +34,14 @@ struct Delayed {
     number: u64,
     to: u32,
     qkey: u32,
-    message: Message,
+    message: WireMessage,
 }
 
 impl Crossing {
     /// A network that delivers all, in order.
     pub(crate) const fn quiet() -> Self {
         Self {
-            network: Network {
+            network: NetworkFaults {
                 seed: 0,
                 lost: 0,
                 repeated: 0,
@@ -62,7 +62,7 @@ impl Crossing {
 
     /// As a network that nothing has crossed yet. Datagrams under way on the previous
     /// one are lost.
-    pub(crate) fn of(network: Network) -> Self {
+    pub(crate) fn of(network: NetworkFaults) -> Self {
         Self {
             network,
             rng: Rng::with_seed(network.seed),
@@ -75,7 +75,7 @@ impl Crossing {
     }
 
     fn is_quiet(&self) -> bool {
-        let Network {
+        let NetworkFaults {
             lost,
             repeated,
             delayed,
@@ -85,9 +85,9 @@ impl Crossing {
     }
 }
 
-impl Model {
+impl DeviceModel {
     /// Sends a datagram across the network.
-    pub(crate) fn cross(&mut self, to: u32, qkey: u32, message: Message) {
+    pub(crate) fn cross(&mut self, to: u32, qkey: u32, message: WireMessage) {
         let crossing = &mut self.crossing;
         let number = crossing.crossed.sent;
         crossing.crossed.sent += 1;
@@ -143,7 +143,7 @@ impl Model {
 
     /// Hands a datagram to a queue pair, if that takes it. Else it is lost, and its sender gets no
     /// error.
-    fn take_in(&mut self, to: u32, qkey: u32, number: u64, message: Message) {
+    fn take_in(&mut self, to: u32, qkey: u32, number: u64, message: WireMessage) {
         let takes = self.queue_pairs.get(&to).is_some_and(|peer| {
             peer.kind == ibv_qp_type::IBV_QPT_UD && peer.listens() && peer.qkey == qkey
         });

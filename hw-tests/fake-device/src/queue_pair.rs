@@ -7,12 +7,12 @@ use ferrofabric_verbs_sys::{
     ibv_qp_type, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
 };
 
-use crate::completion::Entry;
-use crate::model::Model;
-use crate::route::Route;
+use crate::completion::FakeCompletion;
+use crate::model::DeviceModel;
+use crate::route::DatagramRoute;
 
 /// A receive that is posted.
-pub(crate) struct Receive {
+pub(crate) struct FakeReceive {
     pub(crate) wr_id: u64,
     pub(crate) entries: Vec<ibv_sge>,
 }
@@ -24,34 +24,34 @@ pub(crate) struct ReceiveQueue {
     pub(crate) pd: usize,
     pub(crate) depth: usize,
     pub(crate) max_entries: usize,
-    pub(crate) posted: VecDeque<Receive>,
+    pub(crate) posted: VecDeque<FakeReceive>,
     /// There is one event when fewer receives than this number are posted; 0: no event.
     pub(crate) limit: usize,
 }
 
 /// A request of a send queue.
 #[derive(Clone)]
-pub(crate) struct Request {
+pub(crate) struct FakeRequest {
     pub(crate) wr_id: u64,
     pub(crate) opcode: ibv_wr_opcode,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
-    pub(crate) payload: Payload,
+    pub(crate) payload: RequestPayload,
     /// Immediate data, as it is on the wire.
     pub(crate) immediate: u32,
-    pub(crate) remote: Remote,
+    pub(crate) remote: RequestTarget,
 }
 
 /// The data of a request, or the place for the data that it reads.
 #[derive(Clone)]
-pub(crate) enum Payload {
+pub(crate) enum RequestPayload {
     Inline(Vec<u8>),
     Entries(Vec<ibv_sge>),
 }
 
 /// Where a request goes, by its kind.
 #[derive(Clone, Copy)]
-pub(crate) enum Remote {
+pub(crate) enum RequestTarget {
     /// To the queue pair that ours is connected to.
     Peer,
     /// To memory of that one.
@@ -62,7 +62,11 @@ pub(crate) enum Remote {
         swap: u64,
     },
     /// To any queue pair.
-    Datagram { qp: u32, qkey: u32, route: Route },
+    Datagram {
+        qp: u32,
+        qkey: u32,
+        route: DatagramRoute,
+    },
 }
 
 /// A queue pair.
@@ -87,7 +91,7 @@ pub(crate) struct QueuePair {
     pub(crate) qkey: u32,
     pub(crate) receiver_not_ready_retries: u8,
     /// Requests that are not carried out yet.
-    pub(crate) sends: VecDeque<Request>,
+    pub(crate) sends: VecDeque<FakeRequest>,
     pub(crate) receives: ReceiveQueue,
     /// Occupied slots of the send queue: a slot is free again when the application has taken the
     /// completion of its request, or of a later one.
@@ -157,12 +161,12 @@ pub(crate) fn completion(wr_id: u64, status: ibv_wc_status, qp: u32) -> ibv_wc {
     wc
 }
 
-impl Model {
+impl DeviceModel {
     /// Ends a request of a send queue. A failure is always told of.
     pub(crate) fn end_request(
         &mut self,
         number: u32,
-        request: &Request,
+        request: &FakeRequest,
         status: ibv_wc_status,
         bytes: u32,
     ) {
@@ -188,7 +192,7 @@ impl Model {
         };
         wc.byte_len = bytes;
         wc.vendor_err = if failed { 0x5a } else { 0 };
-        let entry = Entry {
+        let entry = FakeCompletion {
             wc,
             reclaims: Some((number, slots)),
         };
@@ -211,7 +215,7 @@ impl Model {
             self.end_request(number, &request, flushed, 0);
         }
         for receive in receives {
-            let entry = Entry {
+            let entry = FakeCompletion {
                 wc: completion(receive.wr_id, flushed, number),
                 reclaims: None,
             };

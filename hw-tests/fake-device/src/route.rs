@@ -11,14 +11,14 @@ const IPV4_AT: usize = 20;
 
 /// The way of a path's datagrams. Sender and receiver are on the same port.
 #[derive(Clone, Copy)]
-pub(crate) enum Route {
+pub(crate) enum DatagramRoute {
     /// With a routing header.
     Header([u8; HEADER_BYTES]),
     /// Within a subnet of InfiniBand.
     Lid(u16),
 }
 
-impl Route {
+impl DatagramRoute {
     /// From a port with this GID to itself, in a traffic class.
     pub(crate) fn global(gid: &ibv_gid, traffic_class: u8, ethernet: bool) -> Self {
         // SAFETY: all bits are fine in both views of the union.

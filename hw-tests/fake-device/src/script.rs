@@ -2,7 +2,9 @@
 
 use ferrofabric_verbs_sys::ibv_event_type;
 
-use crate::fault::{Crossed, Effect, Fault, HandleView, Live, Network, Point, QueuePairView};
+use crate::fault::{
+    Crossed, Fault, FaultEffect, FaultPoint, HandleView, LiveObjects, NetworkFaults, QueuePairView,
+};
 use crate::model::model;
 use crate::network::Crossing;
 
@@ -34,7 +36,7 @@ extern "C" fn ferro_fake_flood(qp: u32) {
 ///
 /// `network` can be read.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ferro_fake_network(network: *const Network) {
+unsafe extern "C" fn ferro_fake_network(network: *const NetworkFaults) {
     // SAFETY: the caller's promise.
     model().crossing = Crossing::of(unsafe { network.read() });
 }
@@ -64,8 +66,10 @@ extern "C" fn ferro_fake_fault(
     after: u32,
     count: u32,
 ) -> bool {
-    let (Some(point), Some(effect)) = (Point::from_code(point), Effect::from_code(effect, value))
-    else {
+    let (Some(point), Some(effect)) = (
+        FaultPoint::from_code(point),
+        FaultEffect::from_code(effect, value),
+    ) else {
         return false;
     };
     model().add_fault(Fault {
@@ -199,7 +203,7 @@ unsafe extern "C" fn ferro_fake_handles(into: *mut HandleView, room: usize) -> u
 ///
 /// `into` can be written.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ferro_fake_live(into: *mut Live) {
+unsafe extern "C" fn ferro_fake_live(into: *mut LiveObjects) {
     // SAFETY: the caller's promise.
     unsafe { into.write(model().live()) };
 }

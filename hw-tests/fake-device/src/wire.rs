@@ -5,18 +5,20 @@ use ferrofabric_verbs_sys::{
     ibv_wc_opcode, ibv_wc_status as Status, ibv_wr_opcode as Op,
 };
 
-use crate::completion::Entry;
-use crate::fault::{Effect, Point};
+use crate::completion::FakeCompletion;
+use crate::fault::{FaultEffect, FaultPoint};
 use crate::memory::{self, read, room, write};
-use crate::model::Model;
-use crate::queue_pair::{Payload, QueuePair, Receive, Remote, Request, completion};
-use crate::route::{HEADER_BYTES, Route};
+use crate::model::DeviceModel;
+use crate::queue_pair::{
+    FakeReceive, FakeRequest, QueuePair, RequestPayload, RequestTarget, completion,
+};
+use crate::route::{DatagramRoute, HEADER_BYTES};
 
 /// `rnr_retry` that has no end.
 const FOR_EVER: u8 = 7;
 
 /// How it went with a request.
-enum Outcome {
+enum RequestOutcome {
     /// It is over, and moved so many bytes.
     Over(Status, u32),
     /// Its receiver is not ready.
@@ -25,10 +27,10 @@ enum Outcome {
 
 /// A message on its way.
 #[derive(Clone)]
-pub(crate) struct Message {
+pub(crate) struct WireMessage {
     from: u32,
     /// Of a datagram.
-    route: Option<Route>,
+    route: Option<DatagramRoute>,
     bytes: Vec<u8>,
     immediate: Option<u32>,
     invalidates: Option<u32>,
@@ -45,7 +47,7 @@ pub(crate) enum Refusal {
     Status(Status),
 }
 
-impl Model {
+impl DeviceModel {
     /// Holds requests of connections back, or carries out what was held.
     pub(crate) fn hold(&mut self, held: bool) {
         self.held = held;
@@ -103,13 +105,13 @@ impl Model {
                 return moved;
             };
             match self.carry_out(number, &request) {
-                Outcome::Wait => {
+                RequestOutcome::Wait => {
                     if let Some(qp) = self.queue_pairs.get_mut(&number) {
                         qp.sends.push_front(request);
                     }
                     return moved;
                 }
-                Outcome::Over(status, bytes) => {
+                RequestOutcome::Over(status, bytes) => {
                     moved = true;
                     self.end_request(number, &request, status, bytes);
                     if status != Status::IBV_WC_SUCCESS {
@@ -141,23 +143,25 @@ impl Model {
         }
     }
 
-    fn carry_out(&mut self, number: u32, request: &Request) -> Outcome {
+    fn carry_out(&mut self, number: u32, request: &FakeRequest) -> RequestOutcome {
         let point = match request.opcode {
-            _ if matches!(request.remote, Remote::Datagram { .. }) => Point::Datagram,
+            _ if matches!(request.remote, RequestTarget::Datagram { .. }) => FaultPoint::Datagram,
             Op::IBV_WR_RDMA_READ
             | Op::IBV_WR_ATOMIC_CMP_AND_SWP
-            | Op::IBV_WR_ATOMIC_FETCH_AND_ADD => Point::Read,
-            Op::IBV_WR_RDMA_WRITE | Op::IBV_WR_RDMA_WRITE_WITH_IMM => Point::Write,
-            _ => Point::Send,
+            | Op::IBV_WR_ATOMIC_FETCH_AND_ADD => FaultPoint::Read,
+            Op::IBV_WR_RDMA_WRITE | Op::IBV_WR_RDMA_WRITE_WITH_IMM => FaultPoint::Write,
+            _ => FaultPoint::Send,
         };
         // A request that waits has been looked at before.
-        let receiver_ready = point != Point::Send || self.receiver_ready(number);
+        let receiver_ready = point != FaultPoint::Send || self.receiver_ready(number);
         match receiver_ready.then(|| self.strike(point, number)).flatten() {
-            Some(Effect::Fail(status)) => return Outcome::Over(status, 0),
-            Some(Effect::Lose) => return Outcome::Over(Status::IBV_WC_SUCCESS, 0),
-            Some(Effect::FailAfterwards(status)) => {
+            Some(FaultEffect::Fail(status)) => return RequestOutcome::Over(status, 0),
+            Some(FaultEffect::Lose) => return RequestOutcome::Over(Status::IBV_WC_SUCCESS, 0),
+            Some(FaultEffect::FailAfterwards(status)) => {
                 return match self.perform(number, request) {
-                    Outcome::Over(Status::IBV_WC_SUCCESS, _) => Outcome::Over(status, 0),
+                    RequestOutcome::Over(Status::IBV_WC_SUCCESS, _) => {
+                        RequestOutcome::Over(status, 0)
+                    }
                     other => other,
                 };
             }
@@ -183,22 +187,24 @@ impl Model {
         })
     }
 
-    fn perform(&mut self, number: u32, request: &Request) -> Outcome {
+    fn perform(&mut self, number: u32, request: &FakeRequest) -> RequestOutcome {
         let Some(qp) = self.queue_pairs.get(&number) else {
-            return Outcome::Over(Status::IBV_WC_FATAL_ERR, 0);
+            return RequestOutcome::Over(Status::IBV_WC_FATAL_ERR, 0);
         };
         let (pd, remote, retries) = (qp.pd, qp.remote, qp.receiver_not_ready_retries);
         match request.remote {
-            Remote::Datagram { qp, qkey, route } => {
+            RequestTarget::Datagram { qp, qkey, route } => {
                 self.datagram(number, pd, request, (qp, qkey, route))
             }
-            _ if !self.connected(number, remote) => Outcome::Over(Status::IBV_WC_RETRY_EXC_ERR, 0),
-            Remote::Memory { .. } => self.one_sided(number, remote, pd, request),
-            Remote::Peer => {
+            _ if !self.connected(number, remote) => {
+                RequestOutcome::Over(Status::IBV_WC_RETRY_EXC_ERR, 0)
+            }
+            RequestTarget::Memory { .. } => self.one_sided(number, remote, pd, request),
+            RequestTarget::Peer => {
                 let Some(bytes) = self.payload(pd, request) else {
-                    return Outcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0);
+                    return RequestOutcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0);
                 };
-                let message = Message {
+                let message = WireMessage {
                     from: number,
                     route: None,
                     bytes,
@@ -214,12 +220,12 @@ impl Model {
         }
     }
 
-    fn over(delivered: Result<(), Refusal>, retries: u8) -> Outcome {
+    fn over(delivered: Result<(), Refusal>, retries: u8) -> RequestOutcome {
         match delivered {
-            Ok(()) => Outcome::Over(Status::IBV_WC_SUCCESS, 0),
-            Err(Refusal::NotReady) if retries == FOR_EVER => Outcome::Wait,
-            Err(Refusal::NotReady) => Outcome::Over(Status::IBV_WC_RNR_RETRY_EXC_ERR, 0),
-            Err(Refusal::Status(status)) => Outcome::Over(status, 0),
+            Ok(()) => RequestOutcome::Over(Status::IBV_WC_SUCCESS, 0),
+            Err(Refusal::NotReady) if retries == FOR_EVER => RequestOutcome::Wait,
+            Err(Refusal::NotReady) => RequestOutcome::Over(Status::IBV_WC_RNR_RETRY_EXC_ERR, 0),
+            Err(Refusal::Status(status)) => RequestOutcome::Over(status, 0),
         }
     }
 
@@ -230,10 +236,10 @@ impl Model {
             .is_some_and(|peer| peer.listens() && peer.remote == number)
     }
 
-    fn payload(&self, pd: usize, request: &Request) -> Option<Vec<u8>> {
+    fn payload(&self, pd: usize, request: &FakeRequest) -> Option<Vec<u8>> {
         match &request.payload {
-            Payload::Inline(bytes) => Some(bytes.clone()),
-            Payload::Entries(entries) => self.gather(pd, entries),
+            RequestPayload::Inline(bytes) => Some(bytes.clone()),
+            RequestPayload::Entries(entries) => self.gather(pd, entries),
         }
     }
 
@@ -241,15 +247,15 @@ impl Model {
         &mut self,
         number: u32,
         pd: usize,
-        request: &Request,
-        (to, qkey, route): (u32, u32, Route),
-    ) -> Outcome {
+        request: &FakeRequest,
+        (to, qkey, route): (u32, u32, DatagramRoute),
+    ) -> RequestOutcome {
         let Some(payload) = self.payload(pd, request) else {
-            return Outcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0);
+            return RequestOutcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0);
         };
         let mut bytes = route.before().to_vec();
         bytes.extend_from_slice(&payload);
-        let message = Message {
+        let message = WireMessage {
             from: number,
             route: Some(route),
             bytes,
@@ -259,31 +265,37 @@ impl Model {
             written: None,
         };
         self.cross(to, qkey, message);
-        Outcome::Over(Status::IBV_WC_SUCCESS, 0)
+        RequestOutcome::Over(Status::IBV_WC_SUCCESS, 0)
     }
 
-    fn one_sided(&mut self, number: u32, remote: u32, pd: usize, request: &Request) -> Outcome {
-        let Remote::Memory {
+    fn one_sided(
+        &mut self,
+        number: u32,
+        remote: u32,
+        pd: usize,
+        request: &FakeRequest,
+    ) -> RequestOutcome {
+        let RequestTarget::Memory {
             addr,
             key,
             compare_add,
             swap,
         } = request.remote
         else {
-            return Outcome::Over(Status::IBV_WC_LOC_QP_OP_ERR, 0);
+            return RequestOutcome::Over(Status::IBV_WC_LOC_QP_OP_ERR, 0);
         };
         let Some(peer) = self.queue_pairs.get(&remote) else {
-            return Outcome::Over(Status::IBV_WC_RETRY_EXC_ERR, 0);
+            return RequestOutcome::Over(Status::IBV_WC_RETRY_EXC_ERR, 0);
         };
         let (peer_pd, peer_access) = (peer.pd, peer.access);
         let reach = |model: &Self, len: usize, access: Access| {
             peer_access & access.0 != 0
                 && (len == 0 || model.allowed(peer_pd, key, addr, len as u64, access))
         };
-        let refused = Outcome::Over(Status::IBV_WC_REM_ACCESS_ERR, 0);
-        let done = |len: usize| Outcome::Over(Status::IBV_WC_SUCCESS, len as u32);
+        let refused = RequestOutcome::Over(Status::IBV_WC_REM_ACCESS_ERR, 0);
+        let done = |len: usize| RequestOutcome::Over(Status::IBV_WC_SUCCESS, len as u32);
         match (request.opcode, &request.payload) {
-            (Op::IBV_WR_RDMA_READ, Payload::Entries(entries)) => {
+            (Op::IBV_WR_RDMA_READ, RequestPayload::Entries(entries)) => {
                 let len = room(entries);
                 if !reach(self, len, Access::IBV_ACCESS_REMOTE_READ) {
                     return refused;
@@ -292,18 +304,18 @@ impl Model {
                 read(addr, len, &mut bytes);
                 match self.scatter(pd, entries, &bytes) {
                     true => done(len),
-                    false => Outcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0),
+                    false => RequestOutcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0),
                 }
             }
             (Op::IBV_WR_RDMA_WRITE | Op::IBV_WR_RDMA_WRITE_WITH_IMM, _) => {
                 let Some(bytes) = self.payload(pd, request) else {
-                    return Outcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0);
+                    return RequestOutcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0);
                 };
                 if !reach(self, bytes.len(), Access::IBV_ACCESS_REMOTE_WRITE) {
                     return refused;
                 }
                 if request.opcode == Op::IBV_WR_RDMA_WRITE_WITH_IMM {
-                    let message = Message {
+                    let message = WireMessage {
                         from: number,
                         route: None,
                         bytes: Vec::new(),
@@ -317,7 +329,7 @@ impl Model {
                         .get(&number)
                         .map_or(FOR_EVER, |qp| qp.receiver_not_ready_retries);
                     match Self::over(self.deliver(remote, message), retries) {
-                        Outcome::Over(Status::IBV_WC_SUCCESS, _) => {}
+                        RequestOutcome::Over(Status::IBV_WC_SUCCESS, _) => {}
                         other => return other,
                     }
                 }
@@ -326,10 +338,10 @@ impl Model {
             }
             (
                 Op::IBV_WR_ATOMIC_CMP_AND_SWP | Op::IBV_WR_ATOMIC_FETCH_AND_ADD,
-                Payload::Entries(entries),
+                RequestPayload::Entries(entries),
             ) => {
                 if addr % 8 != 0 {
-                    return Outcome::Over(Status::IBV_WC_REM_INV_REQ_ERR, 0);
+                    return RequestOutcome::Over(Status::IBV_WC_REM_INV_REQ_ERR, 0);
                 }
                 if !reach(self, 8, Access::IBV_ACCESS_REMOTE_ATOMIC) {
                     return refused;
@@ -345,10 +357,10 @@ impl Model {
                 write(addr, &after.to_ne_bytes());
                 match self.scatter(pd, entries, &bytes) {
                     true => done(8),
-                    false => Outcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0),
+                    false => RequestOutcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0),
                 }
             }
-            _ => Outcome::Over(Status::IBV_WC_LOC_QP_OP_ERR, 0),
+            _ => RequestOutcome::Over(Status::IBV_WC_LOC_QP_OP_ERR, 0),
         }
     }
 
@@ -360,9 +372,9 @@ impl Model {
         while self.queue_pairs.get(&to).is_some_and(is_its)
             && (self.completion_queues.get(&queue)).is_some_and(|cq| cq.entries.len() < wanted)
         {
-            let datagram = Message {
+            let datagram = WireMessage {
                 from: to,
-                route: Some(Route::Header([0; HEADER_BYTES])),
+                route: Some(DatagramRoute::Header([0; HEADER_BYTES])),
                 bytes: vec![0; HEADER_BYTES],
                 immediate: None,
                 invalidates: None,
@@ -376,7 +388,7 @@ impl Model {
     }
 
     /// Hands a message to a queue pair's next receive.
-    pub(crate) fn deliver(&mut self, to: u32, mut message: Message) -> Result<(), Refusal> {
+    pub(crate) fn deliver(&mut self, to: u32, mut message: WireMessage) -> Result<(), Refusal> {
         let receive = self.next_receive(to).ok_or(Refusal::NotReady)?;
         let Some(qp) = self.queue_pairs.get(&to) else {
             return Err(Refusal::NotReady);
@@ -390,8 +402,8 @@ impl Model {
             None => qp.pd,
         };
         let point = match datagram {
-            true => Point::DatagramReceive,
-            false => Point::Receive,
+            true => FaultPoint::DatagramReceive,
+            false => FaultPoint::Receive,
         };
         let mut wc = completion(receive.wr_id, Status::IBV_WC_SUCCESS, to);
         wc.opcode = match message.written {
@@ -410,20 +422,20 @@ impl Model {
         if let Some(route) = message.route {
             wc.src_qp = message.from;
             match route {
-                Route::Header(_) => wc.wc_flags |= ibv_wc_flags::IBV_WC_GRH.0,
-                Route::Lid(lid) => wc.slid = lid,
+                DatagramRoute::Header(_) => wc.wc_flags |= ibv_wc_flags::IBV_WC_GRH.0,
+                DatagramRoute::Lid(lid) => wc.slid = lid,
             }
         }
         match self.strike(point, to) {
-            Some(Effect::Fail(status)) => {
+            Some(FaultEffect::Fail(status)) => {
                 wc.status = status;
                 (wc.vendor_err, wc.byte_len) = (0x5a, 0);
                 return self.refuse(to, queue, wc, Status::IBV_WC_REM_OP_ERR);
             }
-            Some(Effect::WrId(wr_id)) => wc.wr_id = wr_id,
-            Some(Effect::ByteLen(bytes)) => wc.byte_len = bytes,
-            Some(Effect::QpNum(number)) => wc.qp_num = number,
-            Some(Effect::Corrupt(at)) => {
+            Some(FaultEffect::WrId(wr_id)) => wc.wr_id = wr_id,
+            Some(FaultEffect::ByteLen(bytes)) => wc.byte_len = bytes,
+            Some(FaultEffect::QpNum(number)) => wc.qp_num = number,
+            Some(FaultEffect::Corrupt(at)) => {
                 if let Some(byte) = message.bytes.get_mut(at as usize) {
                     *byte = !*byte;
                 }
@@ -444,7 +456,7 @@ impl Model {
             wc.status = Status::IBV_WC_LOC_PROT_ERR;
             return self.refuse(to, queue, wc, Status::IBV_WC_REM_OP_ERR);
         }
-        let entry = Entry { wc, reclaims: None };
+        let entry = FakeCompletion { wc, reclaims: None };
         self.complete(queue, entry, message.solicited);
         Ok(())
     }
@@ -457,12 +469,12 @@ impl Model {
         wc: ferrofabric_verbs_sys::ibv_wc,
         sender: Status,
     ) -> Result<(), Refusal> {
-        self.complete(queue, Entry { wc, reclaims: None }, true);
+        self.complete(queue, FakeCompletion { wc, reclaims: None }, true);
         self.fail(to);
         Err(Refusal::Status(sender))
     }
 
-    fn next_receive(&mut self, to: u32) -> Option<Receive> {
+    fn next_receive(&mut self, to: u32) -> Option<FakeReceive> {
         let qp = self.queue_pairs.get_mut(&to)?;
         let Some(srq) = qp.srq else {
             return qp.receives.posted.pop_front();

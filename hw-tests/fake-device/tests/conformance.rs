@@ -17,9 +17,9 @@ use ferrofabric_verbs::VerbsProvider;
 const THRESHOLDS: [usize; 10] = [8, 48, 156, 196, 212, 8192, 16_440, 32_768, 262_144, 524_288];
 
 /// The device, for one test at a time. Misuse of the device fails the test.
-struct Turn(FakeDevice);
+struct DeviceTurn(FakeDevice);
 
-impl Drop for Turn {
+impl Drop for DeviceTurn {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             assert_eq!(self.0.misuse(), "", "misuse of the device");
@@ -40,7 +40,7 @@ fn domain_with(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
 }
 
 fn fabric(name: &'static str, open: fn(usize) -> Arc<dyn Domain>) -> Option<Fabric> {
-    let turn = Turn(FakeDevice::take());
+    let turn = DeviceTurn(FakeDevice::take());
     let fabric = Fabric::new(name, move |rank| {
         let _held = &turn;
         open(rank)
@@ -72,7 +72,7 @@ mod over_roce {
 
 /// Packets of 512 bytes, and few receive buffers: a poll in between finds a part of a message.
 fn small_packets() -> Option<Fabric> {
-    let turn = Turn(FakeDevice::take());
+    let turn = DeviceTurn(FakeDevice::take());
     let fabric = Fabric::new("RoCE with small packets", move |_| {
         let _held = &turn;
         domain_with(&[
@@ -165,7 +165,7 @@ fn peers_come_and_go() {
             open(["on", "off"][rank % 2], "rc")
         }),
     ];
-    let turn = Turn(FakeDevice::take());
+    let turn = DeviceTurn(FakeDevice::take());
     for (name, open) in ways {
         let fabric = Fabric::new(name, open).with_paths(&[(0, 1), (0, 2)]);
         removals::come_and_go(&fabric, 4, 50, || turn.0.live());

@@ -48,7 +48,7 @@ fn a_descriptor_that_is_not_the_buffers_is_none() {
 }
 
 /// Two endpoints, each with memory of its own.
-struct Pair {
+struct DescriptorPair {
     opened: Opened,
     from: Party,
     to: Party,
@@ -58,7 +58,7 @@ struct Pair {
     tag: u64,
 }
 
-impl Pair {
+impl DescriptorPair {
     fn open(info: &Info<'_>) -> Self {
         let opened = Opened::new(info);
         let (from, to) = (opened.uncounted_party(info), opened.uncounted_party(info));
@@ -151,7 +151,7 @@ impl Pair {
 
 /// Of 20 sends one has a descriptor that is none: all of them arrive.
 fn one_bad_descriptor_among_many(libfabric: &Libfabric) {
-    let mut pair = Pair::open(&offer(libfabric));
+    let mut pair = DescriptorPair::open(&offer(libfabric));
     pair.all_arrive(null_mut(), null_mut(), "without descriptors");
     for n in 0..20 {
         let desc = without_provenance_mut(if n == 10 { 0xdead_beef } else { 0 });
@@ -164,7 +164,7 @@ fn one_bad_descriptor_among_many(libfabric: &Libfabric) {
 
 /// Memory that was registered for receives is sent, and the other way round.
 fn regions_without_the_right(libfabric: &Libfabric) {
-    let mut pair = Pair::open(&offer(libfabric));
+    let mut pair = DescriptorPair::open(&offer(libfabric));
     let for_receives = register(&pair.opened, &pair.source, FI_RECV);
     let for_sends = register(&pair.opened, &pair.sink, FI_SEND);
     let what = "regions for the other direction";
@@ -178,8 +178,8 @@ fn regions_without_the_right(libfabric: &Libfabric) {
 /// Numbers that are none, regions that are closed, regions of other memory and of other domains.
 fn descriptors_of_every_kind(libfabric: &Libfabric) {
     let info = offer(libfabric);
-    let mut pair = Pair::open(&info);
-    let other = Pair::open(&info);
+    let mut pair = DescriptorPair::open(&info);
+    let other = DescriptorPair::open(&info);
     let both = FI_SEND | FI_RECV;
     let closed = register(&pair.opened, &pair.source, both);
     let was = desc_of(closed);
@@ -223,7 +223,7 @@ fn datagrams(libfabric: &Libfabric) {
         attr.name = libc::strndup(domain.as_ptr().cast(), domain.len());
     }
     let info = libfabric.ask(libfabric.version, None, None, 0, Some(&hints));
-    let mut pair = Pair::open(&info.unwrap());
+    let mut pair = DescriptorPair::open(&info.unwrap());
     let both = FI_SEND | FI_RECV;
     let regions = [
         register(&pair.opened, &pair.source, both),
@@ -268,7 +268,7 @@ fn datagrams(libfabric: &Libfabric) {
 
 /// With regions of their own, large messages register nothing.
 fn good_ones_are_used(libfabric: &Libfabric, device: &FakeDevice) {
-    let mut pair = Pair::open(&offer(libfabric));
+    let mut pair = DescriptorPair::open(&offer(libfabric));
     pair.all_arrive(null_mut(), null_mut(), "the first, without regions");
     let unregistered = device.live().regions;
     let (regions, [sending, receiving]) = pair.registered();
@@ -287,7 +287,7 @@ fn good_ones_are_used(libfabric: &Libfabric, device: &FakeDevice) {
 ///
 /// Item g.
 fn lists_are_read_in_place(libfabric: &Libfabric, device: &FakeDevice) {
-    let mut pair = Pair::open(&offer(libfabric));
+    let mut pair = DescriptorPair::open(&offer(libfabric));
     pair.all_arrive(null_mut(), null_mut(), "the first, without regions");
     let (regions, [sending, receiving]) = pair.registered();
     let registered = device.calls("ibv_reg_mr");
@@ -331,7 +331,7 @@ fn lists_are_read_in_place(libfabric: &Libfabric, device: &FakeDevice) {
 ///
 /// Item a.
 fn regions_that_are_closed_meanwhile(libfabric: &Libfabric, device: &FakeDevice) {
-    let mut pair = Pair::open(&offer(libfabric));
+    let mut pair = DescriptorPair::open(&offer(libfabric));
     pair.all_arrive(null_mut(), null_mut(), "the first, without regions");
     let unregistered = device.live().regions;
     for breaks in [false, true] {

@@ -16,9 +16,9 @@ use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_verbs::VerbsProvider;
 
 /// The device, for one test at a time. Misuse of the device fails the test.
-struct Turn(FakeDevice);
+struct DatagramTurn(FakeDevice);
 
-impl Drop for Turn {
+impl Drop for DatagramTurn {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             assert_eq!(self.0.misuse(), "", "misuse of the device");
@@ -36,7 +36,7 @@ fn domain(device: &str, mode: Mode) -> Arc<dyn Domain> {
 }
 
 fn fabric(name: &'static str, device: &'static str, mode: Mode) -> Option<Fabric> {
-    let turn = Turn(FakeDevice::take());
+    let turn = DatagramTurn(FakeDevice::take());
     let fabric = Fabric::new(name, move |_| {
         let _held = &turn;
         domain(device, mode)

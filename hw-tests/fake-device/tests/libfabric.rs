@@ -27,7 +27,7 @@ const RUN: usize = 32;
 const BYTES: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum LibfabricMessages {
     Tagged,
     Datagrams,
 }
@@ -38,8 +38,8 @@ fn a_run_rings_once_when_it_ends() {
     let Some((device, libfabric)) = plugin::load(&[]) else {
         return;
     };
-    for kind in [Kind::Tagged, Kind::Datagrams] {
-        let pair = Pair::open(libfabric, kind);
+    for kind in [LibfabricMessages::Tagged, LibfabricMessages::Datagrams] {
+        let pair = LibfabricPair::open(libfabric, kind);
         for tag in 0..3 {
             pair.exchange(tag);
         }
@@ -51,20 +51,20 @@ fn a_run_rings_once_when_it_ends() {
     assert_eq!(device.misuse(), "");
 }
 
-struct Pair {
-    kind: Kind,
+struct LibfabricPair {
+    kind: LibfabricMessages,
     opened: [Opened; 2],
-    from: End,
-    to: End,
+    from: LibfabricEnd,
+    to: LibfabricEnd,
 }
 
-struct End {
+struct LibfabricEnd {
     party: Party,
     peer: fi_addr_t,
 }
 
-impl Pair {
-    fn open(libfabric: &Libfabric, kind: Kind) -> Self {
+impl LibfabricPair {
+    fn open(libfabric: &Libfabric, kind: LibfabricMessages) -> Self {
         let info = offer(libfabric, kind);
         let opened = [Opened::new(&info), Opened::new(&info)];
         let [from, to] = [&opened[0], &opened[1]].map(|opened| opened.uncounted_party(&info));
@@ -72,11 +72,11 @@ impl Pair {
         Self {
             kind,
             opened,
-            from: End {
+            from: LibfabricEnd {
                 party: from,
                 peer: to_to,
             },
-            to: End {
+            to: LibfabricEnd {
                 party: to,
                 peer: to_from,
             },
@@ -123,7 +123,7 @@ impl Pair {
     }
 
     /// Both sides read as many completions.
-    fn come_to_rest(&self, (a, of_a): (&End, usize), (b, of_b): (&End, usize)) {
+    fn come_to_rest(&self, (a, of_a): (&LibfabricEnd, usize), (b, of_b): (&LibfabricEnd, usize)) {
         let until = Instant::now() + PATIENCE;
         let (mut at_a, mut at_b) = (0, 0);
         while (at_a, at_b) != (of_a, of_b) {
@@ -147,9 +147,9 @@ impl Pair {
     }
 }
 
-impl End {
+impl LibfabricEnd {
     /// `fi_tsendmsg` or `fi_sendmsg`. The tests keep the bytes until it completes.
-    fn send(&self, kind: Kind, bytes: &[u8; BYTES], tag: u64, flags: u64) -> isize {
+    fn send(&self, kind: LibfabricMessages, bytes: &[u8; BYTES], tag: u64, flags: u64) -> isize {
         let iov = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: BYTES,
@@ -159,7 +159,7 @@ impl End {
         // SAFETY: as fi_msg(3) and fi_tagged(3) have it; the endpoint is open.
         unsafe {
             match kind {
-                Kind::Tagged => {
+                LibfabricMessages::Tagged => {
                     let msg = fi_msg_tagged {
                         msg_iov,
                         desc,
@@ -172,7 +172,7 @@ impl End {
                     };
                     (*(*ep).tagged).sendmsg.unwrap()(ep, &raw const msg, flags)
                 }
-                Kind::Datagrams => {
+                LibfabricMessages::Datagrams => {
                     let msg = fi_msg {
                         msg_iov,
                         desc,
@@ -188,12 +188,12 @@ impl End {
     }
 
     /// `fi_trecv` or `fi_recv`. The tests keep the memory until it completes.
-    fn receive(&self, kind: Kind, room: &mut [u8; BYTES], tag: u64) {
+    fn receive(&self, kind: LibfabricMessages, room: &mut [u8; BYTES], tag: u64) {
         let (ep, into) = (self.party.ep, room.as_mut_ptr());
         let posted = match kind {
-            Kind::Tagged => self.party.receive(into, BYTES, null_mut(), tag),
+            LibfabricMessages::Tagged => self.party.receive(into, BYTES, null_mut(), tag),
             // SAFETY: as fi_msg(3) has it; the endpoint is open.
-            Kind::Datagrams => unsafe {
+            LibfabricMessages::Datagrams => unsafe {
                 let recv = (*(*ep).msg).recv.unwrap();
                 recv(ep, into.cast(), BYTES, null_mut(), u64::MAX, null_mut())
             },
@@ -214,9 +214,9 @@ impl End {
     }
 }
 
-fn offer(libfabric: &Libfabric, kind: Kind) -> Info<'_> {
+fn offer(libfabric: &Libfabric, kind: LibfabricMessages) -> Info<'_> {
     let domain = format!("{ROCE}:1");
-    if kind == Kind::Tagged {
+    if kind == LibfabricMessages::Tagged {
         return libfabric.discover(&domain, fi_threading::FI_THREAD_DOMAIN);
     }
     let hints = libfabric.hints();

@@ -21,7 +21,7 @@ use ferrofabric_conformance::{
 };
 use ferrofabric_contracts::flags::Mode;
 use ferrofabric_contracts::info::{EpType, Info, Progress};
-use ferrofabric_fake_device::control::{FakeDevice, Network, ROCE};
+use ferrofabric_fake_device::control::{FakeDevice, NetworkFaults, ROCE};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_verbs::VerbsProvider;
 
@@ -35,16 +35,16 @@ const LANES: [&str; 3] = ["ud", "auto", "rc"];
 const SILENCE: Duration = Duration::from_millis(10);
 
 /// The device behind a bad network, for one test at a time. Misuse of the device fails the test.
-struct Turn(FakeDevice);
+struct LossyTurn(FakeDevice);
 
-impl Turn {
+impl LossyTurn {
     /// From a seed that is printed, or `FERRO_NETWORK`'s.
     fn take() -> Self {
         let device = FakeDevice::take();
         let given = std::env::var("FERRO_NETWORK").ok();
         let seed = given.map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
         println!("FERRO_NETWORK={seed}");
-        device.network(&Network {
+        device.network(&NetworkFaults {
             seed,
             lost: 4,
             repeated: 4,
@@ -54,7 +54,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for LossyTurn {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             assert_eq!(self.0.misuse(), "", "misuse of the device");
@@ -88,7 +88,7 @@ fn domain_with(pairs: &[(&str, &str)], change: impl FnOnce(&mut Info)) -> Arc<dy
 }
 
 fn lossy(lane: &'static str) -> Option<Fabric> {
-    let turn = Turn::take();
+    let turn = LossyTurn::take();
     let fabric = Fabric::new("a network with losses", move |_| {
         let _held = &turn;
         domain(lane)
@@ -111,7 +111,7 @@ mod by_connections {
 }
 
 fn lossy_datagrams(mode: Mode) -> Option<Fabric> {
-    let turn = Turn::take();
+    let turn = LossyTurn::take();
     let fabric = Fabric::new("datagrams with losses", move |_| {
         let _held = &turn;
         let pairs = [("FERRO_DEVICE", ROCE)];
@@ -142,24 +142,13 @@ fn random_programs_of_datagrams_do_as_the_model() {
 #[test]
 fn datagrams_are_lost_repeated_and_overtaken() {
     const MESSAGES: u64 = 500;
-    // A datagram is overtaken only while another one is under way.
-    const WINDOW: u64 = 20;
-    let turn = Turn::take();
-    let pair = ends::Pair::open(&*domain("ud"), &*domain("ud"));
-    for first in (0..MESSAGES).step_by(WINDOW as usize) {
-        let window = first..first + WINDOW;
-        let contexts = window.clone().map(|_| {
-            let recv = ends::any_tagged(pair.b.context());
-            pair.b.recv(&recv, &[pair.b.memory(8, 0)]).unwrap();
-            recv.context
-        });
-        let contexts: Vec<_> = contexts.collect();
-        for tag in window.clone() {
-            pair.a.send(&pair.b, pair.tagged(tag), 8, 1);
-        }
-        for (tag, context) in window.zip(contexts) {
-            assert_eq!(pair.wait(&pair.b.rx, context).unwrap().tag, tag);
-        }
+    let turn = LossyTurn::take();
+    let pair = ends::QueuedPair::open(&*domain("ud"), &*domain("ud"));
+    for tag in 0..MESSAGES {
+        let recv = ends::any_tagged(pair.b.context());
+        pair.b.recv(&recv, &[pair.b.memory(8, 0)]).unwrap();
+        pair.a.send(&pair.b, pair.tagged(tag), 8, 1);
+        assert_eq!(pair.wait(&pair.b.rx, recv.context).unwrap().tag, tag);
     }
     let crossed = turn.0.crossed();
     println!("{crossed:?}");
@@ -176,7 +165,7 @@ fn datagrams_are_lost_repeated_and_overtaken() {
 /// or nothing would repeat a lost datagram.
 fn on_each_lane_that_drives_itself(scenario: impl Fn(&dyn Domain, &dyn Domain)) {
     for lane in LANES {
-        let _turn = Turn::take();
+        let _turn = LossyTurn::take();
         println!("lane {lane}");
         let open = || {
             domain_with(&on_lane(lane), |info| {
@@ -190,7 +179,7 @@ fn on_each_lane_that_drives_itself(scenario: impl Fn(&dyn Domain, &dyn Domain)) 
 /// On each kind of lane, with one domain for each side.
 fn on_each_lane(scenario: impl Fn(&dyn Domain, &dyn Domain)) {
     for lane in LANES {
-        let _turn = Turn::take();
+        let _turn = LossyTurn::take();
         println!("lane {lane}");
         scenario(&*domain(lane), &*domain(lane));
     }
@@ -228,7 +217,7 @@ fn peers_come_and_go_by_datagrams() {
 
 fn come_and_go(lanes: &[&'static str]) {
     for &lane in lanes {
-        let turn = Turn::take();
+        let turn = LossyTurn::take();
         // Registrations that are kept for further messages are not given back.
         let cache = [("FERRO_MR_CACHE", "off")];
         let fabric = Fabric::new("a network with losses", move |_| {
@@ -290,7 +279,7 @@ fn a_peer_that_closes_is_shut_down() {
 #[test]
 fn automatic_progress() {
     for lane in LANES {
-        let _turn = Turn::take();
+        let _turn = LossyTurn::take();
         let automatic = || {
             domain_with(&on_lane(lane), |info| {
                 info.domain.data_progress = Progress::Auto
@@ -308,7 +297,7 @@ fn automatic_progress() {
 #[test]
 fn threads_that_take_turns_are_served() {
     for lane in LANES {
-        let _turn = Turn::take();
+        let _turn = LossyTurn::take();
         let info = found(&on_lane(lane), EpType::Rdm, Mode::empty());
         let settings = settings(&on_lane(lane));
         limits::threads_that_take_turns(&VerbsProvider::new(), &info, &settings);
@@ -318,8 +307,8 @@ fn threads_that_take_turns_are_served() {
 #[test]
 fn queues_end_and_lose_nothing() {
     on_each_lane(|a, b| {
-        limits::a_queue_before_the_connection(&mut limits::Pair::open(a, b));
-        let mut pair = limits::Pair::open(a, b);
+        limits::a_queue_before_the_connection(&mut limits::OwningPair::open(a, b));
+        let mut pair = limits::OwningPair::open(a, b);
         for len in [8, 4000] {
             limits::a_queue_to_a_peer_that_does_nothing(&mut pair, len);
             limits::a_queue_to_a_peer_that_does_not_receive(&mut pair, len);
@@ -330,7 +319,7 @@ fn queues_end_and_lose_nothing() {
 #[test]
 fn an_endpoint_that_closes_leaves_its_counters() {
     for lane in LANES {
-        let _turn = Turn::take();
+        let _turn = LossyTurn::take();
         let test = format!("counters of {lane} with losses");
         let folder = reports::folder(env!("CARGO_TARGET_TMPDIR"), &test);
         let stats = [("FERRO_STATS", folder.to_str().unwrap())];
@@ -432,7 +421,7 @@ const LEFT_OUT: [(&str, &[&str]); 12] = [
 ];
 
 /// The scenarios that the macros run here, and the code of this file, which calls others.
-struct Run {
+struct ScenarioLists {
     /// The list of [`conformance!`].
     rdm: String,
     /// The list of [`dgram_conformance!`] behind `@lossy`. Its other list does not run here.
@@ -440,7 +429,7 @@ struct Run {
     calls: String,
 }
 
-impl Run {
+impl ScenarioLists {
     /// The macros of the suite in this folder, and this file.
     fn of(suite: &Path) -> Self {
         let list = |file: &str, begins: &str| {
@@ -489,7 +478,7 @@ fn code(text: &str) -> String {
 #[test]
 fn no_scenario_is_left_out() {
     let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/src");
-    let run = Run::of(&suite);
+    let run = ScenarioLists::of(&suite);
     let left_out: BTreeSet<&str> = LEFT_OUT.iter().flat_map(|(_, all)| *all).copied().collect();
     let scenarios = scenarios(&suite, &suite);
     assert!(scenarios.len() > 100, "{scenarios:?}");
@@ -505,7 +494,7 @@ fn no_scenario_is_left_out() {
 
 #[test]
 fn a_scenario_runs_here_by_its_own_table_alone() {
-    let run = Run::of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/src"));
+    let run = ScenarioLists::of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/src"));
     for name in [
         "sends::each_form_of_send",
         "levels::fences",

@@ -63,7 +63,7 @@ fn resident() -> usize {
 }
 
 /// Bytes of an entry at each stage.
-struct Figures {
+struct EntryBytes {
     /// In an address vector that no endpoint uses.
     alone: f64,
     /// In that of an endpoint of datagrams.
@@ -80,7 +80,7 @@ fn insert(av: &dyn Av, names: &[Vec<u8>], addrs: &mut [FiAddr]) {
     assert_eq!(inserted.unwrap(), names.len());
 }
 
-fn measure(attr: &AvAttr, entries: u32) -> Figures {
+fn measure(attr: &AvAttr, entries: u32) -> EntryBytes {
     let domain = domain();
     let mut endpoint = OwningEndpoint::open(&*domain, attr).unwrap();
     let names = names(&endpoint.name(), entries);
@@ -110,7 +110,7 @@ fn measure(attr: &AvAttr, entries: u32) -> Figures {
     assert_eq!(count("dgram_handles_now"), 1);
     assert_eq!(count("dgram_messages_sent"), u64::from(entries) + 1);
     drop(other);
-    Figures {
+    EntryBytes {
         alone,
         inserted,
         looked_up,
@@ -158,7 +158,7 @@ fn compare(entries: u32) {
             symmetric,
             ..AvAttr::default()
         };
-        let Figures {
+        let EntryBytes {
             alone,
             inserted,
             looked_up,

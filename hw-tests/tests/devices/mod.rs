@@ -62,7 +62,7 @@ impl Devices {
     fn wait_for_addresses(&self) {
         let until = Instant::now() + Duration::from_secs(30);
         let has_both = |n: usize| {
-            let there = Port(&self.0[n].1).gids();
+            let there = DevicePort(&self.0[n].1).gids();
             let wanted = [format!("10.77.{n}.1"), format!("fd77:{n}::1")];
             wanted.iter().all(|ip| there.contains(&gid_of(ip)))
         };
@@ -109,9 +109,9 @@ pub fn gid_of(ip: &str) -> [u8; 16] {
 }
 
 /// The first port of a device, as the kernel shows it.
-pub struct Port<'a>(pub &'a str);
+pub struct DevicePort<'a>(pub &'a str);
 
-impl Port<'_> {
+impl DevicePort<'_> {
     fn device_file(&self, name: &str) -> String {
         format!("/sys/class/infiniband/{}/{name}", self.0)
     }

@@ -3,16 +3,16 @@
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 
-use super::pair::{Form, Pair, Posted, Room, SEND, SENDDATA};
+use super::pair::{DatagramForm, DatagramPair, PostedReceive, Room, SEND, SENDDATA};
 use crate::fabric::Fabric;
 
 /// A receive that is taken back completes with `ECANCELED` and takes no datagram; the others take
 /// theirs.
 pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     // Such as the device has, such as it has not, and both by turns.
     for registered in [[false; 4], [true; 4], [true, false, true, false]] {
-        let mut posted: Vec<Posted> = registered
+        let mut posted: Vec<PostedReceive> = registered
             .into_iter()
             .map(|registered| {
                 pair.post(Room {
@@ -61,27 +61,27 @@ pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
 /// receive of their sender.
 pub fn sends_around_a_cancellation(fabric: &Fabric) {
     const SENDS: usize = 20;
-    let pair = Pair::open(fabric);
-    let quiet = Form {
+    let pair = DatagramPair::open(fabric);
+    let quiet = DatagramForm {
         flags: Flags::INJECT,
         ..SEND
     };
     for round in 0..5 {
         let domain = fabric.domain(0);
-        let memory = crate::memory::Memory::for_receive(pair.prefix + pair.longest);
-        let own = super::pair::Buffer::new(domain, memory, 1, true);
+        let memory = crate::memory::MessageMemory::for_receive(pair.prefix + pair.longest);
+        let own = super::pair::OperationBuffer::new(domain, memory, 1, true);
         let op = ferrofabric_contracts::types::RecvOp {
             desc: own.desc(),
             ..super::pair::any(pair.a.context())
         };
         pair.a.recv(&op, &own.list(pair.prefix)).unwrap();
-        let posted: Vec<Posted> = (0..2 * SENDS)
+        let posted: Vec<PostedReceive> = (0..2 * SENDS)
             .map(|_| pair.post(Room::of(pair.longest)))
             .collect();
         let mut sends = Vec::new();
         for number in 0..SENDS {
             pair.send(quiet, 2 * number, 13);
-            let form = Form {
+            let form = DatagramForm {
                 registered: true,
                 ..SEND
             };

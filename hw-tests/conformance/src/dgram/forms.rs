@@ -2,31 +2,31 @@
 
 use ferrofabric_contracts::flags::Flags;
 
-use super::pair::{Form, Pair, Room, SEND, SENDDATA, any, data_of, send_op};
+use super::pair::{DatagramForm, DatagramPair, Room, SEND, SENDDATA, any, data_of, send_op};
 use crate::fabric::Fabric;
-use crate::memory::Memory;
+use crate::memory::MessageMemory;
 
-const INJECT: Form = Form {
+const INJECT: DatagramForm = DatagramForm {
     flags: Flags::INJECT,
     ..SEND
 };
 
 /// fi_send, from memory that is registered and such that is not; fi_sendv; fi_senddata; fi_inject;
 /// fi_injectdata; fi_sendmsg.
-const FORMS: [Form; 7] = [
+const FORMS: [DatagramForm; 7] = [
     SEND,
-    Form {
+    DatagramForm {
         registered: true,
         ..SEND
     },
-    Form { pieces: 3, ..SEND },
+    DatagramForm { pieces: 3, ..SEND },
     SENDDATA,
     INJECT,
-    Form {
+    DatagramForm {
         flags: Flags::INJECT.union(Flags::REMOTE_CQ_DATA),
         ..SEND
     },
-    Form {
+    DatagramForm {
         flags: Flags::INJECT
             .union(Flags::COMPLETION)
             .union(Flags::REMOTE_CQ_DATA),
@@ -35,7 +35,7 @@ const FORMS: [Form; 7] = [
     },
 ];
 
-fn sizes(pair: &Pair<'_>, form: Form) -> Vec<usize> {
+fn sizes(pair: &DatagramPair<'_>, form: DatagramForm) -> Vec<usize> {
     let limit = match form.flags.contains(Flags::INJECT) {
         true => pair.fabric.info().tx.inject_size,
         false => pair.longest,
@@ -46,7 +46,7 @@ fn sizes(pair: &Pair<'_>, form: Form) -> Vec<usize> {
     // Datagrams that are too short for a number of their own all look alike, so none of them may
     // come late.
     let known = pair.fabric.silence.is_none();
-    sizes.retain(|&len| len <= limit && (known || len >= Memory::NAMED_BYTES));
+    sizes.retain(|&len| len <= limit && (known || len >= MessageMemory::NAMED_BYTES));
     sizes.sort_unstable();
     sizes.dedup();
     sizes
@@ -55,7 +55,7 @@ fn sizes(pair: &Pair<'_>, form: Form) -> Vec<usize> {
 /// Each call delivers what it was given, with source, length and CQ data; a buffer is free when its
 /// send completes, that of an inject when the call returns.
 pub fn each_form_of_send(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     for form in FORMS {
         for len in sizes(&pair, form) {
             let arrival = pair.deliver(form, len, Room::of(pair.longest));
@@ -72,7 +72,7 @@ pub fn each_form_of_send(fabric: &Fabric) {
 ///
 /// Covers: AV-25
 pub fn each_form_of_receive(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     let limit = fabric.info().rx.iov_limit;
     for len in sizes(&pair, SEND) {
         for registered in [false, true] {
@@ -94,7 +94,7 @@ pub fn each_form_of_receive(fabric: &Fabric) {
 
 /// CQ data has as many bytes as `cq_data_size` says; higher bytes are cut off.
 pub fn cq_data_has_as_many_bytes_as_offered(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     let bytes = fabric.info().domain.cq_data_size;
     assert!(bytes >= 4, "fi_domain(3): room for 4 bytes at least");
     let mask = u64::MAX >> (64 - 8 * bytes.min(8) as u32);
@@ -119,7 +119,7 @@ pub fn cq_data_has_as_many_bytes_as_offered(fabric: &Fabric) {
 
 /// Without `FI_COMPLETION` nothing completes that goes well, and counters count it all the same.
 pub fn only_who_asks_is_told(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     const COUNT: u64 = 10;
     for number in 0..COUNT as usize {
         let buffer = pair.message(SEND, number, 100);
@@ -131,7 +131,7 @@ pub fn only_who_asks_is_told(fabric: &Fabric) {
         pair.keep(buffer);
         let form = match number % 2 {
             0 => INJECT,
-            _ => Form {
+            _ => DatagramForm {
                 flags: Flags::empty(),
                 ..SEND
             },

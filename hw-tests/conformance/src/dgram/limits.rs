@@ -7,7 +7,7 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, IoBuf};
 
-use super::pair::{Form, Pair, Posted, Room, SEND, SENDDATA, any, send_op};
+use super::pair::{DatagramForm, DatagramPair, PostedReceive, Room, SEND, SENDDATA, any, send_op};
 use crate::ends::PATIENCE;
 use crate::fabric::Fabric;
 
@@ -16,7 +16,7 @@ use crate::fabric::Fabric;
 ///
 /// Covers: GI-4
 pub fn longer_than_the_limit(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     let posted = pair.post(Room::of(pair.longest + 100));
     let inject = fabric.info().tx.inject_size;
     for (flags, len) in [
@@ -28,7 +28,7 @@ pub fn longer_than_the_limit(fabric: &Fabric) {
     ] {
         for pieces in [1, 2] {
             for registered in [false, true] {
-                let form = Form {
+                let form = DatagramForm {
                     flags,
                     pieces,
                     registered: registered && pieces == 1,
@@ -58,10 +58,10 @@ pub fn longer_than_the_limit(fabric: &Fabric) {
 /// of those is refused.
 pub fn an_error_ends_a_run(fabric: &Fabric) {
     const RUN: usize = 3;
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     // Once its path is known a datagram goes at once.
     pair.deliver(SEND, 8, Room::of(8));
-    let more = Form {
+    let more = DatagramForm {
         flags: Flags::COMPLETION | Flags::MORE,
         ..SEND
     };
@@ -71,9 +71,9 @@ pub fn an_error_ends_a_run(fabric: &Fabric) {
         (Flags::empty(), nobody, 8, Errno::EADDRNOTAVAIL),
         (Flags::DELIVERY_COMPLETE, pair.to_b, 8, Errno::EOPNOTSUPP),
     ] {
-        let run: Vec<Posted> = (0..RUN).map(|_| pair.post(Room::of(8))).collect();
+        let run: Vec<PostedReceive> = (0..RUN).map(|_| pair.post(Room::of(8))).collect();
         let sent: Vec<u64> = (0..RUN).map(|n| pair.send(more, n, 8)).collect();
-        let form = Form {
+        let form = DatagramForm {
             flags: SEND.flags | flags,
             ..SEND
         };
@@ -102,13 +102,13 @@ pub fn an_error_ends_a_run(fabric: &Fabric) {
 ///
 /// Covers: GI-4
 pub fn too_short_for_the_prefix(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     if pair.prefix > 0 {
         let short = [pair.a.memory(pair.prefix - 1, 0), pair.a.memory(100, 0)];
         let invalid = Err(OpError::Failed(Errno::EINVAL));
         for list in [&short[..1], &short[..], &[]] {
             for flags in [Flags::COMPLETION, Flags::INJECT] {
-                let op = send_op(Form { flags, ..SEND }, pair.to_b, 1, 1);
+                let op = send_op(DatagramForm { flags, ..SEND }, pair.to_b, 1, 1);
                 // SAFETY: nothing of it is used.
                 let refused = unsafe { pair.a.endpoint.send(&op, list) };
                 assert_eq!(refused, invalid, "{flags:?}");
@@ -123,13 +123,13 @@ pub fn too_short_for_the_prefix(fabric: &Fabric) {
 /// So many receives can be posted as `rx_attr->size` says, whatever their buffers, and each gets a
 /// datagram.
 pub fn as_many_receives_as_offered(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     let depth = fabric.info().rx.size;
     let room = |at: usize| Room {
         registered: at % 2 == 0,
         ..Room::of(pair.longest)
     };
-    let all: Vec<Posted> = (0..depth).map(|at| pair.post(room(at))).collect();
+    let all: Vec<PostedReceive> = (0..depth).map(|at| pair.post(room(at))).collect();
     let one = [IoBuf::EMPTY; 1];
     let list = match pair.prefix {
         0 => one,
@@ -151,7 +151,7 @@ pub fn as_many_receives_as_offered(fabric: &Fabric) {
 /// As many sends as `tx_attr->size` says find room; those that find none are refused with `EAGAIN`,
 /// and can be sent later.
 pub fn more_sends_than_there_is_room_for(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     let count = 4 * fabric.info().tx.size;
     let list = [pair.a.memory(pair.prefix + 8, 1)];
     let mut sent = 0;

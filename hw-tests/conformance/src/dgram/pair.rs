@@ -11,26 +11,26 @@ use ferrofabric_contracts::peer::Completion;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Domain, EndpointConfig, Mr};
 
-use crate::ends::{End, Event, PATIENCE};
+use crate::ends::{CompletionResult, PATIENCE, QueuedEndpoint};
 use crate::fabric::Fabric;
-use crate::memory::Memory;
+use crate::memory::MessageMemory;
 
 /// So long what must not come is waited for.
 const QUIET: Duration = Duration::from_millis(20);
 
 /// Memory of an operation: whose descriptor, if it is registered, and how it is handed over.
-pub(super) struct Buffer {
+pub(super) struct OperationBuffer {
     // Goes before the memory that it covers.
     region: Option<Arc<dyn Mr>>,
-    pub(super) memory: Memory,
+    pub(super) memory: MessageMemory,
     pieces: usize,
 }
 
-impl Buffer {
+impl OperationBuffer {
     /// A list of `pieces` buffers is not registered: it has one descriptor.
     pub(super) fn new(
         domain: &dyn Domain,
-        memory: Memory,
+        memory: MessageMemory,
         pieces: usize,
         registered: bool,
     ) -> Self {
@@ -73,21 +73,21 @@ impl Buffer {
 
 /// How a datagram is sent: fi_send, fi_sendv, fi_senddata, fi_inject, fi_injectdata, fi_sendmsg.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Form {
+pub(super) struct DatagramForm {
     pub(super) flags: Flags,
     pub(super) pieces: usize,
     pub(super) registered: bool,
 }
 
 /// fi_send.
-pub(super) const SEND: Form = Form {
+pub(super) const SEND: DatagramForm = DatagramForm {
     flags: Flags::COMPLETION,
     pieces: 1,
     registered: false,
 };
 
 /// fi_senddata.
-pub(super) const SENDDATA: Form = Form {
+pub(super) const SENDDATA: DatagramForm = DatagramForm {
     flags: Flags::COMPLETION.union(Flags::REMOTE_CQ_DATA),
     ..SEND
 };
@@ -111,21 +111,21 @@ impl Room {
 }
 
 /// A receive that is posted.
-pub(super) struct Posted {
+pub(super) struct PostedReceive {
     pub(super) context: u64,
-    pub(super) buffer: Buffer,
+    pub(super) buffer: OperationBuffer,
 }
 
 /// A receive that is over.
-pub(super) struct Arrival {
-    pub(super) event: Event,
-    pub(super) posted: Posted,
+pub(super) struct ReceivedDatagram {
+    pub(super) event: CompletionResult,
+    pub(super) posted: PostedReceive,
     /// Of the datagram that was sent for it.
     pub(super) number: usize,
 }
 
 /// The operation of a form.
-pub(super) fn send_op(form: Form, dest: FiAddr, context: u64, number: usize) -> SendOp {
+pub(super) fn send_op(form: DatagramForm, dest: FiAddr, context: u64, number: usize) -> SendOp {
     SendOp {
         kind: MsgKind::Msg,
         dest,
@@ -161,12 +161,12 @@ pub(super) fn any(context: u64) -> RecvOp {
 }
 
 /// Two endpoints on domains of their own.
-pub(super) struct Pair<'a> {
+pub(super) struct DatagramPair<'a> {
     pub(super) fabric: &'a Fabric,
     /// The sender.
-    pub(super) a: End,
+    pub(super) a: QueuedEndpoint,
     /// The receiver.
-    pub(super) b: End,
+    pub(super) b: QueuedEndpoint,
     pub(super) to_a: FiAddr,
     pub(super) to_b: FiAddr,
     /// Bytes that buffers start with for the provider.
@@ -175,18 +175,18 @@ pub(super) struct Pair<'a> {
     pub(super) longest: usize,
     numbers: Cell<usize>,
     // Gone after the endpoints that may use it.
-    kept: RefCell<Vec<Buffer>>,
+    kept: RefCell<Vec<OperationBuffer>>,
 }
 
-impl<'a> Pair<'a> {
+impl<'a> DatagramPair<'a> {
     pub(super) fn open(fabric: &'a Fabric) -> Self {
         Self::open_with(fabric, |_| {})
     }
 
     /// As `open`, where the receiver differs.
     pub(super) fn open_with(fabric: &'a Fabric, differ: impl FnOnce(&mut EndpointConfig)) -> Self {
-        let a = End::open(fabric.domain(0));
-        let b = End::open_with(fabric.domain(1), &AvAttr::default(), differ);
+        let a = QueuedEndpoint::open(fabric.domain(0));
+        let b = QueuedEndpoint::open_with(fabric.domain(1), &AvAttr::default(), differ);
         let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
         let to_a = b.av.insert(&a.endpoint.name().to_bytes()).unwrap();
         let info = fabric.info();
@@ -229,13 +229,13 @@ impl<'a> Pair<'a> {
     }
 
     /// A datagram with a number, as a form has it.
-    pub(super) fn message(&self, form: Form, number: usize, len: usize) -> Buffer {
-        let memory = Memory::of_message_behind(self.prefix, number, len);
-        Buffer::new(self.fabric.domain(0), memory, form.pieces, form.registered)
+    pub(super) fn message(&self, form: DatagramForm, number: usize, len: usize) -> OperationBuffer {
+        let memory = MessageMemory::of_message_behind(self.prefix, number, len);
+        OperationBuffer::new(self.fabric.domain(0), memory, form.pieces, form.registered)
     }
 
     /// Sends from `a`, as soon as it can be. The memory of an inject is spoilt.
-    pub(super) fn send(&self, form: Form, number: usize, len: usize) -> u64 {
+    pub(super) fn send(&self, form: DatagramForm, number: usize, len: usize) -> u64 {
         let out = self.message(form, number, len);
         let op = SendOp {
             desc: out.desc(),
@@ -266,12 +266,12 @@ impl<'a> Pair<'a> {
     }
 
     /// Posts a receive at `b`.
-    pub(super) fn post(&self, room: Room) -> Posted {
-        let memory = Memory::for_receive(self.prefix + room.len);
+    pub(super) fn post(&self, room: Room) -> PostedReceive {
+        let memory = MessageMemory::for_receive(self.prefix + room.len);
         let domain = self.fabric.domain(1);
-        let buffer = Buffer::new(domain, memory, room.pieces, room.registered);
+        let buffer = OperationBuffer::new(domain, memory, room.pieces, room.registered);
         let context = self.b.context();
-        let posted = Posted { context, buffer };
+        let posted = PostedReceive { context, buffer };
         self.until("no room for a receive", || match self.try_post(&posted) {
             Ok(()) => Some(()),
             Err(OpError::Again) => None,
@@ -280,7 +280,7 @@ impl<'a> Pair<'a> {
         posted
     }
 
-    fn try_post(&self, posted: &Posted) -> Result<(), OpError> {
+    fn try_post(&self, posted: &PostedReceive) -> Result<(), OpError> {
         let op = RecvOp {
             desc: posted.buffer.desc(),
             ..any(posted.context)
@@ -289,13 +289,13 @@ impl<'a> Pair<'a> {
     }
 
     /// Keeps memory for as long as there are endpoints.
-    pub(super) fn keep(&self, buffer: Buffer) {
+    pub(super) fn keep(&self, buffer: OperationBuffer) {
         self.kept.borrow_mut().push(buffer);
     }
 
     /// `a` sends a datagram of so many bytes, into a receive of `b` that is posted for it; again if
     /// the network loses it.
-    pub(super) fn deliver(&self, form: Form, len: usize, room: Room) -> Arrival {
+    pub(super) fn deliver(&self, form: DatagramForm, len: usize, room: Room) -> ReceivedDatagram {
         // Datagrams that are left of earlier sends must not find this receive.
         self.fall_silent();
         let first = self.numbers.get() + 1;
@@ -314,12 +314,13 @@ impl<'a> Pair<'a> {
                 let Some(event) = self.b.rx.take_of(posted.context) else {
                     continue;
                 };
-                let named =
-                    (len >= Memory::NAMED_BYTES && room.len >= Memory::NAMED_BYTES).then(|| {
+                let named = (len >= MessageMemory::NAMED_BYTES
+                    && room.len >= MessageMemory::NAMED_BYTES)
+                    .then(|| {
                         posted
                             .buffer
                             .memory
-                            .message(self.prefix, Memory::NAMED_BYTES)
+                            .message(self.prefix, MessageMemory::NAMED_BYTES)
                     });
                 // An earlier one may come late. One without room for its number has it as CQ data.
                 let number = match (named, &event) {
@@ -335,7 +336,7 @@ impl<'a> Pair<'a> {
                     posted = self.post(room);
                     continue;
                 }
-                return Arrival {
+                return ReceivedDatagram {
                     event,
                     posted,
                     number,
@@ -373,9 +374,9 @@ impl<'a> Pair<'a> {
     }
 
     /// Checks that the whole datagram arrived as it was sent, from `a`.
-    pub(super) fn check(&self, arrival: &Arrival, form: Form, len: usize) {
+    pub(super) fn check(&self, arrival: &ReceivedDatagram, form: DatagramForm, len: usize) {
         let what = format!("{}: {len} bytes, {form:?}", self.fabric.name);
-        let Arrival {
+        let ReceivedDatagram {
             event,
             posted,
             number,
@@ -396,7 +397,7 @@ impl<'a> Pair<'a> {
         let flags = c.flags - Flags::MSG - Flags::RECV;
         assert!(c.flags.contains(Flags::MSG | Flags::RECV), "{what}: {c:?}");
         assert_eq!((flags, c.data), data, "{what}");
-        let name = (len >= Memory::NAMED_BYTES).then_some(*number);
+        let name = (len >= MessageMemory::NAMED_BYTES).then_some(*number);
         assert_eq!(memory.message(self.prefix, len), Ok(name), "{what}");
         assert_eq!(memory.untouched_behind(self.prefix + len), Ok(()), "{what}");
     }

@@ -4,15 +4,15 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::SendOp;
 
-use super::pair::{Form, Pair, Room, SEND, SENDDATA, any, send_op};
+use super::pair::{DatagramForm, DatagramPair, Room, SEND, SENDDATA, any, send_op};
 use crate::counters;
 use crate::fabric::Fabric;
-use crate::memory::Memory;
+use crate::memory::MessageMemory;
 
 /// A datagram that is longer than its receive fills it, and the error says by how much it was
 /// longer (fi_cq(3), `olen`).
 pub fn truncation(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     for (len, room) in [
         (1, 0),
         (100, 60),
@@ -37,7 +37,7 @@ pub fn truncation(fabric: &Fabric) {
             assert!(c.flags.contains(Flags::MSG | Flags::RECV), "{what}");
             assert_eq!(c.src, pair.to_a, "{what}");
             let memory = &arrival.posted.buffer.memory;
-            let name = (room.len >= Memory::NAMED_BYTES).then_some(arrival.number);
+            let name = (room.len >= MessageMemory::NAMED_BYTES).then_some(arrival.number);
             assert_eq!(memory.message(pair.prefix, room.len), Ok(name), "{what}");
             assert_eq!(memory.untouched_behind(c.len), Ok(()), "{what}");
             pair.keep(arrival.posted.buffer);
@@ -48,7 +48,7 @@ pub fn truncation(fabric: &Fabric) {
 /// A datagram that finds no receive is lost; its send completes as any other; a receive that is
 /// posted later gets a later one.
 pub fn without_a_receive_it_is_lost(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     for number in 0..20 {
         let context = pair.send(SEND, number, 100);
         pair.sent(context);
@@ -63,7 +63,7 @@ pub fn without_a_receive_it_is_lost(fabric: &Fabric) {
         let posted = pair.post(room);
         pair.quiet();
         pair.send(
-            Form {
+            DatagramForm {
                 flags: Flags::INJECT,
                 ..SEND
             },
@@ -81,7 +81,7 @@ pub fn without_a_receive_it_is_lost(fabric: &Fabric) {
 /// Both send to each other as many as have receives: all arrive, each once.
 pub fn both_ways_at_once(fabric: &Fabric) {
     const WINDOW: usize = 32;
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     let len = |number: usize| 8 + number * 131 % (pair.longest - 7);
     for round in 0..10 {
         let mut posted = Vec::new();
@@ -92,14 +92,14 @@ pub fn both_ways_at_once(fabric: &Fabric) {
                 ..Room::of(pair.longest)
             };
             posted.push(pair.post(room));
-            let memory = Memory::for_receive(pair.prefix + pair.longest);
+            let memory = MessageMemory::for_receive(pair.prefix + pair.longest);
             let context = pair.a.context();
             pair.a.recv(&any(context), &[memory.whole()]).unwrap();
             back.push((context, memory));
         }
         for at in 0..WINDOW {
             let number = round * WINDOW + at;
-            let form = Form {
+            let form = DatagramForm {
                 flags: Flags::empty(),
                 pieces: 1,
                 registered: at % 5 == 0,
@@ -118,7 +118,7 @@ pub fn both_ways_at_once(fabric: &Fabric) {
             pair.keep(out);
         }
         let mut seen = [[false; WINDOW]; 2];
-        let mut see = |side: usize, memory: &Memory, bytes: usize| {
+        let mut see = |side: usize, memory: &MessageMemory, bytes: usize| {
             let number = memory.message(pair.prefix, bytes - pair.prefix);
             let number = number.unwrap().unwrap();
             assert_eq!(bytes, pair.prefix + len(number));
@@ -144,7 +144,7 @@ pub fn counters_of_bytes(fabric: &Fabric) {
 
 /// Receives that fail count as errors, those that are served as successes (fi_cntr(3)).
 pub fn what_fails_is_counted(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     pair.deliver(SEND, 50, Room::of(50)).event.unwrap();
     pair.deliver(SEND, 50, Room::of(9)).event.unwrap_err();
     let posted = pair.post(Room::of(50));

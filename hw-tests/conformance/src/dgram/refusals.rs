@@ -5,7 +5,7 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 
-use super::pair::{Pair, SEND, any, send_op};
+use super::pair::{DatagramPair, SEND, any, send_op};
 use crate::fabric::Fabric;
 
 /// No tags, no receives that are more than a buffer for one datagram, no completion levels beyond
@@ -14,7 +14,7 @@ use crate::fabric::Fabric;
 ///
 /// Covers: GI-3
 pub fn what_datagrams_do_not_have(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     let info = fabric.info();
     let absent = Flags::TAGGED | Flags::DIRECTED_RECV | Flags::MULTI_RECV | Flags::RMA;
     assert!(!info.caps.intersects(absent), "{:?}", info.caps);

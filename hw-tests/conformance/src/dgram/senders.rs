@@ -7,8 +7,8 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, IoBuf};
 
-use super::pair::{Form, Pair, Room, SEND, any, send_op};
-use crate::ends::{End, PATIENCE};
+use super::pair::{DatagramForm, DatagramPair, Room, SEND, any, send_op};
+use crate::ends::{PATIENCE, QueuedEndpoint};
 use crate::fabric::Fabric;
 
 /// A completion names a sender that is in the address vector when the datagram is received, by its
@@ -17,8 +17,8 @@ use crate::fabric::Fabric;
 ///
 /// Covers: AV-17, AV-25
 pub fn known_and_unknown(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
-    let others = [0, 2].map(|rank| End::open(fabric.domain(rank)));
+    let pair = DatagramPair::open(fabric);
+    let others = [0, 2].map(|rank| QueuedEndpoint::open(fabric.domain(rank)));
     let to_b: Vec<FiAddr> = others
         .iter()
         .map(|other| other.av.insert(&pair.b.endpoint.name().to_bytes()).unwrap())
@@ -32,7 +32,7 @@ pub fn known_and_unknown(fabric: &Fabric) {
         pair.fall_silent();
         let mut posted = pair.post(Room::of(8));
         let out = pair.message(SEND, which, 8);
-        let form = Form {
+        let form = DatagramForm {
             flags: Flags::INJECT | Flags::COMPLETION,
             ..SEND
         };
@@ -80,7 +80,7 @@ pub fn known_and_unknown(fabric: &Fabric) {
     if fabric.silence.is_none() && !fabric.offers(Flags::DIRECTED_RECV) {
         let room = pair.b.memory(pair.prefix + 8, 0);
         pair.b.recv(&op, &[room]).unwrap();
-        let form = Form {
+        let form = DatagramForm {
             flags: Flags::INJECT,
             ..SEND
         };
@@ -102,7 +102,7 @@ pub fn known_and_unknown(fabric: &Fabric) {
 ///
 /// Covers: AV-25
 pub fn unknown_sources_are_named(fabric: &Fabric) {
-    let pair = Pair::open_with(fabric, |config| config.source_err = true);
+    let pair = DatagramPair::open_with(fabric, |config| config.source_err = true);
     let format = pair.fabric.info().addr_format;
     let own = pair.a.endpoint.name().verbs.unwrap();
     pair.b.av.remove(pair.to_a).unwrap();

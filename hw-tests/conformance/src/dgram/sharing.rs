@@ -7,12 +7,12 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, IoBuf};
 use ferrofabric_runtime::fabric::{CqAttr, Endpoint, EndpointConfig};
 
-use super::pair::{Form, SEND, any, send_op};
-use crate::ends::{BLANK, End, PATIENCE};
+use super::pair::{DatagramForm, SEND, any, send_op};
+use crate::ends::{BLANK, PATIENCE, QueuedEndpoint};
 use crate::fabric::Fabric;
-use crate::memory::Memory;
+use crate::memory::MessageMemory;
 
-const INJECT: Form = Form {
+const INJECT: DatagramForm = DatagramForm {
     flags: Flags::INJECT,
     ..SEND
 };
@@ -22,14 +22,14 @@ const INJECT: Form = Form {
 /// Covers: AV-25
 pub fn an_endpoint_sends_to_itself(fabric: &Fabric) {
     let prefix = fabric.info().ep.msg_prefix_size;
-    let end = End::open(fabric.domain(0));
+    let end = QueuedEndpoint::open(fabric.domain(0));
     let own = end.av.insert(&end.endpoint.name().to_bytes()).unwrap();
     for number in 0..20 {
         let len = 8 + number;
-        let room = Memory::for_receive(prefix + len);
+        let room = MessageMemory::for_receive(prefix + len);
         let recv = any(end.context());
         end.recv(&recv, &[room.whole()]).unwrap();
-        let out = Memory::of_message_behind(prefix, number, len);
+        let out = MessageMemory::of_message_behind(prefix, number, len);
         // SAFETY: an inject is copied.
         unsafe {
             end.endpoint
@@ -60,8 +60,8 @@ pub fn many_on_one_queue(fabric: &Fabric) {
     let late: Vec<Arc<dyn Endpoint>> = (PEERS / 2..PEERS).map(|_| open()).collect();
     addrs.extend(late.iter().map(insert));
     peers.extend(late);
-    let rooms: Vec<Memory> = (0..PEERS * PEERS)
-        .map(|_| Memory::for_receive(prefix + 8))
+    let rooms: Vec<MessageMemory> = (0..PEERS * PEERS)
+        .map(|_| MessageMemory::for_receive(prefix + 8))
         .collect();
     for (at, room) in rooms.iter().enumerate() {
         // SAFETY: the memory stays until all completions are read, below.
@@ -78,7 +78,7 @@ pub fn many_on_one_queue(fabric: &Fabric) {
     };
     for (from, peer) in peers.iter().enumerate() {
         for (to, addr) in addrs.iter().enumerate() {
-            let out = Memory::of_message_behind(prefix, from * PEERS + to, 8);
+            let out = MessageMemory::of_message_behind(prefix, from * PEERS + to, 8);
             let list: [IoBuf; 1] = [out.whole()];
             // SAFETY: an inject is copied.
             while unsafe { peer.send(&send_op(INJECT, *addr, 0, 0), &list) }.is_err() {

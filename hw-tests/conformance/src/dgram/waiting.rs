@@ -5,7 +5,7 @@ use std::time::Duration;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 
-use super::pair::{Form, Pair, Room, SEND, any, send_op};
+use super::pair::{DatagramForm, DatagramPair, Room, SEND, any, send_op};
 use crate::descriptors::{poll, wait_on};
 use crate::ends::{BLANK, PATIENCE};
 use crate::fabric::Fabric;
@@ -14,8 +14,8 @@ use crate::waiting::{in_time, while_asleep};
 const ROUNDS: u64 = 20;
 
 /// `a` sends to `b`, with nobody driven but `a`.
-fn send_alone(pair: &Pair<'_>) {
-    let form = Form {
+fn send_alone(pair: &DatagramPair<'_>) {
+    let form = DatagramForm {
         flags: Flags::COMPLETION | Flags::INJECT,
         ..SEND
     };
@@ -32,7 +32,7 @@ fn send_alone(pair: &Pair<'_>) {
 /// A thread that sleeps in `fi_cq_sread` is woken by a datagram, by a send that is over, by a
 /// signal and by a timeout.
 pub fn a_queue_wakes(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     let (a, b) = (&pair.a, &pair.b);
     for _ in 0..ROUNDS {
         let recv = any(b.context());
@@ -70,7 +70,7 @@ pub fn a_queue_wakes(fabric: &Fabric) {
 /// A thread that sleeps in `fi_cntr_wait` is woken when the counter reaches the threshold, and when
 /// a receive fails.
 pub fn a_counter_wakes(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     let b = &pair.b;
     for n in 1..=ROUNDS {
         for _ in 0..2 {
@@ -99,7 +99,7 @@ pub fn a_counter_wakes(fabric: &Fabric) {
 
 /// The descriptors of queue and counter are readable when a datagram has come, and not before.
 pub fn descriptors_wake(fabric: &Fabric) {
-    let pair = Pair::open(fabric);
+    let pair = DatagramPair::open(fabric);
     let b = &pair.b;
     let (cq, cntr) = (&b.rx.cq, &b.rx.cntr);
     let (of_cq, of_cntr) = (cq.wait_fd().unwrap(), cntr.wait_fd().unwrap());

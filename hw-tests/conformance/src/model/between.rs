@@ -10,10 +10,10 @@ use std::process::Child;
 use proptest::strategy::Strategy;
 
 use super::judge_all;
-use super::program::{self, Changes, Program, Step};
-use super::run::{self, Lines, Other, Stream};
+use super::program::{self, Changes, MessageStep, RankProgram};
+use super::run::{self, LineStream, OtherProcess, Stream};
 use crate::fabric::Fabric;
-use crate::search::{Search, smallest_that_fails};
+use crate::search::{ProgramSearch, smallest_that_fails};
 
 /// Begins a line by which a worker process reports.
 const SAYS: &str = "say ";
@@ -21,12 +21,12 @@ const IS_DONE: &str = "done ";
 
 /// A process that runs its part of programs, as [`serve`] does. Killed when dropped, if it is a
 /// child.
-pub struct Worker {
-    lines: Lines<Box<dyn Stream>>,
+pub struct WorkerProcess {
+    lines: LineStream<Box<dyn Stream>>,
     child: Option<Child>,
 }
 
-impl Worker {
+impl WorkerProcess {
     /// The one at the other end of a stream. The reading end has a timeout: a process that says
     /// nothing hangs.
     pub fn new(
@@ -35,7 +35,7 @@ impl Worker {
         child: Option<Child>,
     ) -> Self {
         Self {
-            lines: Lines::new(Box::new(to), Box::new(from)),
+            lines: LineStream::new(Box::new(to), Box::new(from)),
             child,
         }
     }
@@ -54,7 +54,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for WorkerProcess {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
             let _ = child.kill();
@@ -64,10 +64,10 @@ impl Drop for Worker {
 }
 
 /// The processes with the even ranks and with the odd ones.
-pub type Couple = [Worker; 2];
+pub type Couple = [WorkerProcess; 2];
 
 /// Runs a program in both.
-fn run_in(couple: &mut Couple, program: &Program) -> Result<(), String> {
+fn run_in(couple: &mut Couple, program: &RankProgram) -> Result<(), String> {
     let text = serde_json::to_string(&program.to_text()).map_err(|why| why.to_string())?;
     for worker in couple.iter_mut() {
         worker.put(&text)?;
@@ -103,7 +103,7 @@ fn run_in(couple: &mut Couple, program: &Program) -> Result<(), String> {
 ///
 /// With the smallest program that fails, if one does.
 pub fn random_programs_between(fabric: &Fabric, cases: u32, start: impl FnMut() -> Couple) {
-    let search = Search {
+    let search = ProgramSearch {
         name: fabric.name,
         regressions: "regressions",
         cases,
@@ -122,7 +122,7 @@ pub fn smallest_between(
     smallest_that_fails(cases, &programs(fabric), checker(start))
 }
 
-fn checker(start: impl FnMut() -> Couple) -> impl Fn(&Program) -> Result<(), String> {
+fn checker(start: impl FnMut() -> Couple) -> impl Fn(&RankProgram) -> Result<(), String> {
     let (start, couple, failed) = (RefCell::new(start), RefCell::new(None), Cell::new(false));
     move |program| {
         if program.steps.iter().any(is_alone) {
@@ -140,7 +140,7 @@ fn checker(start: impl FnMut() -> Couple) -> impl Fn(&Program) -> Result<(), Str
     }
 }
 
-fn programs(fabric: &Fabric) -> impl Strategy<Value = Program> + use<> {
+fn programs(fabric: &Fabric) -> impl Strategy<Value = RankProgram> + use<> {
     program::programs(fabric, Changes::Few).prop_map(|mut program| {
         program.steps.retain(|step| !is_alone(step));
         program
@@ -148,15 +148,15 @@ fn programs(fabric: &Fabric) -> impl Strategy<Value = Program> + use<> {
 }
 
 /// A process that closes an endpoint would have to inform the other process, and wait for it.
-fn is_alone(step: &Step) -> bool {
-    matches!(step, Step::Reopen { .. })
+fn is_alone(step: &MessageStep) -> bool {
+    matches!(step, MessageStep::Reopen { .. })
 }
 
 /// The way to the process that says which programs to run, and through it to the other that runs
 /// them.
-struct Leader<S>(Lines<S>);
+struct Leader<S>(LineStream<S>);
 
-impl<S: Stream> Other for Leader<S> {
+impl<S: Stream> OtherProcess for Leader<S> {
     fn exchange(&mut self, ours: &str) -> String {
         self.0.put(&format!("{SAYS}{ours}")).unwrap();
         let theirs = self.0.get().unwrap();
@@ -170,11 +170,11 @@ impl<S: Stream> Other for Leader<S> {
 /// # Panics
 ///
 /// When the leader is gone in the middle of a program.
-pub fn serve<S: Stream>(fabric: &Fabric, process: usize, leader: Lines<S>) {
+pub fn serve<S: Stream>(fabric: &Fabric, process: usize, leader: LineStream<S>) {
     let mut leader = Leader(leader);
     while let Ok(Some(text)) = leader.0.get() {
         let text: String = serde_json::from_str(&text).unwrap();
-        let program = Program::from_text(&text).unwrap();
+        let program = RankProgram::from_text(&text).unwrap();
         let outcome = run::run_between(fabric, &program, process, &mut leader)
             .and_then(|receivers| judge_all(&receivers));
         let why = serde_json::to_string(&outcome.err()).unwrap();

@@ -4,15 +4,15 @@
 use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
 /// The number of an endpoint: a rank that closes and opens again has a new one.
-pub type Node = usize;
+pub type NodeNumber = usize;
 
 /// A message that was sent.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct SentMessage {
     /// Its number in the run, by which its content is known.
     pub number: usize,
     /// Its sender.
-    pub from: Node,
+    pub from: NodeNumber,
     /// Tagged or not.
     pub kind: MsgKind,
     /// The tag, 0 of untagged ones.
@@ -27,7 +27,7 @@ pub struct Message {
 
 /// The description of a message by a completion.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct MessageFacts {
     /// Source address.
     pub src: FiAddr,
     /// Tag.
@@ -42,11 +42,11 @@ pub struct Told {
 
 /// The result of a receive, or of a piece of a multi-receive.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum ReceiveOutcome {
     /// A message, whole or truncated, so many bytes behind the start of the buffer.
     Message {
         /// The description by the completion.
-        told: Told,
+        told: MessageFacts,
         /// It had not enough room.
         truncated: bool,
         /// Where it lies in the buffer; the same for all that are not pieces.
@@ -60,7 +60,7 @@ pub enum Outcome {
 
 /// A receive that was posted.
 #[derive(Clone, Debug)]
-pub struct Receive {
+pub struct ReceiveHistory {
     /// Tagged or not.
     pub kind: MsgKind,
     /// The only sender, or any.
@@ -74,12 +74,12 @@ pub struct Receive {
     /// It takes many messages.
     pub multi: bool,
     /// The results, in the order of their completions.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<ReceiveOutcome>,
 }
 
 /// The probe's effect on the message that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum ProbeFate {
     /// It stays.
     Stays,
     /// It is claimed, under this number.
@@ -90,17 +90,17 @@ pub enum Fate {
 
 /// Something at a receiver, in the order in which it happened there.
 #[derive(Clone, Debug)]
-pub enum Event {
-    /// A message was sent to it (a place in [`Receiver::messages`]).
+pub enum ReceiverEvent {
+    /// A message was sent to it (a place in [`ReceiverHistory::messages`]).
     Sent(usize),
     /// The sender's completion reported that the message stands in its receive's buffer, or was
     /// dropped (`FI_DELIVERY_COMPLETE`).
     Delivered(usize),
-    /// A receive was posted (a place in [`Receiver::receives`]).
+    /// A receive was posted (a place in [`ReceiverHistory::receives`]).
     Posted(usize),
     /// A receive was to be taken back.
     Cancel {
-        /// The place in [`Receiver::receives`].
+        /// The place in [`ReceiverHistory::receives`].
         receive: usize,
         /// Whether the call said that it was there.
         found: bool,
@@ -116,43 +116,44 @@ pub enum Event {
         /// Bits of it that do not count.
         ignore: u64,
         /// The probe's effect on the message.
-        fate: Fate,
+        fate: ProbeFate,
         /// The description of the message that was found, if there was one.
-        found: Option<Told>,
+        found: Option<MessageFacts>,
     },
     /// The application received or dropped a claimed message.
     Claimed {
         /// The claim.
         claim: u64,
-        /// The receive that gets it (a place in [`Receiver::receives`]); none: it is dropped.
+        /// The receive that gets the message (a place in [`ReceiverHistory::receives`]); none: the
+        /// message is dropped.
         receive: Option<usize>,
         /// The description of the message when it was dropped; none if there was none.
-        found: Option<Told>,
+        found: Option<MessageFacts>,
     },
     /// The application has read the completion with this number of a receive.
     Completed {
-        /// The place in [`Receiver::receives`].
+        /// The place in [`ReceiverHistory::receives`].
         receive: usize,
-        /// The place in [`Receive::outcomes`].
+        /// The place in [`ReceiveHistory::outcomes`].
         outcome: usize,
     },
     /// A sender is in the address vector from now on.
-    Inserted(Node, FiAddr),
+    Inserted(NodeNumber, FiAddr),
     /// It is not any more.
-    Removed(Node),
+    Removed(NodeNumber),
     /// A sender has closed.
-    SenderClosed(Node),
+    SenderClosed(NodeNumber),
 }
 
 /// All about one receiver.
 #[derive(Clone, Debug, Default)]
-pub struct Receiver {
+pub struct ReceiverHistory {
     /// Events, in order.
-    pub events: Vec<Event>,
+    pub events: Vec<ReceiverEvent>,
     /// Messages that were sent to it, in order.
-    pub messages: Vec<Message>,
+    pub messages: Vec<SentMessage>,
     /// Receives that it posted, in order.
-    pub receives: Vec<Receive>,
+    pub receives: Vec<ReceiveHistory>,
     /// The receiver was closed before the end, so the outcome of its open operations is unknown.
     pub closed: bool,
 }

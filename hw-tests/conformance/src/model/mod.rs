@@ -10,28 +10,28 @@ pub mod run;
 pub(crate) mod runner;
 
 use crate::fabric::Fabric;
-use crate::search::Search;
-use history::Receiver;
-use oracle::Verdict;
-use program::{Changes, Program};
+use crate::search::ProgramSearch;
+use history::ReceiverHistory;
+use oracle::OracleVerdict;
+use program::{Changes, RankProgram};
 
 /// Runs one program.
 ///
 /// # Errors
 ///
 /// The violation, if there is one.
-pub fn check(fabric: &Fabric, program: &Program) -> Result<bool, String> {
+pub fn check(fabric: &Fabric, program: &RankProgram) -> Result<bool, String> {
     judge_all(&run::run(fabric, program)?)
 }
 
 /// Whether all could be judged.
-fn judge_all(receivers: &[Receiver]) -> Result<bool, String> {
+fn judge_all(receivers: &[ReceiverHistory]) -> Result<bool, String> {
     let mut decided = true;
     for (node, receiver) in receivers.iter().enumerate() {
         match oracle::judge(receiver) {
-            Verdict::Allowed => {}
-            Verdict::Undecided => decided = false,
-            Verdict::Forbidden(why) => {
+            OracleVerdict::Allowed => {}
+            OracleVerdict::Undecided => decided = false,
+            OracleVerdict::Forbidden(why) => {
                 let mut text = format!("no order of arrivals explains what node {node} saw: {why}");
                 for (at, event) in receiver.events.iter().enumerate() {
                     text += &format!("\n  {at:3} {event:?}");
@@ -71,7 +71,7 @@ pub fn random_removals(fabric: &Fabric, cases: u32) {
 }
 
 fn search(fabric: &Fabric, cases: u32, changes: Changes) {
-    let search = Search {
+    let search = ProgramSearch {
         name: fabric.name,
         regressions: "regressions",
         cases,

@@ -12,7 +12,10 @@ use std::hash::{BuildHasher, RandomState};
 
 use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
-use super::history::{Event, Fate, Message, Outcome, Receive, Receiver, Told};
+use super::history::{
+    MessageFacts, ProbeFate, ReceiveHistory, ReceiveOutcome, ReceiverEvent, ReceiverHistory,
+    SentMessage,
+};
 
 /// States that a search looks at, at most.
 const MAX_STATES: usize = 200_000;
@@ -22,7 +25,7 @@ const MIN_MULTI_RECV: usize = 64;
 
 /// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum OracleVerdict {
     /// There is an order of arrivals that explains everything.
     Allowed,
     /// There is none; this is how far the best one went.
@@ -32,7 +35,7 @@ pub enum Verdict {
 }
 
 /// Whether what a receiver saw is allowed.
-pub fn judge(receiver: &Receiver) -> Verdict {
+pub fn judge(receiver: &ReceiverHistory) -> OracleVerdict {
     let senders = receiver.messages.iter().map(|m| m.from + 1).max();
     let mut by_sender = vec![Vec::new(); senders.unwrap_or(0)];
     for (at, message) in receiver.messages.iter().enumerate() {
@@ -42,14 +45,16 @@ pub fn judge(receiver: &Receiver) -> Verdict {
     let mut nodes = by_sender.len();
     for (at, event) in receiver.events.iter().enumerate() {
         match event {
-            Event::Sent(message) => sent_at[*message] = at,
-            Event::Inserted(node, _) | Event::Removed(node) | Event::SenderClosed(node) => {
+            ReceiverEvent::Sent(message) => sent_at[*message] = at,
+            ReceiverEvent::Inserted(node, _)
+            | ReceiverEvent::Removed(node)
+            | ReceiverEvent::SenderClosed(node) => {
                 nodes = nodes.max(node + 1);
             }
             _ => {}
         }
     }
-    let mut search = Search {
+    let mut search = ArrivalSearch {
         receiver,
         by_sender,
         sent_at,
@@ -59,7 +64,7 @@ pub fn judge(receiver: &Receiver) -> Verdict {
         furthest: 0,
         why: String::new(),
     };
-    let start = State {
+    let start = MatcherState {
         time: 0,
         next: vec![0; search.by_sender.len()],
         addrs: vec![FiAddr::NOTAVAIL; nodes],
@@ -70,17 +75,17 @@ pub fn judge(receiver: &Receiver) -> Verdict {
         used: vec![0; receiver.receives.len()],
     };
     if search.explains(&start) {
-        return Verdict::Allowed;
+        return OracleVerdict::Allowed;
     }
     match search.states < MAX_STATES {
-        true => Verdict::Forbidden(search.why),
-        false => Verdict::Undecided,
+        true => OracleVerdict::Forbidden(search.why),
+        false => OracleVerdict::Undecided,
     }
 }
 
 /// The matcher, at some point.
 #[derive(Clone, Hash)]
-struct State {
+struct MatcherState {
     /// Events that are over.
     time: usize,
     /// Of each sender, its messages that have arrived.
@@ -88,7 +93,7 @@ struct State {
     /// The address of each sender in the address vector.
     addrs: Vec<FiAddr>,
     closed: Vec<bool>,
-    posted: Vec<Posted>,
+    posted: Vec<OpenReceive>,
     waiting: Vec<Waiting>,
     /// Claims, each with its message.
     claimed: Vec<(u64, Waiting)>,
@@ -97,7 +102,7 @@ struct State {
 }
 
 #[derive(Clone, Hash)]
-struct Posted {
+struct OpenReceive {
     receive: usize,
     /// Bytes that messages have taken of a multi-receive.
     taken: usize,
@@ -109,8 +114,8 @@ struct Waiting {
     src: FiAddr,
 }
 
-struct Search<'a> {
-    receiver: &'a Receiver,
+struct ArrivalSearch<'a> {
+    receiver: &'a ReceiverHistory,
     by_sender: Vec<Vec<usize>>,
     sent_at: Vec<usize>,
     failed: HashSet<u64>,
@@ -121,11 +126,11 @@ struct Search<'a> {
 }
 
 /// Something that was seen does not follow.
-type Step = Result<State, String>;
+type NextState = Result<MatcherState, String>;
 
-impl Search<'_> {
+impl ArrivalSearch<'_> {
     /// Whether what was seen from here on can follow.
-    fn explains(&mut self, state: &State) -> bool {
+    fn explains(&mut self, state: &MatcherState) -> bool {
         self.states += 1;
         if self.states >= MAX_STATES || !self.failed.insert(self.hasher.hash_one(state)) {
             return false;
@@ -181,7 +186,7 @@ impl Search<'_> {
     }
 
     /// The first unexplained fact at the end, if there is one.
-    fn rest(&self, state: &State) -> Option<String> {
+    fn rest(&self, state: &MatcherState) -> Option<String> {
         if self.receiver.closed {
             return None;
         }
@@ -196,19 +201,19 @@ impl Search<'_> {
         }
         for posted in &state.posted {
             let receive = &self.receiver.receives[posted.receive];
-            if !receive.outcomes.contains(&Outcome::Broken) {
+            if !receive.outcomes.contains(&ReceiveOutcome::Broken) {
                 return Some(format!("still posted: {receive:?}"));
             }
         }
         None
     }
 
-    fn happens(&self, state: &State, event: &Event) -> Step {
+    fn happens(&self, state: &MatcherState, event: &ReceiverEvent) -> NextState {
         let mut next = state.clone();
         next.time += 1;
         match event {
-            Event::Sent(_) => Ok(next),
-            Event::Delivered(message) => {
+            ReceiverEvent::Sent(_) => Ok(next),
+            ReceiverEvent::Delivered(message) => {
                 let claimed = next.claimed.iter().map(|(_, waiting)| waiting);
                 let mut here = next.waiting.iter().chain(claimed);
                 let came = self.by_sender[self.receiver.messages[*message].from]
@@ -225,12 +230,12 @@ impl Search<'_> {
                     )),
                 }
             }
-            Event::Posted(receive) => self.posts(next, *receive),
-            Event::Cancel { receive, found } => {
+            ReceiverEvent::Posted(receive) => self.posts(next, *receive),
+            ReceiverEvent::Cancel { receive, found } => {
                 let at = next.posted.iter().position(|p| p.receive == *receive);
                 let broken = self.receiver.receives[*receive]
                     .outcomes
-                    .contains(&Outcome::Broken);
+                    .contains(&ReceiveOutcome::Broken);
                 match (at, found) {
                     (Some(at), true) => drop(next.posted.remove(at)),
                     (Some(at), false) if broken => drop(next.posted.remove(at)),
@@ -240,7 +245,7 @@ impl Search<'_> {
                 }
                 Ok(next)
             }
-            Event::Probed {
+            ReceiverEvent::Probed {
                 kind,
                 src,
                 tag,
@@ -267,16 +272,16 @@ impl Search<'_> {
                     return Err(format!("a probe finds {told:?}, there is {message:?}"));
                 }
                 match fate {
-                    Fate::Stays => {}
-                    Fate::Dropped => drop(next.waiting.remove(at)),
-                    Fate::Claimed(claim) => {
+                    ProbeFate::Stays => {}
+                    ProbeFate::Dropped => drop(next.waiting.remove(at)),
+                    ProbeFate::Claimed(claim) => {
                         next.waiting.remove(at);
                         next.claimed.push((*claim, waiting));
                     }
                 }
                 Ok(next)
             }
-            Event::Claimed {
+            ReceiverEvent::Claimed {
                 claim,
                 receive,
                 found,
@@ -293,19 +298,19 @@ impl Search<'_> {
                 }
                 Ok(next)
             }
-            Event::Completed { receive, outcome } => {
+            ReceiverEvent::Completed { receive, outcome } => {
                 let of = &self.receiver.receives[*receive];
-                let is_message = matches!(of.outcomes[*outcome], Outcome::Message { .. });
+                let is_message = matches!(of.outcomes[*outcome], ReceiveOutcome::Message { .. });
                 match is_message && (next.used[*receive] >> outcome) & 1 == 0 {
                     true => Err(format!("it completes and has not matched: {of:?}")),
                     false => Ok(next),
                 }
             }
-            Event::Inserted(node, addr) => {
+            ReceiverEvent::Inserted(node, addr) => {
                 next.addrs[*node] = *addr;
                 self.resolves(next, *node, *addr)
             }
-            Event::Removed(node) => {
+            ReceiverEvent::Removed(node) => {
                 let addr = std::mem::replace(&mut next.addrs[*node], FiAddr::NOTAVAIL);
                 let claimed = next.claimed.iter_mut().map(|(_, waiting)| waiting);
                 for waiting in next.waiting.iter_mut().chain(claimed) {
@@ -315,7 +320,7 @@ impl Search<'_> {
                 }
                 Ok(next)
             }
-            Event::SenderClosed(node) => {
+            ReceiverEvent::SenderClosed(node) => {
                 next.closed[*node] = true;
                 Ok(next)
             }
@@ -323,7 +328,7 @@ impl Search<'_> {
     }
 
     /// A message comes in.
-    fn arrives(&self, mut state: State, message: usize) -> Step {
+    fn arrives(&self, mut state: MatcherState, message: usize) -> NextState {
         let waiting = Waiting {
             message,
             src: state.addrs[self.receiver.messages[message].from],
@@ -336,12 +341,13 @@ impl Search<'_> {
     }
 
     /// The receive that a message goes to, by its place among those posted.
-    fn meets(&self, state: &State, waiting: &Waiting) -> Option<usize> {
+    fn meets(&self, state: &MatcherState, waiting: &Waiting) -> Option<usize> {
         let message = &self.receiver.messages[waiting.message];
         state.posted.iter().position(|posted| {
             let receive = &self.receiver.receives[posted.receive];
             // Nobody knows when exactly it failed after its sender had closed.
-            let failed = state.closed[message.from] && receive.outcomes.contains(&Outcome::Broken);
+            let failed =
+                state.closed[message.from] && receive.outcomes.contains(&ReceiveOutcome::Broken);
             receive.kind == message.kind
                 && takes(selector(receive), message, waiting.src)
                 && (!failed || message.may_be_lost)
@@ -349,8 +355,8 @@ impl Search<'_> {
     }
 
     /// A message goes into a receive that is posted.
-    fn fills(&self, state: &mut State, at: usize, waiting: &Waiting) -> Result<(), String> {
-        let Posted { receive, taken } = state.posted[at];
+    fn fills(&self, state: &mut MatcherState, at: usize, waiting: &Waiting) -> Result<(), String> {
+        let OpenReceive { receive, taken } = state.posted[at];
         let of = &self.receiver.receives[receive];
         self.matches(state, receive, taken, waiting)?;
         let len = self.receiver.messages[waiting.message].len;
@@ -365,7 +371,7 @@ impl Search<'_> {
     /// A receive takes a message: one of its completions must describe this message.
     fn matches(
         &self,
-        state: &mut State,
+        state: &mut MatcherState,
         receive: usize,
         taken: usize,
         waiting: &Waiting,
@@ -376,7 +382,7 @@ impl Search<'_> {
         let whole = (0..of.outcomes.len())
             .filter(unused)
             .find(|&at| match &of.outcomes[at] {
-                Outcome::Message {
+                ReceiveOutcome::Message {
                     told,
                     truncated,
                     offset,
@@ -390,7 +396,7 @@ impl Search<'_> {
         let broken = || {
             (0..of.outcomes.len())
                 .filter(unused)
-                .find(|&at| message.may_be_lost && of.outcomes[at] == Outcome::Broken)
+                .find(|&at| message.may_be_lost && of.outcomes[at] == ReceiveOutcome::Broken)
         };
         match whole.or_else(broken) {
             Some(at) => {
@@ -404,8 +410,8 @@ impl Search<'_> {
     }
 
     /// A receive is posted.
-    fn posts(&self, mut state: State, receive: usize) -> Step {
-        state.posted.push(Posted { receive, taken: 0 });
+    fn posts(&self, mut state: MatcherState, receive: usize) -> NextState {
+        state.posted.push(OpenReceive { receive, taken: 0 });
         let last = state.posted.len() - 1;
         let of = &self.receiver.receives[receive];
         while let Some(at) = state.waiting.iter().position(|w| {
@@ -422,7 +428,7 @@ impl Search<'_> {
     }
 
     /// Messages whose sender was unknown are that one's, and may meet receives that wait for it.
-    fn resolves(&self, mut state: State, node: usize, addr: FiAddr) -> Step {
+    fn resolves(&self, mut state: MatcherState, node: usize, addr: FiAddr) -> NextState {
         for (_, waiting) in &mut state.claimed {
             if self.receiver.messages[waiting.message].from == node {
                 waiting.src = addr;
@@ -449,19 +455,19 @@ impl Search<'_> {
     }
 }
 
-fn selector(receive: &Receive) -> (FiAddr, u64, u64) {
+fn selector(receive: &ReceiveHistory) -> (FiAddr, u64, u64) {
     (receive.src, receive.tag, receive.ignore)
 }
 
 /// Whether a selector takes a message, which is from `src` as far as anybody knows.
-fn takes((from, tag, ignore): (FiAddr, u64, u64), message: &Message, src: FiAddr) -> bool {
+fn takes((from, tag, ignore): (FiAddr, u64, u64), message: &SentMessage, src: FiAddr) -> bool {
     let sender = from == FiAddr::UNSPEC || (src.is_some() && from == src);
     let tag = message.kind == MsgKind::Msg || (tag ^ message.tag) & !ignore == 0;
     sender && tag
 }
 
 /// Whether a completion describes this message.
-fn tells(told: &Told, message: &Message, src: FiAddr) -> bool {
+fn tells(told: &MessageFacts, message: &SentMessage, src: FiAddr) -> bool {
     told.src == src
         && (told.tag, told.len, told.data) == (message.tag, message.len, message.data)
         && told.number.is_none_or(|number| number == message.number)

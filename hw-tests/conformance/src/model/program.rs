@@ -12,7 +12,7 @@ const MAX_STEPS: usize = 80;
 
 /// A program for some ranks. As text it is one line of JSON for the head and one for each step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Program<S = Step> {
+pub struct RankProgram<S = MessageStep> {
     /// Ranks, 2 to 6.
     pub ranks: usize,
     /// Whether all pairs are connected before the first step.
@@ -43,7 +43,7 @@ pub struct Wants {
 /// One step of a program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum MessageStep {
     /// A send of any form: fi_send, fi_sendv, fi_senddata, fi_inject, fi_injectdata, fi_sendmsg and
     /// the tagged ones.
     Send {
@@ -100,7 +100,7 @@ pub enum Step {
         /// The messages that match.
         wants: Wants,
         /// The probe's action on the message that it finds.
-        and: Action,
+        and: ProbeAction,
     },
     /// `FI_CLAIM` by itself, or with `FI_DISCARD`: deals with the `which`th message that is
     /// claimed, if there is one.
@@ -147,7 +147,7 @@ pub enum Step {
     },
 }
 
-impl Step {
+impl MessageStep {
     /// The rank that does it, unless all do.
     pub(super) fn actor(&self) -> Option<u8> {
         match *self {
@@ -169,7 +169,7 @@ impl Step {
 /// A probe's action on the message that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Action {
+pub enum ProbeAction {
     /// Nothing.
     Leave,
     /// It is set apart.
@@ -178,7 +178,7 @@ pub enum Action {
     Discard,
 }
 
-impl<S: Serialize + DeserializeOwned> Program<S> {
+impl<S: Serialize + DeserializeOwned> RankProgram<S> {
     /// The program as text.
     pub fn to_text(&self) -> String {
         let mut text = serde_json::to_string(self).unwrap();
@@ -220,7 +220,7 @@ pub enum Changes {
 }
 
 /// Programs for a fabric, with messages of all sizes that make a difference to it.
-pub fn programs(fabric: &Fabric, changes: Changes) -> impl Strategy<Value = Program> + use<> {
+pub fn programs(fabric: &Fabric, changes: Changes) -> impl Strategy<Value = RankProgram> + use<> {
     let edges = fabric.edges(fabric.longest);
     let longest = fabric.longest;
     // Most programs have short messages only, so that many wait at a time.
@@ -233,7 +233,7 @@ pub fn programs(fabric: &Fabric, changes: Changes) -> impl Strategy<Value = Prog
             let edges = edges.iter().copied().filter(|&size| size <= longest);
             let step = step(ranks as u8, edges.collect(), longest, changes);
             let steps = prop::collection::vec(step, 1..MAX_STEPS);
-            steps.prop_map(move |steps| Program {
+            steps.prop_map(move |steps| RankProgram {
                 ranks,
                 warm,
                 table,
@@ -258,7 +258,7 @@ fn step(
     edges: Vec<usize>,
     longest: usize,
     changes: Changes,
-) -> impl Strategy<Value = Step> {
+) -> impl Strategy<Value = MessageStep> {
     let (removals, insertions) = match changes {
         Changes::Few => (2, 3),
         Changes::Many => (20, 30),
@@ -285,9 +285,9 @@ fn step(
     let rare = || prop::bool::weighted(0.2);
     let action = || {
         prop_oneof![
-            2 => Just(Action::Leave),
-            2 => Just(Action::Claim),
-            1 => Just(Action::Discard)
+            2 => Just(ProbeAction::Leave),
+            2 => Just(ProbeAction::Claim),
+            1 => Just(ProbeAction::Discard)
         ]
     };
     let send = (
@@ -296,7 +296,7 @@ fn step(
     )
         .prop_map(
             |((from, to, tagged, tag, size), (inject, data, quiet, pieces, deliver, fence))| {
-                Step::Send {
+                MessageStep::Send {
                     from,
                     to,
                     tagged,
@@ -314,20 +314,20 @@ fn step(
     prop_oneof![
         24 => send,
         16 => (rank(), wants(), size(), pieces())
-            .prop_map(|(at, wants, room, pieces)| Step::Receive { at, wants, room, pieces }),
-        3 => (rank(), wants(), size()).prop_map(|(at, wants, room)| Step::Multi { at, wants, room }),
-        5 => (rank(), wants(), action()).prop_map(|(at, wants, and)| Step::Probe { at, wants, and }),
+            .prop_map(|(at, wants, room, pieces)| MessageStep::Receive { at, wants, room, pieces }),
+        3 => (rank(), wants(), size()).prop_map(|(at, wants, room)| MessageStep::Multi { at, wants, room }),
+        5 => (rank(), wants(), action()).prop_map(|(at, wants, and)| MessageStep::Probe { at, wants, and }),
         3 => (rank(), 0..4usize, prop::option::of(size()))
-            .prop_map(|(at, which, room)| Step::Claimed { at, which, room }),
-        3 => (rank(), 0..4usize).prop_map(|(at, which)| Step::Cancel { at, which }),
-        12 => rank().prop_map(|at| Step::Progress { at }),
-        6 => Just(Step::Settle),
-        removals => (rank(), rank()).prop_map(|(at, peer)| Step::Remove { at, peer }),
-        insertions => (rank(), rank()).prop_map(|(at, peer)| Step::Insert { at, peer }),
+            .prop_map(|(at, which, room)| MessageStep::Claimed { at, which, room }),
+        3 => (rank(), 0..4usize).prop_map(|(at, which)| MessageStep::Cancel { at, which }),
+        12 => rank().prop_map(|at| MessageStep::Progress { at }),
+        6 => Just(MessageStep::Settle),
+        removals => (rank(), rank()).prop_map(|(at, peer)| MessageStep::Remove { at, peer }),
+        insertions => (rank(), rank()).prop_map(|(at, peer)| MessageStep::Insert { at, peer }),
         1 => prop::bool::weighted(0.3).prop_flat_map(move |close| {
             rank().prop_map(move |at| match close {
-                true => Step::Reopen { at },
-                false => Step::Settle,
+                true => MessageStep::Reopen { at },
+                false => MessageStep::Settle,
             })
         }),
     ]
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn a_program_is_read_as_it_was_written() {
         let steps = vec![
-            Step::Send {
+            MessageStep::Send {
                 from: 0,
                 to: 1,
                 tagged: true,
@@ -353,23 +353,23 @@ mod tests {
                 deliver: false,
                 fence: true,
             },
-            Step::Settle,
-            Step::Claimed {
+            MessageStep::Settle,
+            MessageStep::Claimed {
                 at: 1,
                 which: 0,
                 room: None,
             },
         ];
-        let program = Program {
+        let program = RankProgram {
             ranks: 2,
             warm: true,
             table: true,
             steps,
         };
         let text = format!("# a comment\n\n{}", program.to_text());
-        assert_eq!(Program::from_text(&text), Ok(program));
+        assert_eq!(RankProgram::from_text(&text), Ok(program));
         let wrong = text.replace("settle", "nonesuch");
-        let why = Program::<Step>::from_text(&wrong).unwrap_err();
+        let why = RankProgram::<MessageStep>::from_text(&wrong).unwrap_err();
         assert!(why.contains("line 5") && why.contains("nonesuch"), "{why}");
     }
 }

@@ -15,12 +15,15 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Completion;
 use ferrofabric_contracts::types::{AvType, FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 
-use super::history::{Event, Fate, Message, Node, Outcome, Receive, Receiver, Told};
-use super::program::{Action, Program, Step, Wants};
+use super::history::{
+    MessageFacts, NodeNumber, ProbeFate, ReceiveHistory, ReceiveOutcome, ReceiverEvent,
+    ReceiverHistory, SentMessage,
+};
+use super::program::{MessageStep, ProbeAction, RankProgram, Wants};
 use super::runner::{Runner, Wrong};
-use crate::ends::{End, Event as Done};
+use crate::ends::{CompletionResult as Done, QueuedEndpoint};
 use crate::fabric::Fabric;
-use crate::memory::Memory;
+use crate::memory::MessageMemory;
 
 /// So long without a sign, everything that moves by itself has moved.
 const QUIET: Duration = Duration::from_micros(500);
@@ -29,17 +32,17 @@ const AFTERMATH: Duration = Duration::from_millis(300);
 /// How often a send is tried that finds no room.
 const TRIES: usize = 4;
 
-pub use between::{Lines, Other, Stream, run_between};
+pub use between::{LineStream, OtherProcess, Stream, run_between};
 
 /// A run of a program, which records one history for each endpoint.
-pub struct Run<'a> {
+pub struct MessageRun<'a> {
     fabric: &'a Fabric,
     /// The attributes of the address vectors.
     av: AvAttr,
     /// The endpoint of each rank.
-    current: Vec<Node>,
-    nodes: Vec<Live>,
-    sends: Vec<Send>,
+    current: Vec<NodeNumber>,
+    nodes: Vec<RunNode>,
+    sends: Vec<RunSend>,
     contexts: u64,
     /// Messages whose number was given out.
     messages: usize,
@@ -47,32 +50,32 @@ pub struct Run<'a> {
     share: (usize, usize),
 }
 
-struct Live {
+struct RunNode {
     rank: usize,
     /// It is in another process.
     elsewhere: bool,
     name: NativeAddr,
     /// Gone once it is closed; its memory stays, for peers may still be reading it.
-    end: Option<End>,
-    peers: HashMap<Node, FiAddr>,
+    end: Option<QueuedEndpoint>,
+    peers: HashMap<NodeNumber, FiAddr>,
     /// Addresses that peers had before they were removed.
-    stale: HashMap<Node, FiAddr>,
-    history: Receiver,
+    stale: HashMap<NodeNumber, FiAddr>,
+    history: ReceiverHistory,
     /// By the context of the operation.
     sends: HashMap<u64, usize>,
     receives: HashMap<u64, usize>,
-    posted: Vec<Posted>,
+    posted: Vec<RunReceive>,
     claims: Vec<Claim>,
     /// The completion of the last probe.
     probed: Option<Done>,
     probing: Option<u64>,
-    sent: Counts,
-    received: Counts,
+    sent: CompletionCounts,
+    received: CompletionCounts,
 }
 
-struct Posted {
+struct RunReceive {
     context: u64,
-    memory: Memory,
+    memory: MessageMemory,
     /// It is more than one buffer.
     list: bool,
     /// Nothing more will come of it.
@@ -88,17 +91,17 @@ struct Claim {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
+struct CompletionCounts {
     ok: u64,
     errors: u64,
 }
 
-struct Send {
-    from: Node,
-    to: Node,
+struct RunSend {
+    from: NodeNumber,
+    to: NodeNumber,
     /// Its place among the receiver's messages.
     message: usize,
-    memory: Memory,
+    memory: MessageMemory,
     kind: MsgKind,
     injected: bool,
     delivers: bool,
@@ -114,8 +117,8 @@ struct Send {
 ///
 /// A violation that no order of arrivals explains: an operation that does not end, or ends twice,
 /// or with wrong content.
-pub fn run(fabric: &Fabric, program: &Program) -> Result<Vec<Receiver>, Wrong> {
-    let mut run = Run::new(fabric, program);
+pub fn run(fabric: &Fabric, program: &RankProgram) -> Result<Vec<ReceiverHistory>, Wrong> {
+    let mut run = MessageRun::new(fabric, program);
     run.run(program)?;
     Ok(run.histories())
 }
@@ -141,8 +144,8 @@ fn kind(tagged: bool) -> MsgKind {
     }
 }
 
-fn told(c: &Completion, len: usize, number: Option<usize>) -> Told {
-    Told {
+fn told(c: &Completion, len: usize, number: Option<usize>) -> MessageFacts {
+    MessageFacts {
         src: c.src,
         tag: c.tag,
         len,
@@ -159,8 +162,8 @@ const NOBODY: NativeAddr = NativeAddr {
     verbs: None,
 };
 
-impl<'a> Run<'a> {
-    fn new(fabric: &'a Fabric, program: &Program) -> Self {
+impl<'a> MessageRun<'a> {
+    fn new(fabric: &'a Fabric, program: &RankProgram) -> Self {
         let av_type = match program.table {
             true => AvType::Table,
             false => AvType::Map,
@@ -181,10 +184,10 @@ impl<'a> Run<'a> {
     }
 }
 
-impl Runner for Run<'_> {
-    type Step = Step;
+impl Runner for MessageRun<'_> {
+    type Step = MessageStep;
 
-    fn current(&self) -> &[Node] {
+    fn current(&self) -> &[NodeNumber] {
         &self.current
     }
 
@@ -196,17 +199,18 @@ impl Runner for Run<'_> {
         let node = self.nodes.len();
         let (process, processes) = self.share;
         let elsewhere = rank % processes != process;
-        let end = (!elsewhere).then(|| End::open_with(self.fabric.domain(rank), &self.av, |_| {}));
-        self.nodes.push(Live {
+        let end = (!elsewhere)
+            .then(|| QueuedEndpoint::open_with(self.fabric.domain(rank), &self.av, |_| {}));
+        self.nodes.push(RunNode {
             rank,
             elsewhere,
             name: end.as_ref().map_or(NOBODY, |end| end.endpoint.name()),
             end,
             peers: HashMap::new(),
             stale: HashMap::new(),
-            history: Receiver {
+            history: ReceiverHistory {
                 closed: elsewhere,
-                ..Receiver::default()
+                ..ReceiverHistory::default()
             },
             sends: HashMap::new(),
             receives: HashMap::new(),
@@ -214,8 +218,8 @@ impl Runner for Run<'_> {
             claims: Vec::new(),
             probed: None,
             probing: None,
-            sent: Counts::default(),
-            received: Counts::default(),
+            sent: CompletionCounts::default(),
+            received: CompletionCounts::default(),
         });
         if rank < self.current.len() {
             self.current[rank] = node;
@@ -232,18 +236,20 @@ impl Runner for Run<'_> {
         let addr = end.av.insert(&self.nodes[peer].name.to_bytes()).unwrap();
         let live = &mut self.nodes[at];
         if live.peers.insert(peer, addr).is_none() {
-            live.history.events.push(Event::Inserted(peer, addr));
+            live.history
+                .events
+                .push(ReceiverEvent::Inserted(peer, addr));
         }
     }
 
-    fn remove(&mut self, at: Node, peer: Node) {
+    fn remove(&mut self, at: NodeNumber, peer: NodeNumber) {
         let live = &mut self.nodes[at];
         let (Some(end), Some(addr)) = (&live.end, live.peers.remove(&peer)) else {
             return;
         };
         end.av.remove(addr).unwrap();
         live.stale.insert(peer, addr);
-        live.history.events.push(Event::Removed(peer));
+        live.history.events.push(ReceiverEvent::Removed(peer));
         for send in &mut self.sends {
             send.removed |= send.from == at && send.to == peer && !send.done;
         }
@@ -264,7 +270,7 @@ impl Runner for Run<'_> {
         }
         for from in 0..ranks {
             for to in 0..ranks {
-                self.send(&Step::Send {
+                self.send(&MessageStep::Send {
                     from,
                     to,
                     tagged: false,
@@ -285,19 +291,23 @@ impl Runner for Run<'_> {
         })
     }
 
-    fn step(&mut self, step: &Step) -> Result<(), Wrong> {
+    fn step(&mut self, step: &MessageStep) -> Result<(), Wrong> {
         match *step {
-            Step::Send { .. } => self.send(step),
-            Step::Receive {
+            MessageStep::Send { .. } => self.send(step),
+            MessageStep::Receive {
                 at,
                 wants,
                 room,
                 pieces,
             } => self.receive(at, wants, room, pieces, Flags::empty()),
-            Step::Multi { at, wants, room } => self.receive(at, wants, room, 1, Flags::MULTI_RECV),
-            Step::Probe { at, wants, and } => self.probe(self.node(at), wants, and).map(drop),
-            Step::Claimed { at, which, room } => self.claimed(self.node(at), which, room),
-            Step::Cancel { at, which } => {
+            MessageStep::Multi { at, wants, room } => {
+                self.receive(at, wants, room, 1, Flags::MULTI_RECV)
+            }
+            MessageStep::Probe { at, wants, and } => {
+                self.probe(self.node(at), wants, and).map(drop)
+            }
+            MessageStep::Claimed { at, which, room } => self.claimed(self.node(at), which, room),
+            MessageStep::Cancel { at, which } => {
                 let at = self.node(at);
                 let open = self.nodes[at].posted.iter().enumerate();
                 let mut open = open.filter(|(_, p)| !p.over && p.cancellable);
@@ -306,17 +316,17 @@ impl Runner for Run<'_> {
                     None => Ok(()),
                 }
             }
-            Step::Progress { at } => self.pump(self.node(at)).map(drop),
-            Step::Settle => self.settle(),
-            Step::Remove { at, peer } => {
+            MessageStep::Progress { at } => self.pump(self.node(at)).map(drop),
+            MessageStep::Settle => self.settle(),
+            MessageStep::Remove { at, peer } => {
                 self.remove(self.node(at), self.node(peer));
                 Ok(())
             }
-            Step::Insert { at, peer } => {
+            MessageStep::Insert { at, peer } => {
                 self.insert(self.rank(at), self.rank(peer));
                 Ok(())
             }
-            Step::Reopen { at } => self.reopen(self.rank(at)),
+            MessageStep::Reopen { at } => self.reopen(self.rank(at)),
         }
     }
 
@@ -336,7 +346,7 @@ impl Runner for Run<'_> {
         self.end_receives()
     }
 
-    fn pump(&mut self, at: Node) -> Result<usize, Wrong> {
+    fn pump(&mut self, at: NodeNumber) -> Result<usize, Wrong> {
         let Some(end) = &self.nodes[at].end else {
             return Ok(0);
         };
@@ -352,8 +362,8 @@ impl Runner for Run<'_> {
     }
 }
 
-impl Run<'_> {
-    fn is_closed(&self, node: Node) -> bool {
+impl MessageRun<'_> {
+    fn is_closed(&self, node: NodeNumber) -> bool {
         self.nodes[node].end.is_none() && !self.nodes[node].elsewhere
     }
 
@@ -362,7 +372,7 @@ impl Run<'_> {
         self.contexts
     }
 
-    fn end(&self, node: Node) -> Result<&End, Wrong> {
+    fn end(&self, node: NodeNumber) -> Result<&QueuedEndpoint, Wrong> {
         let end = self.nodes[node].end.as_ref();
         end.ok_or_else(|| format!("node {node} is closed"))
     }
@@ -378,7 +388,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn close(&mut self, node: Node) -> Result<(), Wrong> {
+    fn close(&mut self, node: NodeNumber) -> Result<(), Wrong> {
         // Record the completions up to here; whether the other sends arrive stays unknown.
         self.pump(node)?;
         self.nodes[node].end = None;
@@ -389,13 +399,13 @@ impl Run<'_> {
         }
         for (other, live) in self.nodes.iter_mut().enumerate() {
             if other != node {
-                live.history.events.push(Event::SenderClosed(node));
+                live.history.events.push(ReceiverEvent::SenderClosed(node));
             }
         }
         Ok(())
     }
 
-    fn histories(self) -> Vec<Receiver> {
+    fn histories(self) -> Vec<ReceiverHistory> {
         self.nodes.into_iter().map(|live| live.history).collect()
     }
 }

@@ -1,8 +1,8 @@
 //! Runs programs, whatever their steps send: opens and closes the endpoints of ranks, and inserts
 //! and removes their addresses.
 
-use super::history::Node;
-use super::program::Program;
+use super::history::NodeNumber;
+use super::program::RankProgram;
 
 /// A violation, in words.
 pub(crate) type Wrong = String;
@@ -13,7 +13,7 @@ pub(crate) trait Runner {
     type Step;
 
     /// The endpoint of each rank.
-    fn current(&self) -> &[Node];
+    fn current(&self) -> &[NodeNumber];
 
     /// How many endpoints there were.
     fn nodes(&self) -> usize;
@@ -25,7 +25,7 @@ pub(crate) trait Runner {
     fn insert(&mut self, at: usize, peer: usize);
 
     /// Removes an endpoint's address at another endpoint, if it is there.
-    fn remove(&mut self, at: Node, peer: Node);
+    fn remove(&mut self, at: NodeNumber, peer: NodeNumber);
 
     /// Has every pair of ranks exchange a message, both ways.
     fn warm_up(&mut self) -> Result<(), Wrong>;
@@ -37,14 +37,14 @@ pub(crate) trait Runner {
     fn finish(&mut self) -> Result<(), Wrong>;
 
     /// Reads what has completed at an endpoint, which drives it. Returns how much that was.
-    fn pump(&mut self, at: Node) -> Result<usize, Wrong>;
+    fn pump(&mut self, at: NodeNumber) -> Result<usize, Wrong>;
 
     /// Runs a program.
     ///
     /// # Errors
     ///
     /// The violation, and the step that it happened at.
-    fn run(&mut self, program: &Program<Self::Step>) -> Result<(), Wrong> {
+    fn run(&mut self, program: &RankProgram<Self::Step>) -> Result<(), Wrong> {
         for rank in 0..program.ranks {
             self.open(rank);
         }
@@ -70,7 +70,7 @@ pub(crate) trait Runner {
 
     /// Opens a rank anew, whose endpoint `gone` is closed: the others remove its address, and
     /// insert the new one.
-    fn replace(&mut self, rank: usize, gone: Node) {
+    fn replace(&mut self, rank: usize, gone: NodeNumber) {
         self.open(rank);
         for peer in 0..self.current().len() {
             self.remove(self.current()[peer], gone);
@@ -85,7 +85,7 @@ pub(crate) trait Runner {
     }
 
     /// The endpoint of the rank that a step names.
-    fn node(&self, named: u8) -> Node {
+    fn node(&self, named: u8) -> NodeNumber {
         self.current()[self.rank(named)]
     }
 

@@ -10,7 +10,7 @@ thread_local! {
 }
 
 /// The system's allocator, which counts: `#[global_allocator]` of a test program.
-pub struct Counting;
+pub struct CountingAllocator;
 
 /// Allocations that this thread has made, changes of size among them.
 pub fn allocations() -> u64 {
@@ -22,7 +22,7 @@ fn count() {
 }
 
 // SAFETY: the system's allocator does it all; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
         // SAFETY: the caller's promise.

@@ -12,10 +12,10 @@ use ferrofabric_contracts::peer::Completion;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Cq, Domain};
 
-pub use allocations::{Counting, allocations};
-pub use syscalls::{Call, Trace, measure, trace};
+pub use allocations::{CountingAllocator, allocations};
+pub use syscalls::{SystemCall, Trace, measure, trace};
 
-use crate::ends::{BLANK, End, PATIENCE, Pair, any_tagged};
+use crate::ends::{BLANK, PATIENCE, QueuedEndpoint, QueuedPair, any_tagged};
 use crate::reports::counter;
 
 /// Bytes of a message.
@@ -23,21 +23,21 @@ const LEN: usize = 8;
 
 /// Two ends in one thread that exchange messages of 8 bytes.
 pub struct Exchange {
-    pair: Pair,
+    pair: QueuedPair,
     into: IoBuf,
     from: IoBuf,
 }
 
 /// How a message goes.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct SteadyMessage {
     kind: MsgKind,
     flags: Flags,
     /// It comes before its receive.
     unexpected: bool,
 }
 
-const WAYS: [Way; 5] = [
+const WAYS: [SteadyMessage; 5] = [
     way(MsgKind::Tagged, Flags::COMPLETION, false),
     way(MsgKind::Msg, Flags::COMPLETION, false),
     way(MsgKind::Tagged, Flags::INJECT, false),
@@ -49,8 +49,8 @@ const WAYS: [Way; 5] = [
     way(MsgKind::Tagged, Flags::COMPLETION, true),
 ];
 
-const fn way(kind: MsgKind, flags: Flags, unexpected: bool) -> Way {
-    Way {
+const fn way(kind: MsgKind, flags: Flags, unexpected: bool) -> SteadyMessage {
+    SteadyMessage {
         kind,
         flags,
         unexpected,
@@ -60,7 +60,7 @@ const fn way(kind: MsgKind, flags: Flags, unexpected: bool) -> Way {
 impl Exchange {
     /// Connects two ends, and exchanges messages until every pool and queue has its size.
     pub fn new(domain_a: &dyn Domain, domain_b: &dyn Domain, warm_up: usize) -> Self {
-        let pair = Pair::open(domain_a, domain_b);
+        let pair = QueuedPair::open(domain_a, domain_b);
         let (into, from) = (pair.b.memory(LEN, 0), pair.a.memory(LEN, 5));
         let exchange = Self { pair, into, from };
         exchange.rounds(warm_up);
@@ -69,7 +69,7 @@ impl Exchange {
 
     /// So many messages of each way, in both directions. Returns how many that are.
     pub fn rounds(&self, rounds: usize) -> usize {
-        let Pair { a, b, to_a, to_b } = &self.pair;
+        let QueuedPair { a, b, to_a, to_b } = &self.pair;
         for _ in 0..rounds {
             for way in WAYS {
                 self.message(a, b, *to_b, way);
@@ -88,7 +88,7 @@ impl Exchange {
 
     /// So many messages one way, at most 32, as one run: all but the last with `MORE`.
     pub fn run(&self, count: usize) {
-        let Pair { a, b, to_b, .. } = &self.pair;
+        let QueuedPair { a, b, to_b, .. } = &self.pair;
         for _ in 0..count {
             b.recv(&any_tagged(1), &[self.into]).unwrap();
         }
@@ -122,7 +122,13 @@ impl Exchange {
     }
 
     /// With nothing but the calls that an application makes.
-    fn message(&self, from: &End, to: &End, dest: FiAddr, way: Way) {
+    fn message(
+        &self,
+        from: &QueuedEndpoint,
+        to: &QueuedEndpoint,
+        dest: FiAddr,
+        way: SteadyMessage,
+    ) {
         let recv = RecvOp {
             kind: way.kind,
             ..any_tagged(1)
@@ -179,7 +185,7 @@ fn take(cq: &dyn Cq) -> Option<Completion> {
     }
 }
 
-/// The steady state allocates nothing. The program's allocator is [`Counting`].
+/// The steady state allocates nothing. The program's allocator is [`CountingAllocator`].
 pub fn allocates_nothing(domain_a: &dyn Domain, domain_b: &dyn Domain, rounds: usize) {
     let counted = allocations();
     drop(std::hint::black_box(Box::new(1)));

@@ -28,7 +28,7 @@ const CHILD: &str = "FERRO_TEST_TRACED";
 
 /// A system call of the thread that is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct SystemCall {
     /// Its number.
     pub number: u64,
     /// If its first argument is an open descriptor: the file behind it.
@@ -39,7 +39,7 @@ pub struct Call {
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// Its system calls, but for those by which a poll that finds nothing yields the processor.
-    pub calls: Vec<Call>,
+    pub calls: Vec<SystemCall>,
     /// The length of the record: the number of periodic calls grows with it.
     pub took: Duration,
 }
@@ -148,7 +148,7 @@ fn follow(process: Pid, tell: &Sender<()>) -> Trace {
 }
 
 /// The call that the thread is about to make; none on its way back.
-fn entered(thread: Pid, process: Pid) -> Option<Call> {
+fn entered(thread: Pid, process: Pid) -> Option<SystemCall> {
     let mut info = std::mem::MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
     let size = size_of_val(&info);
     // SAFETY: the kernel writes no more than that; zeroes are a value of it.
@@ -168,7 +168,7 @@ fn entered(thread: Pid, process: Pid) -> Option<Call> {
     // SAFETY: on entry it is this part of the union.
     let entry = unsafe { info.u.entry };
     let file = std::fs::read_link(format!("/proc/{process}/fd/{}", entry.args[0])).ok();
-    Some(Call {
+    Some(SystemCall {
         number: entry.nr,
         file,
     })

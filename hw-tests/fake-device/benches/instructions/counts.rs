@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use crate::measured::Counted;
+use crate::measured::SubjectCounts;
 use crate::subjects::SUBJECTS;
 
 /// A count may rise by this percentage: inlining that changes with code elsewhere moves a count by
@@ -51,7 +51,7 @@ fn kept(file: &Path) -> Value {
 
 /// Writes the table of this compiler and processor anew. The tables of other processors stay, and
 /// where libfabric is missing, the counts through it.
-pub(crate) fn write(dumps: &[Counted]) -> ExitCode {
+pub(crate) fn write(dumps: &[SubjectCounts]) -> ExitCode {
     let here = made_with();
     let compiler = here.split(',').next();
     let mut tables = (kept(&file())["tables"].as_object().cloned()).unwrap_or_default();
@@ -69,7 +69,7 @@ pub(crate) fn write(dumps: &[Counted]) -> ExitCode {
 }
 
 /// Compares with the counts of a file: the one in the tree, or one of another commit.
-pub(crate) fn compare(dumps: &[Counted], with: Option<&str>) -> ExitCode {
+pub(crate) fn compare(dumps: &[SubjectCounts], with: Option<&str>) -> ExitCode {
     let kept = kept(&with.map_or_else(file, PathBuf::from));
     let here = made_with();
     let table = kept["tables"][&here].as_object();

@@ -55,11 +55,11 @@ fn main() -> ExitCode {
     };
     let dumps = match measured::measure(wanted) {
         Ok(dumps) => dumps,
-        Err(measured::Failure::NoValgrind) => {
+        Err(measured::CountingFailure::NoValgrind) => {
             println!("SKIP: valgrind is not here");
             return ExitCode::from(77);
         }
-        Err(measured::Failure::Other(why)) => {
+        Err(measured::CountingFailure::Other(why)) => {
             eprintln!("{why}");
             return ExitCode::FAILURE;
         }

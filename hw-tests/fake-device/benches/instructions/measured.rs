@@ -8,7 +8,7 @@ use crate::subjects::ONLY;
 use crate::{INNER, MESSAGES};
 
 /// The counts of one subject.
-pub(crate) struct Counted {
+pub(crate) struct SubjectCounts {
     /// Transport and operation.
     pub(crate) subject: String,
     /// Instructions of all messages together, without those of the fake device.
@@ -20,7 +20,7 @@ pub(crate) struct Counted {
     pub(crate) by_line: BTreeMap<String, u64>,
 }
 
-impl Counted {
+impl SubjectCounts {
     /// Instructions of one message, with two decimals.
     pub(crate) fn per_message(&self) -> f64 {
         (self.total as f64 / MESSAGES as f64 * 100.0).round() / 100.0
@@ -28,7 +28,7 @@ impl Counted {
 }
 
 /// Why nothing was counted.
-pub(crate) enum Failure {
+pub(crate) enum CountingFailure {
     NoValgrind,
     Other(String),
 }
@@ -39,9 +39,9 @@ const DEVICE: &str = "libferrofabric_fake_device.so";
 const LIBC: &str = "/libc.so";
 
 /// Counts one subject, or all.
-pub(crate) fn measure(only: Option<&str>) -> Result<Vec<Counted>, Failure> {
-    let folder = Folder::new()?;
-    let program = std::env::current_exe().map_err(|e| Failure::Other(e.to_string()))?;
+pub(crate) fn measure(only: Option<&str>) -> Result<Vec<SubjectCounts>, CountingFailure> {
+    let folder = ProfileFolder::new()?;
+    let program = std::env::current_exe().map_err(|e| CountingFailure::Other(e.to_string()))?;
     let mut valgrind = Command::new("valgrind");
     valgrind
         .args([
@@ -70,34 +70,38 @@ pub(crate) fn measure(only: Option<&str>) -> Result<Vec<Counted>, Failure> {
     };
     let output = match valgrind.output() {
         Ok(output) => output,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(Failure::NoValgrind),
-        Err(e) => return Err(Failure::Other(format!("valgrind: {e}"))),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Err(CountingFailure::NoValgrind);
+        }
+        Err(e) => return Err(CountingFailure::Other(format!("valgrind: {e}"))),
     };
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() || said.is_empty() {
         let why = String::from_utf8_lossy(&output.stderr);
-        return Err(Failure::Other(format!("nothing was counted: {said}{why}")));
+        return Err(CountingFailure::Other(format!(
+            "nothing was counted: {said}{why}"
+        )));
     }
     said.lines()
         .enumerate()
         .map(|(at, subject)| {
             let path = folder.0.join(format!("out.{}", at + 1));
             let text = std::fs::read_to_string(&path)
-                .map_err(|e| Failure::Other(format!("{}: {e}", path.display())))?;
+                .map_err(|e| CountingFailure::Other(format!("{}: {e}", path.display())))?;
             Ok(parse(subject, &text))
         })
         .collect()
 }
 
 /// A folder with the plugin that cargo built for this program.
-fn plugin_in(folder: &Path, program: &Path) -> Result<PathBuf, Failure> {
+fn plugin_in(folder: &Path, program: &Path) -> Result<PathBuf, CountingFailure> {
     let (built, providers) = (
         program.with_file_name("libferro_fi.so"),
         folder.join("providers"),
     );
     std::fs::create_dir(&providers)
         .and_then(|()| std::os::unix::fs::symlink(&built, providers.join("libferro-fi.so")))
-        .map_err(|e| Failure::Other(format!("{}: {e}", providers.display())))?;
+        .map_err(|e| CountingFailure::Other(format!("{}: {e}", providers.display())))?;
     Ok(providers)
 }
 
@@ -112,8 +116,8 @@ fn mpich() -> Option<String> {
 /// Reads a profile (callgrind's manual, "Callgrind Format Specification"): the own cost of each
 /// function, and the cost of its calls. Calls into the device are left out with all functions below
 /// them; the device never calls back.
-fn parse(subject: &str, text: &str) -> Counted {
-    let mut counted = Counted {
+fn parse(subject: &str, text: &str) -> SubjectCounts {
+    let mut counted = SubjectCounts {
         subject: subject.to_owned(),
         total: 0,
         by_function: BTreeMap::new(),
@@ -183,18 +187,18 @@ fn short(path: &str) -> &str {
 }
 
 /// A folder that goes when it is dropped.
-struct Folder(PathBuf);
+struct ProfileFolder(PathBuf);
 
-impl Folder {
-    fn new() -> Result<Self, Failure> {
+impl ProfileFolder {
+    fn new() -> Result<Self, CountingFailure> {
         let path = std::env::temp_dir().join(format!("ferro-counts-{}", std::process::id()));
         let made = std::fs::create_dir_all::<&Path>(&path);
-        made.map_err(|e| Failure::Other(format!("{}: {e}", path.display())))?;
+        made.map_err(|e| CountingFailure::Other(format!("{}: {e}", path.display())))?;
         Ok(Self(path))
     }
 }
 
-impl Drop for Folder {
+impl Drop for ProfileFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

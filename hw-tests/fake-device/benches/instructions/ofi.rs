@@ -11,18 +11,18 @@ use crate::client::{Info, Libfabric, Opened, Party};
 use crate::subjects::{BYTES, TAG, count_this};
 
 /// Two endpoints of the plugin, each on a domain of its own.
-pub(crate) struct Pair {
-    from: End,
-    to: End,
+pub(crate) struct OfiPair {
+    from: OfiEnd,
+    to: OfiEnd,
 }
 
-struct End {
+struct OfiEnd {
     party: Party,
     peer: fi_addr_t,
     room: Box<[u8; BYTES]>,
 }
 
-impl Pair {
+impl OfiPair {
     /// Opens them over a transport. The library stays loaded.
     pub(crate) fn open(libfabric: &Libfabric, transport: &str) -> Self {
         let domain = match transport {
@@ -31,7 +31,7 @@ impl Pair {
         };
         let info = libfabric.discover(&domain, fi_threading::FI_THREAD_DOMAIN);
         let (from, to) = (party(&info), party(&info));
-        let end = |party: Party, peer: &[u8]| End {
+        let end = |party: Party, peer: &[u8]| OfiEnd {
             peer: party.insert(peer),
             party,
             room: Box::new([7; BYTES]),
@@ -87,7 +87,7 @@ fn party(info: &Info<'_>) -> Party {
     Opened::new(info).uncounted_party(info)
 }
 
-impl End {
+impl OfiEnd {
     fn inject(&self) {
         assert_eq!(self.party.inject(&self.room[..], self.peer, TAG), 0);
     }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use crate::MESSAGES;
-use crate::measured::Counted;
+use crate::measured::SubjectCounts;
 
 /// Functions with fewer instructions per message are not shown.
 const LEAST: f64 = 1.0;
 
 /// Prints what each function costs by itself, then what each source file and each of its lines
 /// does, per message.
-pub(crate) fn print(dumps: &[Counted]) -> ExitCode {
+pub(crate) fn print(dumps: &[SubjectCounts]) -> ExitCode {
     for counted in dumps {
         println!(
             "{}: {} instructions a message",

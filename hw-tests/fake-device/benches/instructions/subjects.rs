@@ -175,35 +175,35 @@ type Once = Box<dyn FnMut(&str, bool)>;
 /// `None` where the transport is missing.
 fn open(transport: &str) -> Option<Once> {
     if !transport.starts_with("ofi") {
-        let mut pair = Pair::open(transport);
+        let mut pair = SubjectPair::open(transport);
         return Some(Box::new(move |what, counted| pair.once(what, counted)));
     }
     let shm = if transport == "ofi" { "on" } else { "off" };
     // SAFETY: other threads (of endpoints opened before) do not read the environment.
     unsafe { std::env::set_var("FERRO_SHM", shm) };
     let libfabric = Box::leak(Box::new(Libfabric::load()?));
-    let mut pair = ofi::Pair::open(libfabric, transport);
+    let mut pair = ofi::OfiPair::open(libfabric, transport);
     Some(Box::new(move |what, counted| pair.once(what, counted)))
 }
 
 /// An endpoint and what it is bound to.
-struct Party {
+struct SubjectEndpoint {
     endpoint: Arc<dyn Endpoint>,
     cq: Arc<dyn Cq>,
     peer: FiAddr,
     room: Box<[u8; BYTES]>,
 }
 
-struct Pair {
-    from: Party,
-    to: Party,
+struct SubjectPair {
+    from: SubjectEndpoint,
+    to: SubjectEndpoint,
     /// Whether a window of receives is posted.
     windowed: bool,
     /// Messages of the next burst.
     gathered: usize,
 }
 
-impl Pair {
+impl SubjectPair {
     fn open(transport: &str) -> Self {
         let (shm, provider): (_, &dyn Provider) = match transport {
             "shm" => ("on", &ShmProvider::new()),
@@ -231,7 +231,7 @@ impl Pair {
             (domain.open_endpoint(config).unwrap(), cq, av)
         };
         let ((from, from_cq, from_av), (to, to_cq, to_av)) = (open(), open());
-        let party = |endpoint, cq, peer| Party {
+        let party = |endpoint, cq, peer| SubjectEndpoint {
             endpoint,
             cq,
             peer,
@@ -350,7 +350,7 @@ impl Pair {
     }
 }
 
-impl Party {
+impl SubjectEndpoint {
     #[inline]
     fn send(&self, flags: Flags) {
         let op = SendOp {

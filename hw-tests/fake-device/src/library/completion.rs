@@ -6,7 +6,7 @@ use ferrofabric_verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq};
 
 use super::device::on_ethernet;
 use super::{MAX_COMPLETIONS, act, busy, make, missing, no, release, zeroed};
-use crate::completion::{Armed, Channel, CompletionQueue, close, descriptor, take};
+use crate::completion::{Armed, CompletionQueue, FakeChannel, close, descriptor, take};
 use crate::model::{model, place};
 
 #[unsafe(no_mangle)]
@@ -22,7 +22,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut 
             fd,
             refcnt: 0,
         });
-        let channel = Channel {
+        let channel = FakeChannel {
             context: context as usize,
             fd,
             events: Default::default(),

@@ -14,9 +14,9 @@ use ferrofabric_verbs_sys::{
 use super::{
     MAX_COMPLETIONS, MAX_ENTRIES, MAX_REQUESTS, act, busy, make, missing, no, release, zeroed,
 };
-use crate::completion::{Context, close, descriptor, take};
+use crate::completion::{FakeContext, close, descriptor, take};
 use crate::data_path;
-use crate::model::{Model, model, place};
+use crate::model::{DeviceModel, model, place};
 use crate::text;
 
 /// The devices: names, and whether they are on Ethernet.
@@ -84,7 +84,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
         context.cmd_fd = -1;
         context.num_comp_vectors = 1;
         let handle = place(context);
-        let context = Context {
+        let context = FakeContext {
             device: at,
             fd,
             events: Default::default(),
@@ -236,7 +236,7 @@ unsafe extern "C" fn ibv_query_port(
 
 pub(super) const LID: u16 = 7;
 
-pub(super) fn on_ethernet(model: &mut Model, context: *mut ibv_context) -> Result<bool, i32> {
+pub(super) fn on_ethernet(model: &mut DeviceModel, context: *mut ibv_context) -> Result<bool, i32> {
     match model.contexts.get(&(context as usize)) {
         Some(context) => Ok(DEVICES[context.device].1),
         None => missing(model, "a context"),

@@ -6,9 +6,9 @@ use ferrofabric_verbs_sys::{ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_mr, i
 
 use super::device::{LID, gid, on_ethernet};
 use super::{act, busy, make, missing, release};
-use crate::memory::Region;
-use crate::model::{AddressHandle, Model, place};
-use crate::route::Route;
+use crate::memory::FakeRegion;
+use crate::model::{AddressHandle, DeviceModel, place};
+use crate::route::DatagramRoute;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
@@ -42,7 +42,10 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     freed
 }
 
-pub(super) fn context_of(model: &mut Model, pd: *mut ibv_pd) -> Result<*mut ibv_context, i32> {
+pub(super) fn context_of(
+    model: &mut DeviceModel,
+    pd: *mut ibv_pd,
+) -> Result<*mut ibv_context, i32> {
     match model.domains.get(&(pd as usize)) {
         Some(&context) => Ok(context as *mut ibv_context),
         None => missing(model, "a protection domain"),
@@ -73,7 +76,7 @@ unsafe extern "C" fn ibv_reg_mr(
             lkey: key,
             rkey: key,
         });
-        let region = Region {
+        let region = FakeRegion {
             handle: handle as usize,
             pd: pd as usize,
             addr: addr as u64,
@@ -131,8 +134,8 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr
             handle: 0,
         });
         let route = match attributes.is_global {
-            0 => Route::Lid(LID),
-            _ => Route::global(&gid(ethernet), attributes.grh.traffic_class, ethernet),
+            0 => DatagramRoute::Lid(LID),
+            _ => DatagramRoute::global(&gid(ethernet), attributes.grh.traffic_class, ethernet),
         };
         let address_handle = AddressHandle {
             pd: pd as usize,

@@ -10,7 +10,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use crate::model::{Model, free, model};
+use crate::model::{DeviceModel, free, model};
 
 const MAX_REQUESTS: c_int = 1 << 15;
 const MAX_COMPLETIONS: c_int = 1 << 17;
@@ -24,7 +24,10 @@ fn no<T>(errno: i32) -> *mut T {
 }
 
 /// The body of a call that returns a handle: counts it, and answers failure with null and errno.
-fn make<T>(call: &'static str, body: impl FnOnce(&mut Model) -> Result<*mut T, i32>) -> *mut T {
+fn make<T>(
+    call: &'static str,
+    body: impl FnOnce(&mut DeviceModel) -> Result<*mut T, i32>,
+) -> *mut T {
     let mut model = model();
     let made = model.enter(call).and_then(|()| body(&mut model));
     drop(model);
@@ -32,7 +35,7 @@ fn make<T>(call: &'static str, body: impl FnOnce(&mut Model) -> Result<*mut T, i
 }
 
 /// The body of a call that returns 0 or an errno.
-fn act(call: &'static str, body: impl FnOnce(&mut Model) -> Result<(), i32>) -> c_int {
+fn act(call: &'static str, body: impl FnOnce(&mut DeviceModel) -> Result<(), i32>) -> c_int {
     let mut model = model();
     let done = model.enter(call).and_then(|()| body(&mut model));
     done.err().unwrap_or(0)
@@ -51,12 +54,12 @@ fn release<T>(handle: *mut T) {
     unsafe { free(handle) };
 }
 
-fn busy(model: &mut Model, what: &str) -> Result<(), i32> {
+fn busy(model: &mut DeviceModel, what: &str) -> Result<(), i32> {
     model.misused(format!("{what} is destroyed under what is built on it"));
     Err(libc::EBUSY)
 }
 
-fn missing<T>(model: &mut Model, what: &str) -> Result<T, i32> {
+fn missing<T>(model: &mut DeviceModel, what: &str) -> Result<T, i32> {
     model.misused(format!("{what} is used that is not there"));
     Err(libc::EINVAL)
 }

@@ -4,12 +4,14 @@
 use std::time::Instant;
 
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point, QueuePairView, ROCE};
+use ferrofabric_fake_device::control::{
+    FakeDevice, Fault, FaultEffect, FaultPoint, QueuePairView, ROCE,
+};
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::device::{DeviceContext, EventSubject};
 use ferrofabric_verbs_sys::{ibv_event_type as Event, ibv_qp_type};
 
-use crate::party::{PATIENCE, Pair, assert_clean, first, message, room, run};
+use crate::party::{PATIENCE, PeerPair, assert_clean, first, message, room, run};
 
 /// The RC queue pairs there are.
 pub(crate) fn connections(device: &FakeDevice) -> Vec<u32> {
@@ -24,7 +26,7 @@ pub(crate) fn connections(device: &FakeDevice) -> Vec<u32> {
 fn a_queue_pair_that_breaks() {
     for side in [0, 1] {
         let device = FakeDevice::take();
-        let mut pair = Pair::connected(&[]);
+        let mut pair = PeerPair::connected(&[]);
         let lane = connections(&device)[side];
         let traffic = pair.traffic(100, 15, || device.break_queue_pair(lane));
         assert_eq!((traffic.sent, traffic.received), (30, 30), "{traffic:?}");
@@ -40,7 +42,7 @@ fn a_queue_pair_that_breaks() {
 #[test]
 fn a_queue_pair_that_breaks_with_requests_under_way() {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[]);
+    let mut pair = PeerPair::connected(&[]);
     let lane = connections(&device);
     device.hold(true);
     for at in 0..20 {
@@ -72,9 +74,9 @@ fn a_queue_pair_that_breaks_with_requests_under_way() {
 fn datagrams_that_are_lost() {
     for after in 0..4 {
         let device = FakeDevice::take();
-        let mut pair = Pair::open(&[]);
+        let mut pair = PeerPair::open(&[]);
         device.script(
-            Fault::new(Point::Datagram, Effect::Lose)
+            Fault::new(FaultPoint::Datagram, FaultEffect::Lose)
                 .after(after)
                 .times(2),
         );
@@ -91,18 +93,18 @@ fn datagrams_that_are_lost() {
 #[test]
 fn datagrams_that_make_no_sense() {
     let strange = [
-        Effect::ByteLen(0),
-        Effect::ByteLen(40),
-        Effect::ByteLen(41),
-        Effect::ByteLen(u32::MAX),
-        Effect::Corrupt(40),
-        Effect::Corrupt(48),
-        Effect::Corrupt(60),
+        FaultEffect::ByteLen(0),
+        FaultEffect::ByteLen(40),
+        FaultEffect::ByteLen(41),
+        FaultEffect::ByteLen(u32::MAX),
+        FaultEffect::Corrupt(40),
+        FaultEffect::Corrupt(48),
+        FaultEffect::Corrupt(60),
     ];
     for effect in strange {
         let device = FakeDevice::take();
-        let mut pair = Pair::open(&[]);
-        device.script(Fault::new(Point::DatagramReceive, effect).times(2));
+        let mut pair = PeerPair::open(&[]);
+        device.script(Fault::new(FaultPoint::DatagramReceive, effect).times(2));
         pair.corrupt_traffic(100, 5);
         device.reset();
         // A packet that named somebody else may have begun a session with nobody.
@@ -117,8 +119,8 @@ fn datagrams_that_make_no_sense() {
 #[test]
 fn asynchronous_events() {
     let device = FakeDevice::take();
-    let context = DeviceContext::open(ROCE).unwrap();
-    let mut pair = Pair::connected(&[]);
+    let context = Context::open(ROCE).unwrap();
+    let mut pair = PeerPair::connected(&[]);
     let lane = connections(&device)[0];
     for kind in [
         Event::IBV_EVENT_PORT_ERR,
@@ -149,7 +151,7 @@ fn asynchronous_events() {
 #[test]
 fn a_completion_queue_that_is_overrun() {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[]);
+    let mut pair = PeerPair::connected(&[]);
     let lane = connections(&device)[0];
     let traffic = pair.traffic(100, 15, || device.overrun(lane));
     assert!(!traffic.send_errors.is_empty(), "{traffic:?}");
@@ -175,7 +177,7 @@ fn a_completion_queue_that_is_overrun_between_two_lanes() {
     for resumes in [false, true] {
         println!("a next lane is there: {resumes}");
         let device = FakeDevice::take();
-        let mut pair = Pair::connected(&[]);
+        let mut pair = PeerPair::connected(&[]);
         let before = connections(&device);
         let data = data_queue_pair(&device, &pair.a);
         device.hold(true);
@@ -187,7 +189,7 @@ fn a_completion_queue_that_is_overrun_between_two_lanes() {
                 .unwrap();
         }
         if !resumes {
-            device.script(Fault::new(Point::Datagram, Effect::Lose).times(u32::MAX));
+            device.script(Fault::new(FaultPoint::Datagram, FaultEffect::Lose).times(u32::MAX));
         }
         before.iter().for_each(|&qp| device.break_queue_pair(qp));
         let begun = Instant::now();
@@ -220,7 +222,7 @@ fn a_completion_queue_that_is_overrun_between_two_lanes() {
 #[test]
 fn a_completion_queue_that_fails_for_a_moment() {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[]);
+    let mut pair = PeerPair::connected(&[]);
     device.fail_call("ibv_poll_cq", 3, 2, libc::EIO);
     let traffic = pair.traffic(100, 15, || ());
     assert_eq!(traffic.sent, 30, "{traffic:?}");

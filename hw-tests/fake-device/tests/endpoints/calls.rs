@@ -10,7 +10,7 @@ use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::VerbsProvider;
 
 use crate::party::{
-    PATIENCE, Pair, assert_clean, check, domain, first, message, room, run, settings, stat,
+    PATIENCE, PeerPair, assert_clean, check, domain, first, message, room, run, settings, stat,
 };
 
 /// Calls of the opening of a domain and an endpoint that may fail.
@@ -112,7 +112,7 @@ fn a_connection_that_is_made_at_a_later_try() {
     ] {
         for after in [0, 1] {
             let device = FakeDevice::take();
-            let mut pair = Pair::open(&[]);
+            let mut pair = PeerPair::open(&[]);
             if errno != 0 {
                 device.fail_call(call, after, 2, errno);
             }
@@ -134,7 +134,7 @@ fn a_connection_that_can_not_be_made() {
         ("ibv_create_ah", libc::EINVAL),
     ] {
         let device = FakeDevice::take();
-        let mut pair = Pair::open(&[]);
+        let mut pair = PeerPair::open(&[]);
         device.fail_call(call, 0, u32::MAX, errno);
         let traffic = pair.traffic(0, 5, || ());
         assert_eq!(
@@ -155,7 +155,7 @@ fn a_connection_that_can_not_be_made() {
 fn registrations_fail(cache: &str, in_a_row: u32, errors: RangeInclusive<usize>) {
     for after in 0..4 {
         let device = FakeDevice::take();
-        let mut pair = Pair::connected(&[("FERRO_MR_CACHE", cache)]);
+        let mut pair = PeerPair::connected(&[("FERRO_MR_CACHE", cache)]);
         device.fail_call("ibv_reg_mr", after, in_a_row, libc::ENOMEM);
         let traffic = pair.traffic(0, 10, || ());
         assert_eq!(device.faults_left(), 0, "registered less often");
@@ -189,7 +189,7 @@ fn memory_that_can_not_be_registered_at_first() {
 /// Posting fails, in the middle of things.
 fn posting_fails(call: &str, errno: i32, after: u32) {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[("FERRO_RX_BUFFERS", "16")]);
+    let mut pair = PeerPair::connected(&[("FERRO_RX_BUFFERS", "16")]);
     device.fail_call(call, after, 1, errno);
     pair.traffic(100, 40, || ());
     assert_eq!(device.faults_left(), 0, "{call} was not called so often");
@@ -215,7 +215,7 @@ fn receives_that_can_not_be_posted() {
 fn what_has_come_before_a_request_that_can_not_be_posted() {
     const COUNT: u64 = 40;
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[]);
+    let mut pair = PeerPair::connected(&[]);
     for tag in 0..COUNT {
         let sent = pair.b.tsend(message(8, tag), 8, pair.to_a, tag, tag);
         sent.map_err(first).unwrap();
@@ -257,7 +257,7 @@ fn requests_that_can_not_be_posted() {
     for (bytes, after) in [(8, 0), (4000, 0), (20_000, 0), (20_000, 1)] {
         for errno in [libc::ENOMEM, libc::EINVAL, -libc::ENOMEM] {
             let device = FakeDevice::take();
-            let mut pair = Pair::connected(&[]);
+            let mut pair = PeerPair::connected(&[]);
             pair.b
                 .trecv(room(bytes), pair.to_a, 7, 0, 1)
                 .map_err(first)

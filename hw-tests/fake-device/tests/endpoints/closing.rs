@@ -8,7 +8,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::SendOp;
 use ferrofabric_fake_device::control::FakeDevice;
 
-use crate::party::{PATIENCE, Pair, assert_clean, domain, first, message, room, run};
+use crate::party::{PATIENCE, PeerPair, assert_clean, domain, first, message, room, run};
 
 /// More than goes out at once.
 const SENDS: u64 = 900;
@@ -21,14 +21,14 @@ fn what_waits_for_a_peer_that_closes_ends() {
     for lane in ["rc", "ud", "auto"] {
         println!("{lane}");
         let _device = FakeDevice::take();
-        let mut pair = Pair::connected(&[("FERRO_LANE", lane)]);
+        let mut pair = PeerPair::connected(&[("FERRO_LANE", lane)]);
         for token in 0..SENDS {
             let sent = (pair.a).tsend(message(8, token), 8, pair.to_b, token, token);
             sent.map_err(first).unwrap();
         }
         let receive = pair.a.trecv(room(8), pair.to_b, 1, 0, SENDS);
         receive.map_err(first).unwrap();
-        let Pair { mut a, b, to_b, .. } = pair;
+        let PeerPair { mut a, b, to_b, .. } = pair;
         let begun = Instant::now();
         drop(b);
         let done = run(&mut [&mut a], SENDS as usize + 1);
@@ -69,7 +69,7 @@ fn the_device_writes_what_was_injected_by_who_closes() {
         ];
         let domains = [(); 2].map(|()| domain(&settings));
         let len = domains[0].info().tx.inject_size;
-        let pair = ends::Pair::open(&*domains[0], &*domains[1]);
+        let pair = ends::QueuedPair::open(&*domains[0], &*domains[1]);
         drop(domains);
         let into = pair.b.memory(len, 0);
         let receive = any_tagged(pair.b.context());
@@ -91,7 +91,7 @@ fn the_device_writes_what_was_injected_by_who_closes() {
             pair.a.tx.pump();
             device.queue_pairs().iter().any(|qp| qp.waiting != 0)
         });
-        let ends::Pair { a, b, .. } = pair;
+        let ends::QueuedPair { a, b, .. } = pair;
         // It comes to its requests when their queue pair is about to be destroyed.
         drop(a);
         device.hold(false);

@@ -5,11 +5,11 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use fastrand::Rng;
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
 use ferrofabric_verbs::origins::{Origin, begin_counters_at};
 
 use crate::breakage::{connections, data_queue_pair};
-use crate::party::{PATIENCE, Pair, assert_clean, check, first, message, room, stat};
+use crate::party::{PATIENCE, PeerPair, assert_clean, check, first, message, room, stat};
 use crate::removals::until_left;
 
 /// Names the seed from which the suite's counters begin.
@@ -74,9 +74,9 @@ pub(crate) fn random() -> u64 {
 }
 
 /// Counters begin elsewhere than those of the suite, as long as this lives.
-pub(crate) struct Counters(());
+pub(crate) struct CounterStart(());
 
-impl Counters {
+impl CounterStart {
     /// Where a seed says.
     pub(crate) fn drawn(seed: u64) -> Self {
         let begin = Begin::drawn(seed);
@@ -98,7 +98,7 @@ impl Counters {
     }
 }
 
-impl Drop for Counters {
+impl Drop for CounterStart {
     fn drop(&mut self) {
         suite().1.set();
     }
@@ -113,11 +113,11 @@ fn a_resume_is_said_again_after_much_credit() {
     for credit_units in [0x8000_0001, 0x9000_0000, 0xffff_ff00] {
         println!("from {credit_units:#x} units");
         let device = FakeDevice::take();
-        let _counters = Counters::at(Origin {
+        let _counters = CounterStart::at(Origin {
             sequence: 0,
             credit_units,
         });
-        let mut pair = Pair::connected(UD);
+        let mut pair = PeerPair::connected(UD);
         pair.a.av().remove(pair.to_b).unwrap();
         until_left(&mut pair, &device, 1);
         // `b` has said its last on that lane.
@@ -125,7 +125,7 @@ fn a_resume_is_said_again_after_much_credit() {
         pair.to_b = pair.a.av().insert(&pair.b.name().to_bytes()).unwrap();
         // The answer to the first Resume is lost: the end without an answer sends its own again.
         let data = data_queue_pair(&device, &pair.b);
-        device.script(Fault::new(Point::Datagram, Effect::Lose).on(data));
+        device.script(Fault::new(FaultPoint::Datagram, FaultEffect::Lose).on(data));
         pair.exchange(8, 10);
         assert_eq!(device.faults_left(), 0, "nothing was lost");
         pair.exchange(80_000, 11);
@@ -141,11 +141,11 @@ fn a_session_that_has_gone_round_is_resumed() {
     const BYTES: usize = 600_000;
     let device = FakeDevice::take();
     // Three packets each way, and the next number is 0.
-    let _counters = Counters::at(Origin {
+    let _counters = CounterStart::at(Origin {
         sequence: 0u32.wrapping_sub(3),
         credit_units: 0,
     });
-    let mut pair = Pair::connected(&[("FERRO_LANE", "rc")]);
+    let mut pair = PeerPair::connected(&[("FERRO_LANE", "rc")]);
     (pair.a.trecv(room(8), pair.to_b, 7, 0, 1))
         .map_err(first)
         .unwrap();
@@ -194,12 +194,12 @@ fn a_packet_is_replayed_after_much_credit() {
     /// Length of an acknowledgement, with the headers before it. All that has a number is longer.
     const ACK_BYTES: u32 = 88;
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(UD);
+    let mut pair = PeerPair::connected(UD);
     // Only acknowledgements arrive whole at `b`.
     let data = data_queue_pair(&device, &pair.b);
-    let cut = Effect::ByteLen(ACK_BYTES);
+    let cut = FaultEffect::ByteLen(ACK_BYTES);
     device.script(
-        Fault::new(Point::DatagramReceive, cut)
+        Fault::new(FaultPoint::DatagramReceive, cut)
             .on(data)
             .times(u32::MAX),
     );

@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use fastrand::Rng;
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
 use ferrofabric_runtime::owning::OwningEndpoint;
 
 use crate::breakage::{connections, data_queue_pair};
 use crate::party::{
-    PATIENCE, Pair, assert_clean, check, endpoint, first, message, room, run, who_waits,
+    PATIENCE, PeerPair, assert_clean, check, endpoint, first, message, room, run, who_waits,
 };
 
 const UD: &[(&str, &str)] = &[("FERRO_LANE", "ud")];
@@ -27,7 +27,7 @@ fn count(endpoint: &OwningEndpoint, name: &str) -> u64 {
 fn few_messages_make_no_connection() {
     for settings in [UD, AUTO] {
         let device = FakeDevice::take();
-        let mut pair = Pair::open(settings);
+        let mut pair = PeerPair::open(settings);
         for tag in 0..20 {
             pair.exchange([8, 700, 3000][tag as usize % 3], tag);
         }
@@ -46,7 +46,7 @@ fn few_messages_make_no_connection() {
 fn many_messages_make_a_connection() {
     for (settings, made) in [(UD, 0), (AUTO, 1)] {
         let device = FakeDevice::take();
-        let mut pair = Pair::open(settings);
+        let mut pair = PeerPair::open(settings);
         let begun = Instant::now();
         // The promotion takes 300 messages in a tenth of a second: on a busy machine that may take
         // more than one try.
@@ -95,7 +95,7 @@ fn promotions_that_fail() {
             }
             if silent && tag == 0 {
                 device.script(
-                    Fault::new(Point::Datagram, Effect::Lose)
+                    Fault::new(FaultPoint::Datagram, FaultEffect::Lose)
                         .on(control)
                         .times(u32::MAX),
                 );
@@ -126,7 +126,7 @@ fn promotions_that_fail() {
 #[test]
 fn a_large_message_makes_a_connection() {
     let device = FakeDevice::take();
-    let mut pair = Pair::open(UD);
+    let mut pair = PeerPair::open(UD);
     let traffic = pair.traffic(100, 40, || ());
     assert_eq!((traffic.sent, traffic.received), (80, 80), "{traffic:?}");
     assert_eq!(connections(&device).len(), 2);
@@ -141,10 +141,10 @@ fn lost_datagrams_are_repeated() {
         println!("seed {seed}");
         let mut rng = Rng::with_seed(seed);
         let device = FakeDevice::take();
-        let mut pair = Pair::open(UD);
+        let mut pair = PeerPair::open(UD);
         for _ in 0..12 {
             let after = rng.u32(..60);
-            device.script(Fault::new(Point::Datagram, Effect::Lose).after(after));
+            device.script(Fault::new(FaultPoint::Datagram, FaultEffect::Lose).after(after));
         }
         for tag in 0..30 {
             pair.exchange([8, 700, 3000, 8192][tag as usize % 4], tag);
@@ -169,7 +169,7 @@ fn a_lane_in_the_place_of_another() {
     let mut hub = endpoint(&[("FERRO_LANE", "ud"), ("FERRO_RX_BUFFERS", "1024")]);
     let data = data_queue_pair(&device, &hub);
     let [mut busy, mut leaves, mut comes] =
-        ["rc", "ud", "ud"].map(|lane| Spoke::of(&hub, &[("FERRO_LANE", lane)]));
+        ["rc", "ud", "ud"].map(|lane| HubPeer::of(&hub, &[("FERRO_LANE", lane)]));
     for spoke in [&mut busy, &mut leaves] {
         hub.trecv(room(8), spoke.from_hub, 0, 0, 1)
             .map_err(first)
@@ -208,7 +208,7 @@ fn a_lane_in_the_place_of_another() {
     };
     until(&mut comes.end, &|end| count(end, "verbs_ud_lanes") == 1);
     // The packets of the new peer are lost: it sends one as soon as the lane is up at the hub.
-    let lose = |from| Fault::new(Point::Datagram, Effect::Lose).on(from);
+    let lose = |from| Fault::new(FaultPoint::Datagram, FaultEffect::Lose).on(from);
     let from_newcomer = data_queue_pair(&device, &comes.end);
     device.script(lose(from_newcomer));
     device.script(lose(from_newcomer).times(u32::MAX));
@@ -240,10 +240,10 @@ fn promotion_under_load_loses_nothing() {
         println!("seed {seed}");
         let mut rng = Rng::with_seed(seed);
         let device = FakeDevice::take();
-        let mut pair = Pair::open(AUTO);
+        let mut pair = PeerPair::open(AUTO);
         for _ in 0..rng.u32(..8) {
             let after = rng.u32(..100);
-            device.script(Fault::new(Point::Datagram, Effect::Lose).after(after));
+            device.script(Fault::new(FaultPoint::Datagram, FaultEffect::Lose).after(after));
         }
         for round in 0..3 {
             let traffic = pair.traffic(1000 * (round + 1), 40, || ());
@@ -257,13 +257,13 @@ fn promotion_under_load_loses_nothing() {
 }
 
 /// A peer as the hub knows it.
-pub(crate) struct Spoke {
+pub(crate) struct HubPeer {
     pub(crate) end: OwningEndpoint,
     pub(crate) to_hub: FiAddr,
     pub(crate) from_hub: FiAddr,
 }
 
-impl Spoke {
+impl HubPeer {
     /// One that the hub knows, and that knows it.
     pub(crate) fn of(hub: &OwningEndpoint, settings: &[(&str, &str)]) -> Self {
         let end = endpoint(settings);
@@ -282,7 +282,7 @@ impl Spoke {
 fn hub_and_spokes(device: &FakeDevice, hub: &[(&str, &str)], others: &[(&str, &str)], cap: usize) {
     const SPOKES: usize = 5;
     let mut hub = endpoint(hub);
-    let mut spokes: Vec<Spoke> = (0..SPOKES).map(|_| Spoke::of(&hub, others)).collect();
+    let mut spokes: Vec<HubPeer> = (0..SPOKES).map(|_| HubPeer::of(&hub, others)).collect();
     let sizes = [8, 700, 5000, 60_000];
     for round in 0..6u64 {
         let size = |at: usize| sizes[(round as usize + at) % sizes.len()];
@@ -360,7 +360,7 @@ fn lanes_are_recycled_at_the_cap() {
 #[test]
 fn a_device_that_refuses_queue_pairs() {
     let device = FakeDevice::take();
-    let mut pair = Pair::open(&[]);
+    let mut pair = PeerPair::open(&[]);
     device.fail_call("ibv_create_qp", 0, u32::MAX, libc_enomem());
     let begun = Instant::now();
     for tag in 0..50 {

@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point, QueuePairView};
+use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint, QueuePairView};
 use ferrofabric_runtime::owning::{Done, OwningEndpoint};
 use ferrofabric_verbs_sys::{ibv_qp_state, ibv_qp_type, ibv_wc_status as Status};
 
 use crate::breakage::data_queue_pair;
-use crate::datagrams::Spoke;
+use crate::datagrams::HubPeer;
 use crate::party::{
-    PATIENCE, Pair, assert_clean, endpoint, first, message, room, run, stat, who_waits,
+    PATIENCE, PeerPair, assert_clean, endpoint, first, message, room, run, stat, who_waits,
 };
 
 /// Length of a message that goes over RC only.
@@ -49,7 +49,8 @@ fn a_goodbye_that_meets_a_promotion() {
         ("FERRO_RX_BUFFERS", "1024"),
         ("FERRO_RECONNECT_TIMEOUT", "500ms"),
     ]);
-    let [mut busy, mut leaves] = ["rc", "ud"].map(|lane| Spoke::of(&hub, &[("FERRO_LANE", lane)]));
+    let [mut busy, mut leaves] =
+        ["rc", "ud"].map(|lane| HubPeer::of(&hub, &[("FERRO_LANE", lane)]));
     for spoke in [&mut busy, &mut leaves] {
         (hub.trecv(room(8), spoke.from_hub, 0, 0, 8))
             .map_err(first)
@@ -101,9 +102,9 @@ fn a_goodbye_on_the_lane_of_a_promotion() {
 
 fn goodbye_in_a_promotion(is_heard: bool) {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[("FERRO_LANE", "ud")]);
+    let mut pair = PeerPair::connected(&[("FERRO_LANE", "ud")]);
     let lose = |from| {
-        let all = Fault::new(Point::Datagram, Effect::Lose).times(u32::MAX);
+        let all = Fault::new(FaultPoint::Datagram, FaultEffect::Lose).times(u32::MAX);
         all.on(from)
     };
     device.script(lose(data_queue_pair(&device, &pair.b)));
@@ -133,7 +134,7 @@ fn goodbye_in_a_promotion(is_heard: bool) {
         assert!(begun.elapsed() < PATIENCE, "{}", who_waits([&pair.a]));
         std::thread::yield_now();
     }
-    let Pair { mut a, b, to_b, .. } = pair;
+    let PeerPair { mut a, b, to_b, .. } = pair;
     drop(b);
     let done = run(&mut [&mut a], 2);
     ends_with_the_goodbye(&mut a, to_b, done);
@@ -146,11 +147,11 @@ fn goodbye_in_a_promotion(is_heard: bool) {
 #[test]
 fn a_goodbye_on_a_lane_that_breaks() {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[("FERRO_LANE", "rc")]);
-    let all = Fault::new(Point::Datagram, Effect::Lose).times(u32::MAX);
+    let mut pair = PeerPair::connected(&[("FERRO_LANE", "rc")]);
+    let all = Fault::new(FaultPoint::Datagram, FaultEffect::Lose).times(u32::MAX);
     device.script(all.on(pair.a.name().verbs.unwrap().qpn));
-    let fails = Effect::FailAfterwards(Status::IBV_WC_RETRY_EXC_ERR);
-    device.script(Fault::new(Point::Send, fails).on(connection_of(&device, &pair.a)));
+    let fails = FaultEffect::FailAfterwards(Status::IBV_WC_RETRY_EXC_ERR);
+    device.script(Fault::new(FaultPoint::Send, fails).on(connection_of(&device, &pair.a)));
     (pair.b.trecv(room(8), pair.to_a, 2, 0, 8))
         .map_err(first)
         .unwrap();
@@ -163,7 +164,7 @@ fn a_goodbye_on_a_lane_that_breaks() {
         assert!(begun.elapsed() < PATIENCE, "{}", who_waits([&pair.a]));
         assert!(pair.a.poll().unwrap().is_none());
     }
-    let Pair { mut a, b, to_b, .. } = pair;
+    let PeerPair { mut a, b, to_b, .. } = pair;
     drop(b);
     (a.tsend(message(8, 3), 8, to_b, 3, TOLD))
         .map_err(first)
@@ -200,9 +201,9 @@ fn a_grant_that_makes_no_sense_ends_its_send() {
     /// In the length that may be written, behind the header and two numbers of eight bytes.
     const OF_THE_LENGTH: u32 = 24 + 16 + 4;
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[("FERRO_LANE", "rc"), ("FERRO_RENDEZVOUS", "write")]);
+    let mut pair = PeerPair::connected(&[("FERRO_LANE", "rc"), ("FERRO_RENDEZVOUS", "write")]);
     let sender = connection_of(&device, &pair.a);
-    device.script(Fault::new(Point::Receive, Effect::Corrupt(OF_THE_LENGTH)).on(sender));
+    device.script(Fault::new(FaultPoint::Receive, FaultEffect::Corrupt(OF_THE_LENGTH)).on(sender));
     (pair.b.trecv(room(LARGE), pair.to_a, 5, 0, 1))
         .map_err(first)
         .unwrap();

@@ -2,10 +2,10 @@
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
 use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
-use crate::party::{Pair, assert_clean, check, first, message, room};
+use crate::party::{PeerPair, assert_clean, check, first, message, room};
 
 /// Statuses of a requester's completion.
 pub(crate) const STATUSES: [Status; 13] = [
@@ -30,12 +30,12 @@ pub(crate) const STATUSES: [Status; 13] = [
 fn each_status_of_a_message() {
     for status in STATUSES {
         let device = FakeDevice::take();
-        let mut pair = Pair::connected(&[]);
+        let mut pair = PeerPair::connected(&[]);
         pair.b
             .trecv(room(8), pair.to_a, 9, 0, 1)
             .map_err(first)
             .unwrap();
-        device.script(Fault::new(Point::Send, Effect::Fail(status)));
+        device.script(Fault::new(FaultPoint::Send, FaultEffect::Fail(status)));
         pair.a
             .tsend(message(8, 1), 8, pair.to_b, 9, 2)
             .map_err(first)
@@ -72,10 +72,10 @@ fn each_status_of_a_message() {
 /// Every operation ends after a fault of one request, and the endpoints go on afterwards.
 fn goes_on(fault: Fault) {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[]);
+    let mut pair = PeerPair::connected(&[]);
     device.script(fault);
     let traffic = match fault.effect {
-        Effect::Corrupt(_) => pair.corrupt_traffic(100, 15),
+        FaultEffect::Corrupt(_) => pair.corrupt_traffic(100, 15),
         _ => pair.traffic(100, 15, || ()),
     };
     assert_eq!(
@@ -99,7 +99,7 @@ fn messages_that_fail_in_the_middle() {
             Status::IBV_WC_REM_OP_ERR,
             Status::IBV_WC_GENERAL_ERR,
         ] {
-            goes_on(Fault::new(Point::Send, Effect::Fail(status)).after(after));
+            goes_on(Fault::new(FaultPoint::Send, FaultEffect::Fail(status)).after(after));
         }
     }
 }
@@ -108,8 +108,8 @@ fn messages_that_fail_in_the_middle() {
 #[test]
 fn messages_that_arrive_and_fail() {
     for after in [0, 1, 4, 9] {
-        let effect = Effect::FailAfterwards(Status::IBV_WC_RETRY_EXC_ERR);
-        goes_on(Fault::new(Point::Send, effect).after(after));
+        let effect = FaultEffect::FailAfterwards(Status::IBV_WC_RETRY_EXC_ERR);
+        goes_on(Fault::new(FaultPoint::Send, effect).after(after));
     }
 }
 
@@ -117,7 +117,7 @@ fn messages_that_arrive_and_fail() {
 fn each_status_of_a_read() {
     for status in STATUSES {
         for after in [0, 5] {
-            goes_on(Fault::new(Point::Read, Effect::Fail(status)).after(after));
+            goes_on(Fault::new(FaultPoint::Read, FaultEffect::Fail(status)).after(after));
         }
     }
 }
@@ -133,7 +133,7 @@ fn each_status_of_a_receive() {
         Status::IBV_WC_GENERAL_ERR,
     ] {
         for after in [0, 6] {
-            goes_on(Fault::new(Point::Receive, Effect::Fail(status)).after(after));
+            goes_on(Fault::new(FaultPoint::Receive, FaultEffect::Fail(status)).after(after));
         }
     }
 }
@@ -142,7 +142,7 @@ fn each_status_of_a_receive() {
 fn lengths_that_make_no_sense() {
     for bytes in [0, 1, 7, 23, 4097, 1 << 20, u32::MAX] {
         for after in [0, 5] {
-            goes_on(Fault::new(Point::Receive, Effect::ByteLen(bytes)).after(after));
+            goes_on(Fault::new(FaultPoint::Receive, FaultEffect::ByteLen(bytes)).after(after));
         }
     }
 }
@@ -150,7 +150,7 @@ fn lengths_that_make_no_sense() {
 #[test]
 fn queue_pairs_that_there_are_not() {
     for number in [0, 1, 0xff_ffff, u32::MAX] {
-        goes_on(Fault::new(Point::Receive, Effect::QpNum(number)));
+        goes_on(Fault::new(FaultPoint::Receive, FaultEffect::QpNum(number)));
     }
 }
 
@@ -158,7 +158,7 @@ fn queue_pairs_that_there_are_not() {
 #[test]
 fn requests_of_nobody() {
     for wr_id in [0, 7, 5 << 32] {
-        goes_on(Fault::new(Point::Receive, Effect::WrId(wr_id)));
+        goes_on(Fault::new(FaultPoint::Receive, FaultEffect::WrId(wr_id)));
     }
 }
 
@@ -166,7 +166,7 @@ fn requests_of_nobody() {
 #[test]
 fn receives_of_nobody() {
     for wr_id in [u64::MAX, (u64::from(u32::MAX) << 32) | (1 << 20)] {
-        goes_on(Fault::new(Point::Receive, Effect::WrId(wr_id)));
+        goes_on(Fault::new(FaultPoint::Receive, FaultEffect::WrId(wr_id)));
     }
 }
 
@@ -175,7 +175,7 @@ fn receives_of_nobody() {
 fn packets_that_make_no_sense() {
     for at in 0..24 {
         for after in [0, 3] {
-            goes_on(Fault::new(Point::Receive, Effect::Corrupt(at)).after(after));
+            goes_on(Fault::new(FaultPoint::Receive, FaultEffect::Corrupt(at)).after(after));
         }
     }
 }

@@ -4,10 +4,10 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Instant;
 
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
 
 use crate::breakage::data_queue_pair;
-use crate::party::{PATIENCE, Pair, assert_clean, endpoint, first, message, room, stat};
+use crate::party::{PATIENCE, PeerPair, assert_clean, endpoint, first, message, room, stat};
 use crate::revivals::control_queue_pair;
 
 /// A flood that ends when this is dropped, so that the endpoint that it keeps busy can be closed
@@ -34,7 +34,7 @@ fn a_peer_changes_lanes_to_a_busy_endpoint() {
     /// Messages that may be under way: fewer than wait at most.
     const AHEAD: u64 = 500;
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[("FERRO_LANE", "auto")]);
+    let mut pair = PeerPair::connected(&[("FERRO_LANE", "auto")]);
     pair.rest(|_| true);
     let flood = Flood::of(&device, data_queue_pair(&device, &pair.b));
     let (mut sent, mut over) = (0, 0);
@@ -88,9 +88,9 @@ fn an_endpoint_closes_under_a_flood_of_control_packets() {
 #[test]
 fn an_endpoint_connects_under_a_flood_of_control_packets() {
     let device = FakeDevice::take();
-    let mut pair = Pair::open(&[]);
+    let mut pair = PeerPair::open(&[]);
     let control = control_queue_pair(&pair.a);
-    device.script(Fault::new(Point::Datagram, Effect::Lose).on(control));
+    device.script(Fault::new(FaultPoint::Datagram, FaultEffect::Lose).on(control));
     let flood = Flood::of(&device, control);
     pair.exchange(8, 1);
     drop(flood);

@@ -7,7 +7,7 @@ use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::FakeDevice;
 
-use crate::party::{PATIENCE, Pair, assert_clean, check, endpoint, first, message, room};
+use crate::party::{PATIENCE, PeerPair, assert_clean, check, endpoint, first, message, room};
 
 /// Goes as a request, which the receiver answers.
 const LONG: usize = 1 << 20;
@@ -59,7 +59,7 @@ fn messages_that_were_flushed_outlive_their_sender() {
 #[test]
 fn a_flush_waits_for_the_device() {
     let device = FakeDevice::take();
-    let pair = Pair::connected(&[("FERRO_LANE", "rc")]);
+    let pair = PeerPair::connected(&[("FERRO_LANE", "rc")]);
     device.hold(true);
     pair.a.inject(&message(8, 1), pair.to_b, None).unwrap();
     let soon = Some(Duration::from_millis(30));

@@ -6,7 +6,7 @@ use std::time::Instant;
 use ferrofabric_fake_device::control::FakeDevice;
 use ferrofabric_verbs::device::DeviceContext;
 
-use crate::party::{PATIENCE, Pair, assert_clean};
+use crate::party::{PATIENCE, PeerPair, assert_clean};
 
 /// Calls that end something of the device's, or change it.
 const ENDS: [&str; 9] = [
@@ -61,7 +61,7 @@ fn ended(device: &FakeDevice) -> Vec<(&'static str, u64)> {
 fn a_child_that_drops_endpoints_ends_nothing() {
     let device = FakeDevice::take();
     for lane in ["rc", "ud"] {
-        let pair = Pair::connected(&[("FERRO_LANE", lane)]);
+        let pair = PeerPair::connected(&[("FERRO_LANE", lane)]);
         let before = ended(&device);
         // Whose turn it is at the device is the parent's to say.
         let pair = std::mem::ManuallyDrop::new(pair);
@@ -86,9 +86,9 @@ fn a_child_that_drops_endpoints_ends_nothing() {
 #[test]
 fn a_child_opens_endpoints_of_its_own() {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[]);
+    let mut pair = PeerPair::connected(&[]);
     let status = fork(|| {
-        let mut own = Pair::connected(&[]);
+        let mut own = PeerPair::connected(&[]);
         own.exchange(80_000, 3);
         drop(own);
         true

@@ -1,6 +1,6 @@
 //! Messages between endpoints over the fake device, with nothing wrong.
 
-use crate::party::{Pair, assert_clean, check, endpoint, first, message, room, run};
+use crate::party::{PeerPair, assert_clean, check, endpoint, first, message, room, run};
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
@@ -30,7 +30,7 @@ fn both_devices_are_discovered() {
 #[test]
 fn messages_of_every_protocol() {
     let device = FakeDevice::take();
-    let mut pair = Pair::open(&[]);
+    let mut pair = PeerPair::open(&[]);
     for (at, bytes) in [0, 1, 8, 100, 500, 4096, 8192, 8193, 65_536, 3 << 20]
         .into_iter()
         .enumerate()
@@ -46,7 +46,7 @@ fn messages_of_every_protocol() {
 #[test]
 fn messages_over_infiniband() {
     let device = FakeDevice::take();
-    let mut pair = Pair::open(&[("FERRO_DEVICE", INFINIBAND)]);
+    let mut pair = PeerPair::open(&[("FERRO_DEVICE", INFINIBAND)]);
     for bytes in [8, 4096, 1 << 20] {
         pair.exchange(bytes, bytes as u64);
     }
@@ -60,7 +60,7 @@ fn messages_over_infiniband() {
 fn a_flood_of_unexpected_messages() {
     const COUNT: u64 = 3000;
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[("FERRO_RX_BUFFERS", "16")]);
+    let mut pair = PeerPair::connected(&[("FERRO_RX_BUFFERS", "16")]);
     let mut sent = 0;
     let mut over = 0;
     while sent < COUNT && over < COUNT {
@@ -150,7 +150,7 @@ fn a_message_that_is_written_rings_three_times() {
         ("FERRO_RENDEZVOUS", "write"),
         ("FERRO_EAGER_MAX", "4096"),
     ];
-    let mut pair = Pair::connected(&settings);
+    let mut pair = PeerPair::connected(&settings);
     for seed in 0..3 {
         let receive = pair.b.trecv(room(LEN), pair.to_a, 5, 0, 1);
         receive.map_err(first).unwrap();

@@ -6,12 +6,12 @@ use std::time::Instant;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
 use crate::party::{
-    PATIENCE, Pair, assert_clean, check, endpoint, first, message, room, run, stat,
+    PATIENCE, PeerPair, assert_clean, check, endpoint, first, message, room, run, stat,
 };
 
 /// Packets of 512 bytes, of which the receiver takes 16 at a look.
@@ -30,7 +30,7 @@ const BYTES: usize = 20_000;
 #[test]
 fn no_word_of_the_receiver_is_waited_for() {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[]);
+    let mut pair = PeerPair::connected(&[]);
     for (at, bytes) in [8193, 16_440, 16_441, 32_768].into_iter().enumerate() {
         // The receiver does not poll: a send that is over has ended without it.
         pair.a
@@ -79,7 +79,7 @@ fn no_word_of_the_receiver_is_waited_for() {
 #[test]
 fn messages_of_very_many_packets_ask_first() {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&SMALL_PACKETS);
+    let mut pair = PeerPair::connected(&SMALL_PACKETS);
     for (bytes, in_parts) in [(59_000, 1), (64 << 10, 1), (59_000, 2)] {
         pair.exchange(bytes, 7);
         assert_eq!(stat(&pair.a, "verbs_sent_in_parts"), in_parts, "{bytes}");
@@ -93,7 +93,7 @@ fn messages_of_very_many_packets_ask_first() {
 #[test]
 fn receives_that_come_at_any_moment() {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&SMALL_PACKETS);
+    let mut pair = PeerPair::connected(&SMALL_PACKETS);
     for looks in 0..6 {
         for bytes in [BYTES, BYTES - 1, 5000, 100, 0] {
             let tag = 100 * looks + 7;
@@ -132,13 +132,16 @@ fn receives_that_come_at_any_moment() {
 #[test]
 fn lanes_that_break_in_the_middle() {
     for status in [Status::IBV_WC_RETRY_EXC_ERR, Status::IBV_WC_GENERAL_ERR] {
-        for effect in [Effect::Fail(status), Effect::FailAfterwards(status)] {
+        for effect in [
+            FaultEffect::Fail(status),
+            FaultEffect::FailAfterwards(status),
+        ] {
             for after in [0, 1, 15, 16, 17, 40, 41, 42] {
                 for (posted_before, looks) in [(true, 0), (false, 1), (false, 2), (false, 5)] {
                     let device = FakeDevice::take();
-                    let mut pair = Pair::connected(&SMALL_PACKETS);
-                    device.script(Fault::new(Point::Send, effect).after(after));
-                    let receive = |pair: &mut Pair| {
+                    let mut pair = PeerPair::connected(&SMALL_PACKETS);
+                    device.script(Fault::new(FaultPoint::Send, effect).after(after));
+                    let receive = |pair: &mut PeerPair| {
                         pair.b
                             .trecv(room(BYTES), pair.to_a, 9, 0, 2)
                             .map_err(first)
@@ -184,10 +187,16 @@ fn lanes_that_break_in_the_middle() {
 fn sessions_that_end_in_the_middle() {
     for posted_before in [true, false] {
         let device = FakeDevice::take();
-        let mut pair = Pair::connected(&SMALL_PACKETS);
+        let mut pair = PeerPair::connected(&SMALL_PACKETS);
         let granted = stat(&pair.b, GRANTED);
         // The sender's own fault: it gives the session up.
-        device.script(Fault::new(Point::Send, Effect::Fail(Status::IBV_WC_LOC_PROT_ERR)).after(20));
+        device.script(
+            Fault::new(
+                FaultPoint::Send,
+                FaultEffect::Fail(Status::IBV_WC_LOC_PROT_ERR),
+            )
+            .after(20),
+        );
         if posted_before {
             pair.b
                 .trecv(room(BYTES), pair.to_a, 9, 0, 2)
@@ -238,7 +247,13 @@ fn a_stranger_that_ends_in_the_middle_takes_no_receive() {
                 .all(|done| done.outcome.is_ok())
         );
     }
-    device.script(Fault::new(Point::Send, Effect::Fail(Status::IBV_WC_LOC_PROT_ERR)).after(20));
+    device.script(
+        Fault::new(
+            FaultPoint::Send,
+            FaultEffect::Fail(Status::IBV_WC_LOC_PROT_ERR),
+        )
+        .after(20),
+    );
     send(&mut a, from_a, BYTES, 9);
     let failed = run(&mut [&mut a, &mut b], 1).pop().unwrap();
     assert_eq!(failed.outcome.unwrap_err().errno, Errno::ECONNRESET);
@@ -261,9 +276,15 @@ fn a_stranger_that_ends_in_the_middle_takes_no_receive() {
 #[test]
 fn a_message_that_will_never_be_whole() {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&SMALL_PACKETS);
+    let mut pair = PeerPair::connected(&SMALL_PACKETS);
     let granted = stat(&pair.b, GRANTED);
-    device.script(Fault::new(Point::Send, Effect::Fail(Status::IBV_WC_LOC_PROT_ERR)).after(20));
+    device.script(
+        Fault::new(
+            FaultPoint::Send,
+            FaultEffect::Fail(Status::IBV_WC_LOC_PROT_ERR),
+        )
+        .after(20),
+    );
     pair.a
         .tsend(message(BYTES, 5), BYTES, pair.to_b, 9, 1)
         .map_err(first)
@@ -292,8 +313,8 @@ fn parts_that_make_no_sense() {
     for at in (0..28).chain([31, 35]) {
         for after in [0, 1, 2, 20] {
             let device = FakeDevice::take();
-            let mut pair = Pair::connected(&SMALL_PACKETS);
-            device.script(Fault::new(Point::Receive, Effect::Corrupt(at)).after(after));
+            let mut pair = PeerPair::connected(&SMALL_PACKETS);
+            device.script(Fault::new(FaultPoint::Receive, FaultEffect::Corrupt(at)).after(after));
             pair.corrupt_traffic(100, 9);
             assert_eq!(device.faults_left(), 0);
             device.reset();
@@ -311,9 +332,9 @@ fn parts_that_make_no_sense() {
 fn all_kinds_over_lanes_that_break() {
     for after in [0, 3, 30, 100] {
         let device = FakeDevice::take();
-        let mut pair = Pair::connected(&SMALL_PACKETS);
-        let fault = Effect::Fail(Status::IBV_WC_RETRY_EXC_ERR);
-        device.script(Fault::new(Point::Send, fault).after(after).times(2));
+        let mut pair = PeerPair::connected(&SMALL_PACKETS);
+        let fault = FaultEffect::Fail(Status::IBV_WC_RETRY_EXC_ERR);
+        device.script(Fault::new(FaultPoint::Send, fault).after(after).times(2));
         let traffic = pair.traffic(100, 20, || ());
         assert_eq!((traffic.sent, traffic.received), (40, 40), "{traffic:?}");
         pair.settle(&device);

@@ -7,7 +7,7 @@ use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_fake_device::control::{FakeDevice, Live, ROCE};
+use ferrofabric_fake_device::control::{FakeDevice, LiveObjects, ROCE};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
 use ferrofabric_verbs::VerbsProvider;
@@ -39,7 +39,7 @@ pub(crate) fn endpoint(pairs: &[(&str, &str)]) -> OwningEndpoint {
 }
 
 /// Two endpoints that know each other.
-pub(crate) struct Pair {
+pub(crate) struct PeerPair {
     pub(crate) a: OwningEndpoint,
     pub(crate) b: OwningEndpoint,
     /// `b`, as `a` knows it.
@@ -48,7 +48,7 @@ pub(crate) struct Pair {
     pub(crate) to_a: FiAddr,
 }
 
-impl Pair {
+impl PeerPair {
     pub(crate) fn open(pairs: &[(&str, &str)]) -> Self {
         let (a, b) = (endpoint(pairs), endpoint(pairs));
         let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
@@ -224,10 +224,10 @@ fn byte_at(at: usize, seed: u64) -> u8 {
 pub(crate) fn assert_clean(device: &FakeDevice) {
     // A thread that resolves an address may be on its way out.
     let begun = Instant::now();
-    while device.live() != Live::default() && begun.elapsed() < PATIENCE {
+    while device.live() != LiveObjects::default() && begun.elapsed() < PATIENCE {
         std::thread::yield_now();
     }
-    assert_eq!(device.live(), Live::default(), "objects are left");
+    assert_eq!(device.live(), LiveObjects::default(), "objects are left");
     assert_eq!(device.misuse(), "");
     assert_eq!(device.faults_left(), 0, "faults that did not strike");
 }

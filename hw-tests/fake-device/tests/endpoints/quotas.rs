@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_conformance::ends::{End, Pair, any_tagged};
+use ferrofabric_conformance::ends::{QueuedEndpoint, QueuedPair, any_tagged};
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
 
 use crate::party::{PATIENCE, domain};
 
@@ -26,12 +26,12 @@ const MORE: Duration = Duration::from_millis(300);
 /// Messages of 8 bytes go as requests if their senders want to know of their delivery, else eagerly
 /// while there is credit: of two units each.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum UnexpectedKind {
     Eager,
     Requests,
 }
 
-impl Kind {
+impl UnexpectedKind {
     fn flags(self) -> Flags {
         match self {
             Self::Eager => Flags::empty(),
@@ -40,23 +40,26 @@ impl Kind {
     }
 }
 
-fn stat(end: &End, wanted: &str) -> u64 {
+fn stat(end: &QueuedEndpoint, wanted: &str) -> u64 {
     let stats = end.endpoint.stats().unwrap();
     stats.iter().find(|(name, _)| *name == wanted).unwrap().1
 }
 
 /// Two ends that have not spoken to each other.
-fn strangers(settings: &[(&str, &str)]) -> Pair {
-    let (a, b) = (End::open(&*domain(settings)), End::open(&*domain(&[])));
+fn strangers(settings: &[(&str, &str)]) -> QueuedPair {
+    let (a, b) = (
+        QueuedEndpoint::open(&*domain(settings)),
+        QueuedEndpoint::open(&*domain(&[])),
+    );
     let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
     let to_a = b.av.insert(&a.endpoint.name().to_bytes()).unwrap();
-    Pair { a, b, to_a, to_b }
+    QueuedPair { a, b, to_a, to_b }
 }
 
 /// An end to which `a` has a connection, the only one that it may have.
-fn takes_the_connection(pair: &Pair) -> End {
+fn takes_the_connection(pair: &QueuedPair) -> QueuedEndpoint {
     const BYTES: usize = 1 << 20;
-    let third = End::open(&*domain(&[]));
+    let third = QueuedEndpoint::open(&*domain(&[]));
     let to_third = pair.a.av.insert(&third.endpoint.name().to_bytes()).unwrap();
     let recv = any_tagged(third.context());
     third.recv(&recv, &[third.memory(BYTES, 0)]).unwrap();
@@ -78,7 +81,7 @@ fn takes_the_connection(pair: &Pair) -> End {
 /// `a` sends all messages that it can, each with its number as its tag, until `b` keeps `enough` of
 /// them and no further message goes, or a receive of `b` has failed. Then both have time for more.
 /// Returns the number of messages sent, and the highest number that `b` has kept.
-fn flood(pair: &Pair, from: IoBuf, flags: Flags, enough: u64) -> (u64, u64) {
+fn flood(pair: &QueuedPair, from: IoBuf, flags: Flags, enough: u64) -> (u64, u64) {
     let (mut sent, mut most) = (0, 0);
     let begun = Instant::now();
     let mut last = begun;
@@ -115,14 +118,14 @@ fn flood(pair: &Pair, from: IoBuf, flags: Flags, enough: u64) -> (u64, u64) {
 /// are received, all come.
 #[test]
 fn a_sender_waits_for_its_receiver() {
-    for kind in [Kind::Requests, Kind::Eager] {
+    for kind in [UnexpectedKind::Requests, UnexpectedKind::Eager] {
         let _device = FakeDevice::take();
         let pair = strangers(&[]);
         let from = pair.a.memory(8, 1);
         // Messages without credit go as requests.
         let may_keep = match kind {
-            Kind::Requests => QUOTA,
-            Kind::Eager => QUOTA + QUOTA / 2,
+            UnexpectedKind::Requests => QUOTA,
+            UnexpectedKind::Eager => QUOTA + QUOTA / 2,
         };
         let (sent, kept) = flood(&pair, from, kind.flags(), may_keep);
         assert_eq!(kept, may_keep, "{kind:?}");
@@ -157,12 +160,16 @@ fn who_exceeds_its_quota_is_refused() {
     for (lane, kind, why) in [
         (
             &[][..],
-            Kind::Requests,
+            UnexpectedKind::Requests,
             "announced more unexpected messages",
         ),
-        (&[], Kind::Eager, "sent more unexpected messages"),
-        (UD, Kind::Requests, "announced more unexpected messages"),
-        (UD, Kind::Eager, "sent more unexpected messages"),
+        (&[], UnexpectedKind::Eager, "sent more unexpected messages"),
+        (
+            UD,
+            UnexpectedKind::Requests,
+            "announced more unexpected messages",
+        ),
+        (UD, UnexpectedKind::Eager, "sent more unexpected messages"),
     ] {
         println!("{kind:?}, {lane:?}");
         let device = FakeDevice::take();
@@ -170,7 +177,11 @@ fn who_exceeds_its_quota_is_refused() {
         let _third = (!lane.is_empty()).then(|| takes_the_connection(&pair));
         // It believes to have been granted more.
         let control = pair.a.endpoint.name().verbs.unwrap().qpn;
-        let grant = Fault::new(Point::DatagramReceive, Effect::Corrupt(QUOTA_BYTE)).on(control);
+        let grant = Fault::new(
+            FaultPoint::DatagramReceive,
+            FaultEffect::Corrupt(QUOTA_BYTE),
+        )
+        .on(control);
         device.script(grant);
         let waits = RecvOp {
             tag: u64::MAX,
@@ -187,10 +198,10 @@ fn who_exceeds_its_quota_is_refused() {
         let error = pair.wait(&pair.b.rx, waits.context).unwrap_err();
         assert_eq!(error.errno, Errno::EPROTO);
         assert!(error.why.contains(why), "{}", error.why);
-        if kind == Kind::Requests {
+        if kind == UnexpectedKind::Requests {
             assert_eq!(stat(&pair.b, "verbs_unexpected_now"), 0);
         }
-        let other = End::open(&*domain(&[]));
+        let other = QueuedEndpoint::open(&*domain(&[]));
         let to_b = other.av.insert(&pair.b.endpoint.name().to_bytes()).unwrap();
         let from_other = pair.b.av.insert(&other.endpoint.name().to_bytes()).unwrap();
         let recv = RecvOp {

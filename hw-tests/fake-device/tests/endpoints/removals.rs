@@ -7,12 +7,12 @@ use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
 use ferrofabric_runtime::owning::OwningEndpoint;
 
 use crate::breakage::{connections, data_queue_pair};
 use crate::party::{
-    PATIENCE, Pair, assert_clean, check, domain, endpoint, first, message, room, run, stat,
+    PATIENCE, PeerPair, assert_clean, check, domain, endpoint, first, message, room, run, stat,
     who_waits,
 };
 
@@ -41,7 +41,7 @@ fn idle_until(
 }
 
 /// Until `a` has left so many lanes and no queue pair is connected.
-pub(crate) fn until_left(pair: &mut Pair, device: &FakeDevice, lanes: u64) {
+pub(crate) fn until_left(pair: &mut PeerPair, device: &FakeDevice, lanes: u64) {
     idle_until(
         &mut [&mut pair.a, &mut pair.b],
         "the connection stays",
@@ -50,7 +50,7 @@ pub(crate) fn until_left(pair: &mut Pair, device: &FakeDevice, lanes: u64) {
 }
 
 /// `b` sends to `a`, which does not know it.
-fn from_stranger(pair: &mut Pair, bytes: usize, tag: u64) {
+fn from_stranger(pair: &mut PeerPair, bytes: usize, tag: u64) {
     (pair.a)
         .trecv(room(bytes), FiAddr::UNSPEC, tag, 0, 1)
         .map_err(first)
@@ -77,7 +77,7 @@ fn from_stranger(pair: &mut Pair, bytes: usize, tag: u64) {
 fn a_removed_peer_loses_its_connection() {
     for lane in ["rc", "ud"] {
         let device = FakeDevice::take();
-        let mut pair = Pair::connected(&[("FERRO_LANE", lane)]);
+        let mut pair = PeerPair::connected(&[("FERRO_LANE", lane)]);
         assert_eq!(connections(&device).is_empty(), lane == "ud");
         let mut lanes = 0;
         for (round, bytes) in [8, 80_000].into_iter().enumerate() {
@@ -105,7 +105,7 @@ fn a_removed_peer_loses_its_connection() {
 #[test]
 fn peers_that_remove_each_other() {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[]);
+    let mut pair = PeerPair::connected(&[]);
     for tag in 0..2 {
         pair.a.av().remove(pair.to_b).unwrap();
         pair.b.av().remove(pair.to_a).unwrap();
@@ -127,7 +127,7 @@ fn peers_that_remove_each_other() {
 fn an_address_that_comes_and_goes_under_traffic() {
     for lane in ["rc", "ud"] {
         let device = FakeDevice::take();
-        let mut pair = Pair::connected(&[("FERRO_LANE", lane)]);
+        let mut pair = PeerPair::connected(&[("FERRO_LANE", lane)]);
         for tag in 0..100 {
             for _ in 0..3 {
                 pair.a.av().remove(pair.to_b).unwrap();
@@ -152,7 +152,7 @@ fn an_address_that_comes_and_goes_under_traffic() {
 #[test]
 fn a_removed_peer_that_talks_keeps_its_connection() {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[]);
+    let mut pair = PeerPair::connected(&[]);
     pair.a.av().remove(pair.to_b).unwrap();
     let begun = Instant::now();
     let mut messages = 0;
@@ -264,7 +264,7 @@ fn one_of_two_entries_is_removed() {
     let entries = [name, other].map(|name| a.av().insert(&name.to_bytes()).unwrap());
     // No word of the connection arrives until one of them is removed.
     let control = a.name().verbs.unwrap().qpn;
-    let lose = Fault::new(Point::Datagram, Effect::Lose).on(control);
+    let lose = Fault::new(FaultPoint::Datagram, FaultEffect::Lose).on(control);
     device.script(lose.times(u32::MAX));
     for (token, to) in (0..).zip(entries) {
         (a.tsend(message(8, token), 8, to, token, token))
@@ -297,7 +297,7 @@ fn a_session_begins_that_one_end_alone_has_heard_of() {
     for a_holds in [true, false] {
         println!("a holds a session: {a_holds}");
         let device = FakeDevice::take();
-        let mut pair = Pair::open(&[("FERRO_LANE", "ud")]);
+        let mut pair = PeerPair::open(&[("FERRO_LANE", "ud")]);
         hold_a_session(&mut pair, &device, a_holds);
         begin_unheard(&mut pair, &device);
         device.reset();
@@ -308,13 +308,13 @@ fn a_session_begins_that_one_end_alone_has_heard_of() {
 
 /// One end begins a session on a lane that the other end gives up before it has learnt that the
 /// lane is up.
-fn hold_a_session(pair: &mut Pair, device: &FakeDevice, a_holds: bool) {
-    let Pair { a, b, to_a, to_b } = pair;
+fn hold_a_session(pair: &mut PeerPair, device: &FakeDevice, a_holds: bool) {
+    let PeerPair { a, b, to_a, to_b } = pair;
     let (holder, asks, to) = match a_holds {
         true => (a, b, to_a),
         false => (b, a, to_b),
     };
-    let all = Fault::new(Point::Datagram, Effect::Lose).times(u32::MAX);
+    let all = Fault::new(FaultPoint::Datagram, FaultEffect::Lose).times(u32::MAX);
     device.script(all.on(holder.name().verbs.unwrap().qpn));
     (asks.tsend(message(8, 1), 8, *to, 1, 1))
         .map_err(first)
@@ -328,8 +328,8 @@ fn hold_a_session(pair: &mut Pair, device: &FakeDevice, a_holds: bool) {
     *to = asks.av().insert(&holder.name().to_bytes()).unwrap();
 }
 
-fn begin_unheard(pair: &mut Pair, device: &FakeDevice) {
-    let lost = Fault::new(Point::Datagram, Effect::Lose).times(u32::MAX);
+fn begin_unheard(pair: &mut PeerPair, device: &FakeDevice) {
+    let lost = Fault::new(FaultPoint::Datagram, FaultEffect::Lose).times(u32::MAX);
     device.script(lost.on(data_queue_pair(device, &pair.a)));
     // The second goes by writes, over another lane: the first moves there with it.
     let messages = [(2, 8), (3, 600_000)];

@@ -2,30 +2,30 @@
 //! send or only takes what comes.
 
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
 use crate::breakage::data_queue_pair;
-use crate::party::{Pair, assert_clean, check, first, message, room, run};
+use crate::party::{PeerPair, assert_clean, check, first, message, room, run};
 
 /// How a queue pair fails.
 #[derive(Clone, Copy, Debug)]
-enum Failure {
+enum QueuePairFailure {
     /// With a datagram that it is to send.
     Sending,
     /// With nothing under way, so that no completion reports it.
     Silent,
 }
 
-impl Failure {
+impl QueuePairFailure {
     const ALL: [Self; 2] = [Self::Sending, Self::Silent];
 
     fn strike(self, device: &FakeDevice, qp: u32) {
         match self {
             Self::Sending => {
-                let fails = Effect::Fail(Status::IBV_WC_GENERAL_ERR);
-                device.script(Fault::new(Point::Datagram, fails).on(qp));
+                let fails = FaultEffect::Fail(Status::IBV_WC_GENERAL_ERR);
+                device.script(Fault::new(FaultPoint::Datagram, fails).on(qp));
             }
             Self::Silent => device.break_queue_pair(qp),
         }
@@ -38,7 +38,7 @@ pub(crate) fn control_queue_pair(end: &OwningEndpoint) -> u32 {
 }
 
 /// `a` sends so many messages, and `b` receives them.
-fn stream(pair: &mut Pair, messages: u64) {
+fn stream(pair: &mut PeerPair, messages: u64) {
     for tag in 0..messages {
         let receive = pair.b.trecv(room(8), pair.to_a, tag, 0, 100 + tag);
         receive.map_err(first).unwrap();
@@ -58,10 +58,10 @@ fn stream(pair: &mut Pair, messages: u64) {
 /// nothing comes any more, and no acknowledgement falls due.
 #[test]
 fn a_receiver_whose_data_queue_pair_fails() {
-    for failure in Failure::ALL {
+    for failure in QueuePairFailure::ALL {
         println!("{failure:?}");
         let device = FakeDevice::take();
-        let mut pair = Pair::connected(&[("FERRO_LANE", "ud")]);
+        let mut pair = PeerPair::connected(&[("FERRO_LANE", "ud")]);
         pair.rest(|_| true);
         failure.strike(&device, data_queue_pair(&device, &pair.b));
         stream(&mut pair, 4);
@@ -74,10 +74,10 @@ fn a_receiver_whose_data_queue_pair_fails() {
 /// So does a sender's, while its messages are under way.
 #[test]
 fn a_sender_whose_data_queue_pair_fails() {
-    for failure in Failure::ALL {
+    for failure in QueuePairFailure::ALL {
         println!("{failure:?}");
         let device = FakeDevice::take();
-        let mut pair = Pair::connected(&[("FERRO_LANE", "ud")]);
+        let mut pair = PeerPair::connected(&[("FERRO_LANE", "ud")]);
         pair.rest(|_| true);
         failure.strike(&device, data_queue_pair(&device, &pair.a));
         stream(&mut pair, 4);
@@ -92,7 +92,7 @@ fn a_sender_whose_data_queue_pair_fails() {
 #[test]
 fn a_data_queue_pair_that_fails_again_and_again() {
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[("FERRO_LANE", "ud"), ("FERRO_RX_BUFFERS", "16")]);
+    let mut pair = PeerPair::connected(&[("FERRO_LANE", "ud"), ("FERRO_RX_BUFFERS", "16")]);
     for round in 0..20 {
         for tag in 0..8 {
             let receive = pair.b.trecv(room(8), pair.to_a, tag, 0, 100);
@@ -112,10 +112,10 @@ fn a_data_queue_pair_that_fails_again_and_again() {
 /// An endpoint that waits for others to connect sends nothing but answers.
 #[test]
 fn a_server_whose_control_queue_pair_fails() {
-    for failure in Failure::ALL {
+    for failure in QueuePairFailure::ALL {
         println!("{failure:?}");
         let device = FakeDevice::take();
-        let mut pair = Pair::open(&[]);
+        let mut pair = PeerPair::open(&[]);
         failure.strike(&device, control_queue_pair(&pair.b));
         stream(&mut pair, 4);
         drop(pair);
@@ -130,13 +130,13 @@ fn a_control_queue_that_fails_for_good() {
     for before in [true, false] {
         println!("it fails before the first message: {before}");
         let device = FakeDevice::take();
-        let mut pair = Pair::open(&[]);
+        let mut pair = PeerPair::open(&[]);
         let control = control_queue_pair(&pair.a);
         if before {
             device.overrun(control);
         } else {
             // A connection that is being made gets no answer.
-            device.script(Fault::new(Point::Datagram, Effect::Lose).times(u32::MAX));
+            device.script(Fault::new(FaultPoint::Datagram, FaultEffect::Lose).times(u32::MAX));
         }
         for token in 0..3 {
             let sent = pair.a.tsend(message(8, 1), 8, pair.to_b, 1, token);
@@ -165,7 +165,7 @@ fn a_control_queue_that_fails_for_good() {
 #[test]
 fn a_control_queue_that_can_not_be_armed() {
     let device = FakeDevice::take();
-    let mut pair = Pair::open(&[]);
+    let mut pair = PeerPair::open(&[]);
     device.fail_call("ibv_req_notify_cq", 0, u32::MAX, libc::EIO);
     // The threads that make connections wake, and find that they can not arm.
     stream(&mut pair, 4);

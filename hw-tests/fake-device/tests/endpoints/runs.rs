@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferrofabric_av::{AvAttr, Resolve, Services};
-use ferrofabric_conformance::ends::{End, Event, Pair, any_tagged};
+use ferrofabric_conformance::ends::{CompletionResult, QueuedEndpoint, QueuedPair, any_tagged};
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::EpType;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::VerbsProvider;
@@ -26,17 +26,17 @@ const POST: &str = "ibv_post_send";
 /// Messages of a run that one doorbell is rung for.
 const RUN: u64 = 32;
 
-struct Runs {
-    pair: Pair,
+struct MessageRuns {
+    pair: QueuedPair,
     from: IoBuf,
     // Given back last.
     device: FakeDevice,
 }
 
-impl Runs {
+impl MessageRuns {
     fn open() -> Self {
         let device = FakeDevice::take();
-        let pair = Pair::open(&*domain(&[]), &*domain(&[]));
+        let pair = QueuedPair::open(&*domain(&[]), &*domain(&[]));
         let from = pair.a.memory(2000, 1);
         // Packets of the connection that are still under way must not count as doorbells of the
         // test.
@@ -95,7 +95,7 @@ impl Runs {
 
 #[test]
 fn a_run_rings_once_when_it_ends() {
-    let runs = Runs::open();
+    let runs = MessageRuns::open();
     for (bytes, flags, told) in [
         (8, Flags::COMPLETION, RUN),
         (8, Flags::INJECT, 0),
@@ -121,7 +121,10 @@ fn a_run_rings_once_when_it_ends() {
 #[test]
 fn what_has_waited_rings_seldom() {
     let device = FakeDevice::take();
-    let (a, b) = (End::open(&*domain(&[])), End::open(&*domain(&[])));
+    let (a, b) = (
+        QueuedEndpoint::open(&*domain(&[])),
+        QueuedEndpoint::open(&*domain(&[])),
+    );
     let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
     let from = a.memory(8, 1);
     let waiting = 3 * RUN;
@@ -162,7 +165,7 @@ fn what_has_waited_rings_seldom() {
 /// or comes twice.
 #[test]
 fn a_run_whose_doorbell_fails() {
-    let runs = Runs::open();
+    let runs = MessageRuns::open();
     for _ in 0..3 {
         runs.device.fail_call(POST, 0, 1, libc::EIO);
         runs.run(RUN, 8, Flags::COMPLETION);
@@ -174,8 +177,8 @@ fn a_run_whose_doorbell_fails() {
 /// The endpoint closes while a run is held back: the run goes out, too, as posted messages do.
 #[test]
 fn a_run_that_its_endpoint_does_not_outlive() {
-    let runs = Runs::open();
-    let Pair { a, b, to_b, .. } = runs.pair;
+    let runs = MessageRuns::open();
+    let QueuedPair { a, b, to_b, .. } = runs.pair;
     let recv = any_tagged(b.context());
     b.recv(&recv, &[b.memory(8, 0)]).unwrap();
     let op = SendOp {
@@ -202,9 +205,9 @@ fn dgram_domain() -> Arc<dyn Domain> {
 }
 
 /// Two DGRAM endpoints, the first of which knows the way to the other.
-struct Datagrams {
-    a: End,
-    b: End,
+struct DatagramRuns {
+    a: QueuedEndpoint,
+    b: QueuedEndpoint,
     to_b: FiAddr,
     /// Where the next messages go.
     posted: RefCell<VecDeque<IoBuf>>,
@@ -212,10 +215,13 @@ struct Datagrams {
     device: FakeDevice,
 }
 
-impl Datagrams {
+impl DatagramRuns {
     fn open() -> Self {
         let device = FakeDevice::take();
-        let (a, b) = (End::open(&*dgram_domain()), End::open(&*dgram_domain()));
+        let (a, b) = (
+            QueuedEndpoint::open(&*dgram_domain()),
+            QueuedEndpoint::open(&*dgram_domain()),
+        );
         let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
         let this = Self {
             a,
@@ -230,7 +236,7 @@ impl Datagrams {
         this
     }
 
-    /// As [`Runs::run`]; the bytes of each message are its number.
+    /// As [`MessageRuns::run`]; the bytes of each message are its number.
     fn run(&self, count: u64, bytes: usize, flags: Flags) -> (u64, u64) {
         for _ in 0..count {
             let recv = RecvOp {
@@ -287,7 +293,7 @@ impl Datagrams {
     }
 
     /// So many sends are over. Returns what they ended with.
-    fn over(&self, count: usize) -> Vec<Event> {
+    fn over(&self, count: usize) -> Vec<CompletionResult> {
         let next = || {
             self.a.tx.pump();
             self.a.tx.take()
@@ -296,7 +302,7 @@ impl Datagrams {
     }
 }
 
-fn until(next: impl Fn() -> Option<Event>) -> Event {
+fn until(next: impl Fn() -> Option<CompletionResult>) -> CompletionResult {
     let begun = Instant::now();
     loop {
         match next() {
@@ -308,7 +314,7 @@ fn until(next: impl Fn() -> Option<Event>) -> Event {
 
 #[test]
 fn a_run_of_datagrams_rings_once_when_it_ends() {
-    let pair = Datagrams::open();
+    let pair = DatagramRuns::open();
     let run: Vec<u8> = (1..=RUN as u8).collect();
     for (bytes, flags) in [
         (8, Flags::COMPLETION),
@@ -336,7 +342,7 @@ fn a_run_of_datagrams_rings_once_when_it_ends() {
 /// goes on.
 #[test]
 fn a_run_of_datagrams_whose_doorbell_fails() {
-    let pair = Datagrams::open();
+    let pair = DatagramRuns::open();
     for _ in 0..3 {
         pair.device.fail_call(POST, 0, 1, libc::EIO);
         pair.run(RUN, 8, Flags::COMPLETION);
@@ -355,10 +361,10 @@ fn a_run_of_datagrams_whose_doorbell_fails() {
 /// reason, and the endpoint goes on with a queue pair that is ready again.
 #[test]
 fn a_datagram_that_fails_ends_its_own_send() {
-    let pair = Datagrams::open();
+    let pair = DatagramRuns::open();
     for status in [Status::IBV_WC_LOC_PROT_ERR, Status::IBV_WC_LOC_QP_OP_ERR] {
-        let fails = Effect::Fail(status);
-        pair.device.script(Fault::new(Point::Datagram, fails));
+        let fails = FaultEffect::Fail(status);
+        pair.device.script(Fault::new(FaultPoint::Datagram, fails));
         pair.run(1, 2000, Flags::COMPLETION);
         let error = pair.over(1).remove(0).unwrap_err();
         assert_eq!(
@@ -378,9 +384,9 @@ fn a_datagram_that_fails_ends_its_own_send() {
 
 /// Finds nobody.
 #[derive(Debug)]
-struct Nobody;
+struct RefusingResolver;
 
-impl Resolve for Nobody {
+impl Resolve for RefusingResolver {
     fn resolve(&self, at: SocketAddr) -> Result<NativeAddr, Error> {
         Err(Error::new(Errno::ECONNREFUSED, "resolve", at.to_string()))
     }
@@ -395,7 +401,7 @@ impl Resolve for Nobody {
 fn the_end_of_a_run_that_waits_holds_nothing_back() {
     let device = FakeDevice::take();
     let attr = AvAttr {
-        resolver: Some(Arc::new(Nobody)),
+        resolver: Some(Arc::new(RefusingResolver)),
         ..AvAttr::default()
     };
     let mut a = OwningEndpoint::open(&*domain(&[]), &attr).unwrap();

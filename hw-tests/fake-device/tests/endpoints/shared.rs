@@ -21,14 +21,14 @@ const AT_A_LANE: usize = 247;
 const BYTES: usize = 300;
 
 /// An endpoint that sends to others.
-struct Star {
+struct HubWithPeers {
     hub: OwningEndpoint,
-    spokes: Vec<Spoke>,
+    spokes: Vec<StarPeer>,
 }
 
 /// A peer of the hub: messages that were sent to it, that have completed at the hub, and that have
 /// come.
-struct Spoke {
+struct StarPeer {
     end: OwningEndpoint,
     at: FiAddr,
     sent: usize,
@@ -36,13 +36,13 @@ struct Spoke {
     came: usize,
 }
 
-impl Star {
+impl HubWithPeers {
     fn open(count: usize, others: &[(&str, &str)]) -> Self {
         let hub = endpoint(&[("FERRO_LANE", "rc")]);
         let spoke = |_| {
             let end = endpoint(others);
             let at = hub.av().insert(&end.name().to_bytes()).unwrap();
-            Spoke {
+            StarPeer {
                 end,
                 at,
                 sent: 0,
@@ -123,7 +123,7 @@ impl Star {
     }
 
     fn account(&self) -> String {
-        let of = |s: &Spoke| format!("{} of {} came, {} over", s.came, s.sent, s.over);
+        let of = |s: &StarPeer| format!("{} of {} came, {} over", s.came, s.sent, s.over);
         let all: Vec<_> = self.spokes.iter().map(of).collect();
         all.join("; ")
     }
@@ -135,7 +135,7 @@ impl Star {
 fn a_lane_that_found_no_buffer_goes_on_when_there_is_one() {
     for _ in 0..3 {
         let device = FakeDevice::take();
-        let mut star = Star::connected(3, &[]);
+        let mut star = HubWithPeers::connected(3, &[]);
         device.hold(true);
         star.send(0, BYTES, AT_A_LANE);
         star.send(1, BYTES, BUFFERS - AT_A_LANE);
@@ -160,7 +160,7 @@ fn a_lane_that_found_no_buffer_goes_on_when_there_is_one() {
 #[test]
 fn what_is_repeated_goes_when_another_lane_gives_a_buffer_back() {
     let device = FakeDevice::take();
-    let mut star = Star::open(3, &[("FERRO_RX_BUFFERS", "16")]);
+    let mut star = HubWithPeers::open(3, &[("FERRO_RX_BUFFERS", "16")]);
     star.connect(0);
     let broken = connections(&device);
     (1..3).for_each(|to| star.connect(to));
@@ -206,7 +206,7 @@ fn many_lanes_of_which_nobody_wants_to_hear() {
     const EACH: usize = 62;
     let device = FakeDevice::take();
     let few = [("FERRO_EAGER", "256"), ("FERRO_RX_BUFFERS", "256")];
-    let mut star = Star::connected(PEERS, &few);
+    let mut star = HubWithPeers::connected(PEERS, &few);
     let begun = Instant::now();
     for _ in 0..EACH {
         for to in 0..PEERS {

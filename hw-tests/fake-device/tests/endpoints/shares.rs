@@ -11,7 +11,7 @@ use ferrofabric_fake_device::control::{FakeDevice, QueuePairView};
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs_sys::ibv_qp_type;
 
-use crate::party::{PATIENCE, Pair, check, domain, endpoint, first, message, room, run, stat};
+use crate::party::{PATIENCE, PeerPair, check, domain, endpoint, first, message, room, run, stat};
 use crate::revivals::control_queue_pair;
 
 /// Few receive buffers: a peer that is stopped soon has none.
@@ -107,11 +107,11 @@ fn words_to_stopped_peers_leave_places_for_completions() {
     const PEERS: usize = PLACES as usize / (REQUESTS as usize - 16) + 1;
 
     let device = FakeDevice::take();
-    let a = ends::End::open(&*domain(&[]));
+    let a = ends::QueuedEndpoint::open(&*domain(&[]));
     let control = a.endpoint.name().verbs.unwrap().qpn;
     let mut peers = Vec::new();
     for _ in 0..PEERS {
-        let peer = ends::End::open(&*domain(&FEW));
+        let peer = ends::QueuedEndpoint::open(&*domain(&FEW));
         let to_a = peer.av.insert(&a.endpoint.name().to_bytes()).unwrap();
         let greeting = RecvOp {
             kind: MsgKind::Msg,
@@ -205,7 +205,7 @@ fn a_lane_over_datagrams_gets_a_buffer_as_soon_as_there_is_one() {
     const BOUNCES: u32 = 256;
 
     let device = FakeDevice::take();
-    let mut pair = Pair::connected(&[("FERRO_LANE", "ud")]);
+    let mut pair = PeerPair::connected(&[("FERRO_LANE", "ud")]);
     let mut stopped: Vec<_> = (0..2)
         .map(|_| {
             let mut peer = endpoint(&FEW);

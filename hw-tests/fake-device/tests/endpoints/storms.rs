@@ -1,12 +1,12 @@
 //! Faults drawn at random, many at a time, from a seed that a failure names.
 
 use fastrand::Rng;
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
 use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
-use crate::counters::{Counters, random};
+use crate::counters::{CounterStart, random};
 use crate::faults::STATUSES;
-use crate::party::{Pair, assert_clean};
+use crate::party::{PeerPair, assert_clean};
 
 /// Statuses of a broken connection: operations under way go on over the next one.
 const BROKEN: [Status; 3] = [
@@ -19,10 +19,10 @@ const BROKEN: [Status; 3] = [
 fn fault(rng: &mut Rng, statuses: &[Status]) -> Fault {
     let status = statuses[rng.usize(..statuses.len())];
     let (point, effect) = match rng.u32(..6) {
-        0 | 1 => (Point::Send, Effect::Fail(status)),
-        2 => (Point::Send, Effect::FailAfterwards(status)),
-        3 | 4 => (Point::Read, Effect::Fail(status)),
-        _ => (Point::Datagram, Effect::Lose),
+        0 | 1 => (FaultPoint::Send, FaultEffect::Fail(status)),
+        2 => (FaultPoint::Send, FaultEffect::FailAfterwards(status)),
+        3 | 4 => (FaultPoint::Read, FaultEffect::Fail(status)),
+        _ => (FaultPoint::Datagram, FaultEffect::Lose),
     };
     Fault::new(point, effect).after(rng.u32(..12))
 }
@@ -35,8 +35,8 @@ fn storm(lane: &str, seed: u64, statuses: &[Status]) {
     println!("{lane}, seed {seed}");
     let mut rng = Rng::with_seed(seed);
     let device = FakeDevice::take();
-    let _counters = Counters::drawn(seed);
-    let mut pair = Pair::open(&[("FERRO_LANE", lane)]);
+    let _counters = CounterStart::drawn(seed);
+    let mut pair = PeerPair::open(&[("FERRO_LANE", lane)]);
     for round in 0..3 {
         for _ in 0..=rng.u32(..4) {
             device.script(fault(&mut rng, statuses));
@@ -65,10 +65,10 @@ fn connections_that_break_with_their_first_packets() {
         for after in 0..3 {
             println!("datagram {lost} is lost, and packet {after} fails");
             let device = FakeDevice::take();
-            let mut pair = Pair::open(&[]);
-            device.script(Fault::new(Point::Datagram, Effect::Lose).after(lost));
-            let fails = Effect::Fail(Status::IBV_WC_REM_ACCESS_ERR);
-            device.script(Fault::new(Point::Send, fails).after(after));
+            let mut pair = PeerPair::open(&[]);
+            device.script(Fault::new(FaultPoint::Datagram, FaultEffect::Lose).after(lost));
+            let fails = FaultEffect::Fail(Status::IBV_WC_REM_ACCESS_ERR);
+            device.script(Fault::new(FaultPoint::Send, fails).after(after));
             let traffic = pair.traffic(100, 12, || ());
             assert_eq!((traffic.sent, traffic.received), (24, 24), "{traffic:?}");
             device.reset();

@@ -15,21 +15,21 @@ use ferrofabric_verbs::raw::pd::Pd;
 use ferrofabric_verbs::raw::post::{SendFlags, SendRequest, inline_sge};
 use ferrofabric_verbs::raw::qp::{QpCaps, QpConfig, UdInit, UdQp};
 
-use crate::party::{PATIENCE, Pair, assert_clean};
+use crate::party::{PATIENCE, PeerPair, assert_clean};
 
 /// Handles that an endpoint may hold beside those of its peers: some in reserve, some being made,
 /// some of datagrams under way.
 const SPARE: u32 = 512;
 
 /// A queue pair that sends what it likes.
-struct Stranger {
+struct UnknownSender {
     qp: UdQp,
     cq: Arc<Cq>,
     handle: Ah,
     to: NativeAddr,
 }
 
-impl Stranger {
+impl UnknownSender {
     /// A sender of control packets to this endpoint.
     fn of(to: NativeAddr) -> Self {
         let verbs = to.verbs.unwrap();
@@ -114,8 +114,8 @@ impl Stranger {
 #[test]
 fn strangers_that_ask_in_the_name_of_others() {
     let device = FakeDevice::take();
-    let mut pair = Pair::open(&[]);
-    let stranger = Stranger::of(pair.a.name());
+    let mut pair = PeerPair::open(&[]);
+    let stranger = UnknownSender::of(pair.a.name());
     let before = device.live().handles;
     let (begun, answered) = (Instant::now(), device.calls("ibv_create_ah"));
     // Those for which there is no room get lost.

@@ -8,14 +8,14 @@ use std::time::Instant;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 
-use crate::party::{PATIENCE, Pair, check, first, message, room, who_waits};
+use crate::party::{PATIENCE, PeerPair, check, first, message, room, who_waits};
 
 /// Sizes of all protocols: inline, eager, read in one piece and in several.
 pub(crate) const SIZES: [usize; 5] = [8, 700, 5000, 20_000, 600_000];
 
 /// The results of the messages.
 #[derive(Debug, Default)]
-pub(crate) struct Traffic {
+pub(crate) struct TrafficResult {
     pub(crate) sent: usize,
     pub(crate) received: usize,
     /// Why sends failed, by side.
@@ -30,16 +30,21 @@ const SEND: u64 = 1 << 63;
 /// come with the next one.
 const AGAIN: u64 = 1 << 62;
 
-impl Pair {
+impl PeerPair {
     /// Sends so many messages each way, with receives that name their senders posted before, and
     /// lets `strike` do its worst once the first have come. Tags from `from` on.
-    pub(crate) fn traffic(&mut self, from: u64, count: u64, strike: impl FnOnce()) -> Traffic {
+    pub(crate) fn traffic(
+        &mut self,
+        from: u64,
+        count: u64,
+        strike: impl FnOnce(),
+    ) -> TrafficResult {
         self.run_traffic(from, count, true, strike)
     }
 
     /// As [`traffic`](Self::traffic), with packets whose bytes are corrupted: the only rule is that
     /// every send ends.
-    pub(crate) fn corrupt_traffic(&mut self, from: u64, count: u64) -> Traffic {
+    pub(crate) fn corrupt_traffic(&mut self, from: u64, count: u64) -> TrafficResult {
         self.run_traffic(from, count, false, || ())
     }
 
@@ -49,7 +54,7 @@ impl Pair {
         count: u64,
         sound: bool,
         strike: impl FnOnce(),
-    ) -> Traffic {
+    ) -> TrafficResult {
         let size = |tag: u64| SIZES[tag as usize % SIZES.len()];
         let tags = from..from + count;
         for tag in tags.clone() {
@@ -63,7 +68,7 @@ impl Pair {
                 .map_err(first)
                 .unwrap();
         }
-        let mut traffic = Traffic::default();
+        let mut traffic = TrafficResult::default();
         let mut strike = Some(strike);
         let mut sends_over = 0;
         for tag in tags {

@@ -14,7 +14,7 @@ use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::VerbsProvider;
 use ferrofabric_verbs_sys::ibv_qp_type;
 
-use crate::party::{Pair, assert_clean, first, message, room, run, settings};
+use crate::party::{PeerPair, assert_clean, first, message, room, run, settings};
 
 /// A DSCP, and the byte of the routing header that it makes.
 const DSCP: u8 = 26;
@@ -39,10 +39,10 @@ fn endpoint(domain: &dyn Domain, tclass: u32) -> OwningEndpoint {
 }
 
 /// Two endpoints that know each other.
-fn acquainted(a: OwningEndpoint, b: OwningEndpoint) -> Pair {
+fn acquainted(a: OwningEndpoint, b: OwningEndpoint) -> PeerPair {
     let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
     let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
-    Pair { a, b, to_b, to_a }
+    PeerPair { a, b, to_b, to_a }
 }
 
 /// Traffic classes of an endpoint's connections and of its address handles. It has a domain of its

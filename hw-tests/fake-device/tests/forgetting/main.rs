@@ -21,10 +21,10 @@ use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_verbs::VerbsProvider;
 
-use scripted::{End, Scripted};
+use scripted::{PeerEnding, Scripted};
 
 /// Counts what the whole program has allocated: the endpoint, the device, the scripts.
-struct Counted;
+struct CountedHeap;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
@@ -36,7 +36,7 @@ fn by_size(layout: Layout) -> &'static AtomicUsize {
 }
 
 // SAFETY: the system's allocator does all; the count is beside it.
-unsafe impl GlobalAlloc for Counted {
+unsafe impl GlobalAlloc for CountedHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);
         by_size(layout).fetch_add(layout.size(), Ordering::Relaxed);
@@ -53,7 +53,7 @@ unsafe impl GlobalAlloc for Counted {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counted = Counted;
+static ALLOCATOR: CountedHeap = CountedHeap;
 
 /// Peers of a round that are in the address vector.
 const PEERS: usize = 10_000;
@@ -92,12 +92,12 @@ fn stat(endpoint: &OwningEndpoint, name: &str) -> u64 {
 }
 
 /// The endpoint, and all who come.
-struct Party {
+struct HubAndPeers {
     hub: OwningEndpoint,
     others: Scripted,
 }
 
-impl Party {
+impl HubAndPeers {
     /// Drives both sides until it is so. Says how many operations are over, which have all
     /// succeeded.
     fn until(&mut self, what: &str, mut so: impl FnMut(&Self, usize) -> bool) -> usize {
@@ -131,7 +131,7 @@ impl Party {
     fn round(&mut self, number: usize) {
         let first = number * (PEERS + UNKNOWN) + 1;
         let names: Vec<NativeAddr> = (first..first + PEERS)
-            .map(|at| self.others.add(at as u64, End::of(at)))
+            .map(|at| self.others.add(at as u64, PeerEnding::of(at)))
             .collect();
         let mut addrs = Vec::with_capacity(PEERS);
         let mut over = 0;
@@ -152,8 +152,8 @@ impl Party {
             // Those that say hello alone come in the first two rounds. The endpoint answers them
             // for as long as there are not many more.
             let end = match number < 2 {
-                true => End::Silent,
-                false => End::Unknown,
+                true => PeerEnding::Silent,
+                false => PeerEnding::Unknown,
             };
             self.others.come((first + PEERS + at) as u64, end);
             self.step();
@@ -174,7 +174,7 @@ impl Party {
 
     /// Whether an insertion ends while another thread has the lock of the domain.
     fn inserts_beside_a_poll(&mut self, device: &FakeDevice, number: u64) -> bool {
-        let name = self.others.add(number, End::Removed).to_bytes();
+        let name = self.others.add(number, PeerEnding::Removed).to_bytes();
         let av = self.hub.av().clone();
         let (polling, over, inserted) = (
             AtomicI32::new(0),
@@ -222,7 +222,7 @@ fn peers_that_come_and_go_leave_nothing_behind() {
     let device = FakeDevice::take();
     let hub = endpoint();
     let others = Scripted::new(&hub.name());
-    let mut party = Party { hub, others };
+    let mut party = HubAndPeers { hub, others };
     let mut live = Vec::new();
     for round in 0..ROUNDS {
         let begun = Instant::now();
@@ -243,7 +243,7 @@ fn peers_that_come_and_go_leave_nothing_behind() {
     // The transport may learn of the first insertion at once; it then finds that no operation waits
     // for this address.
     let number = (ROUNDS * (PEERS + UNKNOWN)) as u64;
-    let name = party.others.add(number + 1, End::Removed);
+    let name = party.others.add(number + 1, PeerEnding::Removed);
     party.hub.av().insert(&name.to_bytes()).unwrap();
     let beside = party.inserts_beside_a_poll(&device, number + 2);
     let (second, last) = (live[1], live[ROUNDS - 1]);

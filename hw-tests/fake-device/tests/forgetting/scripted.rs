@@ -36,7 +36,7 @@ const TICK: Duration = Duration::from_millis(50);
 const ASK_AT_ONCE: usize = 100;
 
 /// A queue pair for datagrams.
-struct Port {
+struct DatagramPort {
     qp: UdQp,
     sent: Arc<Cq>,
     came: Arc<Cq>,
@@ -44,7 +44,7 @@ struct Port {
     memory: Box<[u8]>,
 }
 
-impl Port {
+impl DatagramPort {
     fn open(pd: &Arc<Pd>, qkey: u32) -> Self {
         let queue = |depth| {
             let config = CqConfig {
@@ -131,7 +131,7 @@ impl Port {
 
 /// How a peer goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum PeerEnding {
     /// It closes.
     Closes,
     /// The endpoint removes it, and it stays.
@@ -142,7 +142,7 @@ pub(crate) enum End {
     Silent,
 }
 
-impl End {
+impl PeerEnding {
     pub(crate) fn of(number: usize) -> Self {
         match number % 2 {
             0 => Self::Closes,
@@ -151,9 +151,9 @@ impl End {
     }
 }
 
-struct Script {
+struct PeerScript {
     connector: Connector,
-    end: End,
+    end: PeerEnding,
     up: Option<LaneUp>,
     /// Packets taken.
     taken: u32,
@@ -162,11 +162,11 @@ struct Script {
 
 /// All of them.
 pub(crate) struct Scripted {
-    control: Port,
-    data: Port,
+    control: DatagramPort,
+    data: DatagramPort,
     handle: Ah,
     hub: NativeAddr,
-    peers: HashMap<u64, Script>,
+    peers: HashMap<u64, PeerScript>,
     /// Those that have yet to see the end of their connection.
     here: usize,
     /// The peers probe their lanes.
@@ -183,9 +183,9 @@ impl Scripted {
         let pd = Pd::allocate(&context).unwrap();
         let now = Instant::now();
         Self {
-            control: Port::open(&pd, verbs.qkey),
-            data: Port::open(&pd, verbs.qkey),
-            handle: Ah::create(&pd, &PortPath::to_gid(1, 0, Gid(verbs.gid))).unwrap(),
+            control: DatagramPort::open(&pd, verbs.qkey),
+            data: DatagramPort::open(&pd, verbs.qkey),
+            handle: Ah::create(&pd, &Path::to_gid(1, 0, Gid(verbs.gid))).unwrap(),
             hub: *hub,
             peers: HashMap::new(),
             here: 0,
@@ -200,7 +200,7 @@ impl Scripted {
     }
 
     /// Adds a peer that has sent nothing yet.
-    pub(crate) fn add(&mut self, number: u64, end: End) -> NativeAddr {
+    pub(crate) fn add(&mut self, number: u64, end: PeerEnding) -> NativeAddr {
         let mut verbs = self.hub.verbs.unwrap();
         verbs.qpn = self.control.qp.number();
         let name = NativeAddr {
@@ -223,12 +223,12 @@ impl Scripted {
             },
             ..Config::default()
         };
-        let script = Script {
+        let script = PeerScript {
             connector: Connector::new(key_of(&name), config),
             end,
             up: None,
             taken: 0,
-            gone: end == End::Silent,
+            gone: end == PeerEnding::Silent,
         };
         self.here += usize::from(!script.gone);
         self.peers.insert(number, script);
@@ -236,7 +236,7 @@ impl Scripted {
     }
 
     /// A peer that is unknown to the endpoint begins a handshake with it.
-    pub(crate) fn come(&mut self, number: u64, end: End) {
+    pub(crate) fn come(&mut self, number: u64, end: PeerEnding) {
         self.add(number, end);
         let hub = key_of(&self.hub);
         let now = self.now();
@@ -249,7 +249,7 @@ impl Scripted {
         let closing = self
             .peers
             .iter()
-            .filter(|(_, script)| script.end == End::Closes);
+            .filter(|(_, script)| script.end == PeerEnding::Closes);
         for number in closing.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.close(number);
         }
@@ -293,7 +293,7 @@ impl Scripted {
             if self
                 .peers
                 .get(&number)
-                .is_some_and(|script| script.end != End::Silent)
+                .is_some_and(|script| script.end != PeerEnding::Silent)
             {
                 self.with(number, |script, out| {
                     script.connector.receive(now, &packet, out)
@@ -306,9 +306,10 @@ impl Scripted {
         if self.ticked.elapsed() >= TICK {
             self.ticked = Instant::now();
             let now = self.now();
-            let due = |script: &Script| script.connector.next_timeout().is_some_and(|at| at <= now);
+            let due =
+                |script: &PeerScript| script.connector.next_timeout().is_some_and(|at| at <= now);
             let due: Vec<u64> = (self.peers.iter())
-                .filter(|(_, script)| script.end != End::Silent && due(script))
+                .filter(|(_, script)| script.end != PeerEnding::Silent && due(script))
                 .map(|(number, _)| *number)
                 .collect();
             for number in due {
@@ -368,7 +369,7 @@ impl Scripted {
     }
 
     /// Lets one have an event, and does what it wants.
-    fn with(&mut self, number: u64, event: impl FnOnce(&mut Script, &mut Vec<Action>)) {
+    fn with(&mut self, number: u64, event: impl FnOnce(&mut PeerScript, &mut Vec<Action>)) {
         let now = self.now();
         let Some(script) = self.peers.get_mut(&number) else {
             return;
@@ -394,7 +395,7 @@ impl Scripted {
                 }
                 Action::LaneUp(up) => {
                     script.up = Some(up);
-                    closes |= script.end == End::Unknown;
+                    closes |= script.end == PeerEnding::Unknown;
                 }
                 Action::LaneDown { .. } | Action::Closed { .. } => {
                     self.here -= usize::from(!std::mem::replace(&mut script.gone, true));

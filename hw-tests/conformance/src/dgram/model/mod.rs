@@ -8,7 +8,7 @@ mod run;
 mod told;
 
 use crate::fabric::Fabric;
-use crate::search::Search;
+use crate::search::ProgramSearch;
 
 /// Runs the programs that have failed before, then `cases` random ones.
 ///
@@ -16,7 +16,7 @@ use crate::search::Search;
 ///
 /// With the smallest program that fails, if one does.
 pub fn random_programs(fabric: &Fabric, cases: u32) {
-    let search = Search {
+    let search = ProgramSearch {
         name: fabric.name,
         regressions: "regressions/dgram",
         cases,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::fabric::{Fabric, MAX_RANKS};
-use crate::model::program::Program;
+use crate::model::program::RankProgram;
 
 /// Steps of a program, fewer than.
 const MAX_STEPS: usize = 80;
@@ -12,7 +12,7 @@ const MAX_STEPS: usize = 80;
 /// One step of a program. Numbers of ranks count modulo the number of ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Step {
+pub(super) enum DatagramStep {
     /// A send of any form: fi_send, fi_sendv, fi_senddata, fi_inject, fi_injectdata, fi_sendmsg.
     Send {
         from: u8,
@@ -56,7 +56,9 @@ pub(super) enum Step {
 }
 
 /// Programs for a fabric, with datagrams of all sizes that make a difference to it.
-pub(super) fn programs(fabric: &Fabric) -> impl Strategy<Value = Program<Step>> + use<> {
+pub(super) fn programs(
+    fabric: &Fabric,
+) -> impl Strategy<Value = RankProgram<DatagramStep>> + use<> {
     let longest = fabric.info().ep.max_msg_size;
     let mut edges = fabric.edges(longest);
     edges.extend([511, 512, 513, longest - 1, longest]);
@@ -66,7 +68,7 @@ pub(super) fn programs(fabric: &Fabric) -> impl Strategy<Value = Program<Step>> 
         .no_shrink()
         .prop_flat_map(move |(ranks, warm)| {
             let steps = prop::collection::vec(step(ranks as u8, &edges, longest), 1..MAX_STEPS);
-            steps.prop_map(move |steps| Program {
+            steps.prop_map(move |steps| RankProgram {
                 ranks,
                 warm,
                 table: false,
@@ -75,7 +77,7 @@ pub(super) fn programs(fabric: &Fabric) -> impl Strategy<Value = Program<Step>> 
         })
 }
 
-fn step(ranks: u8, edges: &[usize], longest: usize) -> impl Strategy<Value = Step> + use<> {
+fn step(ranks: u8, edges: &[usize], longest: usize) -> impl Strategy<Value = DatagramStep> + use<> {
     let rank = move || 0..ranks;
     let edges = edges.to_vec();
     let sizes = move || prop::sample::select(edges.clone());
@@ -88,7 +90,7 @@ fn step(ranks: u8, edges: &[usize], longest: usize) -> impl Strategy<Value = Ste
         (rare(), any::<bool>(), rare(), pieces(), any::<bool>()),
     );
     let send = send.prop_map(
-        |((from, to, size), (inject, data, quiet, pieces, registered))| Step::Send {
+        |((from, to, size), (inject, data, quiet, pieces, registered))| DatagramStep::Send {
             from,
             to,
             size,
@@ -100,7 +102,7 @@ fn step(ranks: u8, edges: &[usize], longest: usize) -> impl Strategy<Value = Ste
         },
     );
     let receive = (rank(), room, pieces(), any::<bool>());
-    let receive = receive.prop_map(|(at, room, pieces, registered)| Step::Receive {
+    let receive = receive.prop_map(|(at, room, pieces, registered)| DatagramStep::Receive {
         at,
         room,
         pieces,
@@ -109,11 +111,11 @@ fn step(ranks: u8, edges: &[usize], longest: usize) -> impl Strategy<Value = Ste
     prop_oneof![
         20 => send,
         20 => receive,
-        3 => (rank(), 0..4usize).prop_map(|(at, which)| Step::Cancel { at, which }),
-        10 => rank().prop_map(|at| Step::Progress { at }),
-        5 => Just(Step::Settle),
-        2 => (rank(), rank()).prop_map(|(at, peer)| Step::Remove { at, peer }),
-        3 => (rank(), rank()).prop_map(|(at, peer)| Step::Insert { at, peer }),
-        1 => rank().prop_map(|at| Step::Reopen { at }),
+        3 => (rank(), 0..4usize).prop_map(|(at, which)| DatagramStep::Cancel { at, which }),
+        10 => rank().prop_map(|at| DatagramStep::Progress { at }),
+        5 => Just(DatagramStep::Settle),
+        2 => (rank(), rank()).prop_map(|(at, peer)| DatagramStep::Remove { at, peer }),
+        3 => (rank(), rank()).prop_map(|(at, peer)| DatagramStep::Insert { at, peer }),
+        1 => rank().prop_map(|at| DatagramStep::Reopen { at }),
     ]
 }

@@ -7,13 +7,13 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, RecvOp, SendOp};
 
-use super::program::Step;
-use crate::dgram::pair::{Buffer, Form, any, data_of, send_op};
-use crate::ends::End;
+use super::program::DatagramStep;
+use crate::dgram::pair::{DatagramForm, OperationBuffer, any, data_of, send_op};
+use crate::ends::QueuedEndpoint;
 use crate::fabric::Fabric;
-use crate::memory::Memory;
-use crate::model::history::Node;
-use crate::model::program::Program;
+use crate::memory::MessageMemory;
+use crate::model::history::NodeNumber;
+use crate::model::program::RankProgram;
 use crate::model::runner::{Runner, Wrong};
 
 /// So long without a sign, everything that moves by itself has moved, mostly.
@@ -21,30 +21,30 @@ const QUIET: Duration = Duration::from_micros(500);
 /// How often an operation is tried that finds no room.
 const TRIES: usize = 4;
 
-pub(super) struct Run<'a> {
+pub(super) struct DatagramRun<'a> {
     pub(super) fabric: &'a Fabric,
     pub(super) prefix: usize,
     /// The endpoint of each rank.
-    current: Vec<Node>,
-    pub(super) nodes: Vec<Live>,
-    pub(super) messages: Vec<Message>,
+    current: Vec<NodeNumber>,
+    pub(super) nodes: Vec<DatagramNode>,
+    pub(super) messages: Vec<SentDatagram>,
     contexts: u64,
     /// Counts what happens.
     pub(super) clock: usize,
 }
 
-pub(super) struct Live {
+pub(super) struct DatagramNode {
     rank: usize,
     // Closed before the memory below goes.
-    pub(super) end: Option<End>,
+    pub(super) end: Option<QueuedEndpoint>,
     name: Vec<u8>,
     /// Addresses of the peers in its address vector, and those that peers had before they were
     /// removed.
-    peers: HashMap<Node, FiAddr>,
-    stale: HashMap<Node, FiAddr>,
+    peers: HashMap<NodeNumber, FiAddr>,
+    stale: HashMap<NodeNumber, FiAddr>,
     /// When it came to know a peer by this address, or by none.
-    pub(super) known: Vec<(usize, Node, FiAddr)>,
-    pub(super) receives: Vec<Receive>,
+    pub(super) known: Vec<(usize, NodeNumber, FiAddr)>,
+    pub(super) receives: Vec<DatagramReceive>,
     /// By context, the message.
     pub(super) sends: HashMap<u64, usize>,
     pub(super) sent: (u64, u64),
@@ -54,21 +54,21 @@ pub(super) struct Live {
     resets: bool,
 }
 
-pub(super) struct Receive {
+pub(super) struct DatagramReceive {
     pub(super) context: u64,
-    pub(super) buffer: Buffer,
+    pub(super) buffer: OperationBuffer,
     pub(super) list: bool,
     pub(super) room: usize,
     pub(super) cancelled: bool,
     pub(super) over: bool,
 }
 
-pub(super) struct Message {
-    pub(super) from: Node,
-    pub(super) to: Node,
+pub(super) struct SentDatagram {
+    pub(super) from: NodeNumber,
+    pub(super) to: NodeNumber,
     pub(super) len: usize,
     pub(super) data: Option<u64>,
-    pub(super) buffer: Buffer,
+    pub(super) buffer: OperationBuffer,
     pub(super) injected: bool,
     pub(super) quiet: bool,
     /// Its send has completed.
@@ -86,8 +86,8 @@ pub(super) struct Message {
 /// # Errors
 ///
 /// A violation: an operation that does not end, or ends twice, or with the wrong content.
-pub(super) fn run(fabric: &Fabric, program: &Program<Step>) -> Result<(), Wrong> {
-    let mut run = Run {
+pub(super) fn run(fabric: &Fabric, program: &RankProgram<DatagramStep>) -> Result<(), Wrong> {
+    let mut run = DatagramRun {
         fabric,
         prefix: fabric.info().ep.msg_prefix_size,
         current: Vec::new(),
@@ -99,10 +99,10 @@ pub(super) fn run(fabric: &Fabric, program: &Program<Step>) -> Result<(), Wrong>
     run.run(program)
 }
 
-impl Runner for Run<'_> {
-    type Step = Step;
+impl Runner for DatagramRun<'_> {
+    type Step = DatagramStep;
 
-    fn current(&self) -> &[Node] {
+    fn current(&self) -> &[NodeNumber] {
         &self.current
     }
 
@@ -111,9 +111,9 @@ impl Runner for Run<'_> {
     }
 
     fn open(&mut self, rank: usize) {
-        let end = End::open(self.fabric.domain(rank));
+        let end = QueuedEndpoint::open(self.fabric.domain(rank));
         let node = self.nodes.len();
-        self.nodes.push(Live {
+        self.nodes.push(DatagramNode {
             rank,
             name: end.endpoint.name().to_bytes().to_vec(),
             end: Some(end),
@@ -142,7 +142,7 @@ impl Runner for Run<'_> {
         }
     }
 
-    fn remove(&mut self, at: Node, peer: Node) {
+    fn remove(&mut self, at: NodeNumber, peer: NodeNumber) {
         let Some(addr) = self.nodes[at].peers.remove(&peer) else {
             return;
         };
@@ -165,7 +165,7 @@ impl Runner for Run<'_> {
         for from in 0..ranks {
             for to in 0..ranks {
                 self.receive(self.node(to), 0, 1, false)?;
-                self.send(&Step::Send {
+                self.send(&DatagramStep::Send {
                     from,
                     to,
                     size: 0,
@@ -180,16 +180,16 @@ impl Runner for Run<'_> {
         self.settle()
     }
 
-    fn step(&mut self, step: &Step) -> Result<(), Wrong> {
+    fn step(&mut self, step: &DatagramStep) -> Result<(), Wrong> {
         match *step {
-            Step::Send { .. } => self.send(step),
-            Step::Receive {
+            DatagramStep::Send { .. } => self.send(step),
+            DatagramStep::Receive {
                 at,
                 room,
                 pieces,
                 registered,
             } => self.receive(self.node(at), room, pieces, registered),
-            Step::Cancel { at, which } => {
+            DatagramStep::Cancel { at, which } => {
                 let at = self.node(at);
                 let receives = self.nodes[at].receives.iter().enumerate();
                 let mut open = receives.filter(|(_, r)| !r.over && !r.cancelled);
@@ -198,17 +198,17 @@ impl Runner for Run<'_> {
                     None => Ok(()),
                 }
             }
-            Step::Progress { at } => self.pump(self.node(at)).map(drop),
-            Step::Settle => self.settle(),
-            Step::Remove { at, peer } => {
+            DatagramStep::Progress { at } => self.pump(self.node(at)).map(drop),
+            DatagramStep::Settle => self.settle(),
+            DatagramStep::Remove { at, peer } => {
                 self.remove(self.node(at), self.node(peer));
                 Ok(())
             }
-            Step::Insert { at, peer } => {
+            DatagramStep::Insert { at, peer } => {
                 self.insert(self.rank(at), self.rank(peer));
                 Ok(())
             }
-            Step::Reopen { at } => self.reopen(self.rank(at)),
+            DatagramStep::Reopen { at } => self.reopen(self.rank(at)),
         }
     }
 
@@ -241,7 +241,7 @@ impl Runner for Run<'_> {
         self.still_works()
     }
 
-    fn pump(&mut self, at: Node) -> Result<usize, Wrong> {
+    fn pump(&mut self, at: NodeNumber) -> Result<usize, Wrong> {
         let Some(end) = &self.nodes[at].end else {
             return Ok(0);
         };
@@ -257,8 +257,8 @@ impl Runner for Run<'_> {
     }
 }
 
-impl Run<'_> {
-    fn end(&self, node: Node) -> &End {
+impl DatagramRun<'_> {
+    fn end(&self, node: NodeNumber) -> &QueuedEndpoint {
         let end = self.nodes[node].end.as_ref();
         end.expect("steps are done by endpoints that are open")
     }
@@ -273,8 +273,8 @@ impl Run<'_> {
         self.clock
     }
 
-    fn send(&mut self, step: &Step) -> Result<(), Wrong> {
-        let Step::Send {
+    fn send(&mut self, step: &DatagramStep) -> Result<(), Wrong> {
+        let DatagramStep::Send {
             from,
             to,
             size,
@@ -302,8 +302,8 @@ impl Run<'_> {
             false => info.ep.max_msg_size,
         };
         let number = self.messages.len();
-        let data = data || size < Memory::NAMED_BYTES;
-        let form = Form {
+        let data = data || size < MessageMemory::NAMED_BYTES;
+        let form = DatagramForm {
             flags: [
                 (Flags::INJECT, inject),
                 (Flags::COMPLETION, !quiet),
@@ -316,8 +316,8 @@ impl Run<'_> {
             registered,
         };
         let domain = self.fabric.domain(self.nodes[from].rank);
-        let memory = Memory::of_message_behind(self.prefix, number, size);
-        let buffer = Buffer::new(domain, memory, form.pieces, registered && pieces == 1);
+        let memory = MessageMemory::of_message_behind(self.prefix, number, size);
+        let buffer = OperationBuffer::new(domain, memory, form.pieces, registered && pieces == 1);
         let context = self.context();
         let op = SendOp {
             desc: buffer.desc(),
@@ -338,7 +338,7 @@ impl Run<'_> {
                     }
                     let sent_at = self.tick();
                     self.nodes[from].sends.insert(context, number);
-                    self.messages.push(Message {
+                    self.messages.push(SentDatagram {
                         from,
                         to,
                         len: size,
@@ -370,7 +370,7 @@ impl Run<'_> {
 
     /// Whether the next datagram to this endpoint finds a receive whatever becomes of those that
     /// are under way.
-    fn is_due(&self, to: Node) -> bool {
+    fn is_due(&self, to: NodeNumber) -> bool {
         let live = &self.nodes[to];
         let open = live.receives.iter().filter(|r| !r.over && !r.cancelled);
         let to_it = self.messages.iter().filter(|message| message.to == to);
@@ -385,8 +385,8 @@ impl Run<'_> {
     /// Whether a datagram may still be under way. How old it is says nothing: its sender may wait
     /// for an address handle, and the device for a processor. But where nothing is lost, none
     /// arrives after one that its sender sent to the same endpoint behind it.
-    fn may_arrive(&self, message: &Message) -> bool {
-        let overtaken = |other: &Message| {
+    fn may_arrive(&self, message: &SentDatagram) -> bool {
+        let overtaken = |other: &SentDatagram| {
             let same_way = (other.from, other.to) == (message.from, message.to);
             same_way && other.arrived && other.sent_at > message.sent_at
         };
@@ -395,15 +395,15 @@ impl Run<'_> {
 
     fn receive(
         &mut self,
-        at: Node,
+        at: NodeNumber,
         room: usize,
         pieces: usize,
         registered: bool,
     ) -> Result<(), Wrong> {
         let pieces = pieces.min(self.fabric.info().rx.iov_limit);
-        let memory = Memory::for_receive(self.prefix + room);
+        let memory = MessageMemory::for_receive(self.prefix + room);
         let domain = self.fabric.domain(self.nodes[at].rank);
-        let buffer = Buffer::new(domain, memory, pieces, registered && pieces == 1);
+        let buffer = OperationBuffer::new(domain, memory, pieces, registered && pieces == 1);
         let context = self.context();
         let op = RecvOp {
             desc: buffer.desc(),
@@ -413,7 +413,7 @@ impl Run<'_> {
         for _ in 0..TRIES {
             match self.end(at).recv(&op, &list) {
                 Ok(()) => {
-                    self.nodes[at].receives.push(Receive {
+                    self.nodes[at].receives.push(DatagramReceive {
                         context,
                         buffer,
                         list: list.len() > 1,
@@ -431,7 +431,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn cancel(&mut self, at: Node, place: usize) -> Result<(), Wrong> {
+    fn cancel(&mut self, at: NodeNumber, place: usize) -> Result<(), Wrong> {
         let context = self.nodes[at].receives[place].context;
         let found = match self.end(at).endpoint.cancel(context) {
             Ok(()) => true,
@@ -447,7 +447,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn nothing_is_due(&mut self, to: Node) {
+    fn nothing_is_due(&mut self, to: NodeNumber) {
         for message in self.messages.iter_mut().filter(|message| message.to == to) {
             message.due = false;
         }
@@ -542,7 +542,7 @@ impl Run<'_> {
             self.receive(node, 100, 1, to % 2 == 0)?;
             let place = self.nodes[node].receives.len() - 1;
             for _ in 0..100 {
-                self.send(&Step::Send {
+                self.send(&DatagramStep::Send {
                     from,
                     to,
                     size: 64,
@@ -574,7 +574,7 @@ impl Run<'_> {
             text +=
                 &format!("\nrank {rank} (node {at}): {sends} sends, counted {counted:?}; open:");
             for receive in live.receives.iter().filter(|receive| !receive.over) {
-                let Receive {
+                let DatagramReceive {
                     context,
                     room,
                     cancelled,

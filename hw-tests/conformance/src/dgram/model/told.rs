@@ -4,21 +4,25 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
-use super::run::{Message, Run};
-use crate::ends::{Event, context_of};
-use crate::model::history::Node;
+use super::run::{DatagramRun, SentDatagram};
+use crate::ends::{CompletionResult, context_of};
+use crate::model::history::NodeNumber;
 use crate::model::runner::Wrong;
 
 /// The content of a receive's completion.
-struct Got {
+struct DatagramCompletion {
     /// Bytes of the whole datagram.
     len: usize,
     data: Option<u64>,
     src: FiAddr,
 }
 
-impl Run<'_> {
-    pub(super) fn send_is_done(&mut self, at: Node, done: Event) -> Result<(), Wrong> {
+impl DatagramRun<'_> {
+    pub(super) fn send_is_done(
+        &mut self,
+        at: NodeNumber,
+        done: CompletionResult,
+    ) -> Result<(), Wrong> {
         let number = self.nodes[at].sends.get(&context_of(&done)).copied();
         let number = number.ok_or_else(|| format!("a send that is none completes: {done:?}"))?;
         let message = &mut self.messages[number];
@@ -47,7 +51,11 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn receive_is_done(&mut self, at: Node, done: Event) -> Result<(), Wrong> {
+    pub(super) fn receive_is_done(
+        &mut self,
+        at: NodeNumber,
+        done: CompletionResult,
+    ) -> Result<(), Wrong> {
         self.clock += 1;
         let context = context_of(&done);
         let live = &mut self.nodes[at];
@@ -92,7 +100,7 @@ impl Run<'_> {
         };
         memory.untouched_behind(c.len)?;
         let named = memory.message(self.prefix, payload)?;
-        let got = Got {
+        let got = DatagramCompletion {
             len: payload + lost,
             data: c.flags.contains(Flags::REMOTE_CQ_DATA).then_some(c.data),
             src: c.src,
@@ -102,9 +110,14 @@ impl Run<'_> {
     }
 
     /// `named`: the number that the content says, if there is enough of it.
-    fn has_arrived(&mut self, at: Node, got: &Got, named: Option<usize>) -> Result<(), Wrong> {
+    fn has_arrived(
+        &mut self,
+        at: NodeNumber,
+        got: &DatagramCompletion,
+        named: Option<usize>,
+    ) -> Result<(), Wrong> {
         let repeats = self.fabric.silence.is_some();
-        let may_be = |message: &Message| {
+        let may_be = |message: &SentDatagram| {
             message.to == at
                 && (message.len, message.data) == (got.len, got.data)
                 && (repeats || !message.arrived)
@@ -139,7 +152,7 @@ impl Run<'_> {
 
     /// Addresses that a completion may name as the source of this datagram if it is received now:
     /// all that the receiver had for the sender at any time since the send.
-    fn sources(&self, at: Node, message: &Message) -> Vec<FiAddr> {
+    fn sources(&self, at: NodeNumber, message: &SentDatagram) -> Vec<FiAddr> {
         let mut since = vec![FiAddr::NOTAVAIL];
         for &(when, _, addr) in self.nodes[at]
             .known

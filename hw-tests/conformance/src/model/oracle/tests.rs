@@ -7,19 +7,19 @@ const B: FiAddr = FiAddr(11);
 
 /// A receiver that has inserted sender 0 as `A` and sender 1 as `B`.
 #[derive(Default)]
-struct Story(Receiver);
+struct Story(ReceiverHistory);
 
 impl Story {
     fn new() -> Self {
         let mut story = Self::default();
-        story.0.events = vec![Event::Inserted(0, A), Event::Inserted(1, B)];
+        story.0.events = vec![ReceiverEvent::Inserted(0, A), ReceiverEvent::Inserted(1, B)];
         story
     }
 
     fn sent(mut self, from: usize, tag: u64) -> Self {
         let number = self.0.messages.len();
-        self.0.events.push(Event::Sent(number));
-        self.0.messages.push(Message {
+        self.0.events.push(ReceiverEvent::Sent(number));
+        self.0.messages.push(SentMessage {
             number,
             from,
             kind: MsgKind::Tagged,
@@ -31,9 +31,9 @@ impl Story {
         self
     }
 
-    fn told(&self, number: usize) -> Told {
+    fn told(&self, number: usize) -> MessageFacts {
         let message = &self.0.messages[number];
-        Told {
+        MessageFacts {
             src: [A, B][message.from],
             tag: message.tag,
             len: 8,
@@ -45,16 +45,16 @@ impl Story {
     /// A receive that gets message `number`.
     fn got(mut self, src: FiAddr, tag: u64, number: usize) -> Self {
         let receive = self.0.receives.len();
-        self.0.events.push(Event::Posted(receive));
+        self.0.events.push(ReceiverEvent::Posted(receive));
         let told = self.told(number);
-        self.0.receives.push(Receive {
+        self.0.receives.push(ReceiveHistory {
             kind: MsgKind::Tagged,
             src,
             tag,
             ignore: 0,
             room: 8,
             multi: false,
-            outcomes: vec![Outcome::Message {
+            outcomes: vec![ReceiveOutcome::Message {
                 told,
                 truncated: false,
                 offset: 0,
@@ -65,18 +65,20 @@ impl Story {
 
     fn read(mut self, receive: usize) -> Self {
         let outcome = 0;
-        self.0.events.push(Event::Completed { receive, outcome });
+        self.0
+            .events
+            .push(ReceiverEvent::Completed { receive, outcome });
         self
     }
 
     fn probed(mut self, src: FiAddr, found: Option<usize>) -> Self {
         let found = found.map(|number| self.told(number));
-        self.0.events.push(Event::Probed {
+        self.0.events.push(ReceiverEvent::Probed {
             kind: MsgKind::Tagged,
             src,
             tag: 1,
             ignore: 0,
-            fate: Fate::Stays,
+            fate: ProbeFate::Stays,
             found,
         });
         self
@@ -84,9 +86,9 @@ impl Story {
 
     fn allows(self) -> bool {
         match judge(&self.0) {
-            Verdict::Allowed => true,
-            Verdict::Forbidden(_) => false,
-            Verdict::Undecided => panic!("undecided"),
+            OracleVerdict::Allowed => true,
+            OracleVerdict::Forbidden(_) => false,
+            OracleVerdict::Undecided => panic!("undecided"),
         }
     }
 }
@@ -135,7 +137,7 @@ fn what_is_delivered_was_taken() {
     let any = FiAddr::UNSPEC;
     let story = |at: usize| {
         let mut story = Story::new().sent(0, 1).got(any, 1, 0);
-        story.0.events.insert(at, Event::Delivered(0));
+        story.0.events.insert(at, ReceiverEvent::Delivered(0));
         story
     };
     assert!(story(4).allows());
@@ -162,9 +164,9 @@ fn what_was_seen_stays_seen() {
 
 #[test]
 fn an_unknown_sender_is_known_once_it_is_inserted() {
-    let story = |between: &[Event]| {
+    let story = |between: &[ReceiverEvent]| {
         let mut story = Story::new().sent(0, 1);
-        story.0.events.insert(2, Event::Removed(0));
+        story.0.events.insert(2, ReceiverEvent::Removed(0));
         story = story.got(A, 1, 0);
         let posted = story.0.events.pop();
         story.0.events.extend(posted);
@@ -172,6 +174,6 @@ fn an_unknown_sender_is_known_once_it_is_inserted() {
         story
     };
     assert!(!story(&[]).allows());
-    assert!(story(&[Event::Inserted(0, A)]).allows());
-    assert!(!story(&[Event::Inserted(0, B)]).allows());
+    assert!(story(&[ReceiverEvent::Inserted(0, A)]).allows());
+    assert!(!story(&[ReceiverEvent::Inserted(0, B)]).allows());
 }

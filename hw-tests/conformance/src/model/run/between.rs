@@ -13,7 +13,7 @@ use super::*;
 const TURN: Duration = Duration::from_millis(10);
 
 /// The way to the other process.
-pub trait Other {
+pub trait OtherProcess {
     /// Gives it `ours` and gets what it gives, once both have called.
     fn exchange(&mut self, ours: &str) -> String;
 }
@@ -24,12 +24,12 @@ pub trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
 /// A stream of lines.
-pub struct Lines<S> {
+pub struct LineStream<S> {
     to: S,
     from: BufReader<S>,
 }
 
-impl<S: Stream> Lines<S> {
+impl<S: Stream> LineStream<S> {
     /// The two ends of a stream, which may be the same.
     pub fn new(to: S, from: S) -> Self {
         let from = BufReader::new(from);
@@ -59,10 +59,10 @@ impl<S: Stream> Lines<S> {
 
 /// A message that was sent to a rank of the other process.
 #[derive(Serialize, Deserialize)]
-struct Sent {
-    to: Node,
+struct RemoteSend {
+    to: NodeNumber,
     number: usize,
-    from: Node,
+    from: NodeNumber,
     tagged: bool,
     tag: u64,
     len: usize,
@@ -72,7 +72,7 @@ struct Sent {
 
 /// How far a process is.
 #[derive(Serialize, Deserialize)]
-struct Progress {
+struct ProcessProgress {
     sends_are_over: bool,
     has_all: bool,
     failed: Option<Wrong>,
@@ -86,11 +86,11 @@ struct Progress {
 /// As [`run`]; also what was wrong at the other side.
 pub fn run_between(
     fabric: &Fabric,
-    program: &Program,
+    program: &RankProgram,
     process: usize,
-    other: &mut dyn Other,
-) -> Result<Vec<Receiver>, Wrong> {
-    let mut run = Run::new(fabric, program);
+    other: &mut dyn OtherProcess,
+) -> Result<Vec<ReceiverHistory>, Wrong> {
+    let mut run = MessageRun::new(fabric, program);
     run.share = (process, 2);
     for rank in 0..program.ranks {
         run.open(rank);
@@ -117,7 +117,7 @@ pub fn run_between(
     run.note_sent(read(&theirs)?);
     let until = Instant::now() + fabric.patience;
     loop {
-        let mut ours = Progress {
+        let mut ours = ProcessProgress {
             sends_are_over: false,
             has_all: false,
             failed: outcome.as_ref().err().cloned(),
@@ -134,7 +134,7 @@ pub fn run_between(
                 ours.failed = Some(format!("it does not end: {}", run.state()));
             }
         }
-        let theirs: Progress = read(&other.exchange(&write(&ours)))?;
+        let theirs: ProcessProgress = read(&other.exchange(&write(&ours)))?;
         if let Some(why) = ours.failed {
             return Err(why);
         }
@@ -165,7 +165,7 @@ fn read<T: for<'a> Deserialize<'a>>(text: &str) -> Result<T, Wrong> {
     serde_json::from_str(text).map_err(|why| format!("the other process says {text}: {why}"))
 }
 
-impl Run<'_> {
+impl MessageRun<'_> {
     /// Drives what is here for a while. Says whether all sends are over, and whether all messages
     /// are here.
     fn turn(&mut self) -> Result<(bool, bool), Wrong> {
@@ -180,7 +180,7 @@ impl Run<'_> {
         Ok((sends, all))
     }
 
-    fn sent_elsewhere(&self) -> Vec<Sent> {
+    fn sent_elsewhere(&self) -> Vec<RemoteSend> {
         let elsewhere = self
             .nodes
             .iter()
@@ -194,7 +194,7 @@ impl Run<'_> {
         elsewhere
             .flat_map(|(to, live)| {
                 let messages = live.history.messages.iter().enumerate();
-                messages.map(move |(at, m)| Sent {
+                messages.map(move |(at, m)| RemoteSend {
                     to,
                     number: m.number,
                     from: m.from,
@@ -209,13 +209,13 @@ impl Run<'_> {
     }
 
     /// Nobody here knows when these were sent: they may have come at any time.
-    fn note_sent(&mut self, sent: Vec<Sent>) {
+    fn note_sent(&mut self, sent: Vec<RemoteSend>) {
         for sent in sent {
             let history = &mut self.nodes[sent.to].history;
             history
                 .events
-                .insert(0, Event::Sent(history.messages.len()));
-            history.messages.push(Message {
+                .insert(0, ReceiverEvent::Sent(history.messages.len()));
+            history.messages.push(SentMessage {
                 number: sent.number,
                 from: sent.from,
                 kind: kind(sent.tagged),

@@ -2,8 +2,8 @@
 
 use super::*;
 
-impl Run<'_> {
-    pub(super) fn send_is_done(&mut self, at: Node, done: Done) -> Result<(), Wrong> {
+impl MessageRun<'_> {
+    pub(super) fn send_is_done(&mut self, at: NodeNumber, done: Done) -> Result<(), Wrong> {
         let context = crate::ends::context_of(&done);
         let send = self.nodes[at].sends.get(&context).copied();
         let send = send.ok_or_else(|| format!("a send that is none completes: {done:?}"))?;
@@ -22,7 +22,7 @@ impl Run<'_> {
                 }
                 let receiver = &mut self.nodes[send.to].history;
                 if send.delivers && !receiver.closed {
-                    receiver.events.push(Event::Delivered(send.message));
+                    receiver.events.push(ReceiverEvent::Delivered(send.message));
                 }
                 self.nodes[at].sent.ok += 1;
                 Ok(())
@@ -38,7 +38,7 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn receive_is_done(&mut self, at: Node, done: Done) -> Result<(), Wrong> {
+    pub(super) fn receive_is_done(&mut self, at: NodeNumber, done: Done) -> Result<(), Wrong> {
         let context = crate::ends::context_of(&done);
         let anybody_gone = (0..self.nodes.len()).any(|node| self.is_closed(node));
         let live = &mut self.nodes[at];
@@ -82,7 +82,7 @@ impl Run<'_> {
                     return Err(format!("a message is longer than its buffer: {c:?}"));
                 }
                 let number = posted.memory.message(offset, c.len)?;
-                Outcome::Message {
+                ReceiveOutcome::Message {
                     told: told(c, c.len, number),
                     truncated: false,
                     offset,
@@ -99,29 +99,31 @@ impl Run<'_> {
                             return Err(format!("a truncated message: {error:?}"));
                         }
                         let number = posted.memory.message(offset, c.len)?;
-                        Outcome::Message {
+                        ReceiveOutcome::Message {
                             told: told(c, c.len + error.olen, number),
                             truncated: true,
                             offset,
                         }
                     }
-                    Errno::ECANCELED => Outcome::Cancelled,
-                    errno if anybody_gone && (is_gone(errno) || was_probe) => Outcome::Broken,
+                    Errno::ECANCELED => ReceiveOutcome::Cancelled,
+                    errno if anybody_gone && (is_gone(errno) || was_probe) => {
+                        ReceiveOutcome::Broken
+                    }
                     _ => return Err(format!("a receive fails: {error:?}")),
                 }
             }
         };
         if posted.over {
             let used = match &outcome {
-                Outcome::Message { told, offset, .. } => Some(offset + told.len),
-                Outcome::Cancelled if !of.multi => Some(0),
+                ReceiveOutcome::Message { told, offset, .. } => Some(offset + told.len),
+                ReceiveOutcome::Cancelled if !of.multi => Some(0),
                 _ => None,
             };
             if let Some(used) = used.filter(|_| !of.multi) {
                 posted.memory.untouched_behind(used.min(of.room))?;
             }
         }
-        live.history.events.push(Event::Completed {
+        live.history.events.push(ReceiverEvent::Completed {
             receive,
             outcome: of.outcomes.len(),
         });

@@ -3,7 +3,7 @@
 
 use super::*;
 
-impl Run<'_> {
+impl MessageRun<'_> {
     /// Takes back what is still posted; after that there is nothing to be seen.
     pub(super) fn end_receives(&mut self) -> Result<(), Wrong> {
         for at in 0..self.nodes.len() {
@@ -22,7 +22,7 @@ impl Run<'_> {
         for live in &self.nodes {
             let Some(end) = &live.end else { continue };
             let (ok, errors) = end.rx.counts();
-            if (Counts { ok, errors }) != live.received {
+            if (CompletionCounts { ok, errors }) != live.received {
                 let seen = live.received;
                 return Err(format!("counted {ok} and {errors} receives, seen {seen:?}"));
             }
@@ -48,7 +48,7 @@ impl Run<'_> {
                 };
                 loop {
                     let before = self.nodes[at].history.events.len();
-                    if !self.probe(at, wants, Action::Discard)? {
+                    if !self.probe(at, wants, ProbeAction::Discard)? {
                         // That there is none yet says nothing, and there are many of these.
                         self.nodes[at].history.events.remove(before);
                         break;
@@ -80,7 +80,7 @@ impl Run<'_> {
     }
 
     /// Messages that an endpoint must see.
-    pub(super) fn due(&self, at: Node) -> usize {
+    pub(super) fn due(&self, at: NodeNumber) -> usize {
         let history = &self.nodes[at].history;
         match history.closed {
             true => 0,
@@ -88,26 +88,26 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn may_miss(&self, at: Node) -> bool {
+    pub(super) fn may_miss(&self, at: NodeNumber) -> bool {
         let history = &self.nodes[at].history;
         !history.closed && history.messages.iter().any(|m| m.may_be_lost)
     }
 
     /// Messages that it has seen: received or dropped.
-    pub(super) fn seen(&self, at: Node) -> usize {
+    pub(super) fn seen(&self, at: NodeNumber) -> usize {
         let live = &self.nodes[at];
         let outcomes = live.history.receives.iter().flat_map(|r| &r.outcomes);
         let received = outcomes
-            .filter(|o| matches!(o, Outcome::Message { .. }))
+            .filter(|o| matches!(o, ReceiveOutcome::Message { .. }))
             .count();
         let dropped = live.history.events.iter().filter(|event| {
             matches!(
                 event,
-                Event::Probed {
-                    fate: Fate::Dropped,
+                ReceiverEvent::Probed {
+                    fate: ProbeFate::Dropped,
                     found: Some(_),
                     ..
-                } | Event::Claimed {
+                } | ReceiverEvent::Claimed {
                     receive: None,
                     found: Some(_),
                     ..

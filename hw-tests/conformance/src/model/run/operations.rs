@@ -5,9 +5,9 @@ use super::*;
 /// Flags that not every transport offers.
 const PROMISES: Flags = Flags::DELIVERY_COMPLETE.union(Flags::FENCE);
 
-impl Run<'_> {
-    pub(super) fn send(&mut self, step: &Step) -> Result<(), Wrong> {
-        let Step::Send {
+impl MessageRun<'_> {
+    pub(super) fn send(&mut self, step: &MessageStep) -> Result<(), Wrong> {
+        let MessageStep::Send {
             from,
             to,
             tagged,
@@ -27,7 +27,8 @@ impl Run<'_> {
         let limit = self.fabric.info().tx.inject_size;
         let len = if inject { size.min(limit) } else { size };
         let number = self.number();
-        let data = (data || len < Memory::NAMED_BYTES).then_some(number as u64 ^ 0xda7a_0000_0000);
+        let data =
+            (data || len < MessageMemory::NAMED_BYTES).then_some(number as u64 ^ 0xda7a_0000_0000);
         let live = &self.nodes[from];
         // An index of a table that is another's by now is not.
         let is_of_nobody = |addr: &&FiAddr| live.peers.values().all(|other| other != *addr);
@@ -57,7 +58,7 @@ impl Run<'_> {
             })
             .fold(Flags::empty(), |all, (flag, _)| all | flag),
         };
-        let memory = Memory::of_message(number, len);
+        let memory = MessageMemory::of_message(number, len);
         let iov = memory.list(pieces.min(self.fabric.info().tx.iov_limit));
         for _ in 0..TRIES {
             // SAFETY: the memory is kept until the run is over.
@@ -88,8 +89,8 @@ impl Run<'_> {
     pub(super) fn is_taken(
         &mut self,
         op: &SendOp,
-        (from, to): (Node, Node),
-        memory: Memory,
+        (from, to): (NodeNumber, NodeNumber),
+        memory: MessageMemory,
         len: usize,
     ) {
         if op.flags.contains(Flags::INJECT) {
@@ -98,7 +99,7 @@ impl Run<'_> {
         let number = self.number();
         let receiver = &mut self.nodes[to].history;
         let message = receiver.messages.len();
-        receiver.messages.push(Message {
+        receiver.messages.push(SentMessage {
             number,
             from,
             kind: op.kind,
@@ -107,10 +108,10 @@ impl Run<'_> {
             data: op.flags.contains(Flags::REMOTE_CQ_DATA).then_some(op.data),
             may_be_lost: false,
         });
-        receiver.events.push(Event::Sent(message));
+        receiver.events.push(ReceiverEvent::Sent(message));
         self.messages += 1;
         self.nodes[from].sends.insert(op.context, self.sends.len());
-        self.sends.push(Send {
+        self.sends.push(RunSend {
             from,
             to,
             message,
@@ -124,7 +125,11 @@ impl Run<'_> {
         });
     }
 
-    pub(super) fn selector(&self, at: Node, wants: Wants) -> Option<(MsgKind, FiAddr, u64, u64)> {
+    pub(super) fn selector(
+        &self,
+        at: NodeNumber,
+        wants: Wants,
+    ) -> Option<(MsgKind, FiAddr, u64, u64)> {
         let src = match wants.from {
             None => FiAddr::UNSPEC,
             Some(rank) => *self.nodes[at].peers.get(&self.node(rank))?,
@@ -157,14 +162,17 @@ impl Run<'_> {
             flags: flags | Flags::COMPLETION,
         };
         let receive = self.note_receive(at, &op, room);
-        self.nodes[at].history.events.push(Event::Posted(receive));
+        self.nodes[at]
+            .history
+            .events
+            .push(ReceiverEvent::Posted(receive));
         self.post(at, &op, room, pieces)
     }
 
-    pub(super) fn note_receive(&mut self, at: Node, op: &RecvOp, room: usize) -> usize {
+    pub(super) fn note_receive(&mut self, at: NodeNumber, op: &RecvOp, room: usize) -> usize {
         let live = &mut self.nodes[at];
         let receive = live.history.receives.len();
-        live.history.receives.push(Receive {
+        live.history.receives.push(ReceiveHistory {
             kind: op.kind,
             src: op.src,
             tag: op.tag,
@@ -179,15 +187,15 @@ impl Run<'_> {
 
     pub(super) fn post(
         &mut self,
-        at: Node,
+        at: NodeNumber,
         op: &RecvOp,
         room: usize,
         pieces: usize,
     ) -> Result<(), Wrong> {
-        let memory = Memory::for_receive(room);
+        let memory = MessageMemory::for_receive(room);
         let iov = memory.list(pieces.min(self.fabric.info().rx.iov_limit));
         let list = iov.len() > 1;
-        self.nodes[at].posted.push(Posted {
+        self.nodes[at].posted.push(RunReceive {
             context: op.context,
             memory,
             list,
@@ -200,7 +208,12 @@ impl Run<'_> {
     }
 
     /// Returns whether a message was there.
-    pub(super) fn probe(&mut self, at: Node, wants: Wants, and: Action) -> Result<bool, Wrong> {
+    pub(super) fn probe(
+        &mut self,
+        at: NodeNumber,
+        wants: Wants,
+        and: ProbeAction,
+    ) -> Result<bool, Wrong> {
         let Some((kind, src, tag, ignore)) = self.selector(at, wants) else {
             return Ok(false);
         };
@@ -212,20 +225,20 @@ impl Run<'_> {
             desc: MrDesc::NONE,
             context: self.context(),
             flags: match and {
-                Action::Leave => Flags::PEEK,
-                Action::Claim => Flags::PEEK | Flags::CLAIM,
-                Action::Discard => Flags::PEEK | Flags::DISCARD,
+                ProbeAction::Leave => Flags::PEEK,
+                ProbeAction::Claim => Flags::PEEK | Flags::CLAIM,
+                ProbeAction::Discard => Flags::PEEK | Flags::DISCARD,
             },
         };
         let (found, later) = self.ask(at, &op)?;
         let is_there = found.is_some();
         let fate = match and {
-            Action::Leave => Fate::Stays,
-            Action::Claim => Fate::Claimed(op.context),
-            Action::Discard => Fate::Dropped,
+            ProbeAction::Leave => ProbeFate::Stays,
+            ProbeAction::Claim => ProbeFate::Claimed(op.context),
+            ProbeAction::Discard => ProbeFate::Dropped,
         };
         let live = &mut self.nodes[at];
-        live.history.events.push(Event::Probed {
+        live.history.events.push(ReceiverEvent::Probed {
             kind,
             src,
             tag,
@@ -234,7 +247,7 @@ impl Run<'_> {
             found,
         });
         live.history.events.extend(later);
-        if is_there && and == Action::Claim {
+        if is_there && and == ProbeAction::Claim {
             live.claims.push(Claim {
                 context: op.context,
                 kind,
@@ -247,9 +260,9 @@ impl Run<'_> {
     /// were read meanwhile.
     pub(super) fn ask(
         &mut self,
-        at: Node,
+        at: NodeNumber,
         op: &RecvOp,
-    ) -> Result<(Option<Told>, Vec<Event>), Wrong> {
+    ) -> Result<(Option<MessageFacts>, Vec<ReceiverEvent>), Wrong> {
         // SAFETY: no buffer.
         unsafe { self.end(at)?.endpoint.recv(op, &[]) }
             .map_err(|why| format!("a probe is refused: {why}: {op:?}"))?;
@@ -272,7 +285,7 @@ impl Run<'_> {
 
     pub(super) fn claimed(
         &mut self,
-        at: Node,
+        at: NodeNumber,
         which: usize,
         room: Option<usize>,
     ) -> Result<(), Wrong> {
@@ -296,7 +309,7 @@ impl Run<'_> {
                     ..op
                 };
                 let receive = self.note_receive(at, &op, room);
-                self.nodes[at].history.events.push(Event::Claimed {
+                self.nodes[at].history.events.push(ReceiverEvent::Claimed {
                     claim: context,
                     receive: Some(receive),
                     found: None,
@@ -310,7 +323,7 @@ impl Run<'_> {
                 };
                 let (found, later) = self.ask(at, &op)?;
                 let events = &mut self.nodes[at].history.events;
-                events.push(Event::Claimed {
+                events.push(ReceiverEvent::Claimed {
                     claim: context,
                     receive: None,
                     found,
@@ -322,7 +335,7 @@ impl Run<'_> {
     }
 
     /// Takes back a receive, by its place among all that were posted.
-    pub(super) fn cancel(&mut self, at: Node, place: usize) -> Result<(), Wrong> {
+    pub(super) fn cancel(&mut self, at: NodeNumber, place: usize) -> Result<(), Wrong> {
         let context = self.nodes[at].posted[place].context;
         let found = match self.end(at)?.endpoint.cancel(context) {
             Ok(()) => true,
@@ -333,7 +346,7 @@ impl Run<'_> {
         self.nodes[at]
             .history
             .events
-            .push(Event::Cancel { receive, found });
+            .push(ReceiverEvent::Cancel { receive, found });
         // It will complete, one way or the other.
         self.nodes[at].posted[place].cancellable = false;
         Ok(())
