@@ -250,7 +250,7 @@ fn quiet(parties: &[&KeyedEndpoint], what: &str) {
 /// Covers: AV-21, AV-25
 #[test]
 #[file_serial(verbs)]
-fn what_has_the_right_key_arrives_and_nothing_else() {
+fn only_datagrams_with_the_right_key_arrive() {
     if Rig::open().is_none() {
         return;
     }

@@ -148,7 +148,7 @@ fn small_messages_survive() {
 /// Messages in many packets each, of which some arrive and some do not.
 #[test]
 #[file_serial(verbs)]
-fn messages_in_parts_survive() {
+fn fragmented_messages_survive() {
     if Rig::open().is_some() {
         let settings = [
             ("FERRO_SHM", "off"),
@@ -162,7 +162,7 @@ fn messages_in_parts_survive() {
 /// Messages of all sizes, which their senders write.
 #[test]
 #[file_serial(verbs)]
-fn what_senders_write_survives() {
+fn writes_by_senders_survive() {
     if Rig::open().is_some() {
         let settings = [
             ("FERRO_SHM", "off"),
@@ -176,7 +176,7 @@ fn what_senders_write_survives() {
 /// Messages of all sizes, which their receivers read.
 #[test]
 #[file_serial(verbs)]
-fn what_receivers_read_survives() {
+fn reads_by_receivers_survive() {
     if Rig::open().is_some() {
         let settings = [
             ("FERRO_SHM", "off"),

@@ -203,8 +203,8 @@ fn an_address_vector_changes_beside_a_million_messages() {
 fn several_threads_wait() {
     both_paths(waiting::two_queues);
     both_paths(waiting::signals_and_timeouts);
-    both_paths(waiting::somebody_else_has_looked);
-    both_paths(waiting::what_others_have_sent);
+    both_paths(waiting::an_event_after_a_poll_by_another_thread_wakes);
+    both_paths(waiting::sends_of_other_threads_go_on);
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn several_threads_wait() {
 fn a_level_that_is_not_reached_is_an_error() {
     if Rig::open().is_some() {
         let (ours, theirs) = (domain(&[VERBS]), domain(&[VERBS]));
-        levels::delivery_to_one_who_leaves(&*ours, &*theirs);
+        levels::delivery_to_a_peer_that_closes(&*ours, &*theirs);
         levels::refused(&*ours);
     }
 }
@@ -239,7 +239,7 @@ fn automatic_progress() {
         progress::a_first_message(&*automatic(), &*domain(pairs));
         progress::a_message_to_oneself(&*automatic());
         progress::the_thread_ends(automatic);
-        waiting::somebody_else_has_looked(&*automatic(), &*automatic());
+        waiting::an_event_after_a_poll_by_another_thread_wakes(&*automatic(), &*automatic());
         completions::only_where_asked_for(&*automatic(), &*automatic());
     }
 }
@@ -248,7 +248,7 @@ fn automatic_progress() {
 #[file_serial(verbs)]
 fn descriptors_wake() {
     both_paths(descriptors::messages_wake);
-    both_paths(|ours, _| descriptors::what_others_do_wakes(ours));
+    both_paths(|ours, _| descriptors::events_of_other_threads_wake(ours));
     both_paths(descriptors::several_at_a_time);
 }
 

@@ -226,7 +226,7 @@ fn the_death_of_an_idle_peer_is_noticed() {
 /// long; a peer that only slept for less loses nothing.
 #[test]
 #[file_serial(verbs)]
-fn what_is_under_way_by_datagrams_to_a_dead_peer_ends() {
+fn datagram_operations_with_a_dead_peer_end() {
     if Rig::open().is_none() {
         return;
     }

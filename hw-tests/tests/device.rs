@@ -127,7 +127,7 @@ fn soft_roce_is_known_by_its_quirks_and_others_are_free_of_them() {
 
 #[test]
 #[file_serial(verbs)]
-fn what_is_beyond_the_limits_is_refused_with_the_limits() {
+fn a_request_beyond_the_limits_is_refused_with_the_limits() {
     let Some(rig) = Rig::open() else { return };
     let limits = rig.context.limits();
     let config = CqConfig {

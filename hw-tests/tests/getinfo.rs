@@ -224,7 +224,7 @@ fn each_capability_is_granted_or_no_data() {
     of_devices(|devices| {
         // Hints for this node alone lead to shared memory.
         discovery::each_capability(devices, Flags::REMOTE_COMM);
-        discovery::what_is_left_open(devices, REACH);
+        discovery::unset_hints(devices, REACH);
     });
 }
 

@@ -134,7 +134,7 @@ fn a_full_queue_loses_nothing() {
 }
 
 /// Sends three messages to nobody, and says when.
-fn send_to_nobody(pair: &mut OwningPair, pairs: &[(&str, &str)]) -> Instant {
+fn send_to_missing_peer(pair: &mut OwningPair, pairs: &[(&str, &str)]) -> Instant {
     let not_there = nobody(&pair.b.name(), |name| {
         if pairs.is_empty() {
             // Looked for in shared memory first.
@@ -153,14 +153,14 @@ fn send_to_nobody(pair: &mut OwningPair, pairs: &[(&str, &str)]) -> Instant {
 
 #[test]
 #[file_serial(verbs)]
-fn sends_to_nobody_wait_and_hinder_nobody() {
+fn sends_to_missing_peers_wait_and_hinder_no_other() {
     if Rig::open().is_none() {
         return;
     }
     for pairs in [VERBS, &[]] {
         let domain = domain(pairs);
         let mut pair = OwningPair::open(&*domain, &*domain);
-        let sent = send_to_nobody(&mut pair, pairs);
+        let sent = send_to_missing_peer(&mut pair, pairs);
         while sent.elapsed() < Duration::from_secs(3) {
             pair.exchange(1000, |done| panic!("silence is not death: {done:?}"));
         }
@@ -170,7 +170,7 @@ fn sends_to_nobody_wait_and_hinder_nobody() {
 
 #[test]
 #[file_serial(verbs)]
-fn sends_to_nobody_fail_after_the_time_that_was_set() {
+fn sends_to_missing_peers_fail_after_the_time_that_was_set() {
     if Rig::open().is_none() {
         return;
     }
@@ -178,7 +178,7 @@ fn sends_to_nobody_fail_after_the_time_that_was_set() {
     for pairs in [&[limit, VERBS[0]][..], &[limit]] {
         let domain = domain(pairs);
         let mut pair = OwningPair::open(&*domain, &*domain);
-        let sent = send_to_nobody(&mut pair, &pairs[1..]);
+        let sent = send_to_missing_peer(&mut pair, &pairs[1..]);
         let mut failed = Vec::new();
         while failed.len() < 3 {
             pair.exchange(1000, |done| {
@@ -197,7 +197,7 @@ fn sends_to_nobody_fail_after_the_time_that_was_set() {
 
 #[test]
 #[file_serial(verbs)]
-fn who_has_no_path_to_here_is_refused_at_once() {
+fn a_peer_without_a_path_is_refused_at_once() {
     if Rig::open().is_none() {
         return;
     }

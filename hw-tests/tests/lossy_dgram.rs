@@ -116,7 +116,7 @@ fn loss_loses_datagrams_and_nothing_else() {
 /// A neighbour that does not answer takes seconds to give up: nobody else waits for that.
 #[test]
 #[file_serial(verbs)]
-fn a_silent_neighbour_delays_nobody() {
+fn a_silent_neighbour_delays_no_other_peer() {
     if Rig::open().is_none() {
         return;
     }

@@ -13,7 +13,7 @@ const WANTED: usize = 1 << 20;
 
 #[test]
 #[file_serial(verbs)]
-fn a_limit_that_is_too_low_is_named_with_the_mend() {
+fn a_limit_that_is_too_low_is_named_with_its_remedy() {
     if Rig::open().is_none() {
         return;
     }
@@ -21,7 +21,7 @@ fn a_limit_that_is_too_low_is_named_with_the_mend() {
 }
 
 #[test]
-#[ignore = "run by a_limit_that_is_too_low_is_named_with_the_mend"]
+#[ignore = "run by a_limit_that_is_too_low_is_named_with_its_remedy"]
 fn the_child_registers() {
     if !unprivileged::become_one() {
         return;

@@ -288,7 +288,7 @@ fn a_peek_at_a_range_has_its_source_found() {
 /// Covers: AV-9, AV-25
 #[test]
 #[file_serial(verbs)]
-fn a_receive_from_a_range_waits_for_who_comes_later() {
+fn a_receive_from_a_range_waits_for_a_later_endpoint() {
     if Rig::open().is_none() {
         return;
     }

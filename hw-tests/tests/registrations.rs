@@ -178,15 +178,15 @@ fn no_more_is_kept_than_allowed() {
 /// it.
 #[test]
 #[file_serial(verbs)]
-fn what_is_kept_makes_way() {
+fn kept_registrations_make_way() {
     if Rig::open().is_some() {
-        unprivileged::run("what_is_kept_makes_way_for_an_ordinary_user");
+        unprivileged::run("kept_registrations_make_way_for_an_ordinary_user");
     }
 }
 
 #[test]
-#[ignore = "run by what_is_kept_makes_way"]
-fn what_is_kept_makes_way_for_an_ordinary_user() {
+#[ignore = "run by kept_registrations_make_way"]
+fn kept_registrations_make_way_for_an_ordinary_user() {
     // Both endpoints' own buffers, and some messages.
     if !unprivileged::become_one_with(20 << 20) {
         return;

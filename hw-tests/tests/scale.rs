@@ -107,7 +107,7 @@ fn peers_take_no_receive_memory_and_no_descriptors() {
 #[test]
 #[file_serial(verbs)]
 #[ignore = "soak: as many processes' worth of endpoints take a minute to open"]
-fn so_do_hundreds() {
+fn hundreds_of_peers_take_no_receive_memory() {
     compare(256);
 }
 

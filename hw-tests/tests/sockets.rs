@@ -324,13 +324,13 @@ fn on_a_cold_link(test: &str) {
 /// Covers: AV-7, AV-10, AV-12
 #[test]
 #[file_serial(verbs)]
-fn who_is_not_there_fails_alone_and_in_time() {
-    on_a_cold_link("who_is_not_there");
+fn a_missing_listener_fails_alone_and_in_time() {
+    on_a_cold_link("missing_listeners");
 }
 
 #[test]
-#[ignore = "who_is_not_there_fails_alone_and_in_time runs it"]
-fn who_is_not_there() {
+#[ignore = "a_missing_listener_fails_alone_and_in_time runs it"]
+fn missing_listeners() {
     if !is_alone() {
         return;
     }
@@ -437,12 +437,12 @@ fn on_cold_link(ep_type: EpType, resolve_timeout: &str) -> Arc<dyn Domain> {
 /// Covers: AV-16
 #[test]
 #[file_serial(verbs)]
-fn sixty_four_are_asked_for_side_by_side() {
+fn sixty_four_are_resolved_side_by_side() {
     on_a_cold_link("sixty_four");
 }
 
 #[test]
-#[ignore = "sixty_four_are_asked_for_side_by_side runs it"]
+#[ignore = "sixty_four_are_resolved_side_by_side runs it"]
 fn sixty_four() {
     if !is_alone() {
         return;
@@ -624,7 +624,7 @@ fn a_named_address_vector_has_them_too() {
 /// Covers: GI-2, GI-5
 #[test]
 #[file_serial(verbs)]
-fn what_is_missing_is_said() {
+fn a_missing_connection_manager_is_named() {
     if Rig::open().is_none() {
         return;
     }
@@ -640,7 +640,7 @@ fn what_is_missing_is_said() {
 }
 
 #[test]
-#[ignore = "what_is_missing_is_said hides the connection manager from it"]
+#[ignore = "a_missing_connection_manager_is_named hides the connection manager from it"]
 fn without_a_connection_manager() {
     if !is_alone() {
         return;

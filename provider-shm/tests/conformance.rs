@@ -128,7 +128,7 @@ fn the_addresses_of_a_call_leave_room_for_others() {
 #[test]
 fn delivery_to_one_who_leaves() {
     let setting = [("FERRO_SHM_CMA", "off")];
-    levels::delivery_to_one_who_leaves(&*domain(&setting), &*domain(&setting));
+    levels::delivery_to_a_peer_that_closes(&*domain(&setting), &*domain(&setting));
     levels::refused(&*domain(&[]));
 }
 
@@ -140,7 +140,9 @@ fn a_peer_that_closes_is_shut_down() {
 
 #[test]
 fn sends_to_nobody_fail() {
-    completions::errors_of_sends_to_nobody(&*domain(&[]), |name| name.shm = Some(0xdead_beef));
+    completions::errors_of_sends_to_missing_peers(&*domain(&[]), |name| {
+        name.shm = Some(0xdead_beef)
+    });
 }
 
 /// Covers: PEER-8
@@ -186,11 +188,11 @@ fn automatic_progress() {
 fn automatic_progress_beside_threads_that_wait() {
     let open = || automatic(&[], Threading::Domain);
     waiting::two_queues(&*open(), &*domain(&[]));
-    waiting::what_completes_within_a_call(&*open(), &*open());
-    waiting::somebody_else_has_looked(&*open(), &*domain(&[]));
+    waiting::a_completion_within_a_call_wakes(&*open(), &*open());
+    waiting::an_event_after_a_poll_by_another_thread_wakes(&*open(), &*domain(&[]));
     waiting::signals_and_timeouts(&*open(), &*open());
     descriptors::messages_wake(&*open(), &*open());
-    descriptors::what_others_do_wakes(&*open());
+    descriptors::events_of_other_threads_wake(&*open());
     completions::only_where_asked_for(&*open(), &*open());
 }
 
@@ -209,12 +211,12 @@ fn two_threads_wait_on_two_queues() {
 
 #[test]
 fn what_completes_within_a_call_wakes() {
-    sleepers(waiting::what_completes_within_a_call);
+    sleepers(waiting::a_completion_within_a_call_wakes);
 }
 
 #[test]
 fn who_sleeps_is_woken_though_others_have_looked() {
-    sleepers(waiting::somebody_else_has_looked);
+    sleepers(waiting::an_event_after_a_poll_by_another_thread_wakes);
     sleepers(waiting::an_endpoint_opened_meanwhile);
 }
 
@@ -225,13 +227,13 @@ fn waits_end_by_signals_and_timeouts() {
 
 #[test]
 fn what_one_thread_sends_another_carries_on() {
-    sleepers(waiting::what_others_have_sent);
+    sleepers(waiting::sends_of_other_threads_go_on);
 }
 
 #[test]
 fn descriptors_wake() {
     both_ways(descriptors::messages_wake);
-    descriptors::what_others_do_wakes(&*domain(&[]));
+    descriptors::events_of_other_threads_wake(&*domain(&[]));
 }
 
 #[test]

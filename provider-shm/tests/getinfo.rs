@@ -109,7 +109,7 @@ fn mpich_is_served_and_open_mpi_but_for_other_nodes() {
 #[test]
 fn each_capability_is_granted_or_no_data() {
     discovery::each_capability(&ShmProvider::new(), Flags::LOCAL_COMM);
-    discovery::what_is_left_open(&ShmProvider::new(), Flags::LOCAL_COMM);
+    discovery::unset_hints(&ShmProvider::new(), Flags::LOCAL_COMM);
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn next_failure(end: &QueuedEndpoint) -> ferrofabric_contracts::peer::CqError {
 }
 
 /// Sends to an address where nobody is, injected or not, asking for a completion or not.
-pub fn errors_of_sends_to_nobody(domain: &dyn Domain, nobody: impl Fn(&mut NativeAddr)) {
+pub fn errors_of_sends_to_missing_peers(domain: &dyn Domain, nobody: impl Fn(&mut NativeAddr)) {
     let end = QueuedEndpoint::open(domain);
     let mut name = end.endpoint.name();
     nobody(&mut name);

@@ -102,7 +102,7 @@ pub fn messages_wake(ours: &dyn Domain, theirs: &dyn Domain) {
 
 /// Events of other threads wake a sleeper, too: a signal, an operation that completes within a
 /// call, a change of a counter.
-pub fn what_others_do_wakes(ours: &dyn Domain) {
+pub fn events_of_other_threads_wake(ours: &dyn Domain) {
     let end = QueuedEndpoint::open(ours);
     let (cq, cntr) = (&end.rx.cq, &end.rx.cntr);
     let (queue, counter) = (cq.wait_fd().unwrap(), cntr.wait_fd().unwrap());

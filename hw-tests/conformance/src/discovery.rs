@@ -145,7 +145,7 @@ fn granted(asked: Flags, info: &Info) {
 /// capability get all, and hints without a reach get the domain's.
 ///
 /// Covers: GI-3
-pub fn what_is_left_open(provider: &dyn Provider, reach: Flags) {
+pub fn unset_hints(provider: &dyn Provider, reach: Flags) {
     for (asked, directions) in [
         (Flags::MSG, SEND_AND_RECV),
         (Flags::TAGGED, SEND_AND_RECV),

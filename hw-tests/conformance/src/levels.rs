@@ -109,7 +109,7 @@ fn complete(pair: &QueuedPair, send: &SendOp, recv: &RecvOp, into: IoBuf, fill: 
 
 /// A message that is dropped or does not fit counts as delivered, too; the messages that follow it
 /// arrive after it.
-pub fn delivery_of_what_is_not_received(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+pub fn delivery_of_dropped_and_truncated_messages(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = QueuedPair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
     for len in SIZES {
@@ -164,7 +164,7 @@ pub fn delivery_of_what_is_not_received(domain_a: &dyn Domain, domain_b: &dyn Do
 }
 
 /// A send that was not delivered fails when its receiver is gone.
-pub fn delivery_to_one_who_leaves(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+pub fn delivery_to_a_peer_that_closes(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = QueuedPair::open(domain_a, domain_b);
     let ops = SIZES.map(|len| {
         let op = delivered(&pair, MsgKind::Tagged, 1);

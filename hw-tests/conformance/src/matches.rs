@@ -353,7 +353,7 @@ pub fn a_sender_that_is_inserted_late(fabric: &Fabric) {
 /// names one peer takes the message of another, and says whose it is.
 ///
 /// Covers: GI-3
-pub fn sources_that_do_not_count(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+pub fn sources_without_directed_receives(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let hub = QueuedEndpoint::open_with(domain_b, &AvAttr::default(), |config| {
         config.directed_recv = false;
     });

@@ -115,7 +115,7 @@ pub fn the_last_to_complete_frees_the_buffer(domain_a: &dyn Domain, domain_b: &d
 }
 
 /// How much has to be left is the application's to say.
-pub fn the_least_that_has_to_be_left(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+pub fn the_minimum_of_free_space(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = QueuedPair::open(domain_a, domain_b);
     let b = &pair.b.endpoint;
     assert_eq!(b.min_multi_recv(), Ok(64));

@@ -243,7 +243,7 @@ fn open(domain: &dyn Domain, av_type: AvType) -> QueuedEndpoint {
 /// come to the former one.
 ///
 /// Covers: AV-11, AV-17, AV-23
-pub fn an_index_given_anew(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+pub fn a_reused_index(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     const SENDER: usize = 0;
     const FORMER: usize = 1;
     const NEXT: usize = 2;

@@ -65,7 +65,7 @@ pub fn a_run_that_ends(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 }
 
 /// Nobody ends the run: looking at the queue does, a look of the sender's alone.
-pub fn a_run_that_nobody_ends(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+pub fn a_run_without_an_end(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = QueuedPair::open(domain_a, domain_b);
     for count in [1, RUN] {
         let run = begin(&pair, count, &SIZES);

@@ -30,11 +30,11 @@ macro_rules! conformance {
             runs::an_error_ends_a_run,
         }
         $crate::conformance! { @pairs ($fabric) ($($attr),*)
-            matches::sources_that_do_not_count,
+            matches::sources_without_directed_receives,
             probes::each_flag,
             multi_receives::pieces_of_a_buffer,
             multi_receives::the_last_to_complete_frees_the_buffer,
-            multi_receives::the_least_that_has_to_be_left,
+            multi_receives::the_minimum_of_free_space,
             multi_receives::a_message_that_is_too_long,
             multi_receives::only_the_last_completes_if_none_are_wanted,
             multi_receives::cancelled,
@@ -45,13 +45,13 @@ macro_rules! conformance {
             lists::claims_and_cancellations,
             unknown_sources::are_named_and_become_peers,
             unknown_sources::in_every_receive,
-            unknown_sources::that_are_gone,
+            unknown_sources::that_have_closed,
             unknown_sources::beside_peers_with_ids,
             runs::a_run_that_ends,
-            runs::a_run_that_nobody_ends,
+            runs::a_run_without_an_end,
             runs::a_run_that_is_waited_for,
             runs::a_run_to_several_peers,
-            removals::an_index_given_anew,
+            removals::a_reused_index,
             vectors::attributes,
             vectors::growth,
             vectors::receive_contexts,
@@ -71,7 +71,7 @@ macro_rules! conformance {
         }
         $crate::conformance! { @offered ($fabric) ($($attr),*)
             levels::delivery if DELIVERY_COMPLETE,
-            levels::delivery_of_what_is_not_received if DELIVERY_COMPLETE,
+            levels::delivery_of_dropped_and_truncated_messages if DELIVERY_COMPLETE,
             levels::fences if FENCE,
         }
     };

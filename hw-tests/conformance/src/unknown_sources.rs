@@ -184,7 +184,7 @@ pub fn in_every_receive(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 /// A message that is here whole can be received after its sender has closed, and says whose it was.
 ///
 /// Covers: AV-25
-pub fn that_are_gone(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+pub fn that_have_closed(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     for len in [8, 300] {
         let pair = open(domain_a, domain_b, &AvAttr::default());
         let sent = send(&pair, MsgKind::Tagged, len, 1);

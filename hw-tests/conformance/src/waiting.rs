@@ -103,7 +103,7 @@ pub fn two_queues(ours: &dyn Domain, theirs: &dyn Domain) {
 }
 
 /// An operation that completes within a call of one thread wakes another thread that waits for it.
-pub fn what_completes_within_a_call(ours: &dyn Domain, theirs: &dyn Domain) {
+pub fn a_completion_within_a_call_wakes(ours: &dyn Domain, theirs: &dyn Domain) {
     let pair = QueuedPair::open(theirs, ours);
     let b = &pair.b;
     // A receive for a message that is here, a probe, a cancellation.
@@ -159,7 +159,7 @@ fn while_asleep_on(queue: &CountedQueue, context: u64, act: impl FnOnce()) {
 
 /// One thread sleeps, another drives the domain for a moment and then does something else: the next
 /// event wakes the first thread.
-pub fn somebody_else_has_looked(ours: &dyn Domain, theirs: &dyn Domain) {
+pub fn an_event_after_a_poll_by_another_thread_wakes(ours: &dyn Domain, theirs: &dyn Domain) {
     let pair = QueuedPair::open(theirs, ours);
     let other = QueuedEndpoint::open(ours);
     for n in 0..100 {
@@ -253,7 +253,7 @@ pub fn signals_and_timeouts(ours: &dyn Domain, theirs: &dyn Domain) {
 
 /// Messages that one thread sends, and that can not all go at once, go on though the only other
 /// call is the sleep of another thread.
-pub fn what_others_have_sent(ours: &dyn Domain, theirs: &dyn Domain) {
+pub fn sends_of_other_threads_go_on(ours: &dyn Domain, theirs: &dyn Domain) {
     let pair = QueuedPair::open(theirs, ours);
     let b = &pair.b;
     for (messages, len) in [(200, 4000), (1, 40_000), (3, 1 << 20)] {

@@ -13,7 +13,7 @@ pub(crate) fn stop(thread: i32) {
     STOPPED.store(thread, Ordering::SeqCst);
 }
 
-pub(crate) fn somebody_stands() -> bool {
+pub(crate) fn has_stopped_a_thread() -> bool {
     STANDS.load(Ordering::SeqCst)
 }
 

@@ -53,7 +53,7 @@ unsafe extern "C" fn ferro_fake_crossed(into: *mut Crossed) {
 /// Whether the thread stands in a poll.
 #[unsafe(no_mangle)]
 extern "C" fn ferro_fake_poll_stands() -> bool {
-    crate::gate::somebody_stands()
+    crate::gate::has_stopped_a_thread()
 }
 
 /// False for a point or an effect that there is not.

@@ -255,20 +255,20 @@ fn an_index_changes_hands_beside_a_sender() {
 fn several_threads_wait() {
     on_each_lane_that_drives_itself(waiting::two_queues);
     on_each_lane_that_drives_itself(waiting::signals_and_timeouts);
-    on_each_lane_that_drives_itself(waiting::somebody_else_has_looked);
-    on_each_lane_that_drives_itself(waiting::what_others_have_sent);
+    on_each_lane_that_drives_itself(waiting::an_event_after_a_poll_by_another_thread_wakes);
+    on_each_lane_that_drives_itself(waiting::sends_of_other_threads_go_on);
 }
 
 #[test]
 fn descriptors_wake() {
     on_each_lane_that_drives_itself(descriptors::messages_wake);
-    on_each_lane(|ours, _| descriptors::what_others_do_wakes(ours));
+    on_each_lane(|ours, _| descriptors::events_of_other_threads_wake(ours));
     on_each_lane_that_drives_itself(descriptors::several_at_a_time);
 }
 
 #[test]
 fn a_level_that_is_not_reached_is_an_error() {
-    on_each_lane(levels::delivery_to_one_who_leaves);
+    on_each_lane(levels::delivery_to_a_peer_that_closes);
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn automatic_progress() {
         progress::a_first_message(&*automatic(), &*domain(lane));
         progress::a_message_to_oneself(&*automatic());
         progress::the_thread_ends(automatic);
-        waiting::somebody_else_has_looked(&*automatic(), &*automatic());
+        waiting::an_event_after_a_poll_by_another_thread_wakes(&*automatic(), &*automatic());
         completions::only_where_asked_for(&*automatic(), &*automatic());
     }
 }
@@ -339,7 +339,7 @@ const LEFT_OUT: [(&str, &[&str]); 12] = [
             "discovery::each_capability",
             "discovery::many_threads",
             "discovery::versions",
-            "discovery::what_is_left_open",
+            "discovery::unset_hints",
             "levels::refused",
             "limits::impossible_sizes",
             "limits::malformed_addresses",
@@ -348,7 +348,7 @@ const LEFT_OUT: [(&str, &[&str]); 12] = [
     ),
     (
         "whatever is sent is lost anyway",
-        &["completions::errors_of_sends_to_nobody"],
+        &["completions::errors_of_sends_to_missing_peers"],
     ),
     (
         "of transports where what is sent is there: shared memory alone",
@@ -356,7 +356,7 @@ const LEFT_OUT: [(&str, &[&str]); 12] = [
             "multi_receives::the_sender_is_gone",
             "probes::a_peek_looks_at_what_has_come",
             "waiting::an_endpoint_opened_meanwhile",
-            "waiting::what_completes_within_a_call",
+            "waiting::a_completion_within_a_call_wakes",
         ],
     ),
     ("about a lock", &["limits::a_second_thread"]),
@@ -364,7 +364,7 @@ const LEFT_OUT: [(&str, &[&str]); 12] = [
     (
         "counts datagrams, and neither a lost one nor a second copy may change the count",
         &[
-            "dgram::forms::only_who_asks_is_told",
+            "dgram::forms::only_flagged_operations_complete",
             "dgram::receives::counters_of_bytes",
         ],
     ),
@@ -393,7 +393,7 @@ const LEFT_OUT: [(&str, &[&str]); 12] = [
     ),
     (
         "the late copy of a datagram would take a receive that has to stay empty",
-        &["dgram::receives::without_a_receive_it_is_lost"],
+        &["dgram::receives::a_datagram_without_a_receive_is_lost"],
     ),
     (
         "a certain datagram has to wake a sleeper, and nobody repeats it meanwhile",
@@ -517,7 +517,7 @@ fn a_scenario_runs_here_by_its_own_table_alone() {
 
 /// The functions below a folder that may be scenarios, by the paths of their modules.
 fn scenarios(folder: &Path, suite: &Path) -> BTreeSet<String> {
-    const TAKES: [&str; 4] = ["&dyn Domain", "&dyn Provider", "&Fabric", "&mut Pair"];
+    const TAKES: [&str; 4] = ["&dyn Domain", "&dyn Provider", "&Fabric", "&mut OwningPair"];
     let mut names = BTreeSet::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

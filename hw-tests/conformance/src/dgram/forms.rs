@@ -118,7 +118,7 @@ pub fn cq_data_has_as_many_bytes_as_offered(fabric: &Fabric) {
 }
 
 /// Without `FI_COMPLETION` nothing completes that goes well, and counters count it all the same.
-pub fn only_who_asks_is_told(fabric: &Fabric) {
+pub fn only_flagged_operations_complete(fabric: &Fabric) {
     let pair = DatagramPair::open(fabric);
     const COUNT: u64 = 10;
     for number in 0..COUNT as usize {

@@ -29,10 +29,10 @@ macro_rules! dgram_conformance {
             limits::too_short_for_the_prefix,
             limits::more_sends_than_there_is_room_for,
             receives::truncation,
-            receives::what_fails_is_counted,
+            receives::failed_receives_are_counted,
             senders::known_and_unknown,
             senders::unknown_sources_are_named,
-            refusals::what_datagrams_do_not_have,
+            refusals::operations_that_datagrams_lack,
         }
     };
     (@scenarios $fabric:tt $attrs:tt $($group:ident::$name:ident,)*) => {
@@ -42,10 +42,10 @@ macro_rules! dgram_conformance {
         $crate::dgram_conformance! { @lossy $fabric $(, $attr)* }
         $crate::dgram_conformance! { @scenarios ($fabric) ($($attr),*)
             forms::cq_data_has_as_many_bytes_as_offered,
-            forms::only_who_asks_is_told,
+            forms::only_flagged_operations_complete,
             limits::an_error_ends_a_run,
             limits::as_many_receives_as_offered,
-            receives::without_a_receive_it_is_lost,
+            receives::a_datagram_without_a_receive_is_lost,
             receives::both_ways_at_once,
             receives::counters_of_bytes,
             cancels::cancelled_receives_take_nothing,

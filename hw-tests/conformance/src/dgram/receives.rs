@@ -47,7 +47,7 @@ pub fn truncation(fabric: &Fabric) {
 
 /// A datagram that finds no receive is lost; its send completes as any other; a receive that is
 /// posted later gets a later one.
-pub fn without_a_receive_it_is_lost(fabric: &Fabric) {
+pub fn a_datagram_without_a_receive_is_lost(fabric: &Fabric) {
     let pair = DatagramPair::open(fabric);
     for number in 0..20 {
         let context = pair.send(SEND, number, 100);
@@ -143,7 +143,7 @@ pub fn counters_of_bytes(fabric: &Fabric) {
 }
 
 /// Receives that fail count as errors, those that are served as successes (fi_cntr(3)).
-pub fn what_fails_is_counted(fabric: &Fabric) {
+pub fn failed_receives_are_counted(fabric: &Fabric) {
     let pair = DatagramPair::open(fabric);
     pair.deliver(SEND, 50, Room::of(50)).event.unwrap();
     pair.deliver(SEND, 50, Room::of(9)).event.unwrap_err();

@@ -13,7 +13,7 @@ use crate::fabric::Fabric;
 /// vector.
 ///
 /// Covers: GI-3
-pub fn what_datagrams_do_not_have(fabric: &Fabric) {
+pub fn operations_that_datagrams_lack(fabric: &Fabric) {
     let pair = DatagramPair::open(fabric);
     let info = fabric.info();
     let absent = Flags::TAGGED | Flags::DIRECTED_RECV | Flags::MULTI_RECV | Flags::RMA;

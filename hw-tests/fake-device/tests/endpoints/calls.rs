@@ -212,7 +212,7 @@ fn receives_that_can_not_be_posted() {
 /// All messages that had come over a connection before a post failed there are received, however
 /// many they are: their sender has completions for them.
 #[test]
-fn what_has_come_before_a_request_that_can_not_be_posted() {
+fn messages_from_before_a_failed_post_are_received() {
     const COUNT: u64 = 40;
     let device = FakeDevice::take();
     let mut pair = PeerPair::connected(&[]);

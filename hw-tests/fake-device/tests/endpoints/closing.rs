@@ -17,7 +17,7 @@ const SENDS: u64 = 900;
 const PROMPT: Duration = Duration::from_secs(8);
 
 #[test]
-fn what_waits_for_a_peer_that_closes_ends() {
+fn operations_with_a_peer_that_closes_end() {
     for lane in ["rc", "ud", "auto"] {
         println!("{lane}");
         let _device = FakeDevice::take();
@@ -59,7 +59,7 @@ fn until(mut reached: impl FnMut() -> bool) {
 /// read this memory, it is not given back, though the endpoint is being closed and the registration
 /// is kept.
 #[test]
-fn the_device_writes_what_was_injected_by_who_closes() {
+fn the_device_writes_injects_of_a_closing_endpoint() {
     for kept in ["on", "off"] {
         let device = FakeDevice::take();
         let settings = [

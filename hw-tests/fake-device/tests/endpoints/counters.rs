@@ -109,7 +109,7 @@ const UD: &[(&str, &str)] = &[("FERRO_LANE", "ud")];
 /// A Resume that is sent again holds the credit of that moment: from 2³¹ returned units on, 0 would
 /// look like a return that never was.
 #[test]
-fn a_resume_is_said_again_after_much_credit() {
+fn a_resume_is_repeated_after_much_credit() {
     for credit_units in [0x8000_0001, 0x9000_0000, 0xffff_ff00] {
         println!("from {credit_units:#x} units");
         let device = FakeDevice::take();

@@ -10,7 +10,8 @@ use ferrofabric_runtime::owning::OwningEndpoint;
 
 use crate::breakage::{connections, data_queue_pair};
 use crate::party::{
-    PATIENCE, PeerPair, assert_clean, check, endpoint, first, message, room, run, who_waits,
+    PATIENCE, PeerPair, assert_clean, check, endpoint, first, message, pending_operations, room,
+    run,
 };
 
 const UD: &[(&str, &str)] = &[("FERRO_LANE", "ud")];
@@ -162,7 +163,7 @@ fn lost_datagrams_are_repeated() {
 /// A new lane gets the place of a lane that is down, but that the hub, busy with completions of
 /// other peers, has not retired: packets that are lost on the new lane are repeated all the same.
 #[test]
-fn a_lane_in_the_place_of_another() {
+fn a_lane_that_replaces_another() {
     /// So many completions are the hub's before it parts with any lane.
     const BACKLOG: u64 = 500;
     let device = FakeDevice::take();
@@ -316,7 +317,9 @@ fn hub_and_spokes(device: &FakeDevice, hub: &[(&str, &str)], others: &[(&str, &s
             assert!(
                 begun.elapsed() < PATIENCE,
                 "round {round}: {left} operations are not over: {}",
-                who_waits(std::iter::once(&hub).chain(spokes.iter().map(|spoke| &spoke.end)))
+                pending_operations(
+                    std::iter::once(&hub).chain(spokes.iter().map(|spoke| &spoke.end))
+                )
             );
             let ends = std::iter::once(&mut hub).chain(spokes.iter_mut().map(|s| &mut s.end));
             for (at, end) in ends.enumerate() {

@@ -11,7 +11,7 @@ use ferrofabric_verbs_sys::{ibv_qp_state, ibv_qp_type, ibv_wc_status as Status};
 use crate::breakage::data_queue_pair;
 use crate::datagrams::HubPeer;
 use crate::party::{
-    PATIENCE, PeerPair, assert_clean, endpoint, first, message, room, run, stat, who_waits,
+    PATIENCE, PeerPair, assert_clean, endpoint, first, message, pending_operations, room, run, stat,
 };
 
 /// Length of a message that goes over RC only.
@@ -25,7 +25,7 @@ const TOLD: u64 = 2;
 
 /// A message that the peer took counts as sent; one that it did not take ends with the goodbye, and
 /// so does each later one.
-fn ends_with_the_goodbye(end: &mut OwningEndpoint, to: FiAddr, done: Vec<Done>) {
+fn ends_with_the_close(end: &mut OwningEndpoint, to: FiAddr, done: Vec<Done>) {
     for done in done {
         match (done.token, done.outcome) {
             (TAKEN, Ok(_)) => {}
@@ -40,7 +40,7 @@ fn ends_with_the_goodbye(end: &mut OwningEndpoint, to: FiAddr, done: Vec<Done>) 
 /// A peer says goodbye, and before its lane is given up, for others have much to say, the session
 /// is to move to an RC lane.
 #[test]
-fn a_goodbye_that_meets_a_promotion() {
+fn a_close_that_meets_a_promotion() {
     /// So many completions come before the lane is given up.
     const BACKLOG: u64 = 500;
     let device = FakeDevice::take();
@@ -83,24 +83,24 @@ fn a_goodbye_that_meets_a_promotion() {
         .map_err(first)
         .unwrap();
     let done = run(&mut [&mut hub], 2);
-    ends_with_the_goodbye(&mut hub, to, done);
+    ends_with_the_close(&mut hub, to, done);
     drop((hub, busy.end));
     assert_clean(&device);
 }
 
 /// A peer closes before it has learnt that the session moves to an RC lane.
 #[test]
-fn a_goodbye_that_crosses_a_promotion() {
-    goodbye_in_a_promotion(false);
+fn a_close_that_crosses_a_promotion() {
+    close_in_a_promotion(false);
 }
 
 /// A peer says goodbye on the RC lane, which its service thread has made while it computed.
 #[test]
-fn a_goodbye_on_the_lane_of_a_promotion() {
-    goodbye_in_a_promotion(true);
+fn a_close_on_the_lane_of_a_promotion() {
+    close_in_a_promotion(true);
 }
 
-fn goodbye_in_a_promotion(is_heard: bool) {
+fn close_in_a_promotion(is_heard: bool) {
     let device = FakeDevice::take();
     let mut pair = PeerPair::connected(&[("FERRO_LANE", "ud")]);
     let lose = |from| {
@@ -123,7 +123,11 @@ fn goodbye_in_a_promotion(is_heard: bool) {
         .unwrap();
     let begun = Instant::now();
     while stat(&pair.a, "verbs_ud_promotions") == 0 {
-        assert!(begun.elapsed() < PATIENCE, "{}", who_waits([&pair.a]));
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{}",
+            pending_operations([&pair.a])
+        );
         assert!(pair.a.poll().unwrap().is_none());
     }
     while is_heard
@@ -131,13 +135,17 @@ fn goodbye_in_a_promotion(is_heard: bool) {
             .into_iter()
             .all(|end| is_connected(&device, end))
     {
-        assert!(begun.elapsed() < PATIENCE, "{}", who_waits([&pair.a]));
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{}",
+            pending_operations([&pair.a])
+        );
         std::thread::yield_now();
     }
     let PeerPair { mut a, b, to_b, .. } = pair;
     drop(b);
     let done = run(&mut [&mut a], 2);
-    ends_with_the_goodbye(&mut a, to_b, done);
+    ends_with_the_close(&mut a, to_b, done);
     device.reset();
     drop(a);
     assert_clean(&device);
@@ -145,7 +153,7 @@ fn goodbye_in_a_promotion(is_heard: bool) {
 
 /// A peer says goodbye while its lane is given up, because a message failed that it has received.
 #[test]
-fn a_goodbye_on_a_lane_that_breaks() {
+fn a_close_on_a_lane_that_breaks() {
     let device = FakeDevice::take();
     let mut pair = PeerPair::connected(&[("FERRO_LANE", "rc")]);
     let all = Fault::new(FaultPoint::Datagram, FaultEffect::Lose).times(u32::MAX);
@@ -161,7 +169,11 @@ fn a_goodbye_on_a_lane_that_breaks() {
     assert!(run(&mut [&mut pair.b], 1)[0].outcome.is_ok());
     let begun = Instant::now();
     while stat(&pair.a, "verbs_lanes_ending_now") == 0 {
-        assert!(begun.elapsed() < PATIENCE, "{}", who_waits([&pair.a]));
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{}",
+            pending_operations([&pair.a])
+        );
         assert!(pair.a.poll().unwrap().is_none());
     }
     let PeerPair { mut a, b, to_b, .. } = pair;
@@ -170,7 +182,7 @@ fn a_goodbye_on_a_lane_that_breaks() {
         .map_err(first)
         .unwrap();
     let done = run(&mut [&mut a], 2);
-    ends_with_the_goodbye(&mut a, to_b, done);
+    ends_with_the_close(&mut a, to_b, done);
     device.reset();
     drop(a);
     assert_clean(&device);

@@ -156,7 +156,7 @@ fn queue_pairs_that_there_are_not() {
 
 /// A work request ID that nobody gave: of a session that there is not.
 #[test]
-fn requests_of_nobody() {
+fn completions_of_unknown_requests() {
     for wr_id in [0, 7, 5 << 32] {
         goes_on(Fault::new(FaultPoint::Receive, FaultEffect::WrId(wr_id)));
     }
@@ -164,7 +164,7 @@ fn requests_of_nobody() {
 
 /// The same, of a receive that there is not.
 #[test]
-fn receives_of_nobody() {
+fn completions_of_unknown_receives() {
     for wr_id in [u64::MAX, (u64::from(u32::MAX) << 32) | (1 << 20)] {
         goes_on(Fault::new(FaultPoint::Receive, FaultEffect::WrId(wr_id)));
     }

@@ -15,7 +15,7 @@ const LONG: usize = 1 << 20;
 const LANES: [&str; 3] = ["rc", "ud", "auto"];
 
 /// Injects a message, and sends another, with no connection before; and closes.
-fn last_words(lane: &'static str, bytes: usize) {
+fn last_messages(lane: &'static str, bytes: usize) {
     let settings = [("FERRO_LANE", lane)];
     let (to_sender, from_receiver) = channel();
     let receiver = std::thread::spawn(move || {
@@ -48,7 +48,7 @@ fn messages_that_were_flushed_outlive_their_sender() {
         for bytes in [8, LONG] {
             println!("{lane}, {bytes} bytes");
             let device = FakeDevice::take();
-            last_words(lane, bytes);
+            last_messages(lane, bytes);
             assert_clean(&device);
         }
     }

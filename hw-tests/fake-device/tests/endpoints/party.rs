@@ -119,7 +119,7 @@ impl PeerPair {
             assert!(
                 begun.elapsed() < PATIENCE,
                 "the endpoints do not come to rest: {}",
-                who_waits([&self.a, &self.b])
+                pending_operations([&self.a, &self.b])
             );
             let mut over = 0;
             for endpoint in [&mut self.a, &mut self.b] {
@@ -143,7 +143,7 @@ pub(crate) fn stat(endpoint: &OwningEndpoint, name: &str) -> u64 {
 
 /// The operations and statistics of endpoints, for a test that has waited for too long: operations
 /// under way, and the statistics with the suffix `_now`.
-pub(crate) fn who_waits<'a>(ends: impl IntoIterator<Item = &'a OwningEndpoint>) -> String {
+pub(crate) fn pending_operations<'a>(ends: impl IntoIterator<Item = &'a OwningEndpoint>) -> String {
     let of = |(at, end): (usize, &OwningEndpoint)| {
         let stats = end.stats().unwrap().into_iter();
         let now = stats.filter(|(name, value)| name.ends_with("_now") && *value != 0);
@@ -183,7 +183,7 @@ pub(crate) fn run(endpoints: &mut [&mut OwningEndpoint], count: usize) -> Vec<Do
             begun.elapsed() < PATIENCE,
             "{} of {count} operations are over: {done:?}; {}",
             done.len(),
-            who_waits(endpoints.iter().map(|end| &**end))
+            pending_operations(endpoints.iter().map(|end| &**end))
         );
         for endpoint in endpoints.iter_mut() {
             done.extend(endpoint.poll().unwrap());

@@ -46,7 +46,7 @@ fn stat(end: &QueuedEndpoint, wanted: &str) -> u64 {
 }
 
 /// Two ends that have not spoken to each other.
-fn strangers(settings: &[(&str, &str)]) -> QueuedPair {
+fn unconnected_pair(settings: &[(&str, &str)]) -> QueuedPair {
     let (a, b) = (
         QueuedEndpoint::open(&*domain(settings)),
         QueuedEndpoint::open(&*domain(&[])),
@@ -120,7 +120,7 @@ fn flood(pair: &QueuedPair, from: IoBuf, flags: Flags, enough: u64) -> (u64, u64
 fn a_sender_waits_for_its_receiver() {
     for kind in [UnexpectedKind::Requests, UnexpectedKind::Eager] {
         let _device = FakeDevice::take();
-        let pair = strangers(&[]);
+        let pair = unconnected_pair(&[]);
         let from = pair.a.memory(8, 1);
         // Messages without credit go as requests.
         let may_keep = match kind {
@@ -155,7 +155,7 @@ fn a_sender_waits_for_its_receiver() {
 /// receives that wait for it; its open requests are forgotten, and other peers are served as
 /// before.
 #[test]
-fn who_exceeds_its_quota_is_refused() {
+fn a_peer_that_exceeds_its_quota_is_refused() {
     const UD: &[(&str, &str)] = &[("FERRO_LANE", "ud"), ("FERRO_MAX_LANES", "1")];
     for (lane, kind, why) in [
         (
@@ -173,7 +173,7 @@ fn who_exceeds_its_quota_is_refused() {
     ] {
         println!("{kind:?}, {lane:?}");
         let device = FakeDevice::take();
-        let pair = strangers(lane);
+        let pair = unconnected_pair(lane);
         let _third = (!lane.is_empty()).then(|| takes_the_connection(&pair));
         // It believes to have been granted more.
         let control = pair.a.endpoint.name().verbs.unwrap().qpn;

@@ -12,8 +12,8 @@ use ferrofabric_runtime::owning::OwningEndpoint;
 
 use crate::breakage::{connections, data_queue_pair};
 use crate::party::{
-    PATIENCE, PeerPair, assert_clean, check, domain, endpoint, first, message, room, run, stat,
-    who_waits,
+    PATIENCE, PeerPair, assert_clean, check, domain, endpoint, first, message, pending_operations,
+    room, run, stat,
 };
 
 fn lanes_left(end: &OwningEndpoint) -> u64 {
@@ -35,7 +35,7 @@ fn idle_until(
         for end in ends.iter_mut() {
             assert!(end.poll().unwrap().is_none(), "nothing was to complete");
         }
-        let all = || who_waits(ends.iter().map(|end| &**end));
+        let all = || pending_operations(ends.iter().map(|end| &**end));
         assert!(begun.elapsed() < PATIENCE, "{what}: {}", all());
     }
 }
@@ -50,7 +50,7 @@ pub(crate) fn until_left(pair: &mut PeerPair, device: &FakeDevice, lanes: u64) {
 }
 
 /// `b` sends to `a`, which does not know it.
-fn from_stranger(pair: &mut PeerPair, bytes: usize, tag: u64) {
+fn from_unknown_source(pair: &mut PeerPair, bytes: usize, tag: u64) {
     (pair.a)
         .trecv(room(bytes), FiAddr::UNSPEC, tag, 0, 1)
         .map_err(first)
@@ -86,7 +86,7 @@ fn a_removed_peer_loses_its_connection() {
             pair.a.av().remove(pair.to_b).unwrap();
             lanes += 1;
             until_left(&mut pair, &device, lanes);
-            from_stranger(&mut pair, bytes, tag + 10);
+            from_unknown_source(&mut pair, bytes, tag + 10);
             lanes += 1;
             until_left(&mut pair, &device, lanes);
             pair.to_b = pair.a.av().insert(&pair.b.name().to_bytes()).unwrap();
@@ -162,7 +162,7 @@ fn a_removed_peer_that_talks_keeps_its_connection() {
             assert!(pair.a.poll().unwrap().is_none());
             assert!(pair.b.poll().unwrap().is_none());
         }
-        from_stranger(&mut pair, 3000, 10 + messages);
+        from_unknown_source(&mut pair, 3000, 10 + messages);
         messages += 1;
     }
     // Looks are a second apart or more: after one, two and four of them.
@@ -207,7 +207,7 @@ fn an_attempt_ends_with_the_entry() {
 ///
 /// Covers: AV-17
 #[test]
-fn what_fifty_peers_took_is_given_back() {
+fn resources_of_fifty_peers_are_given_back() {
     for lane in ["rc", "ud"] {
         let device = FakeDevice::take();
         let mut ends: Vec<_> = (0..51).map(|_| endpoint(&[("FERRO_LANE", lane)])).collect();
@@ -293,13 +293,13 @@ fn one_of_two_entries_is_removed() {
 ///
 /// Covers: AV-17
 #[test]
-fn a_session_begins_that_one_end_alone_has_heard_of() {
+fn a_session_begins_that_one_end_alone_has() {
     for a_holds in [true, false] {
         println!("a holds a session: {a_holds}");
         let device = FakeDevice::take();
         let mut pair = PeerPair::open(&[("FERRO_LANE", "ud")]);
         hold_a_session(&mut pair, &device, a_holds);
-        begin_unheard(&mut pair, &device);
+        begin_with_losses(&mut pair, &device);
         device.reset();
         drop(pair);
         assert_clean(&device);
@@ -328,7 +328,7 @@ fn hold_a_session(pair: &mut PeerPair, device: &FakeDevice, a_holds: bool) {
     *to = asks.av().insert(&holder.name().to_bytes()).unwrap();
 }
 
-fn begin_unheard(pair: &mut PeerPair, device: &FakeDevice) {
+fn begin_with_losses(pair: &mut PeerPair, device: &FakeDevice) {
     let lost = Fault::new(FaultPoint::Datagram, FaultEffect::Lose).times(u32::MAX);
     device.script(lost.on(data_queue_pair(device, &pair.a)));
     // The second goes by writes, over another lane: the first moves there with it.

@@ -119,7 +119,7 @@ fn a_run_rings_once_when_it_ends() {
 /// Messages that waited for the connection, or for room, are posted with few doorbells, whether
 /// they were sent as a run or not.
 #[test]
-fn what_has_waited_rings_seldom() {
+fn waiting_messages_ring_few_doorbells() {
     let device = FakeDevice::take();
     let (a, b) = (
         QueuedEndpoint::open(&*domain(&[])),

@@ -158,7 +158,7 @@ fn a_lane_that_found_no_buffer_goes_on_when_there_is_one() {
 
 /// The same of packets that are sent again on another connection.
 #[test]
-fn what_is_repeated_goes_when_another_lane_gives_a_buffer_back() {
+fn a_replay_goes_on_when_another_lane_gives_a_buffer_back() {
     let device = FakeDevice::take();
     let mut star = HubWithPeers::open(3, &[("FERRO_RX_BUFFERS", "16")]);
     star.connect(0);
@@ -200,7 +200,7 @@ fn what_is_repeated_goes_when_another_lane_gives_a_buffer_back() {
 /// Messages without a completion, to more peers than the completion queue has room for, while no
 /// single lane has a reason of its own for a signaled request: the messages go on all the same.
 #[test]
-fn many_lanes_of_which_nobody_wants_to_hear() {
+fn many_lanes_without_signaled_requests() {
     // Of 16,384 places; at least every 64th request of a lane is signaled.
     const PEERS: usize = 270;
     const EACH: usize = 62;

@@ -100,7 +100,7 @@ fn stopped_peers_leave_room_for_others() {
 /// An endpoint takes messages of peers that are stopped then and want to know of their delivery:
 /// the words of that take no more places for completions than there are.
 #[test]
-fn words_to_stopped_peers_leave_places_for_completions() {
+fn messages_to_stopped_peers_leave_places_for_completions() {
     /// As many as the send queue of a lane takes in one go.
     const REQUESTS: u64 = 240;
     /// More of them at all peers together than there are places.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 
-use crate::party::{PATIENCE, PeerPair, check, first, message, room, who_waits};
+use crate::party::{PATIENCE, PeerPair, check, first, message, pending_operations, room};
 
 /// Sizes of all protocols: inline, eager, read in one piece and in several.
 pub(crate) const SIZES: [usize; 5] = [8, 700, 5000, 20_000, 600_000];
@@ -96,7 +96,7 @@ impl PeerPair {
                 "{sends_over} of {} sends are over, and of those that succeeded these were not received: {:?}; {traffic:?}; {}",
                 2 * count,
                 told.difference(&got),
-                who_waits([&self.a, &self.b])
+                pending_operations([&self.a, &self.b])
             );
             for (side, endpoint) in [&mut self.a, &mut self.b].into_iter().enumerate() {
                 let Some(done) = endpoint.poll().unwrap() else {

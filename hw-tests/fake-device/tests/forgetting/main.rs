@@ -163,7 +163,7 @@ impl HubAndPeers {
             self.hub.av().remove(addr).unwrap();
             self.step();
         }
-        self.others.begin_to_ask();
+        self.others.begin_to_probe();
         self.until("peers that leave", |this, _| this.others.here() == 0);
         self.others.forget_all();
         let begun = Instant::now();

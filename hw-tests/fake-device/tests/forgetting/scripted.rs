@@ -268,7 +268,7 @@ impl Scripted {
     }
 
     /// All were removed: from now on they probe their lanes.
-    pub(crate) fn begin_to_ask(&mut self) {
+    pub(crate) fn begin_to_probe(&mut self) {
         self.asks = true;
     }
 

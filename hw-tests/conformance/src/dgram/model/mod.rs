@@ -3,9 +3,9 @@
 //! once, and well. A datagram may be lost, but on a network that loses nothing not one that had a
 //! receive waiting for it, nor may one come twice there.
 
+mod completions;
 mod program;
 mod run;
-mod told;
 
 use crate::fabric::Fabric;
 use crate::search::ProgramSearch;

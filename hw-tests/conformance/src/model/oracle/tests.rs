@@ -133,7 +133,7 @@ fn nothing_is_lost_and_nothing_comes_twice() {
 }
 
 #[test]
-fn what_is_delivered_was_taken() {
+fn a_delivered_message_was_matched() {
     let any = FiAddr::UNSPEC;
     let story = |at: usize| {
         let mut story = Story::new().sent(0, 1).got(any, 1, 0);
@@ -145,7 +145,7 @@ fn what_is_delivered_was_taken() {
 }
 
 #[test]
-fn what_was_seen_stays_seen() {
+fn a_message_that_was_found_stays() {
     let any = FiAddr::UNSPEC;
     let sent = || Story::new().sent(0, 1);
     assert!(sent().probed(any, None).got(any, 1, 0).allows());

@@ -28,7 +28,7 @@ const GRANTED: &str = "verbs_units_granted";
 const BYTES: usize = 20_000;
 
 #[test]
-fn no_word_of_the_receiver_is_waited_for() {
+fn sends_complete_without_the_receiver() {
     let device = FakeDevice::take();
     let mut pair = PeerPair::connected(&[]);
     for (at, bytes) in [8193, 16_440, 16_441, 32_768].into_iter().enumerate() {
@@ -77,7 +77,7 @@ fn no_word_of_the_receiver_is_waited_for() {
 /// Of the 256 buffers for packets a message takes no more than half: for more of them it might wait
 /// for ever.
 #[test]
-fn messages_of_very_many_packets_ask_first() {
+fn messages_of_very_many_packets_go_by_rendezvous() {
     let device = FakeDevice::take();
     let mut pair = PeerPair::connected(&SMALL_PACKETS);
     for (bytes, in_parts) in [(59_000, 1), (64 << 10, 1), (59_000, 2)] {
@@ -222,7 +222,7 @@ fn sessions_that_end_in_the_middle() {
 /// The same with an unknown source: its incomplete message takes no receive from the messages of
 /// other senders.
 #[test]
-fn a_stranger_that_ends_in_the_middle_takes_no_receive() {
+fn an_unknown_source_that_ends_in_the_middle_takes_no_receive() {
     let device = FakeDevice::take();
     let (mut a, mut b, mut c) = (
         endpoint(&SMALL_PACKETS),
@@ -309,7 +309,7 @@ fn a_message_that_will_never_be_whole() {
 /// Headers with wrong bytes, of any packet of a message: every operation ends, and the endpoints go
 /// on afterwards.
 #[test]
-fn parts_that_make_no_sense() {
+fn fragments_that_make_no_sense() {
     for at in (0..28).chain([31, 35]) {
         for after in [0, 1, 2, 20] {
             let device = FakeDevice::take();

@@ -112,7 +112,7 @@ impl UnknownSender {
 /// Answers to unknown sources take no lasting resources, however many there are, and other peers
 /// are served as before.
 #[test]
-fn strangers_that_ask_in_the_name_of_others() {
+fn unknown_sources_that_forge_addresses() {
     let device = FakeDevice::take();
     let mut pair = PeerPair::open(&[]);
     let stranger = UnknownSender::of(pair.a.name());
