@@ -13,7 +13,7 @@ use ferrofabric_runtime::fabric::{
     Av, Cntr, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr,
 };
 
-/// The fault of a [`FaultyDomain`] domain.
+/// The fault of a [`FaultyDomain`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DomainFault {
     /// Messages of a thousand bytes and more arrive with other CQ data.
