@@ -283,24 +283,7 @@ fn peers_sleep(settings: &[(&str, &str)], how_long: Duration) {
     }
     const COUNT: u64 = 200;
     let mut hub = party::endpoint(settings);
-    let mut peers: Vec<PeerProcess> = ["on", "off"]
-        .iter()
-        .enumerate()
-        .map(|(me, shm)| {
-            let numbers = [me as u64, COUNT, 0, 300_000, 8];
-            PeerProcess::start(
-                PROGRAM,
-                "sender",
-                &[("FERRO_SHM", shm)],
-                &numbers,
-                &hub.name(),
-            )
-        })
-        .collect();
-    let addrs: Vec<FiAddr> = peers
-        .iter()
-        .map(|p| hub.av().insert(&p.name.to_bytes()).unwrap())
-        .collect();
+    let (mut peers, addrs) = PeerProcess::start_senders(PROGRAM, 2, [COUNT, 0, 300_000, 8], &hub);
     for token in 0..8 {
         hub.trecv(
             Buffer::new(300_000).unwrap(),

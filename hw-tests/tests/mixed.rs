@@ -20,24 +20,9 @@ struct MixedReceive {
 
 fn converge(count: u64, low: usize, high: usize, window: u64, receives: u64) {
     let mut hub = party::endpoint(&[]);
-    let mut peers: Vec<PeerProcess> = (0..PEERS)
-        .map(|me| {
-            // The even ones are local, the odd ones have shared memory switched off.
-            let shm = if me % 2 == 0 { "on" } else { "off" };
-            let numbers = [me, count / PEERS, low as u64, high as u64, window];
-            PeerProcess::start(
-                env!("CARGO_BIN_EXE_test-peer"),
-                "sender",
-                &[("FERRO_SHM", shm)],
-                &numbers,
-                &hub.name(),
-            )
-        })
-        .collect();
-    let addrs: Vec<FiAddr> = peers
-        .iter()
-        .map(|peer| hub.av().insert(&peer.name.to_bytes()).unwrap())
-        .collect();
+    let program = env!("CARGO_BIN_EXE_test-peer");
+    let numbers = [count / PEERS, low as u64, high as u64, window];
+    let (mut peers, addrs) = PeerProcess::start_senders(program, PEERS, numbers, &hub);
     let mut posted = 0;
     for _ in 0..receives {
         let buffer = Buffer::new(high).unwrap();

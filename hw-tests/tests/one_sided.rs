@@ -11,8 +11,8 @@ use serial_test::file_serial;
 
 const LEN: usize = 300_000;
 
-fn remote(buffer: &DeviceBuffer, offset: usize) -> Remote {
-    Remote {
+fn remote(buffer: &DeviceBuffer, offset: usize) -> RemoteMemory {
+    RemoteMemory {
         addr: buffer.region().addr() as u64 + offset as u64,
         rkey: buffer.region().rkey(),
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_hw_tests::{DeviceBuffer, Rig, completions, one_completion};
-use ferrofabric_verbs::device::{AsyncEvent, EventSubject};
+use ferrofabric_verbs::device::{DeviceEvent, EventSubject};
 use ferrofabric_verbs::raw::post::{RecvRequest, SendFlags, SendRequest};
 use ferrofabric_verbs::raw::srq::{Srq, SrqConfig};
 use ferrofabric_verbs_sys::{ibv_event_type, ibv_wc_status};

@@ -119,7 +119,7 @@ fn datagrams_that_make_no_sense() {
 #[test]
 fn asynchronous_events() {
     let device = FakeDevice::take();
-    let context = Context::open(ROCE).unwrap();
+    let context = DeviceContext::open(ROCE).unwrap();
     let mut pair = PeerPair::connected(&[]);
     let lane = connections(&device)[0];
     for kind in [

@@ -185,7 +185,7 @@ impl Scripted {
         Self {
             control: DatagramPort::open(&pd, verbs.qkey),
             data: DatagramPort::open(&pd, verbs.qkey),
-            handle: Ah::create(&pd, &Path::to_gid(1, 0, Gid(verbs.gid))).unwrap(),
+            handle: Ah::create(&pd, &PortPath::to_gid(1, 0, Gid(verbs.gid))).unwrap(),
             hub: *hub,
             peers: HashMap::new(),
             here: 0,
