@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ferrofabric::{Buffer, Error, FiAddr, RdmEndpoint};
 
 const ROUNDS: u32 = 1000;
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 
 pub(crate) fn main() -> Result<(), Error> {
     let ping = RdmEndpoint::open()?;
@@ -34,9 +34,9 @@ fn play(mut endpoint: RdmEndpoint, peer: FiAddr, begins: bool) -> Result<(), Err
         let received = endpoint.recv(room)?;
         if begins || round > 0 {
             let sent = endpoint.send(peer, message)?;
-            message = endpoint.wait_for(sent, PATIENCE)?;
+            message = endpoint.wait_for(sent, TIMEOUT)?;
         }
-        let ball = endpoint.wait_for(received, PATIENCE)?;
+        let ball = endpoint.wait_for(received, TIMEOUT)?;
         assert_eq!(ball.bytes(), b"ball");
         room = ball.into_buffer();
     }

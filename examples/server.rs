@@ -1,5 +1,5 @@
-//! A server answers three clients of which it knows nothing: each message brings the address of its
-//! sender.
+//! A server answers three clients that are not in its address vector: each message brings the
+//! address of its sender.
 //!
 //! `cargo run --example server`
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use ferrofabric::{Buffer, Error, FiAddr, MessageSource, RdmEndpoint, ReceivedMessage};
 
 const CLIENTS: usize = 3;
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 
 pub(crate) fn main() -> Result<(), Error> {
     let server = RdmEndpoint::open()?;
@@ -28,7 +28,7 @@ pub(crate) fn main() -> Result<(), Error> {
 fn serve(mut server: RdmEndpoint) -> Result<(), Error> {
     for _ in 0..CLIENTS {
         let question = server.recv(Buffer::new(4096)?)?;
-        let question = server.wait_for(question, PATIENCE)?;
+        let question = server.wait_for(question, TIMEOUT)?;
         let client = known(&server, &question)?;
         let text = String::from_utf8_lossy(question.bytes());
         server.inject(client, format!("you said: {text}").as_bytes())?;
@@ -36,7 +36,7 @@ fn serve(mut server: RdmEndpoint) -> Result<(), Error> {
     server.close(Duration::from_secs(10))
 }
 
-/// The sender of a message, which is in the address vector from now on.
+/// The sender of a message, which is in the address vector afterwards.
 fn known(server: &RdmEndpoint, question: &ReceivedMessage) -> Result<FiAddr, Error> {
     match question.source() {
         MessageSource::Known(client) => Ok(*client),
@@ -51,7 +51,7 @@ fn ask(server: &str, number: usize) -> Result<(), Error> {
     let question = format!("I am client {number}");
     client.inject(server, question.as_bytes())?;
     let answer = client.recv(Buffer::new(4096)?)?;
-    let answer = client.wait_for(answer, PATIENCE)?;
+    let answer = client.wait_for(answer, TIMEOUT)?;
     assert_eq!(answer.bytes(), format!("you said: {question}").as_bytes());
     println!("{}", String::from_utf8_lossy(answer.bytes()));
     Ok(())

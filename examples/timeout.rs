@@ -1,4 +1,4 @@
-//! A wait for a message that nobody sends gives up after 2 seconds, and the receive is taken back.
+//! A wait for a message that never comes ends after 2 seconds, and the receive is cancelled.
 //!
 //! `cargo run --example timeout`
 
@@ -10,7 +10,7 @@ pub(crate) fn main() -> Result<(), Error> {
     let mut endpoint = RdmEndpoint::open()?;
     let receive = endpoint.recv(Buffer::new(64)?)?;
     match endpoint.wait_for(receive, Some(Duration::from_secs(2))) {
-        Ok(_) => unreachable!("nobody knows this endpoint"),
+        Ok(_) => unreachable!("no peer has this endpoint's address"),
         Err(error) if error.is_timeout() => println!("no message in 2 seconds"),
         Err(error) => return Err(error.into()),
     }

@@ -1,4 +1,4 @@
-//! Two endpoints talk in tasks of tokio, which sleeps on their descriptors.
+//! Two endpoints exchange messages in tasks of tokio, which sleeps on their descriptors.
 //!
 //! `cargo run --example with_tokio`
 
@@ -12,7 +12,7 @@ use ferrofabric::{
 };
 use tokio::io::unix::AsyncFd;
 
-/// Has tokio watch an endpoint.
+/// An endpoint's descriptor, registered with tokio.
 pub(crate) struct Tokio(AsyncFd<OwnedFd>);
 
 impl DescriptorReadiness for Tokio {
@@ -41,14 +41,14 @@ pub(crate) async fn main() -> Result<(), Error> {
     let to_left = right.with(|right| right.insert(left.with(|left| left.address())))?;
     tokio::try_join!(talk(&left, to_right), talk(&right, to_left))?;
 
-    // Nobody sends this one: the wait ends, the receive stays.
+    // No peer sends a message to this receive: the wait ends, the receive stays.
     let silent = left.recv(Buffer::new(64)?)?;
     let waited = tokio::time::timeout(Duration::from_millis(50), left.outcome(silent)).await;
     println!("a message in 50 ms: {}", waited.is_ok());
     Ok(())
 }
 
-/// Two messages each way, whose receives are waited for at the same time.
+/// Two messages each way, with both receives awaited at the same time.
 async fn talk(endpoint: &AsyncRdmEndpoint<Tokio>, peer: FiAddr) -> Result<(), Error> {
     let room = |tag| Ok::<_, Error>(Inbound::from(Buffer::new(64)?).tag(tag));
     let (first, second) = (endpoint.recv(room(1)?)?, endpoint.recv(room(2)?)?);

@@ -1,8 +1,8 @@
 //! Futures over an endpoint, for any executor.
 //!
-//! A future waits for the completion of an operation that was posted by a plain call. So a future
-//! that is dropped takes nothing with it: the operation goes on, its buffer stays the endpoint's,
-//! and its completion is there for the next future that asks.
+//! A future waits for the completion of an operation that was posted by a plain call. Dropping the
+//! future does not end the operation: the endpoint keeps its buffer, and the next future that waits
+//! for the operation gets its completion.
 //!
 //! All futures of an endpoint share one waker at its descriptor, which wakes each of them. The
 //! first future that is polled takes all completions, and wakes the others once more if there were
@@ -24,7 +24,7 @@ use crate::endpoint::RdmEndpoint;
 use crate::operation::{CompletedOperation, Inbound, OperationId, Outbound, RecvId, SendId};
 use crate::operation_error::OperationError;
 
-/// An executor's watch of a descriptor.
+/// An executor's registration of a descriptor.
 ///
 /// Over tokio (`examples/with_tokio.rs`, which also passes it to [`AsyncRdmEndpoint::new`]):
 ///
@@ -51,11 +51,11 @@ pub trait DescriptorReadiness {
     ///
     /// # Errors
     ///
-    /// When the executor can not tell.
+    /// If the executor can not watch the descriptor.
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// An endpoint whose completions are waited for by futures.
+/// An endpoint whose completions are awaited by futures.
 pub struct AsyncRdmEndpoint<R> {
     state: Mutex<AsyncState<R>>,
     waiters: Arc<WaitingTasks>,
@@ -68,11 +68,11 @@ struct AsyncState<R> {
 }
 
 impl<R: DescriptorReadiness> AsyncRdmEndpoint<R> {
-    /// Takes an endpoint. `readiness` is given a descriptor that the executor is to watch.
+    /// Takes an endpoint. `readiness` gets a descriptor for the executor to watch.
     ///
     /// # Errors
     ///
-    /// When the descriptor can not be copied, or watched.
+    /// If the descriptor can not be copied, or watched.
     pub fn new(
         endpoint: RdmEndpoint,
         readiness: impl FnOnce(OwnedFd) -> io::Result<R>,
@@ -88,7 +88,7 @@ impl<R: DescriptorReadiness> AsyncRdmEndpoint<R> {
         })
     }
 
-    /// Calls the endpoint. A completion that the call takes is not there for futures.
+    /// Calls the endpoint. Futures do not get a completion that the call takes.
     pub fn with<T>(&self, call: impl FnOnce(&mut RdmEndpoint) -> T) -> T {
         call(&mut self.state().endpoint)
     }
@@ -121,8 +121,8 @@ impl<R: DescriptorReadiness> AsyncRdmEndpoint<R> {
         }
     }
 
-    /// Waits for the next operation to end, but for those that an [`outcome`](Self::outcome) waits
-    /// for.
+    /// Waits for the next operation to end, except operations that an [`outcome`](Self::outcome)
+    /// waits for.
     #[allow(clippy::should_implement_trait, reason = "an iterator does not wait")]
     pub fn next(&self) -> NextFuture<'_, R> {
         NextFuture {
@@ -131,7 +131,7 @@ impl<R: DescriptorReadiness> AsyncRdmEndpoint<R> {
         }
     }
 
-    /// The endpoint back.
+    /// Returns the endpoint.
     pub fn into_inner(self) -> RdmEndpoint {
         let state = self.state.into_inner();
         state.unwrap_or_else(PoisonError::into_inner).endpoint
@@ -141,8 +141,8 @@ impl<R: DescriptorReadiness> AsyncRdmEndpoint<R> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes completions until `done` finds what it looks for, or there are none: then this task is
-    /// among those that the descriptor wakes.
+    /// Takes completions until `done` returns a value, or there are none: then the descriptor wakes
+    /// this task.
     fn poll_until<T>(
         &self,
         waiter: &mut Option<usize>,
@@ -249,13 +249,13 @@ impl<R: DescriptorReadiness> Drop for NextFuture<'_, R> {
     }
 }
 
-/// The tasks that wait, and the operations that they wait for.
+/// The waiting tasks, and the operations that they wait for.
 #[derive(Default)]
 struct WaitingTasks(Mutex<Slab<WaitingTask>>);
 
 struct WaitingTask {
     waker: Waker,
-    /// The operation; none for a task that waits for any.
+    /// The operation; `None` for a task that waits for any.
     token: Option<u64>,
 }
 
@@ -264,7 +264,7 @@ impl WaitingTasks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A task waits, at its place if it has one.
+    /// Registers a waiting task, at its place if it has one.
     fn enter(&self, place: &mut Option<usize>, token: Option<u64>, waker: &Waker) {
         let mut all = self.all();
         match place.and_then(|place| all.get_mut(place)) {
@@ -276,8 +276,8 @@ impl WaitingTasks {
         }
     }
 
-    /// The future is dropped. A completion that only it has asked for is there for those that wait
-    /// for any.
+    /// The future was dropped. Futures that wait for any operation get the completion that this
+    /// one alone waited for.
     fn leave(&self, place: Option<usize>) {
         if let Some(place) = place {
             self.all().try_remove(place);

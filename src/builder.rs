@@ -1,4 +1,4 @@
-//! From hints to an open endpoint.
+//! The options of an endpoint, and its opening: discovery, domain, endpoint.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use ferrofabric_verbs::VerbsProvider;
 
 use crate::endpoint::RdmEndpoint;
 
-/// How peers are reached.
+/// The transports that reach peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathChoice {
     /// Peers on this node over shared memory, others over verbs; shared memory alone where the
@@ -80,7 +80,7 @@ impl RdmEndpoint {
 }
 
 impl RdmEndpointBuilder {
-    /// How peers are reached; both ways unless this says otherwise.
+    /// The transports that reach peers; both by default.
     pub fn path(self, path: PathChoice) -> Self {
         Self { path, ..self }
     }
@@ -92,16 +92,16 @@ impl RdmEndpointBuilder {
         self
     }
 
-    /// The threads that may use the endpoint: any, unless this says otherwise.
-    /// [`Threading::Domain`] spares a lock; the endpoint is then that of the thread that first uses
-    /// it, and other threads get `EBUSY`.
+    /// The threads that may use the endpoint; any thread by default. [`Threading::Domain`] saves a
+    /// lock; the endpoint then belongs to the first thread that uses it, and other threads get
+    /// `EBUSY`.
     pub fn threading(mut self, threading: Threading) -> Self {
         self.hints.domain.threading = threading;
         self
     }
 
-    /// Whether messages of unknown sources carry the sender's address; they do unless this says
-    /// otherwise. They are received in any case.
+    /// Whether messages of unknown sources carry the sender's address; they do by default. They are
+    /// received in any case.
     pub fn unknown_sources(self, with_address: bool) -> Self {
         Self {
             unknown_sources: with_address,
@@ -109,9 +109,8 @@ impl RdmEndpointBuilder {
         }
     }
 
-    /// Whether a send completes when the message stands in its receive's buffer
-    /// (`FI_DELIVERY_COMPLETE`); it fails when the peer is gone before. Else it completes when its
-    /// buffer is free.
+    /// Whether a send completes when the message is in its receive's buffer
+    /// (`FI_DELIVERY_COMPLETE`). Otherwise it completes when its buffer is free.
     pub fn delivery_complete(self, complete: bool) -> Self {
         Self {
             delivery_complete: complete,
@@ -119,8 +118,8 @@ impl RdmEndpointBuilder {
         }
     }
 
-    /// Further hints for discovery (fi_getinfo(3)): they replace all that was said of progress and
-    /// threading before.
+    /// Further hints for discovery (fi_getinfo(3)): they replace the options for progress and
+    /// threading that were set before.
     pub fn hints(self, hints: Info) -> Self {
         Self { hints, ..self }
     }
@@ -133,7 +132,7 @@ impl RdmEndpointBuilder {
         }
     }
 
-    /// How the address vector is opened.
+    /// The attributes of the address vector.
     pub fn address_vector(self, av: AvAttr) -> Self {
         Self { av, ..self }
     }

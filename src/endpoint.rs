@@ -20,7 +20,7 @@ use crate::operation::{
 };
 use crate::operation_error::OperationError;
 
-/// Longest time that dropping an endpoint takes to hand over what it has sent.
+/// Time limit of the flush when an endpoint is dropped.
 pub const DROP_FLUSH: Duration = Duration::from_secs(1);
 
 /// An endpoint for reliable messages to any number of peers (`FI_EP_RDM`), with an address vector
@@ -38,19 +38,20 @@ pub const DROP_FLUSH: Duration = Duration::from_secs(1);
 ///
 /// # Close
 ///
-/// A send that completed, and an inject that returned, may still be under way: no peer has it yet.
-/// [`close`](Self::close) waits until each message that was sent lies where its peer finds it.
-/// Dropping the endpoint does the same for [`DROP_FLUSH`] (1 s) at most, and then loses without an
-/// error: messages to peers that are not reached in that time, and long messages for which the peer
-/// posts no receive in that time. Exit from the process without either, by a signal or
-/// [`std::process::exit`], loses all that was not handed over: [`flush`](Self::flush) first.
+/// The message of a completed send, or of an inject that returned, may still be under way: no peer
+/// has it yet. [`close`](Self::close) waits until each message is where its peer finds it. Dropping
+/// the endpoint does the same for [`DROP_FLUSH`] at most, and then loses without an error: messages
+/// to peers that are not reached in that time, and long messages for which the peer posts no
+/// receive in that time. If the process exits without either, by a signal or
+/// [`std::process::exit`], it loses all messages that are still under way: call
+/// [`flush`](Self::flush) first.
 pub struct RdmEndpoint {
     inner: OwningEndpoint,
     domain: Arc<dyn Domain>,
-    /// Completions that were taken while another was waited for.
+    /// Completions that were taken during a wait for another operation.
     finished: VecDeque<CompletedOperation>,
     next_token: u64,
-    /// It was not flushed by [`RdmEndpoint::close`].
+    /// Whether `drop` must flush: [`RdmEndpoint::close`] has not done so.
     flushes_at_drop: bool,
 }
 
@@ -73,7 +74,7 @@ impl RdmEndpoint {
         self.inner.address()
     }
 
-    /// Puts a peer into the address vector: by its [`address`](Self::address), or by the text of
+    /// Inserts a peer into the address vector, by its [`address`](Self::address), or by the text of
     /// that.
     ///
     /// ```
@@ -89,7 +90,7 @@ impl RdmEndpoint {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for text that is no address; the error says what one looks like. Else as
+    /// `EINVAL` for text that is no address; the error describes a valid one. Else as
     /// [`Av::insert_all`].
     pub fn insert(&self, peer: impl PeerAddress) -> Result<FiAddr> {
         let address = peer.to_address()?;
@@ -104,12 +105,12 @@ impl RdmEndpoint {
         self.inner.av().insert(&bytes)
     }
 
-    /// Takes a peer out of the address vector. Sends to it that are under way fail, and its
-    /// messages are those of an unknown source from now on.
+    /// Removes a peer from the address vector. Sends to it that are under way fail, and its later
+    /// messages come from an unknown source.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when it is not there.
+    /// `EINVAL` if it is not in the address vector.
     pub fn remove(&self, peer: FiAddr) -> Result<()> {
         self.inner.av().remove(peer)
     }
@@ -118,10 +119,10 @@ impl RdmEndpoint {
     ///
     /// # Errors
     ///
-    /// The buffer comes back. `EAGAIN` ([`OperationError::is_again`]): take completions, then send
-    /// again. `EINVAL`: the length is beyond the buffer. `EMSGSIZE`: longer than the domain's
-    /// limit, `ep.max_msg_size` of its [`info`](Domain::info). `EADDRNOTAVAIL`: no such peer.
-    /// `ECONNRESET`, `ESHUTDOWN`, `EHOSTUNREACH`: [it is gone](crate#peers-that-are-gone).
+    /// The error contains the buffer. `EAGAIN` ([`OperationError::is_again`]): take completions,
+    /// then send again. `EINVAL`: the length is beyond the buffer. `EMSGSIZE`: longer than the
+    /// domain's limit. `EADDRNOTAVAIL`: no such peer. `ECONNRESET`, `ESHUTDOWN`, `EHOSTUNREACH`:
+    /// the peer is gone.
     pub fn send(
         &mut self,
         to: FiAddr,
@@ -163,7 +164,7 @@ impl RdmEndpoint {
     ///
     /// # Errors
     ///
-    /// The buffer comes back. `EBUSY`: the endpoint belongs to another thread.
+    /// The error contains the buffer. `EBUSY`: the endpoint belongs to another thread.
     pub fn recv(&mut self, into: impl Into<Inbound>) -> Result<RecvId, OperationError> {
         let into = into.into();
         let op = into.operation();
@@ -174,19 +175,19 @@ impl RdmEndpoint {
         Ok(RecvId(token))
     }
 
-    /// Takes back a receive that no message has met. It completes as cancelled
+    /// Cancels a receive that no message has matched. It completes as cancelled
     /// ([`OperationError::is_canceled`]), with its buffer.
     ///
     /// # Errors
     ///
-    /// `ENOENT`: a message has met it, or it is over.
+    /// `ENOENT`: a message has matched it, or it is complete.
     pub fn cancel(&mut self, receive: RecvId) -> Result<()> {
         let cancelled = self.inner.cancel(receive.0);
         cancelled
             .map_err(|error| Error::new(error.errno(), "cancel", format!("receive {}", receive.0)))
     }
 
-    /// The next operation that is over, if one is.
+    /// The next completed operation, if there is one.
     ///
     /// # Errors
     ///
@@ -198,8 +199,8 @@ impl RdmEndpoint {
         self.poll_queue()
     }
 
-    /// The next operation that is over, within this time (`None`: for ever); `Ok(None)` when it was
-    /// not.
+    /// The next completed operation, within this time (`None`: for ever); `Ok(None)` after that
+    /// time.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -236,13 +237,14 @@ impl RdmEndpoint {
         self.wait_queue(timeout.and_then(deadline))
     }
 
-    /// Waits for one operation, within this time (`None`: for ever), and returns what it gives: the
-    /// [`ReceivedMessage`] of a receive, the buffer of a send. Others that end meanwhile keep their
-    /// completions, for the calls that come after this.
+    /// Waits for one operation, within this time (`None`: for ever), and returns its output: the
+    /// [`ReceivedMessage`] of a receive, the buffer of a send. Completions of other operations
+    /// meanwhile are kept for later calls.
     ///
     /// # Errors
     ///
-    /// That of the operation. `ETIMEDOUT` ([`OperationError::is_timeout`]): the operation goes on.
+    /// The error of the operation. `ETIMEDOUT` ([`OperationError::is_timeout`]): the operation goes
+    /// on.
     /// `ENOENT`: its completion was taken already.
     pub fn wait_for<I: OperationId>(
         &mut self,
@@ -291,7 +293,7 @@ impl RdmEndpoint {
         }
     }
 
-    /// The first that has ended while another was waited for, but for those with these numbers.
+    /// The first kept completion, except those of operations with these numbers.
     pub(crate) fn take_first_finished(
         &mut self,
         but: impl Fn(u64) -> bool,
@@ -301,7 +303,7 @@ impl RdmEndpoint {
         self.finished.remove(at)
     }
 
-    /// Keeps all completions that are there. Returns whether there was one.
+    /// Keeps all present completions. Returns whether there was one.
     pub(crate) fn collect(&mut self) -> Result<bool> {
         let mut any = false;
         while let Some(completed) = self.poll_queue()? {
@@ -311,9 +313,8 @@ impl RdmEndpoint {
         Ok(any)
     }
 
-    /// The operations that end, one after the other; over when none does within this time (`None`:
-    /// never). The iterator borrows the endpoint: a loop that sends or receives calls
-    /// [`wait`](Self::wait) each time instead.
+    /// The operations that complete, one after the other; ends if none completes within this time
+    /// (`None`: never).
     ///
     /// ```
     /// use std::time::Duration;
@@ -348,7 +349,7 @@ impl RdmEndpoint {
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT`: some peer has not got its messages in time.
+    /// `ETIMEDOUT`: a peer has not received its messages in time.
     pub fn flush(&mut self, timeout: Duration) -> Result<()> {
         let deadline = deadline(timeout);
         loop {
@@ -380,12 +381,12 @@ impl RdmEndpoint {
     ///
     /// # Errors
     ///
-    /// When a device can not be armed.
+    /// If a device can not be armed.
     pub fn prepare_wait(&mut self) -> Result<bool> {
         Ok(self.finished.is_empty() && self.may_sleep()?)
     }
 
-    /// As `prepare_wait`, whatever was kept of other operations.
+    /// As `prepare_wait`, even if completions of other operations are kept.
     pub(crate) fn may_sleep(&mut self) -> Result<bool> {
         match self.inner.try_wait() {
             Ok(()) => Ok(true),
@@ -424,7 +425,7 @@ impl RdmEndpoint {
             let ended = (self.inner.wait_any(deadline.map(until))).map_err(not_polled)?;
             match ended {
                 Some(ended) => return Ok(Some(completed(ended))),
-                // It also ends for a signal to the thread.
+                // A signal to the thread ends the wait, too.
                 None if deadline.is_some_and(|at| Instant::now() >= at) => return Ok(None),
                 None => {}
             }
@@ -433,8 +434,8 @@ impl RdmEndpoint {
 }
 
 impl AsFd for RdmEndpoint {
-    /// Readable when there may be a completion, after each [`prepare_wait`](Self::prepare_wait)
-    /// that allows a wait.
+    /// Readable if there may be a completion, after each [`prepare_wait`](Self::prepare_wait) that
+    /// returned true.
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self.inner.wait_fd() {
             Ok(fd) => fd,
@@ -452,7 +453,7 @@ impl Drop for RdmEndpoint {
     }
 }
 
-/// The operations of an endpoint that end: [`RdmEndpoint::completions`].
+/// The completed operations of an endpoint: [`RdmEndpoint::completions`].
 pub struct CompletionIter<'a> {
     endpoint: &'a mut RdmEndpoint,
     timeout: Option<Duration>,
@@ -473,7 +474,7 @@ pub trait PeerAddress {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for text that is none.
+    /// `EINVAL` for text that is no address.
     fn to_address(&self) -> Result<Address>;
 }
 
@@ -518,7 +519,7 @@ impl<P: PeerAddress + ?Sized> PeerAddress for &P {
     }
 }
 
-/// When a wait is over; never, where that is beyond all that clocks can tell.
+/// The end of a wait; never, if it is beyond the range of the clock.
 fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
@@ -560,7 +561,7 @@ fn completed(ended: Ended) -> CompletedOperation {
     }
 }
 
-/// The source of a message that was received, in what the completion queue has as an error
+/// The source of a received message that the completion queue reports as an error
 /// (`FI_SOURCE_ERR`).
 fn of_unknown_source(failed: &CqError) -> Option<MessageSource> {
     let is_one =

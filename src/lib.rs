@@ -19,28 +19,28 @@
 //! use ferrofabric::{Buffer, MessageSource, PathChoice, RdmEndpoint};
 //!
 //! # fn main() -> Result<(), ferrofabric::Error> {
-//! let patience = Some(Duration::from_secs(10));
+//! let timeout = Some(Duration::from_secs(10));
 //! let mut client = RdmEndpoint::builder().path(PathChoice::Shm).open()?;
 //! let mut server = RdmEndpoint::builder().path(PathChoice::Shm).open()?;
 //!
 //! // A process passes its address on as text; here both ends are one process.
 //! let to_server = client.insert(&server.address().to_string())?;
-//! client.inject(to_server, b"who am I?")?;
+//! client.inject(to_server, b"a question")?;
 //! client.flush(Duration::from_secs(10))?;
 //!
 //! let question = server.recv(Buffer::new(64)?)?;
-//! let question = server.wait_for(question, patience)?;
-//! assert_eq!(question.bytes(), b"who am I?");
+//! let question = server.wait_for(question, timeout)?;
+//! assert_eq!(question.bytes(), b"a question");
 //!
-//! // Nobody gave the server the client's address: the message did.
+//! // The client's address comes with its message.
 //! let MessageSource::Unknown(Some(client_address)) = question.source() else {
 //!     panic!("the client is known already");
 //! };
 //! let to_client = server.insert(client_address)?;
-//! let answer = server.send(to_client, Buffer::copy_of(b"a client")?)?;
-//! server.wait_for(answer, patience)?;
+//! let answer = server.send(to_client, Buffer::copy_of(b"an answer")?)?;
+//! server.wait_for(answer, timeout)?;
 //! let received = client.recv(Buffer::new(64)?)?;
-//! assert_eq!(client.wait_for(received, patience)?.bytes(), b"a client");
+//! assert_eq!(client.wait_for(received, timeout)?.bytes(), b"an answer");
 //! # Ok(())
 //! # }
 //! ```

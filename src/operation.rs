@@ -9,8 +9,8 @@ use ferrofabric_runtime::owning::Buffer;
 
 use crate::operation_error::OperationError;
 
-/// A message to send: a buffer, whole unless [`len`](Self::len) says otherwise, without a tag
-/// unless it gets one.
+/// A message to send: a buffer, whole unless [`len`](Self::len) sets a length, without a tag unless
+/// it gets one.
 ///
 /// ```
 /// # use ferrofabric::{Buffer, Outbound};
@@ -39,7 +39,7 @@ impl From<Buffer> for Outbound {
 }
 
 impl Outbound {
-    /// Sends the first `len` bytes alone. More than the buffer has are refused when it is sent.
+    /// Sends the first `len` bytes alone. The send is refused if the buffer has fewer.
     #[must_use]
     pub fn len(self, len: usize) -> Self {
         Self { len, ..self }
@@ -79,7 +79,7 @@ impl Outbound {
     }
 }
 
-/// Room for a message to receive: without a tag and from any source, unless it says otherwise.
+/// Room for a message to receive: without a tag and from any source, by default.
 ///
 /// ```
 /// # use ferrofabric::{Buffer, FiAddr, Inbound};
@@ -109,7 +109,7 @@ impl From<Buffer> for Inbound {
 }
 
 impl Inbound {
-    /// Takes messages of one peer alone.
+    /// Takes messages of one peer only.
     #[must_use]
     pub fn source(self, peer: FiAddr) -> Self {
         Self {
@@ -118,7 +118,8 @@ impl Inbound {
         }
     }
 
-    /// Takes messages with this tag. (Those with a tag and those without never match each other.)
+    /// Takes messages with this tag. (Messages with a tag never match receives without one, nor the
+    /// reverse.)
     #[must_use]
     pub fn tag(self, tag: u64) -> Self {
         Self {
@@ -127,7 +128,7 @@ impl Inbound {
         }
     }
 
-    /// Takes messages whose tag differs in these bits, too.
+    /// Also takes messages whose tag differs in these bits.
     #[must_use]
     pub fn ignore(self, bits: u64) -> Self {
         Self {
@@ -184,7 +185,7 @@ impl OperationId for RecvId {
 pub(crate) mod sealed {
     use super::{CompletedOperation, OperationError, RecvId, SendId};
 
-    /// Tells an operation from the others of its endpoint.
+    /// Identifies an operation among those of its endpoint.
     pub trait OperationToken {
         /// The number.
         fn token(self) -> u64;
@@ -247,14 +248,14 @@ pub(crate) mod sealed {
     }
 }
 
-/// An operation that is over.
+/// An operation that has ended.
 #[derive(Debug)]
 pub enum CompletedOperation {
     /// A send, whose buffer may be used again.
     Sent(SendId, Buffer),
     /// A receive, with its message.
     Received(RecvId, ReceivedMessage),
-    /// One that failed, an inject among them.
+    /// An operation that failed, possibly an inject.
     Failed(OperationError),
 }
 
@@ -273,8 +274,8 @@ impl CompletedOperation {
 pub enum MessageSource {
     /// A peer that is in the address vector.
     Known(FiAddr),
-    /// An unknown source: one that is not in the address vector. Its address, to be inserted; none
-    /// if the endpoint was opened without them
+    /// An unknown source: one that is not in the address vector. Its address, to be inserted;
+    /// `None` if the endpoint was opened without such addresses
     /// ([`unknown_sources`](crate::RdmEndpointBuilder::unknown_sources)).
     Unknown(Option<Address>),
 }
@@ -309,7 +310,7 @@ impl ReceivedMessage {
         &self.source
     }
 
-    /// The buffer in which it lies, at the start.
+    /// The buffer, with the message at its start.
     pub fn into_buffer(self) -> Buffer {
         self.buffer
     }

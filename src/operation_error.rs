@@ -10,10 +10,9 @@ use ferrofabric_runtime::owning::{Buffer, Done};
 
 use crate::operation::{RecvId, SendId};
 
-/// An operation that was refused, that failed, or that was not over in time.
+/// An operation that was refused, that failed, or that did not end in time.
 ///
-/// It has the peer, and the buffer, which is the caller's again. `?` turns it into [`Error`] where
-/// a function returns that.
+/// It has the peer, and the buffer, which the caller may use again. `?` converts it into [`Error`].
 pub struct OperationError {
     operation: FailedOperation,
     peer: Option<FiAddr>,
@@ -22,10 +21,10 @@ pub struct OperationError {
     buffer: Option<Buffer>,
 }
 
-/// The operation, by its number where it was posted.
+/// The operation, with its number if it was posted.
 #[derive(Clone, Copy, Debug)]
 enum FailedOperation {
-    /// With its length where it was refused.
+    /// With its length if it was refused.
     Send(Option<SendId>, Option<usize>),
     Recv(Option<RecvId>),
     Inject,
@@ -99,7 +98,7 @@ impl OperationError {
         }
     }
 
-    /// The wait for an operation ended without it.
+    /// A wait for an operation ended before the operation.
     pub(crate) fn not_waited(token: u64, errno: Errno, why: &'static str) -> Self {
         Self {
             operation: FailedOperation::Wait(token),
@@ -134,25 +133,23 @@ impl OperationError {
         }
     }
 
-    /// The peer; none for a receive from any source that no message met, none for a message of an
-    /// unknown source, and none for a wait that was over.
+    /// The peer; `None` for a receive from any source that no message has matched.
     pub fn peer(&self) -> Option<FiAddr> {
         self.peer
     }
 
-    /// Why: [of a peer that is gone](crate#peers-that-are-gone), or as the call says that posted
-    /// the operation.
+    /// The number of the error.
     pub fn errno(&self) -> Errno {
         self.errno
     }
 
-    /// Back-pressure: nothing was posted, and the same call succeeds once some completions were
-    /// taken.
+    /// Back-pressure: nothing was posted, and the same call succeeds after the application has
+    /// taken some completions.
     pub fn is_again(&self) -> bool {
         self.errno == Errno::EAGAIN
     }
 
-    /// The time of the wait was over; the operation goes on, and may be waited for again.
+    /// The wait timed out; the operation goes on, and the application may wait for it again.
     pub fn is_timeout(&self) -> bool {
         matches!(self.operation, FailedOperation::Wait(_)) && self.errno == Errno::ETIMEDOUT
     }

@@ -167,7 +167,7 @@ fn pong(
                 start = now;
             }
         } else {
-            // What comes first is the receive.
+            // The first message is the receive.
             reap(ep, 1);
             ep.tsend(peer, 7, &out, 2).unwrap();
             reap(ep, 1);
@@ -228,7 +228,8 @@ fn child(name: &str) {
     }
 }
 
-/// What the software alone costs: a message to oneself, in ns from send to both completions.
+/// The cost of the software alone: a message to the own endpoint, in ns from the send to both
+/// completions.
 fn alone() {
     let mut ep = Ep::open(config());
     let own = ep.name();
@@ -377,7 +378,7 @@ fn main() {
             .map(|d| WINDOW as f64 / d.as_secs_f64() / 1e6)
             .collect();
         rate.sort_by(|a, b| b.total_cmp(a));
-        // The sender runs ahead by what a ring holds: the best bursts flatter.
+        // The sender may be a whole ring ahead of the receiver, so the best bursts are too good.
         let rate = rate[rate.len() / 4];
         println!(
             "{size:>8} {:>9.3} {:>9.3} {rate:>9.2} {:>9.2} {:>9.0}",

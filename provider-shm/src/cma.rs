@@ -1,9 +1,9 @@
 //! Reading another process's memory (`process_vm_readv`): one copy in place of two, where the
-//! kernel lets us.
+//! kernel permits it.
 //!
-//! The kernel fetches what is missing while the reader waits, and no signal but a deadly one ends
-//! that: where a page never comes, the reader never returns. So nothing is read but pages that are
-//! there ([`pages`](self::pages)).
+//! The kernel fetches missing pages while the reader waits, and only a deadly signal ends that
+//! wait: if a page never comes, the reader never returns. So a read covers present pages alone
+//! ([`pages`](self::pages)).
 
 mod pages;
 
@@ -14,10 +14,10 @@ use nix::errno::Errno as Sys;
 
 use self::pages::Pages;
 
-/// Bytes that prove that a process is still the one that we met.
+/// Bytes that prove that a process is still the one of the handshake.
 pub(crate) type Cookie = [u8; 16];
 
-/// A process whose memory we may read, as far as we know.
+/// A process whose memory this process may read, as far as is known.
 #[derive(Debug)]
 pub(crate) struct CmaPeer {
     pid: libc::pid_t,
@@ -25,16 +25,16 @@ pub(crate) struct CmaPeer {
     cookie: Cookie,
     /// When the cookie was last found in the process's memory.
     proven: Option<Instant>,
-    /// Which pages of it are there; since the first read.
+    /// The present pages of the process; `None` before the first read.
     pages: Option<Box<Pages>>,
 }
 
-/// What became of a read.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// All bytes came.
+    /// All bytes were copied.
     Came,
-    /// These bytes can not be read, or not now. That says nothing of others.
+    /// These bytes can not be read, or not now. Other bytes may be readable.
     NotThere,
     /// The process can not be read, or is not the peer any more.
     Refused,
@@ -45,9 +45,9 @@ pub(crate) enum Read {
 const PROOF_LASTS: Duration = Duration::from_millis(1);
 
 impl CmaPeer {
-    /// Reads the cookie that a peer named in its handshake; `None` when that does not work, for
-    /// whatever reason: another PID namespace, a process that can not be traced, a security policy.
-    /// Where the cookie is not in memory just now, the first read is the proof.
+    /// Reads the cookie that a peer named in its handshake. `None` if the process can not be read:
+    /// another PID namespace, a process that can not be traced, or a security policy. If the cookie
+    /// is not in memory just now, the first read is the proof.
     pub(crate) fn probe(pid: libc::pid_t, cookie_addr: u64, cookie: Cookie) -> Option<Self> {
         let mut peer = Self {
             pid,
@@ -59,15 +59,14 @@ impl CmaPeer {
         (pid > 0 && cookie_addr != 0).then_some(())?;
         // SAFETY: nothing is written but the cookie.
         let read = unsafe { peer.read(0, IoBuf::EMPTY, Instant::now()) };
-        // Most links never read: none has a descriptor before it does.
+        // Most links never read, so the file of pages is opened at the first read only.
         peer.pages = None;
         (read != Read::Refused).then_some(peer)
     }
 
-    /// Copies `into.len` bytes from the peer's address, but for pages that are missing there, and
-    /// not when the process is not the peer any more, for a process ID may be used again. The
-    /// cookie is read along when the last proof is too old; reading it takes a third of a
-    /// microsecond.
+    /// Copies `into.len` bytes from the peer's address. The read fails if a page is missing there,
+    /// or if the process is not the peer any more, since a process ID may be used again. If the
+    /// last proof is too old, the same call reads the cookie; that takes a third of a microsecond.
     ///
     /// # Safety
     ///
@@ -80,7 +79,7 @@ impl CmaPeer {
             Some(pages) => pages,
             none => match Pages::of(self.pid) {
                 Ok(pages) => none.insert(Box::new(pages)),
-                // Out of descriptors or memory: another time.
+                // Out of descriptors or memory: a later read may succeed.
                 Err(Sys::EMFILE | Sys::ENFILE | Sys::ENOMEM) => return Read::NotThere,
                 Err(_) => return Read::Refused,
             },
@@ -88,7 +87,7 @@ impl CmaPeer {
         let there = pages.are_there(addr, into.len, now)
             && (!proves || pages.are_there(self.cookie_addr, self.cookie.len(), now));
         match there {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             true => unsafe { self.copy(addr, into, proves.then_some(now)) },
             false => Read::NotThere,
         }
@@ -115,7 +114,7 @@ impl CmaPeer {
         ];
         let first = usize::from(into.len == 0);
         let end = 1 + usize::from(proven.is_some());
-        // SAFETY: the local parts are valid for writes (the caller's promise, and `seen`); the
+        // SAFETY: the local parts are valid for writes (the caller's contract, and `seen`); the
         // kernel checks the remote ones.
         let n = unsafe {
             libc::process_vm_readv(
@@ -195,7 +194,7 @@ mod tests {
         );
     }
 
-    /// A cookie that is not in memory now says nothing against the peer, and nothing for it.
+    /// A cookie that is not in memory now proves nothing, and does not count against the peer.
     #[test]
     fn a_cookie_that_is_not_there_is_neither_read_nor_taken_for_proof() {
         let Some(never) = Never::map(4096) else {

@@ -1,11 +1,11 @@
-//! Settings of the transport. Read from nowhere: whoever opens it fills them in.
+//! The configuration of a transport. The provider that opens the transport fills it in.
 
 use std::time::Duration;
 
 /// Whether large messages may be read straight out of the sender's memory (`process_vm_readv`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cma {
-    /// Where it works and was measured to be faster.
+    /// Where it works and measurements show that it is faster.
     Auto,
     /// Wherever it works.
     On,
@@ -13,7 +13,7 @@ pub enum Cma {
     Off,
 }
 
-/// What becomes of sends to a peer that shared memory does not reach.
+/// The treatment of sends to a peer that shared memory does not reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreachable {
     /// They fail with `EHOSTUNREACH`.
@@ -25,36 +25,35 @@ pub enum Unreachable {
 /// Settings of a [`ShmTransport`](crate::ShmTransport).
 #[derive(Clone, Debug)]
 pub struct ShmConfig {
-    /// Messages up to so many bytes are sent whole before a receive is known to wait for them, at
-    /// most 65536.
+    /// Messages up to this number of bytes are sent whole before a receive matches, at most 65536.
     pub eager_bytes: usize,
-    /// Bytes of longer messages that are; there they stop until one does. At most `eager_bytes`;
-    /// what fills the ring with whole pieces is best.
+    /// Bytes of a longer message that are sent before a receive matches. At most `eager_bytes`; a
+    /// number that fills the ring with whole pieces is best.
     pub first_bytes: usize,
     /// Largest piece in which long messages are copied, in bytes; the payload ring holds three or
     /// more.
     pub chunk_bytes: usize,
     /// Whether to copy messages of 8 KiB and more from process to process directly.
     pub cma: Cma,
-    /// Sends to one peer that wait for room, at most; then sends are turned away with `EAGAIN`.
+    /// Sends to one peer that may wait for room; beyond, sends fail with `EAGAIN`.
     pub queue_sends: usize,
-    /// Unexpected bytes from one peer that are kept; above, it is asked for envelopes only.
+    /// Unexpected bytes of one peer that the endpoint keeps; beyond, the peer sends envelopes only.
     pub unexpected_bytes: usize,
-    /// Unexpected messages from one peer that are kept; above, it is asked for envelopes only, and
-    /// sends no more than some thousands of those until receives are posted.
+    /// Unexpected messages of one peer that the endpoint keeps; beyond, the peer sends envelopes
+    /// only, and no more than some thousands of those until the application posts receives.
     pub unexpected_messages: usize,
     /// As [`unexpected_bytes`](Self::unexpected_bytes), from all peers together.
     pub endpoint_unexpected_bytes: usize,
     /// As [`unexpected_messages`](Self::unexpected_messages), from all peers together.
     pub endpoint_unexpected_messages: usize,
-    /// How long a connection is tried to be made with a peer that answers and does not agree. One
-    /// that is silent is waited for as long as it exists.
+    /// Time to connect to a peer that answers and does not agree. An attempt with a silent peer
+    /// lasts as long as the peer exists.
     pub connect_deadline: Duration,
-    /// How long an incoming connection may take to say what it has to say.
+    /// Time in which an incoming connection must send its records.
     pub accept_deadline: Duration,
-    /// How often it is looked whether peers still exist.
+    /// Time between two checks whether peers still exist.
     pub sweep_interval: Duration,
-    /// Sends to who can not be reached.
+    /// The treatment of sends to unreachable peers.
     pub unreachable: Unreachable,
 }
 

@@ -8,8 +8,8 @@
 /// `src` is valid for reads and `dst` for writes of `n` bytes; they do not overlap.
 #[inline(always)]
 pub(crate) unsafe fn copy_short(src: *const u8, dst: *mut u8, n: usize) {
-    // Two loads that overlap cover each range of lengths: no loop, and nothing outside of the `n`
-    // bytes is touched.
+    // Two loads that overlap cover each range of lengths: no loop, and no access outside the `n`
+    // bytes.
     macro_rules! ends {
         ($t:ty) => {{
             const N: usize = size_of::<$t>();
@@ -23,7 +23,7 @@ pub(crate) unsafe fn copy_short(src: *const u8, dst: *mut u8, n: usize) {
         }};
     }
     if n == 8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             dst.cast::<u64>()
                 .write_unaligned(src.cast::<u64>().read_unaligned())
@@ -39,7 +39,7 @@ pub(crate) unsafe fn copy_short(src: *const u8, dst: *mut u8, n: usize) {
     } else if n >= 2 {
         ends!(u16);
     } else if n == 1 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { *dst = *src };
     }
 }
@@ -51,17 +51,17 @@ pub(crate) unsafe fn copy_short(src: *const u8, dst: *mut u8, n: usize) {
 /// As for [`copy_short`].
 #[inline(always)]
 pub(crate) unsafe fn copy_bulk(src: *const u8, dst: *mut u8, n: usize) {
-    // SAFETY: the caller's promise. A racing write of the other process gives unspecified bytes,
-    // which is what it asked for.
+    // SAFETY: the caller's contract. A racing write of the other process gives unspecified bytes,
+    // in its own message.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, n) }
 }
 
-/// Bytes up to which the C library copies by loads and stores; above, by one instruction for all.
+/// Bytes up to which the C library copies by loads and stores; above, one instruction copies all.
 const BY_STORES: usize = 2048;
 
-/// As [`copy_bulk`] by loads and stores, which are done sooner: the instruction for all takes some
-/// 50 ns to begin with. It is faster where copies follow each other, for it does not wait for the
-/// lines that it overwrites.
+/// As [`copy_bulk`], by loads and stores. These finish sooner: the instruction that copies all
+/// takes some 50 ns to start. That instruction is faster for copies in a row, since it does not
+/// wait for the lines that it overwrites.
 ///
 /// # Safety
 ///
@@ -69,7 +69,7 @@ const BY_STORES: usize = 2048;
 pub(crate) unsafe fn copy_soon(src: *const u8, dst: *mut u8, n: usize) {
     for at in (0..n).step_by(BY_STORES) {
         let piece = BY_STORES.min(n - at);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { copy_bulk(src.add(at), dst.add(at), piece) };
     }
 }

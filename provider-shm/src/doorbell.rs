@@ -1,6 +1,8 @@
-//! Waking who sleeps: one datagram socket of an endpoint, on an abstract name that its address
-//! tells. What is in a datagram does not matter; anybody may send one, and wakes somebody who finds
-//! nothing and sleeps on.
+//! The doorbell of an endpoint, which wakes it from its sleep: one datagram socket on an abstract
+//! name that contains the endpoint's id.
+//!
+//! The content of a datagram does not matter. Any process may send one; the endpoint then wakes,
+//! finds nothing and sleeps on.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -16,11 +18,11 @@ pub(crate) struct Doorbell {
     socket: OwnedFd,
 }
 
-/// Rings that are taken out at once: more than a socket's queue has by default.
+/// Datagrams that one read takes out: more than a socket's queue has by default.
 const DRAIN: usize = 64;
 
 impl Doorbell {
-    /// Hangs up the doorbell of the endpoint `id`.
+    /// Opens the doorbell of the endpoint `id`.
     pub(crate) fn open(id: u64) -> Result<Self> {
         let fail = |e: Sys| Error::new(Errno(e as i32), "open", format!("doorbell {id:016x}"));
         let socket = datagram_socket().map_err(fail)?;
@@ -28,8 +30,9 @@ impl Doorbell {
         Ok(Self { socket })
     }
 
-    /// Rings at the endpoint `id`. False: that was not possible now, and is to be tried again.
-    /// A receiver whose queue is full is awake already; whoever is gone is noticed elsewhere.
+    /// Rings the doorbell of the endpoint `id`. False: the ring failed now, and the caller tries
+    /// again later. An endpoint whose queue is full is awake already; the sweep notices one that
+    /// is gone.
     #[must_use]
     pub(crate) fn ring(&self, id: u64) -> bool {
         let Ok(to) = address(id) else { return true };
@@ -39,7 +42,7 @@ impl Doorbell {
         }
     }
 
-    /// Takes out what was rung.
+    /// Takes all datagrams out.
     pub(crate) fn drain(&self) {
         let mut byte = [0];
         for _ in 0..DRAIN {
@@ -66,23 +69,23 @@ fn ring_from(socket: &OwnedFd, to: &UnixAddr) -> nix::Result<()> {
     sendto(socket.as_raw_fd(), &[1], to, flags).map(drop)
 }
 
-/// Rings once more, from a socket of its own. Rings count against the buffer of the socket that
-/// they come from until somebody takes them: where it was that one that is full, after some 270,
-/// this one goes, and stays when its socket is closed. Where it was the queue of who is rung at,
-/// this one does not go, either, and need not.
+/// Rings once more, from a new socket. Datagrams count against the buffer of the socket that sent
+/// them until the receiver takes them. If that buffer was full, after some 270 datagrams, this ring
+/// succeeds, and the datagram stays when its socket is closed. If the receiver's queue was full,
+/// this ring fails too, and is not needed.
 #[cold]
 fn ring_anew(to: &UnixAddr) -> bool {
     let rung = datagram_socket().and_then(|socket| ring_from(&socket, to));
     !is_for_want(rung)
 }
 
-/// Whether something failed for want of memory or descriptors, which passes.
+/// Whether a ring failed for lack of memory or descriptors, which may pass.
 fn is_for_want(done: nix::Result<()>) -> bool {
     use Sys::{EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM};
     matches!(done, Err(ENOBUFS | ENOMEM | EMFILE | ENFILE | EINTR))
 }
 
-/// A socket to ring with, or to find out who still has a doorbell.
+/// A socket to ring with, or to find out whether a doorbell still exists.
 pub(crate) fn datagram_socket() -> nix::Result<OwnedFd> {
     socket(
         AddressFamily::Unix,
@@ -113,8 +116,8 @@ mod tests {
         recv(bell.socket.as_raw_fd(), &mut [0], flags).is_ok()
     }
 
-    /// Rings that nobody has taken yet use up a socket's buffer: the next sleeper is woken all the
-    /// same.
+    /// Datagrams that no endpoint has taken yet use up a socket's buffer: the next sleeper is woken
+    /// all the same.
     #[test]
     fn many_are_rung_at_by_one() {
         let (sleepers, own) = (bells(1, 400), bells(2, 1));
@@ -125,7 +128,7 @@ mod tests {
         assert_eq!(unheard.count(), 0, "of 400 hear nothing");
     }
 
-    /// One who has all the rings that go into its queue, and never takes them, is no matter.
+    /// An endpoint with a full queue that never takes its datagrams does not hinder other rings.
     #[test]
     fn one_who_is_rung_at_too_often_keeps_nobody_from_being_rung_at() {
         let (deaf, sleepers, own) = (bells(3, 1), bells(4, 300), bells(5, 1));

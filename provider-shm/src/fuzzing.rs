@@ -1,5 +1,5 @@
-//! For random input (`fuzz/`): what a process that means harm can hand to this one. Each function
-//! panics where a promise is broken, and returns what it saw in small numbers.
+//! Entry points for fuzzing (`fuzz/`), with the input that a hostile process can send to this one.
+//! Each function panics if an invariant is broken, and returns a summary in small numbers.
 
 mod segment;
 
@@ -11,7 +11,7 @@ use crate::link::CloseMessage;
 use crate::service::frame::{Frame, KINDS, VERDICTS};
 use crate::wire;
 
-/// A record of the handshake that is as it should be, of each kind.
+/// A valid record of the handshake, of each kind.
 pub fn records() -> Vec<Vec<u8>> {
     let name = NativeAddr {
         incarnation: 1,
@@ -25,7 +25,7 @@ pub fn records() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A record of the handshake: the kind that is due, then the record.
+/// A record of the handshake: the expected kind, then the record.
 pub fn handshake(bytes: &[u8]) -> u64 {
     let Some((due, bytes)) = bytes.split_first() else {
         return 0;
@@ -41,7 +41,7 @@ pub fn handshake(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Each kind of message with each flag that there is: the kind, the flags, and a first word.
+/// Each kind of message with each flag: the kind, the flags, and a first word.
 pub fn slots() -> Vec<(u8, u8, u8)> {
     let mut slots = Vec::new();
     for &kind in wire::KINDS {

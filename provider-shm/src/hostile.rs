@@ -1,5 +1,5 @@
-//! A peer that writes what it likes into the segment: nothing it can write makes us panic, hang, or
-//! touch memory that is not ours; nonsense ends its link with `EPROTO`.
+//! Tests with a peer that writes arbitrary data into the segment. Nothing that it can write makes
+//! the endpoint panic, hang, or touch foreign memory; invalid data ends the link with `EPROTO`.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -24,13 +24,13 @@ use crate::service::NewLink;
 use crate::wire::{CHUNK, EAGER, FAREWELL, GO, INLINE, READ, START, TAGGED, TOLD, pack};
 use crate::{Cma, ShmConfig};
 
-/// The enemy's name.
+/// The id of the hostile peer's endpoint.
 const ID: u64 = 0x0bad_0bad;
 
-/// Bytes that prove who it is: where its memory is read, it is this process.
+/// The proof of the peer's identity: its memory is that of this process.
 static COOKIE: [u8; 16] = [1; 16];
 
-/// We are the initiator, the enemy the acceptor.
+/// The hostile peer, which is the acceptor; the endpoint under test is the initiator.
 struct Enemy {
     segment: Arc<Segment>,
     position: u64,
@@ -88,7 +88,7 @@ impl Enemy {
         self.position += 1;
     }
 
-    /// What it was sent in slots of this kind: the first words of each.
+    /// The first words of each slot of this kind that the hostile peer was sent.
     fn got(&self, kind: u8) -> Vec<[u64; 2]> {
         let word = |slot, word| {
             let at = self.segment.slot_word(Side::Initiator, slot, word);
@@ -101,7 +101,7 @@ impl Enemy {
             .collect()
     }
 
-    /// Whether it was asked for envelopes only.
+    /// Whether the endpoint requested envelopes only.
     fn is_pressed(&self) -> bool {
         let word = self.segment.progress_word(Side::Acceptor);
         // SAFETY: the mapped word; nobody else runs.
@@ -121,7 +121,7 @@ impl Enemy {
 fn ends_with_eproto(what: &str, attack: impl FnOnce(&mut Enemy, &mut Ep, FiAddr)) {
     let mut ep = Ep::open(ShmConfig::default());
     let (mut enemy, addr) = Enemy::meet(&mut ep);
-    // Receives for whatever is announced with tag 1; nothing takes tag 2.
+    // Receives for messages with tag 1; no receive takes tag 2.
     let mut into = vec![0u8; 1000];
     let waiting = vec![0u8; 1 << 20];
     ep.trecv(1, 0, &mut into, 1);
@@ -215,7 +215,12 @@ fn nonsense_ends_the_link() {
             0,
             [CloseMessage::Stay as u64, 0, 0, 0, 0, 0, 0],
         ),
-        ("an unknown farewell", FAREWELL, 0, [3, 0, 0, 0, 0, 0, 0]),
+        (
+            "an unknown close message",
+            FAREWELL,
+            0,
+            [3, 0, 0, 0, 0, 0, 0],
+        ),
     ];
     for (what, kind, len, body) in slots {
         ends_with_eproto(what, |enemy, _, _| {
@@ -244,7 +249,7 @@ fn nonsense_ends_the_link() {
             enemy.publish(CHUNK, 0, 100, [0; 7]);
         });
     }
-    // All of it is here, and its sender waits to hear that it is delivered.
+    // All of the message is here, and its sender awaits `DELIVERED`.
     ends_with_eproto("a piece after the end of one that waits", |enemy, _, _| {
         enemy.publish(START, TAGGED | TOLD, 100, start(2, 100, 100));
         enemy.publish(CHUNK, 0, 100, [0; 7]);
@@ -255,7 +260,7 @@ fn nonsense_ends_the_link() {
             enemy.publish(CHUNK, 0, 50, [0; 7]);
         }
     });
-    ends_with_eproto("it asks again before it is answered", |enemy, _, _| {
+    ends_with_eproto("a second close request before the answer", |enemy, _, _| {
         for _ in 0..2 {
             enemy.publish(FAREWELL, 0, 0, [CloseMessage::Ask as u64, 0, 0, 0, 0, 0, 0]);
         }
@@ -274,7 +279,7 @@ fn nonsense_ends_the_link() {
     }
 }
 
-/// Where a peer's memory can not be read any more, it is asked for all that was to be read there.
+/// The peer's memory becomes unreadable: the ring takes over each message that was to be read.
 #[test]
 fn reads_that_fail_all_go_on_by_the_ring() {
     const LEN: usize = 100_000;
@@ -308,8 +313,8 @@ fn reads_that_fail_all_go_on_by_the_ring() {
     assert!(into.iter().flatten().all(|byte| *byte == 0));
 }
 
-/// What crosses our question whether the link is to end outlives that, and has a source when its
-/// sender is inserted again.
+/// A message crosses the endpoint's request to close the link. The message survives, and has a
+/// source once its sender is inserted again.
 #[test]
 fn a_message_that_crosses_our_farewell_keeps_its_sender() {
     let mut ep = Ep::open(ShmConfig::default());
@@ -341,7 +346,7 @@ fn a_message_that_crosses_our_farewell_keeps_its_sender() {
     assert_eq!(u64::from_ne_bytes(into), 7);
 }
 
-/// Each send that was taken ends, in its order, also that which was about to go when the ring
+/// Each accepted send completes, in order, also the send that was about to start when the ring
 /// turned out to be broken.
 #[test]
 fn no_send_is_forgotten_where_the_ring_is_broken() {
@@ -367,8 +372,8 @@ fn no_send_is_forgotten_where_the_ring_is_broken() {
     assert_eq!(ends, all);
 }
 
-/// A peer that goes on though it was asked for envelopes only, or sends ever more envelopes, loses
-/// its link, and says of it what it did; everybody else goes on.
+/// A peer that ignores the request for envelopes only, or sends ever more envelopes, loses its
+/// link; the error names the reason. All other peers go on.
 #[test]
 fn a_flood_that_does_not_heed_the_quota_ends_the_link() {
     for (what, len, why) in [

@@ -1,23 +1,23 @@
-//! The messages of one peer of which more is to come, by the ids that it gave them.
+//! The incomplete messages of one peer, by the ids that the peer gave them.
 
 use crate::outbox::KEPT_ENTRIES;
 use crate::ring::Broken;
 use crate::wire::UNDER_WAY_MAX;
 
-/// What has an id.
+/// The message that has an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Incoming {
-    /// No message now.
+    /// The id is free.
     #[default]
     Free,
-    /// One that goes into a receive: its key among the endpoint's deliveries.
+    /// A message that goes into a receive: its key among the endpoint's deliveries.
     Matched(u32),
-    /// One that is kept until a receive matches: its key among the held messages.
+    /// A message that waits for a receive: its key among the unexpected messages.
     Held(u32),
 }
 
-/// The table of them. Ids are given out lowest first, so that it is as long as the most messages at
-/// one time.
+/// The table of a peer's incomplete messages. The peer takes the lowest free id, so the table is as
+/// long as the largest number of messages at one time.
 #[derive(Debug, Default)]
 pub(crate) struct IncomingTable {
     /// Ids beyond its end, but below `ids`, are free.
@@ -29,7 +29,7 @@ pub(crate) struct IncomingTable {
 }
 
 impl IncomingTable {
-    /// What has this id; `None` when it was never used.
+    /// The message with this id; `None` if the peer never used the id.
     #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<Incoming> {
         match self.entries.get(id as usize) {
@@ -38,7 +38,7 @@ impl IncomingTable {
         }
     }
 
-    /// The peer begins a message with this id, which `set` has to follow.
+    /// The peer begins a message with this id; a call to `set` must follow.
     #[inline]
     pub(crate) fn begin(&mut self, id: u32) -> Result<(), Broken> {
         match self.get(id) {
@@ -56,7 +56,7 @@ impl IncomingTable {
         Ok(())
     }
 
-    /// Sets what a used id has.
+    /// Sets the message of a used id.
     #[inline]
     pub(crate) fn set(&mut self, id: u32, what: Incoming) {
         debug_assert!(id < self.ids);
@@ -72,12 +72,12 @@ impl IncomingTable {
         }
     }
 
-    /// Whether nothing is under way.
+    /// Whether no message is incomplete.
     pub(crate) fn is_empty(&self) -> bool {
         self.taken == 0
     }
 
-    /// All that is under way; none of it is then.
+    /// Takes all incomplete messages out.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Incoming> + use<> {
         std::mem::take(self)
             .entries

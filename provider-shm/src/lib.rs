@@ -1,8 +1,9 @@
 //! The shared-memory provider of Ferrofabric: alone, or as a peer of another provider.
 //!
-//! [`ShmTransport`] carries the messages of one RDM endpoint to others on the same node: a sealed
-//! segment of 60 KiB for each pair, in it a ring of cache lines and one of payload for each
-//! direction; a service thread that makes and ends links; a doorbell to wake who sleeps.
+//! [`ShmTransport`] carries the messages of one RDM endpoint to other endpoints on the same node.
+//! Each pair of endpoints shares a sealed segment of 60 KiB, with a ring of slots and a ring of
+//! payload for each direction. A service thread makes and ends links; a doorbell wakes a sleeping
+//! endpoint. No byte in a segment is trusted: a hostile peer can break its own link and no other.
 //! `docs/shared-memory.md` describes the protocol.
 
 #![deny(unsafe_code)]
@@ -11,7 +12,7 @@
     allow(dead_code, reason = "only the ring and the status word are modelled")
 )]
 
-// The tests' owner names the crate as others do.
+// `owner`, which the tests in `tests/` share, names this crate as an external user does.
 #[cfg(all(any(test, feature = "fuzzing"), not(loom)))]
 extern crate self as ferrofabric_shm;
 

@@ -1,8 +1,9 @@
-//! A link: what an endpoint keeps of a peer with which it shares a segment.
+//! A link: the state that an endpoint keeps of a peer with which it shares a segment.
 //!
-//! Its parts have their own state: the sending side, the receiving side, the handshake by which the
-//! link closes, and what wakes the peer. The link leads slots from one to the other, and knows
-//! whether it has something to do.
+//! The components of a link have their own state: the sending side, the receiving side, the
+//! handshake that closes the link, and the waker of the peer. The link passes slots between them,
+//! and decides whether it has work. Invariant: a link with work is `busy`, so that progress calls
+//! `push`.
 
 mod close;
 mod in_flight;
@@ -37,14 +38,14 @@ pub(crate) use close::CloseMessage;
 pub(crate) use sizes::{Quota, SPARE_BUFFERS, SPARE_BYTES, Sizes, Used};
 pub(crate) use slots::Control;
 
-/// What became of a send.
+/// The result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// It is done: all of it is in the ring.
+    /// Complete: all of the message is in the ring.
     Done,
-    /// It is under way, or waits for room.
+    /// Under way, or waiting for room.
     Later,
-    /// Too many wait already.
+    /// Refused: too many sends wait already.
     Again,
 }
 
@@ -54,12 +55,12 @@ pub(crate) struct Link {
     receiver: LinkReceiver,
     close: CloseHandshake,
     waker: PeerWaker,
-    /// The ways of large messages, of both directions.
+    /// The paths of large messages, of both directions.
     paths: Paths,
     /// The peer, in the owner's address vector.
     addr: FiAddr,
     native: NativeAddr,
-    /// There is something to send, to read, or to answer: see `push`.
+    /// There is a message to send, to read, or to answer: see `push`.
     busy: bool,
     /// Calls to progress since the last message.
     idle: u32,
@@ -75,7 +76,7 @@ impl Link {
         Self::assemble(rings, new, waker, sizes)
     }
 
-    /// A link with oneself, in a segment of one's own.
+    /// A link of an endpoint with itself, in a segment of its own.
     pub(crate) fn loopback(
         segment: Segment,
         native: NativeAddr,
@@ -135,19 +136,19 @@ impl Link {
         self.waker.segment()
     }
 
-    /// Our status word.
+    /// The status word of our side.
     #[inline(always)]
     pub(crate) fn own_status(&self) -> &Status {
         self.waker.own_status()
     }
 
-    /// Whether the peer has left. If not, what was read of its memory before was still meant to be
-    /// read.
+    /// Whether the peer has closed. If not, the bytes read from its memory before this call were
+    /// still those of its message.
     pub(crate) fn has_peer_closed_by_now(&self) -> bool {
         self.waker.peer_status().has_closed_by_now()
     }
 
-    /// Whether there is something to do for it.
+    /// Whether the link has work.
     #[inline(always)]
     pub(crate) fn is_busy(&self) -> bool {
         self.busy
@@ -158,7 +159,7 @@ impl Link {
         self.idle
     }
 
-    /// Whether it could do something now of what it has to do.
+    /// Whether the link could do some of its work now.
     pub(crate) fn can_go_on(&mut self) -> bool {
         self.busy && (self.sender.has_moved() || self.receiver.has_reads())
     }
@@ -173,13 +174,13 @@ impl Link {
         self.sender.is_idle() && self.sender.is_announced()
     }
 
-    /// Whether it could end: nothing is under way, nothing waits to be sent, and no message waits
-    /// for a receive. (The quota of those is the link's.)
+    /// Whether the link could end: no message is under way, no send waits, and no message waits for
+    /// a receive. (The quota of those messages belongs to the link.)
     pub(crate) fn is_settled(&self) -> bool {
         !self.is_under_way() && self.sender.is_announced() && self.receiver.holds_nothing()
     }
 
-    /// Slots that were sent and taken: something has happened when they are others.
+    /// Slots that were sent and taken: any change means traffic.
     pub(crate) fn traffic(&self) -> (u32, u32) {
         (self.sender.published(), self.receiver.consumed())
     }
@@ -199,7 +200,7 @@ impl Link {
         self.sender.takes_inline(op, len)
     }
 
-    /// Sends a message for which `takes_inline` said so.
+    /// Sends a message that `takes_inline` accepted.
     ///
     /// # Safety
     ///
@@ -212,7 +213,7 @@ impl Link {
         len: usize,
         stats: &mut ShmStats,
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { self.sender.send_inline(op, iov, len) };
         self.waker.wake_if_asleep(stats);
     }
@@ -231,11 +232,11 @@ impl Link {
     ) -> Result<Sent, Broken> {
         if self.sender.is_announced() && !self.close.has_asked() {
             let (sender, waker, paths) = (&mut self.sender, &self.waker, &mut self.paths);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             match unsafe { sender.announce(op, iov, waker, paths, stats)? } {
                 Announced::Done => return Ok(Sent::Done),
                 Announced::Started(begun) => {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller's contract.
                     let buffers = unsafe { SendBuffers::new(op.flags, iov) };
                     self.sender.keep(op, buffers, begun, outbox);
                     self.busy |= self.sender.has_work();
@@ -245,7 +246,7 @@ impl Link {
             }
         }
         stats.queued += 1;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         if unsafe { self.sender.enqueue(op, iov, outbox) }.is_err() {
             return Ok(Sent::Again);
         }
@@ -253,18 +254,18 @@ impl Link {
         Ok(Sent::Later)
     }
 
-    /// Takes sends over that waited for the link.
+    /// Takes over the sends that waited for the link.
     pub(crate) fn take_over(&mut self, sends: VecDeque<PendingSend>) {
         self.busy = !sends.is_empty();
         *self.sender.pending_mut() = sends;
     }
 
-    /// The sends that wait, to choose among them.
+    /// The waiting sends, so that the caller can remove some.
     pub(crate) fn pending_mut(&mut self) -> &mut VecDeque<PendingSend> {
         self.sender.pending_mut()
     }
 
-    /// The receiver of a message says how far it wants it: its id, that length, and the receiver's
+    /// A `GO` has come for a message: its id, the length up to which to go on, and the receiver's
     /// advice.
     pub(crate) fn go<O: Owner>(
         &mut self,
@@ -277,7 +278,7 @@ impl Link {
         went
     }
 
-    /// The receiver of a message says that it is delivered.
+    /// A `DELIVERED` has come for a message.
     pub(crate) fn delivered<O: Owner>(
         &mut self,
         id: u32,
@@ -288,7 +289,7 @@ impl Link {
     }
 
     /// Sends what waits: control first, then sends in order, then pieces of long messages in turns.
-    /// Returns how many things it did.
+    /// Returns the number of slots sent.
     #[cold]
     #[inline(never)]
     pub(crate) fn push<O: Owner>(
@@ -306,14 +307,14 @@ impl Link {
         did += sender.stream(outbox, owner, waker, stats)?;
         self.busy = sender.has_work() || self.receiver.has_reads() || self.close.has_received();
         if !self.busy {
-            // Does nothing while they are small.
+            // Has no effect while the tables are small.
             sender.shrink_to(KEPT_ENTRIES);
             self.receiver.shrink_to(KEPT_ENTRIES);
         }
         Ok(did)
     }
 
-    /// All sends that are not done, oldest first, when the link fails.
+    /// The link fails: takes out all incomplete sends, oldest first.
     pub(crate) fn take_unfinished(&mut self, outbox: &mut Outbox) -> Vec<SendDone> {
         self.sender.take_unfinished(outbox)
     }
@@ -333,13 +334,13 @@ impl Link {
         self.receiver.peek()
     }
 
-    /// Brings a slot that will be looked at soon closer.
+    /// Prefetches a slot that will be read soon.
     #[inline(always)]
     pub(crate) fn prefetch(&self) {
         self.receiver.prefetch();
     }
 
-    /// The slot of the last `peek`, and `record_bytes` of payload, are done with.
+    /// Consumes the slot of the last `peek`, and `record_bytes` of payload.
     #[inline(always)]
     pub(crate) fn consume(&mut self, record_bytes: usize, stats: &mut ShmStats) {
         if self.receiver.consume(record_bytes) {
@@ -347,14 +348,14 @@ impl Link {
         }
     }
 
-    /// Tells the producer how far we are, and wakes it if it sleeps for that.
+    /// Publishes the consumer's progress, and wakes the producer if it waits for room.
     #[inline(always)]
     fn publish_tail(&mut self, stats: &mut ShmStats) {
         self.receiver.publish_tail();
         self.waker.wake_if_waits_for_room(stats);
     }
 
-    /// Tells the producer how far we are, if it does not know.
+    /// Publishes the consumer's progress, if that is not published yet.
     #[inline(always)]
     pub(crate) fn publish_rest(&mut self, stats: &mut ShmStats) {
         if self.receiver.has_unpublished_tail() {
@@ -376,15 +377,15 @@ impl Link {
         self.sender.has_heard();
     }
 
-    /// Whether a message of this length that has come is an answer, and short enough to be copied
-    /// in the way that is over sooner.
+    /// Whether a message of this length answers one of ours, and is short enough for the copy that
+    /// finishes sooner.
     #[inline]
     pub(crate) fn takes_turns(&self, len: usize) -> bool {
         self.sender.takes_turns(len)
     }
 
-    /// Asks the peer for envelopes only, or lifts that again (`all_is_over`: too much is kept of
-    /// all links).
+    /// Requests envelopes only, or lifts that request (`all_is_over`: the messages of all links
+    /// exceed the endpoint's quota).
     pub(crate) fn update_back_pressure(&mut self, all_is_over: bool, stats: &mut ShmStats) {
         if self.receiver.update_back_pressure(all_is_over) {
             self.publish_tail(stats);
@@ -396,11 +397,11 @@ impl Link {
         self.sender.answers()
     }
 
-    /// Answers a message: at once if it can be.
+    /// Answers a message: at once if possible.
     pub(crate) fn answer(&mut self, control: Control, stats: &mut ShmStats) {
         self.sender.queue_control(control);
         self.busy = true;
-        // What the other side did wrong is found when it is next pushed.
+        // The next push reports a violation by the peer.
         let advice = self.paths.advice();
         let _ = self.sender.push_control(advice, &self.waker, stats);
     }
@@ -411,7 +412,7 @@ impl Link {
         self.busy = true;
     }
 
-    /// Whether it reads what is left to be read.
+    /// Whether the receiver reads messages that are offered for reading.
     pub(crate) fn reads(&self) -> bool {
         self.receiver.has_cma() && self.paths.reads()
     }
@@ -422,13 +423,13 @@ impl Link {
         self.receiver.has_cma() && self.paths.times(len)
     }
 
-    /// What the receiver learns about the ways of messages.
+    /// The choice of paths, with the receiver's measurements.
     #[inline]
     pub(crate) fn paths(&mut self) -> &mut Paths {
         &mut self.paths
     }
 
-    /// In how many pieces a message of `len` bytes comes.
+    /// Number of pieces of a message of `len` bytes.
     pub(crate) fn pieces(&self, len: usize) -> usize {
         self.sender.pieces(len)
     }
@@ -436,19 +437,19 @@ impl Link {
 
 /// Closing.
 impl Link {
-    /// Whether we have asked for its end, and announce nothing until there is an answer.
+    /// Whether our request to close is unanswered; until then nothing is announced.
     #[inline(always)]
     pub(crate) fn has_asked_to_close(&self) -> bool {
         self.close.has_asked()
     }
 
-    /// Whether the peer has said something about the end that was not dealt with.
+    /// Whether a close message of the peer waits to be handled.
     #[inline(always)]
     pub(crate) fn has_close_message(&self) -> bool {
         self.close.has_received()
     }
 
-    /// Times that the peer had the link stay, and the number from which the count began.
+    /// Times that the peer refused to close the link, and the number from which the count began.
     pub(crate) fn stays(&self) -> u32 {
         self.close.stays()
     }
@@ -457,14 +458,14 @@ impl Link {
         self.close.count_stays_from(stays);
     }
 
-    /// The peer has said something about the end.
+    /// A close message of the peer has come.
     pub(crate) fn receive_close(&mut self, what: CloseMessage) -> Result<(), Broken> {
         self.close.receive(what)?;
         self.busy = true;
         Ok(())
     }
 
-    /// Says something about the end; false if there is no slot for it now.
+    /// Sends a close message; false if there is no slot for it now.
     pub(crate) fn send_close(
         &mut self,
         what: CloseMessage,

@@ -1,4 +1,4 @@
-//! Memory that never comes, for tests: a fault in it waits for a handler that there is not.
+//! Pages that never come, for tests: a fault in them waits for a handler that does not exist.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -12,18 +12,18 @@ const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
 const API: u64 = 0xaa;
 const MISSING: u64 = 1;
 
-/// So many bytes are whole pages wherever we run.
+/// A number of bytes that is whole pages on every machine.
 const WHOLE_PAGES: usize = 64 << 10;
 
-/// Pages that are missing. Whoever reads them waits until this is dropped.
+/// Pages that are missing. A read of them waits until this is dropped.
 pub(crate) struct Never {
-    /// Dropped first: that ends all waiting.
+    /// Dropped first: that ends all waits.
     _faults: OwnedFd,
     pages: MmapMut,
 }
 
 impl Never {
-    /// `None` where the kernel does not let us.
+    /// `None` if the kernel refuses.
     pub(crate) fn map(len: usize) -> Option<Self> {
         let len = len.next_multiple_of(WHOLE_PAGES);
         let pages = MmapOptions::new().len(len).map_anon().unwrap();

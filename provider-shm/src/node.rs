@@ -1,9 +1,9 @@
-//! Which node this is.
+//! The identity of this node: two endpoints may share memory if theirs is equal.
 
 use std::hash::Hasher;
 
-/// An identity of the running kernel: equal for all processes on it, in whatever container, and
-/// changed by a reboot. A hint, which a handshake proves; 0 when it can not be told.
+/// An identity of the running kernel: equal for all processes on it, in any container, and changed
+/// by a reboot. A hint, which a handshake proves; 0 if the kernel does not give one.
 pub fn node_id() -> u64 {
     match std::fs::read("/proc/sys/kernel/random/boot_id") {
         Ok(id) => {
@@ -15,7 +15,7 @@ pub fn node_id() -> u64 {
     }
 }
 
-/// FNV-1a: part of the address, so it has to be the same in every build.
+/// FNV-1a: the hash is part of the address, so it must be the same in every build.
 struct Fnv(u64);
 
 impl Hasher for Fnv {

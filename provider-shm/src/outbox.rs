@@ -1,4 +1,4 @@
-//! What an endpoint's links have under way: one table for all of them.
+//! The messages that an endpoint's links have under way: one table for all links.
 
 use std::collections::VecDeque;
 
@@ -8,38 +8,37 @@ use slab::Slab;
 
 use crate::pending::PendingSend;
 
-/// A message of ours that is announced but not all in the ring, or not delivered where the sender
-/// wants to know.
+/// A message that is announced but not all in the ring, or whose sender awaits `DELIVERED`.
 pub(crate) struct Outgoing {
     pub(crate) done: SendDone,
     pub(crate) buffers: SendBuffers,
     pub(crate) sent: usize,
-    /// How far the receiver lets us go.
+    /// The length up to which the receiver's last `GO` lets the sender go on.
     pub(crate) until: usize,
-    /// It has said so.
+    /// A `GO` has come.
     pub(crate) go: bool,
-    /// It says when the message is delivered; only then it is done.
+    /// The receiver sends `DELIVERED`; only then the send is complete.
     pub(crate) told: bool,
-    /// It was left to the receiver to read.
+    /// The message was offered to the receiver to read.
     pub(crate) read: bool,
 }
 
-/// What all links of an endpoint send with. What takes room here is in flight, whomever it goes to;
-/// so a link needs little of its own.
+/// The sending state of an endpoint, for all its links. Messages in flight take room here, to
+/// whichever peer they go; so a link needs little of its own.
 #[derive(Default)]
 pub(crate) struct Outbox {
     pub(crate) outgoing: Slab<Outgoing>,
-    /// Room for sends that wait, which the next link that needs some gets.
+    /// A spare queue for waiting sends, which the next link that needs one takes.
     spare: VecDeque<PendingSend>,
 }
 
 impl Outbox {
-    /// Room for sends that wait.
+    /// Takes the spare queue for waiting sends.
     pub(crate) fn take_room(&mut self) -> VecDeque<PendingSend> {
         std::mem::take(&mut self.spare)
     }
 
-    /// Room that a link does not need any more; the larger one is kept.
+    /// Takes back a queue that a link does not need any more; keeps the larger one.
     pub(crate) fn give_back(&mut self, room: VecDeque<PendingSend>) {
         if room.capacity() > self.spare.capacity() {
             self.spare = room;
@@ -47,6 +46,6 @@ impl Outbox {
     }
 }
 
-/// Entries that a link's tables keep while nothing is in them: what a burst needed beyond is given
-/// back.
+/// Entries that a link's tables keep while they are empty: room beyond this, which a burst needed,
+/// is freed.
 pub(crate) const KEPT_ENTRIES: usize = 8;

@@ -1,16 +1,15 @@
-//! The two ways of a large message: through the ring, or read out of its sender's memory (CMA).
+//! The two paths of a large message: through the ring, or read out of its sender's memory (CMA).
 //!
-//! Which one is faster differs by factors between machines, and on one machine with the distance of
-//! the two processors. The receiver of a link times both ways on real messages, for each size
-//! class, and tells the sender in each `GO` which classes it would rather read: its advice. The
-//! sender follows the advice, and takes the other way now and then, so that the receiver has both
-//! to compare.
+//! The faster path differs from machine to machine, and on one machine with the distance of the two
+//! processors, by factors. The receiver of a link times both paths on real messages, for each size
+//! class. Each `GO` carries its advice: the classes that it would rather read. The sender follows
+//! the advice, and takes the other path now and then, so that the receiver can compare both.
 
 use std::time::{Duration, Instant};
 
 use crate::config::Cma;
 
-/// The two ways.
+/// The two paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     /// Two copies, through the ring.
@@ -19,8 +18,9 @@ pub(crate) enum Path {
     Cma,
 }
 
-/// What was moved so far, by all links of an endpoint. Messages share the ring, and one that is
-/// read keeps others waiting; so the time from a message's start to its end says nothing by itself.
+/// The bytes and the time that all links of an endpoint have spent so far. Messages share the ring,
+/// and a message that is being read delays others; so the time from a message's start to its end
+/// says nothing by itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moved {
     /// Bytes that came through rings.
@@ -44,7 +44,7 @@ impl Trial {
         }
     }
 
-    /// The bytes that came through rings since it began, and the time that they took.
+    /// The bytes that came through rings since the trial began, and the time that they took.
     fn end(&self, now: Instant, moved: Moved) -> (u64, Duration) {
         let took = now.saturating_duration_since(self.since);
         let reading = moved.reading.saturating_sub(self.before.reading);
@@ -56,21 +56,21 @@ impl Trial {
 /// Messages from this length on have a choice, in bytes.
 pub(crate) const LEAST: usize = 1 << FIRST_CLASS;
 
-/// Class `n` has the lengths from 2ⁿ to below 2ⁿ⁺¹ bytes; the last one has all beyond, too.
+/// Class `n` has the lengths from 2ⁿ to below 2ⁿ⁺¹ bytes; the last class has all longer ones, too.
 const FIRST_CLASS: u32 = 13;
 const CLASSES: usize = 19;
 
-/// While a class goes through the ring, the receiver times one message of so many.
+/// While a class goes through the ring, the receiver times one of this number of messages.
 const TIMED_OF: u32 = 16;
 
-/// Messages that an estimate starts from.
+/// Number of timed messages that an estimate starts from.
 const FIRST_TIMED: u32 = RUN;
 
-/// Messages that try a way, one after the other: the first meets cold caches, and the kernel's code
-/// is cold, too.
+/// Messages in a row that try a path: the first meets cold caches, and the kernel's code is cold,
+/// too.
 const RUN: u32 = 4;
-/// After so many messages the sender tries the other way again; doubled each time that the advice
-/// stays.
+/// Number of messages after which the sender tries the other path again; doubled each time that the
+/// advice stays the same.
 const FIRST_RETRY: u32 = 32;
 const LAST_RETRY: u32 = 2048;
 
@@ -81,11 +81,11 @@ fn class_of(len: usize) -> usize {
 /// The paths of a link's messages, of both directions.
 pub(crate) struct Paths {
     setting: Cma,
-    /// Messages that go through the ring before another one is left to be read, after one that the
-    /// peer did not read; and how often in a row it did not.
+    /// Messages that go through the ring before another one is offered for reading, after the peer
+    /// did not read one; and the number of such refusals in a row.
     ring_left: u32,
     refusals: u32,
-    /// There is one as soon as a message has a choice: most links carry short messages only.
+    /// Made as soon as a message has a choice: most links carry short messages only.
     classes: Option<Box<Classes>>,
 }
 
@@ -93,25 +93,25 @@ pub(crate) struct Paths {
 struct Classes {
     costs: [Cost; CLASSES],
     schedules: [Schedule; CLASSES],
-    /// What the peer has advised last.
+    /// The peer's latest advice.
     advice: u64,
 }
 
-/// The receiver's: what each way costs.
+/// Receiver: the cost of each path.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     by_path: [Estimate; 2],
     messages: u32,
 }
 
-/// What a way costs by the messages that were timed.
+/// The cost of one path, estimated from timed messages.
 #[derive(Clone, Copy, Default)]
 struct Estimate {
     ps_per_byte: u32,
     timed: u32,
 }
 
-/// The sender's: when to try the other way.
+/// Sender: when to try the other path.
 #[derive(Clone, Copy, Default)]
 struct Schedule {
     messages: u32,
@@ -133,7 +133,7 @@ impl Paths {
         self.classes.get_or_insert_default()
     }
 
-    /// Sender: the way of a message of `len` bytes that the peer could read.
+    /// Sender: the path of a message of `len` bytes that the peer could read.
     pub(crate) fn choose(&mut self, len: usize) -> Path {
         if len < LEAST {
             return Path::Ring;
@@ -149,18 +149,18 @@ impl Paths {
         }
     }
 
-    /// Sender: what the peer advises.
+    /// Sender: takes over the peer's advice.
     pub(crate) fn follow(&mut self, advice: u64) {
         if self.classes.is_some() || advice != 0 {
             self.classes().follow(advice);
         }
     }
 
-    /// Sender: the peer has asked for a message through the ring that was left to be read. It may
-    /// not be able to read this one, or any: the next try comes after more messages each time.
+    /// Sender: the peer refused to read a message and takes it through the ring. It may be unable
+    /// to read this message, or any: the next try comes after more messages each time.
     #[cold]
     pub(crate) fn refused(&mut self) {
-        // Others were left to it before it said so.
+        // Refusals of messages that were offered before the first refusal arrived do not count.
         if self.ring_left == 0 {
             self.ring_left = (FIRST_RETRY << self.refusals.min(16)).min(LAST_RETRY);
             self.refusals += 1;
@@ -173,7 +173,7 @@ impl Paths {
         self.refusals = 0;
     }
 
-    /// Receiver: whether it reads what is left to be read.
+    /// Receiver: whether it reads messages that are offered for reading.
     pub(crate) fn reads(&self) -> bool {
         self.setting != Cma::Off
     }
@@ -196,7 +196,7 @@ impl Paths {
         self.learn(Path::Ring, len, bytes, took + took / pieces);
     }
 
-    /// Receiver: of a message of `len` bytes it has read some.
+    /// Receiver: it has read `bytes` of a message of `len` bytes.
     pub(crate) fn has_read(&mut self, len: usize, bytes: u64, took: Duration) {
         if self.setting == Cma::Auto {
             self.learn(Path::Cma, len, bytes, took);
@@ -211,8 +211,8 @@ impl Paths {
         }
     }
 
-    /// Receiver: a bit for each power of two: messages of that length and up to the next power are
-    /// better read.
+    /// Receiver: a bit for each power of two is set if messages of that length, up to the next
+    /// power, are better read.
     pub(crate) fn advice(&self) -> u64 {
         match (self.setting, &self.classes) {
             (Cma::On, _) => u64::MAX,
@@ -255,9 +255,9 @@ impl Cost {
 }
 
 impl Estimate {
-    /// The first messages meet memory that no cache has, so the least of them counts. Later ones
-    /// move the estimate up by an eighth at most, for a message that was held up, however long,
-    /// says little; and down by a quarter.
+    /// The first messages meet memory that no cache has, so the least of them counts. A later
+    /// message raises the estimate by an eighth at most, since one delayed message says little,
+    /// however long the delay; it lowers the estimate by a quarter at most.
     fn learn(&mut self, now: u32) {
         let last = self.ps_per_byte;
         self.ps_per_byte = match self.timed {
@@ -270,8 +270,8 @@ impl Estimate {
 }
 
 impl Schedule {
-    /// The first run goes through the ring, the second one is read; later runs of the other way
-    /// come ever more seldom.
+    /// The first run goes through the ring, the second run is read; later runs of the other path
+    /// become ever rarer.
     fn choose(&mut self, advised: Path) -> Path {
         if self.retry_after == 0 {
             self.start_anew();
@@ -309,8 +309,8 @@ mod tests {
 
     const LEN: usize = 64 << 10;
 
-    /// A link with its two ends: a stream of messages of `LEN` bytes, with what each way takes.
-    /// Returns how many of them were read.
+    /// A link with its two ends: a stream of messages of `LEN` bytes, with the time of each path.
+    /// Returns the number of messages that were read.
     fn stream(
         sender: &mut Paths,
         receiver: &mut Paths,
@@ -365,12 +365,12 @@ mod tests {
     fn one_slow_message_changes_nothing() {
         let (mut sender, mut receiver) = ends();
         stream(&mut sender, &mut receiver, 100, 1_400, 5_300);
-        // The processor was somebody else's in between.
+        // Another task had the processor in between.
         receiver.learn(Path::Ring, LEN, LEN as u64, Duration::from_millis(20));
         assert_eq!(receiver.advice(), 0);
     }
 
-    /// A peer may announce whatever it likes.
+    /// A peer may announce any length.
     #[test]
     fn a_message_may_have_more_pieces_than_32_bits_count() {
         let (mut paths, moved) = (Paths::new(Cma::Auto), Moved::default());
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(paths.choose(LEAST), Path::Ring);
         let tries = (0..FIRST_RETRY).filter(|_| paths.choose(LEAST) == Path::Cma);
         assert_eq!(tries.count(), 1, "it is tried again later");
-        // Each time later, but for those that were under way; and soon again once one was read.
+        // Each try comes later, except for messages under way; and soon again after a success.
         let until_next = |paths: &mut Paths| {
             paths.refused();
             paths.refused();
@@ -406,7 +406,7 @@ mod tests {
         );
     }
 
-    /// A peer may advise whatever it likes: what has no class is ignored.
+    /// A peer may send any advice: bits without a class are ignored.
     #[test]
     fn advice_is_of_classes() {
         let mut paths = Paths::new(Cma::Auto);

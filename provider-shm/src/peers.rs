@@ -1,5 +1,5 @@
-//! Whom an endpoint knows: by the id of a peer's shared-memory endpoint, and by the owner's address
-//! for it.
+//! The peers that an endpoint knows: by the id of a peer's shared-memory endpoint, and by the
+//! owner's address for it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,23 +10,23 @@ use ferrofabric_contracts::types::FiAddr;
 
 use crate::pending::PendingSend;
 
-/// How a peer stands.
+/// The state of a peer.
 pub(crate) enum Peer {
-    /// A link is being made; sends wait.
+    /// A link is being made; sends wait for it.
     Connecting(VecDeque<PendingSend>),
-    /// Key of the link.
+    /// There is a link, with this key.
     Up(usize),
-    /// There was a link, until neither side had more to say.
+    /// The link was closed idle: neither side had more to send.
     Left(Box<NativeAddr>),
-    /// There was a link, or there is none to be had.
+    /// The link failed, or could not be made.
     Gone(Errno),
 }
 
-/// Peers that were sent to or heard of.
+/// The peers that the endpoint sent to, or that connected to it.
 #[derive(Default)]
 pub(crate) struct Peers {
     by_id: HashMap<u64, Peer>,
-    /// Addresses that were sent to.
+    /// The ids of the addresses that the endpoint sent to.
     ids: RouteTable<u64>,
     epoch: Epoch,
 }
@@ -39,7 +39,7 @@ pub struct ShmRoute {
 }
 
 impl Peers {
-    /// Key of the link that a route leads to, if it still leads there.
+    /// Key of the link that a route leads to, if the route is still valid.
     #[inline(always)]
     pub(crate) fn link(&self, route: &ShmRoute) -> Option<usize> {
         self.epoch.is_of(route.epoch).then_some(route.link as usize)
@@ -53,7 +53,7 @@ impl Peers {
         }
     }
 
-    /// A link ends, or begins to close: each send looks its link up anew once.
+    /// A link ends, or begins to close: each send looks its link up once more.
     pub(crate) fn end_routes(&mut self) {
         self.epoch.end();
     }
@@ -70,7 +70,7 @@ impl Peers {
         self.ids.remove(addr)
     }
 
-    /// Whether a link has to be made before anything can be sent to the endpoint of this id.
+    /// Whether a send to the endpoint of this id needs a new link.
     pub(crate) fn needs_link(&self, id: u64) -> bool {
         matches!(self.by_id.get(&id), None | Some(Peer::Left(_)))
     }
@@ -83,8 +83,8 @@ impl Peers {
         self.by_id.insert(id, peer)
     }
 
-    /// A peer is gone, which whoever sends to its address is told: of one that has none, nothing is
-    /// kept.
+    /// A peer is gone: later sends to its address fail with this error. A peer without an address
+    /// is forgotten.
     pub(crate) fn set_gone(&mut self, id: u64, errno: Errno, addr: FiAddr) {
         match addr.is_some() {
             true => drop(self.by_id.insert(id, Peer::Gone(errno))),

@@ -20,17 +20,17 @@ impl PendingSend {
     pub(crate) unsafe fn new(op: &SendOp, iov: &[IoBuf]) -> Self {
         Self {
             op: *op,
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             buffers: unsafe { SendBuffers::new(op.flags, iov) },
         }
     }
 
-    /// Where the data lies, as long as `self` lives and the application leaves its buffers alone.
+    /// The data of the send, valid while `self` lives and the application leaves its buffers alone.
     pub fn iov(&self) -> &[IoBuf] {
         self.buffers.list()
     }
 
-    /// Taken apart.
+    /// The buffers alone.
     pub(crate) fn into_buffers(self) -> SendBuffers {
         self.buffers
     }

@@ -1,5 +1,5 @@
-//! The shared-memory domain by itself: what a machine without RDMA devices has, and who talks to
-//! this node alone.
+//! The shared-memory domain by itself: for machines without RDMA devices, and for applications
+//! whose peers are all on this node.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ const INJECT_BYTES: usize = 4096;
 /// let mut sender = OwningEndpoint::open(&*domain, &AvAttr::default())?;
 /// let mut receiver = OwningEndpoint::open(&*domain, &AvAttr::default())?;
 ///
-/// // Who sends needs the receiver's address; here it comes straight from its endpoint.
+/// // The sender needs the receiver's address; here it comes straight from its endpoint.
 /// let to_receiver = sender.av().insert(&receiver.name().to_bytes())?;
 /// receiver.trecv(Buffer::new(64)?, FiAddr::UNSPEC, 7, 0, 1).unwrap();
 /// let mut greeting = Buffer::new(64)?;
@@ -70,7 +70,7 @@ impl ShmProvider {
 }
 
 impl ShmConfig {
-    /// How settings want the transport.
+    /// The transport's configuration as the settings define it.
     pub fn from_settings(settings: &Settings) -> Self {
         Self {
             cma: match settings.shm_cma {
@@ -113,7 +113,7 @@ impl Provider for ShmProvider {
         settings: &Settings,
     ) -> Result<Arc<dyn fabric::Domain>> {
         let backend = ShmBackend::open(info, settings)?;
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller of this function has the same contract.
         let domain = unsafe { Domain::open_serialized(backend, settings)? };
         Ok(Arc::new(domain))
     }
@@ -209,7 +209,7 @@ impl Backend for ShmBackend {
     }
 }
 
-/// Shared memory needs no registration for messages: there is nothing to describe.
+/// Shared memory needs no registration for messages, so a buffer has no descriptor.
 struct Unregistered;
 
 impl fabric::Mr for Unregistered {

@@ -1,4 +1,5 @@
-//! The receiving side of an endpoint: what to do with each slot of its links.
+//! The receiving side of an endpoint: it takes each slot of its links, matches messages, and copies
+//! them into receives or keeps them as unexpected messages.
 
 mod deliveries;
 mod message;
@@ -25,9 +26,9 @@ use deliveries::Deliveries;
 use message::{Beginning, Met, Rest, Unfinished, kind_and_flags};
 use unexpected::{UnexpectedMessage, UnexpectedMessages};
 
-/// What all links of an endpoint receive with.
+/// The receiving state of an endpoint, for all its links.
 pub(crate) struct Receiver {
-    /// Our number among the endpoint's transports.
+    /// The number of this transport among the endpoint's transports.
     number: u32,
     unexpected: UnexpectedMessages,
     deliveries: Deliveries,
@@ -48,7 +49,7 @@ impl Receiver {
         }
     }
 
-    /// What the endpoint has done.
+    /// The counters of the endpoint.
     #[inline(always)]
     pub(crate) fn stats(&self) -> &ShmStats {
         &self.stats
@@ -118,7 +119,7 @@ impl Receiver {
         let copy = |_: &mut Self, _: &mut Link, owner: &mut O, matched: &Matched| {
             let fit = len.min(matched.buf.len);
             match matched.piece.is_of_list() {
-                // SAFETY: the slot has `INLINE_BYTES` there; whoever posted the receive vouched for
+                // SAFETY: the slot has `INLINE_BYTES` there; the poster of the receive vouched for
                 // its buffer.
                 false => unsafe { copy_short(message.from, matched.buf.as_mut_ptr(), fit) },
                 // SAFETY: as above.
@@ -185,7 +186,7 @@ impl Receiver {
             let trial =
                 (len >= paths::LEAST && link.times(len)).then(|| this.deliveries.begin_trial());
             match (matched.piece.is_of_list(), link.takes_turns(len)) {
-                // SAFETY: the record was checked; whoever posted the receive vouched for its
+                // SAFETY: the record was checked; the poster of the receive vouched for its
                 // buffer.
                 (false, true) => unsafe { copy_soon(from, into, fit) },
                 // SAFETY: as above.
@@ -202,7 +203,7 @@ impl Receiver {
         unsafe { self.take_whole((key, link), &message, len, owner, copy) }
     }
 
-    /// What the receive context learns of a message, which is counted.
+    /// The description of a message for the receive context; counts the message.
     #[inline(always)]
     fn arrived(&mut self, link: &Link, flags: Flags, tag: u64, len: u64, data: u64) -> Arrived {
         self.stats.received += 1;
@@ -216,12 +217,12 @@ impl Receiver {
         }
     }
 
-    /// Takes a message that is here whole: `copy` copies it into a receive that it meets. It takes
+    /// Takes a complete message: `copy` copies it into a receive that matches. The message occupies
     /// `record_bytes` of the ring.
     ///
     /// # Safety
     ///
-    /// What came of it is valid for reads.
+    /// The message's bytes are valid for reads.
     #[inline(always)]
     unsafe fn take_whole<O: Owner>(
         &mut self,
@@ -239,7 +240,7 @@ impl Receiver {
                 owner.complete_recv(*kind, &matched, arrived, || Some(link.native()));
             }
             None => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 unsafe { self.hold(key, link, message, owner)? };
                 link.consume(record_bytes, &mut self.stats);
             }
@@ -270,7 +271,7 @@ impl Receiver {
         }
         link.receiver().incoming().begin(id)?;
         if link.answers() >= 2 * UNDER_WAY_MAX {
-            // It has no more messages under way, and each has two answers at most.
+            // The peer has no other messages under way, and each has two answers at most.
             return Err(Broken("it takes no answers"));
         }
         let (kind, flags) = kind_and_flags(seen);
@@ -284,14 +285,14 @@ impl Receiver {
         };
         match owner.srx().arrive(kind, &arrived) {
             Some(matched) => {
-                // The sender is told to go on before the first piece is copied.
+                // `GO` is sent before the first piece is copied, so that the sender goes on.
                 let met = Met {
                     kind,
                     matched,
                     arrived,
                 };
                 (self.deliveries).begin(link, met, 0, rest, &mut self.stats);
-                // SAFETY: the record was checked; whoever posted the receive vouched for its
+                // SAFETY: the record was checked; the poster of the receive vouched for its
                 // buffer.
                 unsafe { deliver(owner, &matched, 0, from, len) };
                 self.deliveries.count_ring_bytes(len);
@@ -330,7 +331,7 @@ impl Receiver {
         self.deliveries.count_ring_bytes(len);
         match link.receiver().incoming().get(id) {
             Some(Incoming::Matched(key)) => {
-                // SAFETY: the record was checked; whoever posted the receive vouched for its
+                // SAFETY: the record was checked; the poster of the receive vouched for its
                 // buffer.
                 unsafe { self.deliveries.put_piece(key, from, len, owner)? };
                 link.consume(len, &mut self.stats);
@@ -347,8 +348,7 @@ impl Receiver {
         }
     }
 
-    /// Reads what is to be read of a link's peer by CMA, for a while. Returns how many things it
-    /// did.
+    /// Reads messages of a link's peer by CMA, for a while. Returns the number of reads.
     #[cold]
     pub(crate) fn read<O: Owner>(
         &mut self,
@@ -362,7 +362,7 @@ impl Receiver {
     ///
     /// # Safety
     ///
-    /// What came of it is valid for reads.
+    /// The message's bytes are valid for reads.
     #[cold]
     unsafe fn hold<O: Owner>(
         &mut self,
@@ -373,11 +373,11 @@ impl Receiver {
     ) -> Result<usize, Broken> {
         if !link.receiver().heeds_back_pressure() {
             return Err(Broken(
-                "it sent far more unexpected messages than it was asked for",
+                "it sent far more unexpected messages than its quota permits",
             ));
         }
         self.stats.unexpected += 1;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         let (number, taken) = unsafe { self.unexpected.hold(key, message) };
         link.receiver().hold(taken);
         self.update_back_pressure(link);
@@ -389,8 +389,8 @@ impl Receiver {
         Ok(number)
     }
 
-    /// If all of an unexpected message is there now, its id is free again, unless the sender waits
-    /// to hear of it.
+    /// Frees the id of an unexpected message if all of the message is there, unless the sender
+    /// awaits `DELIVERED`.
     fn arrived_whole(&mut self, link: &mut Link, id: u32) {
         let incoming = link.receiver().incoming();
         let Some(Incoming::Held(number)) = incoming.get(id) else {
@@ -402,31 +402,31 @@ impl Receiver {
         self.update_back_pressure(link);
     }
 
-    /// Asks the peer for envelopes only when too much is kept, of it or of all, and lifts that
-    /// again.
+    /// Requests envelopes only if the unexpected messages of the peer, or of all peers, exceed the
+    /// quota; lifts that request when there is room again.
     pub(crate) fn update_back_pressure(&mut self, link: &mut Link) {
         link.update_back_pressure(self.unexpected.is_over(), &mut self.stats);
     }
 
-    /// Whether there is room again for messages of all links, which
-    /// [`Self::update_back_pressure`] lets them know.
+    /// Whether there is room again for messages of all links. The caller must call
+    /// [`Self::update_back_pressure`] for each link.
     #[inline]
     pub(crate) fn take_relief(&mut self) -> bool {
         self.unexpected.take_relief()
     }
 
-    /// The key of the link of an unexpected message; no link's if that is gone.
+    /// The key of the link of an unexpected message; `NO_LINK` if the link is gone.
     pub(crate) fn link_of(&self, token: Token) -> usize {
         self.unexpected.link_of(token.value)
     }
 
-    /// Whether this is an unexpected message of ours that came over this link, or over one with
-    /// `name` that is gone.
+    /// Whether this is an unexpected message of this transport that came over this link, or over an
+    /// ended link with `name`.
     pub(crate) fn is_from(&self, token: Token, link: Option<usize>, name: &NativeAddr) -> bool {
         token.transport == self.number && self.unexpected.is_from(token.value, link, name)
     }
 
-    /// Whether this is an unexpected message of ours that is lost with its link.
+    /// Whether this is an unexpected message of this transport that is lost with its link.
     pub(crate) fn is_lost_with(&self, token: Token, link: usize) -> bool {
         token.transport == self.number && self.unexpected.is_lost_with(token.value, link)
     }
@@ -436,14 +436,14 @@ impl Receiver {
         self.unexpected.has_left_behind()
     }
 
-    /// Messages on their way into receives; unexpected messages, those of them whose link is gone,
-    /// and what all of them take.
+    /// The number of messages on their way into receives; the number of unexpected messages, the
+    /// number of those without a link, and the memory of all of them.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn kept(&self) -> (usize, (usize, usize, crate::link::Used)) {
         (self.deliveries.len(), self.unexpected.kept())
     }
 
-    /// An unexpected message is done with.
+    /// An unexpected message was delivered or dropped: frees its memory.
     fn release(&mut self, link: Option<&mut Link>, held: UnexpectedMessage) {
         let tells = held.tells;
         let freed = self.unexpected.release(held);
@@ -456,7 +456,7 @@ impl Receiver {
         }
     }
 
-    /// Delivers a held message into the receive that has matched it.
+    /// Delivers an unexpected message into the receive that has matched it.
     ///
     /// # Safety
     ///
@@ -471,7 +471,7 @@ impl Receiver {
             return;
         };
         let len = held.bytes.len();
-        // SAFETY: `bytes` has `len` bytes; the buffer is the caller's promise.
+        // SAFETY: `bytes` has `len` bytes; the buffer is the caller's contract.
         unsafe { deliver(owner, &start.matched, 0, held.bytes.as_ptr(), len) };
         match (held.rest, link) {
             (Some(rest), Some(link)) => {
@@ -481,7 +481,7 @@ impl Receiver {
                     arrived: start.arrived,
                 };
                 (self.deliveries).begin(link, met, len, rest, &mut self.stats);
-                // Nothing more may be wanted. (The id is one that `begin` has just filled.)
+                // The receive may want no more bytes. (The id is one that `begin` has just filled.)
                 let _ = (self.deliveries).got(link, rest.id, 0, owner, &mut self.stats);
                 self.release(Some(link), held);
             }
@@ -507,7 +507,7 @@ impl Receiver {
         }
     }
 
-    /// Drops a held message.
+    /// Drops an unexpected message.
     pub(crate) fn discard<O: Owner>(
         &mut self,
         link: Option<&mut Link>,
@@ -549,17 +549,17 @@ impl Receiver {
         }
     }
 
-    /// A link is no more: what came whole over it can still be received.
+    /// A link has ended: complete unexpected messages from it can still be received.
     pub(crate) fn outlives(&mut self, key: usize, link: &Link) {
         self.unexpected.outlive(key, link.native());
     }
 
-    /// What is held in part of messages of a link that is no more is lost.
+    /// A link has ended: incomplete unexpected messages from it are lost.
     pub(crate) fn forget_partial(&mut self, key: usize) {
         self.unexpected.forget_partial(key);
     }
 
-    /// Receives that wait for more of a message, when the link fails.
+    /// A link fails: takes out the receives that wait for more of a message.
     pub(crate) fn take_unfinished(&mut self, link: &mut Link) -> Vec<Unfinished> {
         self.deliveries.take_unfinished(link)
     }

@@ -1,14 +1,13 @@
 //! One direction of a segment: a ring of slots of one cache line each, and beside it a ring of
 //! payload bytes.
 //!
-//! The first word of a slot publishes it: it holds the lap, so one release store hands the line
-//! over and one acquire load sees it, and a message that fits the line costs one line transfer.
-//! Payload never lies where a publish word is looked for, so old data can not pass for a message.
-//! The consumer counts the slots that it is done with in a line of its own, which the producer
-//! reads only when its last reading says "full".
+//! The first word of a slot publishes it: it holds the lap, so one release store publishes the
+//! line and one acquire load sees it, and a message that fits the line costs one line transfer.
+//! Payload never lies where a publish word is read, so old data can not pass for a message. The
+//! consumer counts the slots that it has consumed in a line of its own; the producer reads that
+//! line only if its last reading says "full".
 //!
-//! The two sides do not trust each other: each keeps its own position, and reads every shared word
-//! once.
+//! Neither side trusts the other: each keeps its own position, and reads every shared word once.
 
 mod consumer;
 #[cfg(all(test, loom))]

@@ -1,6 +1,7 @@
-//! The memory that two endpoints share: one memfd for a pair, both directions in it, sealed against
-//! shrinking before it is handed over, so that no access can fault whatever the other process does.
-//! A hostile peer can spoil its own pair only.
+//! The memory that two endpoints share: one memfd for a pair, with both directions in it.
+//!
+//! The memfd is sealed against shrinking before its descriptor is sent, so no access can fault,
+//! whatever the other process does. A hostile peer can damage its own pair only.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -14,11 +15,11 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use crate::ring::{PAYLOAD_BYTES, Progress, Rx, SLOTS, Slot, Tx};
 use crate::status::Status;
 
-/// Size of a segment. With what both sides keep on their heaps an active pair takes less than 64
-/// KiB (`tests/memory.rs`).
+/// Size of a segment. An active pair, with the heap memory of both sides, takes less than 64 KiB
+/// (`tests/memory.rs`).
 pub(crate) const SEGMENT_BYTES: usize = 61_440;
 
-/// One direction's part of it.
+/// The memory of one direction.
 #[repr(C)]
 struct Direction {
     slots: [Slot; SLOTS],
@@ -34,12 +35,12 @@ struct Layout {
 
 const _: () = assert!(size_of::<Layout>() <= SEGMENT_BYTES);
 
-/// Which side of a segment an endpoint has: it produces in the direction of that number.
+/// The side of a segment that an endpoint has: it produces in the direction of that number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The one that connected and made the segment.
+    /// The endpoint that connected and made the segment.
     Initiator = 0,
-    /// The one that was connected to.
+    /// The endpoint that accepted the connection.
     Acceptor = 1,
 }
 
@@ -62,7 +63,7 @@ impl Segment {
         Ok((Self::map(fd.as_fd())?, fd))
     }
 
-    /// Maps a segment that somebody else made, once its seals and its size are what they must be.
+    /// Maps the segment of another process, after a check of its seals and its size.
     pub(crate) fn accept(fd: BorrowedFd<'_>) -> Result<Self> {
         let refuse = |why: &str| {
             Error::new(
@@ -108,14 +109,14 @@ impl Segment {
         unsafe { &(*self.layout()).status[side as usize] }
     }
 
-    /// The rings as `side` uses them: what it sends in, what it receives from.
+    /// The rings as `side` uses them: the ring that it sends in, the ring that it receives from.
     ///
     /// # Safety
     ///
-    /// Called once for each side that this process is, and the segment outlives the rings.
+    /// One call for each side that this process is; the segment outlives the rings.
     pub(crate) unsafe fn rings(&self, side: Side) -> (Tx, Rx) {
         let (own, peer) = (side as usize, 1 - side as usize);
-        // SAFETY: the caller's promise; the pointers lead into the mapping, which `layout`
+        // SAFETY: the caller's contract; the pointers lead into the mapping, which `layout`
         // describes.
         unsafe {
             let (slots, progress, payload) = self.parts(own);
@@ -125,13 +126,13 @@ impl Segment {
         }
     }
 
-    /// The rings of an endpoint that talks to itself: it receives from what it sends in.
+    /// The rings of an endpoint that sends to itself: it receives from the ring that it sends in.
     ///
     /// # Safety
     ///
     /// As for [`Self::rings`].
     pub(crate) unsafe fn loopback(&self) -> (Tx, Rx) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let (slots, progress, payload) = self.parts(0);
             (
@@ -143,7 +144,8 @@ impl Segment {
 
     fn parts(&self, direction: usize) -> (NonNull<Slot>, NonNull<Progress>, NonNull<u8>) {
         let layout = self.layout();
-        // SAFETY: `direction` is 0 or 1; the fields lie within the mapping, which is not at address 0.
+        // SAFETY: `direction` is 0 or 1; the fields lie within the mapping, which is not at
+        // address 0.
         unsafe {
             let part = &raw mut (*layout).direction[direction];
             (
@@ -155,10 +157,10 @@ impl Segment {
     }
 }
 
-/// Has the system set the memory of a segment aside. Otherwise whoever touches it first, when none
-/// is left, is killed.
+/// Reserves the memory of a segment. Without this, the first process that touches a page is killed
+/// if the system has no memory left.
 fn allocate(fd: BorrowedFd<'_>) -> nix::Result<()> {
-    // The C library writes where the system can not do it at once.
+    // The C library writes the pages if the file system can not reserve them.
     let _uncancelled = Uncancelled::begin();
     loop {
         match posix_fallocate(fd, 0, SEGMENT_BYTES as i64) {
@@ -191,7 +193,7 @@ impl Segment {
         unsafe { slots.as_ptr().add(slot).cast::<u64>().add(word) }
     }
 
-    /// The word in which the consumer of what `side` sends says how far it is.
+    /// The word in which the consumer publishes its progress in the ring that `side` sends in.
     pub(crate) fn progress_word(&self, side: Side) -> *mut u64 {
         self.parts(side as usize).1.as_ptr().cast()
     }

@@ -1,15 +1,15 @@
-//! What a transport has done.
+//! The counters of a transport, for tests, reports and tuning.
 
 /// Counters since the transport was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShmStats {
-    /// Messages sent, and their bytes.
+    /// Messages sent.
     pub sent: u64,
-    /// Bytes of them.
+    /// Bytes of the messages sent.
     pub sent_bytes: u64,
     /// Messages received (matched or not).
     pub received: u64,
-    /// Bytes of them.
+    /// Bytes of the messages received.
     pub received_bytes: u64,
     /// Messages sent within a slot.
     pub sent_inline: u64,
@@ -29,9 +29,9 @@ pub struct ShmStats {
     pub doorbells: u64,
     /// Links made.
     pub links: u64,
-    /// Links lost to death or to nonsense.
+    /// Links that ended because the peer died or broke the protocol.
     pub links_failed: u64,
-    /// Links given back because their peers were not, or no more, in the address vector, here or
-    /// there.
+    /// Links closed idle, because the peer was not, or no longer, in the address vector of either
+    /// side.
     pub links_left: u64,
 }

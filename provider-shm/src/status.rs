@@ -1,23 +1,22 @@
-//! What each side of a link lets the other one know at a glance: that it sleeps, that it waits for
-//! room, that it has closed.
+//! The status word of each side of a link: the side sleeps, it waits for room, it has closed.
 //!
-//! A sender loads its peer's status after each message, and no fence stands between the two: the
-//! sleeper pays. It sets its flag, then has the kernel run a barrier on every processor that runs a
-//! registered process (membarrier(2)), then looks at its rings once more. So either the sender's
-//! load comes after the barrier and sees the flag, or its message was stored before the barrier and
-//! the second look sees that. Where membarrier is missing on a side, senders pay for a fence.
+//! A sender loads its peer's status after each message, without a fence between the two: the
+//! sleeper pays. The sleeper sets its flag, then has the kernel run a barrier on every processor
+//! that runs a registered process (membarrier(2)), then looks at its rings once more. So either the
+//! sender's load comes after the barrier and sees the flag, or its message was stored before the
+//! barrier and the second look sees it. If a side has no membarrier, senders execute a fence.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// Wake me when a message comes.
+/// The side sleeps: a message must wake it.
 pub(crate) const SLEEPS: u32 = 1;
-/// Wake me when you have consumed something, too.
+/// The side sleeps and waits for room: consumption must wake it, too.
 pub(crate) const WANTS_ROOM: u32 = 2;
-/// I have left; nothing more comes.
+/// The side has closed; nothing more comes.
 pub(crate) const CLOSED: u32 = 4;
 
-/// A side's status word, in a line of its own: its owner writes it, the peer reads it and takes the
-/// wish to be woken.
+/// A side's status word, in a line of its own. Its owner writes it; the peer reads it and clears
+/// the request to be woken.
 #[repr(C, align(128))]
 pub(crate) struct Status {
     word: AtomicU32,
@@ -37,18 +36,18 @@ impl Status {
         self.word.load(Ordering::Acquire)
     }
 
-    /// Sleeper: asks to be woken. A barrier and another look at the rings must follow.
+    /// Sleeper: requests to be woken. A barrier and another look at the rings must follow.
     pub(crate) fn sleep(&self, flags: u32) {
         self.word.fetch_or(flags, Ordering::SeqCst);
     }
 
-    /// Sleeper: is awake.
+    /// Sleeper: clears its request after it woke.
     pub(crate) fn awake(&self) {
         self.word
             .fetch_and(!(SLEEPS | WANTS_ROOM), Ordering::Relaxed);
     }
 
-    /// Waker: takes the wish, so that it is fulfilled once. True when it is the caller's to fulfil.
+    /// Waker: clears the request, so that one waker serves it. True if the caller is that waker.
     #[cold]
     pub(crate) fn take_wish(&self) -> bool {
         let before = self
@@ -57,22 +56,23 @@ impl Status {
         before & SLEEPS != 0
     }
 
-    /// Owner: leaves. What it published before is seen by who sees this; whoever sees what it does
-    /// with its memory after that sees this, too ([`Self::has_closed_by_now`]).
+    /// Owner: closes. A reader of this flag sees everything that the owner published before. A
+    /// reader of memory that the owner reused after this sees the flag
+    /// ([`Self::has_closed_by_now`]).
     pub(crate) fn close(&self) {
         self.word.fetch_or(CLOSED, Ordering::Release);
         fence(Ordering::Release);
     }
 
-    /// Peer: whether the owner has left. If not, what was read of its memory before was still meant
-    /// to be read.
+    /// Peer: whether the owner has closed. If not, the bytes read from its memory before this call
+    /// were still those of its message.
     pub(crate) fn has_closed_by_now(&self) -> bool {
         fence(Ordering::Acquire);
         self.load() & CLOSED != 0
     }
 }
 
-/// A waker's half of the barrier, where the sleeper can not make the kernel do both.
+/// A waker's half of the barrier, where the sleeper's kernel can not do both halves.
 #[inline(always)]
 pub(crate) fn waker_fence(needed: bool) {
     if needed {
@@ -83,29 +83,31 @@ pub(crate) fn waker_fence(needed: bool) {
     }
 }
 
-/// A sleeper's half. False: the kernel has not done it, and senders may not see that the sleeper
-/// wants to be woken.
+/// A sleeper's half of the barrier. False: the kernel failed, and senders may not see that the
+/// sleeper must be woken.
 #[cfg(not(loom))]
 #[must_use]
 pub(crate) fn sleeper_barrier(registered: bool) -> bool {
     fence(Ordering::SeqCst);
     !registered
         || membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0
-        // Slow, and there where the other one is for want of memory.
+        // Slow, and works where the other command fails for lack of memory.
         || membarrier(libc::MEMBARRIER_CMD_GLOBAL) == 0
         || warn_of_no_barrier()
 }
 
-/// A filter of system calls may have come since the process has registered.
+/// A filter of system calls may have been installed since the process registered.
 #[cfg(not(loom))]
 #[cold]
 fn warn_of_no_barrier() -> bool {
     static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| tracing::warn!("membarrier(2) fails: who waits for messages does not sleep"));
+    SAID.call_once(|| {
+        tracing::warn!("membarrier(2) fails: threads that wait for messages poll and do not sleep")
+    });
     false
 }
 
-/// Registers this process for the barriers of others; false when the kernel has none.
+/// Registers this process for the barriers of others; false if the kernel has none.
 #[cfg(not(loom))]
 pub(crate) fn register() -> bool {
     let commands = membarrier(libc::MEMBARRIER_CMD_QUERY);
@@ -126,8 +128,8 @@ mod loom_tests {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Every order of a message and a sleep: whoever has gone to sleep is woken if there is a
-    /// message. (With fences on both sides, which is what membarrier(2) makes of the sleeper's.)
+    /// Every order of a message and a sleep: a sleeper is woken if there is a message. (Both sides
+    /// have fences here; the sleeper's stands for membarrier(2).)
     #[test]
     fn no_wake_up_is_lost() {
         loom::model(|| {
@@ -147,8 +149,8 @@ mod loom_tests {
         });
     }
 
-    /// Who reads a message where it lies and finds something else there sees that the owner has
-    /// left. Fails without either fence.
+    /// A reader finds other bytes in place of a message: it then sees that the owner has closed.
+    /// Fails without either fence.
     #[test]
     fn memory_is_used_anew_after_its_owner_has_left() {
         loom::model(|| {

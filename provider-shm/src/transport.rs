@@ -1,5 +1,8 @@
-//! The transport of one endpoint over shared memory: its links, and what its owner drives them
-//! with.
+//! The transport of one endpoint over shared memory: its links, and the calls with which its owner
+//! drives them.
+//!
+//! The owner's domain locks the transport, so one thread at a time uses it. The service thread
+//! makes links and reports the end of peers; the transport handles these reports in `progress`.
 
 mod address_vector;
 mod idle_close;
@@ -35,7 +38,7 @@ use crate::status::{SLEEPS, WANTS_ROOM, register, sleeper_barrier};
 use idle_close::IdleCloser;
 use turns::Turns;
 
-/// Names that are tried: two endpoints of a node hardly ever draw the same.
+/// Names to try: two endpoints of a node hardly ever draw the same.
 const NAMES: u32 = 16;
 
 /// A shared-memory endpoint.
@@ -46,7 +49,7 @@ pub struct ShmTransport {
     receiver: Receiver,
     outbox: Outbox,
     service: Service,
-    /// Peers were asked to wake us.
+    /// Peers have been requested to wake this endpoint.
     armed: bool,
     sizes: Sizes,
     config: ShmConfig,
@@ -58,13 +61,13 @@ pub struct ShmTransport {
 }
 
 impl ShmTransport {
-    /// Opens an endpoint that others find by its address ([`native`](Self::native)): that of a new
-    /// endpoint of `node` with the queue pair `verbs`. Starts its service thread. `number` is what
-    /// tokens of this transport carry.
+    /// Opens an endpoint that peers find by its address ([`native`](Self::native)): that of a new
+    /// endpoint of `node` with the queue pair `verbs`. Starts its service thread. The tokens of
+    /// this transport contain `number`.
     ///
     /// # Errors
     ///
-    /// When a socket or the thread can not be had.
+    /// If no socket or thread can be made.
     pub fn open(
         config: ShmConfig,
         node: u64,
@@ -92,11 +95,11 @@ impl ShmTransport {
         }
     }
 
-    /// As [`open`](Self::open), by an address that its owner has made up.
+    /// As [`open`](Self::open), with an address that the owner chose.
     ///
     /// # Errors
     ///
-    /// As there; `EADDRINUSE` when another endpoint of this node has the name.
+    /// As there; `EADDRINUSE` if another endpoint of this node has the name.
     pub fn open_named(config: ShmConfig, name: NativeAddr, number: u32) -> Result<Self> {
         let mut cookie = Cookie::default();
         random::fill(&mut cookie)?;
@@ -127,17 +130,17 @@ impl ShmTransport {
         self.shared.name()
     }
 
-    /// Becomes readable when somebody should call progress, once [`Transport::arm`] has said true.
+    /// Becomes readable when the owner must call progress, once [`Transport::arm`] returned true.
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
         self.shared.doorbell.as_fd()
     }
 
-    /// What it has done.
+    /// The counters of the transport.
     pub fn stats(&self) -> ShmStats {
         *self.receiver.stats()
     }
 
-    /// Answers that wait for room in rings, and bytes that are held of unexpected messages.
+    /// Answers that wait for room in rings, and bytes of unexpected messages.
     #[cfg(test)]
     pub(crate) fn burden(&self) -> (usize, usize) {
         let links = self.links.iter().map(|(_, link)| link);
@@ -147,13 +150,13 @@ impl ShmTransport {
         })
     }
 
-    /// The doorbell, to ring at others by hand.
+    /// The doorbell, so that tests can ring others.
     #[cfg(test)]
     pub(crate) fn doorbell(&self) -> &Doorbell {
         &self.shared.doorbell
     }
 
-    /// Sends to a peer that shared memory does not reach, in their order, to be sent some other way
+    /// Sends to a peer that shared memory does not reach, in their order, for another transport
     /// ([`Unreachable::HandBack`](crate::Unreachable::HandBack)).
     pub fn take_unreachable(&mut self) -> Option<(FiAddr, Vec<PendingSend>)> {
         self.unreachable.pop_front()
@@ -178,14 +181,14 @@ impl Transport for ShmTransport {
         owner: &mut O,
     ) -> std::result::Result<(), OpError> {
         let Some(key) = self.peers.link(route) else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             return unsafe { self.send_first(op, iov, route, owner) };
         };
         let link = &mut *self.links[key];
         let len = total_len(iov);
         if link.takes_inline(op, len) {
             let stats = self.receiver.stats_mut();
-            // SAFETY: `takes_inline` said so; the buffers are the caller's promise.
+            // SAFETY: `takes_inline` returned true; the buffers are the caller's contract.
             unsafe { link.send_inline(op, iov, len, stats) };
             stats.sent += 1;
             stats.sent_bytes += len as u64;
@@ -193,14 +196,14 @@ impl Transport for ShmTransport {
             owner.complete_send(&SendDone::of(op, len));
             return Ok(());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { self.send_long(key, op, iov, owner) }
     }
 
     unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {
         let key = self.receiver.link_of(start.token);
         let link = self.links.get_mut(key).map(|link| &mut **link);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { self.receiver.start(link, start, owner) };
         self.ease_back_pressure();
         self.wake_progress(key);
@@ -255,8 +258,8 @@ impl Transport for ShmTransport {
     }
 
     fn arm(&mut self) -> Result<bool> {
-        // What was rung before now is for nothing that can be missed: everything is looked at once
-        // more below.
+        // Rings of before now may be dropped: the checks below cover everything that they could
+        // announce.
         self.shared.doorbell.drain();
         self.armed = true;
         self.shared.goes_to_sleep();
@@ -268,7 +271,7 @@ impl Transport for ShmTransport {
             };
             link.own_status().sleep(wish);
         }
-        // Who can not be sure to be woken stays awake.
+        // An endpoint that can not be sure to be woken stays awake.
         let is_sure = sleeper_barrier(self.shared.registered);
         let mut quiet = is_sure && !self.service.has_events();
         for (_, link) in &mut self.links {

@@ -1,4 +1,4 @@
-//! What lies in a slot: the kinds of messages and the words of their bodies
+//! The content of a slot: the kinds of messages and the words of their bodies
 //! (`docs/shared-memory.md`).
 
 use ferrofabric_contracts::listed_constants;
@@ -15,10 +15,10 @@ listed_constants! {
     pub(crate) const START = 3;
     /// The next piece of a message: id and offset.
     pub(crate) const CHUNK = 4;
-    /// Receiver to sender: id, up to where the message is wanted, which lengths the receiver would
-    /// rather read.
+    /// Receiver to sender: id, the length up to which the sender may go on, and the lengths that
+    /// the receiver would rather read.
     pub(crate) const GO = 5;
-    /// Receiver to sender: the message with this id stands in its receive's buffer.
+    /// Receiver to sender: the message with this id is in its receive's buffer.
     pub(crate) const DELIVERED = 6;
     /// A request to end the link, or the answer: see [`CloseMessage`](crate::link::CloseMessage).
     pub(crate) const FAREWELL = 7;
@@ -43,10 +43,10 @@ pub(crate) const INLINE_BYTES: usize = 48;
 /// Word of an inline slot's body that has the CQ data.
 pub(crate) const INLINE_DATA_WORD: usize = 6;
 
-/// Largest window: what may come before the receiver says go.
+/// Largest window: the bytes that may come before the receiver's first `GO`.
 pub(crate) const MAX_WINDOW: u64 = 65_536;
 
-/// Messages that a side of a link may have under way at one time: those with an id.
+/// Messages with an id that one side of a link may have under way at one time.
 pub(crate) const UNDER_WAY_MAX: usize = 4096;
 
 /// An id and a record offset in one word.
@@ -55,7 +55,7 @@ pub(crate) const fn pack(id: u32, offset: u32) -> u64 {
     id as u64 | ((offset as u64) << 32)
 }
 
-/// Both out of it again.
+/// The id and the record offset of a word made by [`pack`].
 #[inline(always)]
 pub(crate) const fn unpack(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)

@@ -1,6 +1,6 @@
-//! Ranges of nodes and services over shared memory (`fi_av_insertsym` of fi_av(3)): a resolver of
-//! the test's own finds the endpoint of each socket address, so that messages show which entry
-//! leads where.
+//! Ranges of nodes and services over shared memory (`fi_av_insertsym` of fi_av(3)). A resolver of
+//! the test finds the endpoint of each socket address, and messages show which endpoint each entry
+//! reaches.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -26,7 +26,7 @@ fn domain() -> Arc<dyn Domain> {
     provider.open(info, &settings).unwrap()
 }
 
-/// Where each endpoint listens.
+/// The endpoints by their socket addresses.
 #[derive(Debug)]
 struct Listeners(HashMap<SocketAddr, NativeAddr>);
 
@@ -139,16 +139,16 @@ fn a_range_leads_to_its_endpoints_in_order() {
                 let at = reaches(&mut hub, *addr, &mut peers);
                 assert_eq!(at, number, "{:?}", places[number]);
             }
-            // One of them by itself is the same entry.
+            // The same endpoint, inserted by itself, has the same entry.
             let one = Services::one(&node.replace('[', ""), Some("65535")).unwrap();
             assert_eq!(insert(&hub, &one), [addrs[1]]);
         }
     }
 }
 
-/// An endpoint that is in by its address has another entry by its socket address, until that is
-/// found to be the same. From then on a receive from either entry takes its messages, which name
-/// the first. (A receive from the second one that was posted before stays: docs/adr/0042.)
+/// An endpoint was inserted by its native address, and has a second entry by its socket address.
+/// Once that is resolved, a receive from either entry takes its messages, which name the first
+/// entry. (A receive from the second one that was posted before stays: docs/adr/0042.)
 ///
 /// Covers: AV-23
 #[test]

@@ -57,8 +57,8 @@ fn refused(from: &mut OwningEndpoint, to: FiAddr) -> OpError {
         .unwrap_err()
 }
 
-/// Each has an endpoint on a domain of its own; what one inserts the other sends to, and what one
-/// removes the other does not reach any more, also where both have spoken before.
+/// Two domains share an address vector. Each can send to a peer that the other inserted, and can
+/// not reach one that the other removed, also after both have exchanged messages.
 ///
 /// Covers: AV-4, AV-17
 #[test]
@@ -82,7 +82,7 @@ fn who_shares_an_address_vector_sends_to_what_the_other_inserts() {
             if let Some((stale_b, _)) = last.replace((to_b, to_a)) {
                 assert_eq!(stale_b == to_b, av_type == AvType::Table);
             }
-            // Nobody has inserted anything at b.
+            // No insertion was made at b.
             assert_eq!(exchange(&mut b, to_a, &mut a).src, to_b);
             assert_eq!(exchange(&mut a, to_b, &mut b).src, to_a);
             b.av().remove(to_b).unwrap();
@@ -96,8 +96,8 @@ fn who_shares_an_address_vector_sends_to_what_the_other_inserts() {
     }
 }
 
-/// An ID that is given to an address is there, also when another process has just put that in an
-/// entry of which this one knows another address.
+/// An ID that is given to an address stays, also if another process has just inserted that address
+/// in an entry where this process still has another address.
 ///
 /// Covers: AV-4, AV-20
 #[test]
@@ -146,7 +146,7 @@ fn an_id_of_an_asynchronous_insertion_stays() {
         a.av().bind_events(events.clone(), 1).unwrap();
         let before = b.av().insert(&other.name().to_bytes()).unwrap();
         let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
-        // From here on the first domain knows that other address in the entry.
+        // From here on the first domain has that other address in the entry.
         assert!(a.poll().unwrap().is_none());
         b.av().remove(before).unwrap();
         let listed = InsertRequest::Listed(vec![b.name().to_bytes().to_vec()]);
@@ -158,15 +158,15 @@ fn an_id_of_an_asynchronous_insertion_stays() {
         let to_b = told.recv_timeout(PATIENCE).unwrap().unwrap();
         assert_eq!(to_b.0 as u32, before.0 as u32);
         assert_eq!(exchange(&mut b, to_a, &mut a).src, FiAddr(4711));
-        // And it goes with the address.
+        // The ID ends with the address.
         b.av().remove(to_b).unwrap();
         let again = b.av().insert(&b.name().to_bytes()).unwrap();
         assert_eq!(exchange(&mut b, to_a, &mut a).src, again);
     }
 }
 
-/// Endpoints of one node lie in symmetric address vectors by their numbers alone; messages go both
-/// ways and tell their sources.
+/// Symmetric address vectors store endpoints of one node by their numbers alone; messages go both
+/// ways and report their sources.
 ///
 /// Covers: AV-9, AV-17
 #[test]
@@ -200,8 +200,8 @@ fn endpoints_find_each_other_in_symmetric_address_vectors() {
     }
 }
 
-/// What is told of many addresses at once is what is told of each: who is there, who is no more,
-/// who never was.
+/// One call for many addresses returns the same as one call for each: for present addresses, for
+/// removed ones, and for those that were never inserted.
 ///
 /// Covers: AV-18
 #[test]
@@ -245,7 +245,7 @@ fn many_addresses_are_looked_up_by_one_call() {
             })
             .collect();
         assert_eq!(found, expected);
-        av.lookup_all(&[], &mut |_, _| panic!("nothing was asked for"))
+        av.lookup_all(&[], &mut |_, _| panic!("a report without an address"))
             .unwrap();
     }
 }
@@ -266,14 +266,14 @@ fn completions_report_the_users_ids() {
     let av = hub.av().clone();
     av.set_user_id(to_peer, FiAddr(4711)).unwrap();
     assert_eq!(exchange(&mut peer, to_hub, &mut hub).src, FiAddr(4711));
-    // The address is what everything else takes.
+    // All other calls take the address.
     assert_eq!(av.lookup(to_peer).unwrap(), peer.name());
     assert_eq!(
         refused(&mut hub, FiAddr(4711)),
         OpError::Failed(Errno::EADDRNOTAVAIL)
     );
     assert_eq!(exchange(&mut hub, to_peer, &mut peer).src, to_hub);
-    // The ID goes with the address.
+    // The ID ends with the address.
     av.remove(to_peer).unwrap();
     let again = av.insert(&peer.name().to_bytes()).unwrap();
     assert_eq!(exchange(&mut peer, to_hub, &mut hub).src, FiAddr::NOTAVAIL);
@@ -288,7 +288,7 @@ fn completions_report_the_users_ids() {
     assert_eq!(exchange(&mut hub, again, &mut peer).src, FiAddr(12));
 }
 
-/// Finds the endpoints that were entered at ports, as soon as they are.
+/// Resolves the ports of endpoints, as soon as these have been entered.
 #[derive(Debug, Default)]
 struct Ports {
     there: Mutex<HashMap<u16, NativeAddr>>,
@@ -339,7 +339,7 @@ fn insert_port(at: &OwningEndpoint, port: u16) -> FiAddr {
     inserted.unwrap()
 }
 
-/// What the next send of an endpoint comes to.
+/// The result of the next send of an endpoint.
 fn sent(from: &mut OwningEndpoint) -> Result<u64, Errno> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -351,8 +351,8 @@ fn sent(from: &mut OwningEndpoint) -> Result<u64, Errno> {
     }
 }
 
-/// Messages to an address at which nobody listens wait, those with a copy too, and come in order
-/// once somebody does.
+/// Messages to a socket address without an endpoint wait, those with a copy too, and arrive in order
+/// once an endpoint listens there.
 ///
 /// Covers: AV-7, AV-10, AV-15, AV-23
 #[test]
@@ -401,14 +401,14 @@ fn sends_wait_for_who_comes_later() {
         assert_eq!(completed, [0, 2, 4, 6, 8]);
         assert_eq!(came, (0..10).collect::<Vec<_>>());
         assert_eq!(a.av().lookup(to_b).unwrap(), b.name());
-        // Who answers is known.
+        // The source of the answer is in the address vector.
         let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
         assert_eq!(exchange(&mut b, to_a, &mut a).src, to_b);
     }
 }
 
-/// Where nobody comes in time sends fail with completions; a send after that starts anew, and
-/// succeeds if somebody is there by then.
+/// If no endpoint listens in time, sends fail with completions. A later send resolves the address
+/// again, and succeeds if an endpoint listens by then.
 ///
 /// Covers: AV-10, AV-17
 #[test]
@@ -433,8 +433,8 @@ fn sends_to_nobody_fail_in_time_and_not_for_ever() {
     assert_eq!(exchange(&mut a, to_b, &mut b).src, FiAddr::NOTAVAIL);
 }
 
-/// A send that waits for an address fails when that is removed, and reaches nobody who gets the
-/// entry; others go on.
+/// A send that waits for an address fails when that address is removed, and does not go to the next
+/// address in the entry; other sends go on.
 ///
 /// Covers: AV-17
 #[test]
@@ -466,7 +466,7 @@ fn removal_ends_what_waits_for_an_address() {
     }
 }
 
-/// A thread that sleeps until a completion comes is woken by the end of a resolution, good or bad.
+/// The end of a resolution, good or bad, wakes a thread that sleeps until a completion comes.
 #[test]
 fn the_end_of_a_resolution_wakes_a_sleeper() {
     let ports = Ports::new(Duration::from_millis(300));
@@ -484,8 +484,8 @@ fn the_end_of_a_resolution_wakes_a_sleeper() {
     assert_eq!(done.token, 2);
 }
 
-/// What one process inserts by its socket address the others send to, also one that opened the
-/// address vector for reading.
+/// One process inserts a peer by its socket address; the others can send to that peer, also a
+/// process that opened the address vector for reading.
 ///
 /// Covers: AV-4, AV-5
 #[test]
@@ -512,7 +512,7 @@ fn a_reader_sends_to_what_another_inserts_by_its_socket_address() {
     assert_eq!(a.av().lookup(to_b).unwrap(), b.name());
 }
 
-/// A name for an address vector that no other test has.
+/// A name for an address vector that no other test uses.
 fn named(of: &str) -> AvAttr {
     AvAttr {
         name: Some(format!("shm {of} {}", std::process::id())),
@@ -520,7 +520,7 @@ fn named(of: &str) -> AvAttr {
     }
 }
 
-/// A sender sleeps until an entry is resolved, and it is another process that resolves it.
+/// A sender sleeps until an entry is resolved, and another process resolves it.
 ///
 /// Covers: AV-4, AV-23
 #[test]
@@ -534,7 +534,7 @@ fn what_another_process_resolves_wakes_a_sleeper() {
     sleeper.tsend(buffer(), 8, to_b, 1, 1).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The sleeper's own questions do not find it.
+            // The sleeper's own resolver does not find it.
             while unknown.questions.load(Ordering::Relaxed) < 2 {
                 std::thread::yield_now();
             }
@@ -545,7 +545,7 @@ fn what_another_process_resolves_wakes_a_sleeper() {
     });
 }
 
-/// An entry was another name of an endpoint; another process gives the entry to another address.
+/// An entry was a second name of an endpoint; another process gives the entry to another address.
 ///
 /// Covers: AV-4, AV-23
 #[test]
@@ -573,6 +573,6 @@ fn what_an_entry_was_does_not_count_after_another_process_reuses_it() {
     let done = d.wait(Some(PATIENCE)).unwrap();
     assert!(
         done.is_some_and(|done| done.outcome.is_ok()),
-        "d hears nothing"
+        "a message reaches d"
     );
 }

@@ -1,5 +1,4 @@
-//! Endpoints of the shared-memory domain: what the calls of the object model do, over real
-//! segments.
+//! The calls of the object model on endpoints of the shared-memory domain, over real segments.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -36,7 +35,7 @@ fn domain(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
     ShmProvider::new().open(&info(), &settings(pairs)).unwrap()
 }
 
-/// One domain for each side, by each way that long messages take.
+/// One domain for each side, with each path of long messages.
 fn both_ways(test: impl Fn(&dyn Domain, &dyn Domain)) {
     for cma in ["on", "off"] {
         let setting = [("FERRO_SHM_CMA", cma)];
@@ -44,7 +43,7 @@ fn both_ways(test: impl Fn(&dyn Domain, &dyn Domain)) {
     }
 }
 
-/// Shared memory, by each way that long messages take.
+/// Shared memory, with each path of long messages.
 fn fabric(name: &'static str, cma: &'static str) -> Option<Fabric> {
     let fabric = Fabric::new(name, move |_| domain(&[("FERRO_SHM_CMA", cma)]));
     Some(fabric.with_thresholds(&[40, 48, 8192, 8768, 26_304, 65_536]))
@@ -165,7 +164,7 @@ fn a_multi_receive_whose_sender_is_gone_fails_once() {
     multi_receives::the_sender_is_gone(&*domain(&setting), &*domain(&setting));
 }
 
-/// A domain that drives itself.
+/// A domain with automatic progress.
 fn automatic(pairs: &[(&str, &str)], threading: Threading) -> Arc<dyn Domain> {
     let mut info = info();
     info.domain.data_progress = Progress::Auto;
@@ -196,7 +195,7 @@ fn automatic_progress_beside_threads_that_wait() {
     completions::only_where_asked_for(&*open(), &*open());
 }
 
-/// Sleepers that spin first, and such that do not.
+/// Sleepers that spin first, and sleepers that do not.
 fn sleepers(test: impl Fn(&dyn Domain, &dyn Domain)) {
     for spin in ["off", "20us"] {
         let setting = [("FERRO_SPIN", spin)];
@@ -256,8 +255,8 @@ fn an_endpoint_that_closes_with_its_domain_leaves_its_counters() {
     info.domain.threading = Threading::Domain;
     let settings = settings(&[("FERRO_STATS", folder.to_str().unwrap())]);
     let domain = ShmProvider::new().open(&info, &settings).unwrap();
-    let end = QueuedEndpoint::open(&*domain);
-    // The domain is this thread's: another can not close the endpoint, and leaves it to the domain.
+    let end = End::open(&*domain);
+    // The domain belongs to this thread: another thread defers the close of the endpoint.
     std::thread::spawn(move || drop(end)).join().unwrap();
     assert!(reports::files(&folder).is_empty());
     drop(domain);
@@ -287,7 +286,7 @@ fn a_folder_that_can_not_be_written_is_a_warning() {
     assert_eq!(reports::files(&folder).len(), 1);
 }
 
-/// What was logged.
+/// The captured log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -1,5 +1,5 @@
-//! Peers that die, stop, leave or misbehave: what waits for them fails, all else goes on, nothing
-//! is left behind.
+//! Peers that die, stop, close or break the protocol: operations that wait for them fail, all others
+//! go on, and nothing is left behind.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -25,7 +25,7 @@ use party::{Party, holdings, listen, role, say};
 
 const HUGE: usize = 256 << 20;
 
-/// What the child processes do.
+/// The roles of the child processes.
 #[test]
 #[ignore = "run by the other tests, in processes of their own"]
 fn party() {
@@ -172,7 +172,7 @@ fn a_sender_killed_in_the_middle_fails_its_receive() {
     let mut into = vec![0u8; HUGE];
     let mut never = [0u8; 8];
     ep.trecv(1, 0, &mut into, 10);
-    // From anybody: goes on waiting.
+    // This receive matches any source, so it goes on waiting.
     ep.trecv(99, 0, &mut never, 11);
     progress_until(&mut ep, |ep| ep.shm.stats().received == 1);
     victim.kill();
@@ -202,7 +202,7 @@ fn an_unexpected_message_that_was_not_all_there_is_lost_with_its_sender() {
     }
 }
 
-/// The same of one who is in no address vector; what others have sent stays theirs.
+/// The same for an unknown source; messages of other sources stay.
 #[test]
 fn a_strangers_message_that_was_not_all_there_is_lost_with_it() {
     let mut ep = pipe();
@@ -235,14 +235,14 @@ fn what_the_dead_had_sent_is_still_received() {
     let (mut victim, from) = meet(&mut ep, "leave letters");
     // Only the link is made here; the messages stay in the ring until their sender is dead.
     assert_eq!(victim.hear(), "sent");
-    // The transport asks to be woken, and is not driven: it hears of birth and death at once.
+    // The transport is armed, and not driven: it sees the link and its end at once.
     ep.shm.arm().unwrap();
     take_rings(&ep);
     victim.kill();
     // The service thread notices, and rings.
     let end = Instant::now() + PATIENCE;
     while !take_rings(&ep) {
-        assert!(Instant::now() < end, "nobody notices the death");
+        assert!(Instant::now() < end, "the death goes unnoticed");
         std::thread::yield_now();
     }
     for i in 0..40usize {
@@ -288,8 +288,8 @@ fn who_leaves_in_order_has_said_all() {
     );
 }
 
-/// Memory that is read by CMA is its owner's again once that has closed: what is found there later
-/// is not taken for the message. What had come whole is received.
+/// A sender closes and may reuse its memory while CMA reads it: later bytes there are not taken for
+/// the message. Messages that had come whole are received.
 #[test]
 fn a_sender_that_closes_while_it_is_read_fails_the_receive() {
     let open = || {
@@ -298,7 +298,7 @@ fn a_sender_that_closes_while_it_is_read_fails_the_receive() {
             ..ShmConfig::default()
         })
     };
-    // Read in many calls, of which there was one before; read in one, after the end.
+    // One message needs many reads, of which one was done; the other is read in one, after the end.
     for (len, begun) in [(64 << 20, true), (1 << 20, false)] {
         let (mut a, mut b) = (open(), open());
         let (to_b, from_a) = (a.insert(&b.name()), b.insert(&a.name()));
@@ -332,8 +332,8 @@ fn a_sender_that_closes_while_it_is_read_fails_the_receive() {
     }
 }
 
-/// Who has gone, and was a stranger or was removed, is known as the source of what came whole when
-/// it is inserted after that.
+/// A peer that was unknown or removed has closed. If its address is inserted later, its complete
+/// messages have that source.
 #[test]
 fn who_is_inserted_after_its_end_is_the_source_of_what_it_has_left() {
     for known_before in [false, true] {
@@ -376,7 +376,7 @@ fn stopped_is_not_dead() {
         ep.progress();
     }
     child.signal(libc::SIGSTOP);
-    // It is asked after again and again.
+    // The sweep checks it several times.
     let end = Instant::now() + 10 * ShmConfig::default().sweep_interval;
     while Instant::now() < end {
         assert!(ep.poll().is_none());
@@ -430,7 +430,7 @@ fn nothing_is_left() {
             ep.tsend(*to, 5, &out, 1).unwrap();
         }
         progress_until(&mut ep, |ep| ep.shm.stats().links == 4);
-        // The service thread may be just about to close the last one.
+        // The service thread may be about to close the last connection.
         progress_until(&mut ep, |_| holdings().0 == own + pipes);
         assert_eq!(holdings().1, 4 * 61_440);
         for (victim, _) in &mut victims[..3] {
@@ -478,8 +478,8 @@ fn garbage_at_the_door() {
     let mut rng = fastrand::Rng::with_seed(exchange::drawn_seed());
     let records = fuzzing::records();
     let mut kept = Vec::new();
-    // Silent ones, more than are talked to at once; wrong lengths; noise; a record of each kind
-    // that is right to some byte, and then noise; descriptors that nobody asked for, more than
+    // Silent clients, more than the service thread serves at once; wrong lengths; noise; a record
+    // of each kind that is valid up to some byte, and then noise; unexpected descriptors, more than
     // there is room for.
     for i in 0..400 {
         let Ok(fd) = knock(id, SockType::SeqPacket) else {
@@ -513,7 +513,7 @@ fn garbage_at_the_door() {
     ep.tsend(to, 9, &[1; 8], 1).unwrap();
     ep.wait().unwrap();
     let mine = kept.len();
-    // Ours stay open; the other side closes all of its own.
+    // Connections of this test stay open; the service thread closes its ends.
     progress_until(&mut ep, |_| holdings().0 == before + mine + 2);
     drop(kept);
     drop(child);
@@ -529,7 +529,7 @@ fn another_user_is_refused() {
     let mut ep = pipe();
     let (mut child, to) = meet(&mut ep, "stranger");
     assert_eq!(child.hear(), Errno::EHOSTUNREACH.0.to_string());
-    // And the other way round.
+    // The reverse direction is refused, too.
     ep.tsend(to, 1, &[1; 8], 5).unwrap();
     assert_eq!(ep.wait().unwrap_err().errno, Errno::EHOSTUNREACH);
     assert_eq!(ep.shm.stats().links, 0);
@@ -548,7 +548,7 @@ fn a_peer_that_never_answers_holds_nobody_up() {
     assert_eq!(ep.wait().unwrap().context, 5);
 }
 
-/// Silence is not death: however long a peer is stopped before there is a link, it is waited for.
+/// Silence is not death: a peer that is stopped before there is a link may take any time.
 #[test]
 fn a_peer_that_is_stopped_before_it_is_met_is_waited_for() {
     let deadline = Duration::from_millis(100);

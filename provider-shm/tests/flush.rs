@@ -69,7 +69,7 @@ fn a_flush_waits_for_a_long_message() {
     });
 }
 
-/// Nobody receives it.
+/// No receive takes the message.
 #[test]
 fn a_flush_ends_in_time() {
     let (_receiver, mut sender, to_receiver) = ends();

@@ -1,5 +1,5 @@
-//! A child that a process forks has the process's endpoints. It may close them, which does nothing
-//! to the parent, and open its own.
+//! A forked child inherits the endpoints of its parent. It may close them, without an effect on the
+//! parent, and open its own.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -16,7 +16,7 @@ use ferrofabric_shm::ShmConfig;
 use owner::Ep;
 use party::{Party, holdings, role};
 
-/// What a child may take.
+/// Time limit of a child.
 const SOON: Duration = Duration::from_secs(30);
 
 #[test]
@@ -82,12 +82,12 @@ impl Pair {
     }
 }
 
-/// Forks; the child does what it is told to with what it has inherited.
+/// Forks; the child runs `child_does` on the inherited endpoints.
 fn the_parent_goes_on(child_does: impl FnOnce(Pair, NativeAddr)) {
     let own = holdings().0;
     let mut pair = Pair::open();
     pair.exchange(1);
-    // The service thread may be just about to close the connection of the handshake.
+    // The service thread may be about to close the connection of the handshake.
     let end = Instant::now() + SOON;
     while holdings().0 != own + 2 * 5 {
         assert!(
@@ -108,7 +108,7 @@ fn the_parent_goes_on(child_does: impl FnOnce(Pair, NativeAddr)) {
     }
     let status = end_of(child, &mut pair);
     assert_eq!(status, Some(0), "how the child ended");
-    // The peers have been asked after several times.
+    // The sweep has checked the peers several times.
     let end = Instant::now() + 5 * ShmConfig::default().sweep_interval;
     while Instant::now() < end {
         pair.a.progress();
@@ -116,7 +116,7 @@ fn the_parent_goes_on(child_does: impl FnOnce(Pair, NativeAddr)) {
         std::thread::yield_now();
     }
     let failed = [&pair.a, &pair.b].map(|ep| ep.shm.stats().links_failed);
-    // That of the child has ended, if there was one.
+    // The child's link has ended, if there was one.
     assert!(
         failed.iter().sum::<u64>() < pair.b.shm.stats().links,
         "links failed: {failed:?}"

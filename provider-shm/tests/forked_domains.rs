@@ -1,4 +1,4 @@
-//! Domains and processes that fork: what a child has inherited is its parent's (`docs/adr/0046`).
+//! Domains and forked processes: an inherited domain belongs to the parent (`docs/adr/0046`).
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -16,7 +16,7 @@ use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_shm::ShmProvider;
 
-/// Set in the process that forks: no thread of another test is in it.
+/// Set in the process that forks, so that it has no thread of another test.
 const SCENARIO: &str = "FERRO_TEST_FORKED_DOMAIN";
 
 fn domain() -> Arc<dyn Domain> {
@@ -42,7 +42,7 @@ fn exchange(from: &mut OwningEndpoint, to: FiAddr, at: &mut OwningEndpoint) {
     }
 }
 
-/// What `child` does in a forked process; whether it came to its end, and in time.
+/// Runs `child` in a forked process; returns whether it succeeded in time.
 fn forked(child: impl FnOnce()) -> bool {
     // SAFETY: the child does what a program may do that forks while it has threads: it relies on no
     // lock of theirs.
@@ -63,8 +63,8 @@ fn forked(child: impl FnOnce()) -> bool {
 }
 
 /// A child closes all that it has inherited: a domain with a thread for progress, its endpoints,
-/// and an address vector whose threads insert and resolve. The parent's go on, and its threads end
-/// with them.
+/// and an address vector whose threads insert and resolve. The parent's objects go on, and its
+/// threads end with them.
 ///
 /// Covers: AV-22
 #[test]
@@ -109,7 +109,7 @@ fn parent_and_child() {
     let (mut a, mut b, here, there, events) = inherited.unwrap();
     exchange(&mut b, to_a, &mut a);
     exchange(&mut a, FiAddr(0), &mut b);
-    // Its threads are there.
+    // The threads of the address vector still run.
     a.av().remove(FiAddr(0)).unwrap();
     insert_later(
         &a,
@@ -120,7 +120,7 @@ fn parent_and_child() {
     drop((a, b, here, there, events));
 }
 
-/// Inserts what is there by an asynchronous call, at an index.
+/// Inserts addresses by an asynchronous call, at an index.
 fn insert_later(at: &OwningEndpoint, wanted: InsertRequest, index: u64) {
     let (tell, told) = std::sync::mpsc::channel();
     let report = Box::new(move |_, one| tell.send(one).unwrap());

@@ -1,4 +1,4 @@
-//! What applications find on a machine with no RDMA device.
+//! Discovery by applications on a machine without RDMA devices.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -54,7 +54,7 @@ fn null_hints_find_the_shared_memory_domain_with_all_it_has() {
         .candidates
         .remove(0);
     assert_eq!(candidate.tx.caps, info.caps & TX_CAPS);
-    // Errors for unknown senders are for those who ask for them by name.
+    // Errors for unknown sources are reported to applications that request them by name.
     assert_eq!(candidate.rx.caps - Flags::SOURCE_ERR, info.caps & RX_CAPS);
 }
 

@@ -1,5 +1,4 @@
-//! The shared-memory domain with bad input and with more than it can take: clear errors, and
-//! nothing lost.
+//! The shared-memory domain with invalid input and beyond its limits: clear errors, and no loss.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -112,7 +111,7 @@ fn sends_to_nobody_fail_alone() {
     }
     assert_eq!(failed, [0, 1, 2]);
 
-    // Another node is not reached either, and that is known at once.
+    // Another node is unreachable, too, and the send fails at once.
     let elsewhere = nobody(&pair.b.name(), |name| name.node ^= 1);
     let to_elsewhere = pair.a.av().insert(&elsewhere.to_bytes()).unwrap();
     let (error, _) = pair

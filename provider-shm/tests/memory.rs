@@ -1,5 +1,5 @@
-//! What a pair of endpoints that talk costs in memory, both sides together: its segment, and the
-//! heap of both.
+//! The memory of an active pair of endpoints, both sides together: its segment, and the heap of
+//! both.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -16,7 +16,7 @@ use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_shm::{Cma, ShmConfig};
 use owner::Ep;
 
-/// All that a pair may cost, in bytes (`docs/shared-memory.md`).
+/// Largest memory of a pair, in bytes (`docs/shared-memory.md`).
 const PAIR_BYTES: usize = 64 << 10;
 
 /// The system's allocator, which counts the bytes that all threads hold.
@@ -24,17 +24,17 @@ struct Holding;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: the system's allocator does it all; counting allocates nothing.
+// SAFETY: the system's allocator does the work; counting allocates nothing.
 unsafe impl GlobalAlloc for Holding {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { System.dealloc(ptr, layout) };
     }
 }
@@ -46,8 +46,8 @@ fn heap() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
-/// The segments that this process has mapped: how many, their bytes, and those that are resident.
-/// One that both sides have mapped here counts once.
+/// The segments that this process has mapped: their number, their bytes, and their resident bytes.
+/// A segment that both sides have mapped here counts once.
 fn segments() -> (usize, usize, usize) {
     let mut found: HashMap<String, (usize, usize)> = HashMap::new();
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -77,8 +77,8 @@ fn segments() -> (usize, usize, usize) {
     })
 }
 
-/// Messages between a pair: the length, and how many at a time. The last are short again, as most
-/// are.
+/// Messages between a pair: the length, and the number at a time. The last are short again, as most
+/// messages are.
 const EXCHANGES: [(usize, usize); 7] = [
     (8, 1),
     (1 << 10, 100),
@@ -96,17 +96,17 @@ fn open() -> Ep {
     })
 }
 
-/// One endpoint that talks with all others, in one thread.
+/// One endpoint that exchanges messages with all others, in one thread.
 struct Star {
     hub: Ep,
     leaves: Vec<(Ep, FiAddr, FiAddr)>,
     buffers: Buffers,
-    /// What all endpoints take before they talk with each other.
+    /// The memory of all endpoints before they exchange messages.
     before: usize,
 }
 
 impl Star {
-    /// Endpoints that have talked with somebody already: their queues have their size.
+    /// Endpoints that have exchanged messages already, so that their queues have their size.
     fn open(peers: usize) -> Self {
         let (mut hub, mut buffers) = (open(), Buffers::new());
         let mut leaves: Vec<_> = (0..peers)
@@ -149,7 +149,7 @@ impl Star {
         }
     }
 
-    /// Checks what a pair costs now, after what was done last.
+    /// Checks the memory of a pair, after the last exchange.
     fn check(&self, after: &str) {
         let pairs = self.leaves.len();
         let (mapped, bytes, resident) = segments();
@@ -166,7 +166,7 @@ impl Star {
     }
 }
 
-/// Where messages come from and go to.
+/// The buffers of the messages.
 struct Buffers {
     out: Vec<u8>,
     into: Vec<u8>,
@@ -198,7 +198,7 @@ impl Buffers {
         let deadline = Instant::now() + Duration::from_secs(30);
         while done < 4 * count {
             assert!(Instant::now() < deadline, "{done} of {} done", 4 * count);
-            // All that is taken, so that sends wait for room.
+            // As many sends as are accepted, so that some wait for room.
             while sent.0 < count && a.tsend(to_b, 1, &self.out[..len], 0).is_ok() {
                 sent.0 += 1;
             }
@@ -215,7 +215,7 @@ impl Buffers {
     }
 }
 
-// The only test of this program: it counts what the whole process holds.
+// The only test of this program: it counts the memory of the whole process.
 #[test]
 fn an_active_pair_takes_64_kib() {
     for peers in [2, 64] {

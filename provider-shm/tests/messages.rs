@@ -17,7 +17,7 @@ use ferrofabric_shm::{Cma, ShmConfig, Unreachable};
 use owner::{Ep, tagged};
 use party::{Party, holdings, listen, role, say};
 
-/// What the child processes do.
+/// The roles of the child processes.
 #[test]
 #[ignore = "run by the other tests, in processes of their own"]
 fn party() {
@@ -49,7 +49,7 @@ fn party() {
                 peers.len() - 1
             );
             say(format!("{:?}", ep.shm.stats()));
-            // Others may still want what we have sent.
+            // Other processes may still wait for messages of this one.
             listen();
         }
         "sleep" => {
@@ -89,8 +89,7 @@ fn insert_all(ep: &mut Ep, names: &str, me: usize) -> Vec<Option<FiAddr>> {
         .collect()
 }
 
-/// An exchange of this process with `n` others; returns what they say of their counters, and our
-/// own.
+/// An exchange of this process with `n` others; returns their counters, and those of this process.
 fn all_to_all(n: usize, config: ShmConfig, kind: &str, which: &str, seed: u64) -> Vec<String> {
     let mut parties: Vec<_> = (0..n)
         .map(|_| Party::start(&format!("exchange {kind}")))
@@ -171,8 +170,8 @@ fn large_messages_by_cma() {
 
 #[test]
 fn cma_that_works_one_way_only_is_no_obstacle() {
-    // In a PID namespace of its own, the child can not name us, but we can name it. Needs
-    // privilege.
+    // In its own PID namespace the child has no ID for this process, but this process has one for
+    // the child. Needs privilege.
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("skipped: not root");
@@ -227,7 +226,7 @@ fn drive(a: &mut Ep, b: &mut Ep, mut done: impl FnMut(&mut Ep, &mut Ep) -> bool)
     }
 }
 
-/// A message that waits for room in the ring has its way; each try to send it does not count as
+/// A message that waits for room in the ring keeps its path; each try to send it does not count as
 /// another message.
 #[test]
 fn a_message_that_waits_for_room_keeps_to_the_ring() {
@@ -237,7 +236,7 @@ fn a_message_that_waits_for_room_keeps_to_the_ring() {
     b.trecv(1, 0, &mut into, 1);
     a.tsend(to_b, 1, &bytes[..8], 1).unwrap();
     drive(&mut a, &mut b, |_, b| b.poll().is_some());
-    // The first four are to go through the ring, which has room for three.
+    // The first four use the ring, which has room for three.
     for context in 2..6 {
         a.tsend(to_b, 1, &bytes, context).unwrap();
     }
@@ -250,7 +249,7 @@ fn a_message_that_waits_for_room_keeps_to_the_ring() {
 
 #[test]
 fn both_connect_at_once_and_share_one_segment() {
-    // In a process of its own, for it counts mappings.
+    // In a process of its own, since it counts mappings.
     Party::start("both").finish();
 }
 
@@ -275,7 +274,7 @@ fn connect_both_ways() {
             (1, 1),
             "round {round}"
         );
-        // Mapped twice, for both are in this process.
+        // Mapped twice, since both sides are in this process.
         assert_eq!(holdings().1 - before, 2 * 61_440, "round {round}");
     }
 }
@@ -330,7 +329,7 @@ fn unexpected_messages_can_be_discarded_and_their_senders_are_done() {
         assert!(b.discard(5));
         drive(&mut a, &mut b, |a, _| a.owner.tx.ok > ok);
     }
-    // What comes next is not disturbed, and nothing was reported.
+    // Later messages are not affected, and nothing was reported.
     let mut into = vec![0u8; 100_000];
     b.trecv(6, 0, &mut into, 1);
     a.tsend(to_b, 6, &out[..100_000], 2).unwrap();
@@ -338,8 +337,8 @@ fn unexpected_messages_can_be_discarded_and_their_senders_are_done() {
     assert_eq!(into, out[..100_000]);
 }
 
-/// Up to 64 KiB a message is there before anybody receives it, and its sender done; a longer one
-/// waits for its receive.
+/// A message of up to 64 KiB arrives before its receive, and its send completes; a longer one waits
+/// for its receive.
 #[test]
 fn messages_up_to_64_kib_come_whole() {
     let config = || ShmConfig {
@@ -352,7 +351,7 @@ fn messages_up_to_64_kib_come_whole() {
     for message in [short, long, short] {
         a.tsend(to_b, 5, message, 2).unwrap();
     }
-    // Of the third the sender is done behind the second, which does not hold it up.
+    // The third send completes although the second one still waits.
     drive(&mut a, &mut b, |a, b| {
         b.shm.stats().unexpected == 3 && a.owner.tx.ok == 2
     });
@@ -360,7 +359,7 @@ fn messages_up_to_64_kib_come_whole() {
         a.progress();
         b.progress();
     }
-    assert_eq!(a.owner.tx.ok, 2, "nobody has asked for the long one");
+    assert_eq!(a.owner.tx.ok, 2, "the long message has no receive yet");
     let mut into = vec![vec![0u8; out.len()]; 3];
     for room in &mut into {
         b.trecv(5, 0, room, 1);
@@ -396,8 +395,8 @@ fn unexpected_memory_is_bounded_and_small_messages_still_pass() {
     a.tsend(to_b, 2, &[7; 8], 2).unwrap();
     drive(&mut a, &mut b, |_, b| b.owner.rx.ok == 1);
     assert_eq!(small, [7; 8]);
-    // Sends that the receiver did not take whole are not done: it holds the limit and what was in
-    // the ring.
+    // Sends that the receiver did not take whole are incomplete: the receiver holds messages up to
+    // its limit and those that were in the ring.
     let taken = a.owner.tx.ok - 1;
     assert!(
         taken * 4000 <= limit as u64 + 26_368 + 4000,
@@ -512,7 +511,7 @@ fn a_peer_that_is_not_there_is_reported_or_handed_back() {
     assert_eq!(kept, [5u8; 3000]);
     assert_eq!(ep.owner.tx.err, 0);
 
-    // Another node's address is not even tried.
+    // The address of another node is unreachable without a try.
     let mut other = Ep::open(ShmConfig::default()).name();
     other.node ^= 1;
     let addr = ep.insert(&other);
@@ -549,7 +548,7 @@ fn a_sender_becomes_known_when_its_address_is_inserted() {
     drive(&mut a, &mut b, |_, b| b.owner.rx.ok == 1);
     assert_eq!(b.poll().unwrap().unwrap().src, from_a);
     assert!(into == out);
-    // Removed, it is unknown again, and messages still come.
+    // After its removal it is unknown again, and its messages still come.
     b.remove(from_a);
     b.trecv(4, 0, &mut into, 1);
     a.tsend(to_b, 4, &out, 1).unwrap();
@@ -561,8 +560,8 @@ fn a_sender_becomes_known_when_its_address_is_inserted() {
     );
 }
 
-/// Links that were idle for long are looked at in turns; where few links remain, all of them are
-/// looked at.
+/// Links that were idle for long are polled in turns; once few links remain, each call polls all of
+/// them.
 #[test]
 fn links_that_were_idle_are_served_when_others_end() {
     let mut hub = Ep::open(ShmConfig::default());
@@ -596,7 +595,7 @@ fn links_that_were_idle_are_served_when_others_end() {
     }
 }
 
-/// Ping-pong, asleep while waiting.
+/// Ping-pong that sleeps while it waits.
 fn asleep(ep: &mut Ep, peer: FiAddr, rounds: usize, first: bool) {
     let mut into = [0u8; 8];
     for round in 0..rounds as u64 {

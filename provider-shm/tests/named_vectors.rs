@@ -32,13 +32,13 @@ fn name(n: u64) -> NativeAddr {
     }
 }
 
-/// Rounds of all threads of a test, by thread.
+/// The number of rounds of each thread of a test.
 struct Rounds {
     all: Vec<(&'static str, AtomicU64)>,
     over: AtomicBool,
 }
 
-/// Without any round for this long nobody will ever go on.
+/// After this long without any round the threads are deadlocked.
 const STANDSTILL: Duration = Duration::from_secs(60);
 
 impl Rounds {
@@ -60,8 +60,7 @@ impl Rounds {
         self.all.iter().map(count).collect()
     }
 
-    /// Ends the process where no thread does a round any more: threads that wait for each other can
-    /// not be ended.
+    /// Ends the process if no thread does a round any more: deadlocked threads can not be ended.
     fn watch(&self) {
         let (mut seen, mut since) = (self.now(), Instant::now());
         let mut told = Instant::now();
@@ -124,7 +123,7 @@ fn who_removes_while_an_insertion_is_reported_goes_on() {
                 rounds.count(1);
                 let _ = gone.send(());
             });
-            // It is done, or it has the domain locked and waits for the end of this call.
+            // The removal is done, or it has the domain locked and waits for the end of this call.
             let _ = removed.recv_timeout(Duration::from_secs(5));
             av.tag_inserted(one.unwrap(), FiAddr(7)).unwrap();
             rounds.count(0);
@@ -155,7 +154,7 @@ fn who_inserts_removes_and_looks_up_at_once_goes_on() {
     let mut here = OwningEndpoint::open(&*mine, &attr).unwrap();
     let mut there = OwningEndpoint::open(&*yours, &AvAttr::default()).unwrap();
     let to_here = there.av().insert(&here.name().to_bytes()).unwrap();
-    // A holder of its own, as in another process.
+    // A second holder, as in another process.
     let beside = OwningEndpoint::open(&*yours, &attr).unwrap();
     let rounds = Rounds::new(&["first", "second", "beside", "messages"]);
     let av = here.av().clone();
@@ -195,7 +194,7 @@ fn who_inserts_removes_and_looks_up_at_once_goes_on() {
         rounds.over.store(true, Ordering::Relaxed);
     });
     println!("rounds: {:?}", rounds.now());
-    // All is as one thread left it.
+    // The result is as one thread would leave it.
     let gone = beside.av().lookup(FiAddr(0)).map_err(|e| e.errno());
     assert_eq!(gone, Err(Errno::EINVAL));
 }

@@ -1,4 +1,4 @@
-//! Random programs of endpoints in two processes, which are judged, and made smaller when they
+//! Random programs of endpoints in two processes, compared with the model, and reduced when they
 //! fail.
 
 #![cfg(not(loom))]
@@ -20,10 +20,10 @@ use ferrofabric_conformance::model::run::LineStream;
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::ShmProvider;
 
-/// Says to a process which it is of the two.
+/// The environment variable with a process's number among the two.
 const PROCESS: &str = "FERRO_TEST_PROCESS";
 
-/// Says to a process what it is to do wrong.
+/// The environment variable with the fault that a process simulates.
 const FAULT: &str = "FERRO_TEST_FAULT";
 
 fn domain() -> Arc<dyn Domain> {
@@ -42,7 +42,7 @@ fn fabric(fault: Option<DomainFault>) -> Fabric {
     fabric.with_thresholds(&[40, 48, 8192, 8768, 26_304, 65_536])
 }
 
-/// Two fresh processes, which do this wrong.
+/// Two fresh processes, which simulate this fault.
 fn start(fault: &str) -> Couple {
     [0, 1].map(|process: usize| {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -93,8 +93,8 @@ fn many_random_programs_of_two_processes_do_as_the_model() {
     random_programs_between(&fabric(None), 3000, || start(""));
 }
 
-/// What is wrong in one of two processes, or ends one, is found, and the program that shows it is
-/// short.
+/// A fault in one of two processes, or the end of one, is detected, and the program that shows it
+/// is short.
 #[test]
 fn programs_that_fail_become_small() {
     for (name, _) in DomainFault::ALL {

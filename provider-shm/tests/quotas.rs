@@ -1,5 +1,5 @@
-//! Several senders flood a receiver that posts nothing: what that costs is bounded, counted to the
-//! byte, and all goes on once it posts.
+//! Several senders flood a receiver that posts nothing: its memory is bounded, counted to the byte,
+//! and all messages come once it posts receives.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -28,13 +28,13 @@ static COUNTED: Counted = Counted;
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
@@ -47,9 +47,9 @@ const SENDERS: usize = 3;
 const BYTES: usize = 64 << 10;
 const MESSAGES: usize = 2000;
 
-/// What a receiver may hold of one sender: its quota, what may be in the ring when it says stop,
-/// and some thousands of envelopes; an unexpected message takes less than 250 bytes besides its
-/// own.
+/// Largest memory that a receiver uses for one sender: the sender's quota, the content of the ring
+/// at the request for envelopes only, and some thousands of envelopes. An unexpected message takes
+/// less than 250 bytes besides its data.
 const PER_SENDER: usize = BYTES + 64 * 65_536 + (MESSAGES + 64 + 4096) * 250;
 
 struct Sender {
@@ -59,7 +59,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// Sends copies until it is turned away.
+    /// Sends copies until a send is refused.
     fn flood(&mut self, len: impl Fn(u64) -> usize) {
         let mut bytes = vec![0u8; 64 << 10];
         loop {
@@ -84,7 +84,7 @@ impl Sender {
     }
 }
 
-/// Senders send until nothing moves any more; returns the most that was allocated meanwhile.
+/// Senders send until nothing moves any more; returns the most memory allocated meanwhile.
 fn flood(senders: &mut [Sender], receiver: &mut Ep, len: impl Fn(u64) -> usize + Copy) -> usize {
     let (mut most, mut quiet) = (0, 0);
     let end = Instant::now() + Duration::from_secs(60);
@@ -125,7 +125,7 @@ fn flooded_and_recovered(len: impl Fn(u64) -> usize + Copy) {
     let before = allocated();
     let most = flood(&mut senders, &mut receiver, len) - before;
     let sent: Vec<u64> = senders.iter().map(|s| s.sent).collect();
-    // Senders keep copies of what they announced, too: as long as their messages are.
+    // Senders keep copies of announced messages, too, as long as their messages are.
     let longest = (0..8).map(len).max().unwrap_or_default();
     let theirs = (64 + 4096) * (longest + 300);
     let bound = SENDERS * (PER_SENDER + theirs);
@@ -134,7 +134,7 @@ fn flooded_and_recovered(len: impl Fn(u64) -> usize + Copy) {
         "{most} bytes for {sent:?} messages, bound {bound}"
     );
 
-    // Posted, all come, in each sender's order.
+    // After receives are posted, all messages come, in each sender's order.
     let mut into = vec![0u8; 64 << 10];
     let end = Instant::now() + Duration::from_secs(60);
     for number in 0..*sent.iter().max().unwrap() {
@@ -162,12 +162,12 @@ fn flooded_and_recovered(len: impl Fn(u64) -> usize + Copy) {
     let stats = receiver.shm.stats();
     assert_eq!((stats.links, stats.links_failed), (SENDERS as u64, 0));
 
-    // And it can be done again: what was held is given back.
+    // The flood can be repeated: the memory of unexpected messages was freed.
     let again = flood(&mut senders, &mut receiver, len) - before;
     assert!(again < bound, "{again} bytes, bound {bound}");
 }
 
-/// One test, for the memory of the process is counted.
+/// One test, since the memory of the process is counted.
 #[test]
 fn a_flood_is_held_within_bounds_and_received_later() {
     flooded_and_recovered(|_| 8);

@@ -1,5 +1,5 @@
-//! Peers that are removed from an address vector: the segment goes with the entry once neither side
-//! has more to say, and comes back when one has.
+//! Peers that are removed from an address vector: the segment is freed once neither side has more
+//! to send, and a new one is made for the next message.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -26,7 +26,7 @@ use party::{Party, listen, role, say};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The tests count what the whole process has.
+/// Serializes the tests, which count the segments of the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -52,7 +52,7 @@ fn counts() -> (usize, usize) {
     )
 }
 
-/// Drives all, which have nothing to do, until it is so.
+/// Drives endpoints without operations until a condition is fulfilled.
 fn idle_until(eps: &mut [&mut Ep], what: &str, reached: impl Fn(&[&mut Ep]) -> bool) {
     let begun = Instant::now();
     while !reached(eps) {
@@ -64,7 +64,7 @@ fn idle_until(eps: &mut [&mut Ep], what: &str, reached: impl Fn(&[&mut Ep]) -> b
     }
 }
 
-/// A message, received and compared; says as whose.
+/// Sends a message, receives and compares it; returns its source.
 fn send(from: &mut Ep, to: FiAddr, into: &mut Ep, bytes: usize, tag: u64) -> FiAddr {
     let out: Vec<u8> = (0..bytes).map(|at| (at as u64 ^ tag) as u8).collect();
     let mut buffer = vec![0; bytes];
@@ -125,7 +125,7 @@ fn a_removed_peer_loses_its_segment() {
         let tag = 10 * round as u64;
         pair.a.remove(pair.to_b);
         pair.until_left();
-        // The other side has not removed us: it may say what it likes.
+        // The other side has not removed this one: it may go on sending.
         let from = send(&mut pair.b, pair.to_a, &mut pair.a, bytes, tag + 2);
         assert_eq!(from, FiAddr::NOTAVAIL);
         assert_eq!(counts().0, 2);
@@ -154,7 +154,7 @@ fn peers_that_remove_each_other() {
     }
 }
 
-/// An endpoint that talks to itself has a segment, too.
+/// An endpoint that sends to itself has a segment, too.
 ///
 /// Covers: AV-17
 #[test]
@@ -174,8 +174,7 @@ fn an_endpoint_that_removes_itself() {
     }
 }
 
-/// A link that something waits on stays: a message that nobody has received yet, or one that is not
-/// all there.
+/// A link with a message that has no receive yet, or that is incomplete, is not closed.
 ///
 /// Covers: AV-17
 #[test]
@@ -193,7 +192,7 @@ fn what_is_under_way_keeps_the_segment() {
             pair.b.wait().unwrap();
         }
         pair.a.remove(pair.to_b);
-        // It would have gone after two looks.
+        // Without the message it would have been closed after two looks.
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(4) {
             assert!(pair.a.poll().is_none() && pair.b.poll().is_none());
@@ -218,7 +217,8 @@ fn what_is_under_way_keeps_the_segment() {
     }
 }
 
-/// Who waits for an endpoint that removed him hears when that is gone, segment or not.
+/// A receive from a peer that removed this endpoint fails when that peer closes, with or without a
+/// segment.
 ///
 /// Covers: AV-17
 #[test]
@@ -239,8 +239,8 @@ fn who_waits_for_a_peer_without_a_segment_hears_of_its_end() {
     );
 }
 
-/// The address comes and goes while messages do, and while the other side is asked whether the link
-/// may end: each message arrives, once.
+/// An address is removed and inserted while messages are under way, and while a request to close
+/// the link is unanswered: each message arrives, once.
 ///
 /// Covers: AV-17
 #[test]
@@ -256,7 +256,7 @@ fn an_address_that_comes_and_goes_under_traffic() {
     }
     assert_eq!(counts().0, 2);
     for tag in 0..3 {
-        // Only `a` is driven until it has asked; what it sends then waits for the answer.
+        // Only `a` is driven until it has requested the close; its sends then wait for the answer.
         pair.a.remove(pair.to_b);
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_millis(2500) {
@@ -264,7 +264,7 @@ fn an_address_that_comes_and_goes_under_traffic() {
         }
         pair.to_b = pair.a.insert(&pair.b.name());
         if tag == 1 {
-            // The other side has something to say when it hears the question.
+            // The other side has a message to send when the request arrives.
             assert_eq!(
                 send(&mut pair.b, pair.to_a, &mut pair.a, 100_000, 500),
                 pair.to_b
@@ -296,7 +296,7 @@ fn domain(cma: &str) -> Arc<dyn Domain> {
     provider.open(&found.candidates[0], &settings).unwrap()
 }
 
-/// What the child processes do: change an address vector as they are told, until they are killed.
+/// The child processes: each changes an address vector by commands until it is killed.
 #[test]
 #[ignore = "run by the other tests, in processes of their own"]
 fn party() {
@@ -311,7 +311,7 @@ fn party() {
         match what {
             "remove" => say("removed"),
             "replace" => say(av.insert(&name).unwrap().addr.0),
-            other => panic!("told to {other}"),
+            other => panic!("unknown command {other}"),
         }
     }
 }
@@ -333,7 +333,7 @@ struct Followed {
 }
 
 impl Followed {
-    /// All are connected.
+    /// All peers are connected.
     fn connected(name: &str, peers: usize) -> Self {
         let shared = format!("{name} {}", std::process::id());
         let (ours, theirs) = (domain("off"), domain("off"));
@@ -403,7 +403,7 @@ impl Followed {
 }
 
 /// Another process removes the peers from the address vector that it shares with an endpoint, and
-/// is killed: their segments go, as if the endpoint's own process had removed them.
+/// is killed: their segments are freed, as if the endpoint's own process had removed them.
 ///
 /// Covers: AV-4, AV-17
 #[test]
@@ -418,8 +418,8 @@ fn what_another_process_removes_is_given_back() {
     followed.until("the segments stay", || counts().0 == 0);
 }
 
-/// Another process removes a peer and inserts it again, before anybody has looked: the segment
-/// stays, what comes over it has the new address, and the removed one is refused.
+/// Another process removes a peer and inserts it again, before this process has followed: the
+/// segment stays, its messages have the new address, and sends to the removed one are refused.
 ///
 /// Covers: AV-4, AV-17, AV-23
 #[test]
@@ -447,8 +447,8 @@ fn what_another_process_inserts_again_stays_connected() {
     assert_eq!(links(&followed.hub), before, "it was connected anew");
 }
 
-/// Another process removes two peers and inserts the second again, in the entry of the first: it is
-/// the second's from then on.
+/// Another process removes two peers and inserts the second again, in the entry of the first: that
+/// entry belongs to the second peer from then on.
 ///
 /// Covers: AV-4, AV-17
 #[test]

@@ -18,7 +18,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const ROUNDS: usize = 2000;
 
-/// At the level without a lock, and at the one with it.
+/// The threading level without a lock, and the one with it.
 const LEVELS: [Threading; 2] = [Threading::Domain, Threading::Safe];
 
 fn domain(threading: Threading) -> Arc<dyn Domain> {
@@ -51,7 +51,7 @@ fn short_messages_make_no_system_call() {
     }
 }
 
-/// That the count can be trusted: one call is seen, with the file that it goes to.
+/// Checks the counter of system calls: one call is seen, with its file.
 #[test]
 fn a_system_call_is_seen() {
     let seen = trace("a_system_call_is_seen", || {

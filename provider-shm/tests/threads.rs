@@ -1,4 +1,4 @@
-//! The threads of a domain, in a process where nobody else starts any.
+//! The threads of a domain, in a process without other threads.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]

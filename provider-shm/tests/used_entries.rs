@@ -1,5 +1,5 @@
-//! Bytes that an entry of an address vector takes over shared memory: while it is only inserted,
-//! and once a message has gone to it, with all that the two endpoints keep for each other.
+//! Memory of an address vector's entry over shared memory: while it is only inserted, and once a
+//! message has gone to it, with everything that the two endpoints keep for each other.
 //!
 //! The figures are in docs/benchmarks.md. Each is the growth of the process's resident memory.
 
@@ -69,7 +69,7 @@ fn a_used_entry_takes_its_link_beside_itself() {
     let domain = domain();
     let open = || OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap();
     let mut hub = open();
-    // One pair more, whose memory does not count: what each process has once is there.
+    // One more pair does not count: it brings the memory that each process needs once.
     let mut peers: Vec<_> = (0..=PEERS).map(|_| open()).collect();
     peers.iter_mut().for_each(receive);
     let insert = |peer: &OwningEndpoint| hub.av().insert(&peer.name().to_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Users that are not to be taken for each other.
+//! Users with the same number in different namespaces must not be confused.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -11,12 +11,12 @@ use ferrofabric_shm::ShmConfig;
 use owner::Ep;
 use party::{Party, listen, role, say};
 
-/// What the child processes do.
+/// The roles of the child processes.
 #[test]
 #[ignore = "run by the other test, in processes of their own"]
 fn party() {
     let Some(user) = role() else { return };
-    // A user namespace is for a process of one thread.
+    // Only a process with one thread can enter a user namespace.
     // SAFETY: the test harness waits, and holds no lock that the child takes.
     let child = unsafe { libc::fork() };
     if child != 0 {
@@ -37,20 +37,20 @@ fn party() {
             Ok(_) => say("sent"),
             Err(error) => say(error.errno.0),
         }
-        // The other one may still try to connect.
+        // The other process may still try to connect.
         let _ = std::io::stdin().read_line(&mut String::new());
     }
     // SAFETY: ends the child without running what belongs to the harness.
     unsafe { libc::_exit(0) };
 }
 
-/// Becomes a user, in a user namespace that has a name for nobody.
+/// Becomes a user, in a user namespace that maps no user.
 fn become_unmapped(user: u32) -> bool {
     // SAFETY: takes numbers.
     unsafe { libc::setresuid(user, user, user) == 0 && libc::unshare(libc::CLONE_NEWUSER) == 0 }
 }
 
-/// Both read the same number for themselves and for each other.
+/// Both processes read the same number for themselves and for each other.
 #[test]
 fn users_without_a_name_are_not_taken_for_each_other() {
     // SAFETY: no arguments.

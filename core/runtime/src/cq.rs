@@ -1,9 +1,8 @@
-//! The completion queue behind `fi_cq_read`: entries in order, errors in their place among them.
-//! The queue grows with what it holds, whatever its size, so that nothing is lost as long as there
-//! is memory.
+//! The completion queue behind `fi_cq_read`: entries in order, with errors at their places among
+//! them. The queue grows beyond its size, so that no entry is lost while there is memory.
 //!
-//! Where there is none for one more entry, the queue is overrun: the entry and all later ones are
-//! lost. Reading gives what the queue has kept, and from then on `ENOMEM` (fi_cq(3), overrun
+//! If there is no memory for one more entry, the queue is overrun: that entry and all later ones
+//! are lost. Reading returns the entries before, and from then on `ENOMEM` (fi_cq(3), overrun
 //! queues).
 
 use std::collections::VecDeque;
@@ -19,11 +18,11 @@ pub struct CqQueue {
     errors: VecDeque<(u64, CqError)>,
     written: u64,
     read: u64,
-    /// Entries that there is room for; none once something was lost for want of memory.
+    /// Entries that there is room for; 0 once an entry was lost for lack of memory.
     room: usize,
 }
 
-/// Entries that a new queue has room for at once, at most.
+/// Largest number of entries that a new queue has room for at once.
 const FIRST_ROOM: usize = 1024;
 
 impl CqQueue {
@@ -31,7 +30,7 @@ impl CqQueue {
     ///
     /// # Errors
     ///
-    /// There is no memory for a queue, or none that could ever hold so many entries.
+    /// There is no memory for a queue, or the size exceeds all memory.
     pub fn new(size: usize) -> Result<Self, Errno> {
         match size.checked_mul(size_of::<Completion>()) {
             Some(bytes) if isize::try_from(bytes).is_ok() => {}
@@ -55,7 +54,7 @@ impl CqQueue {
         self.entries.is_empty() && self.errors.is_empty()
     }
 
-    /// Whether there are that many entries, or an error, or no more will come.
+    /// Whether there are `least` entries, or an error, or no more will come.
     #[inline]
     pub fn holds(&self, least: usize) -> bool {
         !self.errors.is_empty() || self.entries.len() >= least.max(1) || self.is_overrun()
@@ -65,8 +64,8 @@ impl CqQueue {
     ///
     /// # Errors
     ///
-    /// `Again` when there is nothing, `EAVAIL` when an error is next: take it with
-    /// [`read_error`](Self::read_error). `ENOMEM` when all is read of a queue that is overrun.
+    /// `Again` if there is nothing, `EAVAIL` if an error is next: take it with
+    /// [`read_error`](Self::read_error). `ENOMEM` if all is read of a queue that is overrun.
     #[inline]
     pub fn read(&mut self, out: &mut [Completion]) -> Result<usize, OpError> {
         if let Some((after, _)) = self.errors.front() {
@@ -75,7 +74,7 @@ impl CqQueue {
         self.pop(out)
     }
 
-    /// Takes the error that is next.
+    /// Takes the next item, if it is an error.
     pub fn read_error(&mut self) -> Option<CqError> {
         if self.errors.front()?.0 != self.read {
             return None;
@@ -113,7 +112,7 @@ impl CqQueue {
         Ok(n)
     }
 
-    /// Makes room for one more entry. False: the entry is lost, and so is all that comes later.
+    /// Makes room for one more entry. False: this entry and all later ones are lost.
     #[cold]
     #[inline(never)]
     fn grow(&mut self) -> bool {
@@ -127,7 +126,7 @@ impl CqQueue {
         !self.is_overrun()
     }
 
-    /// Whether something was lost for want of memory.
+    /// Whether an entry was lost for lack of memory.
     fn is_overrun(&self) -> bool {
         self.room == 0
     }
@@ -144,7 +143,7 @@ impl CqQueue {
 impl PeerCq for CqQueue {
     #[inline]
     fn write(&mut self, completion: &Completion) {
-        // An overrun queue has no room, so that nothing else is looked at here.
+        // An overrun queue has no room, so that no other check is needed here.
         if self.entries.len() >= self.room && !self.grow() {
             return;
         }
@@ -257,7 +256,7 @@ mod tests {
             cq.write(&entry(context));
         }
         cq.write_error(error(4));
-        // As where there is no memory for a fourth entry.
+        // As if there were no memory for a fourth entry.
         cq.overrun();
         cq.write(&entry(5));
         cq.write_error(error(6));

@@ -1,4 +1,4 @@
-//! The question (the arguments of fi_getinfo(3)), and the answer.
+//! Discovery over all providers: the query (the arguments of fi_getinfo(3)), and the domains found.
 
 use bitflags::bitflags;
 
@@ -12,21 +12,21 @@ use ferrofabric_contracts::info::{
 };
 
 bitflags! {
-    /// Flags of a question, with libfabric's numbers.
+    /// Flags of a query, with libfabric's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct QueryFlags: u64 {
-        /// Looks at the machine anew, which is what we always do (`FI_RESCAN`).
+        /// Scans the machine anew, as every query does (`FI_RESCAN`).
         const RESCAN = 1 << 35;
-        /// Which providers there are, usable or not (`FI_PROV_ATTR_ONLY`).
+        /// Lists the providers, usable or not (`FI_PROV_ATTR_ONLY`).
         const PROV_ATTR_ONLY = 1 << 54;
-        /// The node is a number, so no resolver is asked (`FI_NUMERICHOST`).
+        /// The node is a number, so the resolver is not called (`FI_NUMERICHOST`).
         const NUMERICHOST = 1 << 55;
         /// Node and service are this side's (`FI_SOURCE`).
         const SOURCE = 1 << 57;
     }
 }
 
-/// What is asked. The default asks for all that there is.
+/// A query. The default matches every domain.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Query<'a> {
     /// The interface's version that the application was written for, `major << 16 | minor`; 0: the
@@ -36,36 +36,36 @@ pub struct Query<'a> {
     pub node: Option<&'a str>,
     /// A port, or the name of a service.
     pub service: Option<&'a str>,
-    /// How node and service are meant.
+    /// The meaning of node and service.
     pub flags: QueryFlags,
-    /// What the application wants; `None`: anything, with every mode.
+    /// The application's requirements; `None`: any domain, with every mode.
     pub hints: Option<&'a Info>,
 }
 
 impl Query<'_> {
-    /// Whether the source address of the hints counts. One that does not may be anything.
+    /// Whether the source address of the hints counts. Otherwise it may be anything.
     pub fn uses_src_addr(&self) -> bool {
         !self.flags.contains(QueryFlags::SOURCE)
     }
 
-    /// Whether the destination address of the hints counts. One that does not may be anything.
+    /// Whether the destination address of the hints counts. Otherwise it may be anything.
     pub fn uses_dest_addr(&self) -> bool {
         self.flags.contains(QueryFlags::SOURCE) || self.node.is_none() && self.service.is_none()
     }
 }
 
-/// What discovery gives: the offers that fit, best first; and for everything else why not.
+/// The result of discovery: the domains that match, best first, and the reasons why others do not.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// What fits.
+    /// The domains that match the query.
     pub infos: Vec<Info>,
-    /// What was ruled out, by which field.
+    /// The candidates that do not match, each with the field that rules it out.
     pub ruled_out: Vec<(Info, Mismatch)>,
-    /// What providers miss.
+    /// Resources that providers lack.
     pub notices: Vec<Error>,
 }
 
-/// Asks all providers, and keeps what fits the hints.
+/// Collects the candidates of all providers, and returns those that match the hints.
 ///
 /// # Errors
 ///
@@ -82,12 +82,12 @@ pub fn getinfo(
     find(providers, &query, &SystemResolver, settings)
 }
 
-/// Asks all providers, and keeps what fits the question.
+/// Collects the candidates of all providers, and returns those that match the query.
 ///
 /// # Errors
 ///
-/// `ENODATA` when nothing fits; the error names, for each candidate, the field that ruled it out,
-/// and what is missing. Else as [`explain`].
+/// `ENODATA` if none matches; the error names the field that ruled out each candidate, and the
+/// missing resources. Else as [`explain`].
 pub fn find(
     providers: &[&dyn Provider],
     query: &Query<'_>,
@@ -107,14 +107,14 @@ pub fn find(
     Err(Error::new(Errno::ENODATA, "find", "a domain for these hints").mend(reasons.join("; ")))
 }
 
-/// As [`find`], and finding nothing is an answer, too.
+/// As [`find`], but returns an empty result, with reasons, if no domain matches.
 ///
 /// # Errors
 ///
-/// `EBADFLAGS` for flags that are none, and for a bit among the capabilities of the hints that is
-/// no capability. `ENOSYS` for a newer major version of the interface. `EINVAL` for a source that
-/// is not named, an address as text that is none or has a service beside it, a service that is
-/// none. `ENODATA` for a node that nobody knows.
+/// `EBADFLAGS` for unknown flags, and for a bit among the capabilities of the hints that is no
+/// capability. `ENOSYS` for a newer major version of the interface. `EINVAL` for a source without
+/// a name, an address as text that is invalid or comes with a service, an invalid service.
+/// `ENODATA` for a node that the resolver does not find.
 pub fn explain(
     providers: &[&dyn Provider],
     query: &Query<'_>,
@@ -175,8 +175,8 @@ impl Found {
     }
 }
 
-/// The hints with what node and service say in them, once for each address that they stand for. It
-/// takes the place of the address there that does not count.
+/// The hints, once for each address that node and service stand for. That address replaces the
+/// address of the hints that does not count.
 fn questions(query: &Query<'_>, hints: Info, resolver: &dyn Resolver) -> Result<Vec<Info>> {
     let source = query.flags.contains(QueryFlags::SOURCE);
     if query.node.is_none() && query.service.is_none() {
@@ -246,11 +246,11 @@ fn shown(version: u32) -> String {
     format!("{}.{}", version >> 16, version & 0xffff)
 }
 
-/// Flags that libfabric's core and its providers keep among themselves, as far as they do not mean
-/// something to all.
+/// Flags that are internal to libfabric's core and its providers, except those with a public
+/// meaning.
 const INTERNAL: u64 = 0b11_1111 << 58;
 
-/// Bits that providers, and libfabric itself, may use for themselves.
+/// Bits that providers, and libfabric itself, may use internally.
 const PRIVATE: Flags = Flags::from_bits_retain(0xf << 60);
 
 fn check_caps(hints: &Info) -> Result<()> {

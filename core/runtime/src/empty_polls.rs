@@ -19,10 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Polls before the first yield: a microsecond or two.
 const FIRST: u32 = 32;
-/// Polls between yields that are worth it.
+/// Polls between yields that found another thread.
 const FEWEST: u32 = 8;
-/// Polls between yields that are not: one that finds no other thread then costs less than one
-/// percent of the time.
+/// Polls between yields that found none: such a yield then costs less than one percent of the time.
 const MOST: u32 = 2048;
 /// A yield that takes longer went to a thread that computes.
 const TIME_SLICE: Duration = Duration::from_micros(500);
@@ -115,7 +114,7 @@ mod tests {
         sched_setaffinity(this, &one).unwrap();
     }
 
-    /// Polls in vain until it yields; the yield takes `away`.
+    /// Polls without result until it yields; the yield takes `away`. Returns the number of polls.
     fn yields(polls: &EmptyPolls, away: Duration) -> u32 {
         let bound = polls.bound.load(Ordering::Relaxed);
         for _ in 1..bound {
@@ -146,7 +145,7 @@ mod tests {
         yields(&polls, Duration::from_micros(20));
         polls.count(true);
         assert_eq!(polls.bound.load(Ordering::Relaxed), FEWEST);
-        // What comes while it polls says nothing about yields.
+        // A completion between two yields does not change the bound.
         polls.count(false);
         polls.count(true);
         assert_eq!(polls.bound.load(Ordering::Relaxed), FEWEST);
@@ -182,7 +181,7 @@ mod tests {
         assert_eq!(polls.bound.load(Ordering::Relaxed), FIRST, "it has yielded");
     }
 
-    /// Two threads on one processor hand a token to and fro. A poller keeps the other thread from
+    /// Two threads on one processor pass a token to and fro. A poller keeps the other thread from
     /// running until it yields. Without a yield, each round takes two time slices of the scheduler,
     /// which is millions of polls that find nothing. With yields it is some ten, and on a processor
     /// that other programs use at most two times `BESIDE_COMPUTATION`.
@@ -191,7 +190,7 @@ mod tests {
         const ROUNDS: u32 = 500;
         static TURN: AtomicU32 = AtomicU32::new(0);
         static DONE: AtomicBool = AtomicBool::new(false);
-        // All turns of a parity belong to one thread; returns the polls in vain of all its rounds.
+        // All turns of a parity belong to one thread; returns the empty polls of all its rounds.
         let take_turns = |parity: u32| {
             bind_to_one_processor();
             let (polls, mut in_vain) = (EmptyPolls::new(), 0u64);

@@ -23,14 +23,14 @@ enum Item {
 #[derive(Debug, Default)]
 pub struct EventQueue {
     events: Mutex<VecDeque<Item>>,
-    /// Readable while there are events, once somebody has asked for it.
+    /// Readable while there are events; made at the first request.
     descriptor: OnceLock<EventFd>,
 }
 
-/// Whether an event that is read stays.
+/// Whether an event stays after it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// It is taken out.
+    /// It is removed.
     Take,
     /// It stays (`FI_PEEK`).
     Peek,
@@ -64,7 +64,7 @@ impl EventQueue {
     ///
     /// # Errors
     ///
-    /// When no descriptor can be had.
+    /// If no descriptor can be made.
     pub fn wait_fd(&self) -> Result<BorrowedFd<'_>, Error> {
         let events = self.events.lock();
         if self.descriptor.get().is_none() {
@@ -79,7 +79,7 @@ impl EventQueue {
         }
     }
 
-    /// Asks for a wait on the descriptor (fi_trywait(3)).
+    /// Prepares a wait on the descriptor (fi_trywait(3)).
     ///
     /// # Errors
     ///
@@ -101,13 +101,12 @@ impl EventQueue {
         self.read_from(&mut self.events.lock(), out, reading)
     }
 
-    /// As [`read`](Self::read), and waits for an event as long as `timeout` says (`None`: for
-    /// ever).
+    /// As [`read`](Self::read), and waits for an event, at most for `timeout` (`None`: for ever).
     ///
     /// # Errors
     ///
-    /// As `read`; `Again`: none came in time, or a signal came to the thread. What the system says
-    /// when it has no descriptor to wait on.
+    /// As `read`; `Again`: none came in time, or a signal came to the thread; the system's error if
+    /// no descriptor to wait on can be made.
     pub fn sread(
         &self,
         out: &mut [u8],
@@ -123,7 +122,7 @@ impl EventQueue {
             let Some(patience) = patience(deadline) else {
                 return Err(OpError::Again);
             };
-            // Another reader may take what makes it readable: then this one waits again.
+            // Another reader may take the event that made it readable: then this one waits again.
             let fd = self.wait_fd().map_err(|e| OpError::Failed(e.errno()))?;
             match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], patience) {
                 Ok(_) => {}
@@ -172,13 +171,13 @@ impl EventQueue {
     }
 }
 
-/// How long a wait may take that ends at `deadline`; `None`: that has come.
+/// Time until `deadline`; `None` if that has passed.
 fn patience(deadline: Option<Instant>) -> Option<PollTimeout> {
     let Some(deadline) = deadline else {
         return Some(PollTimeout::NONE);
     };
     let left = deadline.checked_duration_since(Instant::now())?;
-    // Upwards: a wait that ends early would only be repeated.
+    // Rounded up: a wait that ends early would only be repeated.
     let ms = left.as_nanos().div_ceil(1_000_000);
     match ms {
         0 => None,
@@ -342,7 +341,7 @@ mod tests {
             assert_eq!(none, Err(OpError::Again));
             assert!(start.elapsed() >= timeout, "{:?}", start.elapsed());
         }
-        // More than a system call takes, and more than the clock has.
+        // Longer than a system call can wait, and longer than the clock can count.
         for timeout in [Duration::from_secs(1 << 40), Duration::MAX] {
             queue.write(event(1));
             let read = queue.sread(&mut [0; 8], Reading::Take, Some(timeout));
@@ -371,7 +370,7 @@ mod tests {
                 read
             }
         });
-        // It may not wait yet when the first one comes.
+        // The thread may not wait yet when the first signal comes.
         let until = Instant::now() + Duration::from_secs(30);
         while !over.load(Ordering::Acquire) {
             assert!(Instant::now() < until, "no signal ended the wait");

@@ -1,7 +1,8 @@
-//! The objects that an application sees, as traits that every provider's objects have: provider,
+//! The objects that an application sees, as traits that every provider implements: provider,
 //! domain, endpoint, address vector, completion queue, counter, memory region.
 //!
-//! Objects are closed by dropping them; each keeps open what it was opened on or bound to.
+//! Dropping an object closes it. Each object keeps open the objects that it was opened on or bound
+//! to.
 
 mod completion;
 
@@ -27,12 +28,12 @@ pub trait Provider: Send + Sync {
     /// Its name, as `fi_fabric_attr::prov_name`.
     fn name(&self) -> &'static str;
 
-    /// What this machine offers through it, best first, and why there is not more.
+    /// The domains that this provider offers on this machine, best first, and the reasons why there
+    /// are no others.
     fn discover(&self, settings: &Settings) -> Discovery;
 
-    /// As [`discover`](Self::discover), for hints with which some choices are better than with
-    /// others: which of a port's addresses to speak from, say. Nothing is left out that does not
-    /// fit them.
+    /// As [`discover`](Self::discover), with hints that rank the choices: which of a port's
+    /// addresses to use, say. Candidates that do not fit the hints are listed all the same.
     fn discover_for(&self, hints: &Info, settings: &Settings) -> Discovery {
         let _ = hints;
         self.discover(settings)
@@ -42,20 +43,20 @@ pub trait Provider: Send + Sync {
     ///
     /// # Errors
     ///
-    /// When the device is gone or a resource can not be had; the error names it.
+    /// If the device is gone or a resource is missing; the error names it.
     fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn Domain>>;
 
     /// As [`open`](Self::open), for an application that serializes its calls itself
-    /// (`FI_THREAD_DOMAIN` of fi_domain(3)): the domain takes no lock at all, whatever `info` says
-    /// of threading, and any thread may use it.
+    /// (`FI_THREAD_DOMAIN` of fi_domain(3)): the domain has no lock, whatever threading level
+    /// `info` has, and any thread may use it.
     ///
     /// # Safety
     ///
     /// No two calls into the domain and the objects that are opened on it ever overlap, and each
     /// call happens before the next (the threads synchronize between them). Dropping a handle of
     /// any of these objects is such a call, and a call that waits lasts until it returns. Exempt
-    /// are [`Cq::signal`], which is there to end a wait, and what tells of things that never
-    /// change: `info`, `name`, `id`.
+    /// are [`Cq::signal`], whose purpose is to end a wait, and calls that return constants: `info`,
+    /// `name`, `id`.
     ///
     /// # Errors
     ///
@@ -63,18 +64,18 @@ pub trait Provider: Send + Sync {
     unsafe fn open_serialized(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn Domain>>;
 }
 
-/// What a provider has found.
+/// The candidates of a provider.
 #[derive(Debug, Default)]
 pub struct Discovery {
-    /// Each with all that it can do.
+    /// The domains, each with all its capabilities.
     pub candidates: Vec<Info>,
-    /// What is missing, and how it may be had.
+    /// The missing resources, and how to provide them.
     pub notices: Vec<Error>,
 }
 
-/// A domain (fi_domain(3)): what shares a device, its memory registrations and its lock.
+/// A domain (fi_domain(3)): the objects that share a device, its memory registrations and its lock.
 pub trait Domain: Send + Sync {
-    /// What it offers.
+    /// The domain's attributes and capabilities.
     fn info(&self) -> &Info;
 
     /// Opens a completion queue.
@@ -95,84 +96,85 @@ pub trait Domain: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` when there is no room for the entries that are asked for; `EINVAL` when the receive
-    /// context bits leave too few for the rest of an address.
+    /// `ENOMEM` if there is no memory for the requested number of entries; `EINVAL` if the receive
+    /// context bits leave too few bits for the rest of an address.
     fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn Av>>;
 
-    /// Opens an endpoint, bound and enabled: it receives from now on.
+    /// Opens an endpoint, bound and enabled: it can receive at once.
     ///
     /// # Errors
     ///
-    /// `EDOMAIN` for objects of another domain; `EADDRINUSE` when another endpoint is found at its
-    /// source; `EINVAL` for a number that is no traffic class; what the device or the system lacks.
+    /// `EDOMAIN` for objects of another domain; `EADDRINUSE` if another endpoint has the source
+    /// address; `EINVAL` for a number that is no traffic class; else an error that names the
+    /// missing resource of the device or the system.
     fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>>;
 
-    /// Registers memory (fi_mr(3)) with the access that `access` asks for (`SEND`, `RECV`,
+    /// Registers memory (fi_mr(3)) with the access rights in `access` (`SEND`, `RECV`,
     /// `REMOTE_READ`, …).
     ///
     /// # Safety
     ///
-    /// The memory stays allocated until the region is dropped, and while it is registered for
-    /// remote writes nobody holds Rust references to it.
+    /// The memory stays allocated until the region is dropped, and there are no Rust references to
+    /// it while it is registered for remote writes.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` when the limit of locked memory is too low (the error names it); `EINVAL`, `EFAULT`
-    /// for memory that is none.
+    /// `ENOMEM` if the limit of locked memory is too low (the error names it); `EINVAL`, `EFAULT`
+    /// for invalid memory.
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>>;
 }
 
-/// What a completion queue is opened with.
+/// The attributes of a new completion queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CqAttr {
-    /// Entries that the queue is for; 0 takes the default. Memory is taken as entries come, and for
-    /// more entries than these, too: nothing is lost as long as there is memory.
+    /// Entries that the queue is for; 0 takes the default. The queue grows as entries come, beyond
+    /// this number, too: no entry is lost while there is memory.
     pub size: usize,
 }
 
-/// What a counter is opened with.
+/// The attributes of a new counter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CntrAttr {
-    /// What it counts.
+    /// The unit of the count.
     pub events: CntrEvents,
 }
 
-/// What a counter counts of what succeeds (`fi_cntr_events`). What fails counts as one error,
-/// whatever its size.
+/// The unit in which a counter counts operations that succeed (`fi_cntr_events`). An operation that
+/// fails counts as one error, whatever its size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CntrEvents {
     /// Operations (`FI_CNTR_EVENTS_COMP`).
     #[default]
     Completions,
-    /// The application's bytes that they have moved: without CQ data, and without what is the
-    /// provider's of a buffer with a prefix (`FI_CNTR_EVENTS_BYTES`).
+    /// The bytes of the application that operations have moved: without CQ data, and without the
+    /// provider's part of a buffer with a prefix (`FI_CNTR_EVENTS_BYTES`).
     Bytes,
 }
 
-/// What an endpoint is bound to.
+/// The objects and attributes of a new endpoint.
 #[derive(Clone)]
 pub struct EndpointConfig {
-    /// Where peers are looked up.
+    /// The address vector of its peers.
     pub av: Arc<dyn Av>,
-    /// Where sends complete.
+    /// The queue of its send completions.
     pub tx_cq: Arc<dyn Cq>,
-    /// Where receives complete.
+    /// The queue of its receive completions.
     pub rx_cq: Arc<dyn Cq>,
-    /// What counts sends.
+    /// The counter of its sends.
     pub tx_cntr: Option<Arc<dyn Cntr>>,
-    /// What counts receives.
+    /// The counter of its receives.
     pub rx_cntr: Option<Arc<dyn Cntr>>,
     /// Whether receives may name their source (`FI_DIRECTED_RECV`); without it the source of a
     /// receive is ignored.
     pub directed_recv: bool,
-    /// Where the endpoint is to be found, in a domain whose addresses are those of sockets; port 0
-    /// is any that is free. `None`: where the domain's info says.
+    /// The socket address of the endpoint, in a domain whose addresses are those of sockets; port 0
+    /// stands for any free port. `None`: the address in the domain's info.
     pub source: Option<SocketAddr>,
-    /// Its authorization key (`fi_ep_attr::auth_key`); `None` for the domain's. Where endpoints
-    /// have the keys of their address vectors it can have none of its own.
+    /// Its authorization key (`fi_ep_attr::auth_key`); `None` for the domain's. An endpoint that
+    /// takes the keys of its address vector can have none of its own.
     pub auth_key: Option<AuthKey>,
-    /// Whether a message of a sender that is not in the address vector completes with
-    /// `EADDRNOTAVAIL` and that sender's name (`FI_SOURCE_ERR`); without it, with no source.
+    /// Whether a message of an unknown source completes with `EADDRNOTAVAIL` and the name of that
+    /// source (`FI_SOURCE_ERR`); without this, it completes with no source.
     pub source_err: bool,
     /// Its [traffic class](traffic_class) (`fi_tx_attr::tclass`); [`traffic_class::UNSPEC`] for the
     /// domain's.
@@ -180,8 +182,8 @@ pub struct EndpointConfig {
 }
 
 impl EndpointConfig {
-    /// One completion queue for everything, no counters, directed receives, no errors for unknown
-    /// senders, the domain's traffic class.
+    /// One completion queue for sends and receives, no counters, directed receives, no errors for
+    /// unknown sources, the domain's traffic class.
     pub fn new(av: &Arc<dyn Av>, cq: &Arc<dyn Cq>) -> Self {
         Self {
             av: av.clone(),
@@ -198,20 +200,20 @@ impl EndpointConfig {
     }
 }
 
-/// An object of a domain, to tell it from those of other domains.
+/// The identity of an object and of its domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectId {
     pub(crate) domain: usize,
     pub(crate) index: usize,
 }
 
-/// Left of a multi-receive buffer, below this it is done (fi_endpoint(3), `FI_OPT_MIN_MULTI_RECV`),
-/// in bytes, unless the application says otherwise.
+/// The default of `FI_OPT_MIN_MULTI_RECV` (fi_endpoint(3)), in bytes: a multi-receive buffer with
+/// less space left takes no more messages.
 pub const MIN_MULTI_RECV: usize = 64;
 
-/// An endpoint (fi_endpoint(3)), unconnected. The domain's info says of what type: with RDM,
-/// messages are reliable and kept in order for each peer; with DGRAM each may be lost, one that
-/// finds no receive posted is, and there is no order.
+/// An endpoint (fi_endpoint(3)), unconnected. The domain's info has its type. RDM: messages are
+/// reliable and in order for each peer. DGRAM: each message may be lost, a message without a posted
+/// receive is lost, and there is no order.
 ///
 /// A DGRAM endpoint has no tags (`ENOSYS`) and no special receives (`EBADFLAGS`). With
 /// [`Mode::MSG_PREFIX`] in the domain's info, the first buffer of each send and receive starts with
@@ -220,13 +222,13 @@ pub const MIN_MULTI_RECV: usize = 64;
 ///
 /// [`Mode::MSG_PREFIX`]: ferrofabric_contracts::flags::Mode::MSG_PREFIX
 pub trait Endpoint: Send + Sync {
-    /// All that a peer has to know of it.
+    /// The endpoint's native address, which is all that a peer needs.
     fn name(&self) -> NativeAddr;
 
-    /// Its address in the domain's `addr_format` (`fi_getname`): where that has addresses of
-    /// sockets, the one at which it is found; of an endpoint with the keys of its address vector
-    /// ([`AV_AUTH_KEY`](ferrofabric_contracts::info::AV_AUTH_KEY)), the one that peers insert with
-    /// each key, where [`name`](Self::name) is the way to it with the first.
+    /// Its address in the domain's `addr_format` (`fi_getname`). If that has addresses of sockets:
+    /// the socket address at which the endpoint is found. If the endpoint has the keys of its
+    /// address vector ([`AV_AUTH_KEY`](ferrofabric_contracts::info::AV_AUTH_KEY)): the address that
+    /// peers insert with each key, while [`name`](Self::name) belongs to the first key.
     fn address(&self) -> Address;
 
     /// Sends a message.
@@ -239,12 +241,12 @@ pub trait Endpoint: Send + Sync {
     ///
     /// `Again`: read the completion queue, then try again. `EMSGSIZE`: longer than the domain's
     /// limit. `EADDRNOTAVAIL`: no such peer. `ENOKEY`: the peer's key came after the endpoint was
-    /// enabled. `EOPNOTSUPP`: a completion level or a fence that the domain does not keep. Whatever
-    /// else goes wrong comes as an error completion: for a socket address at which no endpoint was
-    /// found in time, what [`Resolve`](ferrofabric_av::Resolve) said.
+    /// enabled. `EOPNOTSUPP`: a completion level or a fence that the domain does not offer. All
+    /// other failures are error completions: for a socket address without an endpoint, with the
+    /// error of [`Resolve`](ferrofabric_av::Resolve).
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError>;
 
-    /// Posts a receive, or with one of these flags asks about messages that are here
+    /// Posts a receive, or with one of these flags handles messages that have arrived
     /// (fi_tagged(3)), tagged or untagged:
     ///
     /// - `PEEK`: completes with length, tag, source and CQ data of the oldest message that a
@@ -256,54 +258,53 @@ pub trait Endpoint: Send + Sync {
     /// - `PEEK | DISCARD`, `CLAIM | DISCARD`: completes as `PEEK` does, and the message is dropped.
     ///
     /// All but `CLAIM` by itself ignore the buffers, complete before the call returns, complete
-    /// with or without `COMPLETION`, and are not counted. A `CLAIM` of what is not claimed, or lost
-    /// with its sender, completes with `ENOMSG`.
+    /// with or without `COMPLETION`, and are not counted. A `CLAIM` without a claimed message, or
+    /// of a message that is lost with its sender, completes with `ENOMSG`.
     ///
     /// With `MULTI_RECV` one buffer takes message after message, each with a completion of its own.
-    /// What completes last, of a buffer that takes no more, has `MULTI_RECV` in its completion,
-    /// which then comes also without `COMPLETION`.
+    /// The last completion of a buffer has `MULTI_RECV`, and comes also without `COMPLETION`.
     ///
     /// # Safety
     ///
-    /// The buffers stay valid for writes, and nobody else uses them, until the operation completes
-    /// (a multi-receive: until its completion with `MULTI_RECV`).
+    /// The buffers stay valid for writes, with no other access to them, until the operation
+    /// completes (a multi-receive: until its completion with `MULTI_RECV`).
     ///
     /// # Errors
     ///
-    /// `EINVAL`: more buffers than the limit; not one buffer for a multi-receive. `EBADFLAGS`:
-    /// flags that mean nothing together, or a key on an endpoint without keys or directed receives.
-    /// `ENOKEY`: a key that the endpoint was not enabled with.
+    /// `EINVAL`: more buffers than the limit; not one buffer for a multi-receive. `EBADFLAGS`: a
+    /// combination of flags without a meaning, or a key on an endpoint without keys or directed
+    /// receives. `ENOKEY`: a key that the endpoint was not enabled with.
     unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError>;
 
-    /// Takes back a receive that has not matched; it completes with `ECANCELED`. Of a
-    /// multi-receive, what is left of it: it completes once more, with `ECANCELED` and
-    /// `MULTI_RECV`, when no message is on its way into its buffer any more.
+    /// Cancels a receive that has not matched; it completes with `ECANCELED`. A multi-receive
+    /// completes once more, with `ECANCELED` and `MULTI_RECV`, as soon as no message is on its way
+    /// into its buffer.
     ///
     /// # Errors
     ///
     /// `ENOENT`: none is posted with that context.
     fn cancel(&self, context: u64) -> Result<(), OpError>;
 
-    /// Sets how many bytes have to be left of a multi-receive buffer (`FI_OPT_MIN_MULTI_RECV` of
-    /// fi_endpoint(3)): with fewer left it takes no more messages. At least 1; [`MIN_MULTI_RECV`]
-    /// at first. Buffers that are posted already follow.
+    /// Sets the space that must be left in a multi-receive buffer (`FI_OPT_MIN_MULTI_RECV` of
+    /// fi_endpoint(3)), in bytes: with less left it takes no more messages. At least 1;
+    /// [`MIN_MULTI_RECV`] at first. Applies to posted buffers, too.
     ///
     /// # Errors
     ///
     /// `EBUSY` when the domain belongs to another thread.
     fn set_min_multi_recv(&self, bytes: usize) -> Result<(), OpError>;
 
-    /// The number of bytes that was set, or is by default.
+    /// The present limit, set or default.
     ///
     /// # Errors
     ///
     /// As [`set_min_multi_recv`](Self::set_min_multi_recv).
     fn min_multi_recv(&self) -> Result<usize, OpError>;
 
-    /// Waits until closing the endpoint loses no message, as long as `timeout` says (`None`: for
-    /// ever): each message that was sent, and each answer to a peer's message, lies where the peer
-    /// finds it, or has failed. Without it the messages are lost that wait for a connection, for
-    /// room, or for a receive at the peer. Of a DGRAM endpoint: until the device has them.
+    /// Waits until closing the endpoint loses no message, at most for `timeout` (`None`: for ever).
+    /// Then each message, and each answer to a peer's message, is where the peer finds it, or has
+    /// failed. Without this call, closing loses messages that wait for a connection, for room, or
+    /// for a receive at the peer. A DGRAM endpoint waits until the device has all datagrams.
     /// Completions stay in their queues.
     ///
     /// # Errors
@@ -312,7 +313,7 @@ pub trait Endpoint: Send + Sync {
     /// domain belongs to another thread.
     fn flush(&self, timeout: Option<Duration>) -> Result<(), OpError>;
 
-    /// What its transports have done so far, by name and number.
+    /// The counters of its transports, by name.
     ///
     /// # Errors
     ///
@@ -322,12 +323,12 @@ pub trait Endpoint: Send + Sync {
 
 /// An address vector (fi_av(3)).
 pub trait Av: Send + Sync {
-    /// Type of its addresses, also where the provider chose it.
+    /// Type of its addresses, also if the provider chose it.
     fn av_type(&self) -> AvType;
 
-    /// Of a named one: where this process reads its addresses, an array of `FiAddr` by order of
-    /// insertion, which goes with the address vector. Processes use the same `FiAddr` for a peer,
-    /// whatever address each gave. 0 without a name.
+    /// For a named address vector: the location at which this process reads its addresses, an array
+    /// of `FiAddr` by order of insertion, which lives as long as the address vector. All processes
+    /// use the same `FiAddr` for a peer, whatever location each chose. 0 without a name.
     fn map_addr(&self) -> usize;
 
     /// Inserts one address as [`insert_all`](Self::insert_all) does.
@@ -342,27 +343,27 @@ pub trait Av: Send + Sync {
     }
 
     /// Inserts addresses, each in the domain's `addr_format`: 64 bytes as [`NativeAddr::to_bytes`]
-    /// gives them, or text, or a `sockaddr`, in whose place those bytes may stand. Tells `report`
-    /// of each by its number in the call, in order, and returns how many are in. The domain is not
-    /// locked meanwhile; `report` may do anything but insert into the same address vector. One that
-    /// was there already keeps its `FiAddr`. One that fails takes an index of a table until the
-    /// call is over, so that those of the others are known.
+    /// returns them, or text, or a `sockaddr`, in whose place those bytes may stand. Calls `report`
+    /// for each by its number in the call, in order, and returns the number of insertions. The
+    /// domain is not locked meanwhile; `report` may do anything but insert into the same address
+    /// vector. An address that is in the vector already keeps its `FiAddr`. A failed address
+    /// occupies an index of a table until the call is over, so that the others' indices are known.
     ///
     /// # Errors
     ///
-    /// Of the call: `EBUSY` when the domain belongs to another thread; `EINVAL` when the address
-    /// vector is for asynchronous insertion. Of an address: `EINVAL` for what is none, with the
-    /// reason; `EHOSTUNREACH` for a socket address without a route, `ENOSYS` where endpoints have
-    /// none; `ENOMEM` and `ENOSPC` when the vector can not grow; of one with a name, `ETIMEDOUT`:
-    /// the process that changes it just now does not come to an end. Whether an endpoint listens at
-    /// a socket address is no matter of the insertion (`docs/adr/0042`).
+    /// Of the call: `EBUSY` if the domain belongs to another thread; `EINVAL` if the address vector
+    /// is for asynchronous insertion. Of an address: `EINVAL` if it is invalid, with the reason;
+    /// `EHOSTUNREACH` for a socket address without a route, `ENOSYS` if endpoints have none;
+    /// `ENOMEM` and `ENOSPC` if the vector can not grow. Of an address in a named vector,
+    /// `ETIMEDOUT`: another process that changes the vector does not finish. An insertion does not
+    /// check whether an endpoint listens at a socket address (`docs/adr/0042`).
     fn insert_all(
         &self,
         names: &mut dyn Iterator<Item = &[u8]>,
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize>;
 
-    /// Inserts endpoints by name, as `insert_all` does. The caller's thread looks up the names of
+    /// Inserts endpoints by name, as `insert_all` does. The caller's thread resolves the names of
     /// nodes.
     ///
     /// # Errors
@@ -382,11 +383,11 @@ pub trait Av: Send + Sync {
     /// `EINVAL`: one is bound.
     fn bind_events(&self, events: Arc<dyn PeerEq>, source: u64) -> Result<()>;
 
-    /// Begins an asynchronous insertion ([`AvAttr::events`]), which is done by threads of the
-    /// address vector's own. Each address is reported, then for each that failed comes an error
-    /// event ([`EqError`](ferrofabric_contracts::peer::EqError)) with the call's context and the
-    /// number of the address, then one event
-    /// [`AV_COMPLETE`](ferrofabric_contracts::peer::AV_COMPLETE), always.
+    /// Begins an asynchronous insertion ([`AvAttr::events`]), on threads of the address vector.
+    /// Each address is reported; then for each that failed comes an error event
+    /// ([`EqError`](ferrofabric_contracts::peer::EqError)) with the call's context and the number
+    /// of the address, then always one event
+    /// [`AV_COMPLETE`](ferrofabric_contracts::peer::AV_COMPLETE).
     ///
     /// In a table the addresses get the lowest indices that are free when the call is made. Unless
     /// `user_ids` is empty, each address gets the ID of the same number
@@ -394,10 +395,10 @@ pub trait Av: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Nothing is inserted then, and no event comes. `EINVAL`: the address vector is not for
-    /// asynchronous insertion. `EACCES`: it was opened for reading only. `ENOEQ`: no queue is
-    /// bound. `ENOMEM`, `ENOSPC`: the table can not grow. `ETIMEDOUT`: as of `insert_all`.
-    /// `EAGAIN`: no thread can be had.
+    /// In case of an error nothing is inserted, and no event comes. `EINVAL`: the address vector is
+    /// not for asynchronous insertion. `EACCES`: it was opened for reading only. `ENOEQ`: no queue
+    /// is bound. `ENOMEM`, `ENOSPC`: the table can not grow. `ETIMEDOUT`: as of `insert_all`.
+    /// `EAGAIN`: no thread could be started.
     fn insert_later(
         &self,
         wanted: InsertRequest,
@@ -410,22 +411,22 @@ pub trait Av: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `EINVAL` when it is not there; `EACCES` when the address vector was opened for reading only.
-    /// Of one with a name, `ETIMEDOUT`: the process that changes it just now does not come to an
-    /// end.
+    /// `EINVAL` if it is not in the vector; `EACCES` if the address vector was opened for reading
+    /// only. In a named vector, `ETIMEDOUT`: another process that changes the vector does not
+    /// finish.
     fn remove(&self, addr: FiAddr) -> Result<()>;
 
     /// The endpoint that an address stands for.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when it is not there. `EAGAIN`: it is of a range, and being resolved.
+    /// `EINVAL` if it is not in the vector. `EAGAIN`: the address is being resolved.
     fn lookup(&self, addr: FiAddr) -> Result<NativeAddr>;
 
-    /// The endpoints that addresses stand for, as [`lookup`](Self::lookup) of each: tells `report`
-    /// of each by its number in the call, in order. In a vector too large for the processor's
-    /// caches a look-up takes a fraction of the time that it takes alone, best where a call has 32
-    /// addresses or more: the memory of many is waited for at once.
+    /// The endpoints that addresses stand for, as [`lookup`](Self::lookup) of each: calls `report`
+    /// for each by its number in the call, in order. In a vector too large for the processor's
+    /// caches such a look-up takes a fraction of the time of a single one, best with 32 addresses
+    /// or more in a call: the cache misses of many overlap.
     ///
     /// # Errors
     ///
@@ -437,8 +438,8 @@ pub trait Av: Send + Sync {
         report: &mut dyn FnMut(usize, Result<NativeAddr>),
     ) -> Result<()>;
 
-    /// An address in the domain's `addr_format`: where that has addresses of sockets, the one that
-    /// it was inserted by, or the native one if it was by that.
+    /// An address in the domain's `addr_format`. If that has addresses of sockets: the socket
+    /// address of its insertion, or the native address if it was inserted by that.
     ///
     /// # Errors
     ///
@@ -446,18 +447,18 @@ pub trait Av: Send + Sync {
     fn address(&self, addr: FiAddr) -> Result<Address>;
 
     /// Gives an address an ID of the application's, which completions and errors report as the
-    /// source of its messages from now on. Sends, directed receives, lookups and removals take the
-    /// address as ever.
-    ///
+    /// Gives an address an ID of the application's, which completions and errors report as the
+    /// source of its messages from now on. Sends, directed receives, lookups and removals still
+    /// take the address.
     /// # Errors
     ///
     /// `EINVAL` when the address is not there, or the address vector was not opened for IDs
     /// ([`AvAttr::user_ids`]).
     fn set_user_id(&self, addr: FiAddr, id: FiAddr) -> Result<()>;
 
-    /// As [`set_user_id`](Self::set_user_id), for an insertion that brings IDs with it (the flag
-    /// `FI_AV_USER_ID` of fi_av(3)): on an address vector that was opened without. Where another
-    /// thread or process has removed the address since, there is nothing to do.
+    /// As [`set_user_id`](Self::set_user_id), for an insertion with IDs (the flag `FI_AV_USER_ID`
+    /// of fi_av(3)), on an address vector that was opened without. If another thread or process has
+    /// removed the address since, the call has no effect.
     ///
     /// # Errors
     ///
@@ -478,7 +479,7 @@ pub trait Av: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `EINVAL` when it is neither.
+    /// `EINVAL` if it is neither.
     fn lookup_auth_key(&self, addr: FiAddr) -> Result<AuthKey>;
 
     /// Removes a key. Addresses that were inserted with it stay.
@@ -495,24 +496,23 @@ pub trait Av: Send + Sync {
     /// As there.
     fn set_auth_key_user_id(&self, handle: FiAddr, id: FiAddr) -> Result<()>;
 
-    /// As [`insert_all`](Self::insert_all), of addresses which are each to be reached with the key
-    /// that a handle stands for. Where keys are, all addresses need one.
+    /// As [`insert_all`](Self::insert_all), with an authorization key's handle for each address. In
+    /// a domain with keys, all addresses need one.
     ///
     /// # Errors
     ///
-    /// As there; of an address also `EINVAL` for a handle that is none.
+    /// As there; of an address also `EINVAL` for a handle without a key.
     fn insert_all_with_keys(
         &self,
         names: &mut dyn Iterator<Item = (&[u8], FiAddr)>,
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize>;
 
-    /// As [`insert_services`](Self::insert_services), of endpoints which are each to be reached
-    /// with the key of a handle.
+    /// As [`insert_services`](Self::insert_services), with a key's handle for each endpoint.
     ///
     /// # Errors
     ///
-    /// As there; of an endpoint also `EINVAL` for a handle that is none, and without one.
+    /// As there; of an endpoint also `EINVAL` for a handle without a key, and for no handle.
     fn insert_services_with_keys(
         &self,
         services: &Services,
@@ -524,7 +524,7 @@ pub trait Av: Send + Sync {
     ///
     /// # Errors
     ///
-    /// As there; of an address also `EINVAL` for a handle that is none, and without one.
+    /// As there; of an address also `EINVAL` for a handle without a key, and for no handle.
     fn insert_later_with_keys(
         &self,
         wanted: InsertRequest,
@@ -533,7 +533,7 @@ pub trait Av: Send + Sync {
         report: InsertReport,
     ) -> Result<()>;
 
-    /// Which object this is.
+    /// The identity of this object.
     fn id(&self) -> ObjectId;
 }
 

@@ -1,5 +1,5 @@
 //! The safe way to send and receive: an endpoint that owns the buffers of its operations while they
-//! are under way, and gives them back with the completion.
+//! are under way, and returns them with the completion.
 
 mod buffer;
 
@@ -20,30 +20,30 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 
-/// What became of an operation.
+/// The result of an operation.
 #[derive(Debug)]
 pub struct Done {
-    /// The token that the operation was given.
+    /// The token of the operation.
     pub token: u64,
-    /// The peer that it named: where a send went, or whose message a receive was for.
+    /// The peer of the operation: the destination of a send, or the source of a receive.
     pub peer: FiAddr,
     /// Its buffer.
     pub buffer: Buffer,
-    /// Its completion, or why it failed.
+    /// Its completion, or its error.
     pub outcome: std::result::Result<Completion, Box<CqError>>,
 }
 
-/// How an operation ended.
+/// An operation that has ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// One that has a buffer.
+    /// An operation with a buffer.
     Operation(Done),
-    /// An inject, which failed: those that succeed are not told.
+    /// An inject that failed: an inject that succeeds is not reported.
     Inject(Box<CqError>),
 }
 
 impl Ended {
-    /// For callers that end with an inject that failed.
+    /// For callers that fail if an inject failed.
     #[inline]
     fn operation(self) -> std::result::Result<Done, OpError> {
         match self {
@@ -90,7 +90,7 @@ fn recv_op(kind: MsgKind, src: FiAddr) -> RecvOp {
 
 const READ_BATCH: usize = 16;
 
-/// The context of operations that hold no buffer.
+/// The context of operations without a buffer.
 const NO_SLOT: u64 = 0;
 
 #[inline]
@@ -112,9 +112,8 @@ pub struct OwningEndpoint {
 }
 
 impl OwningEndpoint {
-    /// Opens an endpoint on a domain. A message of a sender that is not in the address vector
-    /// completes with no source, whether the domain has `FI_SOURCE_ERR` or not (that is
-    /// [`EndpointConfig::source_err`]).
+    /// Opens an endpoint on a domain. A message of an unknown source completes with no source,
+    /// whether the domain has `FI_SOURCE_ERR` or not (that is [`EndpointConfig::source_err`]).
     ///
     /// # Errors
     ///
@@ -150,7 +149,7 @@ impl OwningEndpoint {
         })
     }
 
-    /// All that a peer has to know of it.
+    /// The endpoint's native address, which is all that a peer needs.
     pub fn name(&self) -> NativeAddr {
         self.endpoint.name()
     }
@@ -165,7 +164,7 @@ impl OwningEndpoint {
         &self.av
     }
 
-    /// What its transports have done so far, by name and number.
+    /// The counters of its transports, by name.
     ///
     /// # Errors
     ///
@@ -184,14 +183,14 @@ impl OwningEndpoint {
         self.in_flight.len()
     }
 
-    /// Whether the sends from now on are followed by another at once (fi_msg(3), `FI_MORE`): a
-    /// device is told of all together, with the first that none follows.
+    /// Whether each send from now on is followed by another at once (fi_msg(3), `FI_MORE`): one
+    /// doorbell of the device then covers them all, with the first send that no other follows.
     #[inline]
     pub fn set_more(&mut self, more: bool) {
         self.send_flags.set(Flags::MORE, more);
     }
 
-    /// Whether the sends from now on complete when the message stands in the buffer of its receive
+    /// Whether the sends from now on complete when the message is in the buffer of its receive
     /// (`FI_DELIVERY_COMPLETE`). Injects have no completion.
     pub fn set_delivery_complete(&mut self, complete: bool) {
         self.send_flags.set(Flags::DELIVERY_COMPLETE, complete);
@@ -231,8 +230,8 @@ impl OwningEndpoint {
     ///
     /// # Errors
     ///
-    /// As [`Endpoint::send`], and `EINVAL` for more bytes than the buffer has; the buffer comes
-    /// back.
+    /// As [`Endpoint::send`], and `EINVAL` for more bytes than the buffer has; the error contains
+    /// the buffer.
     #[inline]
     pub fn tsend(
         &mut self,
@@ -266,8 +265,8 @@ impl OwningEndpoint {
         self.post_send(buffer, len, token, send_op(MsgKind::Msg, dest, data))
     }
 
-    /// Sends the first `len` bytes of a buffer as `op` says. Context, descriptor and the flag
-    /// `COMPLETION` are the endpoint's own.
+    /// Sends the first `len` bytes of a buffer with the attributes in `op`. The endpoint sets its
+    /// context, descriptor and the flag `COMPLETION`.
     ///
     /// # Errors
     ///
@@ -350,12 +349,12 @@ impl OwningEndpoint {
         }
     }
 
-    /// Receives a message whose tag is `tag` but for the bits of `ignore`, from `src` or from
-    /// anybody.
+    /// Receives a message whose tag is `tag` but for the bits of `ignore`, from `src` or from any
+    /// peer.
     ///
     /// # Errors
     ///
-    /// As [`Endpoint::recv`]; the buffer comes back.
+    /// As [`Endpoint::recv`]; the error contains the buffer.
     #[inline]
     pub fn trecv(
         &mut self,
@@ -373,11 +372,11 @@ impl OwningEndpoint {
         self.post_recv(buffer, token, op)
     }
 
-    /// Receives a message without a tag, from `src` or from anybody.
+    /// Receives a message without a tag, from `src` or from any peer.
     ///
     /// # Errors
     ///
-    /// As [`Endpoint::recv`]; the buffer comes back.
+    /// As [`Endpoint::recv`]; the error contains the buffer.
     #[inline]
     pub fn recv(
         &mut self,
@@ -388,8 +387,8 @@ impl OwningEndpoint {
         self.post_recv(buffer, token, recv_op(MsgKind::Msg, src))
     }
 
-    /// Receives as `op` says, but for its flags: this takes one message. Context and descriptor
-    /// are the endpoint's own.
+    /// Receives one message with the attributes in `op`, except its flags. The endpoint sets
+    /// context and descriptor.
     ///
     /// # Errors
     ///
@@ -420,8 +419,7 @@ impl OwningEndpoint {
         }
     }
 
-    /// Takes back the receive with a token, unless its message is here already: it is over as
-    /// `ECANCELED`.
+    /// Cancels the receive with a token, unless its message has matched: it ends with `ECANCELED`.
     ///
     /// # Errors
     ///
@@ -432,17 +430,17 @@ impl OwningEndpoint {
         self.endpoint.cancel(context_of(slot))
     }
 
-    /// Drives the endpoint and returns an operation that is over, if one is.
+    /// Drives the endpoint and returns an operation that has ended, if there is one.
     ///
     /// # Errors
     ///
-    /// `EBUSY` when the domain belongs to another thread; the error of an inject that failed.
+    /// `EBUSY` if the domain belongs to another thread; the error of an inject that failed.
     #[inline]
     pub fn poll(&mut self) -> std::result::Result<Option<Done>, OpError> {
         self.poll_any()?.map(Ended::operation).transpose()
     }
 
-    /// As `poll`, and an inject that failed is one of those that are over.
+    /// As `poll`, and returns an inject that failed as an operation that has ended.
     ///
     /// # Errors
     ///
@@ -456,7 +454,7 @@ impl OwningEndpoint {
         Ok(self.next_of_batch())
     }
 
-    /// As `poll`, and waits as long as `timeout` says (`None`: for ever). `Ok(None)`: nothing in
+    /// As `poll`, and waits, at most for `timeout` (`None`: for ever). `Ok(None)`: none ended in
     /// time.
     ///
     /// # Errors

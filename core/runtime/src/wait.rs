@@ -1,5 +1,5 @@
-//! One thread's wait for something of a domain: until when it spins, what it sleeps on, when it is
-//! over.
+//! One thread's wait on a domain: its condition, the end of its spin phase, the set that it sleeps
+//! on, and its deadline.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use super::empty_polls::EmptyPolls;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_system::wait::{Nap, NapOn, Woken, ms_until, sleep_on};
 
-/// What a thread waits for.
+/// The condition that a thread waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Awaited {
-    /// So many entries in a completion queue, or an error.
+    /// At least `least` entries in a completion queue, or an error.
     Cq { index: usize, least: usize },
     /// A counter that has reached a value, or counted more errors than it had.
     Cntr {
@@ -21,33 +21,33 @@ pub(crate) enum Awaited {
         threshold: u64,
         errors: u64,
     },
-    /// A counter that the application does not know as it is.
+    /// A counter whose numbers differ from those that the application read last.
     Change(usize),
     /// An endpoint that can close without loss.
     Drained(usize),
 }
 
-/// A wait of one thread for something of a domain, between two looks whether it is there.
+/// A wait of one thread on a domain, between two checks of its condition.
 ///
-/// It holds a descriptor, and the domain knows of it: it has to be ended by the object that it was
-/// begun on (`Cq::end_wait`, `Cntr::end_wait`).
+/// It holds a descriptor and is registered with the domain: the object that it was begun on must
+/// end it (`Cq::end_wait`, `Cntr::end_wait`).
 #[derive(Debug)]
 pub struct Wait {
     awaited: Awaited,
     deadline: Option<Instant>,
     spin_until: Instant,
     polls: EmptyPolls,
-    /// The set that it sleeps on, from the first sleep on.
+    /// The set that it sleeps on, made for the first sleep.
     epoll: Option<Epoll>,
-    /// Its place among those who sleep, while it does.
+    /// Its place among the sleepers, while it sleeps.
     waiter: Option<usize>,
     is_interrupted: bool,
-    /// How often somebody had signalled the queue when the wait began.
+    /// Number of signals to the queue before the wait began.
     pub(crate) signals_before: u64,
 }
 
 impl Wait {
-    /// Begins it, to spin for a while first.
+    /// Begins a wait, which spins for a while first.
     pub(crate) fn begin(awaited: Awaited, timeout: Option<Duration>, spin: Duration) -> Self {
         Self {
             awaited,
@@ -61,7 +61,7 @@ impl Wait {
         }
     }
 
-    /// The descriptor to sleep on, after a look that found nothing.
+    /// The descriptor to sleep on, after a check that found nothing.
     pub fn nap(&self) -> Option<Nap> {
         let set = self.epoll.as_ref()?.0.as_raw_fd();
         Some(Nap {
@@ -74,16 +74,16 @@ impl Wait {
         self.awaited
     }
 
-    /// A signal came to the thread: the next look is the last.
+    /// A signal came to the thread: the next check is the last.
     pub fn interrupt(&mut self) {
         self.is_interrupted = true;
     }
 
-    /// Sleeps, after a look that found nothing.
+    /// Sleeps, after a check that found nothing.
     ///
     /// # Errors
     ///
-    /// When the kernel can not wait.
+    /// If the kernel can not wait.
     pub fn sleep(&mut self) -> Result<(), OpError> {
         let Some(epoll) = &self.epoll else {
             return Ok(());
@@ -95,7 +95,7 @@ impl Wait {
         Ok(())
     }
 
-    /// What comes after a look that found nothing.
+    /// The next step after a check that found nothing.
     ///
     /// # Errors
     ///
@@ -117,40 +117,40 @@ impl Wait {
         })
     }
 
-    /// Counts a look while the wait spins, which may yield the processor.
+    /// Counts a check while the wait spins, which may yield the processor.
     pub(crate) fn count_look(&self, moved: bool) {
         self.polls.count(moved);
     }
 
-    /// The wait spins anew from now on.
+    /// The wait spins once more from now on.
     pub(crate) fn spin_anew(&mut self, spin: Duration) {
         self.spin_until = Instant::now() + spin;
     }
 
-    /// The wait has the set that it sleeps on.
+    /// Gives the wait the set that it sleeps on.
     pub(crate) fn sleep_on(&mut self, set: Epoll) {
         self.epoll = Some(set);
     }
 
-    /// The thread is among those who sleep, at this place.
+    /// The thread is among the sleepers, at this place.
     pub(crate) fn begin_sleep(&mut self, place: usize) {
         self.waiter = Some(place);
     }
 
-    /// The thread sleeps no more. Its place among those who sleep, if it had one.
+    /// The thread sleeps no more. Returns its place among the sleepers, if it had one.
     pub(crate) fn end_sleep(&mut self) -> Option<usize> {
         self.waiter.take()
     }
 
-    /// Gives back the set.
+    /// Returns the set.
     pub(crate) fn end(&mut self) -> Option<Epoll> {
         self.epoll.take()
     }
 }
 
-/// How a wait goes on after a look that found nothing.
+/// The next step of a wait after a check that found nothing.
 pub(crate) enum Next {
-    /// It looks again at once.
+    /// It checks again at once.
     Spin,
     /// It needs a set to sleep on.
     TakeSet,
@@ -158,7 +158,7 @@ pub(crate) enum Next {
     Sleep,
 }
 
-/// When a wait is over; never, where that is beyond all that clocks can tell.
+/// The end of a wait; never, if it is beyond the range of the clock.
 fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }

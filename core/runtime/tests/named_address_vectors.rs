@@ -1,4 +1,4 @@
-//! Named address vectors between holders (fi_av(3)).
+//! Named address vectors with several holders (fi_av(3)).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -32,7 +32,7 @@ fn refused(opened: Result<AvTable>) -> Errno {
     }
 }
 
-/// Every word of it says which one it is.
+/// Every word of the name contains its number.
 fn name(n: u64) -> NativeAddr {
     NativeAddr {
         incarnation: n,
@@ -62,7 +62,7 @@ fn what_one_inserts_the_others_have() {
         assert_eq!(first.lookup(known[7]), None);
         assert_eq!(first.find(&name(7)), FiAddr::NOTAVAIL);
         assert_eq!(first.remove(known[7]).unwrap_err().errno(), Errno::EINVAL);
-        // The one who made it goes; those who come later find all.
+        // The first holder closes; later ones find everything.
         drop(first);
         let third = AvTable::open(&attr, DOMAIN).unwrap();
         assert_eq!(third.len(), 999);
@@ -86,7 +86,7 @@ fn a_reader_changes_nothing_and_makes_nothing() {
         ..reading(&attr)
     };
     assert_eq!(refused(AvTable::open(&nameless, DOMAIN)), Errno::EINVAL);
-    // As MPICH does it: look for it, then make it.
+    // As MPICH does: a reader looks for the vector, then makes it.
     let writer = AvTable::open(&attr, DOMAIN).unwrap();
     let reader = AvTable::open(&reading(&attr), DOMAIN).unwrap();
     let addr = writer.insert(&name(1)).unwrap().addr;
@@ -97,7 +97,7 @@ fn a_reader_changes_nothing_and_makes_nothing() {
     assert_eq!(reader.remove(addr).map(|_| ()).map_err(errno), denied);
     assert_eq!(reader.reserve(1).map(|_| ()).map_err(errno), denied);
     assert_eq!(writer.lookup(addr), Some(name(1)));
-    // A reader holds it, too.
+    // A reader keeps the vector alive, too.
     drop(writer);
     assert_eq!(AvTable::open(&reading(&attr), DOMAIN).unwrap().len(), 1);
     drop(reader);
@@ -135,8 +135,8 @@ fn type_and_mapping_are_those_of_the_first() {
     assert_ne!(AvTable::open(&open, DOMAIN).unwrap().map_addr(), 0);
 }
 
-/// The addresses of a named one are as the first opener has them. One that wants more bits of them
-/// for receive contexts than they leave is refused.
+/// The addresses of a named vector have the bits that its first opener chose. An opener that needs
+/// more bits for receive contexts is refused.
 ///
 /// Covers: AV-3, AV-4
 #[test]

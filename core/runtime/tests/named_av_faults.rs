@@ -1,4 +1,4 @@
-//! Named address vectors where memory is short, holders are killed, and processes fork (fi_av(3),
+//! Named address vectors when memory is short, holders are killed, and processes fork (fi_av(3),
 //! `docs/adr/0046`).
 //!
 //! Each scenario runs in a process of its own: one that is killed by a signal fails its test, and
@@ -70,7 +70,7 @@ fn run(words: &[&str], test: &str, name: &str) -> Output {
     output
 }
 
-/// Files of address vectors whose names have this in them.
+/// Files of address vectors whose names contain `tag`.
 fn files(tag: &str) -> Vec<PathBuf> {
     let all = std::fs::read_dir(FOLDER).unwrap();
     let paths = all.filter_map(|one| Some(one.ok()?.path()));
@@ -78,8 +78,7 @@ fn files(tag: &str) -> Vec<PathBuf> {
     paths.filter(has_tag).collect()
 }
 
-/// Starts what follows with a file system of 2 MiB in the place of the folder of named address
-/// vectors.
+/// Runs a command with a file system of 2 MiB in place of the folder of named address vectors.
 const SMALL_FOLDER: [&str; 5] = [
     "unshare",
     "-m",
@@ -88,7 +87,7 @@ const SMALL_FOLDER: [&str; 5] = [
     r#"mount -t tmpfs -o size=2m tmpfs /dev/shm && exec "$0" "$@""#,
 ];
 
-/// Fills the folder up. Returns the file that takes the room.
+/// Fills the folder. Returns the file that takes the room.
 fn fill_up() -> PathBuf {
     let path = Path::new(FOLDER).join("ballast");
     let mut file = File::create(&path).unwrap();
@@ -96,8 +95,8 @@ fn fill_up() -> PathBuf {
     path
 }
 
-/// Where there is no room in the folder, insertion and opening fail with `ENOSPC`. What was
-/// inserted stays, for this holder and for another, and both go on when there is room again.
+/// In a full folder, insertion and opening fail with `ENOSPC`. Earlier addresses stay, for this
+/// holder and for another, and both go on when there is room again.
 ///
 /// Covers: AV-4, AV-6, AV-10
 #[test]
@@ -151,8 +150,8 @@ fn without_room(shared: &str) {
     assert_eq!(one.lookup(last.addr), Some(name(inserted)));
 }
 
-/// The file that a killed holder leaves goes with the next opener of an address vector of any name,
-/// and the file of a living holder stays.
+/// The next opener of an address vector of any name removes the file that a killed holder leaves;
+/// the file of a living holder stays.
 ///
 /// Covers: AV-4
 #[test]
@@ -178,7 +177,7 @@ fn what_a_killed_holder_left_goes_with_the_next_opener() {
                 .unwrap();
             let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
             assert!(said.any(|line| line.unwrap().ends_with("ready")));
-            // It goes on writing until its end.
+            // The holder goes on writing until its end.
             (child, said)
         })
         .collect();
@@ -195,7 +194,7 @@ fn what_a_killed_holder_left_goes_with_the_next_opener() {
     assert_eq!(files(&tag), Vec::<PathBuf>::new());
 }
 
-/// What `child` does in a forked process, which says so with its exit status.
+/// Runs `child` in a forked process, and returns its result, which is the exit status.
 fn forked(child: impl FnOnce() -> bool) -> bool {
     // SAFETY: the scenario's process has no thread but this one that holds a lock, and the child
     // ends below.
@@ -212,8 +211,8 @@ fn forked(child: impl FnOnce() -> bool) -> bool {
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
-/// A child that drops a named address vector which it has inherited leaves it to its parent; it
-/// reads it, does not change it, and may open the same one for itself.
+/// A child that drops an inherited named address vector leaves it to its parent; the child reads
+/// it, does not change it, and may open the same one for itself.
 ///
 /// Covers: AV-4
 #[test]
@@ -256,7 +255,7 @@ fn parent_and_child(shared: &str) {
     assert_eq!(files(shared).len(), 1);
 }
 
-/// Another version of this library has the file open: whoever comes is told, and does not wait.
+/// Another version of this library has the file open: an opener gets an error, and does not wait.
 ///
 /// Covers: AV-4
 #[test]

@@ -1,8 +1,8 @@
-//! Which pages of a process are in memory, as `/proc/PID/pagemap` says.
+//! The pages of a process that are in memory, as `/proc/PID/pagemap` lists them.
 //!
-//! Asking takes a microsecond, half of what it takes to read 8 KiB. So what was found lasts for as
-//! long as the proof of who the process is: messages that come out of the same few buffers are
-//! asked after once a millisecond. A peer that takes its memory away in that time is not noticed.
+//! A look takes a microsecond, half of the time to read 8 KiB. So a result stays valid for as long
+//! as the proof of the process's identity: messages out of the same few buffers cost one look in a
+//! millisecond. A peer that unmaps its memory in that time goes unnoticed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,14 +13,14 @@ use nix::errno::Errno as Sys;
 
 use super::PROOF_LASTS;
 
-/// Ranges that are remembered.
+/// Number of remembered ranges.
 const RANGES: usize = 4;
-/// Pages that are asked after in one call.
+/// Largest number of pages in one look.
 const PAGES: usize = 64;
-/// Of a page's entry: it is in memory.
+/// Bit of a page's entry: the page is in memory.
 const PRESENT: u64 = 1 << 63;
 
-/// A range that was there.
+/// A range whose pages were present.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     start: u64,
@@ -37,7 +37,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Those of the process with this ID.
+    /// The pages of the process with this ID.
     pub(super) fn of(pid: libc::pid_t) -> Result<Self, Sys> {
         let map = File::open(format!("/proc/{pid}/pagemap"))
             .map_err(|error| Sys::from_raw(error.raw_os_error().unwrap_or_default()))?;
@@ -48,7 +48,7 @@ impl Pages {
         })
     }
 
-    /// Whether all pages of a range are there, or were a moment ago.
+    /// Whether all pages of a range are present, or were a moment ago.
     pub(super) fn are_there(&mut self, addr: u64, len: usize, now: Instant) -> bool {
         let Some(end) = addr.checked_add(len as u64) else {
             return false;
@@ -121,7 +121,7 @@ mod tests {
             assert!(done == 0 || advice == libc::MADV_NOHUGEPAGE);
         };
         advise(&mut memory, libc::MADV_NOHUGEPAGE);
-        // Where nothing is, and where nothing can be.
+        // A range that is not mapped, and one that can not be mapped.
         let mut pages = Pages::of(std::process::id() as i32).unwrap();
         let now = Instant::now();
         for addr in [0, 1, u64::MAX - 100, u64::MAX / 2] {
@@ -136,7 +136,7 @@ mod tests {
         memory.fill(1);
         assert!(pages.are_there(start, len, now));
 
-        // It is believed for a moment.
+        // The last result counts for a moment.
         advise(&mut memory, libc::MADV_DONTNEED);
         assert!(pages.are_there(start + 5, 10, now));
         assert!(!pages.are_there(start + 5, 10, now + PROOF_LASTS));

@@ -1,12 +1,12 @@
-//! A hostile peer that writes what it likes into its segment, step by step.
+//! A hostile peer that writes arbitrary data into its segment, step by step.
 //!
-//! Opening an endpoint starts a thread and binds sockets, which takes far longer than an input
-//! does. So one endpoint serves [`BATCH`] inputs. Each input brings a peer with a name, a segment
-//! and a link of its own, and takes all of that away again; then the tables of the endpoint must be
-//! as empty as those of a new one. So an input hardly ever depends on those before it, and neither
-//! the clock nor the service thread decides what it comes to. An input that breaks a promise takes
-//! the endpoint with it: taken again, it meets a new one. Where it breaks nothing then, a run with
-//! the same seed repeats it and the inputs before it.
+//! To open an endpoint takes far longer than an input does: it starts a thread and binds sockets.
+//! So one endpoint serves [`BATCH`] inputs. Each input adds a peer with its own name, segment and
+//! link, and removes them all again; then the tables of the endpoint must be as empty as those of a
+//! new one. So an input hardly ever depends on earlier inputs, and neither the clock nor the
+//! service thread decides its result. An input that breaks an invariant ends the endpoint: a second
+//! run of that input meets a new endpoint. If the second run finds nothing, a run with the same
+//! seed repeats the input and those before it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -24,32 +24,32 @@ use crate::segment::{Segment, Side};
 use crate::service::NewLink;
 use crate::wire;
 
-/// Inputs that one endpoint takes.
+/// Inputs that one endpoint serves.
 const BATCH: u64 = 1000;
 
-/// Steps of an input that are taken at most.
+/// Largest number of steps of an input.
 const STEPS: usize = 64;
 
-/// The ID of the first hostile peer of an endpoint. Each has one of its own, so that what the
-/// service thread still has to say of one is not taken for the next one's.
+/// The ID of the first hostile peer of an endpoint. Each peer has its own ID, so that late reports
+/// of the service thread about one peer do not concern the next.
 const FIRST_ID: u64 = 0x0bad_0bad;
 
 /// Longest send in bytes.
 const LONGEST_SEND: usize = 200_000;
 
-/// What the bytes beyond a receive hold.
+/// The value of the bytes beyond a receive.
 const BEYOND: u8 = 0xaa;
-/// Context of the receives that wait for the hostile peer.
+/// Context of the receives for the hostile peer.
 const RECEIVE: u64 = 1;
 
-/// Proves that the memory of the hostile peer, which is that of this process, is its own.
+/// The proof that the hostile peer's memory, which is that of this process, belongs to the peer.
 static COOKIE: [u8; 16] = [1; 16];
 
 thread_local! {
     static VICTIM: Cell<Option<Victim>> = const { Cell::new(None) };
 }
 
-/// What the other side of a segment writes into it: a byte says what, and what it needs follows.
+/// The writes of the other side of a segment: a byte chooses the step, its operands follow.
 pub fn segment(bytes: &[u8]) -> u64 {
     let mut victim = VICTIM.take().unwrap_or_else(Victim::open);
     // A panic drops the victim.
@@ -63,9 +63,9 @@ pub fn segment(bytes: &[u8]) -> u64 {
 /// The endpoint that is attacked.
 struct Victim {
     ep: Ep,
-    /// Inputs that it has taken.
+    /// Inputs served so far.
     inputs: u64,
-    /// What it sends from.
+    /// The data of its sends.
     out: Vec<u8>,
 }
 
@@ -74,7 +74,7 @@ impl Victim {
         Self {
             ep: Ep::open(ShmConfig {
                 unexpected_bytes: 50_000,
-                // What an input comes to is not to depend on the clock.
+                // No sweep, so that the clock does not decide an input's result.
                 sweep_interval: Duration::from_secs(24 * 60 * 60),
                 ..ShmConfig::default()
             }),
@@ -106,7 +106,7 @@ impl Victim {
     }
 }
 
-/// An input under way: the hostile peer, and the operations that it can meet.
+/// An input under way: the hostile peer, and the operations of the endpoint that it can affect.
 struct Attack<'a> {
     ep: &'a mut Ep,
     id: u64,
@@ -117,7 +117,7 @@ struct Attack<'a> {
     /// Buffers of receives, each with the length that was posted.
     buffers: Vec<(usize, Vec<u8>)>,
     tags: Vec<u64>,
-    /// Operations that have not ended.
+    /// Operations that have not completed.
     under_way: usize,
 }
 
@@ -183,15 +183,15 @@ impl<'a> Attack<'a> {
                 let closed = Some(Arc::clone(&self.segment));
                 let Ep { shm, owner } = &mut *self.ep;
                 shm.gone(self.id, closed, true, owner);
-                // After a link that both sides have agreed to end, the process may end, too.
+                // After both sides agreed to close the link, the peer's process may end, too.
                 shm.gone(self.id, None, false, owner);
             }
         }
         self.await_answer();
     }
 
-    /// Sends that wait for another link with the peer wait for the service thread, which finds
-    /// that there is none to be had. Whether it is faster than the next step is not left to chance.
+    /// Sends that need another link with the peer wait until the service thread reports that none
+    /// can be made. This function waits for the report, so that the order of steps is fixed.
     fn await_answer(&mut self) {
         while self.ep.shm.awaits_answer(self.id) {
             std::thread::yield_now();
@@ -216,7 +216,7 @@ impl<'a> Attack<'a> {
         self.position += 1;
     }
 
-    /// Lets the endpoint deal with all that was written. Returns a hash of how operations ended.
+    /// Lets the endpoint process everything that was written. Returns a hash of the completions.
     fn settle(&mut self) -> u64 {
         for _ in 0..10 {
             self.ep.progress();
@@ -229,9 +229,9 @@ impl<'a> Attack<'a> {
         ended
     }
 
-    /// Another peer, here the endpoint itself, is served as ever. Returns its address. (A receive
-    /// from anybody might match what the hostile peer has sent, and one of before what is sent
-    /// here.)
+    /// Sends a message of another peer, here the endpoint itself. Returns its address. (A receive
+    /// from any source might match a message of the hostile peer, and an older one might match the
+    /// message sent here.)
     fn serve_another(&mut self) -> FiAddr {
         let own = self.ep.name();
         let me = self.ep.insert(&own);
@@ -246,7 +246,7 @@ impl<'a> Attack<'a> {
         me
     }
 
-    /// Takes the peers and all their messages away.
+    /// Removes the peers and all their messages.
     fn end(mut self, me: FiAddr) {
         self.ep.shm.end_links(&mut self.ep.owner);
         self.ep.remove(self.addr);
@@ -262,7 +262,7 @@ impl<'a> Attack<'a> {
         assert!(self.ep.owner.av.is_empty());
     }
 
-    /// Takes all completions and errors, and whether each is a completion.
+    /// Takes all completions and errors; `take` gets whether each is a success.
     fn reap(&mut self, mut take: impl FnMut(bool)) {
         while let Some(end) = self.ep.poll() {
             self.await_answer();
@@ -278,7 +278,7 @@ fn write(word: *mut u64, value: u64) {
     unsafe { word.write_volatile(value) };
 }
 
-/// Bytes as choices; where they end, everything is 0.
+/// Bytes as choices; after the last byte, every choice is 0.
 struct Steps<'a>(&'a [u8]);
 
 impl Steps<'_> {
@@ -292,13 +292,13 @@ impl Steps<'_> {
         }
     }
 
-    /// One of the kinds of messages, or 0, which is none. A kind in the range stands for itself.
+    /// One of the kinds of messages, or 0, which is no kind. A valid kind stands for itself.
     fn kind(&mut self) -> u8 {
         let largest = wire::KINDS.iter().copied().max().unwrap_or(0);
         self.byte() % (largest + 1)
     }
 
-    /// Mostly small: the first byte says how many follow.
+    /// Mostly a small number: the first byte gives the number of bytes that follow.
     fn number(&mut self) -> u64 {
         let width = [0, 1, 1, 2, 4, 8][usize::from(self.byte() % 6)];
         (0..width).fold(0, |number, _| (number << 8) | u64::from(self.byte()))

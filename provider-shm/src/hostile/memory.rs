@@ -1,4 +1,4 @@
-//! Messages that are left to be read in memory that can not be read, or that never comes.
+//! Tests of messages offered for reading, in memory that can not be read, or that never comes.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -20,13 +20,13 @@ fn open() -> Ep {
 }
 
 impl Enemy {
-    /// Leaves a message with this id and tag to be read.
+    /// Offers a message with this id and tag for reading.
     fn leaves(&mut self, id: u32, addr: u64) {
         let start = [u64::from(id), pack(id, 0), LEN as u64, 0, 0, addr, 0];
         self.publish(START, TAGGED | READ, 0, start);
     }
 
-    /// Sends a message that was asked for through the ring.
+    /// Sends a message through the ring, after the endpoint refused to read it.
     fn sends(&mut self, id: u32) {
         for _ in 0..4 {
             self.publish(CHUNK, 0, LEN as u32 / 4, [pack(id, 0), 0, 0, 0, 0, 0, 0]);
@@ -34,8 +34,8 @@ impl Enemy {
     }
 }
 
-/// The application's call returns, others are served, and the message comes once its sender copies
-/// it.
+/// The application's call returns, other peers are served, and the message comes once its sender
+/// copies it.
 #[test]
 fn memory_that_never_comes_holds_nobody_up() {
     let Some(never) = Never::map(LEN) else { return };
@@ -66,7 +66,7 @@ fn memory_that_never_comes_holds_nobody_up() {
     );
 }
 
-/// One message that can not be read says nothing of the next one.
+/// A message that can not be read does not keep the next one from being read.
 #[test]
 fn a_read_that_fails_is_not_the_last_one() {
     let out = vec![7u8; LEN];

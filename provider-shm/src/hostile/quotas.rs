@@ -1,5 +1,5 @@
-//! Memory that a peer may make us keep: answers that it does not take, and unexpected messages over
-//! many links.
+//! Tests of the memory that peers can make an endpoint keep: answers that a peer never takes, and
+//! unexpected messages over many links.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::owner::{Ep, PATIENCE, tagged};
 use crate::ring::SLOTS;
 use crate::wire::{INLINE, START, TAGGED, TOLD, UNDER_WAY_MAX};
 
-/// A peer that wants to hear of each message that it is delivered, and never takes an answer.
+/// A peer requests `DELIVERED` for each message, and never takes an answer.
 #[test]
 fn answers_that_are_never_taken_end_the_link() {
     let mut ep = Ep::open(ShmConfig::default());
@@ -75,7 +75,7 @@ fn who_sends_without_taking_answers_stops_in_time() {
     assert_eq!(failed, [0, 0]);
 }
 
-/// Once there is room for all, all may send whole messages again.
+/// Once there is room, all peers may send whole messages again.
 #[test]
 fn the_quota_of_an_endpoint_is_given_back_to_all() {
     let mut ep = Ep::open(ShmConfig {
@@ -107,7 +107,7 @@ fn the_quota_of_an_endpoint_is_given_back_to_all() {
     assert!(!one.is_pressed());
 }
 
-/// Each link is within its own quota; all together are not within the endpoint's.
+/// Each link is within its own quota; all together exceed the quota of the endpoint.
 #[test]
 fn many_links_share_the_quota_of_their_endpoint() {
     const LINKS: u64 = 40;
@@ -128,7 +128,7 @@ fn many_links_share_the_quota_of_their_endpoint() {
     }
     let (_, bytes) = ep.shm.burden();
     assert_eq!(ep.shm.stats().links_failed, 0);
-    // One message of each link may come before it is asked for envelopes only.
+    // One message of each link may come before the request for envelopes only takes effect.
     let most = (64 << 20) + LINKS as usize * 65_536;
     assert!(
         bytes <= most,

@@ -1,5 +1,5 @@
-//! Random moves of a hostile peer, among them rightful ones: what it writes, what it says of
-//! itself, and its end.
+//! Random moves of a hostile peer, valid ones among them: its writes, its close messages, and its
+//! end.
 
 use ferrofabric_contracts::peer::Transport;
 use proptest::prelude::*;
@@ -16,10 +16,10 @@ use crate::wire::{CHUNK, FAREWELL, FLAGS, KINDS, START, TAGGED, pack};
 #[derive(Clone, Debug)]
 enum Move {
     Publish(u8, u8, u32, [u64; 7]),
-    /// The start of a message of `1` bytes with tag `0`, as it should be, with any flags; all of it
-    /// or the first half.
+    /// The valid start of a message of `1` bytes with tag `0`, with any flags; all of the message
+    /// or its first half.
     Begin(u64, u32, u8, bool),
-    /// The next piece of the oldest message, as it should be, or one more.
+    /// The next valid piece of the oldest message, or one piece too many.
     Piece(u32),
     /// A message about the end of the link.
     CloseMessage(CloseMessage),
@@ -42,12 +42,12 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Mostly a kind that exists.
+/// Mostly an existing kind.
 fn kind() -> impl Strategy<Value = u8> {
     prop_oneof![20 => select(KINDS), 1 => any::<u8>()]
 }
 
-/// Mostly flags that exist.
+/// Mostly existing flags.
 fn flags() -> impl Strategy<Value = u8> {
     let some = subsequence(FLAGS, 0..=FLAGS.len());
     prop_oneof![
@@ -129,7 +129,7 @@ proptest! {
         for (len, buf) in &buffers {
             prop_assert!(buf[*len..].iter().all(|b| *b == 0xaa), "wrote beyond a receive");
         }
-        // Another peer is served as ever.
+        // Another peer is served as before.
         let own = ep.name();
         let me = ep.insert(&own);
         let mut into = [0u8; 8];

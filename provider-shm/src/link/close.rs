@@ -1,7 +1,9 @@
-//! How a link ends in good order: one side asks, as it has no more to say; the other one agrees, if
-//! it has no more to say, either, or has it stay. Who asks announces no message until it is
-//! answered, and who agrees says nothing more; so when a side has the other's last word, it has all
-//! that was sent.
+//! The handshake that closes a link in good order.
+//!
+//! A side with nothing more to send asks to close the link. The other side agrees if it has nothing
+//! more to send, either, or refuses. The asking side announces no message until the answer comes,
+//! and an agreeing side sends nothing more. So a side that has the other's last message has all
+//! messages.
 
 use ferrofabric_contracts::listed_enum;
 
@@ -11,11 +13,11 @@ listed_enum! {
     /// A message of one side about the end of the link.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum CloseMessage: u64 {
-        /// I have no more to say: shall we end it?
+        /// The side has nothing more to send and asks to close.
         Ask = 0,
-        /// Neither have I; this is my last word.
+        /// The side has nothing more to send, either; this is its last message.
         Agree = 1,
-        /// I have: it stays.
+        /// The side has messages to send: the link stays.
         Stay = 2,
     }
 }
@@ -24,18 +26,18 @@ impl CloseMessage {
     /// Reads a slot of its kind.
     pub(crate) fn read(seen: Seen) -> Result<Self, Broken> {
         let [number] = seen.words();
-        Self::from_number(number).ok_or(Broken("it took leave in no known way"))
+        Self::from_number(number).ok_or(Broken("it sent an unknown close message"))
     }
 }
 
-/// How far the two sides are with the end of their link.
+/// The state of the handshake that closes a link.
 #[derive(Default)]
 pub(super) struct CloseHandshake {
-    /// We have asked for its end, and announce nothing until there is an answer.
+    /// Our request is unanswered; until then nothing is announced.
     has_asked: bool,
-    /// What the peer has said to its end, and was not dealt with.
+    /// The peer's close message that waits to be handled.
     received: Option<CloseMessage>,
-    /// Times that the peer had the link stay, and the number from which the count began.
+    /// Times that the peer refused to close the link, and the number from which the count began.
     stays: u32,
 }
 
@@ -45,7 +47,7 @@ impl CloseHandshake {
         self.has_asked
     }
 
-    /// Whether the peer waits for what comes of its message.
+    /// Whether a close message of the peer waits to be handled.
     #[inline(always)]
     pub(super) fn has_received(&self) -> bool {
         self.received.is_some()
@@ -59,15 +61,15 @@ impl CloseHandshake {
         self.stays = stays;
     }
 
-    /// The peer has sent a message. That the link stays is over with this, so the peer may ask in
-    /// its next slot; all else has to be dealt with.
+    /// A close message of the peer has come. A refusal is handled at once, so the peer may ask in
+    /// its next slot; any other message must be handled first.
     pub(super) fn receive(&mut self, what: CloseMessage) -> Result<(), Broken> {
         let in_order = match what {
             CloseMessage::Ask => self.received.is_none(),
             CloseMessage::Agree | CloseMessage::Stay => self.has_asked && self.received.is_none(),
         };
         if !in_order {
-            return Err(Broken("it took leave out of turn"));
+            return Err(Broken("it sent a close message out of turn"));
         }
         if what == CloseMessage::Stay {
             self.has_asked = false;
@@ -78,7 +80,7 @@ impl CloseHandshake {
         Ok(())
     }
 
-    /// We have sent a message: an answer deals with what the peer has said.
+    /// We have sent a close message: an answer completes the handling of the peer's message.
     pub(super) fn sent(&mut self, what: CloseMessage) {
         self.has_asked = what == CloseMessage::Ask;
         if !self.has_asked {

@@ -1,5 +1,5 @@
-//! The messages that a link has announced and that are not all in the ring, or not delivered where
-//! the sender wants to know. The endpoint's outbox has what is kept of them.
+//! The messages that a link has announced and that are not all in the ring, or whose sender awaits
+//! `DELIVERED`. Their data is in the endpoint's outbox.
 
 use std::collections::VecDeque;
 
@@ -13,15 +13,15 @@ use crate::outbox::{KEPT_ENTRIES, Outbox, Outgoing};
 use crate::paths::Paths;
 use crate::ring::{Broken, Tx};
 
-/// Bytes of one message that are sent before the next one in line gets its turn.
+/// Bytes of one message that are sent before the next message gets its turn.
 const TURN_BYTES: usize = 65_536;
 
-/// They, by id.
+/// The messages in flight, by id.
 #[derive(Default)]
 pub(super) struct InFlight {
     /// Their keys in the endpoint's outbox.
     keys: Slab<u32>,
-    /// Those of them that have something to send now.
+    /// The ids of messages with pieces to send now.
     streaming: VecDeque<u32>,
 }
 
@@ -34,7 +34,7 @@ impl InFlight {
         self.keys.is_empty()
     }
 
-    /// Whether some of them have something to send.
+    /// Whether some messages have pieces to send.
     #[inline(always)]
     pub(super) fn has_work(&self) -> bool {
         !self.streaming.is_empty()
@@ -45,7 +45,7 @@ impl InFlight {
         self.streaming.shrink_to(entries);
     }
 
-    /// The id under which the next one has to be announced.
+    /// The id under which the next message must be announced.
     pub(super) fn next_id(&self) -> u32 {
         self.keys.vacant_key() as u32
     }
@@ -60,8 +60,8 @@ impl InFlight {
         }
     }
 
-    /// The receiver says how far it wants a message through the ring, and what it would rather read
-    /// from now on.
+    /// A `GO` has come: the receiver wants a message through the ring up to a length, and sends its
+    /// advice.
     pub(super) fn go<O: Owner>(
         &mut self,
         [id, until, advice]: [u64; 3],
@@ -71,10 +71,10 @@ impl InFlight {
     ) -> Result<(), Broken> {
         let id = id as u32;
         let Some(out) = self.get(id, outbox).filter(|out| !out.go) else {
-            return Err(Broken("it asked for a message that is not there"));
+            return Err(Broken("it requested a message that does not exist"));
         };
         if until > total_len(out.buffers.list()) as u64 {
-            return Err(Broken("it asked for more than a message has"));
+            return Err(Broken("it requested more than a message has"));
         }
         match (out.read, until) {
             (true, 0) => paths.was_read(),
@@ -93,7 +93,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// The receiver says that a message is delivered.
+    /// A `DELIVERED` has come for a message.
     pub(super) fn delivered<O: Owner>(
         &mut self,
         id: u32,
@@ -102,13 +102,13 @@ impl InFlight {
     ) -> Result<(), Broken> {
         let done = |out: &&mut Outgoing| out.told && out.go && out.sent == out.until;
         if self.get(id, outbox).filter(done).is_none() {
-            return Err(Broken("it told of a message that it can not have"));
+            return Err(Broken("it confirmed a message that can not be delivered"));
         }
         self.complete(id, outbox, owner);
         Ok(())
     }
 
-    /// Sends pieces of messages in turns. Returns how many.
+    /// Sends pieces of messages in turns. Returns the number of pieces.
     pub(super) fn stream<O: Owner>(
         &mut self,
         tx: &mut Tx,
@@ -123,8 +123,8 @@ impl InFlight {
             let piece = sizes.piece(total_len(out.buffers.list()));
             let mut full = false;
             while out.sent < turn && !full {
-                // SAFETY: who sent the message vouched for its buffers until it completes; a copy
-                // is ours.
+                // SAFETY: the sender of the message vouched for its buffers until it completes; a
+                // copy is ours.
                 let n =
                     unsafe { send_chunk(tx, id, out.buffers.list(), out.sent, out.until, piece)? };
                 full = n == 0;
@@ -145,7 +145,7 @@ impl InFlight {
         Ok(did)
     }
 
-    /// What completes of those that are not done, when the link fails.
+    /// The link fails: takes out the completions of all unfinished messages.
     pub(super) fn take_unfinished(&mut self, outbox: &mut Outbox) -> Vec<SendDone> {
         std::mem::take(&mut self.keys)
             .into_iter()
@@ -160,14 +160,14 @@ impl InFlight {
             .get_mut(*self.keys.get(id as usize)? as usize)
     }
 
-    /// All of a message that is wanted is in the ring.
+    /// All of a message that the receiver wants is in the ring.
     fn sent_whole<O: Owner>(&mut self, id: u32, outbox: &mut Outbox, owner: &mut O) {
         if self.get(id, outbox).is_some_and(|out| !out.told) {
             self.complete(id, outbox, owner);
         }
     }
 
-    /// A message is done.
+    /// Completes a message.
     fn complete<O: Owner>(&mut self, id: u32, outbox: &mut Outbox, owner: &mut O) {
         let key = self.keys.remove(id as usize);
         if self.keys.is_empty() && self.keys.capacity() > KEPT_ENTRIES {

@@ -1,4 +1,4 @@
-//! The receiving side of a link: what came, what more is to come, and what is kept of it.
+//! The receiving side of a link: its ring, its incomplete messages, and its unexpected messages.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -14,12 +14,12 @@ use crate::ring::{Broken, Rx, Seen};
 pub(crate) struct LinkReceiver {
     rx: Rx,
     incoming: IncomingTable,
-    /// The ids of messages that are read by CMA.
+    /// The ids of messages to read by CMA.
     reading: VecDeque<u32>,
     cma: Option<CmaPeer>,
     quota: Quota,
-    /// What unexpected messages of its take, whether it was asked for envelopes only, and what they
-    /// took then.
+    /// The memory of the link's unexpected messages, whether envelopes only are requested, and the
+    /// memory at the time of that request.
     held: Used,
     has_back_pressure: bool,
     held_before: Used,
@@ -50,7 +50,7 @@ impl LinkReceiver {
         self.rx.prefetch();
     }
 
-    /// The slot of the last `peek` is done with; true when the producer should be told soon.
+    /// Consumes the slot of the last `peek`; true if the caller should publish its progress soon.
     #[inline(always)]
     pub(super) fn consume(&mut self, record_bytes: usize) -> bool {
         self.rx.consume(record_bytes)
@@ -71,12 +71,12 @@ impl LinkReceiver {
         self.rx.consumed()
     }
 
-    /// Whether no message is there in part.
+    /// Whether no message is incomplete.
     pub(super) fn is_idle(&self) -> bool {
         self.reading.is_empty() && self.incoming.is_empty()
     }
 
-    /// Whether it keeps no unexpected message.
+    /// Whether there is no unexpected message.
     pub(super) fn holds_nothing(&self) -> bool {
         self.held.messages == 0
     }
@@ -93,13 +93,13 @@ impl LinkReceiver {
         self.rx.record(offset, len)
     }
 
-    /// The messages of which more is to come.
+    /// The incomplete messages.
     #[inline(always)]
     pub(crate) fn incoming(&mut self) -> &mut IncomingTable {
         &mut self.incoming
     }
 
-    /// Its key among the endpoint's deliveries, of a message that goes into a receive.
+    /// The key of a message among the endpoint's deliveries, if the message goes into a receive.
     #[inline]
     pub(crate) fn delivery(&self, id: u32) -> Option<usize> {
         match self.incoming.get(id) {
@@ -121,13 +121,13 @@ impl LinkReceiver {
     /// `into` is valid for writes.
     pub(crate) unsafe fn read_memory(&mut self, addr: u64, into: IoBuf, now: Instant) -> Read {
         match &mut self.cma {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             Some(cma) => unsafe { cma.read(addr, into, now) },
             None => Read::Refused,
         }
     }
 
-    /// The peer's memory can not be read.
+    /// The peer's memory can not be read any more.
     pub(crate) fn give_up_cma(&mut self) {
         self.cma = None;
     }
@@ -138,17 +138,17 @@ impl LinkReceiver {
         !self.reading.is_empty()
     }
 
-    /// The next of them.
+    /// The next message to read by CMA.
     pub(crate) fn next_read(&mut self) -> Option<u32> {
         self.reading.pop_front()
     }
 
-    /// A message is to be read by CMA, after the others.
+    /// Adds a message to be read by CMA, after the others.
     pub(crate) fn read_on(&mut self, id: u32) {
         self.reading.push_back(id);
     }
 
-    /// No message is to be read any more.
+    /// Cancels all reads.
     pub(crate) fn forget_reads(&mut self) {
         self.reading.clear();
     }
@@ -158,23 +158,23 @@ impl LinkReceiver {
         self.reading.shrink_to(entries);
     }
 
-    /// Whether the peer has heeded that it was asked for envelopes only, as far as it can have.
+    /// Whether the peer obeys the request for envelopes only, as far as it can have seen it.
     pub(crate) fn heeds_back_pressure(&self) -> bool {
         !(self.has_back_pressure && self.held.is_beyond_what_follows(self.held_before))
     }
 
-    /// An unexpected message is kept.
+    /// Counts an unexpected message that is kept.
     pub(crate) fn hold(&mut self, taken: Used) {
         self.held.add(taken);
     }
 
-    /// An unexpected message is done with.
+    /// Counts an unexpected message that is freed.
     pub(crate) fn release(&mut self, freed: Used) {
         self.held.take(freed);
     }
 
-    /// Asks the peer for envelopes only when too much is kept, of it or of all (`all_is_over`), and
-    /// lifts that again. True when the peer has to be told.
+    /// Requests envelopes only if the messages of this link, or of all links (`all_is_over`),
+    /// exceed their quota; lifts that request again. True if the change must be published.
     pub(super) fn update_back_pressure(&mut self, all_is_over: bool) -> bool {
         let change = match self.has_back_pressure {
             false => all_is_over || self.quota.is_exceeded(self.held),

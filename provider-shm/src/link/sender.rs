@@ -1,8 +1,8 @@
-//! The sending side of a link: what waits to be sent, and what is under way.
+//! The sending side of a link: the sends that wait, and the messages under way.
 //!
-//! Sends are announced in order: a message's first slot goes into the ring before the next one's.
-//! What does not fit there follows in pieces, which the pieces and first slots of other messages
-//! may overtake; so neither a long message nor one that nobody receives holds up those behind it.
+//! Sends are announced in order: a message's first slot goes into the ring before that of the next
+//! message. Bytes that do not fit there follow in pieces, which the pieces and first slots of other
+//! messages may overtake; so neither a long message nor one without a receive delays later ones.
 
 use std::collections::VecDeque;
 
@@ -31,20 +31,20 @@ use crate::wire::{READ, TOLD, UNDER_WAY_MAX};
 /// one while the sender copies the next.
 const RECORD_BYTES: usize = 8192;
 
-/// Messages up to so many bytes are copied in the way that is over sooner, where the two sides take
+/// Messages up to this number of bytes use the copy that finishes sooner, if the two sides take
 /// turns.
 const SOON_BYTES: usize = 4096;
 
-/// Completion levels that the receiver has to tell of: matching comes before delivery, and is told
-/// with it.
+/// Completion levels that need `DELIVERED` from the receiver: a match comes before delivery, and is
+/// reported with it.
 const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
 
-/// What became of an announcement.
+/// The result of an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announced {
-    /// It is done: all of it is in the ring.
+    /// Complete: all of the message is in the ring.
     Done,
-    /// It is under way, so far; its data is to be kept with [`LinkSender::keep`].
+    /// Under way; the caller must pass its data to [`LinkSender::keep`].
     Started(Begun),
     /// There is no room to announce it.
     Full,
@@ -56,7 +56,7 @@ pub(super) struct Begun {
     sent: usize,
     window: usize,
     len: usize,
-    /// It was left to the peer to read.
+    /// The message was offered to the peer to read.
     read: bool,
 }
 
@@ -64,15 +64,15 @@ pub(super) struct Begun {
 pub(super) struct LinkSender {
     tx: Tx,
     sizes: Sizes,
-    /// We tell the peer where our messages lie, to be read.
+    /// The addresses of messages are sent along, so that the peer can read them.
     offers_cma: bool,
     control: VecDeque<Control>,
     pending: VecDeque<PendingSend>,
     in_flight: InFlight,
-    /// Messages of no bytes that we announced since the peer asked for envelopes only: it does not
-    /// ask for these.
+    /// Messages without bytes that were announced since the peer requested envelopes only: the peer
+    /// sends no `GO` for these.
     bare: usize,
-    /// The next message has been given to the ring, and waits for room there.
+    /// The next message was given to the ring, and waits for room there.
     waits_for_room: bool,
     /// A record was sent since the last message came.
     sent_last: bool,
@@ -99,7 +99,7 @@ impl LinkSender {
         !(self.control.is_empty() && self.pending.is_empty() && !self.in_flight.has_work())
     }
 
-    /// Whether no message is announced that is not there yet, and no answer waits.
+    /// Whether no announced message is incomplete, and no answer waits.
     pub(super) fn is_idle(&self) -> bool {
         self.control.is_empty() && self.in_flight.is_empty()
     }
@@ -119,17 +119,17 @@ impl LinkSender {
         self.tx.published()
     }
 
-    /// Whether the consumer is further than it was known to be.
+    /// Whether the consumer has progressed since the last reading.
     pub(super) fn has_moved(&mut self) -> bool {
         self.tx.moved()
     }
 
-    /// In how many pieces a message of `len` bytes comes.
+    /// Number of pieces of a message of `len` bytes.
     pub(super) fn pieces(&self, len: usize) -> usize {
         self.sizes.pieces(len)
     }
 
-    /// The sends that wait, to choose among them.
+    /// The waiting sends, so that the caller can remove some.
     pub(super) fn pending_mut(&mut self) -> &mut VecDeque<PendingSend> {
         &mut self.pending
     }
@@ -140,8 +140,8 @@ impl LinkSender {
         self.sent_last = false;
     }
 
-    /// Whether a message of this length that has come is an answer, and short enough to be copied
-    /// in the way that is over sooner.
+    /// Whether a message of this length answers one of ours, and is short enough for the copy that
+    /// finishes sooner.
     #[inline]
     pub(super) fn takes_turns(&self, len: usize) -> bool {
         self.sent_last && len <= SOON_BYTES
@@ -157,19 +157,19 @@ impl LinkSender {
             && !self.tx.is_pressed()
     }
 
-    /// Sends a message for which `takes_inline` said so.
+    /// Sends a message that `takes_inline` accepted.
     ///
     /// # Safety
     ///
     /// The buffers are valid for reads, and `len` bytes long together.
     #[inline(always)]
     pub(super) unsafe fn send_inline(&mut self, op: &SendOp, iov: &[IoBuf], len: usize) {
-        // SAFETY: `takes_inline` has seen the free slot and the length; the rest is the caller's
-        // promise.
+        // SAFETY: `takes_inline` has checked the slot and the length; the rest is the caller's
+        // contract.
         unsafe { publish_inline(&mut self.tx, op, iov, len) };
     }
 
-    /// Keeps a send until there is room; `Err` gives it back when too many wait.
+    /// Keeps a send until there is room; `Err` returns it if too many wait.
     ///
     /// # Safety
     ///
@@ -186,12 +186,12 @@ impl LinkSender {
         if self.pending.capacity() == 0 {
             self.pending = outbox.take_room();
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         self.pending.push_back(unsafe { PendingSend::new(op, iov) });
         Ok(())
     }
 
-    /// Announces a message, with as much of it as has room.
+    /// Announces a message, with as much of its data as there is room for.
     ///
     /// # Safety
     ///
@@ -205,7 +205,7 @@ impl LinkSender {
         stats: &mut ShmStats,
     ) -> Result<Announced, Broken> {
         if op.flags.contains(Flags::FENCE) && !self.in_flight.is_empty() {
-            // It keeps its place, and those behind it theirs.
+            // The message keeps its place, and so do later ones.
             return Ok(Announced::Full);
         }
         if !self.tx.has_slot(CONTROL_SLOTS) {
@@ -242,14 +242,14 @@ impl LinkSender {
             }));
         }
         if len <= inline_bytes(op) && !told && !pressed {
-            // SAFETY: the length fits, a slot is free; the buffers are the caller's promise.
+            // SAFETY: the length fits, a slot is free; the buffers are the caller's contract.
             unsafe { self.send_inline(op, iov, len) };
             stats.sent_inline += 1;
             waker.wake_if_asleep(stats);
             return Ok(Announced::Done);
         }
         if len <= RECORD_BYTES && self.sizes.window(len) == len && !told && !pressed {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             let sent = unsafe { self.send_record(op, iov, len)? };
             if sent == Announced::Full {
                 self.waits_for_room = true;
@@ -263,7 +263,7 @@ impl LinkSender {
         }
         stats.sent_pipe += 1;
         self.bare += usize::from(pressed && len == 0);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { self.send_start(op, iov, len, waker, stats) }
     }
 
@@ -323,7 +323,7 @@ impl LinkSender {
         let streams = std::mem::replace(&mut self.sent_last, true);
         let takes_turns = !streams && len <= SOON_BYTES;
         match (takes_turns, iov) {
-            // SAFETY: the record has `len` bytes; the buffers are the caller's promise.
+            // SAFETY: the record has `len` bytes; the buffers are the caller's contract.
             (true, [one]) => unsafe { copy_soon(one.as_ptr(), into, len) },
             // SAFETY: as above.
             _ => unsafe { gather(iov, 0, len, into) },
@@ -346,7 +346,7 @@ impl LinkSender {
         waker: &PeerWaker,
         stats: &mut ShmStats,
     ) -> Result<Announced, Broken> {
-        // A receiver short of memory gets the envelope, and the rest when it asks for it.
+        // A receiver short of memory gets the envelope, and the data after its `GO`.
         let window = match self.tx.is_pressed() {
             true => 0,
             false => self.sizes.window(len),
@@ -367,7 +367,7 @@ impl LinkSender {
         let mut sent = 0;
         match piece {
             Some((record, n)) => {
-                // SAFETY: the record has `n` bytes; the buffers are the caller's promise.
+                // SAFETY: the record has `n` bytes; the buffers are the caller's contract.
                 unsafe { gather(iov, 0, n, self.tx.record_ptr(record)) };
                 envelope.publish_record(&mut self.tx, record, n);
                 sent = n;
@@ -377,7 +377,7 @@ impl LinkSender {
         waker.wake_if_asleep(stats);
         let (id, piece) = (envelope.id, self.sizes.piece(len));
         while sent < window {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             match unsafe { send_chunk(&mut self.tx, id, iov, sent, window, piece)? } {
                 0 => break,
                 n => sent += n,
@@ -395,7 +395,7 @@ impl LinkSender {
         }))
     }
 
-    /// Keeps what was just announced until all of it is in the ring, or delivered.
+    /// Keeps a message that was just announced until all of it is in the ring, or delivered.
     pub(super) fn keep(
         &mut self,
         op: &SendOp,
@@ -426,7 +426,7 @@ impl LinkSender {
         &mut self.in_flight
     }
 
-    /// Announces the sends that wait, in order, as long as there is room. Returns how many.
+    /// Announces the waiting sends, in order, while there is room. Returns how many.
     pub(super) fn push_pending<O: Owner>(
         &mut self,
         outbox: &mut Outbox,
@@ -438,15 +438,15 @@ impl LinkSender {
         let mut did = 0;
         while let Some(next) = self.pending.pop_front() {
             let op = next.op;
-            // SAFETY: who queued it vouched for the buffers until it completes; a copy lives as
-            // long as `next`.
+            // SAFETY: the caller of `enqueue` vouched for the buffers until the send completes; a
+            // copy lives as long as `next`.
             match unsafe { self.announce(&op, next.iov(), waker, paths, stats) } {
                 Ok(Announced::Done) => {
                     owner.complete_send(&SendDone::of(&op, total_len(next.iov())));
                 }
                 Ok(Announced::Started(begun)) => self.keep(&op, next.into_buffers(), begun, outbox),
                 not_now => {
-                    // It waits on, or ends with the link.
+                    // The send waits on, or ends with the link.
                     self.pending.push_front(next);
                     not_now?;
                     break;
@@ -457,7 +457,7 @@ impl LinkSender {
         Ok(did)
     }
 
-    /// Gives the room of sends that waited back, if none does.
+    /// Returns the queue of waiting sends to the outbox, if it is empty.
     pub(super) fn give_back_room(&mut self, outbox: &mut Outbox) {
         if self.pending.is_empty() && self.pending.capacity() != 0 {
             outbox.give_back(std::mem::take(&mut self.pending));
@@ -470,7 +470,7 @@ impl LinkSender {
         self.in_flight.shrink_to(entries);
     }
 
-    /// A slot that the receiving side wants sent waits for room.
+    /// Adds a control slot of the receiving side that waits for room.
     pub(super) fn queue_control(&mut self, control: Control) {
         self.control.push_back(control);
     }
@@ -512,7 +512,7 @@ impl LinkSender {
         Ok(did)
     }
 
-    /// Says something about the end of the link; false if there is no slot for it now.
+    /// Sends a close message; false if there is no slot for it now.
     pub(super) fn send_close(&mut self, what: CloseMessage) -> Result<bool, Broken> {
         let has_slot = self.has_control_slot()?;
         if has_slot {
@@ -529,7 +529,7 @@ impl LinkSender {
         Ok(self.tx.has_slot(0))
     }
 
-    /// All sends that are not done, oldest first, when the link fails.
+    /// The link fails: takes out all incomplete sends, oldest first.
     pub(super) fn take_unfinished(&mut self, outbox: &mut Outbox) -> Vec<SendDone> {
         let mut announced = self.in_flight.take_unfinished(outbox);
         announced.extend(self.pending.drain(..).map(|p| SendDone::of(&p.op, 0)));

@@ -1,11 +1,11 @@
-//! The sizes that a link works with, as they were set.
+//! The sizes and quotas of a link, computed from the configuration.
 
 use crate::config::{Cma, ShmConfig};
 use crate::ring::{LINE, PAYLOAD_BYTES, SLOTS};
 use crate::wire::{MAX_WINDOW, UNDER_WAY_MAX};
 
-/// Buffers of unexpected messages that an endpoint keeps for the next ones, and their size at most
-/// in bytes.
+/// Number of buffers of unexpected messages that an endpoint keeps for later messages, and their
+/// largest size in bytes.
 pub(crate) const SPARE_BUFFERS: usize = 64;
 pub(crate) const SPARE_BYTES: usize = 4096;
 
@@ -43,9 +43,9 @@ impl Used {
         self.messages = self.messages.saturating_sub(less.messages);
     }
 
-    /// Whether a peer has sent too much since the receiver, which held `before`, asked it for
+    /// Whether a peer has sent too much since the receiver, which held `before`, requested
     /// envelopes only: more than fits into the ring, which the peer may have filled before it saw
-    /// that, or more messages than it may send as envelopes after that.
+    /// the request, or more messages than it may send as envelopes after that.
     pub(crate) fn is_beyond_what_follows(self, before: Self) -> bool {
         const IN_RING: usize = SLOTS * MAX_WINDOW as usize + SPARE_BUFFERS * SPARE_BYTES;
         self.bytes > before.bytes.saturating_add(IN_RING)
@@ -53,9 +53,8 @@ impl Used {
     }
 }
 
-/// The limit of unexpected messages, in bytes and in number: those of one peer, or those of all
-/// peers of an endpoint. Above the limit the receiver asks that peer, or every peer, for envelopes
-/// only.
+/// The limit of unexpected messages, in bytes and in number: of one peer, or of all peers of an
+/// endpoint. Above the limit the receiver requests envelopes only of that peer, or of every peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     bytes: usize,
@@ -63,7 +62,7 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// That of an endpoint.
+    /// The limit of an endpoint.
     pub(crate) fn of_endpoint(config: &ShmConfig) -> Self {
         Self {
             bytes: config.endpoint_unexpected_bytes,
@@ -96,9 +95,9 @@ impl Sizes {
         }
     }
 
-    /// Bytes of a piece of a message of `len`: all are as long, as far as may be. A short last one
-    /// would cost as much time as the others do to begin with, and leave the ring divided in
-    /// another way for what comes next.
+    /// Bytes of a piece of a message of `len`: all pieces are equally long, as far as possible. A
+    /// short last piece would have the same fixed cost as the others, and would divide the ring
+    /// differently for the next message.
     #[inline]
     pub(super) fn piece(&self, len: usize) -> usize {
         len.div_ceil(self.pieces(len))
@@ -106,12 +105,12 @@ impl Sizes {
             .min(self.chunk)
     }
 
-    /// In how many pieces a message of `len` bytes comes.
+    /// Number of pieces of a message of `len` bytes.
     pub(super) fn pieces(&self, len: usize) -> usize {
         len.div_ceil(self.chunk).max(1)
     }
 
-    /// Bytes of a message of `len` that are sent before a receive is known to wait for it.
+    /// Bytes of a message of `len` that are sent before a receive matches.
     #[inline]
     pub(super) fn window(&self, len: usize) -> usize {
         match len <= self.eager {

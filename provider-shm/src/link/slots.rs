@@ -1,5 +1,4 @@
-//! What the sending side of a link writes into slots and records (`wire` has the words of each
-//! kind).
+//! Writes the slots and records of a link's sending side (`wire` has the words of each kind).
 
 use ferrofabric_contracts::buffers::gather;
 use ferrofabric_contracts::flags::Flags;
@@ -13,12 +12,12 @@ use crate::wire::{
     TAGGED, pack,
 };
 
-/// A slot that the receiving side of a message wants sent.
+/// A slot that the receiving side of a message sends.
 #[derive(Clone, Copy)]
 pub(crate) enum Control {
-    /// How far the message is wanted.
+    /// `GO`: the sender may go on up to this length.
     Go { id: u32, until: u64 },
-    /// It is delivered.
+    /// `DELIVERED`.
     Delivered { id: u32 },
 }
 
@@ -29,9 +28,9 @@ pub(super) struct Envelope<'a> {
     /// Flags beside those that every message has.
     pub(super) flags: u8,
     pub(super) len: usize,
-    /// How much of it comes before the receiver has said go.
+    /// Bytes that come before the first `GO`.
     pub(super) window: usize,
-    /// Where it lies in our memory, if it is to be read.
+    /// The message's address in our memory, if the peer is to read it.
     pub(super) address: u64,
 }
 
@@ -58,12 +57,12 @@ impl Envelope<'_> {
         }
     }
 
-    /// Publishes it with none of the message's bytes.
+    /// Publishes the envelope without data of the message.
     pub(super) fn publish(&self, tx: &mut Tx) {
         tx.publish(Head::new(START, self.flags(), 0), self.words(0));
     }
 
-    /// Publishes it with the first `n` bytes of the message, which stand in the record.
+    /// Publishes the envelope with the first `n` bytes of the message, which are in the record.
     pub(super) fn publish_record(&self, tx: &mut Tx, record: Record, n: usize) {
         let head = Head::new(START, self.flags(), n as u32);
         tx.publish_record(head, record, self.words(record.offset));
@@ -90,7 +89,7 @@ pub(super) unsafe fn publish_inline(tx: &mut Tx, op: &SendOp, iov: &[IoBuf], len
     let head = Head::new(INLINE, head_flags(op), len as u32);
     tx.publish(head, |body| {
         // SAFETY: the body has a tag's word, then `INLINE_BYTES`, of which the data word is beyond
-        // `len`; the buffers and `len` are the caller's promise.
+        // `len`; the buffers and `len` are the caller's contract.
         unsafe {
             *body = op.tag;
             if op.flags.contains(Flags::REMOTE_CQ_DATA) {
@@ -105,7 +104,7 @@ pub(super) unsafe fn publish_inline(tx: &mut Tx, op: &SendOp, iov: &[IoBuf], len
     });
 }
 
-/// Publishes a whole message that stands in a record.
+/// Publishes a whole message that is in a record.
 #[inline(always)]
 pub(super) fn publish_eager(tx: &mut Tx, op: &SendOp, record: Record, len: usize) {
     let head = Head::new(EAGER, head_flags(op), len as u32);
@@ -119,7 +118,7 @@ pub(super) fn publish_eager(tx: &mut Tx, op: &SendOp, record: Record, len: usize
     });
 }
 
-/// Sends the next piece of a message; returns its length, 0 when there is no room.
+/// Sends the next piece of a message; returns its length, 0 if there is no room.
 ///
 /// # Safety
 ///
@@ -147,7 +146,7 @@ pub(super) unsafe fn send_chunk(
             }
         }
     };
-    // SAFETY: the record has `n` bytes; the buffers are the caller's promise.
+    // SAFETY: the record has `n` bytes; the buffers are the caller's contract.
     unsafe { gather(iov, sent, n, tx.record_ptr(record)) };
     tx.publish_record(Head::new(CHUNK, 0, n as u32), record, |body| {
         // SAFETY: a body has this word.
@@ -156,7 +155,7 @@ pub(super) unsafe fn send_chunk(
     Ok(n)
 }
 
-/// Publishes a receiver's answer. `advice` says which lengths it would rather read.
+/// Publishes a receiver's answer. `advice` has the lengths that the receiver would rather read.
 pub(super) fn publish_control(tx: &mut Tx, control: Control, advice: u64) {
     let (kind, id, until) = match control {
         Control::Go { id, until } => (GO, id, until),
@@ -172,7 +171,7 @@ pub(super) fn publish_control(tx: &mut Tx, control: Control, advice: u64) {
     });
 }
 
-/// Publishes a message about the end of the link.
+/// Publishes a close message.
 pub(super) fn publish_close(tx: &mut Tx, what: CloseMessage) {
     tx.publish(Head::new(FAREWELL, 0, 0), |body| {
         // SAFETY: a body has this word.

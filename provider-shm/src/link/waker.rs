@@ -1,4 +1,4 @@
-//! The status words of a link's two sides, and how a side wakes the other one.
+//! The status words of a link's two sides, and how one side wakes the other.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use crate::service::{NewLink, Shared};
 use crate::stats::ShmStats;
 use crate::status::{SLEEPS, Status, WANTS_ROOM, waker_fence};
 
-/// Wakes the peer of a link, and says to it that the link is closed.
+/// Wakes the peer of a link, and publishes to it that the link is closed.
 pub(super) struct PeerWaker {
     segment: Arc<Segment>,
     shared: Arc<Shared>,
     /// The id of the peer's endpoint.
     peer: u64,
     side: Side,
-    /// Both sides are ours.
+    /// Both sides are this endpoint.
     is_loopback: bool,
-    /// Whether the peer can not make the kernel run our half of its barrier.
+    /// Whether this side needs a fence, because the peer's barrier does not cover it.
     fence: bool,
 }
 
@@ -54,13 +54,13 @@ impl PeerWaker {
         })
     }
 
-    /// Wakes the peer if it sleeps, after something was published for it.
+    /// Wakes the peer if it sleeps, after a publication.
     #[inline(always)]
     pub(super) fn wake_if_asleep(&self, stats: &mut ShmStats) {
         self.wake_if(SLEEPS, stats);
     }
 
-    /// Wakes the peer if it sleeps until it has room, after some was given back.
+    /// Wakes the peer if it sleeps until it has room, after room became free.
     #[inline(always)]
     pub(super) fn wake_if_waits_for_room(&self, stats: &mut ShmStats) {
         self.wake_if(WANTS_ROOM, stats);
@@ -82,9 +82,9 @@ impl PeerWaker {
         }
     }
 
-    /// Says that we are through with the segment.
+    /// Publishes that this side uses the segment no more.
     pub(super) fn close(&self) {
-        // A child that inherited the link is not the one that ends it.
+        // A child process that inherited the link must not end it.
         if self.shared.is_ours() {
             self.own_status().close();
         }

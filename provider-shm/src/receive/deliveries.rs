@@ -16,22 +16,22 @@ use crate::paths::{Moved, Trial};
 use crate::ring::Broken;
 use crate::stats::ShmStats;
 
-/// Most that one call reads of a peer by CMA before others get their turn, in bytes: the domain is
+/// Bytes that one call reads of a peer by CMA before other peers get their turn: the domain is
 /// locked meanwhile.
 const CMA_TURN_BYTES: usize = 256 << 10;
 
 /// A message on its way into a receive.
 struct Delivery {
     met: Met,
-    /// Bytes that came, and that will come, through the ring.
+    /// Bytes that have come, and that will come, through the ring.
     got: usize,
     expected: usize,
     cma: Option<CmaRead>,
-    /// Of one whose way is measured.
+    /// The measurement of the message's path, if there is one.
     trial: Option<Trial>,
-    /// Nobody wants it: it is only taken out of the ring.
+    /// No receive wants the message: it is only taken out of the ring.
     dropped: bool,
-    /// Its sender wants to know when it is done with.
+    /// Its sender awaits `DELIVERED`.
     told: bool,
 }
 
@@ -41,7 +41,7 @@ struct CmaRead {
     end: usize,
 }
 
-/// They, by the keys that the links' tables have.
+/// The messages on their way into receives, by the keys in the links' tables.
 #[derive(Default)]
 pub(super) struct Deliveries {
     under_way: Slab<Delivery>,
@@ -66,8 +66,8 @@ impl Deliveries {
         link.paths().has_come(trial, len, pieces, self.moved);
     }
 
-    /// Sets out to deliver a message into a receive: decides how the rest of it comes. `got` bytes
-    /// are there.
+    /// Begins to deliver a message into a receive, after `got` bytes have come: decides how the
+    /// rest comes.
     pub(super) fn begin(
         &mut self,
         link: &mut Link,
@@ -125,12 +125,12 @@ impl Deliveries {
         if len == 0 || len > d.expected.saturating_sub(d.got) {
             return Err(Broken("it sent a piece of no message"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { deliver(owner, &d.met.matched, d.got, from, len) };
         Ok(())
     }
 
-    /// More of a message has been delivered.
+    /// More bytes of a message have been delivered.
     pub(super) fn got<O: Owner>(
         &mut self,
         link: &mut Link,
@@ -166,14 +166,14 @@ impl Deliveries {
         Ok(())
     }
 
-    /// Nobody wants what is under way as this message any more.
+    /// No receive wants this message any more.
     pub(super) fn drop_message(&mut self, link: &mut Link, id: u32) {
         if let Some(key) = link.receiver().delivery(id) {
             self.under_way[key].dropped = true;
         }
     }
 
-    /// Reads what is to be read by CMA, for a while. Returns how many things it did.
+    /// Reads messages by CMA, for a while. Returns the number of reads.
     #[cold]
     pub(super) fn read<O: Owner>(
         &mut self,
@@ -212,7 +212,7 @@ impl Deliveries {
         let matched = &d.met.matched;
         let into = match matched.piece.is_of_list() {
             false => matched.buf.part(read.next, most),
-            // One buffer at a time.
+            // One buffer of the receive at a time.
             true => {
                 let segments = owner.srx().segments(matched.piece);
                 let first = parts(segments, read.next, most).next();
@@ -220,17 +220,16 @@ impl Deliveries {
             }
         };
         let (since, from) = (Instant::now(), read.addr.wrapping_add(read.next as u64));
-        // SAFETY: `part` is within the buffer, for which whoever posted it vouched.
+        // SAFETY: `part` is within the buffer, for which the poster of the receive vouched.
         let came = unsafe { link.receiver().read_memory(from, into, since) };
         if link.has_peer_closed_by_now() {
-            // What came may be anything. The receives fail with the link, once what lies in the
-            // ring is taken.
+            // The bytes may be anything. The receives fail with the link, once the ring is empty.
             link.receiver().forget_reads();
             return Ok(0);
         }
         match came {
             Read::Came => {}
-            // Its sender copies it, and waits itself if it has to.
+            // The sender copies the message, and waits itself if it has to.
             Read::NotThere => {
                 self.ask_for(link, id, stats);
                 return Ok(0);
@@ -260,7 +259,7 @@ impl Deliveries {
         Ok(into.len)
     }
 
-    /// Asks for a message through the ring that was to be read by CMA.
+    /// Requests a message through the ring that was to be read by CMA.
     fn ask_for(&mut self, link: &mut Link, id: u32, stats: &mut ShmStats) {
         let Some(key) = link.receiver().delivery(id) else {
             return;
@@ -271,7 +270,7 @@ impl Deliveries {
         say_go(link, id, read.end, stats);
     }
 
-    /// Receives that wait for more of a message, when the link fails.
+    /// A link fails: takes out the receives that wait for more of a message.
     pub(super) fn take_unfinished(&mut self, link: &mut Link) -> Vec<Unfinished> {
         let receiver = link.receiver();
         receiver.forget_reads();
@@ -291,7 +290,7 @@ impl Deliveries {
             .collect()
     }
 
-    /// How many there are.
+    /// The number of messages on their way.
     #[cfg(feature = "fuzzing")]
     pub(super) fn len(&self) -> usize {
         self.under_way.len()

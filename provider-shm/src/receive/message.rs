@@ -1,4 +1,4 @@
-//! What the first slot of a message says.
+//! The content of a message's first slot.
 
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Matched};
@@ -11,27 +11,27 @@ use crate::wire::{DATA, TAGGED};
 pub(super) struct Beginning {
     pub(super) kind: MsgKind,
     pub(super) arrived: Arrived,
-    /// What came of it with its first slot, in shared memory.
+    /// The bytes that came with its first slot, in shared memory.
     pub(super) from: *const u8,
     pub(super) len: usize,
-    /// How more comes.
+    /// The description of the rest, unless the message is complete.
     pub(super) rest: Option<Rest>,
 }
 
-/// How the rest of a message comes.
+/// The rest of a message that needs several slots.
 #[derive(Clone, Copy)]
 pub(super) struct Rest {
     pub(super) id: u32,
-    /// Length of the whole message, and how much of that comes unasked.
+    /// Length of the whole message, and of the part that comes before the first `GO`.
     pub(super) total: u64,
     pub(super) window: usize,
-    /// Where it lies in its sender's memory, if it is to be read.
+    /// Its address in the sender's memory, if it is to be read.
     pub(super) read_from: Option<u64>,
-    /// Its sender wants to know when it is done with.
+    /// Its sender awaits `DELIVERED`.
     pub(super) told: bool,
 }
 
-/// A message and the receive that it has met.
+/// A message and the receive that it has matched.
 #[derive(Clone, Copy)]
 pub(super) struct Met {
     pub(super) kind: MsgKind,

@@ -1,5 +1,5 @@
-//! Messages that arrived before their receive, of all links of an endpoint: what came of each, and
-//! what all of them take.
+//! Messages that arrived before their receive, of all links of an endpoint: their bytes, and the
+//! memory that all of them take.
 
 use ferrofabric_contracts::addr::NativeAddr;
 use slab::Slab;
@@ -9,43 +9,43 @@ use crate::copy::copy_bulk;
 use crate::link::{Quota, SPARE_BUFFERS, SPARE_BYTES, Used};
 use crate::ring::Broken;
 
-/// Whose link is gone, of a message that is kept.
+/// The key in place of a link's, for a message whose link has ended.
 pub(super) const NO_LINK: usize = usize::MAX;
 
 /// An unexpected message.
 pub(super) struct UnexpectedMessage {
-    /// The key of its link.
+    /// The key of its link, or [`NO_LINK`].
     link: usize,
-    /// What came of it.
+    /// Its bytes so far.
     pub(super) bytes: Vec<u8>,
-    /// How more comes.
+    /// The description of the rest, while the message is incomplete.
     pub(super) rest: Option<Rest>,
-    /// Its id, where it is all here and its sender wants to know when it is delivered.
+    /// Its id, if it is complete and its sender awaits `DELIVERED`.
     pub(super) tells: Option<u32>,
-    /// Who has sent it, where the link is gone.
+    /// Its sender, if the link is gone.
     pub(super) sender: Option<Box<NativeAddr>>,
 }
 
 impl UnexpectedMessage {
-    /// Whether it is lost if its sender is.
+    /// Whether it is lost when its link ends.
     fn is_partial(&self) -> bool {
         self.rest.is_some()
     }
 }
 
-/// They, by the number in their tokens.
+/// The unexpected messages, by the number in their tokens.
 pub(super) struct UnexpectedMessages {
     messages: Slab<UnexpectedMessage>,
-    /// How many of them have outlived their link.
+    /// Number of messages that have outlived their link.
     left_behind: usize,
-    /// What all of them take, and may take together. Above, no peer may send more than envelopes,
+    /// The memory of all messages, and its limit. Above the limit, peers may send envelopes only,
     /// until half of it is free.
     used: Used,
     quota: Quota,
     is_over: bool,
-    /// It was, and links have not heard yet that it is not.
+    /// The limit is not exceeded any more, and the links' back-pressure has not been lifted yet.
     is_relieved: bool,
-    /// Buffers for the next ones.
+    /// Buffers for later messages.
     spare: Vec<Vec<u8>>,
 }
 
@@ -62,21 +62,21 @@ impl UnexpectedMessages {
         }
     }
 
-    /// Keeps a message of the link with the key `link`. Returns its number, and what it takes.
+    /// Keeps a message of the link with the key `link`. Returns its number and its memory.
     ///
     /// # Safety
     ///
-    /// What came of it is valid for reads.
+    /// The message's bytes are valid for reads.
     #[inline]
     pub(super) unsafe fn hold(&mut self, link: usize, message: &Beginning) -> (usize, Used) {
-        // Room for all that comes unasked is taken, and counted, at once.
+        // Room for all bytes that come before the first `GO` is taken, and counted, at once.
         let room = message.rest.map_or(message.len, |rest| rest.window);
         let mut bytes = match room {
             1..=SPARE_BYTES => self.spare.pop().unwrap_or_default(),
             _ => Vec::new(),
         };
         bytes.reserve_exact(room);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { append(&mut bytes, message.from, message.len) };
         let taken = Used::of(bytes.capacity());
         self.used.add(taken);
@@ -103,21 +103,22 @@ impl UnexpectedMessages {
         len: usize,
     ) -> Result<(), Broken> {
         let held = &mut self.messages[number as usize];
-        // One that is all here keeps its id until it is delivered, where its sender wants
-        // to hear of that.
+        // A complete message keeps its id until it is delivered if its sender awaits `DELIVERED`.
         let missing = held
             .rest
             .map_or(0, |rest| rest.window.saturating_sub(held.bytes.len()));
         if len == 0 || len > missing {
-            return Err(Broken("it sent more of a message than was asked for"));
+            return Err(Broken(
+                "it sent more of a message than the receiver requested",
+            ));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { append(&mut held.bytes, from, len) };
         Ok(())
     }
 
     /// Whether all of a message is here now and its id is free again. The id is not free while the
-    /// sender waits to hear of the delivery.
+    /// sender awaits `DELIVERED`.
     pub(super) fn frees_id(&mut self, number: u32, id: u32) -> bool {
         let held = &mut self.messages[number as usize];
         if held
@@ -127,7 +128,7 @@ impl UnexpectedMessages {
             return false;
         }
         match held.rest.take() {
-            // Its sender keeps the id until it is told.
+            // The sender keeps the id until `DELIVERED` arrives.
             Some(rest) if rest.told => {
                 held.tells = Some(id);
                 false
@@ -144,7 +145,7 @@ impl UnexpectedMessages {
         Some(held)
     }
 
-    /// A message that was taken out is done with. Returns what it took.
+    /// Frees a message that was taken out. Returns the memory that it took.
     #[inline]
     pub(super) fn release(&mut self, mut held: UnexpectedMessage) -> Used {
         let freed = Used::of(held.bytes.capacity());
@@ -156,7 +157,7 @@ impl UnexpectedMessages {
         freed
     }
 
-    /// Messages take no memory of ours any more.
+    /// Counts memory as free.
     fn give_back(&mut self, freed: Used) {
         self.used.take(freed);
         if self.is_over && self.quota.is_half_free(self.used) {
@@ -165,12 +166,13 @@ impl UnexpectedMessages {
         }
     }
 
-    /// Whether too much is kept of all links together.
+    /// Whether the messages of all links together exceed the limit.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Whether there is room again for messages of all links, which they have not heard yet.
+    /// Whether there is room again for messages of all links, and the links' back-pressure has not
+    /// been lifted yet.
     #[inline]
     pub(super) fn take_relief(&mut self) -> bool {
         std::mem::take(&mut self.is_relieved)
@@ -183,7 +185,7 @@ impl UnexpectedMessages {
             .map_or(NO_LINK, |held| held.link)
     }
 
-    /// Whether a message came over this link, or over one with `name` that is gone.
+    /// Whether a message came over this link, or over an ended link with `name`.
     pub(super) fn is_from(&self, number: u64, link: Option<usize>, name: &NativeAddr) -> bool {
         self.messages
             .get(number as usize)
@@ -202,7 +204,7 @@ impl UnexpectedMessages {
         self.left_behind != 0
     }
 
-    /// A link is no more: what came whole over it can still be received.
+    /// A link has ended: complete messages from it can still be received.
     pub(super) fn outlive(&mut self, link: usize, sender: NativeAddr) {
         let whole = |held: &&mut UnexpectedMessage| held.link == link && !held.is_partial();
         let messages = self.messages.iter_mut().map(|(_, held)| held);
@@ -213,7 +215,7 @@ impl UnexpectedMessages {
         }
     }
 
-    /// What is held in part of messages of a link that is no more is lost.
+    /// A link has ended: incomplete messages from it are lost.
     pub(super) fn forget_partial(&mut self, link: usize) {
         let mut lost = Used::default();
         self.messages.retain(|_, held| {
@@ -226,7 +228,7 @@ impl UnexpectedMessages {
         self.give_back(lost);
     }
 
-    /// How many there are, how many have outlived their link, and what all of them take.
+    /// The number of messages, the number of those without a link, and the memory of all.
     #[cfg(feature = "fuzzing")]
     pub(super) fn kept(&self) -> (usize, usize, Used) {
         (self.messages.len(), self.left_behind, self.used)

@@ -11,10 +11,10 @@ pub(crate) struct Rx {
     slots: NonNull<Slot>,
     progress: NonNull<Progress>,
     payload: NonNull<u8>,
-    /// Slots consumed, and how many of them the producer was told of.
+    /// Slots consumed, and the number of consumed slots that was published last.
     head: u32,
     told: u32,
-    /// Payload bytes consumed since.
+    /// Payload bytes consumed since that publication.
     untold_bytes: u32,
     pressed: bool,
 }
@@ -25,7 +25,7 @@ unsafe impl Send for Rx {}
 /// A slot that the producer has published.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
-    /// What its publish word says.
+    /// The kind, flags and length in the slot's publish word.
     pub(crate) head: Head,
     slot: NonNull<Slot>,
 }
@@ -92,8 +92,8 @@ impl Rx {
         Ok(unsafe { self.payload.as_ptr().add(offset) })
     }
 
-    /// The slot of the last `peek`, and `record_bytes` of payload, are done with. True when the
-    /// producer should be told soon.
+    /// Consumes the slot of the last `peek`, and `record_bytes` of payload. True if the caller
+    /// should publish its progress soon.
     #[inline(always)]
     pub(crate) fn consume(&mut self, record_bytes: usize) -> bool {
         self.head = self.head.wrapping_add(1);
@@ -107,18 +107,18 @@ impl Rx {
         self.head
     }
 
-    /// Whether there is something that the producer was not told.
+    /// Whether slots were consumed since the last publication.
     #[inline(always)]
     pub(crate) fn has_unpublished_tail(&self) -> bool {
         self.head != self.told
     }
 
-    /// Asks for envelopes only, or lifts that again; takes effect with the next `publish_tail`.
+    /// Requests envelopes only, or lifts that request; takes effect with the next `publish_tail`.
     pub(crate) fn set_back_pressure(&mut self, pressed: bool) {
         self.pressed = pressed;
     }
 
-    /// Tells the producer how far the consumer is.
+    /// Publishes the consumer's progress for the producer.
     #[inline(always)]
     pub(crate) fn publish_tail(&mut self) {
         self.told = self.head;
@@ -127,9 +127,9 @@ impl Rx {
         unsafe { self.progress.as_ref() }.publish(self.head, self.pressed);
     }
 
-    /// Brings a slot that will be looked at soon closer, if one message has just been there: in a
-    /// stream of them it has been written already. (In a ping-pong it was read a lap ago and lies
-    /// in our cache: no harm.)
+    /// Prefetches a slot that will be read soon, after a message was there: in a stream of
+    /// messages the producer has written that slot already. (In a ping-pong the slot was read a lap
+    /// ago and is still in our cache: no harm.)
     #[inline(always)]
     pub(crate) fn prefetch(&self) {
         let ahead = Slot::index(self.head.wrapping_add(SLOTS as u32 / 8));

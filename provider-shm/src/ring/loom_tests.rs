@@ -1,4 +1,4 @@
-//! Every order in which the threads of two sides can run.
+//! The ring in every order in which the threads of its two sides can run.
 
 use std::ptr::NonNull;
 
@@ -28,10 +28,10 @@ impl Memory {
 
     /// # Safety
     ///
-    /// The memory outlives both, and of each there is one.
+    /// The memory outlives both rings, and there is one of each.
     unsafe fn tx(&self) -> Tx {
         let (slots, progress) = (NonNull::from(&self.slots), NonNull::from(&self.progress));
-        // SAFETY: the caller's promise; no records are used.
+        // SAFETY: the caller's contract; no records are used.
         unsafe { Tx::new(slots.cast(), progress, NonNull::dangling()) }
     }
 
@@ -45,9 +45,9 @@ impl Memory {
     }
 }
 
-/// A producer that found the ring full and goes to sleep is woken by the consumer, or has seen the
-/// room itself; and a consumer that sleeps, by what is then published. (With fences on both sides,
-/// as in the model of the status word.)
+/// A producer that found the ring full goes to sleep: the consumer wakes it, or the producer has
+/// seen the room itself. A consumer that sleeps is woken by the next message. (Both sides have
+/// fences here, as in the model of the status word.)
 #[test]
 fn who_waits_for_room_is_woken() {
     loom::model(|| {
@@ -77,8 +77,8 @@ fn who_waits_for_room_is_woken() {
     });
 }
 
-/// Every order in which two threads can run publish, consume and the count of what is consumed:
-/// each slot is read as it was written, and never written while it is read.
+/// Every order of publish, consume and publication of the tail by two threads: each slot is read as
+/// it was written, and never written while it is read.
 #[test]
 fn slots_are_handed_over_whole() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-//! The side of a ring that fills slots and records.
+//! The producer's side of a ring: fills slots and records, and publishes them.
 
 use std::ptr::NonNull;
 
@@ -20,11 +20,11 @@ pub(crate) struct Tx {
     slots: NonNull<Slot>,
     progress: NonNull<Progress>,
     payload: NonNull<u8>,
-    /// Slots published, slots known to be consumed.
+    /// Slots published, and slots that the consumer is known to have consumed.
     head: u32,
     tail: u32,
-    /// Next free payload offset; payload bytes taken, and known to be free again, since the start
-    /// (with what was skipped).
+    /// Next free payload offset. Payload bytes taken, and bytes known to be free again, both since
+    /// the start and with the bytes that were skipped.
     next: u32,
     taken: u32,
     freed: u32,
@@ -67,13 +67,13 @@ impl Tx {
         (self.head.wrapping_sub(self.tail) as usize) < SLOTS - spare
     }
 
-    /// Whether the consumer asked for envelopes only, as far as known.
+    /// Whether the consumer requested envelopes only, as far as known.
     #[inline(always)]
     pub(crate) fn is_pressed(&self) -> bool {
         self.pressed
     }
 
-    /// Reads how far the consumer is.
+    /// Reads the consumer's progress.
     #[cold]
     #[inline(never)]
     pub(crate) fn refresh(&mut self) -> Result<(), Broken> {
@@ -90,8 +90,8 @@ impl Tx {
         Ok(())
     }
 
-    /// Whether the consumer is further than it was known to be; also when what it says makes no
-    /// sense, for `refresh` to find.
+    /// Whether the consumer has progressed since the last reading. True also if its progress makes
+    /// no sense; `refresh` finds that.
     pub(crate) fn moved(&mut self) -> bool {
         let before = (self.tail, self.pressed);
         self.refresh().is_err() || (self.tail, self.pressed) != before
@@ -115,7 +115,7 @@ impl Tx {
         })
     }
 
-    /// Payload room for up to `most` bytes, but no tiny leftovers; `None` when there is none now.
+    /// Payload room for up to `most` bytes, but no tiny rest; `None` if there is none now.
     #[inline]
     pub(crate) fn reserve_some(&self, most: usize) -> Option<(Record, usize)> {
         const WORTHWHILE: usize = 2048;
@@ -132,7 +132,7 @@ impl Tx {
         self.reserve(len).map(|record| (record, len))
     }
 
-    /// Has the lines brought here that a record as long as this will be filled in if it comes next.
+    /// Prefetches the lines of the next record, if that has this length.
     pub(crate) fn expect(&self, len: usize) {
         if let Some(record) = self.reserve(len) {
             let start = self.record_ptr(record);
@@ -142,7 +142,7 @@ impl Tx {
         }
     }
 
-    /// Where a record is filled.
+    /// The memory of a record, to fill.
     #[inline(always)]
     pub(crate) fn record_ptr(&self, record: Record) -> *mut u8 {
         // SAFETY: `reserve` keeps offset and length within the payload ring.
@@ -154,7 +154,7 @@ impl Tx {
         self.head
     }
 
-    /// Publishes a slot: `fill` writes what it needs of the body. The caller has seen a free slot.
+    /// Publishes a slot: `fill` writes the words of the body. The caller has seen a free slot.
     #[inline(always)]
     pub(crate) fn publish(&mut self, head: Head, fill: impl FnOnce(*mut u64)) {
         debug_assert!(self.has_slot(0));
@@ -166,7 +166,7 @@ impl Tx {
         slot.publish(position, head, fill);
     }
 
-    /// Publishes a slot that gives a record away.
+    /// Publishes a slot that passes a record to the consumer.
     #[inline(always)]
     pub(crate) fn publish_record(
         &mut self,

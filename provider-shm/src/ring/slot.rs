@@ -1,4 +1,5 @@
-//! What both sides of a ring see: slots, their publish words, and the count of consumed slots.
+//! The memory that both sides of a ring see: slots, their publish words, and the count of consumed
+//! slots.
 
 use crate::sync::{AtomicU64, Ordering, UnsafeCell};
 
@@ -11,7 +12,7 @@ pub(crate) const SLOTS: usize = 2;
 /// Bytes of the payload ring of a direction.
 pub(crate) const PAYLOAD_BYTES: usize = 26_368;
 
-/// Slots that only control messages may take: they get through while bulk data fills the ring.
+/// Slots reserved for control messages: they get through while bulk data fills the ring.
 #[cfg(not(loom))]
 pub(crate) const CONTROL_SLOTS: usize = 8;
 #[cfg(loom)]
@@ -21,7 +22,7 @@ pub(crate) const CONTROL_SLOTS: usize = 0;
 pub(crate) const BODY_WORDS: usize = 7;
 
 pub(crate) const LINE: usize = 64;
-/// The index of a position's slot.
+/// The bits of a position that are the index of its slot.
 const MASK: u32 = SLOTS as u32 - 1;
 const LAP_SHIFT: u32 = SLOTS.trailing_zeros();
 const PRESSED: u64 = 1 << 63;
@@ -53,7 +54,7 @@ impl Slot {
         (position & MASK) as usize
     }
 
-    /// Producer: `fill` writes what it needs of the body, which the consumer sees with `head`.
+    /// Producer: `fill` writes the words of the body, which the consumer sees with `head`.
     #[inline(always)]
     pub(super) fn publish(&self, position: u32, head: Head, fill: impl FnOnce(*mut u64)) {
         self.body.with_mut(|body| fill(body.cast()));
@@ -63,7 +64,7 @@ impl Slot {
             .store((head.0 << 16) | lap(position), Ordering::Release);
     }
 
-    /// Consumer: what was published at `position`, if it was.
+    /// Consumer: the head of the slot at `position`, if it has been published.
     #[inline(always)]
     pub(super) fn head(&self, position: u32) -> Option<Head> {
         // Acquire pairs with the release in `publish`.
@@ -78,8 +79,8 @@ impl Slot {
     }
 }
 
-/// What the consumer tells the producer: slots done with (low half), whether it is short of memory
-/// (top bit).
+/// The consumer's progress, for the producer: the number of consumed slots (low half), and whether
+/// the consumer is short of memory (top bit).
 #[repr(C, align(128))]
 pub(crate) struct Progress {
     word: AtomicU64,
@@ -93,7 +94,8 @@ impl Progress {
         }
     }
 
-    /// Consumer: `consumed` slots are done with, and their records; whether it is short of memory.
+    /// Consumer: publishes that `consumed` slots and their records may be reused, and whether the
+    /// consumer is short of memory.
     #[inline(always)]
     pub(super) fn publish(&self, consumed: u32, is_short_of_memory: bool) {
         let pressed = if is_short_of_memory { PRESSED } else { 0 };
@@ -102,21 +104,21 @@ impl Progress {
             .store(consumed as u64 | pressed, Ordering::Release);
     }
 
-    /// Producer: how many slots are done with, and whether the consumer is short of memory.
+    /// Producer: the number of consumed slots, and whether the consumer is short of memory.
     #[inline(always)]
     pub(super) fn read(&self) -> (u32, bool) {
-        // Acquire pairs with the release in `publish`: what the consumer read from a slot or
-        // record, it has read before it is written again.
+        // Acquire pairs with the release in `publish`: the consumer has read a slot or record
+        // before the producer writes it again.
         let word = self.word.load(Ordering::Acquire);
         (word as u32, word & PRESSED != 0)
     }
 }
 
-/// The other side wrote what it can not have meant.
+/// The other side broke the protocol, in this way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken(pub(crate) &'static str);
 
-/// What the publish word says beside the lap.
+/// The content of a publish word beside the lap: kind, flags, length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head(u64);
 

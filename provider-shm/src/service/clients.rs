@@ -1,5 +1,5 @@
-//! Clients and listeners by hand: some hang up, some say nothing, some name memory that can not be
-//! read. The service thread goes on with everybody else.
+//! Tests with scripted clients and listeners: some hang up, some are silent, some name memory that
+//! can not be read. The service thread goes on with all other peers.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -21,10 +21,10 @@ use crate::owner::Ep;
 use crate::ring::LINE;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longer than it takes to connect on a machine that is busy, shorter than anything is waited for.
+/// Longer than a connection takes on a busy machine, shorter than any time limit of the endpoint.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Somebody with a lower name than the endpoint's, who listens and never answers.
+/// A peer with a lower id than the endpoint's, which listens and never answers.
 struct Silent {
     name: NativeAddr,
     listener: OwnedFd,
@@ -35,7 +35,7 @@ impl Silent {
         Self::number(ep, 0)
     }
 
-    /// One of many.
+    /// A silent peer with this number.
     fn number(ep: &Ep, number: u64) -> Self {
         let mut name = ep.name();
         let id = (name.shm.unwrap() >> 1) ^ number;
@@ -46,7 +46,7 @@ impl Silent {
         }
     }
 
-    /// Waits until the endpoint has said hello to us.
+    /// Waits until the endpoint has connected to the silent peer.
     fn is_called(&self) -> OwnedFd {
         let begun = Instant::now();
         let fd = until(begun, || socket::accept(&self.listener));
@@ -59,7 +59,7 @@ impl Silent {
         socket::connect_to(ep.name().shm.unwrap()).unwrap()
     }
 
-    /// Says hello to the endpoint as a client who can not be answered.
+    /// Sends `HELLO` to the endpoint, as a client that can not receive the answer.
     fn hello(&self, fd: &OwnedFd, ep: &Ep) {
         shutdown(fd.as_raw_fd(), Shutdown::Read).unwrap();
         let mut frame = Frame::new(HELLO, 1, self.name.to_bytes());
@@ -79,7 +79,7 @@ fn until<T>(begun: Instant, mut what: impl FnMut() -> nix::Result<T>) -> T {
     }
 }
 
-/// Waits until the endpoint has hung up on a client, and so is done with its hello.
+/// Waits until the endpoint has closed a client's connection, and so has handled its `HELLO`.
 fn is_hung_up_on(fd: &OwnedFd) {
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::empty())];
     let n = poll(&mut fds, PollTimeout::from(60_000u16)).unwrap();
@@ -108,7 +108,7 @@ fn serves_a_newcomer(ep: &mut Ep) {
     let begun = Instant::now();
     while ep.poll().is_none() {
         other.progress();
-        assert!(begun.elapsed() < SOON, "nobody can connect");
+        assert!(begun.elapsed() < SOON, "a new endpoint can not connect");
         std::thread::yield_now();
     }
     assert_eq!(into, [7; 8]);
@@ -121,7 +121,7 @@ fn impatient() -> Ep {
     })
 }
 
-/// Nothing ends for much longer than an attempt may be turned away.
+/// Nothing completes for much longer than a refused attempt lasts.
 fn waits_on(ep: &mut Ep) {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(1) {
@@ -141,13 +141,13 @@ fn an_attempt_outlives_a_client_that_says_hello_and_is_gone() {
     let client = Silent::knock(&ep);
     silent.hello(&client, &ep);
     is_hung_up_on(&client);
-    // The attempt is made anew.
+    // The attempt is repeated.
     drop((call, silent.is_called()));
     drop(silent);
     fails_with(&mut ep, Errno::EHOSTUNREACH);
 }
 
-/// A peer may be stopped for as long as it likes before it takes a connection, or answers.
+/// A peer may be stopped for any time before it accepts a connection, or answers.
 #[test]
 fn silence_is_not_death() {
     let mut ep = impatient();
@@ -161,8 +161,8 @@ fn silence_is_not_death() {
     fails_with(&mut ep, Errno::EHOSTUNREACH);
 }
 
-/// A hello of before counts for nothing once the peer has a segment of ours: it would wait in vain
-/// for messages there.
+/// An earlier `HELLO` of the peer does not replace the endpoint's offer once the peer has the
+/// endpoint's segment: the peer would wait in vain for messages there.
 #[test]
 fn an_offer_outlives_an_earlier_hello() {
     let mut ep = Ep::open(ShmConfig::default());
@@ -191,7 +191,7 @@ fn an_offer_outlives_an_earlier_hello() {
     }
 }
 
-/// Nobody waits for a peer that was removed: its connection ends, and it may be met again.
+/// The removal of a silent peer ends the connection to it, and the peer may connect again.
 #[test]
 fn who_is_removed_is_waited_for_no_more() {
     let mut ep = Ep::open(ShmConfig::default());
@@ -206,7 +206,7 @@ fn who_is_removed_is_waited_for_no_more() {
     }
 }
 
-/// So many others wait for the peer that there is no room in its queue.
+/// The queue of a silent peer is full of other connections.
 #[test]
 fn a_full_queue_at_a_silent_peer_is_not_its_death() {
     let mut ep = impatient();
@@ -222,7 +222,7 @@ fn a_full_queue_at_a_silent_peer_is_not_its_death() {
     fails_with(&mut ep, Errno::EHOSTUNREACH);
 }
 
-/// A peer that lives, and turns us away each time.
+/// A peer that lives, and refuses each connection.
 #[test]
 fn who_answers_and_never_agrees_is_given_up() {
     for answers in [true, false] {
@@ -270,14 +270,14 @@ fn many_silent_targets() {
     }
     let _calls: Vec<_> = silent[..256].iter().map(Silent::is_called).collect();
     serves_a_newcomer(&mut ep);
-    // All are tried in turns, and whoever answers is not kept waiting by those who do not.
+    // All silent peers are tried in turns, and a peer that answers is not delayed by them.
     let mut other = Ep::open(ShmConfig::default());
     let to = ep.insert(&other.name());
     ep.tsend(to, 2, &[2; 8], 6).unwrap();
     let begun = Instant::now();
     while ep.poll().is_none() {
         other.progress();
-        assert!(begun.elapsed() < SOON, "nobody can be reached");
+        assert!(begun.elapsed() < SOON, "no other peer can be reached");
         std::thread::yield_now();
     }
     drop(
@@ -288,7 +288,7 @@ fn many_silent_targets() {
     );
 }
 
-/// What a client names as its cookie is never there to be read.
+/// A client names a cookie in memory that never becomes readable.
 #[test]
 fn a_cookie_that_never_comes_holds_nobody_up() {
     let mut ep = Ep::open(ShmConfig::default());
@@ -318,9 +318,9 @@ fn clients_that_say_hello_and_are_gone_do_no_harm() {
             is_hung_up_on(client);
         }
     }
-    // The service thread is there.
+    // The service thread still runs.
     serves_a_newcomer(&mut ep);
-    // So is the attempt.
+    // The attempt still exists.
     drop(silent.is_called());
     drop(silent);
     fails_with(&mut ep, Errno::EHOSTUNREACH);

@@ -1,5 +1,5 @@
-//! What two service threads say to each other (`docs/shared-memory.md`, "Handshake"): records of
-//! one size.
+//! The records that two service threads exchange (`docs/shared-memory.md`, "Handshake"), all of one
+//! size.
 
 use ferrofabric_contracts::addr::NATIVE_LEN;
 use ferrofabric_contracts::listed_constants;
@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::cma::Cookie;
 
 const MAGIC: u32 = 0x4d48_5346;
-/// Counts every change of the segment's layout, the slots or the handshake.
+/// Incremented with every change of the segment's layout, the slots or the handshake.
 const VERSION: u16 = 7;
 
 /// Size of a record in bytes.
@@ -17,24 +17,24 @@ pub(crate) const FRAME_LEN: usize = size_of::<Frame>();
 listed_constants! {
     /// The kinds of records.
     pub(crate) const KINDS: [u8];
-    /// Initiator: who I am, whom I look for.
+    /// Initiator: its address, and the endpoint that it looks for.
     pub(crate) const HELLO = 1;
-    /// Acceptor: who I am, or why not.
+    /// Acceptor: its address, or the reason for its refusal.
     pub(crate) const WELCOME = 2;
-    /// Initiator: here is the segment.
+    /// Initiator: the segment's descriptor.
     pub(crate) const MAP = 3;
-    /// Acceptor: I have mapped it.
+    /// Acceptor: the segment is mapped.
     pub(crate) const READY = 4;
 }
 
 listed_constants! {
     /// The verdicts that an answer may have.
     pub(crate) const VERDICTS: [u8];
-    /// Go on.
+    /// The handshake goes on.
     pub(crate) const OK = 0;
     /// A link between the two is being made, or exists: try again if none results.
     pub(crate) const BUSY = 1;
-    /// I am not whom you look for, or can not do it.
+    /// The acceptor is another endpoint, or can not make the link.
     pub(crate) const REFUSED = 2;
 }
 
@@ -51,17 +51,17 @@ listed_constants! {
 pub(crate) struct Frame {
     magic: u32,
     version: u16,
-    /// What it is.
+    /// One of [`kinds`].
     pub(crate) kind: u8,
-    /// Of an answer: yes or no.
+    /// Of an answer: one of [`verdicts`].
     pub(crate) verdict: u8,
     /// Drawn by the initiator, repeated in each record.
     pub(crate) nonce: u64,
     /// Incarnation of the endpoint that the initiator looks for.
     pub(crate) wanted: u64,
-    /// Where the sender's cookie lies in its memory, 0 where reading it is not wanted.
+    /// Address of the sender's cookie in its memory, 0 if the sender offers no reads.
     pub(crate) cookie_addr: u64,
-    /// What lies there.
+    /// The bytes at that address.
     pub(crate) cookie: Cookie,
     /// `REGISTERED`.
     pub(crate) flags: u32,
@@ -88,7 +88,7 @@ impl Frame {
         }
     }
 
-    /// Reads a record; `None` when it is not one of this version and of the kind that is due.
+    /// Reads a record; `None` if it is not one of this version and of the expected kind.
     pub(crate) fn parse(bytes: &[u8], due: u8) -> Option<Self> {
         let frame = Self::read_from_bytes(bytes).ok()?;
         (frame.magic == MAGIC

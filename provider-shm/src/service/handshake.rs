@@ -1,12 +1,12 @@
-//! One connection of a handshake: four records, either side can give up at any of them, and all of
-//! it is over before the first message is sent through the segment.
+//! One connection of a handshake: four records. Either side can give up at any of them, and the
+//! handshake is over before the first message is sent through the segment.
 //!
 //! ```text
 //! initiator                                   acceptor
-//!     HELLO  who I am, whom I look for  ──▶
-//!                                       ◀──   WELCOME  who I am, or why not
+//!     HELLO  its address, and the peer  ──▶
+//!                                       ◀──   WELCOME  its address, or a refusal
 //!     MAP    the segment's descriptor   ──▶
-//!                                       ◀──   READY    mapped, or why not
+//!                                       ◀──   READY    mapped, or a refusal
 //! ```
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,22 +20,22 @@ use super::{NewLink, Shared, socket};
 use crate::cma::CmaPeer;
 use crate::segment::{Segment, Side};
 
-/// Who takes so long to answer was silent.
+/// A peer counts as silent if it takes longer than this to answer.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// Which record a connection waits for.
+/// The record that a connection waits for.
 pub(super) enum Stage {
-    /// Acceptor: somebody is there.
+    /// Acceptor: a client has connected.
     Hello,
-    /// Acceptor: welcomed; the segment comes next.
+    /// Acceptor: has sent `WELCOME`; the segment comes next.
     Map(Met),
-    /// Initiator: said hello.
+    /// Initiator: has sent `HELLO`.
     Welcome(NativeAddr),
-    /// Initiator: has handed the segment over.
+    /// Initiator: has sent the segment.
     Ready(Box<NewLink>),
 }
 
-/// Whom an acceptor has met.
+/// A client whose `HELLO` the acceptor has read.
 pub(super) struct Met {
     native: NativeAddr,
     id: u64,
@@ -48,25 +48,26 @@ pub(super) struct Connection {
     pub(super) fd: OwnedFd,
     pub(super) stage: Stage,
     since: Instant,
-    /// A client's. Whom we have connected to may be silent for as long as it exists.
+    /// The deadline of a client. A peer that we have connected to may be silent for as long as it
+    /// exists.
     pub(super) deadline: Option<Instant>,
     /// The peer's id, once it is known.
     pub(super) peer: Option<u64>,
-    /// As the kernel says; 0 where it can not be seen from here.
+    /// Process ID from the kernel; 0 if it can not be seen from here.
     pub(super) pid: i32,
     nonce: u64,
 }
 
-/// Why a connection came to nothing.
+/// The reason why a connection made no link.
 pub(super) enum Failure {
-    /// The other side hung up or is busy: try again.
+    /// The other side hung up or is busy: the attempt is repeated.
     Later,
-    /// It will not do, ever.
+    /// No attempt can succeed.
     Never(&'static str),
 }
 
 impl Connection {
-    /// Somebody has connected.
+    /// A connection of a client.
     pub(super) fn accepted(fd: OwnedFd, pid: i32, deadline: Instant) -> Self {
         Self {
             fd,
@@ -79,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// Says hello at `target`.
+    /// Connects to `target`, and sends `HELLO`.
     pub(super) fn hello(
         fd: OwnedFd,
         pid: i32,
@@ -102,28 +103,28 @@ impl Connection {
         })
     }
 
-    /// Whether somebody has connected to us.
+    /// Whether a client made this connection.
     pub(super) fn is_client(&self) -> bool {
         self.deadline.is_some()
     }
 
-    /// Whether the peer may count on the link.
+    /// Whether the peer has the segment, and may use the link.
     pub(super) fn has_given_segment(&self) -> bool {
         matches!(self.stage, Stage::Ready(_))
     }
 
-    /// When it was made.
+    /// The time of the connection.
     pub(super) fn since(&self) -> Instant {
         self.since
     }
 
-    /// Whether the other side took long to do anything, if it is now that it has.
+    /// Whether the other side took long to act, if it acts now.
     pub(super) fn was_silent(&self) -> bool {
         self.since.elapsed() > SILENCE
     }
 
-    /// Acceptor: reads a hello. `Err`: it is not one, or it looks for somebody else; the connection
-    /// is to be closed.
+    /// Acceptor: reads a `HELLO`. `Err`: the record is not valid, or is meant for another endpoint;
+    /// the caller must close the connection.
     pub(super) fn read_hello(&mut self, bytes: &[u8], shared: &Shared) -> Result<Met, ()> {
         let frame = Frame::parse(bytes, HELLO).ok_or(())?;
         self.nonce = frame.nonce;
@@ -142,14 +143,14 @@ impl Connection {
         })
     }
 
-    /// Acceptor: answers.
+    /// Acceptor: sends an answer.
     pub(super) fn answer(&self, kind: u8, verdict: u8, shared: &Shared, offer_cma: bool) -> bool {
         let mut frame = introduce(kind, self.nonce, shared, offer_cma);
         frame.verdict = verdict;
         socket::send(&self.fd, &frame, None).is_ok()
     }
 
-    /// Initiator: reads the welcome, makes the segment and hands it over.
+    /// Initiator: reads `WELCOME`, makes the segment and sends it.
     pub(super) fn read_welcome(
         &mut self,
         bytes: &[u8],
@@ -159,9 +160,9 @@ impl Connection {
     ) -> Result<(), Failure> {
         let frame = self.read_answer(bytes, WELCOME)?;
         let native = NativeAddr::from_bytes(&frame.from)
-            .map_err(|_| Failure::Never("its address makes no sense"))?;
+            .map_err(|_| Failure::Never("its address is not valid"))?;
         if native.shm != target.shm || native.incarnation != target.incarnation {
-            return Err(Failure::Never("somebody else has its name"));
+            return Err(Failure::Never("another endpoint has its name"));
         }
         if !have_one_key(&native, &shared.name()) {
             return Err(Failure::Never("it has another authorization key"));
@@ -186,7 +187,7 @@ impl Connection {
         self.read_answer(bytes, READY).map(drop)
     }
 
-    /// Acceptor: takes the segment.
+    /// Acceptor: maps the segment.
     pub(super) fn read_map(
         &self,
         bytes: &[u8],
@@ -234,8 +235,8 @@ impl Met {
     }
 }
 
-/// Whether both may speak to each other: endpoints that also speak over a device have keys, which
-/// are the same then, but for the kind of membership of the partition.
+/// Whether two endpoints may communicate: endpoints that also use a device have keys, which must be
+/// equal, but for the kind of membership of the partition.
 fn have_one_key(one: &NativeAddr, other: &NativeAddr) -> bool {
     const PARTITION: u16 = 0x7fff;
     match (&one.verbs, &other.verbs) {

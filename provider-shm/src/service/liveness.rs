@@ -1,6 +1,6 @@
-//! Whether a peer still exists, with no descriptor kept for it: its doorbell's name goes away with
-//! its process, however that ends, and is seen from every PID namespace. Stopped or busy is not
-//! gone.
+//! Whether a peer still exists, with no descriptor kept for it. The name of its doorbell disappears
+//! with its process, in whatever way that ends, and is visible from every PID namespace. A stopped
+//! or busy process counts as alive.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -9,7 +9,7 @@ use nix::sys::socket::connect;
 
 use crate::doorbell::{address, datagram_socket};
 
-/// Asks after endpoints, with one socket for all of them.
+/// Checks whether endpoints exist, with one socket for all of them.
 pub(super) struct Liveness {
     socket: OwnedFd,
 }
@@ -25,7 +25,7 @@ impl Liveness {
         self.socket.as_raw_fd()
     }
 
-    /// Whether the endpoint's doorbell is there. In doubt it is.
+    /// Whether the endpoint's doorbell exists. True if the check fails.
     pub(super) fn exists(&self, id: u64) -> bool {
         let Ok(name) = address(id) else { return true };
         connect(self.socket.as_raw_fd(), &name) != Err(Sys::ECONNREFUSED)

@@ -1,6 +1,6 @@
-//! The service thread of a transport: makes links and notices when peers are gone, so that whoever
-//! sends never waits for a connection, and a peer that does not answer holds nobody up. It sleeps
-//! in epoll(7) and shares nothing with the transport but two channels and a flag.
+//! The service thread of a transport: makes links and notices dead peers. So a send never waits
+//! inside a call for a connection, and a silent peer delays no other peer. The thread sleeps in
+//! epoll(7) and shares nothing with the transport but two channels and a flag.
 
 #[cfg(test)]
 mod clients;
@@ -34,30 +34,30 @@ use crate::config::ShmConfig;
 use crate::doorbell::Doorbell;
 use crate::segment::{Segment, Side};
 
-/// What the transport asks for.
+/// A request of the transport.
 pub(crate) enum Command {
-    /// A link to this endpoint.
+    /// Make a link to this endpoint.
     Connect(NativeAddr),
-    /// The link with the endpoint of this id and with this segment is of no use any more; `true`:
-    /// it is still to be told when the endpoint is gone. Without a segment: that is not to be told
-    /// any more, either.
+    /// The link with the endpoint of this id and with this segment has ended; `true`: report when
+    /// the endpoint is gone. Without a segment: that report is not needed any more, either.
     Forget(u64, Option<Arc<Segment>>, bool),
-    /// A link with the endpoint of this id is not wanted any more, if there is none yet.
+    /// No link with the endpoint of this id is wanted any more, if there is none yet.
     Cancel(u64),
-    /// Tell when it is time for another look at links whose peers were removed.
+    /// Report when it is time for another look at links whose peers were removed.
     Look,
-    /// That is all.
+    /// End the thread.
     Stop,
 }
 
-/// What the service thread has found.
+/// A report of the service thread.
 pub(crate) enum Event {
-    /// A link is there.
+    /// A link is ready.
     Up(NewLink),
     /// No link can be made with the endpoint of this id.
     Unreachable(u64, Errno, &'static str),
-    /// The endpoint of this id has ended its link, which has this segment, or is gone; `true` when
-    /// it said so. Without a segment: it was still to be told when it is gone.
+    /// The endpoint of this id has closed its link, which has this segment, or is gone; `true` if
+    /// it closed in good order. Without a segment: a peer without a link, which was watched, is
+    /// gone.
     Gone(u64, Option<Arc<Segment>>, bool),
     /// Time for a look at links whose peers were removed.
     Look,
@@ -69,33 +69,35 @@ pub(crate) struct NewLink {
     pub(crate) native: NativeAddr,
     /// Its id.
     pub(crate) id: u64,
-    /// What both have mapped.
+    /// The memory that both sides have mapped.
     pub(crate) segment: Arc<Segment>,
     /// Our side of it.
     pub(crate) side: Side,
-    /// Its memory, where we can read it.
+    /// Its memory, if we can read it.
     pub(crate) cma: Option<CmaPeer>,
-    /// Whether we tell it where our messages lie, to be read.
+    /// Whether we send it the addresses of our messages, so that it can read them.
     pub(crate) offers_cma: bool,
-    /// Whether a sender needs a fence before it looks whether the peer sleeps.
+    /// Whether a sender needs a fence before it reads whether the peer sleeps.
     pub(crate) fence: bool,
 }
 
-/// What both threads have of the endpoint. In a child that has inherited it, it is nobody's.
+/// The state of the endpoint that both threads use. A child process that inherits it must not use
+/// it.
 pub(crate) struct Shared {
     birth: Birth,
-    /// Proves to who reads our memory that it is ours.
+    /// Proves to a reader of our memory that the memory is ours.
     pub(crate) cookie: Cookie,
     /// Whether this process is registered for membarrier(2).
     pub(crate) registered: bool,
-    /// Rings at peers, and is rung at.
+    /// Rings the doorbells of peers, and receives theirs.
     pub(crate) doorbell: Doorbell,
-    /// Endpoints that are still to be rung at, and the service thread's event that says so.
+    /// Endpoints whose doorbell could not be rung yet, and the event that wakes the service thread
+    /// for them.
     unrung: Mutex<HashSet<u64>>,
     wake: EventFd,
     /// Our full address.
     name: NativeAddr,
-    /// There is an event.
+    /// Raised when there is an event.
     has_events: PendingFlag,
     /// The transport wants to be woken for events.
     sleeps: AtomicBool,
@@ -124,13 +126,13 @@ impl Shared {
         })
     }
 
-    /// Whether this process has opened the endpoint, and not one that this process was forked from.
+    /// Whether this process has opened the endpoint, and not a process that it was forked from.
     pub(crate) fn is_ours(&self) -> bool {
         self.birth.is_this_process()
     }
 
-    /// Rings at an endpoint that wants to be woken: now, or as soon as it is possible, by the
-    /// service thread.
+    /// Rings the doorbell of a sleeping endpoint: now, or as soon as possible, by the service
+    /// thread.
     #[cold]
     pub(crate) fn ring(&self, id: u64) {
         if self.is_ours() && !self.doorbell.ring(id) {
@@ -153,8 +155,8 @@ impl Shared {
         self.sleeps.store(false, Ordering::Relaxed);
     }
 
-    /// There is an event: wakes the transport if it sleeps, and only then, for who is awake takes
-    /// no rings.
+    /// There is an event: wakes the transport if it sleeps, and only then, since a transport that
+    /// is awake does not drain its doorbell.
     fn has_event(&self) {
         self.has_events.raise();
         // The other half is in the sleeper's barrier: either the sleeper sees the event, or this
@@ -171,13 +173,13 @@ impl Shared {
     }
 }
 
-/// The transport's hold on its service thread, which ends with it.
+/// The transport's handle of its service thread, which ends with it.
 pub(crate) struct Service {
     shared: Arc<Shared>,
     commands: Sender<Command>,
     events: Receiver<Event>,
     thread: Option<JoinHandle<()>>,
-    /// Descriptors that the thread owns, or owns with us.
+    /// Descriptors that the thread owns, alone or with the transport.
     descriptors: [RawFd; 5],
 }
 
@@ -214,19 +216,19 @@ impl Service {
         })
     }
 
-    /// Tells the thread something.
+    /// Sends a request to the thread.
     pub(crate) fn tell(&self, command: Command) {
         if !self.shared.is_ours() {
             // The parent's thread would wake up for nothing.
             return;
         }
-        // The thread lives as long as `self`; if it could not be told, it has ended, and so has the
-        // process.
+        // The thread lives as long as `self`; if the channel is closed, the thread has ended, and
+        // so has the process.
         let _ = self.commands.send(command);
         let _ = self.shared.wake.write(1);
     }
 
-    /// Events that wait to be taken.
+    /// Number of events that wait to be taken.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.events.len()
@@ -255,8 +257,8 @@ impl Drop for Service {
             return;
         };
         if !self.shared.is_ours() {
-            // A child has no such thread: there is nothing to wait for, or to let go. Objects of
-            // the thread are never dropped here.
+            // A child process has no such thread: it must neither wait for the thread nor free it.
+            // Objects of the thread are never dropped here.
             std::mem::forget(thread);
             for descriptor in self.descriptors {
                 let _ = nix::unistd::close(descriptor);

@@ -1,8 +1,8 @@
-//! The loop of the service thread: clients that come, peers that are asked for, links that end.
+//! The loop of the service thread: accepts clients, connects to peers, and finds links that ended.
 //!
-//! Of two endpoints that connect to each other at once, the one with the lower id makes the link:
-//! it answers the other's hello with "busy", the other one drops its attempt for the lower one's.
-//! Every attempt can be repeated.
+//! If two endpoints connect to each other at once, the endpoint with the lower id makes the link:
+//! it answers the other's `HELLO` with `BUSY`, and the other drops its own attempt. Every attempt
+//! can be repeated.
 
 mod attempts;
 mod listener;
@@ -34,17 +34,17 @@ use sweep::Sweep;
 
 const LISTENER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
-/// Clients that are talked to at once; more wait in the listener's queue. Connections of our own
-/// are no clients.
+/// Clients whose handshake is under way at once; more wait in the listener's queue. Connections
+/// that this endpoint makes do not count.
 const CLIENTS: usize = 256;
-/// How long a link whose peer was removed is left alone between two looks.
+/// Time between two looks at a link whose peer was removed.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How a peer stands.
+/// The state of a peer.
 enum Peer {
-    /// We try to connect; the connection, if there is one now.
+    /// We try to connect, over this connection if there is one now.
     Attempting(Attempt, Option<usize>),
-    /// It has connected to us. If we wanted that, too, the attempt waits for what comes of it.
+    /// The peer has connected to us. Our own attempt, if there was one, waits for the result.
     Accepting(usize, Option<Attempt>),
     /// There is a link.
     Up(Arc<Segment>, Side),
@@ -61,7 +61,7 @@ pub(super) struct Server {
     rings: PendingRings,
     commands: Receiver<Command>,
     events: Sender<Event>,
-    /// Empty while it is talked to.
+    /// An entry is empty while its connection is handled.
     connections: Slab<Option<Connection>>,
     peers: HashMap<u64, Peer>,
     sweep: Sweep,
@@ -98,13 +98,13 @@ impl Server {
         })
     }
 
-    /// What it owns as long as it runs.
+    /// The descriptors that the thread owns while it runs.
     pub(super) fn descriptors(&self) -> [RawFd; 3] {
         let (listener, epoll) = (self.listener.descriptor(), self.epoll.0.as_raw_fd());
         [listener, epoll, self.sweep.descriptor()]
     }
 
-    /// Runs until told to stop.
+    /// Runs until the transport stops it.
     pub(super) fn run(mut self) {
         let mut ready = [EpollEvent::empty(); 64];
         loop {
@@ -163,7 +163,7 @@ impl Server {
         }
     }
 
-    /// Does what the transport asks for; false when that is to stop.
+    /// Handles the requests of the transport; false after [`Command::Stop`].
     fn obey(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             match command {
@@ -177,7 +177,7 @@ impl Server {
         true
     }
 
-    /// A link has ended; there may be another one by now, or the sweep may have found its end, too.
+    /// A link has ended; a new one may exist by now, or the sweep may have found its end, too.
     fn forget(&mut self, id: u64, segment: Option<&Arc<Segment>>, watch: bool) {
         let Some(segment) = segment else {
             self.sweep.unwatch(id);
@@ -196,12 +196,12 @@ impl Server {
     }
 
     fn report(&self, event: Event) {
-        // The transport ends this thread before it goes, so somebody listens.
+        // The transport ends this thread before it goes, so the channel is open.
         let _ = self.events.send(event);
         self.shared.has_event();
     }
 
-    /// Watches a connection; `None` when that is not possible now.
+    /// Adds a connection to the epoll set; `None` if that fails now.
     fn enter(&mut self, connection: Connection) -> Option<usize> {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
@@ -223,7 +223,7 @@ impl Server {
                 Ok(fd) => fd,
                 Err(Sys::EAGAIN) => return,
                 Err(Sys::EINTR | Sys::ECONNABORTED) => continue,
-                // Out of descriptors: let clients wait, and no busy loop.
+                // Out of descriptors: clients wait, and no loop is busy.
                 Err(_) => break,
             };
             match socket::credentials(&fd) {
@@ -238,7 +238,7 @@ impl Server {
         self.listener.pause(&self.epoll);
     }
 
-    /// A connection has something to read, or has ended.
+    /// A connection has a record to read, or has ended.
     fn talk(&mut self, key: usize) {
         // It may have been closed earlier in the same round.
         let Some(mut connection) = self.connections.get_mut(key).and_then(Option::take) else {
@@ -289,7 +289,7 @@ impl Server {
         }
     }
 
-    /// Acceptor: somebody says who it is.
+    /// Acceptor: handles a `HELLO`.
     fn hello(&mut self, key: usize, c: &mut Connection, bytes: &[u8]) -> Result<(), Failure> {
         let met = c
             .read_hello(bytes, &self.shared)
@@ -299,7 +299,7 @@ impl Server {
             return Err(Failure::Later);
         }
         let wanted = match self.peers.get(&id) {
-            // A link that the other side has given up is no obstacle.
+            // A link that the other side has closed does not prevent a new one.
             Some(Peer::Up(segment, side)) if segment.status(other(*side)).load() & CLOSED == 0 => {
                 c.answer(WELCOME, BUSY, &self.shared, false);
                 return Err(Failure::Later);
@@ -309,7 +309,7 @@ impl Server {
                 self.peers.remove(&id);
                 None
             }
-            // It may count on the link that we offer by now, and this be an earlier hello.
+            // The peer may use the link that we offered by now, and this be an earlier `HELLO`.
             Some(Peer::Attempting(_, own)) if self.id < id || self.has_offered(*own) => {
                 c.answer(WELCOME, BUSY, &self.shared, false);
                 return Err(Failure::Later);
@@ -327,15 +327,15 @@ impl Server {
         Ok(())
     }
 
-    /// Drops the connection that there is with a peer, for one that it makes now. Should nothing
-    /// come of that, either, an attempt of ours that is `wanted` goes on, and is what is returned.
+    /// Drops the existing connection with a peer, for a new one that the peer makes. Returns our
+    /// own `wanted` attempt, which goes on if the new connection fails.
     fn drop_for(
         &mut self,
         id: u64,
         old: Option<usize>,
         wanted: Option<Attempt>,
     ) -> Option<Attempt> {
-        // First of all: its place may be the next one's.
+        // This comes first: the new connection may reuse the entry of the old one.
         self.go_on(id, wanted);
         if let Some(old) = old {
             self.connections.try_remove(old);
@@ -343,8 +343,8 @@ impl Server {
         wanted
     }
 
-    /// There is no connection with a peer any more: an attempt that waited for what comes of it
-    /// goes on.
+    /// There is no connection with a peer any more: our own attempt goes on if it waited for the
+    /// result.
     fn go_on(&mut self, id: u64, wanted: Option<Attempt>) {
         match wanted {
             Some(attempt) => {
@@ -371,7 +371,7 @@ impl Server {
         self.report(Event::Up(link));
     }
 
-    /// A connection has come to nothing. (Closing its descriptor takes it out of the epoll set.)
+    /// A connection made no link. (Closing its descriptor takes it out of the epoll set.)
     fn closed(&mut self, key: usize, connection: Connection, failure: &Failure) {
         self.connections.remove(key);
         if let Stage::Ready(link) = &connection.stage {
@@ -388,7 +388,7 @@ impl Server {
         }
     }
 
-    /// Deadlines, retries and the sweep.
+    /// Handles deadlines, retries and the sweep.
     fn keep_time(&mut self) {
         let now = Instant::now();
         let late: Vec<usize> = self
@@ -417,7 +417,7 @@ impl Server {
             .collect();
         for (id, over) in due {
             if over {
-                self.give_up(id, Errno::ETIMEDOUT, "it turns every connection away");
+                self.give_up(id, Errno::ETIMEDOUT, "it refuses every connection");
             } else {
                 self.try_connect(id);
             }
@@ -432,13 +432,13 @@ impl Server {
         }
     }
 
-    /// Whom the sweep asks after.
+    /// The peers that the sweep checks.
     fn swept(&self) -> impl Iterator<Item = u64> {
         let up = (self.peers.iter()).filter(|(_, peer)| matches!(peer, Peer::Up(..)));
         up.map(|(id, _)| *id).chain(self.sweep.watched())
     }
 
-    /// Looks which peers have left or died.
+    /// Finds peers that have closed or died.
     fn look_who_is_gone(&mut self) {
         let ids: Vec<u64> = self.swept().collect();
         for id in self.sweep.choose(ids) {
@@ -449,7 +449,7 @@ impl Server {
             let closed = || {
                 link.is_some_and(|(segment, side)| segment.status(other(side)).load() & CLOSED != 0)
             };
-            // Who closes says so before its doorbell goes.
+            // A peer that closes sets its flag before its doorbell disappears.
             if closed() || !self.sweep.exists(id) {
                 let gone = Event::Gone(id, link.map(|(segment, _)| Arc::clone(segment)), closed());
                 match link.is_some() {

@@ -1,5 +1,5 @@
-//! The sockets of the handshake: abstract names, so nothing is left behind in any file system, and
-//! records, so that a slow client can not hand in half of one.
+//! The sockets of the handshake: abstract names, so that nothing remains in any file system, and
+//! sequenced packets, so that a slow client can not send half a record.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -16,7 +16,7 @@ use super::frame::{FRAME_LEN, Frame};
 
 const BACKLOG: i32 = 128;
 
-/// The socket at which the endpoint `id` is found.
+/// The socket that listens for the endpoint `id`.
 pub(super) fn listen_at(id: u64) -> nix::Result<OwnedFd> {
     let fd = record_socket()?;
     bind(fd.as_raw_fd(), &address(id)?)?;
@@ -24,15 +24,15 @@ pub(super) fn listen_at(id: u64) -> nix::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A connection to the endpoint `id`. `EAGAIN`: too many wait there already; `ECONNREFUSED`: there
-/// is none.
+/// A connection to the endpoint `id`. `EAGAIN`: its queue is full; `ECONNREFUSED`: it does not
+/// exist.
 pub(super) fn connect_to(id: u64) -> nix::Result<OwnedFd> {
     let fd = record_socket()?;
     connect(fd.as_raw_fd(), &address(id)?)?;
     Ok(fd)
 }
 
-/// The next client that waits, if one does.
+/// The next waiting client, if there is one.
 pub(super) fn accept(listener: &OwnedFd) -> nix::Result<OwnedFd> {
     let fd = accept4(
         listener.as_raw_fd(),
@@ -42,14 +42,13 @@ pub(super) fn accept(listener: &OwnedFd) -> nix::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Who is at the other end, told by the kernel: process (0 where it can not be seen from here) and
-/// user.
+/// The process (0 if it can not be seen from here) and user at the other end, from the kernel.
 pub(super) fn credentials(fd: &OwnedFd) -> nix::Result<UnixCredentials> {
     getsockopt(fd, PeerCredentials)
 }
 
-/// Sends a record, with a descriptor if there is one to give. The socket's buffer is empty or the
-/// other side does not play by the rules: nothing blocks.
+/// Sends a record, and a descriptor if there is one. Nothing blocks: the socket's buffer is empty,
+/// or the other side breaks the protocol.
 pub(super) fn send(fd: &OwnedFd, frame: &Frame, give: Option<BorrowedFd<'_>>) -> nix::Result<()> {
     let fds: Vec<RawFd> = give.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&fds)];
@@ -67,13 +66,14 @@ pub(super) fn send(fd: &OwnedFd, frame: &Frame, give: Option<BorrowedFd<'_>>) ->
     }
 }
 
-/// Takes the next record: its bytes and the descriptors that came with it, all owned, so that none
-/// can leak. `EAGAIN`: not there yet; `EPIPE`: the other side hung up.
+/// Takes the next record: its bytes, and the descriptors that came with it, all owned, so that none
+/// can leak. `EAGAIN`: no record yet; `EPIPE`: the other side hung up.
 pub(super) fn receive(fd: &OwnedFd) -> nix::Result<(Vec<u8>, Vec<OwnedFd>)> {
     // One byte more than a record, to see when one is too long.
     let mut bytes = vec![0u8; FRAME_LEN + 1];
-    // Room for two: who gives more than one is not of ours, and the kernel closes what does not
-    // fit. (By hand, for a safe wrapper hides the descriptors that did fit when some did not.)
+    // Room for two descriptors: a peer that sends more than one breaks the protocol, and the kernel
+    // closes those that do not fit. (By hand, since a safe wrapper hides the descriptors that did
+    // fit when some did not.)
     let mut control = [0u64; 8];
     let mut iov = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
@@ -86,7 +86,7 @@ pub(super) fn receive(fd: &OwnedFd) -> nix::Result<(Vec<u8>, Vec<OwnedFd>)> {
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control);
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the header names buffers of ours with their sizes.
+    // SAFETY: the header has local buffers with their sizes.
     let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
     let n = Sys::result(n)? as usize;
     let mut fds = Vec::new();

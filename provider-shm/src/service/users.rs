@@ -1,13 +1,13 @@
-//! Who is the same user. The kernel translates the other side's user ID into this process's user
-//! namespace, and says one number, the overflow ID, for all users that have none there. So that
-//! number alone names nobody.
+//! Whether a peer belongs to the same user. The kernel translates the other side's user ID into
+//! this process's user namespace, and reports one number, the overflow ID, for all users without an
+//! ID there. So the overflow ID identifies no user.
 
 use std::fs::read_to_string;
 
 /// The kernel's own default.
 const OVERFLOW_ID: u32 = 65_534;
 
-/// Tells users apart.
+/// Compares users.
 pub(super) struct Users {
     overflow_id: u32,
 }
@@ -21,20 +21,20 @@ impl Users {
         }
     }
 
-    /// Whether a user ID that the kernel has told is that of this process.
+    /// Whether a user ID from the kernel is that of this process.
     pub(super) fn is_own(&self, id: u32) -> bool {
         let own = nix::unistd::geteuid().as_raw();
         id == own && (id != self.overflow_id || is_everybody_mapped())
     }
 }
 
-/// Whether every user has an ID in this user namespace, so that the overflow ID is that of one
+/// Whether every user has an ID in this user namespace, so that the overflow ID belongs to one
 /// user.
 fn is_everybody_mapped() -> bool {
     read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_everybody(&map))
 }
 
-/// Lines of a map: the first ID here, the first ID in the parent namespace, how many there are.
+/// Lines of a map: the first ID here, the first ID in the parent namespace, the number of IDs.
 /// Ranges do not overlap.
 fn maps_everybody(map: &str) -> bool {
     let counts = map.lines().map(|line| {
@@ -71,7 +71,7 @@ mod tests {
         let (all, none) = (Users::new(), own ^ 1);
         assert!(all.is_own(own) || own == all.overflow_id);
         assert!(!all.is_own(none));
-        // As if our own ID were that of all who have none.
+        // As if this process's ID were the overflow ID.
         let users = Users { overflow_id: own };
         assert_eq!(users.is_own(own), is_everybody_mapped());
     }

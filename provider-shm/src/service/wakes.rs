@@ -1,4 +1,4 @@
-//! Wake-ups: none is lost where a ring fails for a while, and who does not sleep is not rung at.
+//! Tests of wake-ups: a failed ring is repeated, and an endpoint that is awake gets no rings.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -32,7 +32,7 @@ fn linked() -> (Ep, Ep, ferrofabric_contracts::types::FiAddr) {
         Ep::open(ShmConfig::default()),
     );
     let to_b = a.insert(&b.name());
-    // Else the link would be looked after.
+    // Without this entry the link would be watched, as that of an unknown source.
     b.insert(&a.name());
     let mut into = [0u8; 8];
     b.trecv(1, 0, &mut into, 1);
@@ -45,7 +45,7 @@ fn linked() -> (Ep, Ep, ferrofabric_contracts::types::FiAddr) {
     (a, b, to_b)
 }
 
-/// Lets this process open so many descriptors at most; returns how many it might before.
+/// Sets the limit of descriptors of this process; returns the limit before.
 fn limit_descriptors(most: u64) -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -77,8 +77,8 @@ fn a_sleeper_is_woken_once_a_ring_is_possible_again() {
     run_alone("service::wakes::a_ring_that_fails");
 }
 
-/// Neither has the ringer's socket room for another ring, nor is there a descriptor for another
-/// socket.
+/// The ring fails twice: the socket has no room for another ring, and there is no descriptor for
+/// another socket.
 #[test]
 #[ignore = "run by another test, in a process of its own"]
 fn a_ring_that_fails() {
@@ -93,7 +93,7 @@ fn a_ring_that_fails() {
     assert!(b.shm.arm().unwrap(), "there is nothing to do");
     let before = limit_descriptors(3);
     a.tsend(to_b, 2, &[2; 8], 3).unwrap();
-    assert!(!is_rung(&b, 50), "the ring was to fail");
+    assert!(!is_rung(&b, 50), "the ring did not fail");
     limit_descriptors(before);
     assert!(
         is_rung(&b, 20_000),
@@ -101,13 +101,13 @@ fn a_ring_that_fails() {
     );
 }
 
-/// A process that only polls has as many rings as it has had events otherwise, until its doorbell
-/// is full.
+/// A process that only polls would otherwise collect one ring for each event, until its doorbell is
+/// full.
 #[test]
 fn who_does_not_sleep_is_not_rung_at() {
-    const COMERS: u64 = 20;
+    const CLIENTS: u64 = 20;
     let mut ep = Ep::open(ShmConfig::default());
-    for n in 0..COMERS {
+    for n in 0..CLIENTS {
         let mut comer = Ep::open(ShmConfig::default());
         let to = comer.insert(&ep.name());
         comer.tsend(to, 5, &[1; 8], 1).unwrap();
@@ -122,18 +122,22 @@ fn who_does_not_sleep_is_not_rung_at() {
             std::thread::yield_now();
         }
     }
-    assert_eq!(rings(&ep), 0, "of {COMERS} that came and went");
-    // Asleep, it is.
+    assert_eq!(
+        rings(&ep),
+        0,
+        "rings, after {CLIENTS} clients came and went"
+    );
+    // Asleep, it gets a ring.
     while !ep.shm.arm().unwrap() {
         ep.progress();
     }
     let mut comer = Ep::open(ShmConfig::default());
     let to = comer.insert(&ep.name());
     comer.tsend(to, 5, &[1; 8], 1).unwrap();
-    assert!(is_rung(&ep, 20_000), "nobody wakes it");
+    assert!(is_rung(&ep, 20_000), "no ring wakes it");
 }
 
-/// Where the kernel's barrier is refused, nobody can be sure to be woken, and nobody sleeps.
+/// The kernel refuses the barrier: no sleeper can be sure to be woken, so the endpoint stays awake.
 #[test]
 fn who_can_not_have_a_barrier_does_not_sleep() {
     let mut ep = Ep::open(ShmConfig::default());
@@ -143,7 +147,7 @@ fn who_can_not_have_a_barrier_does_not_sleep() {
     assert!(!ep.shm.arm().unwrap(), "it is to sleep without a barrier");
 }
 
-/// Has this thread's calls of a number fail with `EPERM`.
+/// Makes this thread's system calls of a number fail with `EPERM`.
 fn refuse(call: libc::c_long) {
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let allow = libc::SECCOMP_RET_ALLOW;

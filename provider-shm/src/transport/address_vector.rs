@@ -1,4 +1,4 @@
-//! What insertions into the address vector and removals change.
+//! The effects of insertions into the address vector and of removals.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::peers::Peer;
 use crate::service::Command;
 
 impl ShmTransport {
-    /// A peer was inserted: what came of it has a source now.
+    /// A peer was inserted: its messages have a source now.
     pub(super) fn inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
         let Some(id) = name.shm else { return };
         let mut met = None;
@@ -32,7 +32,7 @@ impl ShmTransport {
         (owner.srx()).resolve(addr, |token| receiver.is_from(token, met, name));
     }
 
-    /// A peer was removed: its sends that wait fail, and its link is of no use once it is quiet.
+    /// A peer was removed: its waiting sends fail, and its link is closed once it is idle.
     pub(super) fn removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
         let mut id = self.peers.forget_addr(addr);
         for (_, link) in self.links.iter_mut().filter(|(_, l)| l.addr() == addr) {

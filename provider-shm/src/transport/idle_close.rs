@@ -1,7 +1,7 @@
-//! Links whose peers are not in the address vector: the segment goes once nothing happens in it and
-//! the other side agrees (`link/close.rs`), and with it all that we keep of the peer. Whoever has
-//! something to say next connects anew, and keeps its link as long as it talks, and for a while
-//! after that.
+//! The idle close of links whose peers are not in the address vector. Once a link carries no
+//! traffic and the other side agrees (`link/close.rs`), its segment is freed, and all that the
+//! endpoint keeps of the peer. A peer that sends again connects again; that link stays for as long
+//! as there is traffic, and for a while after that.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,36 +17,35 @@ use crate::ring::Broken;
 use crate::segment::Segment;
 use crate::service::Command;
 
-/// Looks without anything new after which we ask for the end of a link whose peer was removed,
-/// doubled each time that the peer has it stay, so many times at most. There is a look each second.
+/// Looks without traffic after which we ask to close a link whose peer was removed; doubled each
+/// time that the peer refuses, at most this number of times. There is a look each second.
 const MAX_DOUBLINGS: u32 = 6;
-/// Who connects and is not in the address vector has something to say, now and then: as if its link
-/// had stayed so many times.
+/// An unknown source has connected in order to send, now and then: its link starts as if the peer
+/// had refused this number of times.
 const UNKNOWN_SOURCES_DOUBLINGS: u32 = 3;
 
-/// The links of unknown sources, and which of them are idle.
+/// The watched links, whose peers are not in the address vector, and which of them are idle.
 #[derive(Default)]
 pub(super) struct IdleCloser {
-    /// By key, what was seen of them.
+    /// The traffic seen of each link, by its key.
     watched: HashMap<usize, Watch>,
-    /// The service thread tells when it is time for the next look.
+    /// The service thread has been requested to report the time of the next look.
     look_is_due: bool,
 }
 
 impl IdleCloser {
-    /// How many links are watched.
+    /// Number of watched links.
     #[cfg(feature = "fuzzing")]
     pub(super) fn len(&self) -> usize {
         self.watched.len()
     }
 
-    /// Whether the service thread has to be asked for the next look.
+    /// Whether the caller must request the next look from the service thread.
     fn lacks_look(&mut self) -> bool {
         !self.watched.is_empty() && !std::mem::replace(&mut self.look_is_due, true)
     }
 
-    /// Looks at all links that are watched. Returns the keys of those on which nothing has happened
-    /// for long enough.
+    /// Looks at all watched links. Returns the keys of those that had no traffic for long enough.
     fn look(&mut self, links: &Slab<Box<Link>>) -> Vec<usize> {
         self.look_is_due = false;
         self.watched.retain(|key, _| links.contains(*key));
@@ -71,9 +70,9 @@ impl IdleCloser {
 
 #[derive(Default)]
 struct Watch {
-    /// What had gone either way; `None`: nobody has looked.
+    /// The traffic of both directions at the last look; `None` before the first look.
     seen: Option<(u32, u32)>,
-    /// Looks in a row that found no more.
+    /// Looks in a row that found no new traffic.
     quiet: u32,
 }
 
@@ -84,7 +83,7 @@ impl ShmTransport {
         self.watch(key);
     }
 
-    /// A link is there with a peer that is not in the address vector.
+    /// There is a link with a peer that is not in the address vector.
     pub(super) fn watch_unknown_source(&mut self, key: usize) {
         self.links[key].count_stays_from(UNKNOWN_SOURCES_DOUBLINGS);
         self.watch(key);
@@ -101,13 +100,12 @@ impl ShmTransport {
         }
     }
 
-    /// A link is no more, or its peer was inserted.
+    /// A link has ended, or its peer was inserted.
     pub(super) fn unwatch(&mut self, key: usize) {
         self.idle_closer.watched.remove(&key);
     }
 
-    /// Asks for the end of the links of unknown sources on which nothing has happened for long
-    /// enough.
+    /// Asks to close the watched links that had no traffic for long enough.
     pub(super) fn look<O: Owner>(&mut self, owner: &mut O) {
         for key in self.idle_closer.look(&self.links) {
             if let Err(broken) = self.say(key, CloseMessage::Ask) {
@@ -117,18 +115,18 @@ impl ShmTransport {
         self.look_later();
     }
 
-    /// Says something about the end of a link; false if that is not possible now.
+    /// Sends a close message; false if that is not possible now.
     fn say(&mut self, key: usize, what: CloseMessage) -> Result<bool, Broken> {
         let link = &mut *self.links[key];
         let said = link.send_close(what, self.receiver.stats_mut())?;
         if said {
-            // Sends are to look whether they have to wait.
+            // Sends must check whether they have to wait.
             self.peers.end_routes();
         }
         Ok(said)
     }
 
-    /// The peer has said something about the end of a link. Returns how many things were done.
+    /// Handles a close message of the peer. Returns the number of steps taken.
     #[cold]
     pub(super) fn answer_close<O: Owner>(&mut self, key: usize, owner: &mut O) -> usize {
         self.try_answer_close(key, owner).unwrap_or_else(|broken| {
@@ -144,7 +142,7 @@ impl ShmTransport {
         if !link.has_close_message() {
             return Ok(0);
         }
-        // Both have asked, or the peer has agreed.
+        // Both sides have asked, or the peer has agreed.
         if link.has_asked_to_close() {
             if link.is_under_way() {
                 return Err(Broken("it left while messages were under way"));
@@ -165,12 +163,12 @@ impl ShmTransport {
         Ok(1)
     }
 
-    /// Ends a link in good order. What waits for its peer goes over the next one.
+    /// Ends a link in good order. Sends that wait for its peer go over the next link.
     fn part<O: Owner>(&mut self, key: usize, owner: &mut O) {
         let Some(mut link) = self.remove_link(key) else {
             return;
         };
-        tracing::info!(peer = %link.native(), "shared-memory link given back");
+        tracing::info!(peer = %link.native(), "shared-memory link closed idle");
         self.receiver.stats_mut().links_left += 1;
         self.receiver.outlives(key, &link);
         let (id, addr, native) = (link.id(), link.addr(), link.native());
@@ -178,10 +176,10 @@ impl ShmTransport {
             Arc::clone(link.segment()),
             std::mem::take(link.pending_mut()),
         );
-        // Says that we are through with it, before anybody connects anew.
+        // Sets our `CLOSED` flag before a new connection begins.
         drop(link);
-        // Who has the peer in its address vector may wait for its messages, and is to hear when it
-        // is gone.
+        // Receives from a peer in the address vector may wait for its messages, and must fail when
+        // the peer is gone.
         let watch = pending.is_empty() && addr.is_some() && id != self.id;
         self.service.tell(Command::Forget(id, Some(segment), watch));
         match watch {
@@ -196,8 +194,8 @@ impl ShmTransport {
         }
     }
 
-    /// A peer has ended the link that has this segment, or is gone; without one, it is gone with
-    /// which there was a link until neither side had more to say.
+    /// A peer has closed the link that has this segment, or is gone. Without a segment, a watched
+    /// peer without a link is gone.
     pub(crate) fn gone<O: Owner>(
         &mut self,
         id: u64,
@@ -223,7 +221,7 @@ impl ShmTransport {
                     owner.srx().fail_source(addr, errno, why, |_| false);
                 }
             }
-            // The end of a link that is known of.
+            // The end of this link is known already.
             _ => {}
         }
     }

@@ -1,5 +1,5 @@
-//! For random input: what an endpoint keeps, for nothing is to be left of a hostile peer, and how
-//! its links end.
+//! Counts of an endpoint's tables, for fuzzing: a hostile peer must leave nothing behind. Also ends
+//! links, as an input's end does.
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::Owner;
@@ -7,7 +7,7 @@ use ferrofabric_contracts::peer::Owner;
 use super::ShmTransport;
 use crate::peers::Peer;
 
-/// Entries of the tables of an endpoint. All are 0 when it has just been opened.
+/// Sizes of the tables of an endpoint. All are 0 when it has just been opened.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
     links: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Kept {
 }
 
 impl ShmTransport {
-    /// What it keeps now.
+    /// The sizes now.
     pub(crate) fn kept(&self) -> Kept {
         let (receives_under_way, unexpected) = self.receiver.kept();
         let (unexpected_messages, unexpected_left_behind, counted) = unexpected;
@@ -43,8 +43,8 @@ impl ShmTransport {
         }
     }
 
-    /// Whether sends wait for a link with the endpoint of this ID, and the service thread has found
-    /// nothing yet.
+    /// Whether sends wait for a link with the endpoint of this ID, and the service thread has no
+    /// report yet.
     pub(crate) fn awaits_answer(&mut self, id: u64) -> bool {
         matches!(self.peers.get_mut(id), Some(Peer::Connecting(_))) && !self.service.has_events()
     }

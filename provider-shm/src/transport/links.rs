@@ -1,5 +1,5 @@
-//! How links come and go: what the service thread has found, and what becomes of what hangs on a
-//! link that ends.
+//! The beginning and the end of links: handles the reports of the service thread, and completes or
+//! fails the operations of a link that ends.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl ShmTransport {
 
     pub(crate) fn new_link<O: Owner>(&mut self, new: NewLink, owner: &mut O) {
         if let Some(&mut Peer::Up(key)) = self.peers.get_mut(new.id) {
-            // Its end was overtaken by a new beginning.
+            // The report of the old link's end was overtaken by the new link.
             self.drain(key, owner);
             self.fail_link(key, Errno::ECONNRESET, "the peer has connected anew", owner);
         }
@@ -63,7 +63,7 @@ impl ShmTransport {
         self.link_up(link, owner);
     }
 
-    /// No link can be had with a peer.
+    /// No link can be made with a peer.
     pub(super) fn give_up<O: Owner>(
         &mut self,
         id: u64,
@@ -76,9 +76,9 @@ impl ShmTransport {
         };
         let queue = std::mem::take(queue);
         self.peers.remove(id);
-        // Nobody waits: the peer was removed.
+        // No send waits: the peer was removed.
         let Some(first) = queue.front() else { return };
-        // A peer that does not answer may do so later; one that is not there will not come.
+        // A silent peer may answer later; one that does not exist never will.
         if errno == Errno::EHOSTUNREACH {
             self.peers.set_gone(id, errno, first.op.dest);
         }
@@ -95,8 +95,8 @@ impl ShmTransport {
         }
     }
 
-    /// Takes what a peer that is gone has left in its ring: no more than the ring holds, should it
-    /// still be writing. If that is its farewell, the link has ended in good order.
+    /// Takes the messages that a dead peer has left in its ring: no more than the ring holds, in
+    /// case the peer still writes. If the last one is a close message, the link ended in order.
     pub(super) fn drain<O: Owner>(&mut self, key: usize, owner: &mut O) {
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -118,7 +118,7 @@ impl ShmTransport {
         }
     }
 
-    /// Takes a link out. What hangs on it is the caller's.
+    /// Takes a link out. The caller handles its operations.
     pub(super) fn remove_link(&mut self, key: usize) -> Option<Box<Link>> {
         let link = self.links.try_remove(key)?;
         self.unwatch(key);
@@ -127,7 +127,7 @@ impl ShmTransport {
         Some(link)
     }
 
-    /// Ends a link: what waits for its peer fails, everybody else goes on.
+    /// Ends a link: operations that wait for its peer fail, all other links go on.
     #[cold]
     #[inline(never)]
     pub(super) fn fail_link<O: Owner>(
@@ -152,8 +152,8 @@ impl ShmTransport {
         let receives = self.receiver.take_unfinished(&mut link);
         self.receiver.outlives(key, &link);
         let addr = link.addr();
-        // Says that we are through with it, before anybody gets back the memory that the peer may
-        // be reading.
+        // Sets our `CLOSED` flag before the application regains memory that the peer may be
+        // reading.
         drop(link);
         for done in sends {
             owner.fail_send(&done, errno, 0, why);
@@ -161,7 +161,7 @@ impl ShmTransport {
         for (kind, matched, arrived) in receives {
             owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
         }
-        // What arrived whole can still be received; of the rest, the owner forgets.
+        // Complete messages can still be received; the owner drops incomplete ones.
         let receiver = &self.receiver;
         let lost = |token| receiver.is_lost_with(token, key);
         owner.srx().fail_source(addr, errno, why, lost);
@@ -169,7 +169,7 @@ impl ShmTransport {
         self.ease_back_pressure();
     }
 
-    /// Where there is room again for unexpected messages, all links hear of it.
+    /// Lifts the back-pressure of all links if there is room again for unexpected messages.
     #[inline]
     pub(super) fn ease_back_pressure(&mut self) {
         if self.receiver.take_relief() {

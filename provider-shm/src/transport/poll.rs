@@ -1,20 +1,20 @@
-//! Looks after links: takes what came, and pushes what waits.
+//! Polls links: takes messages that came, and pushes sends that wait.
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::Owner;
 
 use super::ShmTransport;
 
-/// Messages of one link that are taken before the next one gets its turn.
+/// Messages of one link that are taken before the next link gets its turn.
 const BATCH: usize = 32;
-/// Looks that a call takes beyond the first while short messages come and go.
+/// Polls that a call adds to the first while short messages come and go.
 const SPIN_LOOKS: usize = 7;
-/// Calls without a message after which a link is looked at in turns only.
+/// Calls without a message after which a link is polled in turns only.
 const IDLE_CALLS: u32 = 10_000;
 
 impl ShmTransport {
-    /// Looks a few times more for the next of an exchange of short messages, where the last one
-    /// came from: nearer by than through another call.
+    /// Polls a few times more for the next message of an exchange of short messages, on the link
+    /// of the last one: this finds it sooner than another call would.
     #[inline(always)]
     pub(super) fn spin<O: Owner>(&mut self, owner: &mut O) -> usize {
         let Some(key) = self.turns.first() else {
@@ -33,7 +33,7 @@ impl ShmTransport {
         0
     }
 
-    /// Looks after one link. Returns how many things it did.
+    /// Polls one link. Returns the number of steps taken.
     #[inline(always)]
     pub(super) fn poll<O: Owner>(&mut self, key: usize, owner: &mut O) -> usize {
         let Some(link) = self.links.get_mut(key) else {
@@ -91,7 +91,7 @@ impl ShmTransport {
         }
     }
 
-    /// Looks at one of the links where nothing came lately, and lets others join them.
+    /// Polls one of the idle links, and lets links with traffic join those of each call.
     #[cold]
     #[inline(never)]
     pub(super) fn poll_others<O: Owner>(&mut self, owner: &mut O) -> usize {
@@ -107,8 +107,8 @@ impl ShmTransport {
         did
     }
 
-    /// Has those who sleep look again, if there is something to push now: they asked to be woken
-    /// for less.
+    /// Wakes sleeping threads of the domain if there is something to push now: they sleep until
+    /// messages come, not until there is work to push.
     #[inline]
     pub(super) fn wake_progress(&self, key: usize) {
         if self.armed && self.links.get(key).is_some_and(|link| link.is_busy()) {
@@ -118,10 +118,9 @@ impl ShmTransport {
 }
 
 /// Waits some nanoseconds, with no load under way. A processor that finds nothing runs ahead and
-/// looks at the same line several times at once; looks that the sender's store overtakes are
-/// undone, and take the line from the sender once more (`docs/adr/0012-delay-between-polls.md`).
-/// Where the last message had a record, running ahead is a gain: slot and record come over
-/// together.
+/// loads the same line several times at once. Loads that the sender's store overtakes are undone,
+/// and take the line from the sender once more (`docs/adr/0012-delay-between-polls.md`). If the
+/// last message had a record, running ahead is a gain: slot and record come over together.
 #[inline(always)]
 fn poll_delay() {
     #[cfg(target_arch = "x86_64")]

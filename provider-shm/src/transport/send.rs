@@ -1,4 +1,4 @@
-//! Sends that do not go in one slot at once: to a link, or to a peer with which there is none yet.
+//! Sends that do not fit in one slot at once: over a link, or to a peer without a link yet.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::segment::Segment;
 use crate::service::Command;
 
 impl ShmTransport {
-    /// Sends what does not go in one slot, or not now.
+    /// Sends a message that does not fit in one slot, or not now.
     ///
     /// # Safety
     ///
@@ -30,7 +30,7 @@ impl ShmTransport {
     ) -> std::result::Result<(), OpError> {
         let link = &mut *self.links[key];
         let stats = self.receiver.stats_mut();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         match unsafe { link.send(op, iov, &mut self.outbox, stats) } {
             Ok(Sent::Done) => owner.complete_send(&SendDone::of(op, total_len(iov))),
             Ok(Sent::Later) => self.wake_progress(key),
@@ -85,7 +85,7 @@ impl ShmTransport {
                 if !self.links[key].has_asked_to_close() {
                     *route = self.peers.route_to(key);
                 }
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 unsafe { self.send_long(key, op, iov, owner) }
             }
             Some(Peer::Connecting(queue)) => {
@@ -93,7 +93,7 @@ impl ShmTransport {
                     return Err(OpError::Again);
                 }
                 self.receiver.stats_mut().queued += 1;
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 queue.push_back(unsafe { PendingSend::new(op, iov) });
                 Ok(())
             }
@@ -102,7 +102,7 @@ impl ShmTransport {
         }
     }
 
-    /// Makes a link with a peer that counts as connecting; one with oneself is there at once.
+    /// Requests a link with a peer in state `Connecting`; a link with oneself is made at once.
     pub(super) fn connect<O: Owner>(
         &mut self,
         id: u64,

@@ -1,4 +1,4 @@
-//! Names of endpoints.
+//! Tests of the names that endpoints draw.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -1,54 +1,54 @@
-//! Whose turn it is to be looked at: a few links are all looked at in each call, of more those
-//! where something came lately, and one other.
+//! The order in which links are polled. Each call polls all links if they are few; of many links it
+//! polls those with recent traffic, and one other.
 
-/// So many links are all looked at in each call.
+/// Up to this number of links, each call polls all of them.
 const FEW_LINKS: usize = 4;
-/// How often it is looked which links those are.
+/// Calls between two checks which links have recent traffic.
 const COOL_CALLS: u32 = 1024;
 
-/// The keys of the links in the order in which they are looked at.
+/// The keys of the links in the order in which they are polled.
 #[derive(Default)]
 pub(super) struct Turns {
-    /// Those that are looked at in each call first.
+    /// The links of each call come first.
     order: Vec<usize>,
-    /// How many these are: all, where there are few.
+    /// Number of links of each call: all, if there are few.
     hot: usize,
     next_cold: usize,
     calls: u32,
 }
 
 impl Turns {
-    /// The first that is looked at.
+    /// The key of the link that is polled first.
     #[inline(always)]
     pub(super) fn first(&self) -> Option<usize> {
         self.order.first().copied()
     }
 
-    /// The one at this place of those that are looked at in each call.
+    /// The key at this place of the links of each call.
     #[inline(always)]
     pub(super) fn each_call(&self, at: usize) -> Option<usize> {
         (at < self.hot).then(|| self.order[at])
     }
 
-    /// Whether there are so many that others may have to wait for their turn.
+    /// Whether there are more than [`FEW_LINKS`] links, so that some may wait for their turn.
     #[inline(always)]
     pub(super) fn are_many(&self) -> bool {
         self.order.len() > FEW_LINKS
     }
 
-    /// How many links there are.
+    /// Number of links.
     #[cfg(feature = "fuzzing")]
     pub(super) fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// A link is there.
+    /// Adds a link.
     pub(super) fn join(&mut self, key: usize) {
         self.order.push(key);
         self.warm(self.order.len() - 1);
     }
 
-    /// A link is no more.
+    /// Removes a link.
     pub(super) fn leave(&mut self, key: usize) {
         let Some(mut at) = self.order.iter().position(|k| *k == key) else {
             return;
@@ -60,13 +60,13 @@ impl Turns {
         }
         self.order.swap_remove(at);
         if !self.are_many() {
-            // No turns are taken among so few.
+            // So few links need no turns.
             self.hot = self.order.len();
         }
     }
 
-    /// The next of the others: its place, and its key. Now and then those for which `is_warm` says
-    /// no join the others first.
+    /// The next idle link: its place, and its key. Now and then, idle links for which `is_warm`
+    /// returns true join the links of each call first.
     pub(super) fn next_other(&mut self, is_warm: impl Fn(usize) -> bool) -> Option<(usize, usize)> {
         self.calls = self.calls.wrapping_add(1);
         if self.calls % COOL_CALLS == 0 {
@@ -80,21 +80,20 @@ impl Turns {
         self.order.get(at).map(|key| (at, *key))
     }
 
-    /// Something came from this one of the others: it is looked at in each call from now on, if it
-    /// has not ended.
+    /// An idle link had a message: each call polls it from now on, if it has not ended.
     pub(super) fn warm_up(&mut self, at: usize, key: usize) {
         if at >= self.hot && self.order.get(at) == Some(&key) {
             self.warm(at);
         }
     }
 
-    /// The link at this place is looked at in each call from now on.
+    /// Each call polls the link at this place from now on.
     fn warm(&mut self, at: usize) {
         self.order.swap(at, self.hot);
         self.hot += 1;
     }
 
-    /// Leaves in each call those for which `is_warm` says so.
+    /// Each call goes on polling only the links for which `is_warm` returns true.
     fn cool(&mut self, is_warm: impl Fn(usize) -> bool) {
         let mut at = 0;
         while at < self.hot {

@@ -1,4 +1,4 @@
-//! Everybody sends to everybody, in both directions at once, with receives posted before and after:
+//! Each endpoint sends to each, in both directions at once, with receives posted before and after:
 //! contents, order and sources are checked.
 
 #![allow(
@@ -18,7 +18,7 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, SendOp};
 
 use crate::owner::Ep;
 
-/// A seed that is another one in each run, or that of FERRO_SEED. Prints it.
+/// A random seed for each run, or that of FERRO_SEED. Prints it.
 pub fn drawn_seed() -> u64 {
     let seed = std::env::var("FERRO_SEED")
         .map_or_else(|_| Rng::new().u64(..), |seed| seed.parse().unwrap());
@@ -26,7 +26,7 @@ pub fn drawn_seed() -> u64 {
     seed
 }
 
-/// What a message contains: nobody else's message contains it.
+/// The content of a message, which is unique to it.
 pub fn content(from: usize, to: usize, index: usize, len: usize) -> Vec<u8> {
     let mut rng = Rng::with_seed(((from as u64) << 40) | ((to as u64) << 32) | index as u64);
     let mut bytes = vec![0; len];
@@ -46,7 +46,7 @@ struct Message {
     inject: bool,
 }
 
-/// The messages of a pair, as both know them.
+/// The messages of a pair, which both sides compute.
 fn messages(seed: u64, from: usize, to: usize, sizes: &[usize]) -> Vec<Message> {
     let mut rng = Rng::with_seed(seed ^ (((from * 1000 + to) as u64) << 8));
     let mut sizes = sizes.to_vec();
@@ -102,7 +102,7 @@ fn send_of(message: Message, me: usize, to: usize, addr: FiAddr, index: usize) -
     }
 }
 
-/// Sends in one piece or in three; what is injected is overwritten at once. False: turned away.
+/// Sends in one piece or in three; overwrites an injected buffer at once. False: refused.
 fn send(ep: &mut Ep, Send { op, bytes }: &Send, rng: &mut Rng) -> bool {
     let inject = op.flags.contains(Flags::INJECT);
     let mut copy = if inject { bytes.clone() } else { Vec::new() };
@@ -128,8 +128,8 @@ fn send(ep: &mut Ep, Send { op, bytes }: &Send, rng: &mut Rng) -> bool {
     }
 }
 
-/// Does it all as number `me`; `peers[i]` is the address of number `i` (our own, too, if we are to
-/// send to ourselves).
+/// Runs the exchange as number `me`; `peers[i]` is the address of number `i` (also of this endpoint,
+/// if it sends to itself).
 pub fn exchange(ep: &mut Ep, me: usize, peers: &[Option<FiAddr>], sizes: &[usize], seed: u64) {
     let mut rng = Rng::with_seed(seed ^ 0x5555 ^ me as u64);
     let (mut sends, mut recvs) = (Vec::new(), Vec::new());
@@ -161,7 +161,7 @@ pub fn exchange(ep: &mut Ep, me: usize, peers: &[Option<FiAddr>], sizes: &[usize
     let (mut sent, mut sends_done, mut recvs_done) = (0, 0, 0);
     let end = Instant::now() + Duration::from_secs(60);
     while sends_done < total || recvs_done < total {
-        // A few operations of a random sort, then a look at what has completed.
+        // A few operations of a random kind, then a poll for completions.
         for _ in 0..rng.u32(..6) {
             let with = rng.usize(..sends.len());
             if rng.u32(..2) == 0 {

@@ -26,7 +26,7 @@ use ferrofabric_matching::{Buffers, Matcher, PieceDone, Posted, TakenBack};
 use ferrofabric_runtime::cq::CqQueue;
 use ferrofabric_shm::{ShmConfig, ShmTransport, node_id};
 
-/// A wait that takes so long hangs.
+/// A wait that takes longer hangs.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Default)]
@@ -242,7 +242,7 @@ impl Ep {
     #[cold]
     fn run_deferred(&mut self) {
         while let Some(start) = self.owner.srx.starts.pop_front() {
-            // SAFETY: whoever posted the receive keeps its buffer.
+            // SAFETY: the poster of the receive keeps its buffer.
             unsafe { self.shm.start(start, &mut self.owner) };
         }
         for error in std::mem::take(&mut self.owner.srx.failed) {
@@ -256,13 +256,13 @@ impl Ep {
     /// As for the transport.
     #[inline]
     pub unsafe fn send_op(&mut self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         let sent = unsafe { self.shm.send(op, iov, &mut self.owner) };
         self.after();
         sent
     }
 
-    /// Tagged, with a completion; the bytes have to live until it.
+    /// Tagged, with a completion; the bytes must live until then.
     #[inline]
     pub fn tsend(
         &mut self,
@@ -319,8 +319,8 @@ impl Ep {
         true
     }
 
-    /// Takes all receives with this context back and discards all unexpected messages, as an
-    /// endpoint that closes. Returns how many receives there were.
+    /// Cancels all receives with this context and discards all unexpected messages, as a closing
+    /// endpoint does. Returns the number of receives.
     pub fn drain(&mut self, context: u64) -> usize {
         let mut receives = 0;
         for kind in [MsgKind::Tagged, MsgKind::Msg] {
@@ -360,7 +360,7 @@ impl Ep {
         }
     }
 
-    /// As an application reads its queue: completions into `out`, after progress if there are none.
+    /// Reads as an application does: completions into `out`, after progress if there are none.
     /// Errors end the process.
     #[inline]
     pub fn read(&mut self, out: &mut [Completion]) -> usize {
@@ -373,7 +373,7 @@ impl Ep {
         self.owner.cq.read(out).unwrap()
     }
 
-    /// The next completion or error. Yields the core between looks.
+    /// The next completion or error. Yields the core between polls.
     pub fn wait(&mut self) -> Result<Completion, CqError> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -389,7 +389,7 @@ impl Ep {
         }
     }
 
-    /// As `wait`, asleep where nothing is to be done.
+    /// As `wait`, asleep while there is no work.
     pub fn wait_asleep(&mut self) -> Result<Completion, CqError> {
         loop {
             if let Some(found) = self.poll() {
@@ -399,8 +399,8 @@ impl Ep {
         }
     }
 
-    /// Sleeps until the transport is woken, unless there is something to do. False: nobody woke it
-    /// in time.
+    /// Sleeps until the transport is woken, unless there is work. Panics if it is not woken in
+    /// time.
     pub fn sleep(&mut self, most: Duration) {
         if self.shm.arm().unwrap() {
             let mut fd = libc::pollfd {
@@ -410,12 +410,7 @@ impl Ep {
             };
             // SAFETY: one entry, ours.
             let n = unsafe { libc::poll(&raw mut fd, 1, most.as_millis() as i32) };
-            assert_eq!(
-                n,
-                1,
-                "nobody woke us within {most:?}: {:?}",
-                self.shm.stats()
-            );
+            assert_eq!(n, 1, "no wake-up within {most:?}: {:?}", self.shm.stats());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Other processes for tests: the test binary itself, started again to run one ignored test,
-//! `party`, in a role that the environment names. Parent and child talk in lines.
+//! Child processes for tests: the test binary itself, started again to run one ignored test,
+//! `party`, in a role that the environment names. Parent and child exchange lines of text.
 
 #![allow(
     dead_code,
@@ -34,7 +34,7 @@ impl Party {
         Self::run(command, role)
     }
 
-    /// Runs it below another program, which gets the test binary's path as its last argument.
+    /// Runs the child below another program, which gets the test binary's path as its last argument.
     pub fn start_under(program: &str, args: &[&str], role: &str) -> Self {
         let mut command = Command::new(program);
         command.args(args).arg(std::env::current_exe().unwrap());
@@ -65,7 +65,7 @@ impl Party {
         to.flush().unwrap();
     }
 
-    /// The next line that the child says; what the test harness prints is skipped.
+    /// The next line of the child; skips the lines of the test harness.
     pub fn hear(&mut self) -> String {
         let mut line = String::new();
         loop {

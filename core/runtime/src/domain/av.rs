@@ -1,4 +1,5 @@
-//! Address vector objects (fi_av(3)).
+//! Address vector objects (fi_av(3)): handles of an application, which insert, remove and look up
+//! addresses, and inform the transports of the domain about each change.
 
 use std::sync::{Arc, OnceLock};
 
@@ -27,20 +28,20 @@ pub(super) struct AvHandle<B: Backend> {
     pub(super) table: Arc<AvTable>,
     pub(super) naming: Naming,
     asynchronous: bool,
-    /// What resolves socket addresses, in the background.
+    /// Resolves socket addresses in the background.
     pool: Option<Arc<ResolverPool>>,
-    /// Ranges are resolved when they are used.
+    /// Whether ranges are stored and resolved at their use.
     keeps_ranges: bool,
-    /// Of the calls that insert at once: the addresses of one come after all of another's.
+    /// Held by each synchronous insertion, so that the addresses of two calls do not mix.
     calls: Mutex<()>,
 }
 
-/// Addresses that one call inserts at a time: between them others insert and remove, and transports
-/// are told of them.
+/// Addresses inserted in one batch: between batches other threads insert and remove, and the
+/// transports are informed.
 const AT_ONCE: usize = 32;
 
-/// Addresses that transports are told of with the domain locked: between them others have their
-/// turn.
+/// Addresses that are announced to transports under one lock of the domain: between such batches
+/// other threads get the lock.
 const TOLD_AT_ONCE: usize = 8;
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<Arc<dyn Av>> {
@@ -73,7 +74,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
         });
         Arc::new(ResolverPool::new(table.clone(), resolver, announce))
     });
-    // From here on dropping it closes the address vector.
+    // From here on, dropping the handle closes the address vector.
     let handle = AvHandle {
         async_inserter: OnceLock::new(),
         domain: domain.clone(),
@@ -86,14 +87,14 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
         calls: Mutex::new(()),
     };
     if let Some(pool) = handle.pool.as_ref().filter(|_| handle.table.is_shared()) {
-        // Others put in socket addresses that this process may have to resolve.
+        // Other processes insert socket addresses that this process may have to resolve.
         pool.start()?;
     }
     Ok(Arc::new(handle))
 }
 
-/// Has whoever drives the domain next tell its transports of addresses that came to an address
-/// vector, if they are to be told.
+/// A function that defers the announcement of an inserted address to the next holder of the
+/// domain's lock, for vectors whose transports must be informed.
 fn announcer<B: Backend>(domain: &Arc<Inner<B>>, av: usize, table: &Arc<AvTable>) -> OnInserted {
     let (domain, table) = (domain.clone(), table.clone());
     Box::new(move |new| {
@@ -104,7 +105,7 @@ fn announcer<B: Backend>(domain: &Arc<Inner<B>>, av: usize, table: &Arc<AvTable>
 }
 
 impl<T: Transport> State<T> {
-    /// Tells the transports what has changed in named address vectors, by this process or another.
+    /// Informs the transports of changes in named address vectors, by this process or another.
     #[cold]
     pub(super) fn follow(&mut self) {
         let mut followed = std::mem::take(&mut self.followed);
@@ -120,8 +121,8 @@ impl<T: Transport> State<T> {
             for addr in changes.removed {
                 self.retract(*av, addr);
             }
-            // The transports have ended their operations with the removed addresses, as far as they
-            // end any, and reported them by the IDs.
+            // The transports have ended their operations with the removed addresses, and have
+            // reported them by the IDs.
             for (entry, generation) in changes.changed {
                 table.forget_id(entry, generation);
             }
@@ -132,8 +133,8 @@ impl<T: Transport> State<T> {
         self.followed = followed;
     }
 
-    /// Tells the transports of an address vector's endpoints of an address that came, if it is
-    /// still in.
+    /// Announces an inserted address to the transports of its address vector's endpoints, if the
+    /// address is still in.
     pub(super) fn announce_new(&mut self, av: usize, addr: FiAddr) {
         let table = self.avs.get(av).filter(|table| !table.is_shared());
         if let Some(name) = table.and_then(|table| table.lookup(addr)) {
@@ -141,7 +142,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Tells them that an address is in.
+    /// Announces an address to those transports.
     fn announce(&mut self, av: usize, addr: FiAddr, name: &NativeAddr) {
         for (_, endpoint) in &mut self.endpoints {
             if endpoint.binding.av == av {
@@ -153,14 +154,14 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Whether they know senders that are not in.
+    /// Whether those transports have messages of unknown sources.
     fn has_unknown_sources(&self, av: usize) -> bool {
         let of_it = |endpoint: &EndpointState<T>| endpoint.binding.av == av;
         let mut endpoints = self.endpoints.iter().map(|(_, endpoint)| endpoint);
         endpoints.any(|endpoint| of_it(endpoint) && endpoint.transport.has_unknown_sources())
     }
 
-    /// Tells them that it is no more.
+    /// Informs those transports of a removal.
     fn retract(&mut self, av: usize, addr: FiAddr) {
         for (_, endpoint) in &mut self.endpoints {
             if endpoint.binding.av == av {
@@ -284,8 +285,7 @@ impl<B: Backend> Av for AvHandle<B> {
             match self.table.is_shared() {
                 true => {
                     state.follow();
-                    // By generations: another thread may have had an address put in the entry
-                    // since.
+                    // Generations are compared: another thread may have reused the entry since.
                     state.settle_unresolved();
                 }
                 false => {
@@ -301,7 +301,7 @@ impl<B: Backend> Av for AvHandle<B> {
     }
 
     fn lookup(&self, addr: FiAddr) -> Result<NativeAddr> {
-        // The table needs no lock, but a domain of one thread is that thread's.
+        // The table needs no lock, but a domain with one thread refuses all others.
         self.domain.admit_to("look up in", "address vector")?;
         let found = self.table.name(addr);
         found.map_or_else(|| self.look_further(addr), Ok)
@@ -411,7 +411,7 @@ impl<B: Backend> AvHandle<B> {
         }
     }
 
-    /// Inserts a range, whose endpoints are resolved when they are used.
+    /// Inserts a range, whose endpoints are resolved at their use.
     fn tell_now(
         &self,
         pool: &ResolverPool,
@@ -433,8 +433,8 @@ impl<B: Backend> AvHandle<B> {
         Ok(inserted)
     }
 
-    /// The endpoint of an address that leads nowhere by itself. An unresolved one is resolved from
-    /// now on.
+    /// The endpoint of an address without a native address. Starts the resolution of an unresolved
+    /// entry.
     #[cold]
     fn look_further(&self, addr: FiAddr) -> Result<NativeAddr> {
         let no = |errno| Error::new(errno, "look up", format!("{addr:?}"));
@@ -473,7 +473,7 @@ impl<B: Backend> AvHandle<B> {
         let mut paused: Option<Paused<'_>> = None;
         let mut inserted = 0;
         loop {
-            // Without the turn: addresses may take their time to be told.
+            // Without the turn of the table: the iterator may block.
             chunk.extend(found.by_ref().take(AT_ONCE));
             let is_last = chunk.len() < AT_ONCE;
             let begun = match paused.take() {
@@ -502,8 +502,8 @@ impl<B: Backend> AvHandle<B> {
                 true => drop(insertion),
                 false => paused = Some(insertion.pause()),
             }
-            // Without the turn: what a caller does in its report may need it, or the lock of the
-            // domain. And before transports hear of the addresses, for it may give them IDs.
+            // Without the turn of the table: the caller's report may need it, or the lock of the
+            // domain. And before the announcement to transports, since the report may set IDs.
             for (number, placed) in outcomes.drain(..) {
                 report(number, placed);
             }
@@ -517,7 +517,7 @@ impl<B: Backend> AvHandle<B> {
         }
     }
 
-    /// Tells the transports of addresses that are new.
+    /// Announces new addresses to the transports.
     #[cold]
     fn announce(&self, new: &[FiAddr]) -> Result<()> {
         let at_once = match self.table.is_shared() {

@@ -1,5 +1,5 @@
-//! Address vectors with authorization keys (fi_av(3)): what is done with keys, and with addresses
-//! that have one.
+//! Address vectors with authorization keys (fi_av(3)): calls for keys, and calls for addresses that
+//! have one.
 
 use super::Backend;
 use super::av::AvHandle;
@@ -25,7 +25,7 @@ impl<B: Backend> AvHandle<B> {
 
     /// # Errors
     ///
-    /// `EINVAL` where each address needs a key.
+    /// `EINVAL` if each address needs a key.
     pub(super) fn check_unkeyed(&self) -> Result<()> {
         match self.table.auth_keys() {
             None => Ok(()),
@@ -62,7 +62,7 @@ impl<B: Backend> AvHandle<B> {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` as [`auth_keys`](Self::auth_keys); of a key, `EINVAL`: it is none.
+    /// `EOPNOTSUPP` as [`auth_keys`](Self::auth_keys); for a handle without a key, `EINVAL`.
     pub(super) fn keys_of(&self, handles: &[FiAddr]) -> Result<Vec<Result<AuthKey>>> {
         let keys = self.auth_keys("insert with")?;
         Ok(handles.iter().map(|handle| key_of(keys, *handle)).collect())
@@ -97,7 +97,7 @@ impl<B: Backend> AvHandle<B> {
         self.insert_now(sought, report)
     }
 
-    /// What was inserted as `addr`, if that was the address of an endpoint with keys.
+    /// The address that was inserted as `addr`, if it belongs to an endpoint with keys.
     pub(super) fn inserted(&self, addr: FiAddr) -> Option<KeyedAddr> {
         self.table.auth_keys()?.inserted(addr)
     }

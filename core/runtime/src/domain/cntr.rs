@@ -33,7 +33,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CntrAttr) -> Resul
 }
 
 impl<B: Backend> CntrHandle<B> {
-    /// Reads one of the numbers; `part` gives what the application knows of it, and what it is now.
+    /// Reads one of the numbers; `part` returns the number last read, and its present value.
     fn poll(&self, part: impl FnOnce(&mut Count) -> (&mut u64, u64)) -> Result<u64, OpError> {
         let mut state = self.domain.lock()?;
         let moved = self.domain.progress(&mut state);
@@ -44,7 +44,7 @@ impl<B: Backend> CntrHandle<B> {
         Ok(value)
     }
 
-    /// Changes the numbers, and has those who wait look again.
+    /// Changes the numbers, and wakes the waiting threads.
     fn change(&self, change: impl FnOnce(&mut Count)) -> Result<(), OpError> {
         let mut state = self.domain.lock()?;
         change(&mut state.cntrs[self.index]);
@@ -118,7 +118,7 @@ impl<B: Backend> Cntr for CntrHandle<B> {
         let awaited = Awaited::Change(self.index);
         let tried = self.domain.try_wait(awaited, &self.descriptor);
         if tried == Err(OpError::Again) {
-            // Told now: it need not read both to wait for the next.
+            // Counts as read now: the application need not read both numbers before the next wait.
             let mut state = self.domain.lock()?;
             let count = &mut state.cntrs[self.index];
             count.seen = (count.value, count.errors);

@@ -9,12 +9,12 @@ pub(super) struct Count {
     pub(super) value: u64,
     pub(super) errors: u64,
     events: CntrEvents,
-    /// Both as the application knows them, for who waits on a descriptor.
+    /// Both numbers as the application read them last, for waits on a descriptor.
     pub(super) seen: (u64, u64),
 }
 
 impl Count {
-    /// A new counter's.
+    /// The numbers of a new counter.
     pub(super) fn of(events: CntrEvents) -> Self {
         Self {
             events,
@@ -22,7 +22,7 @@ impl Count {
         }
     }
 
-    /// Whether the application knows both.
+    /// Whether the application has read both present numbers.
     pub(super) fn is_seen(&self) -> bool {
         self.seen == (self.value, self.errors)
     }

@@ -88,8 +88,8 @@ impl<B: Backend> Cq for CqHandle<B> {
             signaled.then_some(Err(OpError::Again))
         });
         match looked {
-            // It need not wait for the others. A signal to the thread and the end of the
-            // wait's time have the same number in fi_cq(3).
+            // It returns fewer entries. A signal to the thread and the end of the wait's time have
+            // the same number in fi_cq(3).
             Err(OpError::Again | OpError::Failed(Errno::EINTR)) => {
                 self.domain.lock()?.cqs[self.index].read(out).map(Some)
             }
@@ -137,13 +137,13 @@ impl<B: Backend> Drop for CqHandle<B> {
     }
 }
 
-/// Signals to the threads that wait for a queue (`fi_cq_signal`): one ends all waits that are under
-/// way, or else the next. A wait that ends for another reason leaves it to the next.
+/// Signals to the threads that wait for a queue (`fi_cq_signal`): a signal ends all present waits,
+/// or else the next one. A wait that ends for another reason leaves the signal to the next wait.
 #[derive(Default)]
 struct Signals {
     /// The count of signals so far.
     count: AtomicU64,
-    /// The count up to which they have ended a wait.
+    /// The count up to which signals have ended a wait.
     answered: AtomicU64,
 }
 
@@ -157,7 +157,7 @@ impl Signals {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether there was one beyond this count, which is answered then.
+    /// Whether there was a signal beyond this count, which has then ended a wait.
     fn has_come_since(&self, before: u64) -> bool {
         let count = self.count.load(Ordering::Relaxed);
         if count != before {
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_signal_that_ended_no_wait_ends_the_next() {
         let signals = Signals::default();
-        // It finds a completion, and does not look for signals.
+        // The wait finds a completion, and does not check for signals.
         let _wait = signals.enter();
         signals.send();
         assert!(signals.has_come_since(signals.enter()));

@@ -1,5 +1,5 @@
-//! DGRAM domains and their endpoint objects (fi_endpoint(3)): a transport that holds the receives
-//! itself, for datagrams match nothing but the order in which receives were posted.
+//! DGRAM domains and their endpoint objects (fi_endpoint(3)): the transport holds the receives
+//! itself, since datagrams match receives in the order of posting only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
 /// A domain whose endpoints send and receive datagrams, over a provider's backend.
 pub type DgramDomain<B> = DomainOf<B, Dgram>;
 
-/// Endpoints whose receives lie with the transport.
+/// Endpoints whose transport holds the receives.
 pub struct Dgram;
 
 impl<B: Backend<Transport: DatagramTransport>> EndpointKind<B> for Dgram {
@@ -40,12 +40,13 @@ struct DgramHandle<B: Backend> {
     index: usize,
     name: Name,
     receives: Option<Receives>,
-    /// Keeps open what the endpoint is bound to.
+    /// Keeps open the objects that the endpoint is bound to.
     _config: EndpointConfig,
 }
 
-/// Datagrams say where they come from by path and queue pair, so the transport knows every peer; of
-/// those that were inserted before it was there it has not heard.
+/// Announces the peers of the address vector to a new transport. The transport identifies the
+/// source of a datagram by path and queue pair, so it needs all peers, also those that were
+/// inserted before it was opened.
 pub(super) fn introduce<B: Backend>(domain: &Inner<B>, index: usize) -> Result<()> {
     let mut guard = domain.lock_to("open", "endpoint")?;
     let state = &mut *guard;
@@ -61,7 +62,7 @@ pub(super) fn introduce<B: Backend>(domain: &Inner<B>, index: usize) -> Result<(
     Ok(())
 }
 
-/// Flags by which a receive would be more than a buffer for one message.
+/// Flags of a receive that is more than a buffer for one message.
 pub(super) const SPECIAL: Flags = Flags::PEEK
     .union(Flags::CLAIM)
     .union(Flags::DISCARD)
@@ -87,11 +88,11 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
     #[inline]
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
         check_kind(op.kind)?;
-        // Whatever becomes of a datagram, nobody is told.
+        // No report says whether a datagram arrived.
         if op.flags.intersects(OPTIONAL_FLAGS) {
             return endpoint::refuse(&self.domain, self.index, OpError::Failed(Errno::EOPNOTSUPP));
         }
-        // SAFETY: the caller keeps the buffers as the transport asks.
+        // SAFETY: the caller keeps the buffers as the transport requires.
         unsafe { endpoint::send_checked(&self.domain, self.index, op, iov) }
     }
 
@@ -126,7 +127,7 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         let cancelled = transport.cancel_recv(context, &mut owner);
-        // Somebody may sleep who is to see to a cancellation that is still under way.
+        // A sleeping thread may have to complete a cancellation that is still under way.
         self.domain.tend(state);
         self.domain.notify_progress_thread(state);
         cancelled

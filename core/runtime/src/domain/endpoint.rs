@@ -1,5 +1,5 @@
-//! RDM endpoint objects (fi_endpoint(3)): a transport, the receive queue, and what both are bound
-//! to.
+//! RDM endpoint objects (fi_endpoint(3)): a transport, a receive queue, and the objects that both
+//! are bound to.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,31 +22,31 @@ pub(super) struct EndpointHandle<B: Backend> {
     name: Name,
     keys: Vec<HeldKey>,
     limits: Limits,
-    /// Keeps open what the endpoint is bound to.
+    /// Keeps open the objects that the endpoint is bound to.
     _config: EndpointConfig,
 }
 
-/// What is checked of every operation.
+/// The limits that every operation is checked against.
 #[derive(Clone, Copy)]
 struct Limits {
     max_msg_bytes: usize,
     inject_bytes: usize,
     tx_iov: usize,
     rx_iov: usize,
-    /// What becomes of receives; `None`: they are taken as they are.
+    /// The changes to posted receives; `None`: they are posted unchanged.
     receives: Option<Receives>,
-    /// Their sources may be unresolved.
+    /// The sources of receives may be unresolved.
     may_be_unresolved: bool,
-    /// What may not be asked of a send.
+    /// The flags that a send may not have.
     unkept: Flags,
 }
 
-/// How an endpoint's receives differ from what is asked of them.
+/// The attributes of an endpoint that change its posted receives.
 #[derive(Clone, Copy)]
 pub(super) struct Receives {
-    /// Their source counts (`FI_DIRECTED_RECV`).
+    /// Receives keep their source (`FI_DIRECTED_RECV`).
     directed: bool,
-    /// They name senders that are not in the address vector (`FI_SOURCE_ERR`).
+    /// Receives report unknown sources by name (`FI_SOURCE_ERR`).
     source_err: bool,
 }
 
@@ -59,7 +59,7 @@ impl Receives {
         })
     }
 
-    /// The receive that is posted for one that is asked for.
+    /// The receive that is posted for the application's receive.
     #[inline]
     pub(super) fn adapt(self, op: &RecvOp) -> RecvOp {
         let mut op = *op;
@@ -80,7 +80,7 @@ pub(super) const OPTIONAL_FLAGS: Flags = Flags::DELIVERY_COMPLETE
     .union(Flags::TRIGGER)
     .union(Flags::MULTICAST);
 
-/// Endpoints of a reliable transport, whose receives lie with the domain.
+/// Endpoints of a reliable transport, whose receives are in the domain.
 pub struct Rdm;
 
 impl<B: Backend> EndpointKind<B> for Rdm {
@@ -128,22 +128,22 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         if let Err(error) = self.check_send(op, iov) {
             return refuse(&self.domain, self.index, error);
         }
-        // SAFETY: the caller keeps the buffers as the transport asks.
+        // SAFETY: the caller keeps the buffers as the transport requires.
         unsafe { send_checked(&self.domain, self.index, op, iov) }
     }
 
     #[inline]
     unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
         let &[buf] = iov else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             return unsafe { self.recv_special(op, iov) };
         };
         if op.flags.intersects(SPECIAL) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             return unsafe { self.recv_special(op, iov) };
         }
         if op.src == FiAddr::NOTAVAIL {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             return unsafe { self.recv_special(op, iov) };
         }
         let buf = Buffers::One(buf);
@@ -208,16 +208,17 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
     }
 }
 
-/// Flags by which a receive is more than a buffer for one message.
+/// Flags of a receive that is more than a buffer for one message.
 const SPECIAL: Flags = Probe::FLAGS
     .union(Flags::MULTI_RECV)
     .union(Flags::AUTH_KEY)
     .union(Flags::TRIGGER);
 
-/// Calls to progress in which a probe looks for a message, at most.
+/// Largest number of calls to progress in which a probe waits for a message.
 const PROBE_ROUNDS: usize = 16;
 
-/// For a transport that nobody might drive until it is woken: what is held back wakes nobody.
+/// The send without `MORE`, for a transport that sleeps until it is woken: requests that a device
+/// holds back would wake no thread.
 #[cold]
 fn without_more(op: &SendOp) -> SendOp {
     SendOp {
@@ -226,8 +227,8 @@ fn without_more(op: &SendOp) -> SendOp {
     }
 }
 
-/// Sends what an endpoint of this number may send. What others before have left to a call that
-/// fails goes all the same.
+/// Sends a message within the endpoint's limits. If the call fails, requests that earlier sends
+/// held back for it go out all the same.
 ///
 /// # Safety
 ///
@@ -253,7 +254,7 @@ pub(super) unsafe fn send_checked<B: Backend>(
         false => op,
     };
     if state.waiting_sends != 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         match unsafe { domain.wait_behind(state, index, op, iov) } {
             Ok(false) => {}
             waits => {
@@ -265,9 +266,9 @@ pub(super) unsafe fn send_checked<B: Backend>(
     }
     let (transport, mut owner) =
         state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     if let Err(error) = unsafe { transport.send(op, iov, &mut owner) } {
-        // SAFETY: the same.
+        // SAFETY: the caller's contract.
         return unsafe { domain.send_further(error, state, index, op, iov) };
     }
     owner.start_deferred(transport);
@@ -275,8 +276,8 @@ pub(super) unsafe fn send_checked<B: Backend>(
     Ok(())
 }
 
-/// Sends what others before have left to a send that the transport does not get (fi_msg(3),
-/// `FI_MORE`).
+/// Sends the requests that earlier sends held back (fi_msg(3), `FI_MORE`), because the next send
+/// does not reach the transport.
 #[cold]
 fn flush<T: Transport>(state: &mut State<T>, index: usize) {
     let (transport, mut owner) =
@@ -285,7 +286,7 @@ fn flush<T: Transport>(state: &mut State<T>, index: usize) {
     owner.start_deferred(transport);
 }
 
-/// A send is not even tried. What others before it have left to it goes now (fi_msg(3), `FI_MORE`).
+/// Refuses a send. Requests that earlier sends held back for it go out (fi_msg(3), `FI_MORE`).
 #[cold]
 pub(super) fn refuse<B: Backend>(
     domain: &Inner<B>,
@@ -299,8 +300,8 @@ pub(super) fn refuse<B: Backend>(
 }
 
 impl<B: Backend> EndpointHandle<B> {
-    /// A receive that is not of one buffer for one message (a multi-receive, a probe, a list), or
-    /// that may be refused for its source.
+    /// Posts a special receive: a multi-receive, a probe, one of a list of buffers, or one that may
+    /// be refused for its source.
     ///
     /// # Safety
     ///
@@ -325,7 +326,7 @@ impl<B: Backend> EndpointHandle<B> {
         }
         if op.flags.intersects(Probe::FLAGS) {
             let probe = Probe::of(op.flags)?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             return unsafe { self.probe(probe, &op, iov) };
         }
         let multi = op.flags.contains(Flags::MULTI_RECV);
@@ -353,7 +354,7 @@ impl<B: Backend> EndpointHandle<B> {
         Ok(())
     }
 
-    /// A receive that takes only messages which came with one authorization key.
+    /// Restricts a receive to messages with one authorization key.
     fn by_key(&self, op: &RecvOp) -> Result<RecvOp, OpError> {
         let directed = self
             .limits
@@ -377,7 +378,7 @@ impl<B: Backend> EndpointHandle<B> {
         })
     }
 
-    /// Looks for a message that is there, or deals with one that was claimed.
+    /// Looks for a message that has arrived, or handles a claimed one.
     ///
     /// # Safety
     ///
@@ -403,7 +404,7 @@ impl<B: Backend> EndpointHandle<B> {
         let mut probed = srx.probe(probe, op, buffers);
         let mut rounds = 0;
         while probed == Probed::Missing && probe.looks() && rounds < PROBE_ROUNDS {
-            // A message may be here that nobody has looked at yet.
+            // A message may have arrived that no call to progress has taken yet.
             rounds = match self.domain.progress(state) {
                 true => rounds + 1,
                 false => PROBE_ROUNDS,

@@ -1,5 +1,4 @@
-//! What an endpoint has in the state of its domain, how it gets there, and the names that others
-//! have for it.
+//! The state of an endpoint within its domain, its opening and closing, and the endpoint's names.
 
 use std::sync::Arc;
 
@@ -19,9 +18,9 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::info::traffic_class;
 use ferrofabric_contracts::peer::{Routed, Transport};
 
-/// One endpoint's part of the state.
+/// The state of one endpoint.
 pub(super) struct EndpointState<T: Transport> {
-    // The transport goes first: it may still use what the others hold.
+    // The transport is dropped first: it may still use the other fields.
     pub(super) transport: Routed<T>,
     pub(super) srx: SharedRx,
     pub(super) binding: Binding,
@@ -42,7 +41,7 @@ impl<T: Transport> EndpointState<T> {
         (transport, owner)
     }
 
-    /// The same with the sends that wait for addresses.
+    /// The same, with the sends that wait for addresses.
     pub(super) fn split_unresolved<'a>(
         &'a mut self,
         cqs: &'a mut Slab<CqQueue>,
@@ -92,16 +91,16 @@ pub(super) fn stats_of(transport: &impl Transport) -> Vec<(&'static str, u64)> {
 pub(super) struct Entered {
     pub(super) index: usize,
     pub(super) name: Name,
-    /// The keys it was enabled with.
+    /// The keys that the endpoint was enabled with.
     pub(super) keys: Vec<HeldKey>,
 }
 
-/// How others name an endpoint.
+/// The names of an endpoint.
 pub(super) struct Name {
     pub(super) native: NativeAddr,
     /// In the domain's format.
     pub(super) address: Address,
-    /// Has it found at a socket address.
+    /// Makes the endpoint reachable at a socket address.
     listening: Option<Box<dyn Listening>>,
 }
 
@@ -126,7 +125,7 @@ impl Name {
         }
     }
 
-    /// The endpoint is about to close. The listener of an inherited one is its parent's.
+    /// The endpoint is about to close. An inherited listener belongs to the parent process.
     pub(super) fn stop_listening(&mut self, is_inherited: bool) {
         let listening = self.listening.take();
         if is_inherited {
@@ -135,7 +134,7 @@ impl Name {
     }
 }
 
-/// Opens an endpoint's transport, and enters it in the state of the domain.
+/// Opens an endpoint's transport, and adds it to the state of the domain.
 pub(super) fn enter<B: Backend>(
     domain: &Arc<Inner<B>>,
     config: &EndpointConfig,
@@ -192,7 +191,7 @@ pub(super) fn enter<B: Backend>(
         unresolved: UnresolvedSends::default(),
         report,
     });
-    // Who sleeps already is to be woken by this one, too.
+    // Threads that sleep already must be woken by this endpoint, too.
     domain.tend(&mut state);
     domain.notify_progress_thread(&mut state);
     drop(state);

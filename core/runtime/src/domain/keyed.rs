@@ -1,9 +1,10 @@
-//! Endpoints with the authorization keys of their address vectors (fi_av(3), `FI_AV_AUTH_KEY`): a
-//! transport for each key, each with queue pairs, a name and peers of its own, behind one receive
-//! queue.
+//! Endpoints with the authorization keys of their address vectors (fi_av(3), `FI_AV_AUTH_KEY`). A
+//! keyed endpoint has one transport for each key, behind one receive queue; each transport has its
+//! own queue pairs, name and peers.
 //!
-//! What comes through a part came with its key, and a send goes through the part that has the key
-//! of its entry. So a device keeps the keys apart, and a transport knows of one key alone.
+//! A message that comes through one of these transports came with its key, and a send goes through
+//! the transport that has the key of the peer's entry. So the device separates the keys, and each
+//! transport handles one key only.
 
 use std::sync::Arc;
 
@@ -20,13 +21,13 @@ use ferrofabric_contracts::peer::{
 };
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp, key_source};
 
-/// Bits of [`Token::transport`] that are the part's own.
+/// Bits of [`Token::transport`] that belong to the transport of the key.
 const TRANSPORT_BITS: u32 = 8;
 
-/// A backend whose transports can be parts of an endpoint.
+/// A backend whose transports can be parts of a keyed endpoint.
 pub trait KeyedParts: Backend {
-    /// Opens a transport with a key, as part of an endpoint: all parts have addresses made of what
-    /// was drawn for it ([`NativeAddr::of_new`]).
+    /// Opens a transport with a key, as part of an endpoint. The addresses of all parts are
+    /// computed from the same random number ([`NativeAddr::of_new`]).
     ///
     /// # Errors
     ///
@@ -38,11 +39,11 @@ pub trait KeyedParts: Backend {
         drawn: u64,
     ) -> Result<(Self::Transport, NativeAddr)>;
 
-    /// A number that nobody can guess.
+    /// An unguessable number.
     ///
     /// # Errors
     ///
-    /// If the kernel has none to give.
+    /// If the kernel has no randomness.
     fn random(&self) -> Result<u64>;
 }
 
@@ -105,7 +106,7 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
     }
 
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller of this function has the same contract.
         unsafe { self.0.register(buf, access) }
     }
 }
@@ -115,7 +116,7 @@ pub struct Keyed<T> {
     parts: Vec<Part<T>>,
 }
 
-/// The part through which a peer is reached, and the route of its transport.
+/// The part through which a peer is reached, and the route of that part's transport.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyedRoute<R> {
     part: Option<u32>,
@@ -125,9 +126,9 @@ pub struct KeyedRoute<R> {
 struct Part<T> {
     transport: T,
     key: AuthKey,
-    /// What the address vector calls the key.
+    /// The handle of the key in the address vector.
     handle: FiAddr,
-    /// Its last send said that more follow.
+    /// The last send had `MORE`: requests may be held back.
     held_back: bool,
 }
 
@@ -141,7 +142,7 @@ impl<T: Transport> Keyed<T> {
     fn part_for<O: Owner>(&self, addr: FiAddr, owner: &O) -> Result<usize, OpError> {
         let name = owner.av().lookup(addr);
         let name = name.ok_or(OpError::Failed(Errno::EADDRNOTAVAIL))?;
-        // Keys that came later are not this endpoint's.
+        // Keys that were inserted later do not belong to this endpoint.
         self.part_of(&name).ok_or(OpError::Failed(Errno::ENOKEY))
     }
 
@@ -183,10 +184,10 @@ impl<T: Transport> Transport for Keyed<T> {
         };
         self.flush_others(at, owner);
         let part = &mut self.parts[at];
-        // A call that fails sends nothing further that was held back before.
+        // A call that fails does not send requests that were held back before.
         part.held_back |= op.flags.contains(Flags::MORE);
         let mut owner = PartOwner::new(part.handle, owner);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             part.transport
                 .send(op, iov, &mut route.of_part, &mut owner)?
@@ -220,7 +221,7 @@ impl<T: Transport> Transport for Keyed<T> {
             token: own_token(start.token),
             ..start
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { part.transport.start(start, &mut owner) };
     }
 
@@ -257,7 +258,7 @@ impl<T: Transport> Transport for Keyed<T> {
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
-        // Only one of them knows it.
+        // Only one of the parts has this peer; the others ignore the call.
         for part in &mut self.parts {
             let mut owner = PartOwner::new(part.handle, owner);
             part.transport.peer_removed(addr, &mut owner);
@@ -289,7 +290,7 @@ impl<T: Transport> Transport for Keyed<T> {
     }
 }
 
-/// The key that a token's message came with, as the source of receives that name one.
+/// The key of a token's message, as the source of receives that name a key.
 pub(super) fn key_of(token: &Token) -> FiAddr {
     key_source(token.transport >> TRANSPORT_BITS)
 }
@@ -301,7 +302,7 @@ fn own_token(token: Token) -> Token {
     }
 }
 
-/// The owner as a part sees it.
+/// The owner as one part sees it.
 struct PartOwner<'a, O> {
     handle: FiAddr,
     owner: &'a mut O,
@@ -312,13 +313,13 @@ impl<'a, O: Owner> PartOwner<'a, O> {
         Self { handle, owner }
     }
 
-    /// The key's number, which its tokens have.
+    /// The key's number, which its tokens contain.
     fn number(&self) -> u32 {
         number_of(self.handle)
     }
 }
 
-/// The token, if it is of a part's.
+/// The token of a part's own transport, if the token belongs to this part.
 fn of_part(number: u32, token: Token) -> Option<Token> {
     (token.transport >> TRANSPORT_BITS == number).then(|| own_token(token))
 }

@@ -1,6 +1,6 @@
 //! DGRAM domains whose endpoints have the authorization keys of their address vectors. Several
-//! queue pairs receive, so receives lie with no device: what comes goes to the oldest that takes
-//! its source and its key, or is lost.
+//! queue pairs receive, so the domain holds the receives: a datagram goes to the oldest receive
+//! that matches its source and its key, or is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::types::{IoBuf, RecvOp, SendOp};
 
 /// A domain whose endpoints send and receive datagrams with keys, over a provider's backend. Its
-/// transports ask their owner for receives, and drop what none is there for.
+/// transports take receives from their owner, and drop datagrams that match none.
 pub type KeyedDgramDomain<B> = DomainOf<B, KeyedDgrams>;
 
-/// Endpoints with the keys of their address vectors, whose receives lie with the domain.
+/// Endpoints with the keys of their address vectors, whose receives are in the domain.
 pub struct KeyedDgrams;
 
 impl<B: Backend> EndpointKind<B> for KeyedDgrams {
@@ -41,7 +41,7 @@ impl<B: Backend> Endpoint for KeyedDgram<B> {
 
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
         check_kind(op.kind)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { self.0.send(op, iov) }
     }
 
@@ -50,7 +50,7 @@ impl<B: Backend> Endpoint for KeyedDgram<B> {
         if op.flags.intersects(SPECIAL) {
             return Err(OpError::Failed(Errno::EBADFLAGS));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { self.0.recv(op, iov) }
     }
 

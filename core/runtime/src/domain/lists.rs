@@ -1,9 +1,9 @@
 //! Receives into a list of buffers (fi_recvv(3)).
 //!
-//! A transport that copies or reads puts each byte where it belongs: it asks for the list's
-//! buffers. A sender that writes the message itself has one address alone. It gets one piece of our
-//! memory, taken when the message has met the receive, and the list is filled from there when the
-//! message is complete.
+//! A transport that copies or reads puts each byte into its place: it gets the list's buffers. A
+//! sender that writes the message itself needs one address. It gets one piece of memory, allocated
+//! when the message has matched the receive, and the list is filled from there when the message is
+//! complete.
 
 use std::alloc::{Layout, alloc_zeroed};
 
@@ -16,7 +16,7 @@ use ferrofabric_contracts::types::{IoBuf, total_len};
 
 struct List {
     segments: Box<[IoBuf]>,
-    /// Memory of ours that the message goes to; none where it goes to the buffers themselves.
+    /// The piece of memory for the message; empty if the message goes to the buffers themselves.
     memory: Vec<u8>,
     /// The receive's `COMPLETION`.
     wish: Flags,
@@ -27,8 +27,8 @@ struct List {
 pub(super) struct Lists(Slab<List>);
 
 impl Lists {
-    /// Enters a list that a message of `len` bytes has met. Returns how many of them it has room
-    /// for.
+    /// Adds the list of a receive that a message of `len` bytes has matched. Returns the number of
+    /// bytes that it has room for.
     pub(super) fn enter(
         &mut self,
         segments: Box<[IoBuf]>,
@@ -50,15 +50,15 @@ impl Lists {
         self.0.get(number).map_or(&[], |list| &*list.segments)
     }
 
-    /// One piece of memory of `len` bytes for the message. `None`: there is none.
+    /// One piece of memory of `len` bytes for the message. `None`: the allocation failed.
     pub(super) fn lend(&mut self, number: usize, len: usize) -> Option<IoBuf> {
         let list = self.0.get_mut(number)?;
         list.memory = zeroed(len)?;
         Some(IoBuf::new(list.memory.as_mut_ptr(), len))
     }
 
-    /// A message is complete: fills its list from memory of ours. Returns the
-    /// receive's `COMPLETION`.
+    /// A message is complete: fills its list from the piece of memory. Returns the receive's
+    /// `COMPLETION`.
     ///
     /// # Safety
     ///
@@ -68,14 +68,14 @@ impl Lists {
             return Flags::empty();
         };
         let memory = &list.memory;
-        // SAFETY: the caller's promise; the memory has as many bytes.
+        // SAFETY: the caller's contract; the memory has as many bytes.
         unsafe { scatter(memory.as_ptr(), memory.len(), &list.segments, 0) };
         list.wish
     }
 }
 
-/// Bytes that are 0, if there is memory for them. The system gives larger ones so, without a look
-/// at each.
+/// Zeroed bytes, if there is memory for them. The system provides large pieces without touching
+/// each page.
 fn zeroed(len: usize) -> Option<Vec<u8>> {
     if len == 0 {
         return Some(Vec::new());
@@ -83,7 +83,7 @@ fn zeroed(len: usize) -> Option<Vec<u8>> {
     let layout = Layout::array::<u8>(len).ok()?;
     // SAFETY: the layout is of more than no byte.
     let at = unsafe { alloc_zeroed(layout) };
-    // SAFETY: memory of the allocator's, with that layout, all of it 0.
+    // SAFETY: memory of the allocator, with that layout, all of it 0.
     (!at.is_null()).then(|| unsafe { Vec::from_raw_parts(at, len, len) })
 }
 
@@ -93,8 +93,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The list holds what the message held, buffer after buffer, and nothing beyond it,
-        /// whether it came by way of memory of ours or in parts of any length.
+        /// The list has the message's bytes, buffer after buffer, and nothing beyond them, whether
+        /// they came by way of one piece of memory or in fragments of any length.
         #[test]
         fn a_list_is_filled_in_order(
             lens in prop::collection::vec(0usize..20, 2..5),
@@ -157,7 +157,7 @@ mod tests {
         let number = piece.list().unwrap();
         assert_eq!(lists.lend(number, usize::MAX), None);
         assert_eq!(lists.lend(number, isize::MAX as usize), None);
-        // SAFETY: nothing was lent, so that nothing is written.
+        // SAFETY: no memory was lent, so no bytes are written.
         unsafe { lists.end(number) };
     }
 }

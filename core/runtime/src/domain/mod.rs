@@ -1,6 +1,7 @@
-//! A domain and what is opened on it, made of a provider's [`Transport`]: all state of a domain
-//! lies in one value behind its [`Serial`] lock, the objects that an application holds are handles
-//! into it.
+//! A domain and the objects opened on it, over a provider's [`Transport`].
+//!
+//! Invariant: all state of a domain is in one value behind its [`Serial`] lock; the objects that an
+//! application holds are handles into it.
 
 mod av;
 mod av_keys;
@@ -56,40 +57,40 @@ use endpoint_state::EndpointState;
 use progressor::{AutoProgressState, Progressor};
 use waiting::Waiter;
 
-/// What a provider puts under a domain.
+/// The provider's half of a domain.
 pub trait Backend: Send + Sync + 'static {
-    /// How its endpoints carry messages.
+    /// The transport of its endpoints.
     type Transport: Transport;
 
-    /// What the domain offers.
+    /// The domain's attributes and capabilities.
     fn info(&self) -> &Info;
 
     /// Opens an endpoint's transport.
     ///
     /// # Errors
     ///
-    /// When a resource can not be had; the error names it.
+    /// If a resource is missing; the error names it.
     fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<Self::Transport>>;
 
-    /// The flags of a send that the transport honours, of `DELIVERY_COMPLETE`, `MATCH_COMPLETE` and
-    /// `FENCE`. A send with another one is refused.
+    /// The flags of a send that the transport supports, of `DELIVERY_COMPLETE`, `MATCH_COMPLETE`
+    /// and `FENCE`. A send with another of these flags is refused.
     fn completion_levels(&self) -> Flags {
         Flags::empty()
     }
 
-    /// What finds its endpoints by socket address, if they can be found so.
+    /// The resolver that finds its endpoints by socket address, if they have socket addresses.
     fn resolver(&self) -> Option<Arc<dyn Resolve>> {
         None
     }
 
-    /// Has an endpoint found at a socket address, by the resolvers of other domains, until what is
-    /// returned is dropped. The host of the address is the domain's own; port 0 is any that is
-    /// free.
+    /// Makes an endpoint reachable at a socket address, for the resolvers of other domains, until
+    /// the returned value is dropped. The host of the address is the domain's own; port 0 stands
+    /// for any free port.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`: another listens there. `EOPNOTSUPP`: its endpoints can not be found so. What
-    /// the system lacks.
+    /// `EADDRINUSE`: another endpoint listens there. `EOPNOTSUPP`: its endpoints have no socket
+    /// addresses. Else the error of the system.
     fn listen(&self, at: SocketAddr, name: &NativeAddr) -> Result<Box<dyn Listening>> {
         Err(
             Error::new(Errno::EOPNOTSUPP, "listen at", at.to_string()).mend(format!(
@@ -98,8 +99,8 @@ pub trait Backend: Send + Sync + 'static {
         )
     }
 
-    /// What the queue pairs of all peers have in common with this domain's own, where the format of
-    /// its addresses leaves that out (`FI_ADDR_IB_UD`): Q_Key, GID type, MTU.
+    /// The attributes that the queue pairs of all peers share with this domain's own, if the format
+    /// of its addresses omits them (`FI_ADDR_IB_UD`): Q_Key, GID type, MTU.
     fn common_address(&self) -> Option<ferrofabric_contracts::addr::VerbsAddr> {
         None
     }
@@ -116,33 +117,32 @@ pub trait Backend: Send + Sync + 'static {
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>>;
 }
 
-/// An endpoint is found at a socket address as long as this is there.
+/// Keeps an endpoint reachable at a socket address until it is dropped.
 pub trait Listening: Send + Sync {
     /// The address.
     fn at(&self) -> SocketAddr;
 }
 
-/// What a transport is opened for.
+/// The parameters of a new transport.
 pub struct Opening<'a> {
-    /// Takes the descriptors that wake it.
+    /// The set for the descriptors that wake the transport.
     pub wait: &'a WaitSet,
-    /// Somebody counts sends: the transport tells as soon of those that want no completion as of
-    /// others; else it may take its time.
+    /// A counter counts sends: the transport reports sends without a completion as soon as others;
+    /// otherwise it may report them later.
     pub counts_sends: bool,
     /// The key of this endpoint alone (`fi_ep_attr::auth_key`).
     pub auth_key: Option<AuthKey>,
     /// Its [traffic class](ferrofabric_contracts::info::traffic_class): its own, or the domain's.
     pub tclass: u32,
-    /// The keys of its address vector, where endpoints have those.
+    /// The keys of its address vector, if endpoints have those.
     pub keys: &'a [HeldKey],
 }
 
-/// A transport, and where its endpoint is found.
+/// A transport, and the addresses of its endpoint.
 pub struct Opened<T> {
     /// The transport.
     pub transport: T,
-    /// The address; of an endpoint with the keys of an address vector, how it is reached with the
-    /// first.
+    /// The address; for an endpoint with the keys of an address vector, that with the first key.
     pub name: NativeAddr,
     /// The address with all of those keys.
     pub keyed: Option<KeyedAddr>,
@@ -163,16 +163,16 @@ pub(crate) trait EndpointKind<B: Backend>: 'static {
     fn open(domain: &Arc<Inner<B>>, config: EndpointConfig) -> Result<Arc<dyn fabric::Endpoint>>;
 }
 
-/// What the objects of a domain keep open.
+/// The part of a domain that its objects keep open.
 pub(crate) struct Inner<B: Backend> {
-    /// With automatic progress. It ends first.
+    /// The thread of automatic progress. It ends first.
     _progressor: Option<Progressor<B>>,
     shared: Arc<Shared<B>>,
 }
 
 impl<B: Backend> Drop for Inner<B> {
-    /// In a child of fork all stays as it is: transports reach their peers through what the parent
-    /// has, too.
+    /// In a child of fork everything stays as it is: the transports share their peers with the
+    /// parent process.
     fn drop(&mut self) {
         if self.is_inherited() {
             std::mem::forget(self.shared.clone());
@@ -189,19 +189,19 @@ impl<B: Backend> Deref for Inner<B> {
     }
 }
 
-/// What a domain consists of.
+/// The components of a domain.
 pub(crate) struct Shared<B: Backend> {
-    // The state goes first: transports use what the backend owns.
+    // The state is dropped first: transports use objects of the backend.
     serial: Serial<State<B::Transport>>,
     backend: B,
     wait: WaitSet,
     /// Tasks for the next holder of the lock.
     deferred: Mutex<Vec<DeferredTask>>,
     has_deferred: PendingFlag,
-    /// Wakes a thread for them.
+    /// Wakes a thread for the deferred tasks.
     deferred_bell: WakeBell,
     spin: std::time::Duration,
-    /// Where endpoints leave their counters.
+    /// The folder for the counters of closed endpoints.
     stats: Option<PathBuf>,
     birth: Birth,
 }
@@ -215,14 +215,14 @@ enum Object {
     Av(usize),
 }
 
-/// Work that needs the lock, from a thread that did not have it.
+/// Work that needs the lock, from a thread that could not take it.
 #[derive(Clone, Copy, Debug)]
 enum DeferredTask {
     /// An object's handle was dropped.
     Close(Object),
     /// An address came to an address vector, by its place.
     Announce(usize, FiAddr),
-    /// A resolution is over that sends wait for.
+    /// The resolution of an address with waiting sends is over.
     Resolved,
 }
 
@@ -231,25 +231,25 @@ struct State<T: Transport> {
     cqs: Slab<CqQueue>,
     cntrs: Slab<Count>,
     avs: Slab<Arc<AvTable>>,
-    /// How far the transports know of named address vectors, by their places.
+    /// The changes of named address vectors that the transports have been informed of.
     followed: Vec<(usize, TableFollower)>,
-    /// Sends that wait for addresses, and whether one of those may be resolved by now.
+    /// Number of sends that wait for addresses, and whether one of those may be resolved by now.
     waiting_sends: usize,
     look_at_waiting: bool,
     waiters: Slab<Waiter>,
     auto_progress: AutoProgressState,
 }
 
-/// The counter of those that bound none.
+/// The counter of endpoints that bound none.
 const NO_CNTR: usize = 0;
 
 impl<B: Backend, E> DomainOf<B, E> {
-    /// A domain whose calls are serialized as its info says. One with automatic progress has a
-    /// thread of its own, and a lock between that and all others.
+    /// A domain whose info says how its calls are serialized. A domain with automatic progress has
+    /// a thread of its own, and a lock between that and all others.
     ///
     /// # Errors
     ///
-    /// When no descriptor to wait on can be had.
+    /// If no descriptor to wait on can be made.
     pub fn open(backend: B, settings: &Settings) -> Result<Self> {
         let domain = &backend.info().domain;
         let threading = match domain.data_progress {
@@ -260,8 +260,8 @@ impl<B: Backend, E> DomainOf<B, E> {
         Self::over(backend, serial, settings)
     }
 
-    /// A domain that is not locked at all, for callers that serialize their calls themselves; but
-    /// for one with automatic progress.
+    /// A domain without a lock, for callers that serialize their calls themselves; a domain with
+    /// automatic progress has its lock all the same.
     ///
     /// # Safety
     ///
@@ -274,7 +274,7 @@ impl<B: Backend, E> DomainOf<B, E> {
         if backend.info().domain.data_progress == Progress::Auto {
             return Self::open(backend, settings);
         }
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller of this function has the same contract.
         let serial = unsafe { Serial::unchecked(State::new()) };
         Self::over(backend, serial, settings)
     }
@@ -329,7 +329,7 @@ impl<B: Backend, E: EndpointKind<B>> fabric::Domain for DomainOf<B, E> {
     }
 
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller of this function has the same contract.
         unsafe { self.inner.backend.register(buf, access) }
     }
 }
@@ -351,14 +351,14 @@ impl<B: Backend> Shared<B> {
         lock.map_err(|errno| not_this_thread(errno, doing, object))
     }
 
-    /// For a call that needs no lock: a domain of one thread is that thread's.
+    /// Admits a call that needs no lock: a domain with one thread refuses all others.
     fn admit_to(&self, doing: &'static str, object: &str) -> Result<()> {
         let admitted = self.serial.admit();
         admitted.map_err(|errno| not_this_thread(errno, doing, object))
     }
 
-    /// Drives every endpoint for a call of the application, and has those who sleep woken by what
-    /// comes of it. Returns whether anything moved.
+    /// Drives every endpoint for a call of the application, and wakes sleeping threads whose
+    /// condition it fulfils. Returns whether anything moved.
     #[inline]
     fn progress(&self, state: &mut State<B::Transport>) -> bool {
         self.notify_progress_thread(state);
@@ -381,11 +381,11 @@ impl<B: Backend> Shared<B> {
         moved
     }
 
-    /// Closes an object whose handle goes away: at once, or by the thread that the domain belongs
-    /// to.
+    /// Closes an object whose handle is dropped: at once, or later on the thread that the domain
+    /// belongs to.
     fn close(&self, object: Object) {
         if self.is_inherited() {
-            // The lock may be held by a thread that this process has not.
+            // The lock may be held by a thread that does not exist in this process.
             return;
         }
         let removed = match self.serial.lock() {
@@ -396,7 +396,7 @@ impl<B: Backend> Shared<B> {
                 None
             }
         };
-        // Without the lock: an endpoint may take a while to say goodbye.
+        // Without the lock: closing an endpoint may take a while.
         drop(removed);
     }
 
@@ -405,7 +405,7 @@ impl<B: Backend> Shared<B> {
         !self.birth.is_this_process()
     }
 
-    /// Leaves tasks to the next holder of the lock, and wakes sleepers so that one of them takes
+    /// Defers tasks to the next holder of the lock, and wakes sleepers so that one of them takes
     /// it.
     fn defer(&self, tasks: impl Iterator<Item = DeferredTask>) {
         self.deferred.lock().extend(tasks);
@@ -415,7 +415,7 @@ impl<B: Backend> Shared<B> {
 
     #[cold]
     fn run_deferred(&self, state: &mut State<B::Transport>) {
-        // Endpoints that go wait for their threads, and leave their counters in files.
+        // Closing endpoints wait for their threads, and write their counters to files.
         let _uncancelled = Uncancelled::begin();
         self.has_deferred.lower();
         self.deferred_bell.clear();
@@ -429,7 +429,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Tells objects of this domain from those of others.
+    /// The identity of this domain, which its objects' IDs contain.
     fn id(&self) -> usize {
         std::ptr::from_ref(self) as *const () as usize
     }
@@ -478,13 +478,13 @@ impl<T: Transport> State<T> {
         done
     }
 
-    /// Whether somebody sleeps who relies on being woken by whatever is to be done.
+    /// Whether a thread sleeps that relies on being woken when there is work.
     #[inline]
     fn is_watched(&self) -> bool {
         !self.waiters.is_empty() || self.auto_progress.on_watch
     }
 
-    /// Takes an object out; an endpoint comes back, for it is slow to drop.
+    /// Takes an object out. Returns an endpoint for the caller to drop, since that is slow.
     fn remove(&mut self, object: Object) -> Option<EndpointState<T>> {
         self.waiters.retain(|_, one| !one.is_on(object));
         match object {

@@ -1,5 +1,5 @@
-//! What an endpoint lends to its transport: the queues, counters and address vector that it is
-//! bound to.
+//! The objects that an endpoint lends to its transport: the queues, counters and address vector
+//! that it is bound to.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::cq::CqQueue;
 use ferrofabric_av::AvTable;
 use ferrofabric_contracts::peer::{Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Routed, Transport};
 
-/// The places of what an endpoint is bound to.
+/// The places of the objects that an endpoint is bound to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Binding {
     pub(super) tx_cq: usize,
@@ -31,7 +31,7 @@ pub(super) struct EndpointOwner<'a> {
 }
 
 impl EndpointOwner<'_> {
-    /// Starts what the call that is just over has matched.
+    /// Starts the matches that the last call into the transport has deferred.
     #[inline]
     pub(super) fn start_deferred<T: Transport>(&mut self, transport: &mut Routed<T>) {
         if self.srx.has_deferred() {
@@ -44,7 +44,7 @@ impl EndpointOwner<'_> {
         while let Some(deferred) = self.srx.take_deferred() {
             match deferred {
                 super::srx::Deferred::Start(start) => {
-                    // SAFETY: whoever posted the receive vouched for its buffer until its
+                    // SAFETY: the poster of the receive vouched for its buffer until its
                     // completion.
                     unsafe { transport.start(start, self) };
                 }

@@ -1,4 +1,4 @@
-//! Receives that ask about messages instead of waiting for them: `FI_PEEK`, `FI_CLAIM` and
+//! Receives that inquire about messages and do not wait for them: `FI_PEEK`, `FI_CLAIM` and
 //! `FI_DISCARD` of fi_tagged(3), for untagged messages too.
 
 use super::srx::SharedRx;
@@ -9,25 +9,25 @@ use ferrofabric_contracts::types::{FiAddr, MsgKind, RecvOp};
 use ferrofabric_matching as matching;
 use ferrofabric_matching::Buffers;
 
-/// What a receive operation with such flags wants.
+/// The purpose of a receive operation with such flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
-    /// To know whether a message is there, and about it (`FI_PEEK`).
+    /// Returns whether a message is there, and its attributes (`FI_PEEK`).
     Peek,
-    /// Also to have it set apart (`FI_PEEK | FI_CLAIM`).
+    /// Also claims it (`FI_PEEK | FI_CLAIM`).
     PeekClaim,
-    /// Also to have it dropped (`FI_PEEK | FI_DISCARD`).
+    /// Also drops it (`FI_PEEK | FI_DISCARD`).
     PeekDiscard,
-    /// To receive the message that was set apart (`FI_CLAIM`).
+    /// Receives the claimed message (`FI_CLAIM`).
     Claimed,
-    /// To have it dropped (`FI_CLAIM | FI_DISCARD`).
+    /// Drops the claimed message (`FI_CLAIM | FI_DISCARD`).
     DiscardClaimed,
 }
 
-/// What comes of a probe.
+/// The result of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probed {
-    /// Nothing is there. A message may have come meanwhile, for all but claimed ones.
+    /// No message matches. One may have come meanwhile, unless the probe is for a claimed one.
     Missing,
     /// The message, which stays.
     Found(Arrived),
@@ -41,7 +41,7 @@ impl Probe {
     /// The flags that make a receive a probe.
     pub(super) const FLAGS: Flags = Flags::PEEK.union(Flags::CLAIM).union(Flags::DISCARD);
 
-    /// What the flags of an operation want.
+    /// The probe with the flags of an operation.
     ///
     /// # Errors
     ///
@@ -64,14 +64,14 @@ impl Probe {
         }
     }
 
-    /// Whether it looks among the messages that anybody may receive, which progress may add to.
+    /// Whether it looks among unclaimed messages, which progress may add to.
     pub(super) fn looks(self) -> bool {
         matches!(self, Self::Peek | Self::PeekClaim | Self::PeekDiscard)
     }
 }
 
 impl SharedRx {
-    /// Looks for the message that a probe is about; `buf` is where a claimed one goes.
+    /// Looks for the message of a probe; `buf` is the buffer for a claimed one.
     pub(super) fn probe(&mut self, probe: Probe, op: &RecvOp, buf: Buffers) -> Probed {
         let (src, tag, ignore) = Self::selector(op);
         let matcher = self.matcher(op.kind);
@@ -108,7 +108,7 @@ impl SharedRx {
     }
 }
 
-/// The completion of a probe that found a message: all about it, and no buffer.
+/// The completion of a probe that found a message: its attributes, and no buffer.
 pub(super) fn found(op: &RecvOp, arrived: &Arrived, src: FiAddr) -> Completion {
     Completion {
         context: op.context,

@@ -1,10 +1,11 @@
 //! Automatic progress (`FI_PROGRESS_AUTO`, fi_domain(3)): a thread that drives a domain while the
 //! application does not.
 //!
-//! While the application reads queues and counters it drives the domain itself; the thread then
-//! only looks now and again whether it still does. When it has stopped, the thread takes over: it
-//! drives the domain until that is at rest and sleeps on what wakes all sleepers. The first call of
-//! the application that drives the domain again tells it so, once.
+//! While the application reads queues and counters it drives the domain itself; the thread only
+//! checks now and then whether it still does. Once the application has stopped, the thread takes
+//! over: it drives the domain until there is no more work, and sleeps on the descriptors that wake
+//! all sleepers. The next call of the application that drives the domain ends that sleep, once, and
+//! the thread goes back to its checks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,18 +18,18 @@ use ferrofabric_system::forked::{Birth, end_threads};
 use ferrofabric_system::threads;
 use ferrofabric_system::wait::Sleeper;
 
-/// How often it looks whether the application still drives the domain: so long may what comes then
-/// wait.
+/// Time between two checks whether the application still drives the domain: messages may wait this
+/// long after the application has stopped.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// State that the progress thread shares with the application's calls.
 #[derive(Debug, Default)]
 pub(super) struct AutoProgressState {
-    /// There is such a thread.
+    /// Whether there is such a thread.
     pub(super) automatic: bool,
-    /// It sleeps until something comes.
+    /// Whether the thread sleeps until it is woken.
     pub(super) on_watch: bool,
-    /// Calls of the application that drove the domain.
+    /// Number of calls of the application that drove the domain.
     calls: u64,
 }
 
@@ -41,13 +42,13 @@ pub(super) struct Progressor<B: Backend> {
 }
 
 impl<B: Backend> Progressor<B> {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
     ///
-    /// When no thread or no descriptor can be had.
+    /// If no thread or no descriptor can be made.
     pub(super) fn start(shared: &Arc<Shared<B>>) -> Result<Self> {
-        // The one that the thread will have.
+        // Makes the descriptor that the thread will take.
         drop(shared.wait.sleeper()?);
         shared.lock_to("open", "domain")?.auto_progress.automatic = true;
         let stop = Arc::new(AtomicBool::new(false));
@@ -104,13 +105,13 @@ fn sleep(sleeper: &Sleeper<'_>) {
     }
 }
 
-/// What the thread does after a look.
+/// The next step of the thread after a check.
 enum Next {
-    /// There is more to do.
+    /// There is more work.
     Again,
-    /// Nothing to do until something comes.
+    /// No work until the thread is woken.
     Sleep,
-    /// Somebody else does it.
+    /// The application does the work.
     Wait,
 }
 
@@ -144,8 +145,8 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// The application has driven the domain: nothing that comes now wakes the thread, which is
-    /// told so if it relies on that.
+    /// The application has driven the domain: from now on the transports wake no sleeper, so this
+    /// wakes the thread if it sleeps.
     #[cold]
     pub(super) fn take_over(&self, state: &mut State<B::Transport>) {
         let auto_progress = &mut state.auto_progress;

@@ -1,5 +1,5 @@
-//! What an endpoint has done, left as a file when it closes (setting `stats`): for tests, and for
-//! users who ask what carried their traffic.
+//! The counters of an endpoint, written to a file when it closes (setting `stats`): for tests, and
+//! for users who examine which transport carried their traffic.
 //!
 //! The file is one JSON object; its name is the process's number and the endpoint's number in the
 //! process. It appears whole or not at all.
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Serialize, Serializer};
 
-/// Endpoints of this process so far, of all domains.
+/// Number of endpoints of this process so far, of all domains.
 static ENDPOINTS: AtomicU64 = AtomicU64::new(0);
 
-/// Where an endpoint's file goes, and what it says besides the counters.
+/// The folder of an endpoint's file, and its content besides the counters.
 #[derive(Debug)]
 pub(super) struct Report {
     folder: PathBuf,
@@ -80,7 +80,7 @@ struct Contents<'a> {
     counters: &'a [(&'static str, u64)],
 }
 
-/// Pairs as an object whose members have their order.
+/// Pairs as an object whose members keep their order.
 fn as_object<S: Serializer>(pairs: &[(&'static str, u64)], to: S) -> Result<S::Ok, S::Error> {
     to.collect_map(pairs.iter().copied())
 }

@@ -1,5 +1,5 @@
 //! The receive queue of one endpoint, which its transports share: a matcher for tagged and one for
-//! untagged messages, and what is to be started once the call under way is over.
+//! untagged messages, and the work that they defer until the present call is over.
 
 use std::collections::VecDeque;
 
@@ -15,10 +15,10 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp};
 use ferrofabric_matching as matching;
 use ferrofabric_matching::{Buffers, Matcher, PieceDone, Posted, TakenBack, Unexpected};
 
-/// Work that a call leaves for when it is over.
+/// Work that a call defers to its end.
 #[derive(Debug)]
 pub(super) enum Deferred {
-    /// A message and a receive have met.
+    /// A message has matched a receive.
     Start(Start),
     /// A receive has failed.
     Fail(CqError),
@@ -29,8 +29,8 @@ pub(super) struct SharedRx {
     tagged: Matcher<Token>,
     untagged: Matcher<Token>,
     deferred: VecDeque<Deferred>,
-    /// Multi-receives that were taken back while transports fill pieces of them: reported when
-    /// those are complete.
+    /// Multi-receives that were cancelled while transports fill pieces of them: reported when those
+    /// pieces are complete.
     failing: Vec<(MsgKind, Piece, CqError)>,
     lists: Lists,
 }
@@ -46,20 +46,20 @@ impl SharedRx {
         }
     }
 
-    /// Has receives that name an authorization key look for messages that came with it.
+    /// Lets receives that name an authorization key match the messages that came with it.
     pub(super) fn know_keys(&mut self) {
         self.tagged.set_key_of(keyed::key_of);
         self.untagged.set_key_of(keyed::key_of);
     }
 
-    /// Posts a receive for one message. `Some`: a message was there, to be started now.
+    /// Posts a receive for one message. `Some`: a message has matched, to be started now.
     #[inline(always)]
     pub(super) fn post(&mut self, op: &RecvOp, buf: Buffers) -> Option<Start> {
         let start = self.matcher(op.kind).post(posted_of(op, buf))?;
         Some(self.start_of(op.kind, start))
     }
 
-    /// Posts a receive that takes one message after another. What is started of it at once is
+    /// Posts a receive that takes one message after another. Messages that match at once are
     /// deferred.
     pub(super) fn post_multi(&mut self, op: &RecvOp, buf: IoBuf) {
         let mut starts = Vec::new();
@@ -68,7 +68,7 @@ impl SharedRx {
         self.defer_starts(op.kind, starts);
     }
 
-    /// Which messages a receive matches: source, tag, and the bits of the tag that do not count.
+    /// The messages that a receive matches: source, tag, and the bits of the tag that do not count.
     #[inline]
     pub(super) fn selector(op: &RecvOp) -> (FiAddr, u64, u64) {
         match op.kind {
@@ -77,7 +77,7 @@ impl SharedRx {
         }
     }
 
-    /// Takes a receive back; its error completion is deferred. False: none is posted with that
+    /// Cancels a receive; its error completion is deferred. False: none is posted with that
     /// context.
     pub(super) fn cancel(&mut self, context: u64) -> bool {
         for kind in [MsgKind::Tagged, MsgKind::Msg] {
@@ -89,7 +89,7 @@ impl SharedRx {
         false
     }
 
-    /// Left of a multi-receive buffer, below this it is done, in bytes.
+    /// The space that must be left in a multi-receive buffer, in bytes.
     pub(super) fn min_multi_recv(&self) -> usize {
         self.untagged.min_multi_recv()
     }
@@ -126,7 +126,7 @@ impl SharedRx {
         }
     }
 
-    /// A match as transports take it, with a message of `len` bytes.
+    /// A match in the form for transports, with a message of `len` bytes.
     #[inline(always)]
     pub(super) fn matched_of(&mut self, matched: matching::Matched, len: u64) -> Matched {
         match matched.buf {
@@ -153,15 +153,15 @@ impl SharedRx {
     ) -> Matched {
         let (fill_bytes, piece) = self.lists.enter(segments, flags, len);
         Matched {
-            // No place is that of all of it.
+            // A list has no single address.
             buf: IoBuf {
                 addr: 0,
                 len: fill_bytes,
             },
-            // It counts for the buffers that its region holds.
+            // The descriptor covers the buffers that its region contains.
             desc,
             context,
-            // The list knows about the completion: it is filled first.
+            // The list reports the completion, after it was filled.
             flags: flags - Flags::COMPLETION,
             piece,
         }
@@ -233,7 +233,7 @@ impl PeerSrx for SharedRx {
 
     fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> Flags {
         if let Some(list) = piece.list() {
-            // SAFETY: who posted the receive vouched for its buffers until its completion, which
+            // SAFETY: the poster of the receive vouched for its buffers until its completion, which
             // comes after this.
             return unsafe { self.lists.end(list) };
         }

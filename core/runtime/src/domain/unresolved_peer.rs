@@ -1,8 +1,8 @@
-//! Sends and receives by addresses that are not resolved yet (`docs/adr/0042`).
+//! Sends and receives with addresses that are not resolved yet (`docs/adr/0042`).
 //!
-//! A send to such an address waits in its endpoint, behind earlier ones to the same address. It
-//! goes to the transport once the address is resolved, and fails with a completion where that
-//! fails.
+//! A send to such an address waits in its endpoint, behind earlier sends to the same address. It
+//! goes to the transport once the address is resolved, and fails with a completion if the
+//! resolution fails.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub(super) struct UnresolvedSends {
     len: usize,
 }
 
-/// Those to one address, in order.
+/// The waiting sends to one address, in order.
 struct SendQueue {
     dest: FiAddr,
     of: Resolution,
@@ -39,12 +39,12 @@ impl WaitingSend {
     ///
     /// As [`Transport::send`].
     unsafe fn new(op: &SendOp, iov: &[IoBuf]) -> Self {
-        // Nobody may follow for a while.
+        // The application may not send again for a while.
         let op = SendOp {
             flags: op.flags - Flags::MORE,
             ..*op
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         let buffers = unsafe { SendBuffers::new(op.flags, iov) };
         let op = match buffers.copy() {
             // The copy has no descriptor.
@@ -63,17 +63,17 @@ impl WaitingSend {
     }
 }
 
-/// What is to become of the sends of a queue.
+/// The next step for the sends of a queue.
 enum Fate {
     Stay,
     Send(FiAddr),
     Fail(Errno, &'static str),
 }
 
-/// What has become of a queue.
+/// The state of a queue after that step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Settled {
-    /// It is no more.
+    /// It is empty and removed.
     Over,
     /// Its address is not resolved yet.
     Unresolved,
@@ -94,7 +94,7 @@ impl UnresolvedSends {
     ///
     /// As [`Transport::send`].
     unsafe fn push(&mut self, of: Resolution, op: &SendOp, iov: &[IoBuf]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         let send = unsafe { WaitingSend::new(op, iov) };
         self.len += 1;
         match self.queue_to(op.dest) {
@@ -115,7 +115,7 @@ impl UnresolvedSends {
         }
     }
 
-    /// Does with a queue what has become of its address.
+    /// Sends or fails the messages of a queue, by the state of its address.
     fn settle<T: Transport>(
         &mut self,
         at: usize,
@@ -144,7 +144,7 @@ impl UnresolvedSends {
             Fate::Send(dest) => {
                 while let Some(send) = queue.sends.front() {
                     let op = SendOp { dest, ..send.op };
-                    // SAFETY: `push` was promised that the buffers stay until the completion.
+                    // SAFETY: by the contract of `push` the buffers stay until the completion.
                     match unsafe { transport.send(&op, send.buffers.list(), owner) } {
                         Ok(()) => {}
                         Err(OpError::Again) => return Settled::Blocked,
@@ -165,7 +165,7 @@ impl UnresolvedSends {
 const REMOVED: &str = "the address was removed from the address vector";
 
 impl<B: Backend> Shared<B> {
-    /// Has a send wait that goes behind others to its address. Returns whether it waits.
+    /// Queues a send if earlier sends to its address wait. Returns whether it waits.
     ///
     /// # Safety
     ///
@@ -173,7 +173,7 @@ impl<B: Backend> Shared<B> {
     ///
     /// # Errors
     ///
-    /// `Again`: as many wait as may.
+    /// `Again`: the limit of waiting sends is reached.
     #[cold]
     pub(super) unsafe fn wait_behind(
         &self,
@@ -191,7 +191,7 @@ impl<B: Backend> Shared<B> {
         let full = sends.len() >= self.backend.info().tx.size;
         if !is_over && !full {
             let of = sends.queues[at].of;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe { sends.push(of, op, iov) };
         }
         let after = sends.len();
@@ -203,8 +203,8 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// What becomes of a send that a transport did not take: one to an unresolved address waits,
-    /// one to an address whose endpoint is in by another goes there.
+    /// Handles a send that a transport did not take: a send to an unresolved address waits; a send
+    /// to an address whose endpoint is in the vector under another address goes to that one.
     ///
     /// # Safety
     ///
@@ -218,10 +218,10 @@ impl<B: Backend> Shared<B> {
         op: &SendOp,
         iov: &[IoBuf],
     ) -> Result<(), OpError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         let sent = unsafe { self.send_unresolved(error, state, index, op, iov) };
         let (_, transport, mut owner) = state.split_unresolved(index);
-        // The send may have failed or wait: then nobody else sends what was held back for it.
+        // A send that has failed or waits does not send the requests that were held back for it.
         transport.flush(&mut owner);
         owner.start_deferred(transport);
         self.wake(state);
@@ -245,13 +245,13 @@ impl<B: Backend> Shared<B> {
         let (sends, transport, mut owner) = state.split_unresolved(index);
         let dest = match owner.avs[owner.binding.av].resolve_for_send(op.dest) {
             None => return Err(error),
-            // Others are at work on what is unresolved, for longer than a send waits.
+            // Resolvers retry failed addresses, for longer than a send may wait.
             Some(Unresolved::Failed(_)) => return Err(OpError::Again),
             Some(Unresolved::Resolving(of)) => {
                 if sends.len() >= self.backend.info().tx.size {
                     return Err(OpError::Again);
                 }
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 unsafe { sends.push(of, op, iov) };
                 state.waiting_sends += 1;
                 return Ok(());
@@ -259,7 +259,7 @@ impl<B: Backend> Shared<B> {
             Some(Unresolved::Resolved) => op.dest,
             Some(Unresolved::Same(first)) => first,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { transport.send(&SendOp { dest, ..*op }, iov, &mut owner) }
     }
 }
@@ -273,7 +273,7 @@ impl<T: Transport> State<T> {
         endpoint.split_unresolved(&mut self.cqs, &mut self.cntrs, &self.avs)
     }
 
-    /// Lets go what waited for addresses that are resolved by now, or could not be.
+    /// Sends or fails messages whose address has been resolved, or could not be.
     #[cold]
     pub(super) fn settle_unresolved(&mut self) {
         let mut blocked = false;
@@ -292,7 +292,7 @@ impl<T: Transport> State<T> {
         self.look_at_waiting = blocked;
     }
 
-    /// An address was removed from an address vector: what waits for it fails.
+    /// An address was removed from an address vector: the sends that wait for it fail.
     #[cold]
     pub(super) fn fail_unresolved(&mut self, av: usize, addr: FiAddr) {
         self.each_waiting(|sends, _, owner| {
@@ -332,22 +332,21 @@ impl EndpointOwner<'_> {
         self.avs[self.binding.av].may_be_unresolved()
     }
 
-    /// The receive that is posted for one whose source may be unresolved: that is resolved, so that
-    /// what comes from it is matched.
+    /// The receive to post for a receive whose source may be unresolved: starts the resolution of
+    /// its source, so that messages from there match.
     #[cold]
     pub(super) fn directed(&self, op: &RecvOp) -> RecvOp {
         from_first(op, self.avs[self.binding.av].resolve_for_recv(op.src))
     }
 
-    /// The same of a receive that looks for a message once: the application that looks again has it
-    /// resolved again.
+    /// The same for a receive that looks for a message once: each look starts the resolution anew.
     #[cold]
     pub(super) fn looked_for(&self, op: &RecvOp) -> RecvOp {
         from_first(op, self.avs[self.binding.av].resolve_for_lookup(op.src))
     }
 }
 
-/// A receive from the address by which its source is in.
+/// The receive with its source replaced by the address under which the endpoint is in the vector.
 fn from_first(op: &RecvOp, source: Option<Unresolved>) -> RecvOp {
     let src = match source {
         Some(Unresolved::Same(first)) => first,

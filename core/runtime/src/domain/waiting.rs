@@ -1,10 +1,10 @@
-//! Waiting for completions and counters: drives the domain, spins for a while, then sleeps until
-//! something comes.
+//! Waiting for completions and counters: drives the domain, spins for a while, then sleeps until it
+//! is woken.
 //!
-//! Threads wait for different things on one domain. Whoever does something that another waits for
-//! wakes it: what completes within a call wakes no descriptor. And whoever drives the transports
-//! while others sleep has them watched again afterwards: they take a call to progress for a sign
-//! that somebody looks.
+//! Threads wait for different conditions on one domain. A thread that fulfils the condition of
+//! another wakes it, since a completion within a call wakes no descriptor. A thread that drives the
+//! transports while others sleep arms them again afterwards, since a transport wakes no sleeper
+//! after a call to progress until it is armed.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -21,11 +21,10 @@ use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::peer::Transport;
 use ferrofabric_system::wait::{WaitFd, WaitSet, WakeBell};
 
-/// Looks that are taken at transports that do not come to rest before their sleepers are woken for
-/// it.
+/// Number of times that busy transports are polled again before their sleepers are woken instead.
 const LOOKS: usize = 4;
 
-/// Whether it is there.
+/// Whether the condition of a wait is fulfilled.
 fn is_there<T: Transport>(
     awaited: Awaited,
     endpoints: &Slab<EndpointState<T>>,
@@ -46,19 +45,19 @@ fn is_there<T: Transport>(
     }
 }
 
-/// A thread that sleeps, or an application that may, on a descriptor.
+/// A sleeping thread, or an application that may sleep on a descriptor.
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
     awaited: Awaited,
-    /// It was woken, and has not come to itself yet.
+    /// It was woken, and has not run yet.
     woken: bool,
-    /// What wakes it, if it is not the domain's signal.
+    /// The bell that wakes it, if it is not the domain's signal.
     bell: Option<WakeBell>,
 }
 
 impl Waiter {
-    /// Rings, where there is a bell: then there is nobody who comes to himself in a call, and this
-    /// is over. Returns whether it is not.
+    /// Rings the bell, if there is one: then no thread returns from a sleeping call, and the waiter
+    /// is removed. Returns whether it stays.
     fn stays_when_woken(&self) -> bool {
         match &self.bell {
             Some(bell) => {
@@ -69,7 +68,7 @@ impl Waiter {
         }
     }
 
-    /// Whether it is on an object.
+    /// Whether it waits for an object.
     pub(super) fn is_on(&self, object: Object) -> bool {
         match (self.awaited, object) {
             (Awaited::Cq { index, .. }, Object::Cq(at)) => index == at,
@@ -79,7 +78,7 @@ impl Waiter {
     }
 }
 
-/// The descriptor of an object, for those who ask for it.
+/// The descriptor of an object, made at the first request.
 #[derive(Default)]
 pub(super) struct Descriptor(OnceLock<WaitFd>);
 
@@ -112,9 +111,9 @@ impl<B: Backend> Shared<B> {
         Wait::begin(awaited, timeout, self.spin)
     }
 
-    /// Drives the domain until `done` has an answer or the deadline is there (`Again` then), and no
-    /// longer than the wait spins: `None` asks the caller to sleep and to look again. After a
-    /// signal to the thread it looks once (`EINTR` then).
+    /// Drives the domain until `done` has an answer or the deadline has come (`Again` then), and no
+    /// longer than the wait spins: `None` means that the caller must sleep and call again. After a
+    /// signal to the thread it checks once (`EINTR` then).
     pub(super) fn look<R>(
         &self,
         wait: &mut Wait,
@@ -137,7 +136,7 @@ impl<B: Backend> Shared<B> {
                     continue;
                 }
                 Next::TakeSet => {
-                    // It has to be there before the look after which it sleeps.
+                    // The set must exist before the check after which the thread sleeps.
                     drop(state);
                     let set = self.wait.take_set();
                     wait.sleep_on(set.map_err(|e| OpError::Failed(e.errno()))?);
@@ -164,7 +163,7 @@ impl<B: Backend> Shared<B> {
         timeout: Option<Duration>,
     ) -> Result<(), OpError> {
         if self.is_inherited() {
-            // The parent's transports send what is left.
+            // The transports of the parent process send the rest.
             return Ok(());
         }
         let mut wait = self.begin_wait(Awaited::Drained(index), timeout);
@@ -186,7 +185,7 @@ impl<B: Backend> Shared<B> {
         drained
     }
 
-    /// Takes back what a wait holds.
+    /// Frees the resources of a wait.
     pub(super) fn end_wait(&self, wait: &mut Wait) {
         if let Some(waiter) = wait.end_sleep() {
             if let Ok(mut state) = self.lock() {
@@ -196,8 +195,8 @@ impl<B: Backend> Shared<B> {
         self.wait.put_back(wait.end());
     }
 
-    /// Prepares for a wait on a descriptor, which what is awaited ends: `Again` when it is there
-    /// already.
+    /// Prepares for a wait on a descriptor, which becomes readable when the condition is fulfilled:
+    /// `Again` if it is fulfilled already.
     pub(super) fn try_wait(
         &self,
         awaited: Awaited,
@@ -226,7 +225,7 @@ impl<B: Backend> Shared<B> {
         Err(OpError::Again)
     }
 
-    /// After a call that may have completed something: wakes those who sleep until that.
+    /// After a call that may have completed operations: wakes the threads that wait for those.
     #[inline]
     pub(super) fn wake(&self, state: &mut State<B::Transport>) {
         if !state.waiters.is_empty() {
@@ -234,7 +233,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// After a call to progress: has the transports watched for those who sleep, too.
+    /// After a call to progress: arms the transports again for the threads that sleep.
     #[inline]
     pub(super) fn tend(&self, state: &mut State<B::Transport>) {
         if !state.waiters.is_empty() {
@@ -275,7 +274,7 @@ impl<B: Backend> Shared<B> {
                     at_rest = true;
                     break;
                 }
-                // They find out for themselves.
+                // The sleepers find the error themselves.
                 Err(_) => break,
             };
         }
@@ -290,7 +289,7 @@ impl<B: Backend> Shared<B> {
 }
 
 impl<T: Transport> State<T> {
-    /// Has the peers of an endpoint acknowledge what was sent to them.
+    /// Makes the peers of an endpoint acknowledge the messages that were sent to them.
     fn drain(&mut self, index: usize) {
         let (transport, mut owner) =
             self.endpoints[index].split(&mut self.cqs, &mut self.cntrs, &self.avs);
@@ -298,7 +297,7 @@ impl<T: Transport> State<T> {
         owner.start_deferred(transport);
     }
 
-    /// Asks every endpoint to wake who sleeps. False when one of them has something already.
+    /// Arms every endpoint to wake sleepers. False if one of them has work already.
     pub(super) fn arm(&mut self) -> Result<bool, OpError> {
         let mut at_rest = true;
         for (_, endpoint) in &mut self.endpoints {

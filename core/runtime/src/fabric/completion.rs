@@ -15,8 +15,8 @@ pub trait Cq: Send + Sync {
     /// # Errors
     ///
     /// `Again`: there is none. `EAVAIL`: an error is next, see [`read_error`](Self::read_error).
-    /// `ENOMEM`: completions were lost, for there was no memory to keep them; all that were kept
-    /// have been read, and no more will come.
+    /// `ENOMEM`: completions were lost, since there was no memory for them; all others have been
+    /// read, and no more will come.
     fn read(&self, out: &mut [Completion]) -> Result<usize, OpError>;
 
     /// Takes the error that is next, if one is.
@@ -26,20 +26,20 @@ pub trait Cq: Send + Sync {
     /// `EBUSY` when the domain belongs to another thread.
     fn read_error(&self) -> Result<Option<CqError>, OpError>;
 
-    /// As `read`, and waits for a completion as long as `timeout` says (`None`: for ever).
+    /// As `read`, and waits for a completion, at most for `timeout` (`None`: for ever).
     ///
     /// # Errors
     ///
-    /// `Again`: none came in time, somebody called [`signal`](Self::signal), or a signal came to
-    /// the thread while it slept. One that comes before, while the thread looks, runs its handler
-    /// and does not end the wait: a handler that must end it calls [`signal`](Self::signal), or
-    /// the application waits with a timeout.
+    /// `Again`: none came in time, a thread called [`signal`](Self::signal), or a signal came to
+    /// the thread while it slept. A signal that comes before, while the thread polls, runs its
+    /// handler and does not end the wait: a handler that must end it calls
+    /// [`signal`](Self::signal), or the application waits with a timeout.
     fn sread(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize, OpError> {
         self.sread_many(out, 1, timeout)
     }
 
-    /// As `sread`, and waits until so many completions are there (`FI_CQ_COND_THRESHOLD`), or an
-    /// error among them. When the time is over, or at a signal, it takes those that are.
+    /// As `sread`, and waits until `least` completions are there (`FI_CQ_COND_THRESHOLD`), or an
+    /// error among them. At the timeout, or at a signal, it takes those that are there.
     ///
     /// # Errors
     ///
@@ -65,15 +65,15 @@ pub trait Cq: Send + Sync {
         read
     }
 
-    /// Begins an `sread_many` whose caller sleeps by itself, on what [`Wait::nap`] names. Each wait
-    /// is to be ended by [`end_wait`](Self::end_wait).
+    /// Begins an `sread_many` whose caller sleeps by itself, on the descriptor of [`Wait::nap`].
+    /// The caller must end each wait with [`end_wait`](Self::end_wait).
     ///
     /// # Errors
     ///
     /// As `sread`.
     fn begin_wait(&self, least: usize, timeout: Option<Duration>) -> Result<Wait, OpError>;
 
-    /// Looks whether a wait is over, and reads then. `None`: the caller is to sleep, and to look
+    /// Checks whether a wait is over, and reads then. `None`: the caller must sleep, and check
     /// again.
     ///
     /// # Errors
@@ -81,10 +81,10 @@ pub trait Cq: Send + Sync {
     /// As `sread`.
     fn look(&self, wait: &mut Wait, out: &mut [Completion]) -> Result<Option<usize>, OpError>;
 
-    /// Takes back what a wait holds, whatever it came to.
+    /// Frees the resources of a wait, whatever its result.
     fn end_wait(&self, wait: &mut Wait);
 
-    /// Ends every `sread` that waits; where none does, the next one, or the next wait on the
+    /// Ends every `sread` that waits; if none does, the next one, or the next wait on the
     /// descriptor.
     fn signal(&self);
 
@@ -94,18 +94,18 @@ pub trait Cq: Send + Sync {
     ///
     /// # Errors
     ///
-    /// When no descriptor can be had.
+    /// If no descriptor can be made.
     fn wait_fd(&self) -> Result<BorrowedFd<'_>>;
 
-    /// Asks for a wait on the descriptor (fi_trywait(3)).
+    /// Prepares a wait on the descriptor (fi_trywait(3)).
     ///
     /// # Errors
     ///
-    /// `Again`: there is something to read, or somebody has called [`signal`](Self::signal): read
-    /// first. `EINVAL`: nobody has taken the descriptor.
+    /// `Again`: there is something to read, or a thread has called [`signal`](Self::signal): read
+    /// first. `EINVAL`: the descriptor was never requested.
     fn try_wait(&self) -> Result<(), OpError>;
 
-    /// Which object this is.
+    /// The identity of this object.
     fn id(&self) -> ObjectId;
 }
 
@@ -183,15 +183,15 @@ pub trait Cntr: Send + Sync {
     /// `EBUSY` when the domain belongs to another thread.
     fn begin_wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<Wait, OpError>;
 
-    /// Looks whether a wait is over, and returns the value then. `None`: the caller is to sleep,
-    /// and to look again.
+    /// Checks whether a wait is over, and returns the value then. `None`: the caller must sleep,
+    /// and check again.
     ///
     /// # Errors
     ///
     /// As `wait`.
     fn look(&self, wait: &mut Wait) -> Result<Option<u64>, OpError>;
 
-    /// Takes back what a wait holds, whatever it came to.
+    /// Frees the resources of a wait, whatever its result.
     fn end_wait(&self, wait: &mut Wait);
 
     /// As [`Cq::wait_fd`]: readable when either number may have changed.
@@ -205,10 +205,10 @@ pub trait Cntr: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `Again`: a number is not what was read last; says so once for each change. `EINVAL`: nobody
-    /// has taken the descriptor.
+    /// `Again`: a number has changed since the last read; returned once for each change. `EINVAL`:
+    /// the descriptor was never requested.
     fn try_wait(&self) -> Result<(), OpError>;
 
-    /// Which object this is.
+    /// The identity of this object.
     fn id(&self) -> ObjectId;
 }

@@ -14,7 +14,7 @@ fn a_destination_must_be_in_reach_and_is_handed_on() {
     let old = Some(queue_pair(2, GidKind::RoceV1));
     let other = Some(queue_pair(2, GidKind::Ib));
     let (any, remote) = (Flags::empty(), Flags::REMOTE_COMM);
-    // Node, shared memory, queue pair, reach asked for; whether each of the domains goes there.
+    // Node, shared memory, queue pair, requested reach; whether each of the domains reaches it.
     let cases = [
         (NODE, true, None, any, true, true),
         (NODE, true, None, remote, false, false),
@@ -39,7 +39,7 @@ fn a_destination_must_be_in_reach_and_is_handed_on() {
                 (got, _) => panic!("{dest} with {caps:?}: {got:?}"),
             }
         }
-        // A domain that does not know where it is lets everything through.
+        // A domain without an address of its own accepts every destination.
         let mut unknown = anywhere();
         unknown.src_addr = None;
         assert_eq!(granted(&hints, &unknown).dest_addr, Some(dest));
@@ -56,7 +56,7 @@ fn a_source_is_a_node_and_a_port() {
     let mut opened = own;
     opened.incarnation = 99;
     opened.verbs = own.verbs.map(|v| VerbsAddr { qpn: 17, ..v });
-    // The address of an endpoint asks for another one beside it.
+    // A hint with the address of an endpoint requests another endpoint beside it.
     assert_eq!(
         granted(&hints(opened.into()), &anywhere()).src_addr,
         Some(own.into())

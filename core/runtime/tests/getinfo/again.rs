@@ -40,12 +40,12 @@ impl Choices {
         self.words[self.next % self.words.len()]
     }
 
-    /// Nothing, or what there is, or less.
+    /// 0, the number of the candidate, or half of it.
     fn number(&mut self, there: usize) -> usize {
         self.of(&[0, 0, there, there / 2])
     }
 
-    /// Nothing, or some or all of what there is.
+    /// No bit, or some or all bits of the candidate.
     fn some<T: bitflags::Flags<Bits = u64> + Copy>(&mut self, there: T) -> T {
         let word = self.word();
         let part = T::from_bits_retain(there.bits() & word);
@@ -53,7 +53,7 @@ impl Choices {
     }
 }
 
-/// Capabilities with what they refine.
+/// Capabilities, with those that they refine.
 fn closed(mut caps: Flags, there: Flags) -> Flags {
     let remote = Flags::READ | Flags::WRITE | Flags::REMOTE_READ | Flags::REMOTE_WRITE;
     for (refining, refined) in [
@@ -210,7 +210,7 @@ proptest! {
         let candidate = a_candidate(&mut c);
         let hints = hints_for(&candidate, &mut c);
         let offer = filter(&hints, &candidate);
-        // Most are granted: too many rejects fail the test.
+        // Most hints are granted: too many rejects fail the test.
         prop_assume!(offer.is_ok());
         let offer = offer.unwrap();
         let again = filter(&offer, &candidate);
@@ -232,7 +232,7 @@ proptest! {
         prop_assert!(offer.domain.threading != Threading::Unspec);
     }
 
-    /// Hints from who means something else, or nothing. Covers: GI-8
+    /// Hints with random bits, by a caller with another meaning or none. Covers: GI-8
     #[test]
     fn hints_of_any_bits_are_granted_or_refused(mut c in Choices::any()) {
         let candidate = a_candidate(&mut c);

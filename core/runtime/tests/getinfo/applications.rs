@@ -1,4 +1,4 @@
-//! What well-known applications get.
+//! The results of well-known applications' hints.
 
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::Info;
@@ -11,7 +11,7 @@ use crate::clients;
 fn open_mpi_is_served_by_what_goes_everywhere() {
     for mut hints in clients::open_mpi() {
         clients::check_granted(&hints, &granted(&hints, &anywhere()));
-        // It asks for other nodes, too: that shared memory is not.
+        // It requests other nodes, too, which shared memory does not reach.
         assert_eq!(refused(&hints, &local()), "caps");
         hints.caps -= Flags::REMOTE_COMM;
         clients::check_granted(&hints, &granted(&hints, &local()));
@@ -28,7 +28,7 @@ fn mpich_is_served_by_both() {
             let offer = granted(&hints, &candidate);
             clients::check_granted(&hints, &offer);
             assert_eq!(offer.fabric.api_version, hints.fabric.api_version);
-            // With one-sided operations it asks for what is not there, and says so.
+            // With one-sided operations it requests a missing capability, and the error names it.
             let one_sided = Info {
                 caps: hints.caps | Flags::RMA | Flags::ATOMIC,
                 ..hints

@@ -1,4 +1,4 @@
-//! Candidates as our providers have them, one that has everything, and how hints fare with them.
+//! The candidates of the providers, one candidate with all capabilities, and the filter's result.
 
 use ferrofabric_contracts::addr::{Address, GidKind, NativeAddr, VerbsAddr};
 use ferrofabric_contracts::flags::{Flags, MrMode, Order};
@@ -32,7 +32,7 @@ pub(crate) fn addr(node: u64, shm: bool, verbs: Option<VerbsAddr>) -> Address {
     })
 }
 
-/// As the shared-memory provider has it.
+/// The candidate of the shared-memory provider.
 pub(crate) fn local() -> Info {
     let all = rdm_messages();
     Info {
@@ -69,7 +69,7 @@ pub(crate) fn local() -> Info {
     }
 }
 
-/// As the verbs provider has it, with shared memory.
+/// The candidate of the verbs provider, with shared memory.
 pub(crate) fn anywhere() -> Info {
     let mut info = local();
     info.caps |= Flags::REMOTE_COMM;
@@ -120,7 +120,7 @@ pub(crate) fn datagrams() -> Info {
     }
 }
 
-/// With everything that there may be one day, and a limit to each number.
+/// A candidate with all future capabilities, and a limit to each number.
 pub(crate) fn everything() -> Info {
     let mut info = anywhere();
     info.caps = Flags::from_bits_truncate(u64::MAX) & (TX_CAPS | RX_CAPS)
@@ -163,7 +163,7 @@ pub(crate) fn everything() -> Info {
     info
 }
 
-/// Hints that support whatever is needed, ask for nothing, and are changed so.
+/// Hints that support all modes, require nothing, and are changed by `change`.
 pub(crate) fn with(change: impl FnOnce(&mut Info)) -> Info {
     let mut hints = Info::null_hints();
     change(&mut hints);
@@ -174,7 +174,7 @@ pub(crate) fn granted(hints: &Info, candidate: &Info) -> Info {
     filter(hints, candidate).unwrap_or_else(|why| panic!("{why}\nfor {hints:#?}"))
 }
 
-/// Which field rules the candidate out.
+/// The field that rules the candidate out.
 pub(crate) fn refused(hints: &Info, candidate: &Info) -> &'static str {
     match filter(hints, candidate) {
         Err(why) => why.field,

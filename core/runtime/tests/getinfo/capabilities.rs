@@ -1,4 +1,4 @@
-//! Which capabilities come with which.
+//! Capabilities in hints, and those granted with them.
 
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{Info, TX_CAPS};
@@ -39,7 +39,7 @@ fn directions_are_those_of_what_is_asked_for() {
     let directions = remote | Flags::SEND | Flags::RECV;
     assert_eq!(asked(Flags::RMA) & directions, remote);
     assert_eq!(asked(Flags::TAGGED) & directions, Flags::SEND | Flags::RECV);
-    // One-sided directions that are named say nothing of messages.
+    // Named directions of one-sided operations do not restrict messages.
     assert_eq!(
         asked(Flags::RMA | Flags::TAGGED | remote) & directions,
         directions
@@ -76,7 +76,7 @@ fn a_capability_that_refines_another_needs_it() {
     }
 }
 
-/// Messages of unknown senders would be errors: nobody gets that unasked.
+/// Messages of unknown sources would be errors: no application gets those without a request.
 ///
 /// Covers: AV-25, GI-3
 #[test]
@@ -141,7 +141,7 @@ fn this_node_alone_is_shared_memory_and_elsewhere_alone_is_not() {
         both
     );
 
-    // What the domain's hints ask of the device does not narrow the endpoint.
+    // The domain's hints for the device do not restrict the endpoint.
     let device = with(|hints| hints.domain.caps = Flags::LOCAL_COMM);
     assert_eq!(granted(&device, &anywhere()).caps & both, both);
 }
@@ -165,7 +165,7 @@ fn each_side_has_the_capabilities_that_apply_to_it() {
     let offer = |change: fn(&mut Info)| granted(&with(change), &anywhere());
     let all = offer(|hints| {
         hints.caps = Flags::MSG | Flags::TAGGED;
-        // One value everywhere, as some applications do.
+        // The same value in each field, as some applications set it.
         hints.tx.caps = Flags::MSG | Flags::RECV | Flags::SEND;
         hints.rx.caps = hints.tx.caps;
     });

@@ -1,4 +1,4 @@
-//! What well-known applications ask fi_getinfo(3) for, as their sources of 2024 to 2026 have it.
+//! The hints of well-known applications for fi_getinfo(3), from their sources of 2024 to 2026.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
@@ -9,7 +9,7 @@ use ferrofabric_contracts::info::{
 use ferrofabric_contracts::types::AvType;
 
 /// Open MPI's `mtl/ofi` (`mtl_ofi_component.c`), in each of its variants: threads or not, and with
-/// the registration mode that is left from its first call, which asks for device memory.
+/// the registration mode that is left from its first call, which requests device memory.
 pub(crate) fn open_mpi() -> Vec<Info> {
     let mut all = Vec::new();
     for threading in [Threading::Safe, Threading::Domain] {
@@ -134,8 +134,8 @@ pub(crate) fn mpich(first: &Info) -> Vec<Info> {
     all
 }
 
-/// What MPICH and Open MPI check in the offer that they got, and abort or choose others when it is
-/// not so.
+/// The fields of an offer that MPICH and Open MPI check, and whose value makes them abort or take
+/// another offer.
 pub(crate) fn check_granted(hints: &Info, offer: &Info) {
     assert!(offer.caps.contains(hints.caps), "{offer:?}");
     assert_eq!(offer.domain.threading, hints.domain.threading);

@@ -80,19 +80,19 @@ fn a_prefix_is_for_who_leaves_room_for_one() {
     assert_eq!(offer.ep.msg_prefix_size % 8, 0);
     assert!(offer.ep.msg_prefix_size >= 40);
     assert_eq!(refused(&none, &prefixed()), "mode");
-    // Limits are of messages, prefix or not.
+    // Limits are those of messages, prefix or not.
     let plain = granted(&none, &datagrams());
     assert_eq!((plain.mode, plain.ep.msg_prefix_size), (Mode::empty(), 0));
     assert_eq!(plain.ep.max_msg_size, offer.ep.max_msg_size);
     assert_eq!(plain.tx.inject_size, offer.tx.inject_size);
-    // One side of an endpoint may say that it leaves none.
+    // One side of an endpoint may leave no room for a prefix.
     let mut sends = room.clone();
     sends.tx.mode = Mode::CONTEXT;
     assert_eq!(refused(&sends, &prefixed()), "tx_attr->mode");
     let mut receives = room.clone();
     receives.rx.mode = Mode::CONTEXT;
     assert_eq!(refused(&receives, &prefixed()), "rx_attr->mode");
-    // A larger prefix than there is.
+    // A larger prefix than the domain has.
     let mut large = room;
     large.ep.msg_prefix_size = 48;
     assert_eq!(refused(&large, &prefixed()), "ep_attr->msg_prefix_size");

@@ -1,4 +1,4 @@
-//! Each field rules out by its name what is just beyond it.
+//! The limit of each field: a value just beyond it is refused, and the error names the field.
 
 use ferrofabric_contracts::addr::GidKind;
 use ferrofabric_contracts::flags::{Flags, Mode, MrMode, Order};
@@ -11,7 +11,7 @@ use crate::candidates::{NODE, addr, everything, granted, local, queue_pair, refu
 
 type Change = fn(&mut Info, &Info);
 
-/// A number: just what there is is granted, one more is not.
+/// A number: the candidate's value is granted, one more is not.
 macro_rules! number {
     ($name:literal, $($field:ident).+) => {
         (
@@ -22,7 +22,7 @@ macro_rules! number {
     };
 }
 
-/// Of each field: what is just granted, and what is just refused, by `everything`.
+/// Each field, with the largest value that `everything` grants, and the smallest that it refuses.
 const FIELDS: &[(&str, Change, Change)] = &[
     number!("tx_attr->inject_size", tx.inject_size),
     number!("tx_attr->size", tx.size),

@@ -10,7 +10,7 @@ fn key() -> AuthKey {
     AuthKey::new(0xffff, 5).unwrap()
 }
 
-/// With a key of the domain's, or one of an endpoint's.
+/// A candidate with a key of the domain, or one of an endpoint.
 fn one_key() -> Info {
     let mut info = anywhere();
     info.ep.auth_key_size = 8;

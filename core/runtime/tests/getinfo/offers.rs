@@ -1,4 +1,4 @@
-//! What offers have where hints leave it open.
+//! The values of offers where hints leave them open.
 
 use ferrofabric_contracts::flags::{Flags, Mode, MrMode};
 use ferrofabric_contracts::info::{
@@ -197,7 +197,7 @@ fn tags_are_served_in_any_format_that_has_not_more_bits() {
     for asked in [tag_format::MPI, tag_format::CCL] {
         assert_eq!(format(asked).mem_tag_format, asked);
     }
-    // Who sends no tagged messages has none.
+    // An endpoint without tagged messages has no tag format.
     let hints = with(|hints| {
         hints.caps = Flags::MSG;
         hints.ep.mem_tag_format = u64::MAX;

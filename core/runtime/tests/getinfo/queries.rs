@@ -16,7 +16,7 @@ use ferrofabric_runtime::fabric::{Discovery, Domain, Provider};
 
 use crate::candidates::{addr, anywhere, datagrams, local, queue_pair, with};
 
-/// Offers what the tests' candidates are, with every format of addresses.
+/// Offers the tests' candidates, with every format of addresses.
 struct Machine(Vec<Info>);
 
 impl Machine {
@@ -94,20 +94,20 @@ fn gid(ip: &str) -> [u8; 16] {
     ip.parse::<std::net::Ipv6Addr>().unwrap().octets()
 }
 
-/// Must not be asked.
+/// A resolver that must not be called.
 struct Silent;
 
 impl Resolver for Silent {
     fn host(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
-        panic!("the resolver was asked for {name}")
+        panic!("a call of the resolver for node {name}")
     }
 
     fn service(&self, name: &str) -> Option<u16> {
-        panic!("somebody was asked for service {name}")
+        panic!("a call of the resolver for service {name}")
     }
 }
 
-/// Knows one host and one service.
+/// A resolver with one host and one service.
 struct Book;
 
 impl Resolver for Book {
@@ -150,7 +150,7 @@ fn numbers_ask_no_resolver_and_become_the_destination() {
         let infos = machine
             .find(&asking(Some("10.1.0.2"), Some("7471"), flags))
             .unwrap();
-        // Shared memory goes to no IP address.
+        // Shared memory reaches no IP address.
         assert_eq!(infos.len(), 2, "{infos:?}");
         for info in &infos {
             assert_eq!(info.addr_format, AddrFormat::SOCKADDR_IN);
@@ -158,7 +158,7 @@ fn numbers_ask_no_resolver_and_become_the_destination() {
             assert_eq!(info.src_addr, Some(v4("10.1.0.1", 0)));
         }
     }
-    // A name is none.
+    // A name is no number.
     let name = asking(Some("peer"), None, NUMERIC);
     assert_eq!(machine.errno(&name), Errno::ENODATA);
     // This host is the domain's own address.
@@ -175,7 +175,7 @@ fn names_are_resolved_each_address_once_and_in_the_format_that_is_asked_for() {
     let named = asking(Some("peer"), Some("mpi"), QueryFlags::empty());
     let found = |query: &Query<'_>| explain(&[&machine], query, &Book, &settings()).unwrap();
     let infos = found(&named).infos;
-    // The port has an IPv4 address alone.
+    // The port has an IPv4 address only.
     assert!(!infos.is_empty());
     assert!(
         infos
@@ -222,7 +222,7 @@ fn names_are_resolved_each_address_once_and_in_the_format_that_is_asked_for() {
     }
 }
 
-/// The resolver of the system, about what it must know. Covers: GI-6
+/// The system's resolver, with a name that it always resolves. Covers: GI-6
 #[test]
 fn the_system_knows_this_host() {
     let machine = Machine::new();
@@ -257,8 +257,8 @@ fn a_source_is_this_side_and_needs_a_name() {
     assert_eq!(fields, ["src_addr", "src_addr", "addr_format"]);
 }
 
-/// A host's name says which interface, and addresses stay native, whether there are sockets'
-/// addresses or not.
+/// The name of a host selects an interface, and addresses stay native, with or without addresses of
+/// sockets.
 ///
 /// Covers: GI-6, GI-14
 #[test]
@@ -285,7 +285,8 @@ fn a_source_without_a_service_names_an_interface() {
             );
         }
     }
-    // Without sockets' addresses: another host, a port to be found at, and a format that says so.
+    // Without addresses of sockets, three queries are refused: another host, a port, and a format
+    // of sockets.
     let hints = with(|hints| hints.addr_format = AddrFormat::SOCKADDR_IN);
     for query in [
         asking(Some("10.1.0.7"), None, SOURCE | NUMERIC),
@@ -319,7 +320,7 @@ fn addresses_of_the_hints_count_where_nothing_else_says_so() {
         };
         machine.explain(&query)
     };
-    // Nothing else: both count, and this source is not here.
+    // No node or service: both addresses count, and this source is not here.
     assert!(asked(None, QueryFlags::empty()).infos.is_empty());
     // A destination: the hints' destination does not count, their source does.
     assert!(asked(Some("10.1.0.2"), NUMERIC).infos.is_empty());
@@ -330,7 +331,7 @@ fn addresses_of_the_hints_count_where_nothing_else_says_so() {
         assert_eq!(info.src_addr, Some(v4("10.1.0.1", 0)));
         assert_eq!(info.dest_addr, Some(v4("10.1.0.3", 2)));
     }
-    // Of formats that do not go together one has to be named.
+    // If formats contradict, the hints must name one.
     let mixed = with(|hints| {
         hints.src_addr = Some(v4("10.1.0.1", 1));
         hints.dest_addr = Some(far);
@@ -408,7 +409,7 @@ fn an_address_as_text_is_a_node_without_a_service() {
             .iter()
             .all(|info| info.dest_addr == Some(v4("10.1.0.2", 7)))
     );
-    // Only datagrams go to a datagram queue pair.
+    // Only a datagram domain reaches a datagram queue pair.
     let far = "fi_addr_ib_ud://::ffff:10.1.0.2:11/0/ffff/0/";
     let infos = machine.find(&asking(Some(far), None, NUMERIC)).unwrap();
     assert_eq!(infos.len(), 1);
@@ -416,7 +417,7 @@ fn an_address_as_text_is_a_node_without_a_service() {
         (infos[0].ep.ep_type, infos[0].addr_format),
         (EpType::Dgram, AddrFormat::IB_UD)
     );
-    // In a format that has it.
+    // In a format that can express it.
     let hints = with(|hints| hints.addr_format = AddrFormat::SOCKADDR_IN6);
     let query = Query {
         hints: Some(&hints),
@@ -425,7 +426,7 @@ fn an_address_as_text_is_a_node_without_a_service() {
     assert!(machine.explain(&query).infos.is_empty());
 }
 
-/// Every format that a domain has, in which both of its addresses are told. Covers: GI-5, GI-6
+/// Every format of a domain, with both of its addresses in that format. Covers: GI-5, GI-6
 #[test]
 fn an_offer_has_its_addresses_in_the_format_that_is_asked_for() {
     let machine = Machine::new();
@@ -474,7 +475,7 @@ fn an_offer_has_its_addresses_in_the_format_that_is_asked_for() {
             let addr = info.src_addr.unwrap();
             assert!(addr.to_bytes(format).is_ok(), "{addr}");
             assert!(src.is_none_or(|src| src == addr), "{addr}");
-            // Taken as hints it gives itself again.
+            // Used as hints, the offer yields itself again.
             let query = Query {
                 hints: Some(info),
                 ..Query::default()
@@ -529,7 +530,7 @@ fn attributes_alone_are_one_entry_of_each_provider_usable_or_not() {
     for providers in [vec![&machine, &nothing], vec![&nothing]] {
         let providers: Vec<&dyn Provider> =
             providers.iter().map(|one| *one as &dyn Provider).collect();
-        // Whatever else is asked.
+        // The hints do not matter.
         let hints = with(|hints| hints.caps = Flags::HMEM);
         let query = Query {
             hints: Some(&hints),

@@ -21,8 +21,8 @@ fn hints(caps: Flags, asked: MrMode) -> Info {
     }
 }
 
-/// What is left to the application, and in which modes, on a domain that needs `needs`; `None` when
-/// it is refused.
+/// The registration modes that an application must support on a domain that needs `needs`; `None`
+/// if its hints are refused.
 fn granted(hints: &Info, needs: MrMode) -> Option<(MrMode, Mode)> {
     let mut candidate = everything();
     candidate.domain.mr_mode = needs;
@@ -97,9 +97,9 @@ fn the_old_names_stand_alone_and_for_what_they_say() {
     assert_eq!(registered(rma, BASIC, scalable), None);
     assert_eq!(registered(rma, BASIC | MrMode::ENDPOINT, basic), None);
     assert_eq!(registered(rma, NONE, scalable), Some(scalable));
-    // Offsets, and keys that the application chooses, are not what `BASIC` says.
+    // Offsets, and keys that the application chooses, are not part of `BASIC`.
     assert_eq!(registered(rma, NONE, basic), None);
-    // To messages all of this is the same.
+    // For messages there is no difference.
     for needs in [NONE, BASIC] {
         for old in [basic, scalable] {
             assert_eq!(registered(Flags::MSG, needs, old), Some(old));
@@ -119,7 +119,7 @@ fn with_the_old_names_local_registration_is_a_mode_of_its_own() {
         Some((MrMode::BASIC, Mode::LOCAL_MR))
     );
     assert_eq!(granted(&hints, BASIC), Some((MrMode::BASIC, Mode::empty())));
-    // With bits it counts for nothing.
+    // Beside other bits it does not count.
     hints.domain.mr_mode = BASIC;
     assert_eq!(granted(&hints, needs), None);
 }
@@ -145,7 +145,7 @@ fn before_version_1_5_there_are_only_the_old_names_and_0_is_either() {
     assert_eq!(asked(old, rma, BASIC, BASIC), Some(basic));
     assert_eq!(asked(new, rma, BASIC, BASIC), Some(BASIC));
     assert_eq!(asked(new, rma, BASIC, NONE), None);
-    // NULL hints are those of any version.
+    // NULL hints have no version.
     let mut null_hints = Info::null_hints();
     null_hints.fabric.api_version = old;
     assert_eq!(granted(&null_hints, BASIC), Some((basic, Mode::empty())));

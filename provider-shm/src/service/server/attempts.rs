@@ -1,4 +1,4 @@
-//! Links that the transport wants: connections of our own, until one comes to something.
+//! Links that the transport wants: connections of this endpoint, repeated until one succeeds.
 
 use std::time::{Duration, Instant};
 
@@ -14,26 +14,26 @@ use crate::config::Cma;
 /// Peers that are connected to at once. More wait until one has answered, or was silent for long.
 const PLACES: usize = 256;
 
-/// How long a peer that turns us away is left alone.
+/// Time before the next attempt with a peer that refused a connection.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// How long a peer that takes no connections is left alone.
+/// Time before the next attempt with a peer that accepts no connections.
 const SILENT_RETRY: Duration = Duration::from_millis(50);
 
-/// What is tried again and again: as long as the peer is silent, for it may be stopped, and for a
-/// while when it turns us away. The end of its process ends it.
+/// The attempt to make a link. It is repeated as long as the peer is silent, since the peer may be
+/// stopped, and for a limited time while the peer refuses. The end of the peer's process ends it.
 #[derive(Clone, Copy)]
 pub(super) struct Attempt {
     target: NativeAddr,
-    /// Since the peer has turned us away.
+    /// Set when the peer first refuses.
     deadline: Option<Instant>,
     pub(super) next_try: Instant,
-    /// Somebody still waits for the link.
+    /// Whether sends still wait for the link.
     is_wanted: bool,
 }
 
 impl Attempt {
-    /// Whether the peer has turned us away for long enough.
+    /// Whether the peer has refused for long enough.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|at| at <= now)
     }
@@ -62,8 +62,8 @@ impl Server {
         }
     }
 
-    /// Nobody waits for a link any more. One that the peer makes with us, or may have already, is
-    /// welcome all the same.
+    /// Sends do not wait for a link any more. A link that the peer makes, or may have made already,
+    /// is accepted all the same.
     pub(super) fn cancel(&mut self, id: u64) {
         match self.peers.get(&id) {
             Some(&Peer::Attempting(attempt, own)) if self.has_offered(own) => {
@@ -86,7 +86,7 @@ impl Server {
         }
     }
 
-    /// Whether the peer may count on the link that this connection of ours is to make.
+    /// Whether the peer may use the link that this connection of ours offers.
     pub(super) fn has_offered(&self, own: Option<usize>) -> bool {
         let connection = own.and_then(|key| self.connections.get(key)?.as_ref());
         connection.is_some_and(Connection::has_given_segment)
@@ -111,7 +111,7 @@ impl Server {
             Err(Sys::EACCES | Sys::EPERM) => {
                 return self.give_up(id, Errno::EHOSTUNREACH, "connecting is not permitted");
             }
-            // So many wait there already: nobody takes them.
+            // The peer's queue is full, and the peer accepts none.
             Err(Sys::EAGAIN) => return self.retry(id, true),
             Err(_) => return self.retry(id, false),
         };
@@ -139,8 +139,8 @@ impl Server {
         }
     }
 
-    /// Whether another peer may be connected to. So that silent ones keep nobody waiting for long,
-    /// the one that was silent longest gives its place up, and is tried again later.
+    /// Whether another peer may be connected to. At the limit, the attempt with the peer that was
+    /// silent longest is dropped and repeated later, so that silent peers delay no others for long.
     fn has_place(&mut self) -> bool {
         let (mut ours, mut silent) = (0, None);
         for (key, connection) in &self.connections {
@@ -168,7 +168,7 @@ impl Server {
         true
     }
 
-    /// Tries again soon: as long as the peer is silent, and while there is time when it is not.
+    /// Tries again soon: as long as the peer is silent, else until the deadline.
     pub(super) fn retry(&mut self, id: u64, was_silent: bool) {
         if let Some(Peer::Attempting(attempt, connection)) = self.peers.get_mut(&id) {
             if !attempt.is_wanted {

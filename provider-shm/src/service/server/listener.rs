@@ -1,4 +1,4 @@
-//! Where clients connect: taken one by one, with a pause when there are too many.
+//! The socket where clients connect: accepted one by one, with a pause when there are too many.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
 use super::super::socket;
 
-/// How long clients wait when there are too many, or no descriptor for another one.
+/// Time that clients wait when there are too many, or no descriptor for another one.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) struct Listener {
     socket: OwnedFd,
-    /// What its events carry.
+    /// The token of its epoll events.
     token: u64,
-    /// When to listen again, where it does not.
+    /// The end of the pause, during a pause.
     resume_at: Option<Instant>,
 }
 
@@ -39,18 +39,18 @@ impl Listener {
         socket::accept(&self.socket)
     }
 
-    /// When to listen again, where it does not.
+    /// The end of the pause, during a pause.
     pub(super) fn resume_at(&self) -> Option<Instant> {
         self.resume_at
     }
 
-    /// Lets clients wait for a while.
+    /// Begins a pause.
     pub(super) fn pause(&mut self, epoll: &Epoll) {
         self.listen_for(epoll, EpollFlags::empty());
         self.resume_at = Some(Instant::now() + PAUSE);
     }
 
-    /// Listens again, if it is time.
+    /// Ends the pause, if it is time.
     pub(super) fn resume(&mut self, epoll: &Epoll, now: Instant) {
         if self.resume_at.is_some_and(|at| at <= now) {
             self.listen_for(epoll, EpollFlags::EPOLLIN);

@@ -1,4 +1,4 @@
-//! Endpoints that could not be rung at yet: each is rung at again until it takes the ring.
+//! Endpoints whose doorbell could not be rung yet: each ring is repeated until it succeeds.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ pub(super) struct PendingRings {
 }
 
 impl PendingRings {
-    /// When to ring again, if at all.
+    /// Time of the next try, if there is one.
     pub(super) fn retry_at(&self) -> Option<Instant> {
         self.retry_at
     }
 
-    /// Takes over whom others could not ring at.
+    /// Takes over the rings that failed on the transport's thread.
     pub(super) fn take_over(&mut self, shared: &Shared) {
         self.endpoints.extend(shared.unrung().drain());
         if !self.endpoints.is_empty() && self.retry_at.is_none() {

@@ -1,4 +1,4 @@
-//! When to ask which peers have left or died, and which of them in one sweep.
+//! The schedule of the checks whether peers have closed or died, and the choice of peers for each.
 
 use std::collections::HashSet;
 use std::os::fd::RawFd;
@@ -6,17 +6,16 @@ use std::time::{Duration, Instant};
 
 use super::super::liveness::Liveness;
 
-/// Peers that are asked after in one sweep: keeps its cost small however many there are.
+/// Peers that one sweep checks: bounds its cost, however many peers there are.
 const SWEPT: usize = 256;
 
 pub(super) struct Sweep {
     liveness: Liveness,
     interval: Duration,
     next: Instant,
-    /// Where among all peers the next one begins.
+    /// Index of the next sweep's first peer among all peers.
     from: usize,
-    /// With whom there was a link until neither side had more to say, who are asked after all the
-    /// same.
+    /// Peers whose link was closed idle, and whose end must be reported all the same.
     left: HashSet<u64>,
 }
 
@@ -31,22 +30,22 @@ impl Sweep {
         })
     }
 
-    /// What it owns as long as it lives.
+    /// The descriptor that it owns.
     pub(super) fn descriptor(&self) -> RawFd {
         self.liveness.descriptor()
     }
 
-    /// There was a link with this peer, who is asked after all the same.
+    /// The link with this peer was closed idle, and the peer's end must be reported.
     pub(super) fn watch(&mut self, id: u64) {
         self.left.insert(id);
     }
 
-    /// There is a link with this peer again, or nobody has to hear of it any more.
+    /// There is a link with this peer again, or its end need not be reported any more.
     pub(super) fn unwatch(&mut self, id: u64) {
         self.left.remove(&id);
     }
 
-    /// Peers that are asked after without a link.
+    /// Peers that are checked without a link.
     pub(super) fn watched(&self) -> impl Iterator<Item = u64> {
         self.left.iter().copied()
     }
@@ -69,7 +68,7 @@ impl Sweep {
         is_due
     }
 
-    /// Which of these peers it is the turn of.
+    /// The peers among these that this sweep checks.
     pub(super) fn choose(&mut self, mut ids: Vec<u64>) -> Vec<u64> {
         if ids.is_empty() {
             return ids;
@@ -81,7 +80,7 @@ impl Sweep {
         chosen.copied().collect()
     }
 
-    /// Whether the endpoint of this id is there.
+    /// Whether the endpoint of this id exists.
     pub(super) fn exists(&self, id: u64) -> bool {
         self.liveness.exists(id)
     }

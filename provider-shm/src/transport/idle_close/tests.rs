@@ -1,5 +1,5 @@
-//! Two sides of which only one is driven at times: whatever they say to each other meanwhile, the
-//! link ends in good order.
+//! Tests of the close handshake with two sides, of which at times only one is driven. The link ends
+//! in good order in each case.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -13,7 +13,7 @@ use crate::ShmConfig;
 use crate::link::Link;
 use crate::owner::Ep;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Drives some until something is so.
 fn drive(eps: &mut [&mut Ep], what: &str, mut reached: impl FnMut(&[&mut Ep]) -> bool) {
@@ -22,7 +22,7 @@ fn drive(eps: &mut [&mut Ep], what: &str, mut reached: impl FnMut(&[&mut Ep]) ->
         for ep in eps.iter_mut() {
             ep.progress();
         }
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+        assert!(begun.elapsed() < TIMEOUT, "{what}");
         std::thread::yield_now();
     }
 }
@@ -45,7 +45,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// A message from `a` has arrived that nobody has received.
+    /// A message from `a` has arrived, and no receive has matched it.
     fn connected() -> Self {
         let config = ShmConfig {
             sweep_interval: Duration::from_millis(5),
@@ -68,7 +68,7 @@ impl Pair {
         assert_eq!(into, [7; 8]);
     }
 
-    /// `a` removes `b`, and asks; `b` is not driven.
+    /// `a` removes `b`, and asks to close; `b` is not driven.
     fn a_asks(&mut self) {
         self.a.remove(self.to_b);
         drive(&mut [&mut self.a], "it does not ask", |eps| {
@@ -83,12 +83,12 @@ impl Pair {
     }
 }
 
-/// Who has a link stay may ask for its end before the other side has heard that.
+/// A side refuses to close a link, and may ask to close it before the other side has its refusal.
 #[test]
 fn an_answer_and_a_question_come_at_once() {
     let mut pair = Pair::connected();
     pair.a_asks();
-    // Its message waits for a receive: the link stays.
+    // The message waits for a receive: the link stays.
     pair.b.progress();
     pair.b.remove(pair.to_a);
     pair.receive();
@@ -102,7 +102,7 @@ fn an_answer_and_a_question_come_at_once() {
 }
 
 impl Pair {
-    /// `waiting` has a receive that only `gone` could match, which goes.
+    /// `waiting` has a receive that only `gone` could match; `gone` closes.
     fn hears_of_the_end(mut waiting: Ep, gone: Ep, addr: FiAddr) {
         let mut into = [0; 8];
         waiting.recv_from(MsgKind::Tagged, addr, 1, 0, &mut into, 3);
@@ -113,7 +113,7 @@ impl Pair {
             if let Some(found) = waiting.poll() {
                 break found.unwrap_err();
             }
-            assert!(begun.elapsed() < PATIENCE, "it does not hear of the end");
+            assert!(begun.elapsed() < TIMEOUT, "the receive does not fail");
             std::thread::yield_now();
         };
         assert_eq!(
@@ -123,7 +123,7 @@ impl Pair {
     }
 }
 
-/// The sweep finds that the other side has closed before its last word is taken.
+/// The sweep finds that the other side has closed before its last message is taken.
 #[test]
 fn the_sweep_is_there_before_the_last_word() {
     let mut pair = Pair::connected();
@@ -132,10 +132,10 @@ fn the_sweep_is_there_before_the_last_word() {
     pair.to_b = pair.a.insert(&pair.b.name());
     pair.b.progress();
     assert_eq!(pair.left(), (0, 1));
-    // What the sweep has found, and that it is time for another look.
+    // The report of the sweep, and the time of another look.
     let begun = Instant::now();
     while pair.a.shm.service.waiting() < 2 {
-        assert!(begun.elapsed() < PATIENCE, "nothing is found");
+        assert!(begun.elapsed() < TIMEOUT, "nothing is found");
         std::thread::yield_now();
     }
     pair.a.progress();
@@ -143,8 +143,7 @@ fn the_sweep_is_there_before_the_last_word() {
     Pair::hears_of_the_end(pair.a, pair.b, pair.to_b);
 }
 
-/// The sweep finds that the other side has closed before it hears that the link is given back here,
-/// too.
+/// The sweep finds that the other side has closed before it has our agreement.
 #[test]
 fn the_sweep_finds_the_end_of_a_link_that_is_given_back() {
     let mut pair = Pair::connected();
@@ -156,15 +155,15 @@ fn the_sweep_finds_the_end_of_a_link_that_is_given_back() {
     assert_eq!(pair.left(), (1, 1));
     let Ep { shm, owner } = &mut pair.b;
     shm.gone(pair.a.name().shm.unwrap(), segment, true, owner);
-    // It is there, and can be sent to.
+    // It exists, and messages to it arrive.
     pair.b.tsend(pair.to_a, 8, &[8; 8], 4).unwrap();
     drive(&mut [&mut pair.a, &mut pair.b], "no message comes", |eps| {
         eps[0].shm.stats().unexpected == 1
     });
 }
 
-/// Nothing is kept of a peer that is in no address vector, and with which there is no link; no
-/// insertion needs to be told of.
+/// The endpoint keeps nothing of a peer that is in no address vector and has no link. No insertion
+/// concerns it.
 fn knows_nobody(ep: &Ep) {
     assert_eq!(ep.shm.peers.known(), 0);
     assert!(!ep.shm.has_unknown_sources());
@@ -179,7 +178,7 @@ fn nothing_is_kept_of_a_removed_peer_once_its_link_is_given_back() {
     pair.a.progress();
     assert_eq!(pair.left(), (1, 1));
     knows_nobody(&pair.a);
-    // Who comes back is watched all the same.
+    // The link of a peer that comes back is watched all the same.
     pair.b.tsend(pair.to_a, 8, &[8; 8], 4).unwrap();
     let mut into = [0; 8];
     pair.a.trecv(8, 0, &mut into, 5);
@@ -193,7 +192,7 @@ fn nothing_is_kept_of_a_removed_peer_once_its_link_is_given_back() {
     knows_nobody(&pair.a);
 }
 
-/// Peers that were never in the address vector, or not for long, are gone, or were not to be had.
+/// Peers that were never in the address vector, or not for long, are gone or were unreachable.
 #[test]
 fn nothing_is_kept_of_strangers_that_are_gone() {
     let mut a = Ep::open(ShmConfig::default());
@@ -210,7 +209,7 @@ fn nothing_is_kept_of_strangers_that_are_gone() {
         drive(&mut [&mut a], "its end is not found", |eps| {
             eps[0].shm.stats().links_failed > before.links_failed
         });
-        // Its message has outlived it.
+        // Its message has outlived the peer.
         let mut into = [0; 8];
         a.trecv(7, 0, &mut into, 2);
         assert_eq!(a.wait().unwrap().len, 8);
