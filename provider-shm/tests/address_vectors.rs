@@ -351,8 +351,8 @@ fn sent(from: &mut OwningEndpoint) -> Result<u64, Errno> {
     }
 }
 
-/// Messages to a socket address without an endpoint wait, those with a copy too, and arrive in order
-/// once an endpoint listens there.
+/// Messages to a socket address without an endpoint wait, those with a copy too, and arrive in
+/// order once an endpoint listens there.
 ///
 /// Covers: AV-7, AV-10, AV-15, AV-23
 #[test]

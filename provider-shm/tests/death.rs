@@ -1,5 +1,5 @@
-//! Peers that die, stop, close or break the protocol: operations that wait for them fail, all others
-//! go on, and nothing is left behind.
+//! Peers that die, stop, close or break the protocol: operations that wait for them fail, all
+//! others go on, and nothing is left behind.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]

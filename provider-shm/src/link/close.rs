@@ -1,7 +1,7 @@
 //! The handshake that closes a link in good order.
 //!
-//! A side with nothing more to send asks to close the link. The other side agrees if it has nothing
-//! more to send, either, or refuses. The asking side announces no message until the answer comes,
+//! A side with nothing more to send requests the close. The other side agrees if it has nothing
+//! more to send, either, or refuses. The requesting side announces no message until the answer,
 //! and an agreeing side sends nothing more. So a side that has the other's last message has all
 //! messages.
 
@@ -13,7 +13,7 @@ listed_enum! {
     /// A message of one side about the end of the link.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum CloseMessage: u64 {
-        /// The side has nothing more to send and asks to close.
+        /// The side has nothing more to send and requests the close.
         Ask = 0,
         /// The side has nothing more to send, either; this is its last message.
         Agree = 1,
@@ -61,8 +61,8 @@ impl CloseHandshake {
         self.stays = stays;
     }
 
-    /// A close message of the peer has come. A refusal is handled at once, so the peer may ask in
-    /// its next slot; any other message must be handled first.
+    /// A close message of the peer has come. A refusal is handled at once, so the peer may request
+    /// the close in its next slot; any other message must be handled first.
     pub(super) fn receive(&mut self, what: CloseMessage) -> Result<(), Broken> {
         let in_order = match what {
             CloseMessage::Ask => self.received.is_none(),

@@ -105,7 +105,7 @@ impl ShmTransport {
         self.idle_closer.watched.remove(&key);
     }
 
-    /// Asks to close the watched links that had no traffic for long enough.
+    /// Requests the close of the watched links that had no traffic for long enough.
     pub(super) fn look<O: Owner>(&mut self, owner: &mut O) {
         for key in self.idle_closer.look(&self.links) {
             if let Err(broken) = self.say(key, CloseMessage::Ask) {
@@ -142,7 +142,7 @@ impl ShmTransport {
         if !link.has_close_message() {
             return Ok(0);
         }
-        // Both sides have asked, or the peer has agreed.
+        // Both sides have requested the close, or the peer has agreed.
         if link.has_asked_to_close() {
             if link.is_under_way() {
                 return Err(Broken("it left while messages were under way"));

@@ -128,8 +128,8 @@ fn send(ep: &mut Ep, Send { op, bytes }: &Send, rng: &mut Rng) -> bool {
     }
 }
 
-/// Runs the exchange as number `me`; `peers[i]` is the address of number `i` (also of this endpoint,
-/// if it sends to itself).
+/// Runs the exchange as number `me`; `peers[i]` is the address of number `i` (also of this
+/// endpoint, if it sends to itself).
 pub fn exchange(ep: &mut Ep, me: usize, peers: &[Option<FiAddr>], sizes: &[usize], seed: u64) {
     let mut rng = Rng::with_seed(seed ^ 0x5555 ^ me as u64);
     let (mut sends, mut recvs) = (Vec::new(), Vec::new());

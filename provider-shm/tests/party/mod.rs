@@ -34,7 +34,7 @@ impl Party {
         Self::run(command, role)
     }
 
-    /// Runs the child below another program, which gets the test binary's path as its last argument.
+    /// Runs the child below another program, whose last argument is the path of the test binary.
     pub fn start_under(program: &str, args: &[&str], role: &str) -> Self {
         let mut command = Command::new(program);
         command.args(args).arg(std::env::current_exe().unwrap());

@@ -68,7 +68,7 @@ impl Pair {
         assert_eq!(into, [7; 8]);
     }
 
-    /// `a` removes `b`, and asks to close; `b` is not driven.
+    /// `a` removes `b`, and requests the close; `b` is not driven.
     fn a_asks(&mut self) {
         self.a.remove(self.to_b);
         drive(&mut [&mut self.a], "it does not ask", |eps| {
@@ -83,7 +83,7 @@ impl Pair {
     }
 }
 
-/// A side refuses to close a link, and may ask to close it before the other side has its refusal.
+/// A side refuses to close a link, and requests the close before the other side has its refusal.
 #[test]
 fn an_answer_and_a_question_come_at_once() {
     let mut pair = Pair::connected();
