@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use ferrofabric_contracts::types::IoBuf;
 use nix::errno::Errno as Sys;
 
-use self::pages::Pages;
+use self::pages::PresentPages;
 
 /// Bytes that prove that a process is still the one of the handshake.
 pub(crate) type Cookie = [u8; 16];
@@ -26,7 +26,7 @@ pub(crate) struct CmaPeer {
     /// When the cookie was last found in the process's memory.
     proven: Option<Instant>,
     /// The present pages of the process; `None` before the first read.
-    pages: Option<Box<Pages>>,
+    pages: Option<Box<PresentPages>>,
 }
 
 /// The result of a read.
@@ -77,7 +77,7 @@ impl CmaPeer {
             .is_none_or(|at| now.saturating_duration_since(at) >= PROOF_LASTS);
         let pages = match &mut self.pages {
             Some(pages) => pages,
-            none => match Pages::of(self.pid) {
+            none => match PresentPages::of(self.pid) {
                 Ok(pages) => none.insert(Box::new(pages)),
                 // Out of descriptors or memory: a later read may succeed.
                 Err(Sys::EMFILE | Sys::ENFILE | Sys::ENOMEM) => return Read::NotThere,

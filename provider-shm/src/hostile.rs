@@ -19,7 +19,7 @@ use crate::cma::CmaPeer;
 use crate::link::CloseMessage;
 use crate::owner::{Ep, PATIENCE};
 use crate::ring::{PAYLOAD_BYTES, SLOTS};
-use crate::segment::{Segment, Side};
+use crate::segment::{ShmSegment, SegmentSide};
 use crate::service::NewLink;
 use crate::wire::{CHUNK, EAGER, FAREWELL, GO, INLINE, READ, START, TAGGED, TOLD, pack};
 use crate::{Cma, ShmConfig};
@@ -32,7 +32,7 @@ static COOKIE: [u8; 16] = [1; 16];
 
 /// The hostile peer, which is the acceptor; the endpoint under test is the initiator.
 struct Enemy {
-    segment: Arc<Segment>,
+    segment: Arc<ShmSegment>,
     position: u64,
 }
 
@@ -49,12 +49,12 @@ impl Enemy {
             verbs: None,
         };
         let addr = ep.insert(&native);
-        let segment = Arc::new(Segment::create().unwrap().0);
+        let segment = Arc::new(ShmSegment::create().unwrap().0);
         let link = NewLink {
             native,
             id,
             segment: Arc::clone(&segment),
-            side: Side::Initiator,
+            side: SegmentSide::Initiator,
             cma: CmaPeer::probe(std::process::id() as i32, COOKIE.as_ptr() as u64, COOKIE),
             offers_cma: true,
             fence: false,
@@ -78,11 +78,11 @@ impl Enemy {
         unsafe {
             for (i, word) in body.into_iter().enumerate() {
                 self.segment
-                    .slot_word(Side::Acceptor, slot, i + 1)
+                    .slot_word(SegmentSide::Acceptor, slot, i + 1)
                     .write_volatile(word);
             }
             self.segment
-                .slot_word(Side::Acceptor, slot, 0)
+                .slot_word(SegmentSide::Acceptor, slot, 0)
                 .write_volatile(head);
         }
         self.position += 1;
@@ -91,7 +91,7 @@ impl Enemy {
     /// The first words of each slot of this kind that the hostile peer was sent.
     fn got(&self, kind: u8) -> Vec<[u64; 2]> {
         let word = |slot, word| {
-            let at = self.segment.slot_word(Side::Initiator, slot, word);
+            let at = self.segment.slot_word(SegmentSide::Initiator, slot, word);
             // SAFETY: a word of the mapped slot; nobody else runs.
             unsafe { at.read_volatile() }
         };
@@ -103,7 +103,7 @@ impl Enemy {
 
     /// Whether the endpoint requested envelopes only.
     fn is_pressed(&self) -> bool {
-        let word = self.segment.progress_word(Side::Acceptor);
+        let word = self.segment.progress_word(SegmentSide::Acceptor);
         // SAFETY: the mapped word; nobody else runs.
         unsafe { word.read_volatile() >> 63 != 0 }
     }
@@ -112,7 +112,7 @@ impl Enemy {
         // SAFETY: the mapped word; nobody else runs.
         unsafe {
             self.segment
-                .progress_word(Side::Initiator)
+                .progress_word(SegmentSide::Initiator)
                 .write_volatile(word);
         }
     }

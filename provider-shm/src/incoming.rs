@@ -1,12 +1,12 @@
 //! The incomplete messages of one peer, by the ids that the peer gave them.
 
 use crate::outbox::KEPT_ENTRIES;
-use crate::ring::Broken;
+use crate::ring::LinkViolation;
 use crate::wire::UNDER_WAY_MAX;
 
 /// The message that has an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Incoming {
+pub(crate) enum IncomingState {
     /// The id is free.
     #[default]
     Free,
@@ -21,7 +21,7 @@ pub(crate) enum Incoming {
 #[derive(Debug, Default)]
 pub(crate) struct IncomingTable {
     /// Ids beyond its end, but below `ids`, are free.
-    entries: Vec<Incoming>,
+    entries: Vec<IncomingState>,
     /// Ids that the peer has used so far.
     ids: u32,
     /// Entries that are not free.
@@ -31,24 +31,24 @@ pub(crate) struct IncomingTable {
 impl IncomingTable {
     /// The message with this id; `None` if the peer never used the id.
     #[inline]
-    pub(crate) fn get(&self, id: u32) -> Option<Incoming> {
+    pub(crate) fn get(&self, id: u32) -> Option<IncomingState> {
         match self.entries.get(id as usize) {
             Some(entry) => Some(*entry),
-            None => (id < self.ids).then_some(Incoming::Free),
+            None => (id < self.ids).then_some(IncomingState::Free),
         }
     }
 
     /// The peer begins a message with this id; a call to `set` must follow.
     #[inline]
-    pub(crate) fn begin(&mut self, id: u32) -> Result<(), Broken> {
+    pub(crate) fn begin(&mut self, id: u32) -> Result<(), LinkViolation> {
         match self.get(id) {
-            Some(Incoming::Free) => {}
+            Some(IncomingState::Free) => {}
             None if id as usize >= UNDER_WAY_MAX => {
-                return Err(Broken("it announced more messages at a time than it may"));
+                return Err(LinkViolation("it announced more messages at a time than it may"));
             }
             None if id == self.ids => self.ids += 1,
             _ => {
-                return Err(Broken(
+                return Err(LinkViolation(
                     "it announced a message under an id that is not free",
                 ));
             }
@@ -58,14 +58,14 @@ impl IncomingTable {
 
     /// Sets the message of a used id.
     #[inline]
-    pub(crate) fn set(&mut self, id: u32, what: Incoming) {
+    pub(crate) fn set(&mut self, id: u32, what: IncomingState) {
         debug_assert!(id < self.ids);
         if id as usize >= self.entries.len() {
-            self.entries.resize(id as usize + 1, Incoming::Free);
+            self.entries.resize(id as usize + 1, IncomingState::Free);
         }
         let entry = &mut self.entries[id as usize];
-        self.taken += u32::from(what != Incoming::Free);
-        self.taken -= u32::from(*entry != Incoming::Free);
+        self.taken += u32::from(what != IncomingState::Free);
+        self.taken -= u32::from(*entry != IncomingState::Free);
         *entry = what;
         if self.taken == 0 && self.entries.capacity() > KEPT_ENTRIES {
             self.entries = Vec::new();
@@ -78,11 +78,11 @@ impl IncomingTable {
     }
 
     /// Takes all incomplete messages out.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Incoming> + use<> {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = IncomingState> + use<> {
         std::mem::take(self)
             .entries
             .into_iter()
-            .filter(|what| *what != Incoming::Free)
+            .filter(|what| *what != IncomingState::Free)
     }
 }
 
@@ -97,17 +97,17 @@ mod tests {
         assert!(table.begin(1).is_err());
         for id in 0..3 {
             table.begin(id).unwrap();
-            table.set(id, Incoming::Held(7 + id));
+            table.set(id, IncomingState::Held(7 + id));
             assert!(table.begin(id).is_err());
         }
-        table.set(1, Incoming::Free);
+        table.set(1, IncomingState::Free);
         assert!(table.begin(4).is_err());
         table.begin(1).unwrap();
-        table.set(1, Incoming::Matched(1));
+        table.set(1, IncomingState::Matched(1));
         let left: Vec<_> = table.drain().collect();
         assert_eq!(
             left,
-            [Incoming::Held(7), Incoming::Matched(1), Incoming::Held(9)]
+            [IncomingState::Held(7), IncomingState::Matched(1), IncomingState::Held(9)]
         );
     }
 
@@ -116,17 +116,17 @@ mod tests {
         let mut table = IncomingTable::default();
         for id in 0..1000 {
             table.begin(id).unwrap();
-            table.set(id, Incoming::Held(id));
+            table.set(id, IncomingState::Held(id));
         }
         for id in 0..1000 {
-            table.set(id, Incoming::Free);
+            table.set(id, IncomingState::Free);
         }
         assert!(table.entries.capacity() <= KEPT_ENTRIES);
-        assert_eq!(table.get(999), Some(Incoming::Free));
+        assert_eq!(table.get(999), Some(IncomingState::Free));
         assert_eq!(table.get(1000), None);
         table.begin(999).unwrap();
-        table.set(999, Incoming::Matched(3));
-        assert_eq!(table.get(999), Some(Incoming::Matched(3)));
-        assert_eq!(table.get(0), Some(Incoming::Free));
+        table.set(999, IncomingState::Matched(3));
+        assert_eq!(table.get(999), Some(IncomingState::Matched(3)));
+        assert_eq!(table.get(0), Some(IncomingState::Free));
     }
 }

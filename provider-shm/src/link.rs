@@ -22,11 +22,11 @@ use ferrofabric_contracts::peer::{Owner, SendDone};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
 
 use crate::outbox::{KEPT_ENTRIES, Outbox};
-use crate::paths::Paths;
+use crate::paths::MessagePaths;
 use crate::pending::PendingSend;
-use crate::ring::{Broken, Rx, Seen, Tx};
-use crate::segment::{Segment, Side};
-use crate::service::{NewLink, Shared};
+use crate::ring::{LinkViolation, RingConsumer, PublishedSlot, RingProducer};
+use crate::segment::{ShmSegment, SegmentSide};
+use crate::service::{NewLink, EndpointShared};
 use crate::stats::ShmStats;
 use crate::status::Status;
 use close::CloseHandshake;
@@ -35,12 +35,12 @@ use sender::{Announced, LinkSender};
 use waker::PeerWaker;
 
 pub(crate) use close::CloseMessage;
-pub(crate) use sizes::{Quota, SPARE_BUFFERS, SPARE_BYTES, Sizes, Used};
-pub(crate) use slots::Control;
+pub(crate) use sizes::{Quota, SPARE_BUFFERS, SPARE_BYTES, LinkSizes, Used};
+pub(crate) use slots::AnswerSlot;
 
 /// The result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub(crate) enum SendOutcome {
     /// Complete: all of the message is in the ring.
     Done,
     /// Under way, or waiting for room.
@@ -50,13 +50,13 @@ pub(crate) enum Sent {
 }
 
 /// A peer with which there is a segment.
-pub(crate) struct Link {
+pub(crate) struct ShmLink {
     sender: LinkSender,
     receiver: LinkReceiver,
     close: CloseHandshake,
     waker: PeerWaker,
     /// The paths of large messages, of both directions.
-    paths: Paths,
+    paths: MessagePaths,
     /// The peer, in the owner's address vector.
     addr: FiAddr,
     native: NativeAddr,
@@ -66,9 +66,9 @@ pub(crate) struct Link {
     idle: u32,
 }
 
-impl Link {
+impl ShmLink {
     /// Takes a link over from the service thread.
-    pub(crate) fn new(new: NewLink, shared: &Arc<Shared>, sizes: Sizes) -> Self {
+    pub(crate) fn new(new: NewLink, shared: &Arc<EndpointShared>, sizes: LinkSizes) -> Self {
         // SAFETY: the service thread uses the status words only, each link comes once, and the
         // waker keeps the segment.
         let rings = unsafe { new.segment.rings(new.side) };
@@ -78,11 +78,11 @@ impl Link {
 
     /// A link of an endpoint with itself, in a segment of its own.
     pub(crate) fn loopback(
-        segment: Segment,
+        segment: ShmSegment,
         native: NativeAddr,
         id: u64,
-        shared: &Arc<Shared>,
-        sizes: Sizes,
+        shared: &Arc<EndpointShared>,
+        sizes: LinkSizes,
     ) -> Self {
         // SAFETY: the segment was just made, and the waker keeps it.
         let rings = unsafe { segment.loopback() };
@@ -90,7 +90,7 @@ impl Link {
             native,
             id,
             segment: Arc::new(segment),
-            side: Side::Initiator,
+            side: SegmentSide::Initiator,
             cma: None,
             offers_cma: false,
             fence: false,
@@ -99,13 +99,13 @@ impl Link {
         Self::assemble(rings, new, waker, sizes)
     }
 
-    fn assemble((tx, rx): (Tx, Rx), new: NewLink, waker: PeerWaker, sizes: Sizes) -> Self {
+    fn assemble((tx, rx): (RingProducer, RingConsumer), new: NewLink, waker: PeerWaker, sizes: LinkSizes) -> Self {
         Self {
             sender: LinkSender::new(tx, sizes, new.offers_cma),
             receiver: LinkReceiver::new(rx, new.cma, sizes.quota),
             close: CloseHandshake::default(),
             waker,
-            paths: Paths::new(sizes.cma),
+            paths: MessagePaths::new(sizes.cma),
             addr: FiAddr::NOTAVAIL,
             native: new.native,
             busy: false,
@@ -132,7 +132,7 @@ impl Link {
         self.native
     }
 
-    pub(crate) fn segment(&self) -> &Arc<Segment> {
+    pub(crate) fn segment(&self) -> &Arc<ShmSegment> {
         self.waker.segment()
     }
 
@@ -193,7 +193,7 @@ impl Link {
 }
 
 /// Sending.
-impl Link {
+impl ShmLink {
     /// Whether this message can go at once, into a slot that is known to be free.
     #[inline(always)]
     pub(crate) fn takes_inline(&self, op: &SendOp, len: usize) -> bool {
@@ -229,18 +229,18 @@ impl Link {
         iov: &[IoBuf],
         outbox: &mut Outbox,
         stats: &mut ShmStats,
-    ) -> Result<Sent, Broken> {
+    ) -> Result<SendOutcome, LinkViolation> {
         if self.sender.is_announced() && !self.close.has_asked() {
             let (sender, waker, paths) = (&mut self.sender, &self.waker, &mut self.paths);
             // SAFETY: the caller's contract.
             match unsafe { sender.announce(op, iov, waker, paths, stats)? } {
-                Announced::Done => return Ok(Sent::Done),
+                Announced::Done => return Ok(SendOutcome::Done),
                 Announced::Started(begun) => {
                     // SAFETY: the caller's contract.
                     let buffers = unsafe { SendBuffers::new(op.flags, iov) };
                     self.sender.keep(op, buffers, begun, outbox);
                     self.busy |= self.sender.has_work();
-                    return Ok(Sent::Later);
+                    return Ok(SendOutcome::Later);
                 }
                 Announced::Full => {}
             }
@@ -248,10 +248,10 @@ impl Link {
         stats.queued += 1;
         // SAFETY: the caller's contract.
         if unsafe { self.sender.enqueue(op, iov, outbox) }.is_err() {
-            return Ok(Sent::Again);
+            return Ok(SendOutcome::Again);
         }
         self.busy = true;
-        Ok(Sent::Later)
+        Ok(SendOutcome::Later)
     }
 
     /// Takes over the sends that waited for the link.
@@ -272,7 +272,7 @@ impl Link {
         words: [u64; 3],
         outbox: &mut Outbox,
         owner: &mut O,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), LinkViolation> {
         let went = (self.sender.in_flight()).go(words, &mut self.paths, outbox, owner);
         self.busy |= self.sender.has_work();
         went
@@ -284,7 +284,7 @@ impl Link {
         id: u32,
         outbox: &mut Outbox,
         owner: &mut O,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), LinkViolation> {
         self.sender.in_flight().delivered(id, outbox, owner)
     }
 
@@ -297,7 +297,7 @@ impl Link {
         outbox: &mut Outbox,
         owner: &mut O,
         stats: &mut ShmStats,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, LinkViolation> {
         let (sender, waker, paths) = (&mut self.sender, &self.waker, &mut self.paths);
         let mut did = sender.push_control(paths.advice(), waker, stats)?;
         if !self.close.has_asked() {
@@ -321,7 +321,7 @@ impl Link {
 }
 
 /// Receiving.
-impl Link {
+impl ShmLink {
     /// The receiving side.
     #[inline(always)]
     pub(crate) fn receiver(&mut self) -> &mut LinkReceiver {
@@ -330,7 +330,7 @@ impl Link {
 
     /// The next slot, if it has been published.
     #[inline(always)]
-    pub(crate) fn peek(&self) -> Option<Seen> {
+    pub(crate) fn peek(&self) -> Option<PublishedSlot> {
         self.receiver.peek()
     }
 
@@ -398,7 +398,7 @@ impl Link {
     }
 
     /// Answers a message: at once if possible.
-    pub(crate) fn answer(&mut self, control: Control, stats: &mut ShmStats) {
+    pub(crate) fn answer(&mut self, control: AnswerSlot, stats: &mut ShmStats) {
         self.sender.queue_control(control);
         self.busy = true;
         // The next push reports a violation by the peer.
@@ -425,7 +425,7 @@ impl Link {
 
     /// The choice of paths, with the receiver's measurements.
     #[inline]
-    pub(crate) fn paths(&mut self) -> &mut Paths {
+    pub(crate) fn paths(&mut self) -> &mut MessagePaths {
         &mut self.paths
     }
 
@@ -436,7 +436,7 @@ impl Link {
 }
 
 /// Closing.
-impl Link {
+impl ShmLink {
     /// Whether our request to close is unanswered; until then nothing is announced.
     #[inline(always)]
     pub(crate) fn has_asked_to_close(&self) -> bool {
@@ -459,7 +459,7 @@ impl Link {
     }
 
     /// A close message of the peer has come.
-    pub(crate) fn receive_close(&mut self, what: CloseMessage) -> Result<(), Broken> {
+    pub(crate) fn receive_close(&mut self, what: CloseMessage) -> Result<(), LinkViolation> {
         self.close.receive(what)?;
         self.busy = true;
         Ok(())
@@ -470,7 +470,7 @@ impl Link {
         &mut self,
         what: CloseMessage,
         stats: &mut ShmStats,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, LinkViolation> {
         let sent = self.sender.send_close(what)?;
         if sent {
             self.waker.wake_if_asleep(stats);
@@ -480,7 +480,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for ShmLink {
     fn drop(&mut self) {
         self.waker.close();
     }

@@ -9,7 +9,7 @@ use slab::Slab;
 use crate::pending::PendingSend;
 
 /// A message that is announced but not all in the ring, or whose sender awaits `DELIVERED`.
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingMessage {
     pub(crate) done: SendDone,
     pub(crate) buffers: SendBuffers,
     pub(crate) sent: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Outgoing {
 /// whichever peer they go; so a link needs little of its own.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    pub(crate) outgoing: Slab<Outgoing>,
+    pub(crate) outgoing: Slab<OutgoingMessage>,
     /// A spare queue for waiting sends, which the next link that needs one takes.
     spare: VecDeque<PendingSend>,
 }

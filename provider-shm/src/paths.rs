@@ -11,7 +11,7 @@ use crate::config::Cma;
 
 /// The two paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Path {
+pub(crate) enum MessagePath {
     /// Two copies, through the ring.
     Ring,
     /// One copy, by the kernel.
@@ -79,18 +79,18 @@ fn class_of(len: usize) -> usize {
 }
 
 /// The paths of a link's messages, of both directions.
-pub(crate) struct Paths {
+pub(crate) struct MessagePaths {
     setting: Cma,
     /// Messages that go through the ring before another one is offered for reading, after the peer
     /// did not read one; and the number of such refusals in a row.
     ring_left: u32,
     refusals: u32,
     /// Made as soon as a message has a choice: most links carry short messages only.
-    classes: Option<Box<Classes>>,
+    classes: Option<Box<SizeClasses>>,
 }
 
 #[derive(Default)]
-struct Classes {
+struct SizeClasses {
     costs: [Cost; CLASSES],
     schedules: [Schedule; CLASSES],
     /// The peer's latest advice.
@@ -119,7 +119,7 @@ struct Schedule {
     retry_after: u32,
 }
 
-impl Paths {
+impl MessagePaths {
     pub(crate) fn new(setting: Cma) -> Self {
         Self {
             setting,
@@ -129,22 +129,22 @@ impl Paths {
         }
     }
 
-    fn classes(&mut self) -> &mut Classes {
+    fn classes(&mut self) -> &mut SizeClasses {
         self.classes.get_or_insert_default()
     }
 
     /// Sender: the path of a message of `len` bytes that the peer could read.
-    pub(crate) fn choose(&mut self, len: usize) -> Path {
+    pub(crate) fn choose(&mut self, len: usize) -> MessagePath {
         if len < LEAST {
-            return Path::Ring;
+            return MessagePath::Ring;
         }
         if self.ring_left > 0 {
             self.ring_left -= 1;
-            return Path::Ring;
+            return MessagePath::Ring;
         }
         match self.setting {
-            Cma::On => Path::Cma,
-            Cma::Off => Path::Ring,
+            Cma::On => MessagePath::Cma,
+            Cma::Off => MessagePath::Ring,
             Cma::Auto => self.classes().choose(class_of(len)),
         }
     }
@@ -193,17 +193,17 @@ impl Paths {
     pub(crate) fn has_come(&mut self, trial: &Trial, len: usize, pieces: usize, moved: Moved) {
         let (bytes, took) = trial.end(Instant::now(), moved);
         let pieces = u32::try_from(pieces).unwrap_or(u32::MAX).max(1);
-        self.learn(Path::Ring, len, bytes, took + took / pieces);
+        self.learn(MessagePath::Ring, len, bytes, took + took / pieces);
     }
 
     /// Receiver: it has read `bytes` of a message of `len` bytes.
     pub(crate) fn has_read(&mut self, len: usize, bytes: u64, took: Duration) {
         if self.setting == Cma::Auto {
-            self.learn(Path::Cma, len, bytes, took);
+            self.learn(MessagePath::Cma, len, bytes, took);
         }
     }
 
-    fn learn(&mut self, path: Path, len: usize, bytes: u64, took: Duration) {
+    fn learn(&mut self, path: MessagePath, len: usize, bytes: u64, took: Duration) {
         if bytes != 0 && len >= LEAST {
             let ps_per_byte = took.as_nanos().saturating_mul(1000) / u128::from(bytes);
             let ps_per_byte = u32::try_from(ps_per_byte).unwrap_or(u32::MAX).max(1);
@@ -222,16 +222,16 @@ impl Paths {
     }
 }
 
-impl Classes {
+impl SizeClasses {
     fn advice(&self) -> u64 {
         let bit = |(class, cost): (usize, &Cost)| u64::from(cost.rather_reads()) << class;
         self.costs.iter().enumerate().map(bit).sum::<u64>() << FIRST_CLASS
     }
 
-    fn choose(&mut self, class: usize) -> Path {
+    fn choose(&mut self, class: usize) -> MessagePath {
         let advised = match (self.advice >> (class as u32 + FIRST_CLASS)) & 1 {
-            0 => Path::Ring,
-            _ => Path::Cma,
+            0 => MessagePath::Ring,
+            _ => MessagePath::Cma,
         };
         self.schedules[class].choose(advised)
     }
@@ -272,18 +272,18 @@ impl Estimate {
 impl Schedule {
     /// The first run goes through the ring, the second run is read; later runs of the other path
     /// become ever rarer.
-    fn choose(&mut self, advised: Path) -> Path {
+    fn choose(&mut self, advised: MessagePath) -> MessagePath {
         if self.retry_after == 0 {
             self.start_anew();
         }
         let other = match advised {
-            Path::Ring => Path::Cma,
-            Path::Cma => Path::Ring,
+            MessagePath::Ring => MessagePath::Cma,
+            MessagePath::Cma => MessagePath::Ring,
         };
         let number = self.messages;
         self.messages = number.wrapping_add(1);
         if number < 2 * RUN {
-            return [Path::Ring, Path::Cma][(number / RUN) as usize];
+            return [MessagePath::Ring, MessagePath::Cma][(number / RUN) as usize];
         }
         match number.wrapping_sub(self.retry_at) {
             0..RUN => {
@@ -312,8 +312,8 @@ mod tests {
     /// A link with its two ends: a stream of messages of `LEN` bytes, with the time of each path.
     /// Returns the number of messages that were read.
     fn stream(
-        sender: &mut Paths,
-        receiver: &mut Paths,
+        sender: &mut MessagePaths,
+        receiver: &mut MessagePaths,
         messages: usize,
         ring_ns: u64,
         cma_ns: u64,
@@ -323,11 +323,11 @@ mod tests {
             let path = sender.choose(LEN);
             let took = Duration::from_nanos([ring_ns, cma_ns][path as usize]);
             match path {
-                Path::Ring if receiver.times(LEN) => {
+                MessagePath::Ring if receiver.times(LEN) => {
                     receiver.learn(path, LEN, LEN as u64, took);
                 }
-                Path::Ring => {}
-                Path::Cma => {
+                MessagePath::Ring => {}
+                MessagePath::Cma => {
                     read += 1;
                     receiver.learn(path, LEN, LEN as u64, took);
                     sender.follow(receiver.advice());
@@ -337,8 +337,8 @@ mod tests {
         read
     }
 
-    fn ends() -> (Paths, Paths) {
-        (Paths::new(Cma::Auto), Paths::new(Cma::Auto))
+    fn ends() -> (MessagePaths, MessagePaths) {
+        (MessagePaths::new(Cma::Auto), MessagePaths::new(Cma::Auto))
     }
 
     #[test]
@@ -366,60 +366,60 @@ mod tests {
         let (mut sender, mut receiver) = ends();
         stream(&mut sender, &mut receiver, 100, 1_400, 5_300);
         // Another task had the processor in between.
-        receiver.learn(Path::Ring, LEN, LEN as u64, Duration::from_millis(20));
+        receiver.learn(MessagePath::Ring, LEN, LEN as u64, Duration::from_millis(20));
         assert_eq!(receiver.advice(), 0);
     }
 
     /// A peer may announce any length.
     #[test]
     fn a_message_may_have_more_pieces_than_32_bits_count() {
-        let (mut paths, moved) = (Paths::new(Cma::Auto), Moved::default());
+        let (mut paths, moved) = (MessagePaths::new(Cma::Auto), Moved::default());
         paths.has_come(&Trial::begin(moved), LEN << 32, 1 << 32, moved);
         assert_eq!(paths.advice(), 0);
     }
 
     #[test]
     fn short_messages_and_refused_ones_have_no_choice() {
-        let mut paths = Paths::new(Cma::On);
-        assert_eq!(paths.choose(LEAST - 1), Path::Ring);
-        assert_eq!(paths.choose(LEAST), Path::Cma);
-        assert_eq!(paths.choose(usize::MAX), Path::Cma);
+        let mut paths = MessagePaths::new(Cma::On);
+        assert_eq!(paths.choose(LEAST - 1), MessagePath::Ring);
+        assert_eq!(paths.choose(LEAST), MessagePath::Cma);
+        assert_eq!(paths.choose(usize::MAX), MessagePath::Cma);
         paths.refused();
-        assert_eq!(paths.choose(LEAST), Path::Ring);
-        let tries = (0..FIRST_RETRY).filter(|_| paths.choose(LEAST) == Path::Cma);
+        assert_eq!(paths.choose(LEAST), MessagePath::Ring);
+        let tries = (0..FIRST_RETRY).filter(|_| paths.choose(LEAST) == MessagePath::Cma);
         assert_eq!(tries.count(), 1, "it is tried again later");
         // Each try comes later, except for messages under way; and soon again after a success.
-        let until_next = |paths: &mut Paths| {
+        let until_next = |paths: &mut MessagePaths| {
             paths.refused();
             paths.refused();
-            (0..).find(|_| paths.choose(LEAST) == Path::Cma)
+            (0..).find(|_| paths.choose(LEAST) == MessagePath::Cma)
         };
         let waits: Vec<_> = (0..8).filter_map(|_| until_next(&mut paths)).collect();
         assert_eq!(waits, [64, 128, 256, 512, 1024, 2048, 2048, 2048]);
         paths.was_read();
         assert_eq!(until_next(&mut paths), Some(FIRST_RETRY as i32));
-        let (mut off, reads) = (Paths::new(Cma::Off), Paths::new(Cma::Off).reads());
+        let (mut off, reads) = (MessagePaths::new(Cma::Off), MessagePaths::new(Cma::Off).reads());
         off.follow(u64::MAX);
         assert_eq!(
             (off.choose(LEN), off.advice(), reads),
-            (Path::Ring, 0, false)
+            (MessagePath::Ring, 0, false)
         );
     }
 
     /// A peer may send any advice: bits without a class are ignored.
     #[test]
     fn advice_is_of_classes() {
-        let mut paths = Paths::new(Cma::Auto);
+        let mut paths = MessagePaths::new(Cma::Auto);
         paths.follow(u64::MAX);
         paths.follow(1 << 14);
-        let chosen: Vec<Path> = [LEAST, 2 * LEAST, 4 * LEAST]
+        let chosen: Vec<MessagePath> = [LEAST, 2 * LEAST, 4 * LEAST]
             .into_iter()
             .map(|len| {
                 (0..2 * RUN).for_each(|_| _ = paths.choose(len));
                 paths.choose(len)
             })
             .collect();
-        assert_eq!(chosen, [Path::Ring, Path::Cma, Path::Ring]);
+        assert_eq!(chosen, [MessagePath::Ring, MessagePath::Cma, MessagePath::Ring]);
     }
 
     /// Messages of 1 MiB, `window` of them under way at a time. The ring moves 256 KiB of each in
@@ -428,13 +428,13 @@ mod tests {
         const LEN: u64 = 1 << 20;
         let ((mut sender, mut receiver), mut moved) = (ends(), Moved::default());
         let mut now = Instant::now();
-        let mut under_way: Vec<(Option<Trial>, Path, u64)> = Vec::new();
+        let mut under_way: Vec<(Option<Trial>, MessagePath, u64)> = Vec::new();
         let (mut by_cma, mut turn) = (0, 0);
         for _ in 0..2000 {
             while under_way.len() < window {
                 let path = sender.choose(LEN as usize);
-                by_cma += usize::from(path == Path::Cma);
-                let timed = path == Path::Ring && receiver.times(LEN as usize);
+                by_cma += usize::from(path == MessagePath::Cma);
+                let timed = path == MessagePath::Ring && receiver.times(LEN as usize);
                 let trial = timed.then_some(Trial {
                     since: now,
                     before: moved,
@@ -445,12 +445,12 @@ mod tests {
                 turn = (turn + 1) % under_way.len();
                 let (_, path, left) = &mut under_way[turn];
                 match path {
-                    Path::Ring => {
+                    MessagePath::Ring => {
                         now += Duration::from_nanos(ring_ns / 4);
                         moved.ring_bytes += LEN / 4;
                         *left -= LEN / 4;
                     }
-                    Path::Cma => {
+                    MessagePath::Cma => {
                         now += Duration::from_nanos(cma_ns);
                         moved.reading += Duration::from_nanos(cma_ns);
                         receiver.has_read(LEN as usize, LEN, Duration::from_nanos(cma_ns));
@@ -462,7 +462,7 @@ mod tests {
                     let (trial, ..) = under_way.remove(turn);
                     if let Some(trial) = trial {
                         let (bytes, took) = trial.end(now, moved);
-                        receiver.learn(Path::Ring, LEN as usize, bytes, took);
+                        receiver.learn(MessagePath::Ring, LEN as usize, bytes, took);
                     }
                     break;
                 }

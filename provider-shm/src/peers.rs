@@ -11,7 +11,7 @@ use ferrofabric_contracts::types::FiAddr;
 use crate::pending::PendingSend;
 
 /// The state of a peer.
-pub(crate) enum Peer {
+pub(crate) enum PeerState {
     /// A link is being made; sends wait for it.
     Connecting(VecDeque<PendingSend>),
     /// There is a link, with this key.
@@ -24,8 +24,8 @@ pub(crate) enum Peer {
 
 /// The peers that the endpoint sent to, or that connected to it.
 #[derive(Default)]
-pub(crate) struct Peers {
-    by_id: HashMap<u64, Peer>,
+pub(crate) struct ShmPeers {
+    by_id: HashMap<u64, PeerState>,
     /// The ids of the addresses that the endpoint sent to.
     ids: RouteTable<u64>,
     epoch: Epoch,
@@ -38,7 +38,7 @@ pub struct ShmRoute {
     link: u32,
 }
 
-impl Peers {
+impl ShmPeers {
     /// Key of the link that a route leads to, if the route is still valid.
     #[inline(always)]
     pub(crate) fn link(&self, route: &ShmRoute) -> Option<usize> {
@@ -72,14 +72,14 @@ impl Peers {
 
     /// Whether a send to the endpoint of this id needs a new link.
     pub(crate) fn needs_link(&self, id: u64) -> bool {
-        matches!(self.by_id.get(&id), None | Some(Peer::Left(_)))
+        matches!(self.by_id.get(&id), None | Some(PeerState::Left(_)))
     }
 
-    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Peer> {
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut PeerState> {
         self.by_id.get_mut(&id)
     }
 
-    pub(crate) fn set(&mut self, id: u64, peer: Peer) -> Option<Peer> {
+    pub(crate) fn set(&mut self, id: u64, peer: PeerState) -> Option<PeerState> {
         self.by_id.insert(id, peer)
     }
 
@@ -87,18 +87,18 @@ impl Peers {
     /// is forgotten.
     pub(crate) fn set_gone(&mut self, id: u64, errno: Errno, addr: FiAddr) {
         match addr.is_some() {
-            true => drop(self.by_id.insert(id, Peer::Gone(errno))),
+            true => drop(self.by_id.insert(id, PeerState::Gone(errno))),
             false => drop(self.by_id.remove(&id)),
         }
     }
 
-    pub(crate) fn remove(&mut self, id: u64) -> Option<Peer> {
+    pub(crate) fn remove(&mut self, id: u64) -> Option<PeerState> {
         self.by_id.remove(&id)
     }
 
     /// Whether sends wait for links.
     pub(crate) fn have_waiting_sends(&self) -> bool {
-        let waits = |peer: &Peer| matches!(peer, Peer::Connecting(queue) if !queue.is_empty());
+        let waits = |peer: &PeerState| matches!(peer, PeerState::Connecting(queue) if !queue.is_empty());
         self.by_id.values().any(waits)
     }
 

@@ -12,22 +12,22 @@ use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start
 use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind};
 
 use crate::copy::{copy_bulk, copy_short, copy_soon};
-use crate::incoming::Incoming;
-use crate::link::{CloseMessage, Control, Link, Quota};
+use crate::incoming::IncomingState;
+use crate::link::{CloseMessage, AnswerSlot, ShmLink, Quota};
 use crate::outbox::Outbox;
 use crate::paths;
-use crate::ring::{Broken, Seen};
+use crate::ring::{LinkViolation, PublishedSlot};
 use crate::stats::ShmStats;
 use crate::wire::{
     CHUNK, DELIVERED, EAGER, FAREWELL, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_WINDOW,
     READ, START, TOLD, UNDER_WAY_MAX, unpack,
 };
 use deliveries::Deliveries;
-use message::{Beginning, Met, Rest, Unfinished, kind_and_flags};
+use message::{Beginning, MatchedMessage, Rest, Unfinished, kind_and_flags};
 use unexpected::{UnexpectedMessage, UnexpectedMessages};
 
 /// The receiving state of an endpoint, for all its links.
-pub(crate) struct Receiver {
+pub(crate) struct ShmReceiver {
     /// The number of this transport among the endpoint's transports.
     number: u32,
     unexpected: UnexpectedMessages,
@@ -37,7 +37,7 @@ pub(crate) struct Receiver {
     last_was_short: bool,
 }
 
-impl Receiver {
+impl ShmReceiver {
     /// `quota` is for all links together.
     pub(crate) fn new(number: u32, quota: Quota) -> Self {
         Self {
@@ -71,11 +71,11 @@ impl Receiver {
     pub(crate) fn take<O: Owner>(
         &mut self,
         key: usize,
-        link: &mut Link,
+        link: &mut ShmLink,
         outbox: &mut Outbox,
-        seen: Seen,
+        seen: PublishedSlot,
         owner: &mut O,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), LinkViolation> {
         self.last_was_short = seen.head.kind() == INLINE;
         if self.last_was_short {
             self.take_inline(key, link, seen, owner)
@@ -88,13 +88,13 @@ impl Receiver {
     fn take_inline<O: Owner>(
         &mut self,
         key: usize,
-        link: &mut Link,
-        seen: Seen,
+        link: &mut ShmLink,
+        seen: PublishedSlot,
         owner: &mut O,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), LinkViolation> {
         let len = seen.head.len();
         if len > INLINE_BYTES {
-            return Err(Broken("it sent a short message that is too long"));
+            return Err(LinkViolation("it sent a short message that is too long"));
         }
         let (kind, flags) = kind_and_flags(seen);
         let (tag, data) = seen.with_body(|body| {
@@ -116,7 +116,7 @@ impl Receiver {
             len,
             rest: None,
         };
-        let copy = |_: &mut Self, _: &mut Link, owner: &mut O, matched: &Matched| {
+        let copy = |_: &mut Self, _: &mut ShmLink, owner: &mut O, matched: &Matched| {
             let fit = len.min(matched.buf.len);
             match matched.piece.is_of_list() {
                 // SAFETY: the slot has `INLINE_BYTES` there; the poster of the receive vouched for
@@ -134,11 +134,11 @@ impl Receiver {
     fn take_other<O: Owner>(
         &mut self,
         key: usize,
-        link: &mut Link,
+        link: &mut ShmLink,
         outbox: &mut Outbox,
-        seen: Seen,
+        seen: PublishedSlot,
         owner: &mut O,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), LinkViolation> {
         match seen.head.kind() {
             EAGER => self.take_eager(key, link, seen, owner),
             CHUNK => self.take_chunk(link, seen, owner),
@@ -158,7 +158,7 @@ impl Receiver {
                 link.consume(0, &mut self.stats);
                 link.receive_close(what)
             }
-            _ => Err(Broken("it sent a slot of no known kind")),
+            _ => Err(LinkViolation("it sent a slot of no known kind")),
         }
     }
 
@@ -166,10 +166,10 @@ impl Receiver {
     fn take_eager<O: Owner>(
         &mut self,
         key: usize,
-        link: &mut Link,
-        seen: Seen,
+        link: &mut ShmLink,
+        seen: PublishedSlot,
         owner: &mut O,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), LinkViolation> {
         let len = seen.head.len();
         let [tag, offset, data] = seen.words();
         let from = link.receiver().record(offset as u32, len)?;
@@ -181,7 +181,7 @@ impl Receiver {
             len,
             rest: None,
         };
-        let copy = |this: &mut Self, link: &mut Link, owner: &mut O, matched: &Matched| {
+        let copy = |this: &mut Self, link: &mut ShmLink, owner: &mut O, matched: &Matched| {
             let (into, fit) = (matched.buf.as_mut_ptr(), len.min(matched.buf.len));
             let trial =
                 (len >= paths::LEAST && link.times(len)).then(|| this.deliveries.begin_trial());
@@ -205,7 +205,7 @@ impl Receiver {
 
     /// The description of a message for the receive context; counts the message.
     #[inline(always)]
-    fn arrived(&mut self, link: &Link, flags: Flags, tag: u64, len: u64, data: u64) -> Arrived {
+    fn arrived(&mut self, link: &ShmLink, flags: Flags, tag: u64, len: u64, data: u64) -> Arrived {
         self.stats.received += 1;
         self.stats.received_bytes += len;
         Arrived {
@@ -226,12 +226,12 @@ impl Receiver {
     #[inline(always)]
     unsafe fn take_whole<O: Owner>(
         &mut self,
-        (key, link): (usize, &mut Link),
+        (key, link): (usize, &mut ShmLink),
         message: &Beginning,
         record_bytes: usize,
         owner: &mut O,
-        copy: impl FnOnce(&mut Self, &mut Link, &mut O, &Matched),
-    ) -> Result<(), Broken> {
+        copy: impl FnOnce(&mut Self, &mut ShmLink, &mut O, &Matched),
+    ) -> Result<(), LinkViolation> {
         let Beginning { kind, arrived, .. } = message;
         match owner.srx().arrive(*kind, arrived) {
             Some(matched) => {
@@ -251,28 +251,28 @@ impl Receiver {
     fn take_start<O: Owner>(
         &mut self,
         key: usize,
-        link: &mut Link,
-        seen: Seen,
+        link: &mut ShmLink,
+        seen: PublishedSlot,
         owner: &mut O,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), LinkViolation> {
         let len = seen.head.len();
         let [tag, place, total, data, window, address] = seen.words();
         let (id, offset) = unpack(place);
         let from = link.receiver().record(offset, len)?;
         if window > MAX_WINDOW || window > total || len as u64 > window {
-            return Err(Broken("it announced a message with an impossible window"));
+            return Err(LinkViolation("it announced a message with an impossible window"));
         }
         if total > isize::MAX as u64 {
-            return Err(Broken("it announced a message that is too long"));
+            return Err(LinkViolation("it announced a message that is too long"));
         }
         let read_from = (seen.head.flags() & READ != 0).then_some(address);
         if read_from.is_some() && window != 0 {
-            return Err(Broken("it sends a message that is to be read"));
+            return Err(LinkViolation("it sends a message that is to be read"));
         }
         link.receiver().incoming().begin(id)?;
         if link.answers() >= 2 * UNDER_WAY_MAX {
             // The peer has no other messages under way, and each has two answers at most.
-            return Err(Broken("it takes no answers"));
+            return Err(LinkViolation("it takes no answers"));
         }
         let (kind, flags) = kind_and_flags(seen);
         let arrived = self.arrived(link, flags, tag, total, data);
@@ -286,7 +286,7 @@ impl Receiver {
         match owner.srx().arrive(kind, &arrived) {
             Some(matched) => {
                 // `GO` is sent before the first piece is copied, so that the sender goes on.
-                let met = Met {
+                let met = MatchedMessage {
                     kind,
                     matched,
                     arrived,
@@ -310,7 +310,7 @@ impl Receiver {
                 // SAFETY: the record was checked.
                 let held = unsafe { self.hold(key, link, &beginning, owner)? };
                 let incoming = link.receiver().incoming();
-                incoming.set(id, Incoming::Held(held as u32));
+                incoming.set(id, IncomingState::Held(held as u32));
                 link.consume(len, &mut self.stats);
                 self.arrived_whole(link, id);
                 Ok(())
@@ -320,31 +320,31 @@ impl Receiver {
 
     fn take_chunk<O: Owner>(
         &mut self,
-        link: &mut Link,
-        seen: Seen,
+        link: &mut ShmLink,
+        seen: PublishedSlot,
         owner: &mut O,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), LinkViolation> {
         let len = seen.head.len();
         let [place] = seen.words();
         let (id, offset) = unpack(place);
         let from = link.receiver().record(offset, len)?;
         self.deliveries.count_ring_bytes(len);
         match link.receiver().incoming().get(id) {
-            Some(Incoming::Matched(key)) => {
+            Some(IncomingState::Matched(key)) => {
                 // SAFETY: the record was checked; the poster of the receive vouched for its
                 // buffer.
                 unsafe { self.deliveries.put_piece(key, from, len, owner)? };
                 link.consume(len, &mut self.stats);
                 (self.deliveries).got(link, id, len, owner, &mut self.stats)
             }
-            Some(Incoming::Held(number)) => {
+            Some(IncomingState::Held(number)) => {
                 // SAFETY: the record was checked.
                 unsafe { self.unexpected.append(number, from, len)? };
                 link.consume(len, &mut self.stats);
                 self.arrived_whole(link, id);
                 Ok(())
             }
-            _ => Err(Broken("it sent a piece of no message")),
+            _ => Err(LinkViolation("it sent a piece of no message")),
         }
     }
 
@@ -352,9 +352,9 @@ impl Receiver {
     #[cold]
     pub(crate) fn read<O: Owner>(
         &mut self,
-        link: &mut Link,
+        link: &mut ShmLink,
         owner: &mut O,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, LinkViolation> {
         self.deliveries.read(link, owner, &mut self.stats)
     }
 
@@ -367,12 +367,12 @@ impl Receiver {
     unsafe fn hold<O: Owner>(
         &mut self,
         key: usize,
-        link: &mut Link,
+        link: &mut ShmLink,
         message: &Beginning,
         owner: &mut O,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, LinkViolation> {
         if !link.receiver().heeds_back_pressure() {
-            return Err(Broken(
+            return Err(LinkViolation(
                 "it sent far more unexpected messages than its quota permits",
             ));
         }
@@ -391,20 +391,20 @@ impl Receiver {
 
     /// Frees the id of an unexpected message if all of the message is there, unless the sender
     /// awaits `DELIVERED`.
-    fn arrived_whole(&mut self, link: &mut Link, id: u32) {
+    fn arrived_whole(&mut self, link: &mut ShmLink, id: u32) {
         let incoming = link.receiver().incoming();
-        let Some(Incoming::Held(number)) = incoming.get(id) else {
+        let Some(IncomingState::Held(number)) = incoming.get(id) else {
             return;
         };
         if self.unexpected.frees_id(number, id) {
-            incoming.set(id, Incoming::Free);
+            incoming.set(id, IncomingState::Free);
         }
         self.update_back_pressure(link);
     }
 
     /// Requests envelopes only if the unexpected messages of the peer, or of all peers, exceed the
     /// quota; lifts that request when there is room again.
-    pub(crate) fn update_back_pressure(&mut self, link: &mut Link) {
+    pub(crate) fn update_back_pressure(&mut self, link: &mut ShmLink) {
         link.update_back_pressure(self.unexpected.is_over(), &mut self.stats);
     }
 
@@ -444,15 +444,15 @@ impl Receiver {
     }
 
     /// An unexpected message was delivered or dropped: frees its memory.
-    fn release(&mut self, link: Option<&mut Link>, held: UnexpectedMessage) {
+    fn release(&mut self, link: Option<&mut ShmLink>, held: UnexpectedMessage) {
         let tells = held.tells;
         let freed = self.unexpected.release(held);
         let Some(link) = link else { return };
         link.receiver().release(freed);
         self.update_back_pressure(link);
         if let Some(id) = tells {
-            link.receiver().incoming().set(id, Incoming::Free);
-            link.answer(Control::Delivered { id }, &mut self.stats);
+            link.receiver().incoming().set(id, IncomingState::Free);
+            link.answer(AnswerSlot::Delivered { id }, &mut self.stats);
         }
     }
 
@@ -463,7 +463,7 @@ impl Receiver {
     /// The receive's buffer is valid for writes.
     pub(crate) unsafe fn start<O: Owner>(
         &mut self,
-        link: Option<&mut Link>,
+        link: Option<&mut ShmLink>,
         start: Start,
         owner: &mut O,
     ) {
@@ -475,7 +475,7 @@ impl Receiver {
         unsafe { deliver(owner, &start.matched, 0, held.bytes.as_ptr(), len) };
         match (held.rest, link) {
             (Some(rest), Some(link)) => {
-                let met = Met {
+                let met = MatchedMessage {
                     kind: start.kind,
                     matched: start.matched,
                     arrived: start.arrived,
@@ -510,7 +510,7 @@ impl Receiver {
     /// Drops an unexpected message.
     pub(crate) fn discard<O: Owner>(
         &mut self,
-        link: Option<&mut Link>,
+        link: Option<&mut ShmLink>,
         kind: MsgKind,
         token: Token,
         owner: &mut O,
@@ -535,7 +535,7 @@ impl Receiver {
                     data: 0,
                     flags: Flags::empty(),
                 };
-                let met = Met {
+                let met = MatchedMessage {
                     kind,
                     matched: nowhere,
                     arrived,
@@ -550,7 +550,7 @@ impl Receiver {
     }
 
     /// A link has ended: complete unexpected messages from it can still be received.
-    pub(crate) fn outlives(&mut self, key: usize, link: &Link) {
+    pub(crate) fn outlives(&mut self, key: usize, link: &ShmLink) {
         self.unexpected.outlive(key, link.native());
     }
 
@@ -560,7 +560,7 @@ impl Receiver {
     }
 
     /// A link fails: takes out the receives that wait for more of a message.
-    pub(crate) fn take_unfinished(&mut self, link: &mut Link) -> Vec<Unfinished> {
+    pub(crate) fn take_unfinished(&mut self, link: &mut ShmLink) -> Vec<Unfinished> {
         self.deliveries.take_unfinished(link)
     }
 }

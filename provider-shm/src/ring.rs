@@ -19,7 +19,7 @@ mod tests;
 
 #[cfg_attr(loom, allow(unused_imports, reason = "no record is modelled"))]
 pub(crate) use self::{
-    consumer::{Rx, Seen},
-    producer::{Record, Tx},
-    slot::{Broken, CONTROL_SLOTS, Head, LINE, PAYLOAD_BYTES, Progress, SLOTS, Slot},
+    consumer::{RingConsumer, PublishedSlot},
+    producer::{PayloadRecord, RingProducer},
+    slot::{LinkViolation, CONTROL_SLOTS, Head, LINE, PAYLOAD_BYTES, RingProgress, SLOTS, LineSlot},
 };

@@ -12,7 +12,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl, posix_fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use crate::ring::{PAYLOAD_BYTES, Progress, Rx, SLOTS, Slot, Tx};
+use crate::ring::{PAYLOAD_BYTES, RingProgress, RingConsumer, SLOTS, LineSlot, RingProducer};
 use crate::status::Status;
 
 /// Size of a segment. An active pair, with the heap memory of both sides, takes less than 64 KiB
@@ -21,23 +21,23 @@ pub(crate) const SEGMENT_BYTES: usize = 61_440;
 
 /// The memory of one direction.
 #[repr(C)]
-struct Direction {
-    slots: [Slot; SLOTS],
+struct SegmentDirection {
+    slots: [LineSlot; SLOTS],
     payload: [u8; PAYLOAD_BYTES],
 }
 
 #[repr(C)]
 struct Layout {
     status: [Status; 2],
-    progress: [Progress; 2],
-    direction: [Direction; 2],
+    progress: [RingProgress; 2],
+    direction: [SegmentDirection; 2],
 }
 
 const _: () = assert!(size_of::<Layout>() <= SEGMENT_BYTES);
 
 /// The side of a segment that an endpoint has: it produces in the direction of that number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum SegmentSide {
     /// The endpoint that connected and made the segment.
     Initiator = 0,
     /// The endpoint that accepted the connection.
@@ -46,11 +46,11 @@ pub(crate) enum Side {
 
 /// A mapped segment.
 #[derive(Debug)]
-pub(crate) struct Segment {
+pub(crate) struct ShmSegment {
     map: MmapRaw,
 }
 
-impl Segment {
+impl ShmSegment {
     /// Makes a segment, with the descriptor to hand over.
     pub(crate) fn create() -> Result<(Self, OwnedFd)> {
         let fd = memfd_create(
@@ -103,7 +103,7 @@ impl Segment {
 
     /// The status word of a side.
     #[inline(always)]
-    pub(crate) fn status(&self, side: Side) -> &Status {
+    pub(crate) fn status(&self, side: SegmentSide) -> &Status {
         // SAFETY: the mapping has the layout's size and alignment, lives as long as `self`, and a
         // `Status` is an atomic.
         unsafe { &(*self.layout()).status[side as usize] }
@@ -114,15 +114,15 @@ impl Segment {
     /// # Safety
     ///
     /// One call for each side that this process is; the segment outlives the rings.
-    pub(crate) unsafe fn rings(&self, side: Side) -> (Tx, Rx) {
+    pub(crate) unsafe fn rings(&self, side: SegmentSide) -> (RingProducer, RingConsumer) {
         let (own, peer) = (side as usize, 1 - side as usize);
         // SAFETY: the caller's contract; the pointers lead into the mapping, which `layout`
         // describes.
         unsafe {
             let (slots, progress, payload) = self.parts(own);
-            let tx = Tx::new(slots, progress, payload);
+            let tx = RingProducer::new(slots, progress, payload);
             let (slots, progress, payload) = self.parts(peer);
-            (tx, Rx::new(slots, progress, payload))
+            (tx, RingConsumer::new(slots, progress, payload))
         }
     }
 
@@ -131,18 +131,18 @@ impl Segment {
     /// # Safety
     ///
     /// As for [`Self::rings`].
-    pub(crate) unsafe fn loopback(&self) -> (Tx, Rx) {
+    pub(crate) unsafe fn loopback(&self) -> (RingProducer, RingConsumer) {
         // SAFETY: the caller's contract.
         unsafe {
             let (slots, progress, payload) = self.parts(0);
             (
-                Tx::new(slots, progress, payload),
-                Rx::new(slots, progress, payload),
+                RingProducer::new(slots, progress, payload),
+                RingConsumer::new(slots, progress, payload),
             )
         }
     }
 
-    fn parts(&self, direction: usize) -> (NonNull<Slot>, NonNull<Progress>, NonNull<u8>) {
+    fn parts(&self, direction: usize) -> (NonNull<LineSlot>, NonNull<RingProgress>, NonNull<u8>) {
         let layout = self.layout();
         // SAFETY: `direction` is 0 or 1; the fields lie within the mapping, which is not at
         // address 0.
@@ -184,9 +184,9 @@ fn seals() -> SealFlag {
 }
 
 #[cfg(any(test, feature = "fuzzing"))]
-impl Segment {
+impl ShmSegment {
     /// A word of a slot, for tests that play the other side.
-    pub(crate) fn slot_word(&self, side: Side, slot: usize, word: usize) -> *mut u64 {
+    pub(crate) fn slot_word(&self, side: SegmentSide, slot: usize, word: usize) -> *mut u64 {
         assert!(slot < SLOTS && word < 8);
         let (slots, ..) = self.parts(side as usize);
         // SAFETY: just checked.
@@ -194,7 +194,7 @@ impl Segment {
     }
 
     /// The word in which the consumer publishes its progress in the ring that `side` sends in.
-    pub(crate) fn progress_word(&self, side: Side) -> *mut u64 {
+    pub(crate) fn progress_word(&self, side: SegmentSide) -> *mut u64 {
         self.parts(side as usize).1.as_ptr().cast()
     }
 }
@@ -213,11 +213,11 @@ mod tests {
 
     #[test]
     fn a_segment_is_shared_with_who_gets_its_descriptor() {
-        let (ours, fd) = Segment::create().unwrap();
-        let theirs = Segment::accept(fd.as_fd()).unwrap();
-        ours.status(Side::Initiator).close();
-        assert_eq!(theirs.status(Side::Initiator).load(), crate::status::CLOSED);
-        assert_eq!(theirs.status(Side::Acceptor).load(), 0);
+        let (ours, fd) = ShmSegment::create().unwrap();
+        let theirs = ShmSegment::accept(fd.as_fd()).unwrap();
+        ours.status(SegmentSide::Initiator).close();
+        assert_eq!(theirs.status(SegmentSide::Initiator).load(), crate::status::CLOSED);
+        assert_eq!(theirs.status(SegmentSide::Acceptor).load(), 0);
     }
 
     /// From now on the kernel finds no memory for the files of the calling thread.
@@ -264,8 +264,8 @@ mod tests {
             let theirs = memfd(SEGMENT_BYTES as i64, seals());
             take_memory_away();
             [
-                Segment::create().map(drop),
-                Segment::accept(theirs.as_fd()).map(drop),
+                ShmSegment::create().map(drop),
+                ShmSegment::accept(theirs.as_fd()).map(drop),
             ]
         });
         for outcome in thread.join().unwrap() {
@@ -283,7 +283,7 @@ mod tests {
             (memfd(size * 2, seals()), "size"),
             (std::fs::File::open("/dev/zero").unwrap().into(), "memfd"),
         ] {
-            let error = Segment::accept(fd.as_fd()).unwrap_err().to_string();
+            let error = ShmSegment::accept(fd.as_fd()).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
     }

@@ -7,11 +7,11 @@
 mod address_vector;
 mod idle_close;
 #[cfg(feature = "fuzzing")]
-mod kept;
+mod table_sizes;
 mod links;
 mod poll;
 mod send;
-mod turns;
+mod poll_order;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,37 +27,37 @@ use slab::Slab;
 use crate::cma::Cookie;
 use crate::config::ShmConfig;
 use crate::doorbell::Doorbell;
-use crate::link::{Link, Quota, Sizes};
+use crate::link::{ShmLink, Quota, LinkSizes};
 use crate::outbox::Outbox;
-use crate::peers::{Peers, ShmRoute};
+use crate::peers::{ShmPeers, ShmRoute};
 use crate::pending::PendingSend;
-use crate::receive::Receiver;
-use crate::service::{Service, Shared};
+use crate::receive::ShmReceiver;
+use crate::service::{ServiceThread, EndpointShared};
 use crate::stats::ShmStats;
 use crate::status::{SLEEPS, WANTS_ROOM, register, sleeper_barrier};
 use idle_close::IdleCloser;
-use turns::Turns;
+use poll_order::PollOrder;
 
 /// Names to try: two endpoints of a node hardly ever draw the same.
 const NAMES: u32 = 16;
 
 /// A shared-memory endpoint.
 pub struct ShmTransport {
-    peers: Peers,
-    links: Slab<Box<Link>>,
-    turns: Turns,
-    receiver: Receiver,
+    peers: ShmPeers,
+    links: Slab<Box<ShmLink>>,
+    poll_order: PollOrder,
+    receiver: ShmReceiver,
     outbox: Outbox,
-    service: Service,
+    service: ServiceThread,
     /// Peers have been requested to wake this endpoint.
     armed: bool,
-    sizes: Sizes,
+    sizes: LinkSizes,
     config: ShmConfig,
     id: u64,
     node: u64,
     unreachable: VecDeque<(FiAddr, Vec<PendingSend>)>,
     idle_closer: IdleCloser,
-    shared: Arc<Shared>,
+    shared: Arc<EndpointShared>,
 }
 
 impl ShmTransport {
@@ -104,18 +104,18 @@ impl ShmTransport {
         let mut cookie = Cookie::default();
         random::fill(&mut cookie)?;
         let (id, node) = (name.shm.unwrap_or_default(), name.node);
-        let shared = Shared::new(name, cookie, register(), Doorbell::open(id)?)?;
+        let shared = EndpointShared::new(name, cookie, register(), Doorbell::open(id)?)?;
         let shared = Arc::new(shared);
-        let service = Service::start(id, Arc::clone(&shared), &config)?;
+        let service = ServiceThread::start(id, Arc::clone(&shared), &config)?;
         Ok(Self {
-            peers: Peers::default(),
+            peers: ShmPeers::default(),
             links: Slab::new(),
-            turns: Turns::default(),
-            receiver: Receiver::new(number, Quota::of_endpoint(&config)),
+            poll_order: PollOrder::default(),
+            receiver: ShmReceiver::new(number, Quota::of_endpoint(&config)),
             outbox: Outbox::default(),
             service,
             armed: false,
-            sizes: Sizes::new(&config),
+            sizes: LinkSizes::new(&config),
             config,
             id,
             node,
@@ -227,11 +227,11 @@ impl Transport for ShmTransport {
             self.disarm();
         }
         let mut at = 0;
-        while let Some(key) = self.turns.each_call(at) {
+        while let Some(key) = self.poll_order.each_call(at) {
             did += self.poll(key, owner);
             at += 1;
         }
-        if self.turns.are_many() {
+        if self.poll_order.are_many() {
             did += self.poll_others(owner);
         }
         if did == 0 && self.receiver.last_was_short() {

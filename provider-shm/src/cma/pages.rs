@@ -22,7 +22,7 @@ const PRESENT: u64 = 1 << 63;
 
 /// A range whose pages were present.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct PresentRange {
     start: u64,
     end: u64,
     at: Instant,
@@ -30,13 +30,13 @@ struct Found {
 
 /// The pages of a process.
 #[derive(Debug)]
-pub(super) struct Pages {
+pub(super) struct PresentPages {
     map: File,
-    found: [Option<Found>; RANGES],
+    found: [Option<PresentRange>; RANGES],
     next: usize,
 }
 
-impl Pages {
+impl PresentPages {
     /// The pages of the process with this ID.
     pub(super) fn of(pid: libc::pid_t) -> Result<Self, Sys> {
         let map = File::open(format!("/proc/{pid}/pagemap"))
@@ -53,7 +53,7 @@ impl Pages {
         let Some(end) = addr.checked_add(len as u64) else {
             return false;
         };
-        let known = |found: &Found| {
+        let known = |found: &PresentRange| {
             found.start <= addr
                 && end <= found.end
                 && now.saturating_duration_since(found.at) < PROOF_LASTS
@@ -81,7 +81,7 @@ impl Pages {
             }
             page += n as u64;
         }
-        self.found[self.next] = Some(Found {
+        self.found[self.next] = Some(PresentRange {
             start,
             end,
             at: now,
@@ -122,7 +122,7 @@ mod tests {
         };
         advise(&mut memory, libc::MADV_NOHUGEPAGE);
         // A range that is not mapped, and one that can not be mapped.
-        let mut pages = Pages::of(std::process::id() as i32).unwrap();
+        let mut pages = PresentPages::of(std::process::id() as i32).unwrap();
         let now = Instant::now();
         for addr in [0, 1, u64::MAX - 100, u64::MAX / 2] {
             assert!(!pages.are_there(addr, 50, now), "{addr}");

@@ -20,7 +20,7 @@ use crate::ShmConfig;
 use crate::cma::CmaPeer;
 use crate::owner::Ep;
 use crate::ring::SLOTS;
-use crate::segment::{Segment, Side};
+use crate::segment::{ShmSegment, SegmentSide};
 use crate::service::NewLink;
 use crate::wire;
 
@@ -84,7 +84,7 @@ impl Victim {
     }
 
     fn take(&mut self, bytes: &[u8]) -> u64 {
-        let Ok((segment, _fd)) = Segment::create() else {
+        let Ok((segment, _fd)) = ShmSegment::create() else {
             return 0;
         };
         let failed_before = self.ep.shm.stats().links_failed;
@@ -111,7 +111,7 @@ struct Attack<'a> {
     ep: &'a mut Ep,
     id: u64,
     addr: FiAddr,
-    segment: Arc<Segment>,
+    segment: Arc<ShmSegment>,
     /// Slots that the peer has published.
     position: u64,
     /// Buffers of receives, each with the length that was posted.
@@ -122,7 +122,7 @@ struct Attack<'a> {
 }
 
 impl<'a> Attack<'a> {
-    fn begin(ep: &'a mut Ep, id: u64, segment: Segment) -> Self {
+    fn begin(ep: &'a mut Ep, id: u64, segment: ShmSegment) -> Self {
         let native = NativeAddr {
             incarnation: 1,
             node: ep.name().node,
@@ -135,7 +135,7 @@ impl<'a> Attack<'a> {
             native,
             id,
             segment: Arc::clone(&segment),
-            side: Side::Initiator,
+            side: SegmentSide::Initiator,
             cma: CmaPeer::probe(std::process::id() as i32, COOKIE.as_ptr() as u64, COOKIE),
             offers_cma: true,
             fence: false,
@@ -158,10 +158,10 @@ impl<'a> Attack<'a> {
             0..=2 => self.publish(steps),
             3 => {
                 let (slot, word) = (steps.byte() as usize % SLOTS, steps.byte() as usize % 8);
-                let word = self.segment.slot_word(Side::Acceptor, slot, word);
+                let word = self.segment.slot_word(SegmentSide::Acceptor, slot, word);
                 write(word, steps.number());
             }
-            4 => write(self.segment.progress_word(Side::Initiator), steps.number()),
+            4 => write(self.segment.progress_word(SegmentSide::Initiator), steps.number()),
             5 => {
                 let (tag, len) = (steps.number(), steps.number() as usize % 40_000);
                 let mut buffer = vec![BEYOND; len + 64];
@@ -179,7 +179,7 @@ impl<'a> Attack<'a> {
                 self.ep.progress();
             }
             _ => {
-                self.segment.status(Side::Acceptor).close();
+                self.segment.status(SegmentSide::Acceptor).close();
                 let closed = Some(Arc::clone(&self.segment));
                 let Ep { shm, owner } = &mut *self.ep;
                 shm.gone(self.id, closed, true, owner);
@@ -209,10 +209,10 @@ impl<'a> Attack<'a> {
             | (u64::from(len) << 32);
         let slot = self.position as usize % SLOTS;
         for word in 1..8 {
-            let word = self.segment.slot_word(Side::Acceptor, slot, word);
+            let word = self.segment.slot_word(SegmentSide::Acceptor, slot, word);
             write(word, steps.number());
         }
-        write(self.segment.slot_word(Side::Acceptor, slot, 0), head);
+        write(self.segment.slot_word(SegmentSide::Acceptor, slot, 0), head);
         self.position += 1;
     }
 

@@ -10,7 +10,7 @@ use crate::ShmConfig;
 use crate::link::CloseMessage;
 use crate::owner::Ep;
 use crate::ring::SLOTS;
-use crate::segment::Side;
+use crate::segment::SegmentSide;
 use crate::wire::{CHUNK, FAREWELL, FLAGS, KINDS, START, TAGGED, pack};
 
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ proptest! {
                 Move::CloseMessage(what) => enemy.publish(FAREWELL, 0, 0, [what as u64, 0, 0, 0, 0, 0, 0]),
                 Move::Scribble(words) => for (slot, word, value) in words {
                     // SAFETY: words of the mapped slots; nobody else runs.
-                    unsafe { enemy.segment.slot_word(Side::Acceptor, slot, word).write_volatile(value) };
+                    unsafe { enemy.segment.slot_word(SegmentSide::Acceptor, slot, word).write_volatile(value) };
                 },
                 Move::Claim(word) => enemy.claim_progress(word),
                 Move::Receive(tag, len) => {
@@ -110,7 +110,7 @@ proptest! {
                     let _ = ep.tsend(addr, 1, &out[..len], 1);
                 }
                 Move::Close => {
-                    enemy.segment.status(Side::Acceptor).close();
+                    enemy.segment.status(SegmentSide::Acceptor).close();
                     ep.shm.gone(ID, Some(enemy.segment.clone()), true, &mut ep.owner);
                 }
                 Move::Go => {

@@ -7,7 +7,7 @@
 
 use ferrofabric_contracts::listed_enum;
 
-use crate::ring::{Broken, Seen};
+use crate::ring::{LinkViolation, PublishedSlot};
 
 listed_enum! {
     /// A message of one side about the end of the link.
@@ -24,9 +24,9 @@ listed_enum! {
 
 impl CloseMessage {
     /// Reads a slot of its kind.
-    pub(crate) fn read(seen: Seen) -> Result<Self, Broken> {
+    pub(crate) fn read(seen: PublishedSlot) -> Result<Self, LinkViolation> {
         let [number] = seen.words();
-        Self::from_number(number).ok_or(Broken("it sent an unknown close message"))
+        Self::from_number(number).ok_or(LinkViolation("it sent an unknown close message"))
     }
 }
 
@@ -63,13 +63,13 @@ impl CloseHandshake {
 
     /// A close message of the peer has come. A refusal is handled at once, so the peer may request
     /// the close in its next slot; any other message must be handled first.
-    pub(super) fn receive(&mut self, what: CloseMessage) -> Result<(), Broken> {
+    pub(super) fn receive(&mut self, what: CloseMessage) -> Result<(), LinkViolation> {
         let in_order = match what {
             CloseMessage::Ask => self.received.is_none(),
             CloseMessage::Agree | CloseMessage::Stay => self.has_asked && self.received.is_none(),
         };
         if !in_order {
-            return Err(Broken("it sent a close message out of turn"));
+            return Err(LinkViolation("it sent a close message out of turn"));
         }
         if what == CloseMessage::Stay {
             self.has_asked = false;

@@ -7,25 +7,25 @@ use ferrofabric_contracts::peer::{Owner, SendDone};
 use ferrofabric_contracts::types::total_len;
 use slab::Slab;
 
-use super::sizes::Sizes;
+use super::sizes::LinkSizes;
 use super::slots::send_chunk;
-use crate::outbox::{KEPT_ENTRIES, Outbox, Outgoing};
-use crate::paths::Paths;
-use crate::ring::{Broken, Tx};
+use crate::outbox::{KEPT_ENTRIES, Outbox, OutgoingMessage};
+use crate::paths::MessagePaths;
+use crate::ring::{LinkViolation, RingProducer};
 
 /// Bytes of one message that are sent before the next message gets its turn.
 const TURN_BYTES: usize = 65_536;
 
 /// The messages in flight, by id.
 #[derive(Default)]
-pub(super) struct InFlight {
+pub(super) struct InFlightMessages {
     /// Their keys in the endpoint's outbox.
     keys: Slab<u32>,
     /// The ids of messages with pieces to send now.
     streaming: VecDeque<u32>,
 }
 
-impl InFlight {
+impl InFlightMessages {
     pub(super) fn len(&self) -> usize {
         self.keys.len()
     }
@@ -51,7 +51,7 @@ impl InFlight {
     }
 
     /// Keeps a message that was just announced under [`Self::next_id`].
-    pub(super) fn keep(&mut self, out: Outgoing, outbox: &mut Outbox) {
+    pub(super) fn keep(&mut self, out: OutgoingMessage, outbox: &mut Outbox) {
         let has_more = out.sent < out.until;
         let key = outbox.outgoing.insert(out);
         let id = self.keys.insert(key as u32);
@@ -65,16 +65,16 @@ impl InFlight {
     pub(super) fn go<O: Owner>(
         &mut self,
         [id, until, advice]: [u64; 3],
-        paths: &mut Paths,
+        paths: &mut MessagePaths,
         outbox: &mut Outbox,
         owner: &mut O,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), LinkViolation> {
         let id = id as u32;
         let Some(out) = self.get(id, outbox).filter(|out| !out.go) else {
-            return Err(Broken("it requested a message that does not exist"));
+            return Err(LinkViolation("it requested a message that does not exist"));
         };
         if until > total_len(out.buffers.list()) as u64 {
-            return Err(Broken("it requested more than a message has"));
+            return Err(LinkViolation("it requested more than a message has"));
         }
         match (out.read, until) {
             (true, 0) => paths.was_read(),
@@ -99,10 +99,10 @@ impl InFlight {
         id: u32,
         outbox: &mut Outbox,
         owner: &mut O,
-    ) -> Result<(), Broken> {
-        let done = |out: &&mut Outgoing| out.told && out.go && out.sent == out.until;
+    ) -> Result<(), LinkViolation> {
+        let done = |out: &&mut OutgoingMessage| out.told && out.go && out.sent == out.until;
         if self.get(id, outbox).filter(done).is_none() {
-            return Err(Broken("it confirmed a message that can not be delivered"));
+            return Err(LinkViolation("it confirmed a message that can not be delivered"));
         }
         self.complete(id, outbox, owner);
         Ok(())
@@ -111,11 +111,11 @@ impl InFlight {
     /// Sends pieces of messages in turns. Returns the number of pieces.
     pub(super) fn stream<O: Owner>(
         &mut self,
-        tx: &mut Tx,
-        sizes: &Sizes,
+        tx: &mut RingProducer,
+        sizes: &LinkSizes,
         outbox: &mut Outbox,
         owner: &mut O,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, LinkViolation> {
         let mut did = 0;
         while let Some(&id) = self.streaming.front() {
             let out = &mut outbox.outgoing[self.keys[id as usize] as usize];
@@ -154,7 +154,7 @@ impl InFlight {
     }
 
     #[inline]
-    fn get<'a>(&self, id: u32, outbox: &'a mut Outbox) -> Option<&'a mut Outgoing> {
+    fn get<'a>(&self, id: u32, outbox: &'a mut Outbox) -> Option<&'a mut OutgoingMessage> {
         outbox
             .outgoing
             .get_mut(*self.keys.get(id as usize)? as usize)

@@ -7,12 +7,12 @@ use ferrofabric_contracts::types::IoBuf;
 
 use super::sizes::{Quota, Used};
 use crate::cma::{CmaPeer, Read};
-use crate::incoming::{Incoming, IncomingTable};
-use crate::ring::{Broken, Rx, Seen};
+use crate::incoming::{IncomingState, IncomingTable};
+use crate::ring::{LinkViolation, RingConsumer, PublishedSlot};
 
 /// The receiving side.
 pub(crate) struct LinkReceiver {
-    rx: Rx,
+    rx: RingConsumer,
     incoming: IncomingTable,
     /// The ids of messages to read by CMA.
     reading: VecDeque<u32>,
@@ -26,7 +26,7 @@ pub(crate) struct LinkReceiver {
 }
 
 impl LinkReceiver {
-    pub(super) fn new(rx: Rx, cma: Option<CmaPeer>, quota: Quota) -> Self {
+    pub(super) fn new(rx: RingConsumer, cma: Option<CmaPeer>, quota: Quota) -> Self {
         Self {
             rx,
             incoming: IncomingTable::default(),
@@ -41,7 +41,7 @@ impl LinkReceiver {
 
     /// The next slot, if it has been published.
     #[inline(always)]
-    pub(super) fn peek(&self) -> Option<Seen> {
+    pub(super) fn peek(&self) -> Option<PublishedSlot> {
         self.rx.peek()
     }
 
@@ -89,7 +89,7 @@ impl LinkReceiver {
 
     /// The record of `len` bytes at `offset`, checked to lie in the payload ring.
     #[inline(always)]
-    pub(crate) fn record(&self, offset: u32, len: usize) -> Result<*const u8, Broken> {
+    pub(crate) fn record(&self, offset: u32, len: usize) -> Result<*const u8, LinkViolation> {
         self.rx.record(offset, len)
     }
 
@@ -103,7 +103,7 @@ impl LinkReceiver {
     #[inline]
     pub(crate) fn delivery(&self, id: u32) -> Option<usize> {
         match self.incoming.get(id) {
-            Some(Incoming::Matched(key)) => Some(key as usize),
+            Some(IncomingState::Matched(key)) => Some(key as usize),
             _ => None,
         }
     }

@@ -12,18 +12,18 @@ use ferrofabric_contracts::peer::{Owner, SendDone};
 use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
 
 use super::close::CloseMessage;
-use super::in_flight::InFlight;
-use super::sizes::Sizes;
+use super::in_flight::InFlightMessages;
+use super::sizes::LinkSizes;
 use super::slots::{
-    Control, Envelope, inline_bytes, publish_close, publish_control, publish_eager, publish_inline,
+    AnswerSlot, StartSlot, inline_bytes, publish_close, publish_control, publish_eager, publish_inline,
     send_chunk,
 };
 use super::waker::PeerWaker;
 use crate::copy::copy_soon;
-use crate::outbox::{Outbox, Outgoing};
-use crate::paths::{self, Path, Paths};
+use crate::outbox::{Outbox, OutgoingMessage};
+use crate::paths::{self, MessagePath, MessagePaths};
 use crate::pending::PendingSend;
-use crate::ring::{Broken, CONTROL_SLOTS, Tx};
+use crate::ring::{LinkViolation, CONTROL_SLOTS, RingProducer};
 use crate::stats::ShmStats;
 use crate::wire::{READ, TOLD, UNDER_WAY_MAX};
 
@@ -62,13 +62,13 @@ pub(super) struct Begun {
 
 /// The sending side.
 pub(super) struct LinkSender {
-    tx: Tx,
-    sizes: Sizes,
+    tx: RingProducer,
+    sizes: LinkSizes,
     /// The addresses of messages are sent along, so that the peer can read them.
     offers_cma: bool,
-    control: VecDeque<Control>,
+    control: VecDeque<AnswerSlot>,
     pending: VecDeque<PendingSend>,
-    in_flight: InFlight,
+    in_flight: InFlightMessages,
     /// Messages without bytes that were announced since the peer requested envelopes only: the peer
     /// sends no `GO` for these.
     bare: usize,
@@ -79,14 +79,14 @@ pub(super) struct LinkSender {
 }
 
 impl LinkSender {
-    pub(super) fn new(tx: Tx, sizes: Sizes, offers_cma: bool) -> Self {
+    pub(super) fn new(tx: RingProducer, sizes: LinkSizes, offers_cma: bool) -> Self {
         Self {
             tx,
             sizes,
             offers_cma,
             control: VecDeque::new(),
             pending: VecDeque::new(),
-            in_flight: InFlight::default(),
+            in_flight: InFlightMessages::default(),
             bare: 0,
             waits_for_room: false,
             sent_last: false,
@@ -201,9 +201,9 @@ impl LinkSender {
         op: &SendOp,
         iov: &[IoBuf],
         waker: &PeerWaker,
-        paths: &mut Paths,
+        paths: &mut MessagePaths,
         stats: &mut ShmStats,
-    ) -> Result<Announced, Broken> {
+    ) -> Result<Announced, LinkViolation> {
         if op.flags.contains(Flags::FENCE) && !self.in_flight.is_empty() {
             // The message keeps its place, and so do later ones.
             return Ok(Announced::Full);
@@ -274,12 +274,12 @@ impl LinkSender {
         op: &SendOp,
         iov: &[IoBuf],
         len: usize,
-        paths: &mut Paths,
+        paths: &mut MessagePaths,
     ) -> bool {
         self.offers_cma
             && iov.len() == 1
             && !op.flags.contains(Flags::INJECT)
-            && paths.choose(len) == Path::Cma
+            && paths.choose(len) == MessagePath::Cma
     }
 
     /// Announces a message that the peer reads out of our memory, from `address` on.
@@ -288,7 +288,7 @@ impl LinkSender {
             true => TOLD,
             false => 0,
         };
-        let envelope = Envelope {
+        let envelope = StartSlot {
             op,
             id: self.in_flight.next_id(),
             flags: READ | told,
@@ -308,7 +308,7 @@ impl LinkSender {
         op: &SendOp,
         iov: &[IoBuf],
         len: usize,
-    ) -> Result<Announced, Broken> {
+    ) -> Result<Announced, LinkViolation> {
         let record = match self.tx.reserve(len) {
             Some(record) => record,
             None => {
@@ -345,14 +345,14 @@ impl LinkSender {
         len: usize,
         waker: &PeerWaker,
         stats: &mut ShmStats,
-    ) -> Result<Announced, Broken> {
+    ) -> Result<Announced, LinkViolation> {
         // A receiver short of memory gets the envelope, and the data after its `GO`.
         let window = match self.tx.is_pressed() {
             true => 0,
             false => self.sizes.window(len),
         };
         let told = op.flags.intersects(TELLS);
-        let envelope = Envelope {
+        let envelope = StartSlot {
             op,
             id: self.in_flight.next_id(),
             flags: if told { TOLD } else { 0 },
@@ -409,7 +409,7 @@ impl LinkSender {
             len,
             read,
         } = begun;
-        let out = Outgoing {
+        let out = OutgoingMessage {
             done: SendDone::of(op, len),
             buffers,
             sent,
@@ -422,7 +422,7 @@ impl LinkSender {
     }
 
     /// The messages under way.
-    pub(super) fn in_flight(&mut self) -> &mut InFlight {
+    pub(super) fn in_flight(&mut self) -> &mut InFlightMessages {
         &mut self.in_flight
     }
 
@@ -432,9 +432,9 @@ impl LinkSender {
         outbox: &mut Outbox,
         owner: &mut O,
         waker: &PeerWaker,
-        paths: &mut Paths,
+        paths: &mut MessagePaths,
         stats: &mut ShmStats,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, LinkViolation> {
         let mut did = 0;
         while let Some(next) = self.pending.pop_front() {
             let op = next.op;
@@ -471,7 +471,7 @@ impl LinkSender {
     }
 
     /// Adds a control slot of the receiving side that waits for room.
-    pub(super) fn queue_control(&mut self, control: Control) {
+    pub(super) fn queue_control(&mut self, control: AnswerSlot) {
         self.control.push_back(control);
     }
 
@@ -481,7 +481,7 @@ impl LinkSender {
         advice: u64,
         waker: &PeerWaker,
         stats: &mut ShmStats,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, LinkViolation> {
         let mut did = 0;
         while let Some(&control) = self.control.front() {
             if !self.has_control_slot()? {
@@ -504,7 +504,7 @@ impl LinkSender {
         owner: &mut O,
         waker: &PeerWaker,
         stats: &mut ShmStats,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, LinkViolation> {
         let did = (self.in_flight).stream(&mut self.tx, &self.sizes, outbox, owner)?;
         if did > 0 {
             waker.wake_if_asleep(stats);
@@ -513,7 +513,7 @@ impl LinkSender {
     }
 
     /// Sends a close message; false if there is no slot for it now.
-    pub(super) fn send_close(&mut self, what: CloseMessage) -> Result<bool, Broken> {
+    pub(super) fn send_close(&mut self, what: CloseMessage) -> Result<bool, LinkViolation> {
         let has_slot = self.has_control_slot()?;
         if has_slot {
             publish_close(&mut self.tx, what);
@@ -522,7 +522,7 @@ impl LinkSender {
     }
 
     /// Whether any slot is free.
-    fn has_control_slot(&mut self) -> Result<bool, Broken> {
+    fn has_control_slot(&mut self) -> Result<bool, LinkViolation> {
         if !self.tx.has_slot(0) {
             self.tx.refresh()?;
         }

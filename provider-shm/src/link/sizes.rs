@@ -11,7 +11,7 @@ pub(crate) const SPARE_BYTES: usize = 4096;
 
 /// The sizes that a link works with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
+pub(crate) struct LinkSizes {
     eager: usize,
     first: usize,
     chunk: usize,
@@ -79,7 +79,7 @@ impl Quota {
     }
 }
 
-impl Sizes {
+impl LinkSizes {
     pub(crate) fn new(config: &ShmConfig) -> Self {
         let eager = config.eager_bytes.min(MAX_WINDOW as usize);
         Self {
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn pieces_are_as_few_as_can_be_and_as_long_as_each_other() {
-        let sizes = Sizes::new(&ShmConfig::default());
+        let sizes = LinkSizes::new(&ShmConfig::default());
         let of = |len: usize| (sizes.piece(len), len.div_ceil(sizes.piece(len)));
         assert_eq!(of(8_768), (8_768, 1));
         assert_eq!(of(8_769), (4_416, 2));

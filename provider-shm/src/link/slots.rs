@@ -6,7 +6,7 @@ use ferrofabric_contracts::types::{IoBuf, MsgKind, SendOp};
 
 use super::close::CloseMessage;
 use crate::copy::copy_short;
-use crate::ring::{Broken, CONTROL_SLOTS, Head, Record, Tx};
+use crate::ring::{LinkViolation, CONTROL_SLOTS, Head, PayloadRecord, RingProducer};
 use crate::wire::{
     CHUNK, DATA, DELIVERED, EAGER, FAREWELL, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, START,
     TAGGED, pack,
@@ -14,7 +14,7 @@ use crate::wire::{
 
 /// A slot that the receiving side of a message sends.
 #[derive(Clone, Copy)]
-pub(crate) enum Control {
+pub(crate) enum AnswerSlot {
     /// `GO`: the sender may go on up to this length.
     Go { id: u32, until: u64 },
     /// `DELIVERED`.
@@ -22,7 +22,7 @@ pub(crate) enum Control {
 }
 
 /// The first slot of a message that has an id.
-pub(super) struct Envelope<'a> {
+pub(super) struct StartSlot<'a> {
     pub(super) op: &'a SendOp,
     pub(super) id: u32,
     /// Flags beside those that every message has.
@@ -34,7 +34,7 @@ pub(super) struct Envelope<'a> {
     pub(super) address: u64,
 }
 
-impl Envelope<'_> {
+impl StartSlot<'_> {
     fn flags(&self) -> u8 {
         head_flags(self.op) | self.flags
     }
@@ -58,12 +58,12 @@ impl Envelope<'_> {
     }
 
     /// Publishes the envelope without data of the message.
-    pub(super) fn publish(&self, tx: &mut Tx) {
+    pub(super) fn publish(&self, tx: &mut RingProducer) {
         tx.publish(Head::new(START, self.flags(), 0), self.words(0));
     }
 
     /// Publishes the envelope with the first `n` bytes of the message, which are in the record.
-    pub(super) fn publish_record(&self, tx: &mut Tx, record: Record, n: usize) {
+    pub(super) fn publish_record(&self, tx: &mut RingProducer, record: PayloadRecord, n: usize) {
         let head = Head::new(START, self.flags(), n as u32);
         tx.publish_record(head, record, self.words(record.offset));
     }
@@ -85,7 +85,7 @@ pub(super) fn inline_bytes(op: &SendOp) -> usize {
 /// A slot is free; the buffers are valid for reads, and `len` bytes long together, which is no more
 /// than [`inline_bytes`].
 #[inline(always)]
-pub(super) unsafe fn publish_inline(tx: &mut Tx, op: &SendOp, iov: &[IoBuf], len: usize) {
+pub(super) unsafe fn publish_inline(tx: &mut RingProducer, op: &SendOp, iov: &[IoBuf], len: usize) {
     let head = Head::new(INLINE, head_flags(op), len as u32);
     tx.publish(head, |body| {
         // SAFETY: the body has a tag's word, then `INLINE_BYTES`, of which the data word is beyond
@@ -106,7 +106,7 @@ pub(super) unsafe fn publish_inline(tx: &mut Tx, op: &SendOp, iov: &[IoBuf], len
 
 /// Publishes a whole message that is in a record.
 #[inline(always)]
-pub(super) fn publish_eager(tx: &mut Tx, op: &SendOp, record: Record, len: usize) {
+pub(super) fn publish_eager(tx: &mut RingProducer, op: &SendOp, record: PayloadRecord, len: usize) {
     let head = Head::new(EAGER, head_flags(op), len as u32);
     tx.publish_record(head, record, |body| {
         // SAFETY: a body has these words.
@@ -124,15 +124,15 @@ pub(super) fn publish_eager(tx: &mut Tx, op: &SendOp, record: Record, len: usize
 ///
 /// The buffers are valid for reads.
 pub(super) unsafe fn send_chunk(
-    tx: &mut Tx,
+    tx: &mut RingProducer,
     id: u32,
     iov: &[IoBuf],
     sent: usize,
     until: usize,
     most: usize,
-) -> Result<usize, Broken> {
+) -> Result<usize, LinkViolation> {
     let want = most.min(until - sent);
-    let room = |tx: &Tx| match tx.has_slot(CONTROL_SLOTS) {
+    let room = |tx: &RingProducer| match tx.has_slot(CONTROL_SLOTS) {
         true => tx.reserve_some(want),
         false => None,
     };
@@ -156,10 +156,10 @@ pub(super) unsafe fn send_chunk(
 }
 
 /// Publishes a receiver's answer. `advice` has the lengths that the receiver would rather read.
-pub(super) fn publish_control(tx: &mut Tx, control: Control, advice: u64) {
+pub(super) fn publish_control(tx: &mut RingProducer, control: AnswerSlot, advice: u64) {
     let (kind, id, until) = match control {
-        Control::Go { id, until } => (GO, id, until),
-        Control::Delivered { id } => (DELIVERED, id, 0),
+        AnswerSlot::Go { id, until } => (GO, id, until),
+        AnswerSlot::Delivered { id } => (DELIVERED, id, 0),
     };
     tx.publish(Head::new(kind, 0, 0), |body| {
         // SAFETY: a body has these words.
@@ -172,7 +172,7 @@ pub(super) fn publish_control(tx: &mut Tx, control: Control, advice: u64) {
 }
 
 /// Publishes a close message.
-pub(super) fn publish_close(tx: &mut Tx, what: CloseMessage) {
+pub(super) fn publish_close(tx: &mut RingProducer, what: CloseMessage) {
     tx.publish(Head::new(FAREWELL, 0, 0), |body| {
         // SAFETY: a body has this word.
         unsafe { *body = what as u64 };

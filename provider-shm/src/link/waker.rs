@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::segment::{Segment, Side};
-use crate::service::{NewLink, Shared};
+use crate::segment::{ShmSegment, SegmentSide};
+use crate::service::{NewLink, EndpointShared};
 use crate::stats::ShmStats;
 use crate::status::{SLEEPS, Status, WANTS_ROOM, waker_fence};
 
 /// Wakes the peer of a link, and publishes to it that the link is closed.
 pub(super) struct PeerWaker {
-    segment: Arc<Segment>,
-    shared: Arc<Shared>,
+    segment: Arc<ShmSegment>,
+    shared: Arc<EndpointShared>,
     /// The id of the peer's endpoint.
     peer: u64,
-    side: Side,
+    side: SegmentSide,
     /// Both sides are this endpoint.
     is_loopback: bool,
     /// Whether this side needs a fence, because the peer's barrier does not cover it.
@@ -21,7 +21,7 @@ pub(super) struct PeerWaker {
 }
 
 impl PeerWaker {
-    pub(super) fn new(new: &NewLink, shared: &Arc<Shared>, is_loopback: bool) -> Self {
+    pub(super) fn new(new: &NewLink, shared: &Arc<EndpointShared>, is_loopback: bool) -> Self {
         Self {
             segment: Arc::clone(&new.segment),
             shared: Arc::clone(shared),
@@ -37,7 +37,7 @@ impl PeerWaker {
         self.peer
     }
 
-    pub(super) fn segment(&self) -> &Arc<Segment> {
+    pub(super) fn segment(&self) -> &Arc<ShmSegment> {
         &self.segment
     }
 
@@ -49,8 +49,8 @@ impl PeerWaker {
     #[inline(always)]
     pub(super) fn peer_status(&self) -> &Status {
         self.segment.status(match (self.side, self.is_loopback) {
-            (Side::Initiator, false) => Side::Acceptor,
-            _ => Side::Initiator,
+            (SegmentSide::Initiator, false) => SegmentSide::Acceptor,
+            _ => SegmentSide::Initiator,
         })
     }
 

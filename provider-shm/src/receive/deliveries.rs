@@ -8,12 +8,12 @@ use ferrofabric_contracts::peer::{Owner, PeerSrx, deliver};
 use ferrofabric_contracts::types::IoBuf;
 use slab::Slab;
 
-use super::message::{Met, Rest, Unfinished};
+use super::message::{MatchedMessage, Rest, Unfinished};
 use crate::cma::Read;
-use crate::incoming::Incoming;
-use crate::link::{Control, Link};
+use crate::incoming::IncomingState;
+use crate::link::{AnswerSlot, ShmLink};
 use crate::paths::{Moved, Trial};
-use crate::ring::Broken;
+use crate::ring::LinkViolation;
 use crate::stats::ShmStats;
 
 /// Bytes that one call reads of a peer by CMA before other peers get their turn: the domain is
@@ -22,7 +22,7 @@ const CMA_TURN_BYTES: usize = 256 << 10;
 
 /// A message on its way into a receive.
 struct Delivery {
-    met: Met,
+    met: MatchedMessage,
     /// Bytes that have come, and that will come, through the ring.
     got: usize,
     expected: usize,
@@ -62,7 +62,7 @@ impl Deliveries {
 
     /// A timed message has come whole, in `pieces`.
     #[inline]
-    pub(super) fn end_trial(&self, link: &mut Link, trial: &Trial, len: usize, pieces: usize) {
+    pub(super) fn end_trial(&self, link: &mut ShmLink, trial: &Trial, len: usize, pieces: usize) {
         link.paths().has_come(trial, len, pieces, self.moved);
     }
 
@@ -70,8 +70,8 @@ impl Deliveries {
     /// rest comes.
     pub(super) fn begin(
         &mut self,
-        link: &mut Link,
-        met: Met,
+        link: &mut ShmLink,
+        met: MatchedMessage,
         got: usize,
         rest: Rest,
         stats: &mut ShmStats,
@@ -106,7 +106,7 @@ impl Deliveries {
             }
         }
         let key = self.under_way.insert(delivery);
-        (link.receiver().incoming()).set(rest.id, Incoming::Matched(key as u32));
+        (link.receiver().incoming()).set(rest.id, IncomingState::Matched(key as u32));
     }
 
     /// Puts the next piece of a message into its receive.
@@ -120,10 +120,10 @@ impl Deliveries {
         from: *const u8,
         len: usize,
         owner: &mut O,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), LinkViolation> {
         let d = &self.under_way[key as usize];
         if len == 0 || len > d.expected.saturating_sub(d.got) {
-            return Err(Broken("it sent a piece of no message"));
+            return Err(LinkViolation("it sent a piece of no message"));
         }
         // SAFETY: the caller's contract.
         unsafe { deliver(owner, &d.met.matched, d.got, from, len) };
@@ -133,23 +133,23 @@ impl Deliveries {
     /// More bytes of a message have been delivered.
     pub(super) fn got<O: Owner>(
         &mut self,
-        link: &mut Link,
+        link: &mut ShmLink,
         id: u32,
         len: usize,
         owner: &mut O,
         stats: &mut ShmStats,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), LinkViolation> {
         let Some(key) = link.receiver().delivery(id) else {
-            return Err(Broken("it sent a piece of no message"));
+            return Err(LinkViolation("it sent a piece of no message"));
         };
         let d = &mut self.under_way[key];
         d.got += len;
         if d.got < d.expected || d.cma.is_some() {
             return Ok(());
         }
-        link.receiver().incoming().set(id, Incoming::Free);
+        link.receiver().incoming().set(id, IncomingState::Free);
         let d = self.under_way.remove(key);
-        let Met {
+        let MatchedMessage {
             kind,
             matched,
             arrived,
@@ -161,13 +161,13 @@ impl Deliveries {
             owner.complete_recv(*kind, matched, arrived, || Some(link.native()));
         }
         if d.told {
-            link.answer(Control::Delivered { id }, stats);
+            link.answer(AnswerSlot::Delivered { id }, stats);
         }
         Ok(())
     }
 
     /// No receive wants this message any more.
-    pub(super) fn drop_message(&mut self, link: &mut Link, id: u32) {
+    pub(super) fn drop_message(&mut self, link: &mut ShmLink, id: u32) {
         if let Some(key) = link.receiver().delivery(id) {
             self.under_way[key].dropped = true;
         }
@@ -177,10 +177,10 @@ impl Deliveries {
     #[cold]
     pub(super) fn read<O: Owner>(
         &mut self,
-        link: &mut Link,
+        link: &mut ShmLink,
         owner: &mut O,
         stats: &mut ShmStats,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, LinkViolation> {
         let (mut did, mut left) = (0, CMA_TURN_BYTES);
         while left > 0 {
             let Some(id) = link.receiver().next_read() else {
@@ -195,12 +195,12 @@ impl Deliveries {
     /// Reads up to `most` bytes of a message; returns how many. If that fails, the ring takes over.
     fn read_some<O: Owner>(
         &mut self,
-        link: &mut Link,
+        link: &mut ShmLink,
         id: u32,
         most: usize,
         owner: &mut O,
         stats: &mut ShmStats,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, LinkViolation> {
         let Some(key) = link.receiver().delivery(id) else {
             return Ok(0);
         };
@@ -260,7 +260,7 @@ impl Deliveries {
     }
 
     /// Requests a message through the ring that was to be read by CMA.
-    fn ask_for(&mut self, link: &mut Link, id: u32, stats: &mut ShmStats) {
+    fn ask_for(&mut self, link: &mut ShmLink, id: u32, stats: &mut ShmStats) {
         let Some(key) = link.receiver().delivery(id) else {
             return;
         };
@@ -271,14 +271,14 @@ impl Deliveries {
     }
 
     /// A link fails: takes out the receives that wait for more of a message.
-    pub(super) fn take_unfinished(&mut self, link: &mut Link) -> Vec<Unfinished> {
+    pub(super) fn take_unfinished(&mut self, link: &mut ShmLink) -> Vec<Unfinished> {
         let receiver = link.receiver();
         receiver.forget_reads();
         (receiver.incoming().drain())
             .filter_map(|incoming| match incoming {
-                Incoming::Matched(key) => {
+                IncomingState::Matched(key) => {
                     let d = self.under_way.remove(key as usize);
-                    let Met {
+                    let MatchedMessage {
                         kind,
                         matched,
                         arrived,
@@ -297,7 +297,7 @@ impl Deliveries {
     }
 }
 
-fn say_go(link: &mut Link, id: u32, until: usize, stats: &mut ShmStats) {
+fn say_go(link: &mut ShmLink, id: u32, until: usize, stats: &mut ShmStats) {
     let until = until as u64;
-    link.answer(Control::Go { id, until }, stats);
+    link.answer(AnswerSlot::Go { id, until }, stats);
 }

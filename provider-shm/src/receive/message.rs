@@ -4,7 +4,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Matched};
 use ferrofabric_contracts::types::MsgKind;
 
-use crate::ring::Seen;
+use crate::ring::PublishedSlot;
 use crate::wire::{DATA, TAGGED};
 
 /// A message as it begins.
@@ -33,7 +33,7 @@ pub(super) struct Rest {
 
 /// A message and the receive that it has matched.
 #[derive(Clone, Copy)]
-pub(super) struct Met {
+pub(super) struct MatchedMessage {
     pub(super) kind: MsgKind,
     pub(super) matched: Matched,
     pub(super) arrived: Arrived,
@@ -43,7 +43,7 @@ pub(super) struct Met {
 pub(crate) type Unfinished = (MsgKind, Matched, Arrived);
 
 #[inline(always)]
-pub(super) fn kind_and_flags(seen: Seen) -> (MsgKind, Flags) {
+pub(super) fn kind_and_flags(seen: PublishedSlot) -> (MsgKind, Flags) {
     let bits = seen.head.flags();
     (
         match bits & TAGGED != 0 {

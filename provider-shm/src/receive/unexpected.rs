@@ -7,7 +7,7 @@ use slab::Slab;
 use super::message::{Beginning, Rest};
 use crate::copy::copy_bulk;
 use crate::link::{Quota, SPARE_BUFFERS, SPARE_BYTES, Used};
-use crate::ring::Broken;
+use crate::ring::LinkViolation;
 
 /// The key in place of a link's, for a message whose link has ended.
 pub(super) const NO_LINK: usize = usize::MAX;
@@ -101,14 +101,14 @@ impl UnexpectedMessages {
         number: u32,
         from: *const u8,
         len: usize,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), LinkViolation> {
         let held = &mut self.messages[number as usize];
         // A complete message keeps its id until it is delivered if its sender awaits `DELIVERED`.
         let missing = held
             .rest
             .map_or(0, |rest| rest.window.saturating_sub(held.bytes.len()));
         if len == 0 || len > missing {
-            return Err(Broken(
+            return Err(LinkViolation(
                 "it sent more of a message than the receiver requested",
             ));
         }

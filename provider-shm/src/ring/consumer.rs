@@ -4,12 +4,12 @@ use std::ptr::NonNull;
 
 use ferrofabric_system::prefetch::prefetch;
 
-use super::slot::{BODY_WORDS, Broken, Head, PAYLOAD_BYTES, Progress, SLOTS, Slot};
+use super::slot::{BODY_WORDS, LinkViolation, Head, PAYLOAD_BYTES, RingProgress, SLOTS, LineSlot};
 
 /// The consumer's side.
-pub(crate) struct Rx {
-    slots: NonNull<Slot>,
-    progress: NonNull<Progress>,
+pub(crate) struct RingConsumer {
+    slots: NonNull<LineSlot>,
+    progress: NonNull<RingProgress>,
     payload: NonNull<u8>,
     /// Slots consumed, and the number of consumed slots that was published last.
     head: u32,
@@ -19,23 +19,23 @@ pub(crate) struct Rx {
     pressed: bool,
 }
 
-// SAFETY: as for `Tx`.
-unsafe impl Send for Rx {}
+// SAFETY: as for `RingProducer`.
+unsafe impl Send for RingConsumer {}
 
 /// A slot that the producer has published.
 #[derive(Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct PublishedSlot {
     /// The kind, flags and length in the slot's publish word.
     pub(crate) head: Head,
-    slot: NonNull<Slot>,
+    slot: NonNull<LineSlot>,
 }
 
-impl Seen {
+impl PublishedSlot {
     /// The body, to copy out of; valid until the slot is consumed. The other process may write to
     /// it at any time.
     #[inline(always)]
     pub(crate) fn with_body<R>(&self, f: impl FnOnce(*const u64) -> R) -> R {
-        // SAFETY: the slot stays mapped (see `Rx::new`).
+        // SAFETY: the slot stays mapped (see `RingConsumer::new`).
         unsafe { self.slot.as_ref() }.with_body(f)
     }
 
@@ -51,13 +51,13 @@ impl Seen {
     }
 }
 
-impl Rx {
+impl RingConsumer {
     /// # Safety
     ///
-    /// As for [`Tx::new`], and this is the only consumer.
+    /// As for [`RingProducer::new`], and this is the only consumer.
     pub(crate) unsafe fn new(
-        slots: NonNull<Slot>,
-        progress: NonNull<Progress>,
+        slots: NonNull<LineSlot>,
+        progress: NonNull<RingProgress>,
         payload: NonNull<u8>,
     ) -> Self {
         Self {
@@ -73,20 +73,20 @@ impl Rx {
 
     /// The next slot, if it has been published.
     #[inline(always)]
-    pub(crate) fn peek(&self) -> Option<Seen> {
+    pub(crate) fn peek(&self) -> Option<PublishedSlot> {
         // SAFETY: the index is masked; the slots stay mapped (see `new`).
-        let slot = unsafe { self.slots.add(Slot::index(self.head)) };
+        let slot = unsafe { self.slots.add(LineSlot::index(self.head)) };
         // SAFETY: as above.
         let head = unsafe { slot.as_ref() }.head(self.head)?;
-        Some(Seen { head, slot })
+        Some(PublishedSlot { head, slot })
     }
 
     /// The record of `len` bytes at `offset`, checked to lie in the payload ring.
     #[inline(always)]
-    pub(crate) fn record(&self, offset: u32, len: usize) -> Result<*const u8, Broken> {
+    pub(crate) fn record(&self, offset: u32, len: usize) -> Result<*const u8, LinkViolation> {
         let offset = offset as usize;
         if offset > PAYLOAD_BYTES || len > PAYLOAD_BYTES - offset {
-            return Err(Broken("it sent a record outside its payload ring"));
+            return Err(LinkViolation("it sent a record outside its payload ring"));
         }
         // SAFETY: just checked.
         Ok(unsafe { self.payload.as_ptr().add(offset) })
@@ -132,7 +132,7 @@ impl Rx {
     /// ago and is still in our cache: no harm.)
     #[inline(always)]
     pub(crate) fn prefetch(&self) {
-        let ahead = Slot::index(self.head.wrapping_add(SLOTS as u32 / 8));
+        let ahead = LineSlot::index(self.head.wrapping_add(SLOTS as u32 / 8));
         prefetch(self.slots.as_ptr().wrapping_add(ahead));
     }
 }

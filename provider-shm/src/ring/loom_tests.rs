@@ -2,46 +2,46 @@
 
 use std::ptr::NonNull;
 
-use super::{Head, Progress, Rx, SLOTS, Slot, Tx};
+use super::{Head, RingProgress, RingConsumer, SLOTS, LineSlot, RingProducer};
 use crate::status::{SLEEPS, Status, WANTS_ROOM, waker_fence};
 use crate::sync::{Ordering, fence};
 use loom::sync::Arc;
 use loom::thread;
 
-struct Memory {
-    slots: [Slot; SLOTS],
-    progress: Progress,
+struct LoomRing {
+    slots: [LineSlot; SLOTS],
+    progress: RingProgress,
 }
 
 // SAFETY: shared as the segment is; loom checks the accesses.
-unsafe impl Send for Memory {}
+unsafe impl Send for LoomRing {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for LoomRing {}
 
-impl Memory {
+impl LoomRing {
     fn new() -> Self {
         Self {
-            slots: std::array::from_fn(|_| Slot::new()),
-            progress: Progress::new(),
+            slots: std::array::from_fn(|_| LineSlot::new()),
+            progress: RingProgress::new(),
         }
     }
 
     /// # Safety
     ///
     /// The memory outlives both rings, and there is one of each.
-    unsafe fn tx(&self) -> Tx {
+    unsafe fn tx(&self) -> RingProducer {
         let (slots, progress) = (NonNull::from(&self.slots), NonNull::from(&self.progress));
         // SAFETY: the caller's contract; no records are used.
-        unsafe { Tx::new(slots.cast(), progress, NonNull::dangling()) }
+        unsafe { RingProducer::new(slots.cast(), progress, NonNull::dangling()) }
     }
 
     /// # Safety
     ///
     /// As above.
-    unsafe fn rx(&self) -> Rx {
+    unsafe fn rx(&self) -> RingConsumer {
         let (slots, progress) = (NonNull::from(&self.slots), NonNull::from(&self.progress));
         // SAFETY: as above.
-        unsafe { Rx::new(slots.cast(), progress, NonNull::dangling()) }
+        unsafe { RingConsumer::new(slots.cast(), progress, NonNull::dangling()) }
     }
 }
 
@@ -51,7 +51,7 @@ impl Memory {
 #[test]
 fn who_waits_for_room_is_woken() {
     loom::model(|| {
-        let shared = Arc::new((Memory::new(), Status::new()));
+        let shared = Arc::new((LoomRing::new(), Status::new()));
         // SAFETY: `shared` outlives it.
         let mut tx = unsafe { shared.0.tx() };
         for i in 0..SLOTS as u64 {
@@ -82,7 +82,7 @@ fn who_waits_for_room_is_woken() {
 #[test]
 fn slots_are_handed_over_whole() {
     loom::model(|| {
-        let memory = Arc::new(Memory::new());
+        let memory = Arc::new(LoomRing::new());
         const MESSAGES: u64 = 3;
         let theirs = Arc::clone(&memory);
         let consumer = thread::spawn(move || {

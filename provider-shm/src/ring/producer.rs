@@ -4,11 +4,11 @@ use std::ptr::NonNull;
 
 use ferrofabric_system::prefetch::prefetch_to_write;
 
-use super::slot::{Broken, Head, LINE, PAYLOAD_BYTES, Progress, SLOTS, Slot};
+use super::slot::{LinkViolation, Head, LINE, PAYLOAD_BYTES, RingProgress, SLOTS, LineSlot};
 
 /// A piece of the payload ring that the producer may fill and then publish.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record {
+pub(crate) struct PayloadRecord {
     /// Where it starts, in bytes from the start of the payload ring.
     pub(crate) offset: u32,
     advance: u32,
@@ -16,9 +16,9 @@ pub(crate) struct Record {
 }
 
 /// The producer's side.
-pub(crate) struct Tx {
-    slots: NonNull<Slot>,
-    progress: NonNull<Progress>,
+pub(crate) struct RingProducer {
+    slots: NonNull<LineSlot>,
+    progress: NonNull<RingProgress>,
     payload: NonNull<u8>,
     /// Slots published, and slots that the consumer is known to have consumed.
     head: u32,
@@ -33,18 +33,18 @@ pub(crate) struct Tx {
     taken_at: [u32; SLOTS],
 }
 
-// SAFETY: the pointers lead into a mapping that outlives the ring (its `Link` holds the segment),
+// SAFETY: the pointers lead into a mapping that outlives the ring (its `ShmLink` holds the segment),
 // and the shared words are atomics; the rest is plain data.
-unsafe impl Send for Tx {}
+unsafe impl Send for RingProducer {}
 
-impl Tx {
+impl RingProducer {
     /// # Safety
     ///
     /// The pointers lead to `SLOTS` slots, a progress line and `PAYLOAD_BYTES` bytes that stay
     /// mapped, of which this is the only producer in this process.
     pub(crate) unsafe fn new(
-        slots: NonNull<Slot>,
-        progress: NonNull<Progress>,
+        slots: NonNull<LineSlot>,
+        progress: NonNull<RingProgress>,
         payload: NonNull<u8>,
     ) -> Self {
         Self {
@@ -76,16 +76,16 @@ impl Tx {
     /// Reads the consumer's progress.
     #[cold]
     #[inline(never)]
-    pub(crate) fn refresh(&mut self) -> Result<(), Broken> {
+    pub(crate) fn refresh(&mut self) -> Result<(), LinkViolation> {
         // SAFETY: mapped as long as `self` (see `new`).
         let (consumed, pressed) = unsafe { self.progress.as_ref() }.read();
         if consumed.wrapping_sub(self.tail) > self.head.wrapping_sub(self.tail) {
-            return Err(Broken("it consumed more than it was sent"));
+            return Err(LinkViolation("it consumed more than it was sent"));
         }
         self.pressed = pressed;
         if consumed != self.tail {
             self.tail = consumed;
-            self.freed = self.taken_at[Slot::index(consumed.wrapping_sub(1))];
+            self.freed = self.taken_at[LineSlot::index(consumed.wrapping_sub(1))];
         }
         Ok(())
     }
@@ -99,7 +99,7 @@ impl Tx {
 
     /// Payload room for exactly `len` bytes in one piece; `None` when there is none now.
     #[inline]
-    pub(crate) fn reserve(&self, len: usize) -> Option<Record> {
+    pub(crate) fn reserve(&self, len: usize) -> Option<PayloadRecord> {
         let need = (len + LINE - 1) & !(LINE - 1);
         let free = PAYLOAD_BYTES - self.taken.wrapping_sub(self.freed) as usize;
         let to_end = PAYLOAD_BYTES - self.next as usize;
@@ -108,7 +108,7 @@ impl Tx {
         } else {
             (0, to_end + need)
         };
-        (advance <= free).then(|| Record {
+        (advance <= free).then(|| PayloadRecord {
             offset: offset as u32,
             advance: advance as u32,
             next: (offset + need) as u32,
@@ -117,7 +117,7 @@ impl Tx {
 
     /// Payload room for up to `most` bytes, but no tiny rest; `None` if there is none now.
     #[inline]
-    pub(crate) fn reserve_some(&self, most: usize) -> Option<(Record, usize)> {
+    pub(crate) fn reserve_some(&self, most: usize) -> Option<(PayloadRecord, usize)> {
         const WORTHWHILE: usize = 2048;
         let free = PAYLOAD_BYTES - self.taken.wrapping_sub(self.freed) as usize;
         let here = free.min(PAYLOAD_BYTES - self.next as usize);
@@ -144,7 +144,7 @@ impl Tx {
 
     /// The memory of a record, to fill.
     #[inline(always)]
-    pub(crate) fn record_ptr(&self, record: Record) -> *mut u8 {
+    pub(crate) fn record_ptr(&self, record: PayloadRecord) -> *mut u8 {
         // SAFETY: `reserve` keeps offset and length within the payload ring.
         unsafe { self.payload.as_ptr().add(record.offset as usize) }
     }
@@ -159,9 +159,9 @@ impl Tx {
     pub(crate) fn publish(&mut self, head: Head, fill: impl FnOnce(*mut u64)) {
         debug_assert!(self.has_slot(0));
         let position = self.head;
-        self.taken_at[Slot::index(position)] = self.taken;
+        self.taken_at[LineSlot::index(position)] = self.taken;
         // SAFETY: the index is masked; the slots stay mapped (see `new`).
-        let slot = unsafe { &*self.slots.as_ptr().add(Slot::index(position)) };
+        let slot = unsafe { &*self.slots.as_ptr().add(LineSlot::index(position)) };
         self.head = position.wrapping_add(1);
         slot.publish(position, head, fill);
     }
@@ -171,7 +171,7 @@ impl Tx {
     pub(crate) fn publish_record(
         &mut self,
         head: Head,
-        record: Record,
+        record: PayloadRecord,
         fill: impl FnOnce(*mut u64),
     ) {
         self.taken = self.taken.wrapping_add(record.advance);

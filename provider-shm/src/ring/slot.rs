@@ -31,15 +31,15 @@ const _: () = assert!(SLOTS.is_power_of_two() && PAYLOAD_BYTES % LINE == 0);
 
 /// A slot. Zeroed memory is a slot that was never published.
 #[repr(C, align(64))]
-pub(crate) struct Slot {
+pub(crate) struct LineSlot {
     word: AtomicU64,
     body: UnsafeCell<[u64; BODY_WORDS]>,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Slot>() == LINE);
+const _: () = assert!(size_of::<LineSlot>() == LINE);
 
-impl Slot {
+impl LineSlot {
     #[cfg(test)]
     pub(super) fn new() -> Self {
         Self {
@@ -82,11 +82,11 @@ impl Slot {
 /// The consumer's progress, for the producer: the number of consumed slots (low half), and whether
 /// the consumer is short of memory (top bit).
 #[repr(C, align(128))]
-pub(crate) struct Progress {
+pub(crate) struct RingProgress {
     word: AtomicU64,
 }
 
-impl Progress {
+impl RingProgress {
     #[cfg(test)]
     pub(super) fn new() -> Self {
         Self {
@@ -116,7 +116,7 @@ impl Progress {
 
 /// The other side broke the protocol, in this way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Broken(pub(crate) &'static str);
+pub(crate) struct LinkViolation(pub(crate) &'static str);
 
 /// The content of a publish word beside the lap: kind, flags, length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

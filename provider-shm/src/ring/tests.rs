@@ -5,55 +5,55 @@ use std::ptr::NonNull;
 
 use proptest::prelude::*;
 
-use super::{Head, PAYLOAD_BYTES, Progress, Rx, SLOTS, Slot, Tx};
+use super::{Head, PAYLOAD_BYTES, RingProgress, RingConsumer, SLOTS, LineSlot, RingProducer};
 
-struct Memory {
-    slots: Box<[Slot; SLOTS]>,
-    progress: Box<Progress>,
+struct TestRing {
+    slots: Box<[LineSlot; SLOTS]>,
+    progress: Box<RingProgress>,
     payload: Box<[u8; PAYLOAD_BYTES]>,
 }
 
-impl Memory {
+impl TestRing {
     fn new() -> Self {
         Self {
-            slots: Box::new(std::array::from_fn(|_| Slot::new())),
-            progress: Box::new(Progress::new()),
+            slots: Box::new(std::array::from_fn(|_| LineSlot::new())),
+            progress: Box::new(RingProgress::new()),
             payload: Box::new([0; PAYLOAD_BYTES]),
         }
     }
 
-    fn rings(&mut self) -> (Tx, Rx) {
+    fn rings(&mut self) -> (RingProducer, RingConsumer) {
         let slots = NonNull::from(&mut *self.slots).cast();
         let progress = NonNull::from(&mut *self.progress);
         let payload = NonNull::from(&mut *self.payload).cast();
         // SAFETY: the memory outlives the rings in each test.
         unsafe {
             (
-                Tx::new(slots, progress, payload),
-                Rx::new(slots, progress, payload),
+                RingProducer::new(slots, progress, payload),
+                RingConsumer::new(slots, progress, payload),
             )
         }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum RingStep {
     Short(u64),
-    Record(usize),
+    Piece(usize),
     Some(usize),
     Take(usize),
     Tell,
     Refresh,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn ring_step() -> impl Strategy<Value = RingStep> {
     prop_oneof![
-        3 => any::<u64>().prop_map(Step::Short),
-        3 => (0usize..9000).prop_map(Step::Record),
-        2 => (1usize..30_000).prop_map(Step::Some),
-        4 => (1usize..20).prop_map(Step::Take),
-        2 => Just(Step::Tell),
-        2 => Just(Step::Refresh),
+        3 => any::<u64>().prop_map(RingStep::Short),
+        3 => (0usize..9000).prop_map(RingStep::Piece),
+        2 => (1usize..30_000).prop_map(RingStep::Some),
+        4 => (1usize..20).prop_map(RingStep::Take),
+        2 => Just(RingStep::Tell),
+        2 => Just(RingStep::Refresh),
     ]
 }
 
@@ -61,15 +61,15 @@ proptest! {
     /// Against a queue: everything comes out once, in order, unharmed, and there is room whenever
     /// the queue is empty.
     #[test]
-    fn a_ring_is_a_queue(steps in prop::collection::vec(step(), 1..400)) {
-        let mut memory = Memory::new();
+    fn a_ring_is_a_queue(steps in prop::collection::vec(ring_step(), 1..400)) {
+        let mut memory = TestRing::new();
         let (mut tx, mut rx) = memory.rings();
         let mut model: VecDeque<(u64, usize)> = VecDeque::new();
         let mut count = 0u64;
         let mut unread = 0usize;
         for s in steps {
             match s {
-                Step::Short(value) => {
+                RingStep::Short(value) => {
                     if tx.has_slot(0) {
                         // SAFETY: a body has this word.
                         tx.publish(Head::new(1, 0, 0), |b| unsafe { *b = value });
@@ -77,10 +77,10 @@ proptest! {
                         unread += 1;
                     }
                 }
-                Step::Record(_) | Step::Some(_) => {
+                RingStep::Piece(_) | RingStep::Some(_) => {
                     let found = match s {
-                        Step::Record(len) => tx.reserve(len).map(|r| (r, len)),
-                        Step::Some(most) => tx.reserve_some(most),
+                        RingStep::Piece(len) => tx.reserve(len).map(|r| (r, len)),
+                        RingStep::Some(most) => tx.reserve_some(most),
                         _ => None,
                     };
                     if let Some((record, len)) = found.filter(|_| tx.has_slot(0)) {
@@ -97,7 +97,7 @@ proptest! {
                         unread += 1;
                     }
                 }
-                Step::Take(n) => {
+                RingStep::Take(n) => {
                     for _ in 0..n {
                         let Some(seen) = rx.peek() else {
                             prop_assert_eq!(unread, 0);
@@ -117,8 +117,8 @@ proptest! {
                         unread -= 1;
                     }
                 }
-                Step::Tell => rx.publish_tail(),
-                Step::Refresh => prop_assert!(tx.refresh().is_ok()),
+                RingStep::Tell => rx.publish_tail(),
+                RingStep::Refresh => prop_assert!(tx.refresh().is_ok()),
             }
         }
         while rx.peek().is_some() {
@@ -134,7 +134,7 @@ proptest! {
 
 #[test]
 fn laps_go_on_beyond_their_number() {
-    let mut memory = Memory::new();
+    let mut memory = TestRing::new();
     let (mut tx, mut rx) = memory.rings();
     for i in 0..(SLOTS as u64) * 70_000 {
         // SAFETY: a body has this word.

@@ -25,12 +25,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(20);
 
 /// A peer with a lower id than the endpoint's, which listens and never answers.
-struct Silent {
+struct SilentListener {
     name: NativeAddr,
     listener: OwnedFd,
 }
 
-impl Silent {
+impl SilentListener {
     fn below(ep: &Ep) -> Self {
         Self::number(ep, 0)
     }
@@ -134,11 +134,11 @@ fn waits_on(ep: &mut Ep) {
 #[test]
 fn an_attempt_outlives_a_client_that_says_hello_and_is_gone() {
     let mut ep = impatient();
-    let silent = Silent::below(&ep);
+    let silent = SilentListener::below(&ep);
     let to = ep.insert(&silent.name);
     ep.tsend(to, 1, &[1; 8], 5).unwrap();
     let call = silent.is_called();
-    let client = Silent::knock(&ep);
+    let client = SilentListener::knock(&ep);
     silent.hello(&client, &ep);
     is_hung_up_on(&client);
     // The attempt is repeated.
@@ -151,7 +151,7 @@ fn an_attempt_outlives_a_client_that_says_hello_and_is_gone() {
 #[test]
 fn silence_is_not_death() {
     let mut ep = impatient();
-    let silent = Silent::below(&ep);
+    let silent = SilentListener::below(&ep);
     let to = ep.insert(&silent.name);
     ep.tsend(to, 1, &[1; 8], 5).unwrap();
     let call = silent.is_called();
@@ -166,7 +166,7 @@ fn silence_is_not_death() {
 #[test]
 fn an_offer_outlives_an_earlier_hello() {
     let mut ep = Ep::open(ShmConfig::default());
-    let silent = Silent::below(&ep);
+    let silent = SilentListener::below(&ep);
     let to = ep.insert(&silent.name);
     ep.tsend(to, 1, &[1; 8], 5).unwrap();
     let begun = Instant::now();
@@ -180,7 +180,7 @@ fn an_offer_outlives_an_earlier_hello() {
     answer(WELCOME);
     let (_, segment) = until(begun, || socket::receive(&call));
     assert_eq!(segment.len(), 1);
-    let client = Silent::knock(&ep);
+    let client = SilentListener::knock(&ep);
     silent.hello(&client, &ep);
     is_hung_up_on(&client);
     answer(READY);
@@ -195,7 +195,7 @@ fn an_offer_outlives_an_earlier_hello() {
 #[test]
 fn who_is_removed_is_waited_for_no_more() {
     let mut ep = Ep::open(ShmConfig::default());
-    let silent = Silent::below(&ep);
+    let silent = SilentListener::below(&ep);
     for _ in 0..2 {
         let to = ep.insert(&silent.name);
         ep.tsend(to, 1, &[1; 8], 5).unwrap();
@@ -210,7 +210,7 @@ fn who_is_removed_is_waited_for_no_more() {
 #[test]
 fn a_full_queue_at_a_silent_peer_is_not_its_death() {
     let mut ep = impatient();
-    let silent = Silent::below(&ep);
+    let silent = SilentListener::below(&ep);
     listen(&silent.listener, Backlog::new(1).unwrap()).unwrap();
     let knocks = std::iter::repeat_with(|| socket::connect_to(silent.name.shm.unwrap()));
     let waiting: Vec<_> = knocks.map_while(Result::ok).collect();
@@ -227,7 +227,7 @@ fn a_full_queue_at_a_silent_peer_is_not_its_death() {
 fn who_answers_and_never_agrees_is_given_up() {
     for answers in [true, false] {
         let mut ep = impatient();
-        let busy = Silent::below(&ep);
+        let busy = SilentListener::below(&ep);
         let to = ep.insert(&busy.name);
         ep.tsend(to, 1, &[1; 8], 5).unwrap();
         let begun = Instant::now();
@@ -263,12 +263,12 @@ fn many_silent_targets_keep_no_newcomer_out() {
 #[ignore = "run by another test, in a process of its own"]
 fn many_silent_targets() {
     let mut ep = Ep::open(ShmConfig::default());
-    let silent: Vec<_> = (0..300).map(|n| Silent::number(&ep, n)).collect();
+    let silent: Vec<_> = (0..300).map(|n| SilentListener::number(&ep, n)).collect();
     for target in &silent {
         let to = ep.insert(&target.name);
         ep.tsend(to, 1, &[1; 8], 5).unwrap();
     }
-    let _calls: Vec<_> = silent[..256].iter().map(Silent::is_called).collect();
+    let _calls: Vec<_> = silent[..256].iter().map(SilentListener::is_called).collect();
     serves_a_newcomer(&mut ep);
     // All silent peers are tried in turns, and a peer that answers is not delayed by them.
     let mut other = Ep::open(ShmConfig::default());
@@ -283,7 +283,7 @@ fn many_silent_targets() {
     drop(
         silent[256..]
             .iter()
-            .map(Silent::is_called)
+            .map(SilentListener::is_called)
             .collect::<Vec<_>>(),
     );
 }
@@ -295,8 +295,8 @@ fn a_cookie_that_never_comes_holds_nobody_up() {
     let Some(never) = Never::map(LINE) else {
         return;
     };
-    let silent = Silent::below(&ep);
-    let client = Silent::knock(&ep);
+    let silent = SilentListener::below(&ep);
+    let client = SilentListener::knock(&ep);
     let mut frame = Frame::new(HELLO, 1, silent.name.to_bytes());
     frame.wanted = ep.name().incarnation;
     frame.cookie_addr = never.addr();
@@ -307,12 +307,12 @@ fn a_cookie_that_never_comes_holds_nobody_up() {
 #[test]
 fn clients_that_say_hello_and_are_gone_do_no_harm() {
     let mut ep = Ep::open(ShmConfig::default());
-    let silent = Silent::below(&ep);
+    let silent = SilentListener::below(&ep);
     let to = ep.insert(&silent.name);
     ep.tsend(to, 1, &[1; 8], 5).unwrap();
     let _call = silent.is_called();
     for at_once in [1, 2, 3, 4, 3, 2] {
-        let clients: Vec<_> = (0..at_once).map(|_| Silent::knock(&ep)).collect();
+        let clients: Vec<_> = (0..at_once).map(|_| SilentListener::knock(&ep)).collect();
         for client in clients.iter().rev() {
             silent.hello(client, &ep);
             is_hung_up_on(client);

@@ -16,19 +16,19 @@ use std::time::{Duration, Instant};
 use ferrofabric_contracts::addr::NativeAddr;
 
 use super::frame::{Frame, HELLO, MAP, OK, READY, REFUSED, REGISTERED, WELCOME};
-use super::{NewLink, Shared, socket};
+use super::{NewLink, EndpointShared, socket};
 use crate::cma::CmaPeer;
-use crate::segment::{Segment, Side};
+use crate::segment::{ShmSegment, SegmentSide};
 
 /// A peer counts as silent if it takes longer than this to answer.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// The record that a connection waits for.
-pub(super) enum Stage {
+pub(super) enum HandshakeStage {
     /// Acceptor: a client has connected.
     Hello,
     /// Acceptor: has sent `WELCOME`; the segment comes next.
-    Map(Met),
+    Map(IdentifiedClient),
     /// Initiator: has sent `HELLO`.
     Welcome(NativeAddr),
     /// Initiator: has sent the segment.
@@ -36,7 +36,7 @@ pub(super) enum Stage {
 }
 
 /// A client whose `HELLO` the acceptor has read.
-pub(super) struct Met {
+pub(super) struct IdentifiedClient {
     native: NativeAddr,
     id: u64,
     cma: Option<CmaPeer>,
@@ -46,7 +46,7 @@ pub(super) struct Met {
 /// A connection.
 pub(super) struct Connection {
     pub(super) fd: OwnedFd,
-    pub(super) stage: Stage,
+    pub(super) stage: HandshakeStage,
     since: Instant,
     /// The deadline of a client. A peer that we have connected to may be silent for as long as it
     /// exists.
@@ -59,7 +59,7 @@ pub(super) struct Connection {
 }
 
 /// The reason why a connection made no link.
-pub(super) enum Failure {
+pub(super) enum HandshakeFailure {
     /// The other side hung up or is busy: the attempt is repeated.
     Later,
     /// No attempt can succeed.
@@ -71,7 +71,7 @@ impl Connection {
     pub(super) fn accepted(fd: OwnedFd, pid: i32, deadline: Instant) -> Self {
         Self {
             fd,
-            stage: Stage::Hello,
+            stage: HandshakeStage::Hello,
             since: Instant::now(),
             deadline: Some(deadline),
             peer: None,
@@ -86,7 +86,7 @@ impl Connection {
         pid: i32,
         target: NativeAddr,
         nonce: u64,
-        shared: &Shared,
+        shared: &EndpointShared,
         offer_cma: bool,
     ) -> nix::Result<Self> {
         let mut frame = introduce(HELLO, nonce, shared, offer_cma);
@@ -94,7 +94,7 @@ impl Connection {
         socket::send(&fd, &frame, None)?;
         Ok(Self {
             fd,
-            stage: Stage::Welcome(target),
+            stage: HandshakeStage::Welcome(target),
             since: Instant::now(),
             deadline: None,
             peer: target.shm,
@@ -110,7 +110,7 @@ impl Connection {
 
     /// Whether the peer has the segment, and may use the link.
     pub(super) fn has_given_segment(&self) -> bool {
-        matches!(self.stage, Stage::Ready(_))
+        matches!(self.stage, HandshakeStage::Ready(_))
     }
 
     /// The time of the connection.
@@ -125,7 +125,7 @@ impl Connection {
 
     /// Acceptor: reads a `HELLO`. `Err`: the record is not valid, or is meant for another endpoint;
     /// the caller must close the connection.
-    pub(super) fn read_hello(&mut self, bytes: &[u8], shared: &Shared) -> Result<Met, ()> {
+    pub(super) fn read_hello(&mut self, bytes: &[u8], shared: &EndpointShared) -> Result<IdentifiedClient, ()> {
         let frame = Frame::parse(bytes, HELLO).ok_or(())?;
         self.nonce = frame.nonce;
         let native = NativeAddr::from_bytes(&frame.from).map_err(|_| ())?;
@@ -135,7 +135,7 @@ impl Connection {
             self.answer(WELCOME, REFUSED, shared, false);
             return Err(());
         }
-        Ok(Met {
+        Ok(IdentifiedClient {
             native,
             id,
             cma: CmaPeer::probe(self.pid, frame.cookie_addr, frame.cookie),
@@ -144,7 +144,7 @@ impl Connection {
     }
 
     /// Acceptor: sends an answer.
-    pub(super) fn answer(&self, kind: u8, verdict: u8, shared: &Shared, offer_cma: bool) -> bool {
+    pub(super) fn answer(&self, kind: u8, verdict: u8, shared: &EndpointShared, offer_cma: bool) -> bool {
         let mut frame = introduce(kind, self.nonce, shared, offer_cma);
         frame.verdict = verdict;
         socket::send(&self.fd, &frame, None).is_ok()
@@ -155,26 +155,26 @@ impl Connection {
         &mut self,
         bytes: &[u8],
         target: &NativeAddr,
-        shared: &Shared,
+        shared: &EndpointShared,
         offers_cma: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), HandshakeFailure> {
         let frame = self.read_answer(bytes, WELCOME)?;
         let native = NativeAddr::from_bytes(&frame.from)
-            .map_err(|_| Failure::Never("its address is not valid"))?;
+            .map_err(|_| HandshakeFailure::Never("its address is not valid"))?;
         if native.shm != target.shm || native.incarnation != target.incarnation {
-            return Err(Failure::Never("another endpoint has its name"));
+            return Err(HandshakeFailure::Never("another endpoint has its name"));
         }
         if !have_one_key(&native, &shared.name()) {
-            return Err(Failure::Never("it has another authorization key"));
+            return Err(HandshakeFailure::Never("it has another authorization key"));
         }
-        let (segment, fd) = Segment::create().map_err(|_| Failure::Later)?;
+        let (segment, fd) = ShmSegment::create().map_err(|_| HandshakeFailure::Later)?;
         let frame_out = introduce(MAP, self.nonce, shared, false);
-        socket::send(&self.fd, &frame_out, Some(fd.as_fd())).map_err(|_| Failure::Later)?;
-        self.stage = Stage::Ready(Box::new(NewLink {
+        socket::send(&self.fd, &frame_out, Some(fd.as_fd())).map_err(|_| HandshakeFailure::Later)?;
+        self.stage = HandshakeStage::Ready(Box::new(NewLink {
             native: *target,
             id: target.shm.unwrap_or_default(),
             segment: Arc::new(segment),
-            side: Side::Initiator,
+            side: SegmentSide::Initiator,
             cma: CmaPeer::probe(self.pid, frame.cookie_addr, frame.cookie),
             offers_cma,
             fence: !(shared.registered && frame.flags & REGISTERED != 0),
@@ -183,7 +183,7 @@ impl Connection {
     }
 
     /// Initiator: reads the last record.
-    pub(super) fn read_ready(&self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(super) fn read_ready(&self, bytes: &[u8]) -> Result<(), HandshakeFailure> {
         self.read_answer(bytes, READY).map(drop)
     }
 
@@ -192,8 +192,8 @@ impl Connection {
         &self,
         bytes: &[u8],
         fds: &[OwnedFd],
-        met: Met,
-        shared: &Shared,
+        met: IdentifiedClient,
+        shared: &EndpointShared,
         offers_cma: bool,
     ) -> Result<NewLink, ()> {
         let frame = Frame::parse(bytes, MAP).ok_or(())?;
@@ -201,35 +201,35 @@ impl Connection {
         if frame.nonce != self.nonce {
             return Err(());
         }
-        let segment = Segment::accept(fd.as_fd()).map_err(|error| {
+        let segment = ShmSegment::accept(fd.as_fd()).map_err(|error| {
             tracing::warn!(%error, peer = %met.native, "refused a shared-memory link");
         })?;
         Ok(NewLink {
             native: met.native,
             id: met.id,
             segment: Arc::new(segment),
-            side: Side::Acceptor,
+            side: SegmentSide::Acceptor,
             cma: met.cma,
             offers_cma,
             fence: !(shared.registered && met.registered),
         })
     }
 
-    fn read_answer(&self, bytes: &[u8], due: u8) -> Result<Frame, Failure> {
+    fn read_answer(&self, bytes: &[u8], due: u8) -> Result<Frame, HandshakeFailure> {
         let frame = Frame::parse(bytes, due)
-            .ok_or(Failure::Never("it speaks another version of the protocol"))?;
+            .ok_or(HandshakeFailure::Never("it speaks another version of the protocol"))?;
         if frame.nonce != self.nonce {
-            return Err(Failure::Never("it does not repeat our nonce"));
+            return Err(HandshakeFailure::Never("it does not repeat our nonce"));
         }
         match frame.verdict {
             OK => Ok(frame),
-            REFUSED => Err(Failure::Never("it refused")),
-            _ => Err(Failure::Later),
+            REFUSED => Err(HandshakeFailure::Never("it refused")),
+            _ => Err(HandshakeFailure::Later),
         }
     }
 }
 
-impl Met {
+impl IdentifiedClient {
     pub(super) fn id(&self) -> u64 {
         self.id
     }
@@ -247,7 +247,7 @@ fn have_one_key(one: &NativeAddr, other: &NativeAddr) -> bool {
     }
 }
 
-fn introduce(kind: u8, nonce: u64, shared: &Shared, offer_cma: bool) -> Frame {
+fn introduce(kind: u8, nonce: u64, shared: &EndpointShared, offer_cma: bool) -> Frame {
     let mut frame = Frame::new(kind, nonce, shared.name().to_bytes());
     if offer_cma {
         frame.cookie_addr = shared.cookie.as_ptr() as u64;

@@ -32,15 +32,15 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::cma::{CmaPeer, Cookie};
 use crate::config::ShmConfig;
 use crate::doorbell::Doorbell;
-use crate::segment::{Segment, Side};
+use crate::segment::{ShmSegment, SegmentSide};
 
 /// A request of the transport.
-pub(crate) enum Command {
+pub(crate) enum ServiceCommand {
     /// Make a link to this endpoint.
     Connect(NativeAddr),
     /// The link with the endpoint of this id and with this segment has ended; `true`: report when
     /// the endpoint is gone. Without a segment: that report is not needed any more, either.
-    Forget(u64, Option<Arc<Segment>>, bool),
+    Forget(u64, Option<Arc<ShmSegment>>, bool),
     /// No link with the endpoint of this id is wanted any more, if there is none yet.
     Cancel(u64),
     /// Report when it is time for another look at links whose peers were removed.
@@ -50,7 +50,7 @@ pub(crate) enum Command {
 }
 
 /// A report of the service thread.
-pub(crate) enum Event {
+pub(crate) enum ServiceEvent {
     /// A link is ready.
     Up(NewLink),
     /// No link can be made with the endpoint of this id.
@@ -58,7 +58,7 @@ pub(crate) enum Event {
     /// The endpoint of this id has closed its link, which has this segment, or is gone; `true` if
     /// it closed in good order. Without a segment: a peer without a link, which was watched, is
     /// gone.
-    Gone(u64, Option<Arc<Segment>>, bool),
+    Gone(u64, Option<Arc<ShmSegment>>, bool),
     /// Time for a look at links whose peers were removed.
     Look,
 }
@@ -70,9 +70,9 @@ pub(crate) struct NewLink {
     /// Its id.
     pub(crate) id: u64,
     /// The memory that both sides have mapped.
-    pub(crate) segment: Arc<Segment>,
+    pub(crate) segment: Arc<ShmSegment>,
     /// Our side of it.
-    pub(crate) side: Side,
+    pub(crate) side: SegmentSide,
     /// Its memory, if we can read it.
     pub(crate) cma: Option<CmaPeer>,
     /// Whether we send it the addresses of our messages, so that it can read them.
@@ -83,7 +83,7 @@ pub(crate) struct NewLink {
 
 /// The state of the endpoint that both threads use. A child process that inherits it must not use
 /// it.
-pub(crate) struct Shared {
+pub(crate) struct EndpointShared {
     birth: Birth,
     /// Proves to a reader of our memory that the memory is ours.
     pub(crate) cookie: Cookie,
@@ -103,7 +103,7 @@ pub(crate) struct Shared {
     sleeps: AtomicBool,
 }
 
-impl Shared {
+impl EndpointShared {
     pub(crate) fn new(
         name: NativeAddr,
         cookie: Cookie,
@@ -174,18 +174,18 @@ impl Shared {
 }
 
 /// The transport's handle of its service thread, which ends with it.
-pub(crate) struct Service {
-    shared: Arc<Shared>,
-    commands: Sender<Command>,
-    events: Receiver<Event>,
+pub(crate) struct ServiceThread {
+    shared: Arc<EndpointShared>,
+    commands: Sender<ServiceCommand>,
+    events: Receiver<ServiceEvent>,
     thread: Option<JoinHandle<()>>,
     /// Descriptors that the thread owns, alone or with the transport.
     descriptors: [RawFd; 5],
 }
 
-impl Service {
+impl ServiceThread {
     /// Starts the thread of the endpoint `id`.
-    pub(crate) fn start(id: u64, shared: Arc<Shared>, config: &ShmConfig) -> Result<Self> {
+    pub(crate) fn start(id: u64, shared: Arc<EndpointShared>, config: &ShmConfig) -> Result<Self> {
         let fail = |e: nix::errno::Errno| {
             Error::new(Errno(e as i32), "listen", format!("at endpoint {id:016x}"))
         };
@@ -217,7 +217,7 @@ impl Service {
     }
 
     /// Sends a request to the thread.
-    pub(crate) fn tell(&self, command: Command) {
+    pub(crate) fn tell(&self, command: ServiceCommand) {
         if !self.shared.is_ours() {
             // The parent's thread would wake up for nothing.
             return;
@@ -241,7 +241,7 @@ impl Service {
     }
 
     /// The next event.
-    pub(crate) fn next_event(&self) -> Option<Event> {
+    pub(crate) fn next_event(&self) -> Option<ServiceEvent> {
         self.events.try_recv().ok()
     }
 
@@ -251,7 +251,7 @@ impl Service {
     }
 }
 
-impl Drop for Service {
+impl Drop for ServiceThread {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else {
             return;
@@ -265,7 +265,7 @@ impl Drop for Service {
             }
             return;
         }
-        self.tell(Command::Stop);
+        self.tell(ServiceCommand::Stop);
         let _ = thread.join();
     }
 }

@@ -21,14 +21,14 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use slab::Slab;
 
 use super::frame::{BUSY, OK, READY, REFUSED, WELCOME};
-use super::handshake::{Connection, Failure, Stage};
+use super::handshake::{Connection, HandshakeFailure, HandshakeStage};
 use super::users::Users;
-use super::{Command, Event, NewLink, Shared, socket};
+use super::{ServiceCommand, ServiceEvent, NewLink, EndpointShared, socket};
 use crate::config::ShmConfig;
-use crate::segment::{Segment, Side};
+use crate::segment::{ShmSegment, SegmentSide};
 use crate::status::CLOSED;
 use attempts::Attempt;
-use listener::Listener;
+use listener::ClientListener;
 use rings::PendingRings;
 use sweep::Sweep;
 
@@ -41,29 +41,29 @@ const CLIENTS: usize = 256;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The state of a peer.
-enum Peer {
+enum PeerConnection {
     /// We try to connect, over this connection if there is one now.
     Attempting(Attempt, Option<usize>),
     /// The peer has connected to us. Our own attempt, if there was one, waits for the result.
     Accepting(usize, Option<Attempt>),
     /// There is a link.
-    Up(Arc<Segment>, Side),
+    Up(Arc<ShmSegment>, SegmentSide),
 }
 
 /// The state of the service thread.
 pub(super) struct Server {
     id: u64,
-    shared: Arc<Shared>,
+    shared: Arc<EndpointShared>,
     config: ShmConfig,
     epoll: Epoll,
-    listener: Listener,
+    listener: ClientListener,
     users: Users,
     rings: PendingRings,
-    commands: Receiver<Command>,
-    events: Sender<Event>,
+    commands: Receiver<ServiceCommand>,
+    events: Sender<ServiceEvent>,
     /// An entry is empty while its connection is handled.
     connections: Slab<Option<Connection>>,
-    peers: HashMap<u64, Peer>,
+    peers: HashMap<u64, PeerConnection>,
     sweep: Sweep,
     nonce: u64,
     next_look: Option<Instant>,
@@ -72,13 +72,13 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn new(
         id: u64,
-        shared: Arc<Shared>,
+        shared: Arc<EndpointShared>,
         config: ShmConfig,
-        commands: Receiver<Command>,
-        events: Sender<Event>,
+        commands: Receiver<ServiceCommand>,
+        events: Sender<ServiceEvent>,
     ) -> nix::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let listener = Listener::open(id, &epoll, LISTENER)?;
+        let listener = ClientListener::open(id, &epoll, LISTENER)?;
         epoll.add(&shared.wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
         Ok(Self {
             id,
@@ -140,7 +140,7 @@ impl Server {
             .iter()
             .filter_map(|(_, c)| c.as_ref()?.deadline);
         let attempts = self.peers.values().filter_map(|peer| match peer {
-            Peer::Attempting(attempt, None) => Some(attempt.next_try),
+            PeerConnection::Attempting(attempt, None) => Some(attempt.next_try),
             _ => None,
         });
         let sweep = self.swept().next().map(|_| self.sweep.next());
@@ -163,31 +163,31 @@ impl Server {
         }
     }
 
-    /// Handles the requests of the transport; false after [`Command::Stop`].
+    /// Handles the requests of the transport; false after [`ServiceCommand::Stop`].
     fn obey(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Stop => return false,
-                Command::Forget(id, segment, watch) => self.forget(id, segment.as_ref(), watch),
-                Command::Cancel(id) => self.cancel(id),
-                Command::Look => self.next_look = Some(Instant::now() + LOOK),
-                Command::Connect(target) => self.connect(target),
+                ServiceCommand::Stop => return false,
+                ServiceCommand::Forget(id, segment, watch) => self.forget(id, segment.as_ref(), watch),
+                ServiceCommand::Cancel(id) => self.cancel(id),
+                ServiceCommand::Look => self.next_look = Some(Instant::now() + LOOK),
+                ServiceCommand::Connect(target) => self.connect(target),
             }
         }
         true
     }
 
     /// A link has ended; a new one may exist by now, or the sweep may have found its end, too.
-    fn forget(&mut self, id: u64, segment: Option<&Arc<Segment>>, watch: bool) {
+    fn forget(&mut self, id: u64, segment: Option<&Arc<ShmSegment>>, watch: bool) {
         let Some(segment) = segment else {
             self.sweep.unwatch(id);
             return;
         };
         match self.peers.get(&id) {
-            Some(Peer::Up(current, _)) if Arc::ptr_eq(current, segment) => {
+            Some(PeerConnection::Up(current, _)) if Arc::ptr_eq(current, segment) => {
                 self.peers.remove(&id);
             }
-            Some(Peer::Up(..)) => return,
+            Some(PeerConnection::Up(..)) => return,
             _ => {}
         }
         if watch {
@@ -195,7 +195,7 @@ impl Server {
         }
     }
 
-    fn report(&self, event: Event) {
+    fn report(&self, event: ServiceEvent) {
         // The transport ends this thread before it goes, so the channel is open.
         let _ = self.events.send(event);
         self.shared.has_event();
@@ -250,12 +250,12 @@ impl Server {
                 self.connections[key] = Some(connection);
                 return;
             }
-            Err(_) => return self.closed(key, connection, &Failure::Later),
+            Err(_) => return self.closed(key, connection, &HandshakeFailure::Later),
         };
-        let stage = std::mem::replace(&mut connection.stage, Stage::Hello);
+        let stage = std::mem::replace(&mut connection.stage, HandshakeStage::Hello);
         let next = match stage {
-            Stage::Hello => self.hello(key, &mut connection, &bytes),
-            Stage::Map(met) => {
+            HandshakeStage::Hello => self.hello(key, &mut connection, &bytes),
+            HandshakeStage::Map(met) => {
                 match connection.read_map(&bytes, &fds, met, &self.shared, self.offers_cma()) {
                     Ok(link) => {
                         self.connections.remove(key);
@@ -265,20 +265,20 @@ impl Server {
                     }
                     Err(()) => {
                         connection.answer(READY, REFUSED, &self.shared, false);
-                        Err(Failure::Later)
+                        Err(HandshakeFailure::Later)
                     }
                 }
             }
-            Stage::Welcome(target) => {
+            HandshakeStage::Welcome(target) => {
                 connection.read_welcome(&bytes, &target, &self.shared, self.offers_cma())
             }
-            Stage::Ready(link) => match connection.read_ready(&bytes) {
+            HandshakeStage::Ready(link) => match connection.read_ready(&bytes) {
                 Ok(()) => {
                     self.connections.remove(key);
                     return self.up(*link);
                 }
                 Err(failure) => {
-                    link.segment.status(Side::Initiator).close();
+                    link.segment.status(SegmentSide::Initiator).close();
                     Err(failure)
                 }
             },
@@ -290,40 +290,40 @@ impl Server {
     }
 
     /// Acceptor: handles a `HELLO`.
-    fn hello(&mut self, key: usize, c: &mut Connection, bytes: &[u8]) -> Result<(), Failure> {
+    fn hello(&mut self, key: usize, c: &mut Connection, bytes: &[u8]) -> Result<(), HandshakeFailure> {
         let met = c
             .read_hello(bytes, &self.shared)
-            .map_err(|()| Failure::Later)?;
+            .map_err(|()| HandshakeFailure::Later)?;
         let id = met.id();
         if id == self.id {
-            return Err(Failure::Later);
+            return Err(HandshakeFailure::Later);
         }
         let wanted = match self.peers.get(&id) {
             // A link that the other side has closed does not prevent a new one.
-            Some(Peer::Up(segment, side)) if segment.status(other(*side)).load() & CLOSED == 0 => {
+            Some(PeerConnection::Up(segment, side)) if segment.status(other(*side)).load() & CLOSED == 0 => {
                 c.answer(WELCOME, BUSY, &self.shared, false);
-                return Err(Failure::Later);
+                return Err(HandshakeFailure::Later);
             }
-            Some(Peer::Up(segment, _)) => {
-                self.report(Event::Gone(id, Some(Arc::clone(segment)), true));
+            Some(PeerConnection::Up(segment, _)) => {
+                self.report(ServiceEvent::Gone(id, Some(Arc::clone(segment)), true));
                 self.peers.remove(&id);
                 None
             }
             // The peer may use the link that we offered by now, and this be an earlier `HELLO`.
-            Some(Peer::Attempting(_, own)) if self.id < id || self.has_offered(*own) => {
+            Some(PeerConnection::Attempting(_, own)) if self.id < id || self.has_offered(*own) => {
                 c.answer(WELCOME, BUSY, &self.shared, false);
-                return Err(Failure::Later);
+                return Err(HandshakeFailure::Later);
             }
-            Some(&Peer::Attempting(attempt, old)) => self.drop_for(id, old, Some(attempt)),
-            Some(&Peer::Accepting(old, wanted)) => self.drop_for(id, Some(old), wanted),
+            Some(&PeerConnection::Attempting(attempt, old)) => self.drop_for(id, old, Some(attempt)),
+            Some(&PeerConnection::Accepting(old, wanted)) => self.drop_for(id, Some(old), wanted),
             None => None,
         };
         if !c.answer(WELCOME, OK, &self.shared, self.offers_cma()) {
-            return Err(Failure::Later);
+            return Err(HandshakeFailure::Later);
         }
         c.peer = Some(id);
-        c.stage = Stage::Map(met);
-        self.peers.insert(id, Peer::Accepting(key, wanted));
+        c.stage = HandshakeStage::Map(met);
+        self.peers.insert(id, PeerConnection::Accepting(key, wanted));
         Ok(())
     }
 
@@ -348,7 +348,7 @@ impl Server {
     fn go_on(&mut self, id: u64, wanted: Option<Attempt>) {
         match wanted {
             Some(attempt) => {
-                self.peers.insert(id, Peer::Attempting(attempt, None));
+                self.peers.insert(id, PeerConnection::Attempting(attempt, None));
                 self.retry(id, false);
             }
             None => {
@@ -366,24 +366,24 @@ impl Server {
         );
         self.sweep.unwatch(link.id);
         self.peers
-            .insert(link.id, Peer::Up(Arc::clone(&link.segment), link.side));
+            .insert(link.id, PeerConnection::Up(Arc::clone(&link.segment), link.side));
         self.sweep.postpone();
-        self.report(Event::Up(link));
+        self.report(ServiceEvent::Up(link));
     }
 
     /// A connection made no link. (Closing its descriptor takes it out of the epoll set.)
-    fn closed(&mut self, key: usize, connection: Connection, failure: &Failure) {
+    fn closed(&mut self, key: usize, connection: Connection, failure: &HandshakeFailure) {
         self.connections.remove(key);
-        if let Stage::Ready(link) = &connection.stage {
-            link.segment.status(Side::Initiator).close();
+        if let HandshakeStage::Ready(link) = &connection.stage {
+            link.segment.status(SegmentSide::Initiator).close();
         }
         let Some(id) = connection.peer else { return };
         match self.peers.get(&id) {
-            Some(&Peer::Attempting(_, Some(current))) if current == key => match failure {
-                Failure::Later => self.retry(id, connection.was_silent()),
-                Failure::Never(why) => self.give_up(id, Errno::EHOSTUNREACH, why),
+            Some(&PeerConnection::Attempting(_, Some(current))) if current == key => match failure {
+                HandshakeFailure::Later => self.retry(id, connection.was_silent()),
+                HandshakeFailure::Never(why) => self.give_up(id, Errno::EHOSTUNREACH, why),
             },
-            Some(&Peer::Accepting(current, wanted)) if current == key => self.go_on(id, wanted),
+            Some(&PeerConnection::Accepting(current, wanted)) if current == key => self.go_on(id, wanted),
             _ => {}
         }
     }
@@ -402,7 +402,7 @@ impl Server {
             .collect();
         for key in late {
             if let Some(connection) = self.connections[key].take() {
-                self.closed(key, connection, &Failure::Later);
+                self.closed(key, connection, &HandshakeFailure::Later);
             }
         }
         self.listener.resume(&self.epoll, now);
@@ -410,8 +410,8 @@ impl Server {
             .peers
             .iter()
             .filter_map(|(id, peer)| match peer {
-                Peer::Attempting(a, None) if a.is_over(now) => Some((*id, true)),
-                Peer::Attempting(a, None) if a.next_try <= now => Some((*id, false)),
+                PeerConnection::Attempting(a, None) if a.is_over(now) => Some((*id, true)),
+                PeerConnection::Attempting(a, None) if a.next_try <= now => Some((*id, false)),
                 _ => None,
             })
             .collect();
@@ -425,7 +425,7 @@ impl Server {
         self.rings.retry(&self.shared, now);
         if self.next_look.is_some_and(|at| at <= now) {
             self.next_look = None;
-            self.report(Event::Look);
+            self.report(ServiceEvent::Look);
         }
         if self.sweep.is_due(now) {
             self.look_who_is_gone();
@@ -434,7 +434,7 @@ impl Server {
 
     /// The peers that the sweep checks.
     fn swept(&self) -> impl Iterator<Item = u64> {
-        let up = (self.peers.iter()).filter(|(_, peer)| matches!(peer, Peer::Up(..)));
+        let up = (self.peers.iter()).filter(|(_, peer)| matches!(peer, PeerConnection::Up(..)));
         up.map(|(id, _)| *id).chain(self.sweep.watched())
     }
 
@@ -443,7 +443,7 @@ impl Server {
         let ids: Vec<u64> = self.swept().collect();
         for id in self.sweep.choose(ids) {
             let link = match self.peers.get(&id) {
-                Some(Peer::Up(segment, side)) => Some((segment, *side)),
+                Some(PeerConnection::Up(segment, side)) => Some((segment, *side)),
                 _ => None,
             };
             let closed = || {
@@ -451,7 +451,7 @@ impl Server {
             };
             // A peer that closes sets its flag before its doorbell disappears.
             if closed() || !self.sweep.exists(id) {
-                let gone = Event::Gone(id, link.map(|(segment, _)| Arc::clone(segment)), closed());
+                let gone = ServiceEvent::Gone(id, link.map(|(segment, _)| Arc::clone(segment)), closed());
                 match link.is_some() {
                     true => drop(self.peers.remove(&id)),
                     false => self.sweep.unwatch(id),
@@ -462,9 +462,9 @@ impl Server {
     }
 }
 
-fn other(side: Side) -> Side {
+fn other(side: SegmentSide) -> SegmentSide {
     match side {
-        Side::Initiator => Side::Acceptor,
-        Side::Acceptor => Side::Initiator,
+        SegmentSide::Initiator => SegmentSide::Acceptor,
+        SegmentSide::Acceptor => SegmentSide::Initiator,
     }
 }

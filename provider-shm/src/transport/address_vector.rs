@@ -8,15 +8,15 @@ use ferrofabric_contracts::peer::{Owner, PeerSrx, SendDone};
 use ferrofabric_contracts::types::FiAddr;
 
 use super::ShmTransport;
-use crate::peers::Peer;
-use crate::service::Command;
+use crate::peers::PeerState;
+use crate::service::ServiceCommand;
 
 impl ShmTransport {
     /// A peer was inserted: its messages have a source now.
     pub(super) fn inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
         let Some(id) = name.shm else { return };
         let mut met = None;
-        if let Some(&mut Peer::Up(key)) = self.peers.get_mut(id) {
+        if let Some(&mut PeerState::Up(key)) = self.peers.get_mut(id) {
             let link = &mut *self.links[key];
             if link.native() == *name && !link.addr().is_some() {
                 link.set_addr(addr);
@@ -43,22 +43,22 @@ impl ShmTransport {
         let Some(id) = id else { return };
         let mut is_connecting = false;
         let queue = match self.peers.get_mut(id) {
-            Some(Peer::Connecting(queue)) => {
+            Some(PeerState::Connecting(queue)) => {
                 is_connecting = true;
                 queue
             }
-            Some(&mut Peer::Up(key)) => {
+            Some(&mut PeerState::Up(key)) => {
                 if !self.links[key].addr().is_some() {
                     self.watch_removed(key);
                 }
                 self.links[key].pending_mut()
             }
-            Some(Peer::Left(_)) => {
+            Some(PeerState::Left(_)) => {
                 self.peers.remove(id);
-                self.service.tell(Command::Forget(id, None, false));
+                self.service.tell(ServiceCommand::Forget(id, None, false));
                 return;
             }
-            Some(Peer::Gone(_)) => {
+            Some(PeerState::Gone(_)) => {
                 self.peers.remove(id);
                 return;
             }
@@ -69,7 +69,7 @@ impl ShmTransport {
             .partition::<VecDeque<_>, _>(|send| send.op.dest == addr);
         if is_connecting && kept.is_empty() {
             self.peers.remove(id);
-            self.service.tell(Command::Cancel(id));
+            self.service.tell(ServiceCommand::Cancel(id));
         } else {
             *queue = kept;
         }

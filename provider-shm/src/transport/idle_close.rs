@@ -11,11 +11,11 @@ use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx};
 use slab::Slab;
 
 use super::ShmTransport;
-use crate::link::{CloseMessage, Link};
-use crate::peers::Peer;
-use crate::ring::Broken;
-use crate::segment::Segment;
-use crate::service::Command;
+use crate::link::{CloseMessage, ShmLink};
+use crate::peers::PeerState;
+use crate::ring::LinkViolation;
+use crate::segment::ShmSegment;
+use crate::service::ServiceCommand;
 
 /// Looks without traffic after which we ask to close a link whose peer was removed; doubled each
 /// time that the peer refuses, at most this number of times. There is a look each second.
@@ -28,7 +28,7 @@ const UNKNOWN_SOURCES_DOUBLINGS: u32 = 3;
 #[derive(Default)]
 pub(super) struct IdleCloser {
     /// The traffic seen of each link, by its key.
-    watched: HashMap<usize, Watch>,
+    watched: HashMap<usize, WatchedLink>,
     /// The service thread has been requested to report the time of the next look.
     look_is_due: bool,
 }
@@ -46,7 +46,7 @@ impl IdleCloser {
     }
 
     /// Looks at all watched links. Returns the keys of those that had no traffic for long enough.
-    fn look(&mut self, links: &Slab<Box<Link>>) -> Vec<usize> {
+    fn look(&mut self, links: &Slab<Box<ShmLink>>) -> Vec<usize> {
         self.look_is_due = false;
         self.watched.retain(|key, _| links.contains(*key));
         let mut idle = Vec::new();
@@ -69,7 +69,7 @@ impl IdleCloser {
 }
 
 #[derive(Default)]
-struct Watch {
+struct WatchedLink {
     /// The traffic of both directions at the last look; `None` before the first look.
     seen: Option<(u32, u32)>,
     /// Looks in a row that found no new traffic.
@@ -90,13 +90,13 @@ impl ShmTransport {
     }
 
     fn watch(&mut self, key: usize) {
-        self.idle_closer.watched.insert(key, Watch::default());
+        self.idle_closer.watched.insert(key, WatchedLink::default());
         self.look_later();
     }
 
     fn look_later(&mut self) {
         if self.idle_closer.lacks_look() {
-            self.service.tell(Command::Look);
+            self.service.tell(ServiceCommand::Look);
         }
     }
 
@@ -116,7 +116,7 @@ impl ShmTransport {
     }
 
     /// Sends a close message; false if that is not possible now.
-    fn say(&mut self, key: usize, what: CloseMessage) -> Result<bool, Broken> {
+    fn say(&mut self, key: usize, what: CloseMessage) -> Result<bool, LinkViolation> {
         let link = &mut *self.links[key];
         let said = link.send_close(what, self.receiver.stats_mut())?;
         if said {
@@ -135,7 +135,7 @@ impl ShmTransport {
         })
     }
 
-    fn try_answer_close<O: Owner>(&mut self, key: usize, owner: &mut O) -> Result<usize, Broken> {
+    fn try_answer_close<O: Owner>(&mut self, key: usize, owner: &mut O) -> Result<usize, LinkViolation> {
         let Some(link) = self.links.get_mut(key) else {
             return Ok(0);
         };
@@ -145,7 +145,7 @@ impl ShmTransport {
         // Both sides have requested the close, or the peer has agreed.
         if link.has_asked_to_close() {
             if link.is_under_way() {
-                return Err(Broken("it left while messages were under way"));
+                return Err(LinkViolation("it left while messages were under way"));
             }
             self.part(key, owner);
             return Ok(1);
@@ -181,13 +181,13 @@ impl ShmTransport {
         // Receives from a peer in the address vector may wait for its messages, and must fail when
         // the peer is gone.
         let watch = pending.is_empty() && addr.is_some() && id != self.id;
-        self.service.tell(Command::Forget(id, Some(segment), watch));
+        self.service.tell(ServiceCommand::Forget(id, Some(segment), watch));
         match watch {
-            true => self.peers.set(id, Peer::Left(Box::new(native))),
+            true => self.peers.set(id, PeerState::Left(Box::new(native))),
             false => self.peers.remove(id),
         };
         if !pending.is_empty() {
-            self.peers.set(id, Peer::Connecting(pending));
+            self.peers.set(id, PeerState::Connecting(pending));
             if let Err(OpError::Failed(errno)) = self.connect(id, native, owner) {
                 self.give_up(id, errno, "no segment can be had", owner);
             }
@@ -199,7 +199,7 @@ impl ShmTransport {
     pub(crate) fn gone<O: Owner>(
         &mut self,
         id: u64,
-        segment: Option<Arc<Segment>>,
+        segment: Option<Arc<ShmSegment>>,
         said_so: bool,
         owner: &mut O,
     ) {
@@ -208,13 +208,13 @@ impl ShmTransport {
             false => (Errno::ECONNRESET, "the peer's process is gone"),
         };
         match (self.peers.get_mut(id), segment) {
-            (Some(&mut Peer::Up(key)), Some(segment))
+            (Some(&mut PeerState::Up(key)), Some(segment))
                 if Arc::ptr_eq(self.links[key].segment(), &segment) =>
             {
                 self.drain(key, owner);
                 self.fail_link(key, errno, why, owner);
             }
-            (Some(Peer::Left(native)), None) => {
+            (Some(PeerState::Left(native)), None) => {
                 let addr = owner.av().find(native);
                 self.peers.set_gone(id, errno, addr);
                 if addr.is_some() {

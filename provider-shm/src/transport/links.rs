@@ -8,27 +8,27 @@ use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx, SendDone};
 
 use super::ShmTransport;
 use crate::config::Unreachable;
-use crate::link::Link;
-use crate::peers::Peer;
+use crate::link::ShmLink;
+use crate::peers::PeerState;
 use crate::ring::SLOTS;
-use crate::service::{Command, Event, NewLink};
+use crate::service::{ServiceCommand, ServiceEvent, NewLink};
 use crate::status::{SLEEPS, WANTS_ROOM};
 
 impl ShmTransport {
-    pub(super) fn link_up<O: Owner>(&mut self, mut link: Link, owner: &mut O) {
+    pub(super) fn link_up<O: Owner>(&mut self, mut link: ShmLink, owner: &mut O) {
         self.receiver.stats_mut().links += 1;
         let (id, addr) = (link.id(), owner.av().find(&link.native()));
         link.set_addr(addr);
         let before = self.peers.remove(id);
-        if let Some(Peer::Connecting(queue)) = before {
+        if let Some(PeerState::Connecting(queue)) = before {
             link.take_over(queue);
         }
         if self.armed {
             link.own_status().sleep(SLEEPS | WANTS_ROOM);
         }
         let key = self.links.insert(Box::new(link));
-        self.peers.set(id, Peer::Up(key));
-        self.turns.join(key);
+        self.peers.set(id, PeerState::Up(key));
+        self.poll_order.join(key);
         if addr.is_some() {
             self.peers.set_id(addr, id);
         } else {
@@ -44,22 +44,22 @@ impl ShmTransport {
         while let Some(event) = self.service.next_event() {
             did += 1;
             match event {
-                Event::Up(new) => self.new_link(new, owner),
-                Event::Gone(id, segment, said_so) => self.gone(id, segment, said_so, owner),
-                Event::Look => self.look(owner),
-                Event::Unreachable(id, errno, why) => self.give_up(id, errno, why, owner),
+                ServiceEvent::Up(new) => self.new_link(new, owner),
+                ServiceEvent::Gone(id, segment, said_so) => self.gone(id, segment, said_so, owner),
+                ServiceEvent::Look => self.look(owner),
+                ServiceEvent::Unreachable(id, errno, why) => self.give_up(id, errno, why, owner),
             }
         }
         did
     }
 
     pub(crate) fn new_link<O: Owner>(&mut self, new: NewLink, owner: &mut O) {
-        if let Some(&mut Peer::Up(key)) = self.peers.get_mut(new.id) {
+        if let Some(&mut PeerState::Up(key)) = self.peers.get_mut(new.id) {
             // The report of the old link's end was overtaken by the new link.
             self.drain(key, owner);
             self.fail_link(key, Errno::ECONNRESET, "the peer has connected anew", owner);
         }
-        let link = Link::new(new, &self.shared, self.sizes);
+        let link = ShmLink::new(new, &self.shared, self.sizes);
         self.link_up(link, owner);
     }
 
@@ -71,7 +71,7 @@ impl ShmTransport {
         why: &'static str,
         owner: &mut O,
     ) {
-        let Some(Peer::Connecting(queue)) = self.peers.get_mut(id) else {
+        let Some(PeerState::Connecting(queue)) = self.peers.get_mut(id) else {
             return;
         };
         let queue = std::mem::take(queue);
@@ -119,11 +119,11 @@ impl ShmTransport {
     }
 
     /// Takes a link out. The caller handles its operations.
-    pub(super) fn remove_link(&mut self, key: usize) -> Option<Box<Link>> {
+    pub(super) fn remove_link(&mut self, key: usize) -> Option<Box<ShmLink>> {
         let link = self.links.try_remove(key)?;
         self.unwatch(key);
         self.peers.end_routes();
-        self.turns.leave(key);
+        self.poll_order.leave(key);
         Some(link)
     }
 
@@ -145,7 +145,7 @@ impl ShmTransport {
         if errno == Errno::EPROTO {
             let segment = Some(Arc::clone(link.segment()));
             self.service
-                .tell(Command::Forget(link.id(), segment, false));
+                .tell(ServiceCommand::Forget(link.id(), segment, false));
         }
         self.peers.set_gone(link.id(), errno, link.addr());
         let sends = link.take_unfinished(&mut self.outbox);

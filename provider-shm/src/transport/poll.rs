@@ -17,7 +17,7 @@ impl ShmTransport {
     /// of the last one: this finds it sooner than another call would.
     #[inline(always)]
     pub(super) fn spin<O: Owner>(&mut self, owner: &mut O) -> usize {
-        let Some(key) = self.turns.first() else {
+        let Some(key) = self.poll_order.first() else {
             return 0;
         };
         let Some(link) = self.links.get(key) else {
@@ -97,12 +97,12 @@ impl ShmTransport {
     pub(super) fn poll_others<O: Owner>(&mut self, owner: &mut O) -> usize {
         let links = &self.links;
         let is_warm = |key: usize| links[key].is_busy() || links[key].idle_calls() < IDLE_CALLS;
-        let Some((at, key)) = self.turns.next_other(is_warm) else {
+        let Some((at, key)) = self.poll_order.next_other(is_warm) else {
             return 0;
         };
         let did = self.poll(key, owner);
         if did > 0 {
-            self.turns.warm_up(at, key);
+            self.poll_order.warm_up(at, key);
         }
         did
     }

@@ -8,11 +8,11 @@ use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone};
 use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
 
 use super::ShmTransport;
-use crate::link::{Link, Sent};
-use crate::peers::{Peer, ShmRoute};
+use crate::link::{ShmLink, SendOutcome};
+use crate::peers::{PeerState, ShmRoute};
 use crate::pending::PendingSend;
-use crate::segment::Segment;
-use crate::service::Command;
+use crate::segment::ShmSegment;
+use crate::service::ServiceCommand;
 
 impl ShmTransport {
     /// Sends a message that does not fit in one slot, or not now.
@@ -32,9 +32,9 @@ impl ShmTransport {
         let stats = self.receiver.stats_mut();
         // SAFETY: the caller's contract.
         match unsafe { link.send(op, iov, &mut self.outbox, stats) } {
-            Ok(Sent::Done) => owner.complete_send(&SendDone::of(op, total_len(iov))),
-            Ok(Sent::Later) => self.wake_progress(key),
-            Ok(Sent::Again) => return Err(OpError::Again),
+            Ok(SendOutcome::Done) => owner.complete_send(&SendDone::of(op, total_len(iov))),
+            Ok(SendOutcome::Later) => self.wake_progress(key),
+            Ok(SendOutcome::Again) => return Err(OpError::Again),
             Err(broken) => {
                 self.fail_link(key, Errno::EPROTO, broken.0, owner);
                 return Err(OpError::Failed(Errno::EPROTO));
@@ -70,7 +70,7 @@ impl ShmTransport {
                 }
                 self.peers.set_id(op.dest, id);
                 if self.peers.needs_link(id) {
-                    self.peers.set(id, Peer::Connecting(VecDeque::new()));
+                    self.peers.set(id, PeerState::Connecting(VecDeque::new()));
                     if let Err(error) = self.connect(id, native, owner) {
                         self.peers.remove(id);
                         return Err(error);
@@ -80,7 +80,7 @@ impl ShmTransport {
             }
         };
         match self.peers.get_mut(id) {
-            Some(Peer::Up(key)) => {
+            Some(PeerState::Up(key)) => {
                 let key = *key;
                 if !self.links[key].has_asked_to_close() {
                     *route = self.peers.route_to(key);
@@ -88,7 +88,7 @@ impl ShmTransport {
                 // SAFETY: the caller's contract.
                 unsafe { self.send_long(key, op, iov, owner) }
             }
-            Some(Peer::Connecting(queue)) => {
+            Some(PeerState::Connecting(queue)) => {
                 if queue.len() >= self.config.queue_sends {
                     return Err(OpError::Again);
                 }
@@ -97,8 +97,8 @@ impl ShmTransport {
                 queue.push_back(unsafe { PendingSend::new(op, iov) });
                 Ok(())
             }
-            Some(Peer::Gone(errno)) => Err(OpError::Failed(*errno)),
-            Some(Peer::Left(_)) | None => Err(OpError::Again),
+            Some(PeerState::Gone(errno)) => Err(OpError::Failed(*errno)),
+            Some(PeerState::Left(_)) | None => Err(OpError::Again),
         }
     }
 
@@ -110,11 +110,11 @@ impl ShmTransport {
         owner: &mut O,
     ) -> std::result::Result<(), OpError> {
         if id != self.id {
-            self.service.tell(Command::Connect(native));
+            self.service.tell(ServiceCommand::Connect(native));
             return Ok(());
         }
-        let (segment, _) = Segment::create().map_err(|e| OpError::Failed(e.errno()))?;
-        let link = Link::loopback(segment, native, id, &self.shared, self.sizes);
+        let (segment, _) = ShmSegment::create().map_err(|e| OpError::Failed(e.errno()))?;
+        let link = ShmLink::loopback(segment, native, id, &self.shared, self.sizes);
         self.link_up(link, owner);
         Ok(())
     }

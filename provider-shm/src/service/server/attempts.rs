@@ -7,8 +7,8 @@ use ferrofabric_contracts::error::Errno;
 use nix::errno::Errno as Sys;
 
 use super::super::handshake::Connection;
-use super::super::{Event, socket};
-use super::{Peer, Server};
+use super::super::{ServiceEvent, socket};
+use super::{PeerConnection, Server};
 use crate::config::Cma;
 
 /// Peers that are connected to at once. More wait until one has answered, or was silent for long.
@@ -51,12 +51,12 @@ impl Server {
         };
         match self.peers.get_mut(&id) {
             // The link's event is on its way.
-            Some(Peer::Up(..)) => {}
-            Some(Peer::Attempting(attempt, _)) => attempt.is_wanted = true,
-            Some(Peer::Accepting(_, wanted)) => *wanted = Some(attempt),
+            Some(PeerConnection::Up(..)) => {}
+            Some(PeerConnection::Attempting(attempt, _)) => attempt.is_wanted = true,
+            Some(PeerConnection::Accepting(_, wanted)) => *wanted = Some(attempt),
             None => {
                 self.sweep.unwatch(id);
-                self.peers.insert(id, Peer::Attempting(attempt, None));
+                self.peers.insert(id, PeerConnection::Attempting(attempt, None));
                 self.try_connect(id);
             }
         }
@@ -66,21 +66,21 @@ impl Server {
     /// is accepted all the same.
     pub(super) fn cancel(&mut self, id: u64) {
         match self.peers.get(&id) {
-            Some(&Peer::Attempting(attempt, own)) if self.has_offered(own) => {
+            Some(&PeerConnection::Attempting(attempt, own)) if self.has_offered(own) => {
                 let unwanted = Attempt {
                     is_wanted: false,
                     ..attempt
                 };
-                self.peers.insert(id, Peer::Attempting(unwanted, own));
+                self.peers.insert(id, PeerConnection::Attempting(unwanted, own));
             }
-            Some(&Peer::Attempting(_, own)) => {
+            Some(&PeerConnection::Attempting(_, own)) => {
                 if let Some(key) = own {
                     self.connections.try_remove(key);
                 }
                 self.peers.remove(&id);
             }
-            Some(&Peer::Accepting(key, _)) => {
-                self.peers.insert(id, Peer::Accepting(key, None));
+            Some(&PeerConnection::Accepting(key, _)) => {
+                self.peers.insert(id, PeerConnection::Accepting(key, None));
             }
             _ => {}
         }
@@ -97,7 +97,7 @@ impl Server {
     }
 
     pub(super) fn try_connect(&mut self, id: u64) {
-        let Some(&Peer::Attempting(attempt, None)) = self.peers.get(&id) else {
+        let Some(&PeerConnection::Attempting(attempt, None)) = self.peers.get(&id) else {
             return;
         };
         if !self.has_place() {
@@ -133,7 +133,7 @@ impl Server {
         );
         match hello.map(|c| self.enter(c)) {
             Ok(Some(key)) => {
-                self.peers.insert(id, Peer::Attempting(attempt, Some(key)));
+                self.peers.insert(id, PeerConnection::Attempting(attempt, Some(key)));
             }
             _ => self.retry(id, false),
         }
@@ -170,7 +170,7 @@ impl Server {
 
     /// Tries again soon: as long as the peer is silent, else until the deadline.
     pub(super) fn retry(&mut self, id: u64, was_silent: bool) {
-        if let Some(Peer::Attempting(attempt, connection)) = self.peers.get_mut(&id) {
+        if let Some(PeerConnection::Attempting(attempt, connection)) = self.peers.get_mut(&id) {
             if !attempt.is_wanted {
                 self.peers.remove(&id);
                 return;
@@ -189,6 +189,6 @@ impl Server {
 
     pub(super) fn give_up(&mut self, id: u64, errno: Errno, why: &'static str) {
         self.peers.remove(&id);
-        self.report(Event::Unreachable(id, errno, why));
+        self.report(ServiceEvent::Unreachable(id, errno, why));
     }
 }

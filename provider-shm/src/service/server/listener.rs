@@ -10,7 +10,7 @@ use super::super::socket;
 /// Time that clients wait when there are too many, or no descriptor for another one.
 const PAUSE: Duration = Duration::from_millis(20);
 
-pub(super) struct Listener {
+pub(super) struct ClientListener {
     socket: OwnedFd,
     /// The token of its epoll events.
     token: u64,
@@ -18,7 +18,7 @@ pub(super) struct Listener {
     resume_at: Option<Instant>,
 }
 
-impl Listener {
+impl ClientListener {
     /// Listens at the endpoint `id`.
     pub(super) fn open(id: u64, epoll: &Epoll, token: u64) -> nix::Result<Self> {
         let socket = socket::listen_at(id)?;

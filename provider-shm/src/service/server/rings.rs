@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use super::super::Shared;
+use super::super::EndpointShared;
 
 const RETRY: Duration = Duration::from_millis(5);
 
@@ -21,7 +21,7 @@ impl PendingRings {
     }
 
     /// Takes over the rings that failed on the transport's thread.
-    pub(super) fn take_over(&mut self, shared: &Shared) {
+    pub(super) fn take_over(&mut self, shared: &EndpointShared) {
         self.endpoints.extend(shared.unrung().drain());
         if !self.endpoints.is_empty() && self.retry_at.is_none() {
             self.retry_at = Some(Instant::now() + RETRY);
@@ -29,7 +29,7 @@ impl PendingRings {
     }
 
     /// Rings again, if it is time.
-    pub(super) fn retry(&mut self, shared: &Shared, now: Instant) {
+    pub(super) fn retry(&mut self, shared: &EndpointShared, now: Instant) {
         if self.retry_at.is_some_and(|at| at <= now) {
             let doorbell = &shared.doorbell;
             self.endpoints.retain(|id| !doorbell.ring(*id));

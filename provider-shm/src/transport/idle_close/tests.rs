@@ -10,7 +10,7 @@ use ferrofabric_contracts::peer::Transport;
 use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
 use crate::ShmConfig;
-use crate::link::Link;
+use crate::link::ShmLink;
 use crate::owner::Ep;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ fn drive(eps: &mut [&mut Ep], what: &str, mut reached: impl FnMut(&[&mut Ep]) ->
 }
 
 /// The one link of an endpoint.
-fn link(ep: &Ep) -> Option<&Link> {
+fn link(ep: &Ep) -> Option<&ShmLink> {
     assert!(ep.shm.links.len() < 2);
     ep.shm.links.iter().next().map(|(_, link)| &**link)
 }
@@ -37,14 +37,14 @@ fn has_asked(ep: &Ep) -> bool {
     link(ep).is_some_and(|link| link.has_asked_to_close())
 }
 
-struct Pair {
+struct WatchedPair {
     a: Ep,
     b: Ep,
     to_a: FiAddr,
     to_b: FiAddr,
 }
 
-impl Pair {
+impl WatchedPair {
     /// A message from `a` has arrived, and no receive has matched it.
     fn connected() -> Self {
         let config = ShmConfig {
@@ -86,7 +86,7 @@ impl Pair {
 /// A side refuses to close a link, and requests the close before the other side has its refusal.
 #[test]
 fn an_answer_and_a_question_come_at_once() {
-    let mut pair = Pair::connected();
+    let mut pair = WatchedPair::connected();
     pair.a_asks();
     // The message waits for a receive: the link stays.
     pair.b.progress();
@@ -101,7 +101,7 @@ fn an_answer_and_a_question_come_at_once() {
     assert_eq!(pair.left(), (1, 1));
 }
 
-impl Pair {
+impl WatchedPair {
     /// `waiting` has a receive that only `gone` could match; `gone` closes.
     fn hears_of_the_end(mut waiting: Ep, gone: Ep, addr: FiAddr) {
         let mut into = [0; 8];
@@ -126,7 +126,7 @@ impl Pair {
 /// The sweep finds that the other side has closed before its last message is taken.
 #[test]
 fn the_sweep_is_there_before_the_last_word() {
-    let mut pair = Pair::connected();
+    let mut pair = WatchedPair::connected();
     pair.receive();
     pair.a_asks();
     pair.to_b = pair.a.insert(&pair.b.name());
@@ -140,13 +140,13 @@ fn the_sweep_is_there_before_the_last_word() {
     }
     pair.a.progress();
     assert_eq!(pair.left(), (1, 1));
-    Pair::hears_of_the_end(pair.a, pair.b, pair.to_b);
+    WatchedPair::hears_of_the_end(pair.a, pair.b, pair.to_b);
 }
 
 /// The sweep finds that the other side has closed before it has our agreement.
 #[test]
 fn the_sweep_finds_the_end_of_a_link_that_is_given_back() {
-    let mut pair = Pair::connected();
+    let mut pair = WatchedPair::connected();
     pair.receive();
     pair.a_asks();
     let segment = link(&pair.b).map(|link| link.segment().clone());
@@ -171,7 +171,7 @@ fn knows_nobody(ep: &Ep) {
 
 #[test]
 fn nothing_is_kept_of_a_removed_peer_once_its_link_is_given_back() {
-    let mut pair = Pair::connected();
+    let mut pair = WatchedPair::connected();
     pair.receive();
     pair.a_asks();
     pair.b.progress();

@@ -8,7 +8,7 @@ const COOL_CALLS: u32 = 1024;
 
 /// The keys of the links in the order in which they are polled.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(super) struct PollOrder {
     /// The links of each call come first.
     order: Vec<usize>,
     /// Number of links of each call: all, if there are few.
@@ -17,7 +17,7 @@ pub(super) struct Turns {
     calls: u32,
 }
 
-impl Turns {
+impl PollOrder {
     /// The key of the link that is polled first.
     #[inline(always)]
     pub(super) fn first(&self) -> Option<usize> {

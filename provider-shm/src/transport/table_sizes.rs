@@ -5,13 +5,13 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::Owner;
 
 use super::ShmTransport;
-use crate::peers::Peer;
+use crate::peers::PeerState;
 
 /// Sizes of the tables of an endpoint. All are 0 when it has just been opened.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct TableSizes {
     links: usize,
-    turns: usize,
+    poll_order: usize,
     watched_links: usize,
     peers: usize,
     sends_under_way: usize,
@@ -25,12 +25,12 @@ pub(crate) struct Kept {
 
 impl ShmTransport {
     /// The sizes now.
-    pub(crate) fn kept(&self) -> Kept {
+    pub(crate) fn kept(&self) -> TableSizes {
         let (receives_under_way, unexpected) = self.receiver.kept();
         let (unexpected_messages, unexpected_left_behind, counted) = unexpected;
-        Kept {
+        TableSizes {
             links: self.links.len(),
-            turns: self.turns.len(),
+            poll_order: self.poll_order.len(),
             watched_links: self.idle_closer.len(),
             peers: self.peers.known(),
             sends_under_way: self.outbox.outgoing.len(),
@@ -46,7 +46,7 @@ impl ShmTransport {
     /// Whether sends wait for a link with the endpoint of this ID, and the service thread has no
     /// report yet.
     pub(crate) fn awaits_answer(&mut self, id: u64) -> bool {
-        matches!(self.peers.get_mut(id), Some(Peer::Connecting(_))) && !self.service.has_events()
+        matches!(self.peers.get_mut(id), Some(PeerState::Connecting(_))) && !self.service.has_events()
     }
 
     /// Ends all links, as if their peers had closed their endpoints.
