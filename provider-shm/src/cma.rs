@@ -33,9 +33,9 @@ pub(crate) struct CmaPeer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
     /// All bytes were copied.
-    Came,
+    Complete,
     /// These bytes can not be read, or not now. Other bytes may be readable.
-    NotThere,
+    Missing,
     /// The process can not be read, or is not the peer any more.
     Refused,
 }
@@ -80,16 +80,16 @@ impl CmaPeer {
             none => match PresentPages::of(self.pid) {
                 Ok(pages) => none.insert(Box::new(pages)),
                 // Out of descriptors or memory: a later read may succeed.
-                Err(Sys::EMFILE | Sys::ENFILE | Sys::ENOMEM) => return Read::NotThere,
+                Err(Sys::EMFILE | Sys::ENFILE | Sys::ENOMEM) => return Read::Missing,
                 Err(_) => return Read::Refused,
             },
         };
-        let there = pages.are_there(addr, into.len, now)
-            && (!proves || pages.are_there(self.cookie_addr, self.cookie.len(), now));
+        let there = pages.are_present(addr, into.len, now)
+            && (!proves || pages.are_present(self.cookie_addr, self.cookie.len(), now));
         match there {
             // SAFETY: the caller's contract.
             true => unsafe { self.copy(addr, into, proves.then_some(now)) },
-            false => Read::NotThere,
+            false => Read::Missing,
         }
     }
 
@@ -128,12 +128,12 @@ impl CmaPeer {
         };
         if n < 0 {
             return match Sys::last() {
-                Sys::EFAULT | Sys::ENOMEM | Sys::EINTR | Sys::EAGAIN => Read::NotThere,
+                Sys::EFAULT | Sys::ENOMEM | Sys::EINTR | Sys::EAGAIN => Read::Missing,
                 _ => Read::Refused,
             };
         }
         if n < into.len as isize {
-            return Read::NotThere;
+            return Read::Missing;
         }
         if proven.is_some() {
             // The kernel wrote to it behind the compiler's back.
@@ -144,7 +144,7 @@ impl CmaPeer {
                 return Read::Refused;
             }
         }
-        Read::Came
+        Read::Complete
     }
 }
 
@@ -152,7 +152,7 @@ impl CmaPeer {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::never::Never;
+    use crate::missing_pages::MissingPages;
 
     #[test]
     fn another_process_at_that_id_is_told_from_the_peer() {
@@ -170,16 +170,16 @@ mod tests {
         // SAFETY: `out` has as many bytes.
         let reads = |peer: &mut CmaPeer, addr, now| unsafe { peer.read(addr, into, now) };
         let there = data.as_ptr() as u64;
-        assert_eq!(reads(&mut peer, there, later), Read::Came);
+        assert_eq!(reads(&mut peer, there, later), Read::Complete);
         assert_eq!(out, data);
-        assert_eq!(reads(&mut peer, 1, later), Read::NotThere);
-        assert_eq!(reads(&mut peer, u64::MAX - 5, later), Read::NotThere);
+        assert_eq!(reads(&mut peer, 1, later), Read::Missing);
+        assert_eq!(reads(&mut peer, u64::MAX - 5, later), Read::Missing);
 
         // Another process has the ID now.
         peer.cookie = [8; 16];
         assert_eq!(
             reads(&mut peer, there, later),
-            Read::Came,
+            Read::Complete,
             "the proof still lasts"
         );
         assert_eq!(
@@ -197,7 +197,7 @@ mod tests {
     /// A cookie that is not in memory now proves nothing, and does not count against the peer.
     #[test]
     fn a_cookie_that_is_not_there_is_neither_read_nor_taken_for_proof() {
-        let Some(never) = Never::map(4096) else {
+        let Some(never) = MissingPages::map(4096) else {
             return;
         };
         let pid = std::process::id() as i32;
@@ -206,6 +206,6 @@ mod tests {
         let into = IoBuf::new(out.as_mut_ptr(), out.len());
         // SAFETY: `out` has as many bytes.
         let read = unsafe { peer.read(data.as_ptr() as u64, into, Instant::now()) };
-        assert_eq!((read, out), (Read::NotThere, [0; 8]));
+        assert_eq!((read, out), (Read::Missing, [0; 8]));
     }
 }

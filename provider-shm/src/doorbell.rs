@@ -37,8 +37,8 @@ impl Doorbell {
     pub(crate) fn ring(&self, id: u64) -> bool {
         let Ok(to) = address(id) else { return true };
         match ring_from(&self.socket, &to) {
-            Err(Sys::EAGAIN) => ring_anew(&to),
-            rung => !is_for_want(rung),
+            Err(Sys::EAGAIN) => ring_from_new_socket(&to),
+            rung => !lacks_resources(rung),
         }
     }
 
@@ -74,13 +74,13 @@ fn ring_from(socket: &OwnedFd, to: &UnixAddr) -> nix::Result<()> {
 /// succeeds, and the datagram stays when its socket is closed. If the receiver's queue was full,
 /// this ring fails too, and is not needed.
 #[cold]
-fn ring_anew(to: &UnixAddr) -> bool {
+fn ring_from_new_socket(to: &UnixAddr) -> bool {
     let rung = datagram_socket().and_then(|socket| ring_from(&socket, to));
-    !is_for_want(rung)
+    !lacks_resources(rung)
 }
 
 /// Whether a ring failed for lack of memory or descriptors, which may pass.
-fn is_for_want(done: nix::Result<()>) -> bool {
+fn lacks_resources(done: nix::Result<()>) -> bool {
     use Sys::{EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM};
     matches!(done, Err(ENOBUFS | ENOMEM | EMFILE | ENFILE | EINTR))
 }

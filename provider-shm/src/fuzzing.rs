@@ -52,7 +52,7 @@ pub fn slots() -> Vec<(u8, u8, u8)> {
     slots.extend(
         CloseMessage::ALL
             .iter()
-            .map(|what| (wire::FAREWELL, 0, *what as u8)),
+            .map(|what| (wire::CLOSE, 0, *what as u8)),
     );
     slots
 }

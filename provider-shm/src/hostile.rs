@@ -19,9 +19,9 @@ use crate::cma::CmaPeer;
 use crate::link::CloseMessage;
 use crate::owner::{Ep, PATIENCE};
 use crate::ring::{PAYLOAD_BYTES, SLOTS};
-use crate::segment::{ShmSegment, SegmentSide};
+use crate::segment::{SegmentSide, ShmSegment};
 use crate::service::NewLink;
-use crate::wire::{CHUNK, EAGER, FAREWELL, GO, INLINE, READ, START, TAGGED, TOLD, pack};
+use crate::wire::{CHUNK, CLOSE, EAGER, GO, INLINE, READ, START, TAGGED, WANTS_DELIVERED, pack};
 use crate::{Cma, ShmConfig};
 
 /// The id of the hostile peer's endpoint.
@@ -31,12 +31,12 @@ const ID: u64 = 0x0bad_0bad;
 static COOKIE: [u8; 16] = [1; 16];
 
 /// The hostile peer, which is the acceptor; the endpoint under test is the initiator.
-struct Enemy {
+struct HostilePeer {
     segment: Arc<ShmSegment>,
     position: u64,
 }
 
-impl Enemy {
+impl HostilePeer {
     fn meet(ep: &mut Ep) -> (Self, FiAddr) {
         Self::meet_as(ep, ID)
     }
@@ -102,7 +102,7 @@ impl Enemy {
     }
 
     /// Whether the endpoint requested envelopes only.
-    fn is_pressed(&self) -> bool {
+    fn has_back_pressure(&self) -> bool {
         let word = self.segment.progress_word(SegmentSide::Acceptor);
         // SAFETY: the mapped word; nobody else runs.
         unsafe { word.read_volatile() >> 63 != 0 }
@@ -118,9 +118,9 @@ impl Enemy {
     }
 }
 
-fn ends_with_eproto(what: &str, attack: impl FnOnce(&mut Enemy, &mut Ep, FiAddr)) {
+fn ends_with_eproto(what: &str, attack: impl FnOnce(&mut HostilePeer, &mut Ep, FiAddr)) {
     let mut ep = Ep::open(ShmConfig::default());
-    let (mut enemy, addr) = Enemy::meet(&mut ep);
+    let (mut enemy, addr) = HostilePeer::meet(&mut ep);
     // Receives for messages with tag 1; no receive takes tag 2.
     let mut into = vec![0u8; 1000];
     let waiting = vec![0u8; 1 << 20];
@@ -205,22 +205,17 @@ fn nonsense_ends_the_link() {
         ("go far too far", GO, 0, [0, u64::MAX, 0, 0, 0, 0, 0]),
         (
             "an answer to no question",
-            FAREWELL,
+            CLOSE,
             0,
             [CloseMessage::Agree as u64, 0, 0, 0, 0, 0, 0],
         ),
         (
             "another answer to no question",
-            FAREWELL,
+            CLOSE,
             0,
-            [CloseMessage::Stay as u64, 0, 0, 0, 0, 0, 0],
+            [CloseMessage::Refuse as u64, 0, 0, 0, 0, 0, 0],
         ),
-        (
-            "an unknown close message",
-            FAREWELL,
-            0,
-            [3, 0, 0, 0, 0, 0, 0],
-        ),
+        ("an unknown close message", CLOSE, 0, [3, 0, 0, 0, 0, 0, 0]),
     ];
     for (what, kind, len, body) in slots {
         ends_with_eproto(what, |enemy, _, _| {
@@ -251,18 +246,23 @@ fn nonsense_ends_the_link() {
     }
     // All of the message is here, and its sender awaits `DELIVERED`.
     ends_with_eproto("a piece after the end of one that waits", |enemy, _, _| {
-        enemy.publish(START, TAGGED | TOLD, 100, start(2, 100, 100));
+        enemy.publish(START, TAGGED | WANTS_DELIVERED, 100, start(2, 100, 100));
         enemy.publish(CHUNK, 0, 100, [0; 7]);
     });
     ends_with_eproto("pieces after the end of one that waits", |enemy, _, _| {
-        enemy.publish(START, TAGGED | TOLD, 50, start(2, 100, 100));
+        enemy.publish(START, TAGGED | WANTS_DELIVERED, 50, start(2, 100, 100));
         for _ in 0..3 {
             enemy.publish(CHUNK, 0, 50, [0; 7]);
         }
     });
     ends_with_eproto("a second close request before the answer", |enemy, _, _| {
         for _ in 0..2 {
-            enemy.publish(FAREWELL, 0, 0, [CloseMessage::Ask as u64, 0, 0, 0, 0, 0, 0]);
+            enemy.publish(
+                CLOSE,
+                0,
+                0,
+                [CloseMessage::Request as u64, 0, 0, 0, 0, 0, 0],
+            );
         }
     });
     ends_with_eproto("go twice", |enemy, _, _| {
@@ -288,7 +288,7 @@ fn reads_that_fail_all_go_on_by_the_ring() {
         cma: Cma::On,
         ..ShmConfig::default()
     });
-    let (mut enemy, _) = Enemy::meet(&mut ep);
+    let (mut enemy, _) = HostilePeer::meet(&mut ep);
     let mut into = vec![vec![1u8; LEN]; 2];
     for (tag, into) in into.iter_mut().enumerate() {
         ep.trecv(tag as u64, 0, into, tag as u64);
@@ -318,7 +318,7 @@ fn reads_that_fail_all_go_on_by_the_ring() {
 #[test]
 fn a_message_that_crosses_our_farewell_keeps_its_sender() {
     let mut ep = Ep::open(ShmConfig::default());
-    let (mut enemy, addr) = Enemy::meet(&mut ep);
+    let (mut enemy, addr) = HostilePeer::meet(&mut ep);
     let name = ep.owner.av.lookup(addr).unwrap();
     let until = |ep: &mut Ep, done: &dyn Fn(&Ep) -> bool| {
         let end = Instant::now() + PATIENCE;
@@ -329,14 +329,9 @@ fn a_message_that_crosses_our_farewell_keeps_its_sender() {
         }
     };
     ep.remove(addr);
-    until(&mut ep, &|_| !enemy.got(FAREWELL).is_empty());
+    until(&mut ep, &|_| !enemy.got(CLOSE).is_empty());
     enemy.publish(INLINE, TAGGED, 8, [5, 7, 0, 0, 0, 0, 0]);
-    enemy.publish(
-        FAREWELL,
-        0,
-        0,
-        [CloseMessage::Agree as u64, 0, 0, 0, 0, 0, 0],
-    );
+    enemy.publish(CLOSE, 0, 0, [CloseMessage::Agree as u64, 0, 0, 0, 0, 0, 0]);
     until(&mut ep, &|ep| ep.shm.stats().links_left == 1);
     let from = ep.insert(&name);
     let mut into = [0u8; 8];
@@ -351,7 +346,7 @@ fn a_message_that_crosses_our_farewell_keeps_its_sender() {
 #[test]
 fn no_send_is_forgotten_where_the_ring_is_broken() {
     let mut ep = Ep::open(ShmConfig::default());
-    let (enemy, addr) = Enemy::meet(&mut ep);
+    let (enemy, addr) = HostilePeer::meet(&mut ep);
     let (out, mut taken) = ([1u8; 8], 0);
     while ep.shm.stats().queued < 2 {
         ep.tsend(addr, 1, &out, taken).unwrap();
@@ -384,7 +379,7 @@ fn a_flood_that_does_not_heed_the_quota_ends_the_link() {
             unexpected_messages: 100,
             ..ShmConfig::default()
         });
-        let (mut enemy, addr) = Enemy::meet(&mut ep);
+        let (mut enemy, addr) = HostilePeer::meet(&mut ep);
         let mut into = [0u8; 8];
         ep.recv_from(MsgKind::Tagged, addr, 7, 0, &mut into, 3);
         let mut sent = 0;

@@ -13,7 +13,7 @@ pub(crate) enum IncomingState {
     /// A message that goes into a receive: its key among the endpoint's deliveries.
     Matched(u32),
     /// A message that waits for a receive: its key among the unexpected messages.
-    Held(u32),
+    Unexpected(u32),
 }
 
 /// The table of a peer's incomplete messages. The peer takes the lowest free id, so the table is as
@@ -44,7 +44,9 @@ impl IncomingTable {
         match self.get(id) {
             Some(IncomingState::Free) => {}
             None if id as usize >= UNDER_WAY_MAX => {
-                return Err(LinkViolation("it announced more messages at a time than it may"));
+                return Err(LinkViolation(
+                    "it announced more messages at a time than it may",
+                ));
             }
             None if id == self.ids => self.ids += 1,
             _ => {
@@ -97,7 +99,7 @@ mod tests {
         assert!(table.begin(1).is_err());
         for id in 0..3 {
             table.begin(id).unwrap();
-            table.set(id, IncomingState::Held(7 + id));
+            table.set(id, IncomingState::Unexpected(7 + id));
             assert!(table.begin(id).is_err());
         }
         table.set(1, IncomingState::Free);
@@ -107,7 +109,11 @@ mod tests {
         let left: Vec<_> = table.drain().collect();
         assert_eq!(
             left,
-            [IncomingState::Held(7), IncomingState::Matched(1), IncomingState::Held(9)]
+            [
+                IncomingState::Unexpected(7),
+                IncomingState::Matched(1),
+                IncomingState::Unexpected(9)
+            ]
         );
     }
 
@@ -116,7 +122,7 @@ mod tests {
         let mut table = IncomingTable::default();
         for id in 0..1000 {
             table.begin(id).unwrap();
-            table.set(id, IncomingState::Held(id));
+            table.set(id, IncomingState::Unexpected(id));
         }
         for id in 0..1000 {
             table.set(id, IncomingState::Free);

@@ -49,7 +49,7 @@ mod incoming;
 mod link;
 #[cfg(all(test, not(loom)))]
 #[allow(unsafe_code, reason = "userfaultfd(2)")]
-mod never;
+mod missing_pages;
 #[cfg(not(loom))]
 mod node;
 #[cfg(not(loom))]

@@ -24,9 +24,9 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
 use crate::outbox::{KEPT_ENTRIES, Outbox};
 use crate::paths::MessagePaths;
 use crate::pending::PendingSend;
-use crate::ring::{LinkViolation, RingConsumer, PublishedSlot, RingProducer};
-use crate::segment::{ShmSegment, SegmentSide};
-use crate::service::{NewLink, EndpointShared};
+use crate::ring::{LinkViolation, PublishedSlot, RingConsumer, RingProducer};
+use crate::segment::{SegmentSide, ShmSegment};
+use crate::service::{EndpointShared, NewLink};
 use crate::stats::ShmStats;
 use crate::status::Status;
 use close::CloseHandshake;
@@ -35,7 +35,7 @@ use sender::{Announced, LinkSender};
 use waker::PeerWaker;
 
 pub(crate) use close::CloseMessage;
-pub(crate) use sizes::{Quota, SPARE_BUFFERS, SPARE_BYTES, LinkSizes, Used};
+pub(crate) use sizes::{LinkSizes, Quota, SPARE_BUFFERS, SPARE_BYTES, Used};
 pub(crate) use slots::AnswerSlot;
 
 /// The result of a send.
@@ -99,7 +99,12 @@ impl ShmLink {
         Self::assemble(rings, new, waker, sizes)
     }
 
-    fn assemble((tx, rx): (RingProducer, RingConsumer), new: NewLink, waker: PeerWaker, sizes: LinkSizes) -> Self {
+    fn assemble(
+        (tx, rx): (RingProducer, RingConsumer),
+        new: NewLink,
+        waker: PeerWaker,
+        sizes: LinkSizes,
+    ) -> Self {
         Self {
             sender: LinkSender::new(tx, sizes, new.offers_cma),
             receiver: LinkReceiver::new(rx, new.cma, sizes.quota),
@@ -177,7 +182,7 @@ impl ShmLink {
     /// Whether the link could end: no message is under way, no send waits, and no message waits for
     /// a receive. (The quota of those messages belongs to the link.)
     pub(crate) fn is_settled(&self) -> bool {
-        !self.is_under_way() && self.sender.is_announced() && self.receiver.holds_nothing()
+        !self.is_under_way() && self.sender.is_announced() && self.receiver.has_no_unexpected()
     }
 
     /// Slots that were sent and taken: any change means traffic.
@@ -188,7 +193,7 @@ impl ShmLink {
     /// Answers that wait for room in the ring, and bytes of unexpected messages.
     #[cfg(test)]
     pub(crate) fn burden(&self) -> (usize, usize) {
-        (self.sender.answers(), self.receiver.held_bytes())
+        (self.sender.answers(), self.receiver.unexpected_bytes())
     }
 }
 
@@ -230,7 +235,7 @@ impl ShmLink {
         outbox: &mut Outbox,
         stats: &mut ShmStats,
     ) -> Result<SendOutcome, LinkViolation> {
-        if self.sender.is_announced() && !self.close.has_asked() {
+        if self.sender.is_announced() && !self.close.has_requested() {
             let (sender, waker, paths) = (&mut self.sender, &self.waker, &mut self.paths);
             // SAFETY: the caller's contract.
             match unsafe { sender.announce(op, iov, waker, paths, stats)? } {
@@ -300,7 +305,7 @@ impl ShmLink {
     ) -> Result<usize, LinkViolation> {
         let (sender, waker, paths) = (&mut self.sender, &self.waker, &mut self.paths);
         let mut did = sender.push_control(paths.advice(), waker, stats)?;
-        if !self.close.has_asked() {
+        if !self.close.has_requested() {
             did += sender.push_pending(outbox, owner, waker, paths, stats)?;
         }
         sender.give_back_room(outbox);
@@ -374,7 +379,7 @@ impl ShmLink {
     #[inline(always)]
     pub(crate) fn found_messages(&mut self) {
         self.idle = 0;
-        self.sender.has_heard();
+        self.sender.message_has_come();
     }
 
     /// Whether a message of this length answers one of ours, and is short enough for the copy that
@@ -439,8 +444,8 @@ impl ShmLink {
 impl ShmLink {
     /// Whether our request to close is unanswered; until then nothing is announced.
     #[inline(always)]
-    pub(crate) fn has_asked_to_close(&self) -> bool {
-        self.close.has_asked()
+    pub(crate) fn has_requested_close(&self) -> bool {
+        self.close.has_requested()
     }
 
     /// Whether a close message of the peer waits to be handled.
@@ -450,12 +455,12 @@ impl ShmLink {
     }
 
     /// Times that the peer refused to close the link, and the number from which the count began.
-    pub(crate) fn stays(&self) -> u32 {
-        self.close.stays()
+    pub(crate) fn refusals(&self) -> u32 {
+        self.close.refusals()
     }
 
-    pub(crate) fn count_stays_from(&mut self, stays: u32) {
-        self.close.count_stays_from(stays);
+    pub(crate) fn count_refusals_from(&mut self, refusals: u32) {
+        self.close.count_refusals_from(refusals);
     }
 
     /// A close message of the peer has come.

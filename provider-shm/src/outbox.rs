@@ -18,7 +18,7 @@ pub(crate) struct OutgoingMessage {
     /// A `GO` has come.
     pub(crate) go: bool,
     /// The receiver sends `DELIVERED`; only then the send is complete.
-    pub(crate) told: bool,
+    pub(crate) wants_delivered: bool,
     /// The message was offered to the receiver to read.
     pub(crate) read: bool,
 }

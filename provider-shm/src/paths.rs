@@ -366,7 +366,12 @@ mod tests {
         let (mut sender, mut receiver) = ends();
         stream(&mut sender, &mut receiver, 100, 1_400, 5_300);
         // Another task had the processor in between.
-        receiver.learn(MessagePath::Ring, LEN, LEN as u64, Duration::from_millis(20));
+        receiver.learn(
+            MessagePath::Ring,
+            LEN,
+            LEN as u64,
+            Duration::from_millis(20),
+        );
         assert_eq!(receiver.advice(), 0);
     }
 
@@ -398,7 +403,10 @@ mod tests {
         assert_eq!(waits, [64, 128, 256, 512, 1024, 2048, 2048, 2048]);
         paths.was_read();
         assert_eq!(until_next(&mut paths), Some(FIRST_RETRY as i32));
-        let (mut off, reads) = (MessagePaths::new(Cma::Off), MessagePaths::new(Cma::Off).reads());
+        let (mut off, reads) = (
+            MessagePaths::new(Cma::Off),
+            MessagePaths::new(Cma::Off).reads(),
+        );
         off.follow(u64::MAX);
         assert_eq!(
             (off.choose(LEN), off.advice(), reads),
@@ -419,7 +427,10 @@ mod tests {
                 paths.choose(len)
             })
             .collect();
-        assert_eq!(chosen, [MessagePath::Ring, MessagePath::Cma, MessagePath::Ring]);
+        assert_eq!(
+            chosen,
+            [MessagePath::Ring, MessagePath::Cma, MessagePath::Ring]
+        );
     }
 
     /// Messages of 1 MiB, `window` of them under way at a time. The ring moves 256 KiB of each in

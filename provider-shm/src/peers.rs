@@ -17,7 +17,7 @@ pub(crate) enum PeerState {
     /// There is a link, with this key.
     Up(usize),
     /// The link was closed idle: neither side had more to send.
-    Left(Box<NativeAddr>),
+    IdleClosed(Box<NativeAddr>),
     /// The link failed, or could not be made.
     Gone(Errno),
 }
@@ -72,7 +72,7 @@ impl ShmPeers {
 
     /// Whether a send to the endpoint of this id needs a new link.
     pub(crate) fn needs_link(&self, id: u64) -> bool {
-        matches!(self.by_id.get(&id), None | Some(PeerState::Left(_)))
+        matches!(self.by_id.get(&id), None | Some(PeerState::IdleClosed(_)))
     }
 
     pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut PeerState> {
@@ -98,7 +98,8 @@ impl ShmPeers {
 
     /// Whether sends wait for links.
     pub(crate) fn have_waiting_sends(&self) -> bool {
-        let waits = |peer: &PeerState| matches!(peer, PeerState::Connecting(queue) if !queue.is_empty());
+        let waits =
+            |peer: &PeerState| matches!(peer, PeerState::Connecting(queue) if !queue.is_empty());
         self.by_id.values().any(waits)
     }
 

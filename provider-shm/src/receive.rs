@@ -13,14 +13,14 @@ use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind};
 
 use crate::copy::{copy_bulk, copy_short, copy_soon};
 use crate::incoming::IncomingState;
-use crate::link::{CloseMessage, AnswerSlot, ShmLink, Quota};
+use crate::link::{AnswerSlot, CloseMessage, Quota, ShmLink};
 use crate::outbox::Outbox;
 use crate::paths;
 use crate::ring::{LinkViolation, PublishedSlot};
 use crate::stats::ShmStats;
 use crate::wire::{
-    CHUNK, DELIVERED, EAGER, FAREWELL, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_WINDOW,
-    READ, START, TOLD, UNDER_WAY_MAX, unpack,
+    CHUNK, CLOSE, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_WINDOW, READ,
+    START, UNDER_WAY_MAX, WANTS_DELIVERED, unpack,
 };
 use deliveries::Deliveries;
 use message::{Beginning, MatchedMessage, Rest, Unfinished, kind_and_flags};
@@ -153,7 +153,7 @@ impl ShmReceiver {
                 link.consume(0, &mut self.stats);
                 link.delivered(id as u32, outbox, owner)
             }
-            FAREWELL => {
+            CLOSE => {
                 let what = CloseMessage::read(seen)?;
                 link.consume(0, &mut self.stats);
                 link.receive_close(what)
@@ -241,7 +241,7 @@ impl ShmReceiver {
             }
             None => {
                 // SAFETY: the caller's contract.
-                unsafe { self.hold(key, link, message, owner)? };
+                unsafe { self.keep_unexpected(key, link, message, owner)? };
                 link.consume(record_bytes, &mut self.stats);
             }
         }
@@ -260,7 +260,9 @@ impl ShmReceiver {
         let (id, offset) = unpack(place);
         let from = link.receiver().record(offset, len)?;
         if window > MAX_WINDOW || window > total || len as u64 > window {
-            return Err(LinkViolation("it announced a message with an impossible window"));
+            return Err(LinkViolation(
+                "it announced a message with an impossible window",
+            ));
         }
         if total > isize::MAX as u64 {
             return Err(LinkViolation("it announced a message that is too long"));
@@ -281,7 +283,7 @@ impl ShmReceiver {
             total,
             window: window as usize,
             read_from,
-            told: seen.head.flags() & TOLD != 0,
+            wants_delivered: seen.head.flags() & WANTS_DELIVERED != 0,
         };
         match owner.srx().arrive(kind, &arrived) {
             Some(matched) => {
@@ -297,7 +299,7 @@ impl ShmReceiver {
                 unsafe { deliver(owner, &matched, 0, from, len) };
                 self.deliveries.count_ring_bytes(len);
                 link.consume(len, &mut self.stats);
-                (self.deliveries).got(link, id, len, owner, &mut self.stats)
+                (self.deliveries).delivered(link, id, len, owner, &mut self.stats)
             }
             None => {
                 let beginning = Beginning {
@@ -308,9 +310,9 @@ impl ShmReceiver {
                     rest: Some(rest),
                 };
                 // SAFETY: the record was checked.
-                let held = unsafe { self.hold(key, link, &beginning, owner)? };
+                let number = unsafe { self.keep_unexpected(key, link, &beginning, owner)? };
                 let incoming = link.receiver().incoming();
-                incoming.set(id, IncomingState::Held(held as u32));
+                incoming.set(id, IncomingState::Unexpected(number as u32));
                 link.consume(len, &mut self.stats);
                 self.arrived_whole(link, id);
                 Ok(())
@@ -335,9 +337,9 @@ impl ShmReceiver {
                 // buffer.
                 unsafe { self.deliveries.put_piece(key, from, len, owner)? };
                 link.consume(len, &mut self.stats);
-                (self.deliveries).got(link, id, len, owner, &mut self.stats)
+                (self.deliveries).delivered(link, id, len, owner, &mut self.stats)
             }
-            Some(IncomingState::Held(number)) => {
+            Some(IncomingState::Unexpected(number)) => {
                 // SAFETY: the record was checked.
                 unsafe { self.unexpected.append(number, from, len)? };
                 link.consume(len, &mut self.stats);
@@ -364,22 +366,22 @@ impl ShmReceiver {
     ///
     /// The message's bytes are valid for reads.
     #[cold]
-    unsafe fn hold<O: Owner>(
+    unsafe fn keep_unexpected<O: Owner>(
         &mut self,
         key: usize,
         link: &mut ShmLink,
         message: &Beginning,
         owner: &mut O,
     ) -> Result<usize, LinkViolation> {
-        if !link.receiver().heeds_back_pressure() {
+        if !link.receiver().obeys_back_pressure() {
             return Err(LinkViolation(
                 "it sent far more unexpected messages than its quota permits",
             ));
         }
         self.stats.unexpected += 1;
         // SAFETY: the caller's contract.
-        let (number, taken) = unsafe { self.unexpected.hold(key, message) };
-        link.receiver().hold(taken);
+        let (number, taken) = unsafe { self.unexpected.keep(key, message) };
+        link.receiver().count_unexpected(taken);
         self.update_back_pressure(link);
         let token = Token {
             transport: self.number,
@@ -393,7 +395,7 @@ impl ShmReceiver {
     /// awaits `DELIVERED`.
     fn arrived_whole(&mut self, link: &mut ShmLink, id: u32) {
         let incoming = link.receiver().incoming();
-        let Some(IncomingState::Held(number)) = incoming.get(id) else {
+        let Some(IncomingState::Unexpected(number)) = incoming.get(id) else {
             return;
         };
         if self.unexpected.frees_id(number, id) {
@@ -432,25 +434,25 @@ impl ShmReceiver {
     }
 
     /// Whether there are messages whose link is gone.
-    pub(crate) fn has_left_behind(&self) -> bool {
-        self.unexpected.has_left_behind()
+    pub(crate) fn has_linkless(&self) -> bool {
+        self.unexpected.has_linkless()
     }
 
     /// The number of messages on their way into receives; the number of unexpected messages, the
     /// number of those without a link, and the memory of all of them.
     #[cfg(feature = "fuzzing")]
-    pub(crate) fn kept(&self) -> (usize, (usize, usize, crate::link::Used)) {
-        (self.deliveries.len(), self.unexpected.kept())
+    pub(crate) fn table_sizes(&self) -> (usize, (usize, usize, crate::link::Used)) {
+        (self.deliveries.len(), self.unexpected.sizes())
     }
 
     /// An unexpected message was delivered or dropped: frees its memory.
-    fn release(&mut self, link: Option<&mut ShmLink>, held: UnexpectedMessage) {
-        let tells = held.tells;
-        let freed = self.unexpected.release(held);
+    fn release(&mut self, link: Option<&mut ShmLink>, message: UnexpectedMessage) {
+        let delivered_id = message.delivered_id;
+        let freed = self.unexpected.release(message);
         let Some(link) = link else { return };
         link.receiver().release(freed);
         self.update_back_pressure(link);
-        if let Some(id) = tells {
+        if let Some(id) = delivered_id {
             link.receiver().incoming().set(id, IncomingState::Free);
             link.answer(AnswerSlot::Delivered { id }, &mut self.stats);
         }
@@ -467,13 +469,13 @@ impl ShmReceiver {
         start: Start,
         owner: &mut O,
     ) {
-        let Some(held) = self.unexpected.take(start.token.value) else {
+        let Some(message) = self.unexpected.take(start.token.value) else {
             return;
         };
-        let len = held.bytes.len();
+        let len = message.bytes.len();
         // SAFETY: `bytes` has `len` bytes; the buffer is the caller's contract.
-        unsafe { deliver(owner, &start.matched, 0, held.bytes.as_ptr(), len) };
-        match (held.rest, link) {
+        unsafe { deliver(owner, &start.matched, 0, message.bytes.as_ptr(), len) };
+        match (message.rest, link) {
             (Some(rest), Some(link)) => {
                 let met = MatchedMessage {
                     kind: start.kind,
@@ -482,19 +484,19 @@ impl ShmReceiver {
                 };
                 (self.deliveries).begin(link, met, len, rest, &mut self.stats);
                 // The receive may want no more bytes. (The id is one that `begin` has just filled.)
-                let _ = (self.deliveries).got(link, rest.id, 0, owner, &mut self.stats);
-                self.release(Some(link), held);
+                let _ = (self.deliveries).delivered(link, rest.id, 0, owner, &mut self.stats);
+                self.release(Some(link), message);
             }
             (None, link) => {
                 let sender = match &link {
                     Some(link) => Some(link.native()),
-                    None => held.sender.as_deref().copied(),
+                    None => message.sender.as_deref().copied(),
                 };
-                self.release(link, held);
+                self.release(link, message);
                 owner.complete_recv(start.kind, &start.matched, &start.arrived, || sender);
             }
             (Some(_), None) => {
-                self.release(None, held);
+                self.release(None, message);
                 owner.fail_recv(
                     start.kind,
                     &start.matched,
@@ -515,11 +517,11 @@ impl ShmReceiver {
         token: Token,
         owner: &mut O,
     ) {
-        let Some(held) = self.unexpected.take(token.value) else {
+        let Some(message) = self.unexpected.take(token.value) else {
             return;
         };
-        let got = held.bytes.len();
-        match (held.rest, link) {
+        let got = message.bytes.len();
+        match (message.rest, link) {
             (Some(rest), Some(link)) => {
                 let nowhere = Matched {
                     buf: IoBuf::EMPTY,
@@ -542,10 +544,10 @@ impl ShmReceiver {
                 };
                 (self.deliveries).begin(link, met, got, rest, &mut self.stats);
                 self.deliveries.drop_message(link, rest.id);
-                let _ = (self.deliveries).got(link, rest.id, 0, owner, &mut self.stats);
-                self.release(Some(link), held);
+                let _ = (self.deliveries).delivered(link, rest.id, 0, owner, &mut self.stats);
+                self.release(Some(link), message);
             }
-            (_, link) => self.release(link, held),
+            (_, link) => self.release(link, message),
         }
     }
 

@@ -19,7 +19,9 @@ mod tests;
 
 #[cfg_attr(loom, allow(unused_imports, reason = "no record is modelled"))]
 pub(crate) use self::{
-    consumer::{RingConsumer, PublishedSlot},
+    consumer::{PublishedSlot, RingConsumer},
     producer::{PayloadRecord, RingProducer},
-    slot::{LinkViolation, CONTROL_SLOTS, Head, LINE, PAYLOAD_BYTES, RingProgress, SLOTS, LineSlot},
+    slot::{
+        CONTROL_SLOTS, Head, LINE, LineSlot, LinkViolation, PAYLOAD_BYTES, RingProgress, SLOTS,
+    },
 };

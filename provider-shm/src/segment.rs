@@ -12,7 +12,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl, posix_fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use crate::ring::{PAYLOAD_BYTES, RingProgress, RingConsumer, SLOTS, LineSlot, RingProducer};
+use crate::ring::{LineSlot, PAYLOAD_BYTES, RingConsumer, RingProducer, RingProgress, SLOTS};
 use crate::status::Status;
 
 /// Size of a segment. An active pair, with the heap memory of both sides, takes less than 64 KiB
@@ -216,7 +216,10 @@ mod tests {
         let (ours, fd) = ShmSegment::create().unwrap();
         let theirs = ShmSegment::accept(fd.as_fd()).unwrap();
         ours.status(SegmentSide::Initiator).close();
-        assert_eq!(theirs.status(SegmentSide::Initiator).load(), crate::status::CLOSED);
+        assert_eq!(
+            theirs.status(SegmentSide::Initiator).load(),
+            crate::status::CLOSED
+        );
         assert_eq!(theirs.status(SegmentSide::Acceptor).load(), 0);
     }
 

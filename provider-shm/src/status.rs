@@ -49,7 +49,7 @@ impl Status {
 
     /// Waker: clears the request, so that one waker serves it. True if the caller is that waker.
     #[cold]
-    pub(crate) fn take_wish(&self) -> bool {
+    pub(crate) fn take_wake_request(&self) -> bool {
         let before = self
             .word
             .fetch_and(!(SLEEPS | WANTS_ROOM), Ordering::AcqRel);
@@ -139,7 +139,7 @@ mod loom_tests {
             let sender = thread::spawn(move || {
                 sent.store(1, Ordering::Release);
                 waker_fence(true);
-                theirs.load() & SLEEPS != 0 && theirs.take_wish()
+                theirs.load() & SLEEPS != 0 && theirs.take_wake_request()
             });
             status.sleep(SLEEPS);
             fence(Ordering::SeqCst);

@@ -6,12 +6,12 @@
 
 mod address_vector;
 mod idle_close;
-#[cfg(feature = "fuzzing")]
-mod table_sizes;
 mod links;
 mod poll;
-mod send;
 mod poll_order;
+mod send;
+#[cfg(feature = "fuzzing")]
+mod table_sizes;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,12 +27,12 @@ use slab::Slab;
 use crate::cma::Cookie;
 use crate::config::ShmConfig;
 use crate::doorbell::Doorbell;
-use crate::link::{ShmLink, Quota, LinkSizes};
+use crate::link::{LinkSizes, Quota, ShmLink};
 use crate::outbox::Outbox;
 use crate::peers::{ShmPeers, ShmRoute};
 use crate::pending::PendingSend;
 use crate::receive::ShmReceiver;
-use crate::service::{ServiceThread, EndpointShared};
+use crate::service::{EndpointShared, ServiceThread};
 use crate::stats::ShmStats;
 use crate::status::{SLEEPS, WANTS_ROOM, register, sleeper_barrier};
 use idle_close::IdleCloser;
@@ -205,7 +205,7 @@ impl Transport for ShmTransport {
         let link = self.links.get_mut(key).map(|link| &mut **link);
         // SAFETY: the caller's contract.
         unsafe { self.receiver.start(link, start, owner) };
-        self.ease_back_pressure();
+        self.lift_back_pressure();
         self.wake_progress(key);
     }
 
@@ -213,7 +213,7 @@ impl Transport for ShmTransport {
         let key = self.receiver.link_of(token);
         let link = self.links.get_mut(key).map(|link| &mut **link);
         self.receiver.discard(link, kind, token, owner);
-        self.ease_back_pressure();
+        self.lift_back_pressure();
         self.wake_progress(key);
     }
 
@@ -250,7 +250,7 @@ impl Transport for ShmTransport {
     }
 
     fn has_unknown_sources(&self) -> bool {
-        self.receiver.has_left_behind() || self.links.iter().any(|(_, link)| !link.addr().is_some())
+        self.receiver.has_linkless() || self.links.iter().any(|(_, link)| !link.addr().is_some())
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {

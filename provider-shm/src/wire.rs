@@ -21,7 +21,7 @@ listed_constants! {
     /// Receiver to sender: the message with this id is in its receive's buffer.
     pub(crate) const DELIVERED = 6;
     /// A request to end the link, or the answer: see [`CloseMessage`](crate::link::CloseMessage).
-    pub(crate) const FAREWELL = 7;
+    pub(crate) const CLOSE = 7;
 }
 
 listed_constants! {
@@ -32,7 +32,7 @@ listed_constants! {
     /// The message has CQ data.
     pub(crate) const DATA = 2;
     /// The sender wants `DELIVERED`; only with `START`.
-    pub(crate) const TOLD = 4;
+    pub(crate) const WANTS_DELIVERED = 4;
     /// The receiver is to read the message out of the sender's memory; only with `START`, whose
     /// window is 0 then.
     pub(crate) const READ = 8;

@@ -49,7 +49,7 @@ impl PresentPages {
     }
 
     /// Whether all pages of a range are present, or were a moment ago.
-    pub(super) fn are_there(&mut self, addr: u64, len: usize, now: Instant) -> bool {
+    pub(super) fn are_present(&mut self, addr: u64, len: usize, now: Instant) -> bool {
         let Some(end) = addr.checked_add(len as u64) else {
             return false;
         };
@@ -125,21 +125,21 @@ mod tests {
         let mut pages = PresentPages::of(std::process::id() as i32).unwrap();
         let now = Instant::now();
         for addr in [0, 1, u64::MAX - 100, u64::MAX / 2] {
-            assert!(!pages.are_there(addr, 50, now), "{addr}");
+            assert!(!pages.are_present(addr, 50, now), "{addr}");
         }
         let start = memory.as_ptr() as u64;
-        assert!(!pages.are_there(start, 1, now));
+        assert!(!pages.are_present(start, 1, now));
         memory[size as usize] = 1;
-        assert!(!pages.are_there(start + size - 1, 2, now));
-        assert!(pages.are_there(start + size, size as usize, now));
-        assert!(!pages.are_there(start + size, size as usize + 1, now));
+        assert!(!pages.are_present(start + size - 1, 2, now));
+        assert!(pages.are_present(start + size, size as usize, now));
+        assert!(!pages.are_present(start + size, size as usize + 1, now));
         memory.fill(1);
-        assert!(pages.are_there(start, len, now));
+        assert!(pages.are_present(start, len, now));
 
         // The last result counts for a moment.
         advise(&mut memory, libc::MADV_DONTNEED);
-        assert!(pages.are_there(start + 5, 10, now));
-        assert!(!pages.are_there(start + 5, 10, now + PROOF_LASTS));
+        assert!(pages.are_present(start + 5, 10, now));
+        assert!(!pages.are_present(start + 5, 10, now + PROOF_LASTS));
         assert!(PROOF_LASTS <= Duration::from_millis(1));
     }
 }

@@ -20,7 +20,7 @@ use crate::ShmConfig;
 use crate::cma::CmaPeer;
 use crate::owner::Ep;
 use crate::ring::SLOTS;
-use crate::segment::{ShmSegment, SegmentSide};
+use crate::segment::{SegmentSide, ShmSegment};
 use crate::service::NewLink;
 use crate::wire;
 
@@ -161,7 +161,10 @@ impl<'a> Attack<'a> {
                 let word = self.segment.slot_word(SegmentSide::Acceptor, slot, word);
                 write(word, steps.number());
             }
-            4 => write(self.segment.progress_word(SegmentSide::Initiator), steps.number()),
+            4 => write(
+                self.segment.progress_word(SegmentSide::Initiator),
+                steps.number(),
+            ),
             5 => {
                 let (tag, len) = (steps.number(), steps.number() as usize % 40_000);
                 let mut buffer = vec![BEYOND; len + 64];
@@ -182,9 +185,9 @@ impl<'a> Attack<'a> {
                 self.segment.status(SegmentSide::Acceptor).close();
                 let closed = Some(Arc::clone(&self.segment));
                 let Ep { shm, owner } = &mut *self.ep;
-                shm.gone(self.id, closed, true, owner);
+                shm.peer_gone(self.id, closed, true, owner);
                 // After both sides agreed to close the link, the peer's process may end, too.
-                shm.gone(self.id, None, false, owner);
+                shm.peer_gone(self.id, None, false, owner);
             }
         }
         self.await_answer();
@@ -258,7 +261,11 @@ impl<'a> Attack<'a> {
             let is_whole = buffer[*len..].iter().all(|byte| *byte == BEYOND);
             assert!(is_whole, "wrote beyond a receive");
         }
-        assert_eq!(self.ep.shm.kept(), Default::default(), "something is left");
+        assert_eq!(
+            self.ep.shm.table_sizes(),
+            Default::default(),
+            "something is left"
+        );
         assert!(self.ep.owner.av.is_empty());
     }
 

@@ -4,8 +4,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use super::Enemy;
-use crate::never::Never;
+use super::HostilePeer;
+use crate::missing_pages::MissingPages;
 use crate::owner::Ep;
 use crate::wire::{CHUNK, GO, READ, START, TAGGED, pack};
 use crate::{Cma, ShmConfig};
@@ -19,15 +19,15 @@ fn open() -> Ep {
     })
 }
 
-impl Enemy {
+impl HostilePeer {
     /// Offers a message with this id and tag for reading.
-    fn leaves(&mut self, id: u32, addr: u64) {
+    fn offers_read(&mut self, id: u32, addr: u64) {
         let start = [u64::from(id), pack(id, 0), LEN as u64, 0, 0, addr, 0];
         self.publish(START, TAGGED | READ, 0, start);
     }
 
     /// Sends a message through the ring, after the endpoint refused to read it.
-    fn sends(&mut self, id: u32) {
+    fn sends_pieces(&mut self, id: u32) {
         for _ in 0..4 {
             self.publish(CHUNK, 0, LEN as u32 / 4, [pack(id, 0), 0, 0, 0, 0, 0, 0]);
         }
@@ -38,15 +38,17 @@ impl Enemy {
 /// copies it.
 #[test]
 fn memory_that_never_comes_holds_nobody_up() {
-    let Some(never) = Never::map(LEN) else { return };
+    let Some(never) = MissingPages::map(LEN) else {
+        return;
+    };
     let addr = never.addr();
     let (done, is_done) = channel();
     thread::spawn(move || {
         let mut ep = open();
-        let (mut enemy, _) = Enemy::meet(&mut ep);
+        let (mut enemy, _) = HostilePeer::meet(&mut ep);
         let (mut into, mut from_me) = (vec![1u8; LEN], [0u8; 8]);
         ep.trecv(0, 0, &mut into, 1);
-        enemy.leaves(0, addr);
+        enemy.offers_read(0, addr);
         ep.progress();
         ep.progress();
         let own = ep.name();
@@ -71,19 +73,19 @@ fn memory_that_never_comes_holds_nobody_up() {
 fn a_read_that_fails_is_not_the_last_one() {
     let out = vec![7u8; LEN];
     let mut ep = open();
-    let (mut enemy, _) = Enemy::meet(&mut ep);
+    let (mut enemy, _) = HostilePeer::meet(&mut ep);
     let mut into = vec![vec![1u8; LEN]; 2];
     for (tag, into) in into.iter_mut().enumerate() {
         ep.trecv(tag as u64, 0, into, tag as u64);
     }
-    enemy.leaves(0, 1);
-    enemy.leaves(1, out.as_ptr() as u64);
+    enemy.offers_read(0, 1);
+    enemy.offers_read(1, out.as_ptr() as u64);
     for _ in 0..10 {
         ep.progress();
     }
     assert_eq!(enemy.got(GO), [[0, LEN as u64], [1, 0]]);
     assert_eq!((ep.shm.stats().received_cma, &into[1]), (1, &out));
-    enemy.sends(0);
+    enemy.sends_pieces(0);
     ep.progress();
     let mut contexts = [0, 1].map(|_| ep.poll().unwrap().unwrap().context);
     contexts.sort_unstable();

@@ -7,22 +7,22 @@ use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::IoBuf;
 
-use super::Enemy;
+use super::HostilePeer;
 use crate::ShmConfig;
 use crate::owner::{Ep, PATIENCE, tagged};
 use crate::ring::SLOTS;
-use crate::wire::{INLINE, START, TAGGED, TOLD, UNDER_WAY_MAX};
+use crate::wire::{INLINE, START, TAGGED, UNDER_WAY_MAX, WANTS_DELIVERED};
 
 /// A peer requests `DELIVERED` for each message, and never takes an answer.
 #[test]
 fn answers_that_are_never_taken_end_the_link() {
     let mut ep = Ep::open(ShmConfig::default());
-    let (mut enemy, _) = Enemy::meet(&mut ep);
+    let (mut enemy, _) = HostilePeer::meet(&mut ep);
     let mut sent = 0;
     while ep.shm.stats().links_failed == 0 {
         for _ in 0..SLOTS / 2 {
             ep.trecv(1, 0, &mut [], 1);
-            enemy.publish(START, TAGGED | TOLD, 0, [1, 0, 0, 0, 0, 0, 0]);
+            enemy.publish(START, TAGGED | WANTS_DELIVERED, 0, [1, 0, 0, 0, 0, 0, 0]);
             sent += 1;
         }
         ep.progress();
@@ -82,29 +82,29 @@ fn the_quota_of_an_endpoint_is_given_back_to_all() {
         endpoint_unexpected_messages: 100,
         ..ShmConfig::default()
     });
-    let (mut one, _) = Enemy::meet_as(&mut ep, 0xbad);
-    let (mut other, _) = Enemy::meet_as(&mut ep, 0xbae);
+    let (mut one, _) = HostilePeer::meet_as(&mut ep, 0xbad);
+    let (mut other, _) = HostilePeer::meet_as(&mut ep, 0xbae);
     other.publish(INLINE, TAGGED, 8, [6; 7]);
     ep.progress();
     for _ in 0..101 {
         one.publish(INLINE, TAGGED, 8, [5; 7]);
         ep.progress();
     }
-    assert!(one.is_pressed() && !other.is_pressed());
+    assert!(one.has_back_pressure() && !other.has_back_pressure());
     other.publish(INLINE, TAGGED, 8, [6; 7]);
     ep.progress();
-    assert!(other.is_pressed(), "it holds little itself");
+    assert!(other.has_back_pressure(), "it holds little itself");
     let mut into = [0u8; 8];
     for left in (0..101).rev() {
         assert_eq!(
-            other.is_pressed(),
+            other.has_back_pressure(),
             left >= 48,
             "{left} of the first one left"
         );
         ep.trecv(5, 0, &mut into, 1);
         ep.poll().unwrap().unwrap();
     }
-    assert!(!one.is_pressed());
+    assert!(!one.has_back_pressure());
 }
 
 /// Each link is within its own quota; all together exceed the quota of the endpoint.
@@ -113,18 +113,24 @@ fn many_links_share_the_quota_of_their_endpoint() {
     const LINKS: u64 = 40;
     const EACH: u64 = 60;
     let mut ep = Ep::open(ShmConfig::default());
-    let enemies = (0..LINKS).map(|id| Enemy::meet_as(&mut ep, 0xbad + id).0);
-    let mut enemies: Vec<Enemy> = enemies.collect();
-    let mut pressed = 0;
+    let enemies = (0..LINKS).map(|id| HostilePeer::meet_as(&mut ep, 0xbad + id).0);
+    let mut enemies: Vec<HostilePeer> = enemies.collect();
+    let mut back_pressure = 0;
     for id in 0..EACH {
-        for enemy in enemies.iter_mut().filter(|enemy| !enemy.is_pressed()) {
+        for enemy in enemies
+            .iter_mut()
+            .filter(|enemy| !enemy.has_back_pressure())
+        {
             let window = 65_536;
             enemy.publish(START, TAGGED, 0, [5, id, window, 0, window, 0, 0]);
         }
         for _ in 0..LINKS {
             ep.progress();
         }
-        pressed = enemies.iter().filter(|enemy| enemy.is_pressed()).count();
+        back_pressure = enemies
+            .iter()
+            .filter(|enemy| enemy.has_back_pressure())
+            .count();
     }
     let (_, bytes) = ep.shm.burden();
     assert_eq!(ep.shm.stats().links_failed, 0);
@@ -132,7 +138,7 @@ fn many_links_share_the_quota_of_their_endpoint() {
     let most = (64 << 20) + LINKS as usize * 65_536;
     assert!(
         bytes <= most,
-        "{bytes} bytes are held of {LINKS} links, {pressed} of them pressed"
+        "{bytes} bytes are held of {LINKS} links, {back_pressure} of them pressed"
     );
-    assert_eq!(pressed, LINKS as usize);
+    assert_eq!(back_pressure, LINKS as usize);
 }

@@ -5,13 +5,13 @@ use ferrofabric_contracts::peer::Transport;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
-use super::{Enemy, ID};
+use super::{HostilePeer, ID};
 use crate::ShmConfig;
 use crate::link::CloseMessage;
 use crate::owner::Ep;
 use crate::ring::SLOTS;
 use crate::segment::SegmentSide;
-use crate::wire::{CHUNK, FAREWELL, FLAGS, KINDS, START, TAGGED, pack};
+use crate::wire::{CHUNK, CLOSE, FLAGS, KINDS, START, TAGGED, pack};
 
 #[derive(Clone, Debug)]
 enum Move {
@@ -74,7 +74,7 @@ fn a_move() -> impl Strategy<Value = Move> {
     ]
 }
 
-fn begin(enemy: &mut Enemy, tag: u64, len: u32, flags: u8, whole: bool) {
+fn begin(enemy: &mut HostilePeer, tag: u64, len: u32, flags: u8, whole: bool) {
     let total = u64::from(len);
     let piece = if whole { len } else { len / 2 };
     let body = [tag, pack(0, 0), total, 0, total, 0, 0];
@@ -87,7 +87,7 @@ proptest! {
     #[test]
     fn whatever_it_writes_is_survived(moves in prop::collection::vec(a_move(), 1..60)) {
         let mut ep = Ep::open(ShmConfig { unexpected_bytes: 50_000, ..ShmConfig::default() });
-        let (mut enemy, addr) = Enemy::meet(&mut ep);
+        let (mut enemy, addr) = HostilePeer::meet(&mut ep);
         let out = vec![0u8; 200_000];
         let mut buffers: Vec<(usize, Vec<u8>)> = Vec::new();
         for m in moves {
@@ -95,7 +95,7 @@ proptest! {
                 Move::Publish(kind, flags, len, body) => enemy.publish(kind, flags, len, body),
                 Move::Begin(tag, len, flags, whole) => begin(&mut enemy, tag, len, flags, whole),
                 Move::Piece(len) => enemy.publish(CHUNK, 0, len, [pack(0, 0), 0, 0, 0, 0, 0, 0]),
-                Move::CloseMessage(what) => enemy.publish(FAREWELL, 0, 0, [what as u64, 0, 0, 0, 0, 0, 0]),
+                Move::CloseMessage(what) => enemy.publish(CLOSE, 0, 0, [what as u64, 0, 0, 0, 0, 0, 0]),
                 Move::Scribble(words) => for (slot, word, value) in words {
                     // SAFETY: words of the mapped slots; nobody else runs.
                     unsafe { enemy.segment.slot_word(SegmentSide::Acceptor, slot, word).write_volatile(value) };
@@ -111,7 +111,7 @@ proptest! {
                 }
                 Move::Close => {
                     enemy.segment.status(SegmentSide::Acceptor).close();
-                    ep.shm.gone(ID, Some(enemy.segment.clone()), true, &mut ep.owner);
+                    ep.shm.peer_gone(ID, Some(enemy.segment.clone()), true, &mut ep.owner);
                 }
                 Move::Go => {
                     for _ in 0..3 {

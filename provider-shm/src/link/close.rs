@@ -14,11 +14,11 @@ listed_enum! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum CloseMessage: u64 {
         /// The side has nothing more to send and requests the close.
-        Ask = 0,
+        Request = 0,
         /// The side has nothing more to send, either; this is its last message.
         Agree = 1,
         /// The side has messages to send: the link stays.
-        Stay = 2,
+        Refuse = 2,
     }
 }
 
@@ -34,17 +34,17 @@ impl CloseMessage {
 #[derive(Default)]
 pub(super) struct CloseHandshake {
     /// Our request is unanswered; until then nothing is announced.
-    has_asked: bool,
+    has_requested: bool,
     /// The peer's close message that waits to be handled.
     received: Option<CloseMessage>,
     /// Times that the peer refused to close the link, and the number from which the count began.
-    stays: u32,
+    refusals: u32,
 }
 
 impl CloseHandshake {
     #[inline(always)]
-    pub(super) fn has_asked(&self) -> bool {
-        self.has_asked
+    pub(super) fn has_requested(&self) -> bool {
+        self.has_requested
     }
 
     /// Whether a close message of the peer waits to be handled.
@@ -53,27 +53,29 @@ impl CloseHandshake {
         self.received.is_some()
     }
 
-    pub(super) fn stays(&self) -> u32 {
-        self.stays
+    pub(super) fn refusals(&self) -> u32 {
+        self.refusals
     }
 
-    pub(super) fn count_stays_from(&mut self, stays: u32) {
-        self.stays = stays;
+    pub(super) fn count_refusals_from(&mut self, refusals: u32) {
+        self.refusals = refusals;
     }
 
     /// A close message of the peer has come. A refusal is handled at once, so the peer may request
     /// the close in its next slot; any other message must be handled first.
     pub(super) fn receive(&mut self, what: CloseMessage) -> Result<(), LinkViolation> {
         let in_order = match what {
-            CloseMessage::Ask => self.received.is_none(),
-            CloseMessage::Agree | CloseMessage::Stay => self.has_asked && self.received.is_none(),
+            CloseMessage::Request => self.received.is_none(),
+            CloseMessage::Agree | CloseMessage::Refuse => {
+                self.has_requested && self.received.is_none()
+            }
         };
         if !in_order {
             return Err(LinkViolation("it sent a close message out of turn"));
         }
-        if what == CloseMessage::Stay {
-            self.has_asked = false;
-            self.stays += 1;
+        if what == CloseMessage::Refuse {
+            self.has_requested = false;
+            self.refusals += 1;
         } else {
             self.received = Some(what);
         }
@@ -82,8 +84,8 @@ impl CloseHandshake {
 
     /// We have sent a close message: an answer completes the handling of the peer's message.
     pub(super) fn sent(&mut self, what: CloseMessage) {
-        self.has_asked = what == CloseMessage::Ask;
-        if !self.has_asked {
+        self.has_requested = what == CloseMessage::Request;
+        if !self.has_requested {
             self.received = None;
         }
     }

@@ -100,9 +100,12 @@ impl InFlightMessages {
         outbox: &mut Outbox,
         owner: &mut O,
     ) -> Result<(), LinkViolation> {
-        let done = |out: &&mut OutgoingMessage| out.told && out.go && out.sent == out.until;
+        let done =
+            |out: &&mut OutgoingMessage| out.wants_delivered && out.go && out.sent == out.until;
         if self.get(id, outbox).filter(done).is_none() {
-            return Err(LinkViolation("it confirmed a message that can not be delivered"));
+            return Err(LinkViolation(
+                "it confirmed a message that can not be delivered",
+            ));
         }
         self.complete(id, outbox, owner);
         Ok(())
@@ -162,7 +165,7 @@ impl InFlightMessages {
 
     /// All of a message that the receiver wants is in the ring.
     fn sent_whole<O: Owner>(&mut self, id: u32, outbox: &mut Outbox, owner: &mut O) {
-        if self.get(id, outbox).is_some_and(|out| !out.told) {
+        if self.get(id, outbox).is_some_and(|out| !out.wants_delivered) {
             self.complete(id, outbox, owner);
         }
     }

@@ -8,7 +8,7 @@ use ferrofabric_contracts::types::IoBuf;
 use super::sizes::{Quota, Used};
 use crate::cma::{CmaPeer, Read};
 use crate::incoming::{IncomingState, IncomingTable};
-use crate::ring::{LinkViolation, RingConsumer, PublishedSlot};
+use crate::ring::{LinkViolation, PublishedSlot, RingConsumer};
 
 /// The receiving side.
 pub(crate) struct LinkReceiver {
@@ -20,9 +20,9 @@ pub(crate) struct LinkReceiver {
     quota: Quota,
     /// The memory of the link's unexpected messages, whether envelopes only are requested, and the
     /// memory at the time of that request.
-    held: Used,
+    unexpected: Used,
     has_back_pressure: bool,
-    held_before: Used,
+    unexpected_before: Used,
 }
 
 impl LinkReceiver {
@@ -33,9 +33,9 @@ impl LinkReceiver {
             reading: VecDeque::new(),
             cma,
             quota,
-            held: Used::default(),
+            unexpected: Used::default(),
             has_back_pressure: false,
-            held_before: Used::default(),
+            unexpected_before: Used::default(),
         }
     }
 
@@ -77,14 +77,14 @@ impl LinkReceiver {
     }
 
     /// Whether there is no unexpected message.
-    pub(super) fn holds_nothing(&self) -> bool {
-        self.held.messages == 0
+    pub(super) fn has_no_unexpected(&self) -> bool {
+        self.unexpected.messages == 0
     }
 
     /// Bytes of unexpected messages.
     #[cfg(test)]
-    pub(super) fn held_bytes(&self) -> usize {
-        self.held.bytes
+    pub(super) fn unexpected_bytes(&self) -> usize {
+        self.unexpected.bytes
     }
 
     /// The record of `len` bytes at `offset`, checked to lie in the payload ring.
@@ -159,30 +159,33 @@ impl LinkReceiver {
     }
 
     /// Whether the peer obeys the request for envelopes only, as far as it can have seen it.
-    pub(crate) fn heeds_back_pressure(&self) -> bool {
-        !(self.has_back_pressure && self.held.is_beyond_what_follows(self.held_before))
+    pub(crate) fn obeys_back_pressure(&self) -> bool {
+        !(self.has_back_pressure
+            && self
+                .unexpected
+                .is_beyond_what_follows(self.unexpected_before))
     }
 
     /// Counts an unexpected message that is kept.
-    pub(crate) fn hold(&mut self, taken: Used) {
-        self.held.add(taken);
+    pub(crate) fn count_unexpected(&mut self, taken: Used) {
+        self.unexpected.add(taken);
     }
 
     /// Counts an unexpected message that is freed.
     pub(crate) fn release(&mut self, freed: Used) {
-        self.held.take(freed);
+        self.unexpected.take(freed);
     }
 
     /// Requests envelopes only if the messages of this link, or of all links (`all_is_over`),
     /// exceed their quota; lifts that request again. True if the change must be published.
     pub(super) fn update_back_pressure(&mut self, all_is_over: bool) -> bool {
         let change = match self.has_back_pressure {
-            false => all_is_over || self.quota.is_exceeded(self.held),
-            true => !all_is_over && self.quota.is_half_free(self.held),
+            false => all_is_over || self.quota.is_exceeded(self.unexpected),
+            true => !all_is_over && self.quota.is_half_free(self.unexpected),
         };
         if change {
             self.has_back_pressure = !self.has_back_pressure;
-            self.held_before = self.held;
+            self.unexpected_before = self.unexpected;
             self.rx.set_back_pressure(self.has_back_pressure);
         }
         change

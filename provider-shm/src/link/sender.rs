@@ -15,17 +15,17 @@ use super::close::CloseMessage;
 use super::in_flight::InFlightMessages;
 use super::sizes::LinkSizes;
 use super::slots::{
-    AnswerSlot, StartSlot, inline_bytes, publish_close, publish_control, publish_eager, publish_inline,
-    send_chunk,
+    AnswerSlot, StartSlot, inline_bytes, publish_close, publish_control, publish_eager,
+    publish_inline, send_chunk,
 };
 use super::waker::PeerWaker;
 use crate::copy::copy_soon;
 use crate::outbox::{Outbox, OutgoingMessage};
 use crate::paths::{self, MessagePath, MessagePaths};
 use crate::pending::PendingSend;
-use crate::ring::{LinkViolation, CONTROL_SLOTS, RingProducer};
+use crate::ring::{CONTROL_SLOTS, LinkViolation, RingProducer};
 use crate::stats::ShmStats;
-use crate::wire::{READ, TOLD, UNDER_WAY_MAX};
+use crate::wire::{READ, UNDER_WAY_MAX, WANTS_DELIVERED};
 
 /// Longest message that goes as one record: longer ones go in pieces, so that the receiver copies
 /// one while the sender copies the next.
@@ -37,7 +37,7 @@ const SOON_BYTES: usize = 4096;
 
 /// Completion levels that need `DELIVERED` from the receiver: a match comes before delivery, and is
 /// reported with it.
-const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
+const DELIVERED_LEVELS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
 
 /// The result of an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,9 +69,9 @@ pub(super) struct LinkSender {
     control: VecDeque<AnswerSlot>,
     pending: VecDeque<PendingSend>,
     in_flight: InFlightMessages,
-    /// Messages without bytes that were announced since the peer requested envelopes only: the peer
+    /// Messages without bytes that were announced since the peer requested empty_envelopes only: the peer
     /// sends no `GO` for these.
-    bare: usize,
+    empty_envelopes: usize,
     /// The next message was given to the ring, and waits for room there.
     waits_for_room: bool,
     /// A record was sent since the last message came.
@@ -87,7 +87,7 @@ impl LinkSender {
             control: VecDeque::new(),
             pending: VecDeque::new(),
             in_flight: InFlightMessages::default(),
-            bare: 0,
+            empty_envelopes: 0,
             waits_for_room: false,
             sent_last: false,
         }
@@ -136,7 +136,7 @@ impl LinkSender {
 
     /// A message has come.
     #[inline(always)]
-    pub(super) fn has_heard(&mut self) {
+    pub(super) fn message_has_come(&mut self) {
         self.sent_last = false;
     }
 
@@ -151,10 +151,10 @@ impl LinkSender {
     #[inline(always)]
     pub(super) fn takes_inline(&self, op: &SendOp, len: usize) -> bool {
         len <= inline_bytes(op)
-            && !op.flags.intersects(TELLS.union(Flags::FENCE))
+            && !op.flags.intersects(DELIVERED_LEVELS.union(Flags::FENCE))
             && self.pending.is_empty()
             && self.tx.has_slot(CONTROL_SLOTS)
-            && !self.tx.is_pressed()
+            && !self.tx.has_back_pressure()
     }
 
     /// Sends a message that `takes_inline` accepted.
@@ -214,23 +214,26 @@ impl LinkSender {
                 return Ok(Announced::Full);
             }
         }
-        if self.tx.is_pressed() {
+        if self.tx.has_back_pressure() {
             self.tx.refresh()?;
         }
-        let pressed = self.tx.is_pressed();
-        if !pressed {
-            self.bare = 0;
+        let back_pressure = self.tx.has_back_pressure();
+        if !back_pressure {
+            self.empty_envelopes = 0;
         }
         let len = total_len(iov);
-        let told = op.flags.intersects(TELLS);
-        let needs_id = told || pressed || len >= paths::LEAST || self.sizes.window(len) != len;
-        if needs_id && self.in_flight.len() + self.bare >= UNDER_WAY_MAX {
+        let wants_delivered = op.flags.intersects(DELIVERED_LEVELS);
+        let needs_id = wants_delivered
+            || back_pressure
+            || len >= paths::LEAST
+            || self.sizes.window(len) != len;
+        if needs_id && self.in_flight.len() + self.empty_envelopes >= UNDER_WAY_MAX {
             return Ok(Announced::Full);
         }
         stats.sent += 1;
         stats.sent_bytes += len as u64;
         let has_its_way = std::mem::take(&mut self.waits_for_room);
-        if len >= paths::LEAST && !has_its_way && self.leaves_to_read(op, iov, len, paths) {
+        if len >= paths::LEAST && !has_its_way && self.offers_read(op, iov, len, paths) {
             stats.sent_cma += 1;
             self.start_read(op, iov[0].addr as u64, len);
             waker.wake_if_asleep(stats);
@@ -241,14 +244,18 @@ impl LinkSender {
                 read: true,
             }));
         }
-        if len <= inline_bytes(op) && !told && !pressed {
+        if len <= inline_bytes(op) && !wants_delivered && !back_pressure {
             // SAFETY: the length fits, a slot is free; the buffers are the caller's contract.
             unsafe { self.send_inline(op, iov, len) };
             stats.sent_inline += 1;
             waker.wake_if_asleep(stats);
             return Ok(Announced::Done);
         }
-        if len <= RECORD_BYTES && self.sizes.window(len) == len && !told && !pressed {
+        if len <= RECORD_BYTES
+            && self.sizes.window(len) == len
+            && !wants_delivered
+            && !back_pressure
+        {
             // SAFETY: the caller's contract.
             let sent = unsafe { self.send_record(op, iov, len)? };
             if sent == Announced::Full {
@@ -262,14 +269,14 @@ impl LinkSender {
             return Ok(sent);
         }
         stats.sent_pipe += 1;
-        self.bare += usize::from(pressed && len == 0);
+        self.empty_envelopes += usize::from(back_pressure && len == 0);
         // SAFETY: the caller's contract.
         unsafe { self.send_start(op, iov, len, waker, stats) }
     }
 
     /// Whether the peer is to read this message out of our memory.
     #[inline(never)]
-    fn leaves_to_read(
+    fn offers_read(
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
@@ -284,14 +291,14 @@ impl LinkSender {
 
     /// Announces a message that the peer reads out of our memory, from `address` on.
     fn start_read(&mut self, op: &SendOp, address: u64, len: usize) {
-        let told = match op.flags.intersects(TELLS) {
-            true => TOLD,
+        let wants_delivered = match op.flags.intersects(DELIVERED_LEVELS) {
+            true => WANTS_DELIVERED,
             false => 0,
         };
         let envelope = StartSlot {
             op,
             id: self.in_flight.next_id(),
-            flags: READ | told,
+            flags: READ | wants_delivered,
             len,
             window: 0,
             address,
@@ -347,15 +354,15 @@ impl LinkSender {
         stats: &mut ShmStats,
     ) -> Result<Announced, LinkViolation> {
         // A receiver short of memory gets the envelope, and the data after its `GO`.
-        let window = match self.tx.is_pressed() {
+        let window = match self.tx.has_back_pressure() {
             true => 0,
             false => self.sizes.window(len),
         };
-        let told = op.flags.intersects(TELLS);
+        let wants_delivered = op.flags.intersects(DELIVERED_LEVELS);
         let envelope = StartSlot {
             op,
             id: self.in_flight.next_id(),
-            flags: if told { TOLD } else { 0 },
+            flags: if wants_delivered { WANTS_DELIVERED } else { 0 },
             len,
             window,
             address: 0,
@@ -384,7 +391,7 @@ impl LinkSender {
             }
         }
         waker.wake_if_asleep(stats);
-        if sent == len && !told {
+        if sent == len && !wants_delivered {
             return Ok(Announced::Done);
         }
         Ok(Announced::Started(Begun {
@@ -416,7 +423,7 @@ impl LinkSender {
             until: window,
             go: window == len,
             read,
-            told: op.flags.intersects(TELLS),
+            wants_delivered: op.flags.intersects(DELIVERED_LEVELS),
         };
         self.in_flight.keep(out, outbox);
     }

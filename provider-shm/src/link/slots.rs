@@ -6,9 +6,9 @@ use ferrofabric_contracts::types::{IoBuf, MsgKind, SendOp};
 
 use super::close::CloseMessage;
 use crate::copy::copy_short;
-use crate::ring::{LinkViolation, CONTROL_SLOTS, Head, PayloadRecord, RingProducer};
+use crate::ring::{CONTROL_SLOTS, Head, LinkViolation, PayloadRecord, RingProducer};
 use crate::wire::{
-    CHUNK, DATA, DELIVERED, EAGER, FAREWELL, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, START,
+    CHUNK, CLOSE, DATA, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, START,
     TAGGED, pack,
 };
 
@@ -173,7 +173,7 @@ pub(super) fn publish_control(tx: &mut RingProducer, control: AnswerSlot, advice
 
 /// Publishes a close message.
 pub(super) fn publish_close(tx: &mut RingProducer, what: CloseMessage) {
-    tx.publish(Head::new(FAREWELL, 0, 0), |body| {
+    tx.publish(Head::new(CLOSE, 0, 0), |body| {
         // SAFETY: a body has this word.
         unsafe { *body = what as u64 };
     });

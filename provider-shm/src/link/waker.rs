@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::segment::{ShmSegment, SegmentSide};
-use crate::service::{NewLink, EndpointShared};
+use crate::segment::{SegmentSide, ShmSegment};
+use crate::service::{EndpointShared, NewLink};
 use crate::stats::ShmStats;
 use crate::status::{SLEEPS, Status, WANTS_ROOM, waker_fence};
 
@@ -67,16 +67,16 @@ impl PeerWaker {
     }
 
     #[inline(always)]
-    fn wake_if(&self, wish: u32, stats: &mut ShmStats) {
+    fn wake_if(&self, flag: u32, stats: &mut ShmStats) {
         waker_fence(self.fence);
-        if self.peer_status().load() & wish != 0 {
+        if self.peer_status().load() & flag != 0 {
             self.wake(stats);
         }
     }
 
     #[cold]
     fn wake(&self, stats: &mut ShmStats) {
-        if self.peer_status().take_wish() {
+        if self.peer_status().take_wake_request() {
             stats.doorbells += 1;
             self.shared.ring(self.peer);
         }

@@ -24,7 +24,7 @@ const CMA_TURN_BYTES: usize = 256 << 10;
 struct Delivery {
     met: MatchedMessage,
     /// Bytes that have come, and that will come, through the ring.
-    got: usize,
+    delivered: usize,
     expected: usize,
     cma: Option<CmaRead>,
     /// The measurement of the message's path, if there is one.
@@ -32,7 +32,7 @@ struct Delivery {
     /// No receive wants the message: it is only taken out of the ring.
     dropped: bool,
     /// Its sender awaits `DELIVERED`.
-    told: bool,
+    wants_delivered: bool,
 }
 
 struct CmaRead {
@@ -66,24 +66,24 @@ impl Deliveries {
         link.paths().has_come(trial, len, pieces, self.moved);
     }
 
-    /// Begins to deliver a message into a receive, after `got` bytes have come: decides how the
-    /// rest comes.
+    /// Begins to deliver a message into a receive, after `delivered` bytes have come: decides how
+    /// the rest comes.
     pub(super) fn begin(
         &mut self,
         link: &mut ShmLink,
         met: MatchedMessage,
-        got: usize,
+        delivered: usize,
         rest: Rest,
         stats: &mut ShmStats,
     ) {
         let mut delivery = Delivery {
             met,
-            got,
+            delivered,
             expected: rest.window,
             cma: None,
             trial: None,
             dropped: false,
-            told: rest.told,
+            wants_delivered: rest.wants_delivered,
         };
         let wanted = (met.matched.buf.len as u64).min(rest.total) as usize;
         match rest.read_from {
@@ -96,7 +96,7 @@ impl Deliveries {
                 link.read_later(rest.id);
             }
             _ => {
-                if got == 0 && link.times(rest.total as usize) {
+                if delivered == 0 && link.times(rest.total as usize) {
                     delivery.trial = Some(self.begin_trial());
                 }
                 if rest.window as u64 != rest.total {
@@ -122,16 +122,16 @@ impl Deliveries {
         owner: &mut O,
     ) -> Result<(), LinkViolation> {
         let d = &self.under_way[key as usize];
-        if len == 0 || len > d.expected.saturating_sub(d.got) {
+        if len == 0 || len > d.expected.saturating_sub(d.delivered) {
             return Err(LinkViolation("it sent a piece of no message"));
         }
         // SAFETY: the caller's contract.
-        unsafe { deliver(owner, &d.met.matched, d.got, from, len) };
+        unsafe { deliver(owner, &d.met.matched, d.delivered, from, len) };
         Ok(())
     }
 
     /// More bytes of a message have been delivered.
-    pub(super) fn got<O: Owner>(
+    pub(super) fn delivered<O: Owner>(
         &mut self,
         link: &mut ShmLink,
         id: u32,
@@ -143,8 +143,8 @@ impl Deliveries {
             return Err(LinkViolation("it sent a piece of no message"));
         };
         let d = &mut self.under_way[key];
-        d.got += len;
-        if d.got < d.expected || d.cma.is_some() {
+        d.delivered += len;
+        if d.delivered < d.expected || d.cma.is_some() {
             return Ok(());
         }
         link.receiver().incoming().set(id, IncomingState::Free);
@@ -155,12 +155,12 @@ impl Deliveries {
             arrived,
         } = &d.met;
         if let Some(trial) = d.trial.as_ref().filter(|_| !d.dropped) {
-            self.end_trial(link, trial, arrived.len as usize, link.pieces(d.got));
+            self.end_trial(link, trial, arrived.len as usize, link.pieces(d.delivered));
         }
         if !d.dropped {
             owner.complete_recv(*kind, matched, arrived, || Some(link.native()));
         }
-        if d.told {
+        if d.wants_delivered {
             link.answer(AnswerSlot::Delivered { id }, stats);
         }
         Ok(())
@@ -228,9 +228,9 @@ impl Deliveries {
             return Ok(0);
         }
         match came {
-            Read::Came => {}
+            Read::Complete => {}
             // The sender copies the message, and waits itself if it has to.
-            Read::NotThere => {
+            Read::Missing => {
                 self.ask_for(link, id, stats);
                 return Ok(0);
             }
@@ -254,7 +254,7 @@ impl Deliveries {
             stats.received_cma += 1;
             d.cma = None;
             say_go(link, id, 0, stats);
-            self.got(link, id, 0, owner, stats)?;
+            self.delivered(link, id, 0, owner, stats)?;
         }
         Ok(into.len)
     }

@@ -28,7 +28,7 @@ pub(super) struct Rest {
     /// Its address in the sender's memory, if it is to be read.
     pub(super) read_from: Option<u64>,
     /// Its sender awaits `DELIVERED`.
-    pub(super) told: bool,
+    pub(super) wants_delivered: bool,
 }
 
 /// A message and the receive that it has matched.

@@ -21,7 +21,7 @@ pub(super) struct UnexpectedMessage {
     /// The description of the rest, while the message is incomplete.
     pub(super) rest: Option<Rest>,
     /// Its id, if it is complete and its sender awaits `DELIVERED`.
-    pub(super) tells: Option<u32>,
+    pub(super) delivered_id: Option<u32>,
     /// Its sender, if the link is gone.
     pub(super) sender: Option<Box<NativeAddr>>,
 }
@@ -37,7 +37,7 @@ impl UnexpectedMessage {
 pub(super) struct UnexpectedMessages {
     messages: Slab<UnexpectedMessage>,
     /// Number of messages that have outlived their link.
-    left_behind: usize,
+    linkless: usize,
     /// The memory of all messages, and its limit. Above the limit, peers may send envelopes only,
     /// until half of it is free.
     used: Used,
@@ -53,7 +53,7 @@ impl UnexpectedMessages {
     pub(super) fn new(quota: Quota) -> Self {
         Self {
             messages: Slab::new(),
-            left_behind: 0,
+            linkless: 0,
             used: Used::default(),
             quota,
             is_over: false,
@@ -68,7 +68,7 @@ impl UnexpectedMessages {
     ///
     /// The message's bytes are valid for reads.
     #[inline]
-    pub(super) unsafe fn hold(&mut self, link: usize, message: &Beginning) -> (usize, Used) {
+    pub(super) unsafe fn keep(&mut self, link: usize, message: &Beginning) -> (usize, Used) {
         // Room for all bytes that come before the first `GO` is taken, and counted, at once.
         let room = message.rest.map_or(message.len, |rest| rest.window);
         let mut bytes = match room {
@@ -85,7 +85,7 @@ impl UnexpectedMessages {
             link,
             bytes,
             rest: message.rest,
-            tells: None,
+            delivered_id: None,
             sender: None,
         });
         (number, taken)
@@ -102,35 +102,35 @@ impl UnexpectedMessages {
         from: *const u8,
         len: usize,
     ) -> Result<(), LinkViolation> {
-        let held = &mut self.messages[number as usize];
+        let message = &mut self.messages[number as usize];
         // A complete message keeps its id until it is delivered if its sender awaits `DELIVERED`.
-        let missing = held
+        let missing = message
             .rest
-            .map_or(0, |rest| rest.window.saturating_sub(held.bytes.len()));
+            .map_or(0, |rest| rest.window.saturating_sub(message.bytes.len()));
         if len == 0 || len > missing {
             return Err(LinkViolation(
                 "it sent more of a message than the receiver requested",
             ));
         }
         // SAFETY: the caller's contract.
-        unsafe { append(&mut held.bytes, from, len) };
+        unsafe { append(&mut message.bytes, from, len) };
         Ok(())
     }
 
     /// Whether all of a message is here now and its id is free again. The id is not free while the
     /// sender awaits `DELIVERED`.
     pub(super) fn frees_id(&mut self, number: u32, id: u32) -> bool {
-        let held = &mut self.messages[number as usize];
-        if held
+        let message = &mut self.messages[number as usize];
+        if message
             .rest
-            .is_none_or(|rest| held.bytes.len() as u64 != rest.total)
+            .is_none_or(|rest| message.bytes.len() as u64 != rest.total)
         {
             return false;
         }
-        match held.rest.take() {
+        match message.rest.take() {
             // The sender keeps the id until `DELIVERED` arrives.
-            Some(rest) if rest.told => {
-                held.tells = Some(id);
+            Some(rest) if rest.wants_delivered => {
+                message.delivered_id = Some(id);
                 false
             }
             _ => true,
@@ -140,19 +140,19 @@ impl UnexpectedMessages {
     /// Takes a message out.
     #[inline]
     pub(super) fn take(&mut self, number: u64) -> Option<UnexpectedMessage> {
-        let held = self.messages.try_remove(number as usize)?;
-        self.left_behind -= usize::from(held.link == NO_LINK);
-        Some(held)
+        let message = self.messages.try_remove(number as usize)?;
+        self.linkless -= usize::from(message.link == NO_LINK);
+        Some(message)
     }
 
     /// Frees a message that was taken out. Returns the memory that it took.
     #[inline]
-    pub(super) fn release(&mut self, mut held: UnexpectedMessage) -> Used {
-        let freed = Used::of(held.bytes.capacity());
+    pub(super) fn release(&mut self, mut message: UnexpectedMessage) -> Used {
+        let freed = Used::of(message.bytes.capacity());
         self.give_back(freed);
-        if self.spare.len() < SPARE_BUFFERS && held.bytes.capacity() <= SPARE_BYTES {
-            held.bytes.clear();
-            self.spare.push(held.bytes);
+        if self.spare.len() < SPARE_BUFFERS && message.bytes.capacity() <= SPARE_BYTES {
+            message.bytes.clear();
+            self.spare.push(message.bytes);
         }
         freed
     }
@@ -182,46 +182,47 @@ impl UnexpectedMessages {
     pub(super) fn link_of(&self, number: u64) -> usize {
         self.messages
             .get(number as usize)
-            .map_or(NO_LINK, |held| held.link)
+            .map_or(NO_LINK, |message| message.link)
     }
 
     /// Whether a message came over this link, or over an ended link with `name`.
     pub(super) fn is_from(&self, number: u64, link: Option<usize>, name: &NativeAddr) -> bool {
-        self.messages
-            .get(number as usize)
-            .is_some_and(|held| link == Some(held.link) || held.sender.as_deref() == Some(name))
+        self.messages.get(number as usize).is_some_and(|message| {
+            link == Some(message.link) || message.sender.as_deref() == Some(name)
+        })
     }
 
     /// Whether a message is lost with its link.
     pub(super) fn is_lost_with(&self, number: u64, link: usize) -> bool {
         self.messages
             .get(number as usize)
-            .is_some_and(|held| held.link == link && held.is_partial())
+            .is_some_and(|message| message.link == link && message.is_partial())
     }
 
     /// Whether there are messages whose link is gone.
-    pub(super) fn has_left_behind(&self) -> bool {
-        self.left_behind != 0
+    pub(super) fn has_linkless(&self) -> bool {
+        self.linkless != 0
     }
 
     /// A link has ended: complete messages from it can still be received.
     pub(super) fn outlive(&mut self, link: usize, sender: NativeAddr) {
-        let whole = |held: &&mut UnexpectedMessage| held.link == link && !held.is_partial();
-        let messages = self.messages.iter_mut().map(|(_, held)| held);
-        for held in messages.filter(whole) {
-            held.link = NO_LINK;
-            held.sender = Some(Box::new(sender));
-            self.left_behind += 1;
+        let whole =
+            |message: &&mut UnexpectedMessage| message.link == link && !message.is_partial();
+        let messages = self.messages.iter_mut().map(|(_, message)| message);
+        for message in messages.filter(whole) {
+            message.link = NO_LINK;
+            message.sender = Some(Box::new(sender));
+            self.linkless += 1;
         }
     }
 
     /// A link has ended: incomplete messages from it are lost.
     pub(super) fn forget_partial(&mut self, link: usize) {
         let mut lost = Used::default();
-        self.messages.retain(|_, held| {
-            let stays = held.link != link || !held.is_partial();
+        self.messages.retain(|_, message| {
+            let stays = message.link != link || !message.is_partial();
             if !stays {
-                lost.add(Used::of(held.bytes.capacity()));
+                lost.add(Used::of(message.bytes.capacity()));
             }
             stays
         });
@@ -230,8 +231,8 @@ impl UnexpectedMessages {
 
     /// The number of messages, the number of those without a link, and the memory of all.
     #[cfg(feature = "fuzzing")]
-    pub(super) fn kept(&self) -> (usize, usize, Used) {
-        (self.messages.len(), self.left_behind, self.used)
+    pub(super) fn sizes(&self) -> (usize, usize, Used) {
+        (self.messages.len(), self.linkless, self.used)
     }
 }
 

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use ferrofabric_system::prefetch::prefetch;
 
-use super::slot::{BODY_WORDS, LinkViolation, Head, PAYLOAD_BYTES, RingProgress, SLOTS, LineSlot};
+use super::slot::{BODY_WORDS, Head, LineSlot, LinkViolation, PAYLOAD_BYTES, RingProgress, SLOTS};
 
 /// The consumer's side.
 pub(crate) struct RingConsumer {
@@ -13,10 +13,10 @@ pub(crate) struct RingConsumer {
     payload: NonNull<u8>,
     /// Slots consumed, and the number of consumed slots that was published last.
     head: u32,
-    told: u32,
+    published: u32,
     /// Payload bytes consumed since that publication.
-    untold_bytes: u32,
-    pressed: bool,
+    unpublished_bytes: u32,
+    back_pressure: bool,
 }
 
 // SAFETY: as for `RingProducer`.
@@ -65,9 +65,9 @@ impl RingConsumer {
             progress,
             payload,
             head: 0,
-            told: 0,
-            untold_bytes: 0,
-            pressed: false,
+            published: 0,
+            unpublished_bytes: 0,
+            back_pressure: false,
         }
     }
 
@@ -97,9 +97,9 @@ impl RingConsumer {
     #[inline(always)]
     pub(crate) fn consume(&mut self, record_bytes: usize) -> bool {
         self.head = self.head.wrapping_add(1);
-        self.untold_bytes += record_bytes as u32;
-        self.head.wrapping_sub(self.told) as usize >= SLOTS / 4
-            || self.untold_bytes as usize >= PAYLOAD_BYTES / 8
+        self.unpublished_bytes += record_bytes as u32;
+        self.head.wrapping_sub(self.published) as usize >= SLOTS / 4
+            || self.unpublished_bytes as usize >= PAYLOAD_BYTES / 8
     }
 
     /// Slots consumed so far, modulo 2³².
@@ -110,21 +110,21 @@ impl RingConsumer {
     /// Whether slots were consumed since the last publication.
     #[inline(always)]
     pub(crate) fn has_unpublished_tail(&self) -> bool {
-        self.head != self.told
+        self.head != self.published
     }
 
     /// Requests envelopes only, or lifts that request; takes effect with the next `publish_tail`.
-    pub(crate) fn set_back_pressure(&mut self, pressed: bool) {
-        self.pressed = pressed;
+    pub(crate) fn set_back_pressure(&mut self, back_pressure: bool) {
+        self.back_pressure = back_pressure;
     }
 
     /// Publishes the consumer's progress for the producer.
     #[inline(always)]
     pub(crate) fn publish_tail(&mut self) {
-        self.told = self.head;
-        self.untold_bytes = 0;
+        self.published = self.head;
+        self.unpublished_bytes = 0;
         // SAFETY: mapped as long as `self`.
-        unsafe { self.progress.as_ref() }.publish(self.head, self.pressed);
+        unsafe { self.progress.as_ref() }.publish(self.head, self.back_pressure);
     }
 
     /// Prefetches a slot that will be read soon, after a message was there: in a stream of

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use super::{Head, RingProgress, RingConsumer, SLOTS, LineSlot, RingProducer};
+use super::{Head, LineSlot, RingConsumer, RingProducer, RingProgress, SLOTS};
 use crate::status::{SLEEPS, Status, WANTS_ROOM, waker_fence};
 use crate::sync::{Ordering, fence};
 use loom::sync::Arc;
@@ -66,7 +66,7 @@ fn who_waits_for_room_is_woken() {
             rx.consume(0);
             rx.publish_tail();
             waker_fence(true);
-            theirs.1.load() & WANTS_ROOM != 0 && theirs.1.take_wish()
+            theirs.1.load() & WANTS_ROOM != 0 && theirs.1.take_wake_request()
         });
         shared.1.sleep(SLEEPS | WANTS_ROOM);
         fence(Ordering::SeqCst);

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use ferrofabric_system::prefetch::prefetch_to_write;
 
-use super::slot::{LinkViolation, Head, LINE, PAYLOAD_BYTES, RingProgress, SLOTS, LineSlot};
+use super::slot::{Head, LINE, LineSlot, LinkViolation, PAYLOAD_BYTES, RingProgress, SLOTS};
 
 /// A piece of the payload ring that the producer may fill and then publish.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct RingProducer {
     next: u32,
     taken: u32,
     freed: u32,
-    pressed: bool,
+    back_pressure: bool,
     /// `taken` as it was after each slot.
     taken_at: [u32; SLOTS],
 }
@@ -56,7 +56,7 @@ impl RingProducer {
             next: 0,
             taken: 0,
             freed: 0,
-            pressed: false,
+            back_pressure: false,
             taken_at: [0; SLOTS],
         }
     }
@@ -69,8 +69,8 @@ impl RingProducer {
 
     /// Whether the consumer requested envelopes only, as far as known.
     #[inline(always)]
-    pub(crate) fn is_pressed(&self) -> bool {
-        self.pressed
+    pub(crate) fn has_back_pressure(&self) -> bool {
+        self.back_pressure
     }
 
     /// Reads the consumer's progress.
@@ -78,11 +78,11 @@ impl RingProducer {
     #[inline(never)]
     pub(crate) fn refresh(&mut self) -> Result<(), LinkViolation> {
         // SAFETY: mapped as long as `self` (see `new`).
-        let (consumed, pressed) = unsafe { self.progress.as_ref() }.read();
+        let (consumed, back_pressure) = unsafe { self.progress.as_ref() }.read();
         if consumed.wrapping_sub(self.tail) > self.head.wrapping_sub(self.tail) {
             return Err(LinkViolation("it consumed more than it was sent"));
         }
-        self.pressed = pressed;
+        self.back_pressure = back_pressure;
         if consumed != self.tail {
             self.tail = consumed;
             self.freed = self.taken_at[LineSlot::index(consumed.wrapping_sub(1))];
@@ -93,8 +93,8 @@ impl RingProducer {
     /// Whether the consumer has progressed since the last reading. True also if its progress makes
     /// no sense; `refresh` finds that.
     pub(crate) fn moved(&mut self) -> bool {
-        let before = (self.tail, self.pressed);
-        self.refresh().is_err() || (self.tail, self.pressed) != before
+        let before = (self.tail, self.back_pressure);
+        self.refresh().is_err() || (self.tail, self.back_pressure) != before
     }
 
     /// Payload room for exactly `len` bytes in one piece; `None` when there is none now.

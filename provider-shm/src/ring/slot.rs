@@ -25,7 +25,7 @@ pub(crate) const LINE: usize = 64;
 /// The bits of a position that are the index of its slot.
 const MASK: u32 = SLOTS as u32 - 1;
 const LAP_SHIFT: u32 = SLOTS.trailing_zeros();
-const PRESSED: u64 = 1 << 63;
+const BACK_PRESSURE: u64 = 1 << 63;
 
 const _: () = assert!(SLOTS.is_power_of_two() && PAYLOAD_BYTES % LINE == 0);
 
@@ -98,10 +98,10 @@ impl RingProgress {
     /// consumer is short of memory.
     #[inline(always)]
     pub(super) fn publish(&self, consumed: u32, is_short_of_memory: bool) {
-        let pressed = if is_short_of_memory { PRESSED } else { 0 };
+        let back_pressure = if is_short_of_memory { BACK_PRESSURE } else { 0 };
         // Release pairs with the acquire in `read`.
         self.word
-            .store(consumed as u64 | pressed, Ordering::Release);
+            .store(consumed as u64 | back_pressure, Ordering::Release);
     }
 
     /// Producer: the number of consumed slots, and whether the consumer is short of memory.
@@ -110,7 +110,7 @@ impl RingProgress {
         // Acquire pairs with the release in `publish`: the consumer has read a slot or record
         // before the producer writes it again.
         let word = self.word.load(Ordering::Acquire);
-        (word as u32, word & PRESSED != 0)
+        (word as u32, word & BACK_PRESSURE != 0)
     }
 }
 

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use proptest::prelude::*;
 
-use super::{Head, PAYLOAD_BYTES, RingProgress, RingConsumer, SLOTS, LineSlot, RingProducer};
+use super::{Head, LineSlot, PAYLOAD_BYTES, RingConsumer, RingProducer, RingProgress, SLOTS};
 
 struct TestRing {
     slots: Box<[LineSlot; SLOTS]>,

@@ -16,7 +16,7 @@ use super::frame::{BUSY, Frame, HELLO, READY, WELCOME};
 use super::socket;
 use super::wakes::run_alone;
 use crate::ShmConfig;
-use crate::never::Never;
+use crate::missing_pages::MissingPages;
 use crate::owner::Ep;
 use crate::ring::LINE;
 
@@ -80,7 +80,7 @@ fn until<T>(begun: Instant, mut what: impl FnMut() -> nix::Result<T>) -> T {
 }
 
 /// Waits until the endpoint has closed a client's connection, and so has handled its `HELLO`.
-fn is_hung_up_on(fd: &OwnedFd) {
+fn is_closed_by_endpoint(fd: &OwnedFd) {
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::empty())];
     let n = poll(&mut fds, PollTimeout::from(60_000u16)).unwrap();
     assert_eq!(n, 1, "it does not hang up");
@@ -140,7 +140,7 @@ fn an_attempt_outlives_a_client_that_says_hello_and_is_gone() {
     let call = silent.is_called();
     let client = SilentListener::knock(&ep);
     silent.hello(&client, &ep);
-    is_hung_up_on(&client);
+    is_closed_by_endpoint(&client);
     // The attempt is repeated.
     drop((call, silent.is_called()));
     drop(silent);
@@ -182,7 +182,7 @@ fn an_offer_outlives_an_earlier_hello() {
     assert_eq!(segment.len(), 1);
     let client = SilentListener::knock(&ep);
     silent.hello(&client, &ep);
-    is_hung_up_on(&client);
+    is_closed_by_endpoint(&client);
     answer(READY);
     while ep.shm.stats().links == 0 {
         ep.progress();
@@ -201,7 +201,7 @@ fn who_is_removed_is_waited_for_no_more() {
         ep.tsend(to, 1, &[1; 8], 5).unwrap();
         let call = silent.is_called();
         ep.remove(to);
-        is_hung_up_on(&call);
+        is_closed_by_endpoint(&call);
         fails_with(&mut ep, Errno::ECANCELED);
     }
 }
@@ -268,7 +268,10 @@ fn many_silent_targets() {
         let to = ep.insert(&target.name);
         ep.tsend(to, 1, &[1; 8], 5).unwrap();
     }
-    let _calls: Vec<_> = silent[..256].iter().map(SilentListener::is_called).collect();
+    let _calls: Vec<_> = silent[..256]
+        .iter()
+        .map(SilentListener::is_called)
+        .collect();
     serves_a_newcomer(&mut ep);
     // All silent peers are tried in turns, and a peer that answers is not delayed by them.
     let mut other = Ep::open(ShmConfig::default());
@@ -292,7 +295,7 @@ fn many_silent_targets() {
 #[test]
 fn a_cookie_that_never_comes_holds_nobody_up() {
     let mut ep = Ep::open(ShmConfig::default());
-    let Some(never) = Never::map(LINE) else {
+    let Some(never) = MissingPages::map(LINE) else {
         return;
     };
     let silent = SilentListener::below(&ep);
@@ -315,7 +318,7 @@ fn clients_that_say_hello_and_are_gone_do_no_harm() {
         let clients: Vec<_> = (0..at_once).map(|_| SilentListener::knock(&ep)).collect();
         for client in clients.iter().rev() {
             silent.hello(client, &ep);
-            is_hung_up_on(client);
+            is_closed_by_endpoint(client);
         }
     }
     // The service thread still runs.

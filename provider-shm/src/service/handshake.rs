@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use ferrofabric_contracts::addr::NativeAddr;
 
 use super::frame::{Frame, HELLO, MAP, OK, READY, REFUSED, REGISTERED, WELCOME};
-use super::{NewLink, EndpointShared, socket};
+use super::{EndpointShared, NewLink, socket};
 use crate::cma::CmaPeer;
-use crate::segment::{ShmSegment, SegmentSide};
+use crate::segment::{SegmentSide, ShmSegment};
 
 /// A peer counts as silent if it takes longer than this to answer.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -125,7 +125,11 @@ impl Connection {
 
     /// Acceptor: reads a `HELLO`. `Err`: the record is not valid, or is meant for another endpoint;
     /// the caller must close the connection.
-    pub(super) fn read_hello(&mut self, bytes: &[u8], shared: &EndpointShared) -> Result<IdentifiedClient, ()> {
+    pub(super) fn read_hello(
+        &mut self,
+        bytes: &[u8],
+        shared: &EndpointShared,
+    ) -> Result<IdentifiedClient, ()> {
         let frame = Frame::parse(bytes, HELLO).ok_or(())?;
         self.nonce = frame.nonce;
         let native = NativeAddr::from_bytes(&frame.from).map_err(|_| ())?;
@@ -144,7 +148,13 @@ impl Connection {
     }
 
     /// Acceptor: sends an answer.
-    pub(super) fn answer(&self, kind: u8, verdict: u8, shared: &EndpointShared, offer_cma: bool) -> bool {
+    pub(super) fn answer(
+        &self,
+        kind: u8,
+        verdict: u8,
+        shared: &EndpointShared,
+        offer_cma: bool,
+    ) -> bool {
         let mut frame = introduce(kind, self.nonce, shared, offer_cma);
         frame.verdict = verdict;
         socket::send(&self.fd, &frame, None).is_ok()
@@ -169,7 +179,8 @@ impl Connection {
         }
         let (segment, fd) = ShmSegment::create().map_err(|_| HandshakeFailure::Later)?;
         let frame_out = introduce(MAP, self.nonce, shared, false);
-        socket::send(&self.fd, &frame_out, Some(fd.as_fd())).map_err(|_| HandshakeFailure::Later)?;
+        socket::send(&self.fd, &frame_out, Some(fd.as_fd()))
+            .map_err(|_| HandshakeFailure::Later)?;
         self.stage = HandshakeStage::Ready(Box::new(NewLink {
             native: *target,
             id: target.shm.unwrap_or_default(),
@@ -216,8 +227,9 @@ impl Connection {
     }
 
     fn read_answer(&self, bytes: &[u8], due: u8) -> Result<Frame, HandshakeFailure> {
-        let frame = Frame::parse(bytes, due)
-            .ok_or(HandshakeFailure::Never("it speaks another version of the protocol"))?;
+        let frame = Frame::parse(bytes, due).ok_or(HandshakeFailure::Never(
+            "it speaks another version of the protocol",
+        ))?;
         if frame.nonce != self.nonce {
             return Err(HandshakeFailure::Never("it does not repeat our nonce"));
         }

@@ -32,7 +32,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::cma::{CmaPeer, Cookie};
 use crate::config::ShmConfig;
 use crate::doorbell::Doorbell;
-use crate::segment::{ShmSegment, SegmentSide};
+use crate::segment::{SegmentSide, ShmSegment};
 
 /// A request of the transport.
 pub(crate) enum ServiceCommand {
@@ -93,7 +93,7 @@ pub(crate) struct EndpointShared {
     pub(crate) doorbell: Doorbell,
     /// Endpoints whose doorbell could not be rung yet, and the event that wakes the service thread
     /// for them.
-    unrung: Mutex<HashSet<u64>>,
+    pending_rings: Mutex<HashSet<u64>>,
     wake: EventFd,
     /// Our full address.
     name: NativeAddr,
@@ -118,7 +118,7 @@ impl EndpointShared {
             cookie,
             registered,
             doorbell,
-            unrung: Mutex::default(),
+            pending_rings: Mutex::default(),
             wake,
             name,
             has_events: PendingFlag::new(),
@@ -136,13 +136,15 @@ impl EndpointShared {
     #[cold]
     pub(crate) fn ring(&self, id: u64) {
         if self.is_ours() && !self.doorbell.ring(id) {
-            self.unrung().insert(id);
+            self.pending_rings().insert(id);
             let _ = self.wake.write(1);
         }
     }
 
-    fn unrung(&self) -> MutexGuard<'_, HashSet<u64>> {
-        self.unrung.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending_rings(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.pending_rings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The transport is about to sleep. The sleeper's barrier and a look at the events must follow.
@@ -217,7 +219,7 @@ impl ServiceThread {
     }
 
     /// Sends a request to the thread.
-    pub(crate) fn tell(&self, command: ServiceCommand) {
+    pub(crate) fn request(&self, command: ServiceCommand) {
         if !self.shared.is_ours() {
             // The parent's thread would wake up for nothing.
             return;
@@ -265,7 +267,7 @@ impl Drop for ServiceThread {
             }
             return;
         }
-        self.tell(ServiceCommand::Stop);
+        self.request(ServiceCommand::Stop);
         let _ = thread.join();
     }
 }

@@ -23,9 +23,9 @@ use slab::Slab;
 use super::frame::{BUSY, OK, READY, REFUSED, WELCOME};
 use super::handshake::{Connection, HandshakeFailure, HandshakeStage};
 use super::users::Users;
-use super::{ServiceCommand, ServiceEvent, NewLink, EndpointShared, socket};
+use super::{EndpointShared, NewLink, ServiceCommand, ServiceEvent, socket};
 use crate::config::ShmConfig;
-use crate::segment::{ShmSegment, SegmentSide};
+use crate::segment::{SegmentSide, ShmSegment};
 use crate::status::CLOSED;
 use attempts::Attempt;
 use listener::ClientListener;
@@ -121,15 +121,15 @@ impl Server {
                     WAKE => {
                         let _ = self.shared.wake.read();
                         self.rings.take_over(&self.shared);
-                        if !self.obey() {
+                        if !self.handle_commands() {
                             return;
                         }
                     }
                     LISTENER => self.accept(),
-                    key => self.talk(key as usize),
+                    key => self.serve_connection(key as usize),
                 }
             }
-            self.keep_time();
+            self.handle_deadlines();
         }
     }
 
@@ -164,11 +164,13 @@ impl Server {
     }
 
     /// Handles the requests of the transport; false after [`ServiceCommand::Stop`].
-    fn obey(&mut self) -> bool {
+    fn handle_commands(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 ServiceCommand::Stop => return false,
-                ServiceCommand::Forget(id, segment, watch) => self.forget(id, segment.as_ref(), watch),
+                ServiceCommand::Forget(id, segment, watch) => {
+                    self.forget(id, segment.as_ref(), watch)
+                }
                 ServiceCommand::Cancel(id) => self.cancel(id),
                 ServiceCommand::Look => self.next_look = Some(Instant::now() + LOOK),
                 ServiceCommand::Connect(target) => self.connect(target),
@@ -202,7 +204,7 @@ impl Server {
     }
 
     /// Adds a connection to the epoll set; `None` if that fails now.
-    fn enter(&mut self, connection: Connection) -> Option<usize> {
+    fn add_connection(&mut self, connection: Connection) -> Option<usize> {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         self.epoll
@@ -230,7 +232,7 @@ impl Server {
                 Ok(who) if self.users.is_own(who.uid()) => {
                     let deadline = Instant::now() + self.config.accept_deadline;
                     let client = Connection::accepted(fd, who.pid(), deadline);
-                    clients += usize::from(self.enter(client).is_some());
+                    clients += usize::from(self.add_connection(client).is_some());
                 }
                 _ => tracing::warn!("refused a shared-memory connection of another user"),
             }
@@ -239,7 +241,7 @@ impl Server {
     }
 
     /// A connection has a record to read, or has ended.
-    fn talk(&mut self, key: usize) {
+    fn serve_connection(&mut self, key: usize) {
         // It may have been closed earlier in the same round.
         let Some(mut connection) = self.connections.get_mut(key).and_then(Option::take) else {
             return;
@@ -290,7 +292,12 @@ impl Server {
     }
 
     /// Acceptor: handles a `HELLO`.
-    fn hello(&mut self, key: usize, c: &mut Connection, bytes: &[u8]) -> Result<(), HandshakeFailure> {
+    fn hello(
+        &mut self,
+        key: usize,
+        c: &mut Connection,
+        bytes: &[u8],
+    ) -> Result<(), HandshakeFailure> {
         let met = c
             .read_hello(bytes, &self.shared)
             .map_err(|()| HandshakeFailure::Later)?;
@@ -300,7 +307,9 @@ impl Server {
         }
         let wanted = match self.peers.get(&id) {
             // A link that the other side has closed does not prevent a new one.
-            Some(PeerConnection::Up(segment, side)) if segment.status(other(*side)).load() & CLOSED == 0 => {
+            Some(PeerConnection::Up(segment, side))
+                if segment.status(other(*side)).load() & CLOSED == 0 =>
+            {
                 c.answer(WELCOME, BUSY, &self.shared, false);
                 return Err(HandshakeFailure::Later);
             }
@@ -314,8 +323,12 @@ impl Server {
                 c.answer(WELCOME, BUSY, &self.shared, false);
                 return Err(HandshakeFailure::Later);
             }
-            Some(&PeerConnection::Attempting(attempt, old)) => self.drop_for(id, old, Some(attempt)),
-            Some(&PeerConnection::Accepting(old, wanted)) => self.drop_for(id, Some(old), wanted),
+            Some(&PeerConnection::Attempting(attempt, old)) => {
+                self.replace_connection(id, old, Some(attempt))
+            }
+            Some(&PeerConnection::Accepting(old, wanted)) => {
+                self.replace_connection(id, Some(old), wanted)
+            }
             None => None,
         };
         if !c.answer(WELCOME, OK, &self.shared, self.offers_cma()) {
@@ -323,20 +336,21 @@ impl Server {
         }
         c.peer = Some(id);
         c.stage = HandshakeStage::Map(met);
-        self.peers.insert(id, PeerConnection::Accepting(key, wanted));
+        self.peers
+            .insert(id, PeerConnection::Accepting(key, wanted));
         Ok(())
     }
 
     /// Drops the existing connection with a peer, for a new one that the peer makes. Returns our
     /// own `wanted` attempt, which goes on if the new connection fails.
-    fn drop_for(
+    fn replace_connection(
         &mut self,
         id: u64,
         old: Option<usize>,
         wanted: Option<Attempt>,
     ) -> Option<Attempt> {
         // This comes first: the new connection may reuse the entry of the old one.
-        self.go_on(id, wanted);
+        self.resume_attempt(id, wanted);
         if let Some(old) = old {
             self.connections.try_remove(old);
         }
@@ -345,10 +359,11 @@ impl Server {
 
     /// There is no connection with a peer any more: our own attempt goes on if it waited for the
     /// result.
-    fn go_on(&mut self, id: u64, wanted: Option<Attempt>) {
+    fn resume_attempt(&mut self, id: u64, wanted: Option<Attempt>) {
         match wanted {
             Some(attempt) => {
-                self.peers.insert(id, PeerConnection::Attempting(attempt, None));
+                self.peers
+                    .insert(id, PeerConnection::Attempting(attempt, None));
                 self.retry(id, false);
             }
             None => {
@@ -365,8 +380,10 @@ impl Server {
             "shared-memory link"
         );
         self.sweep.unwatch(link.id);
-        self.peers
-            .insert(link.id, PeerConnection::Up(Arc::clone(&link.segment), link.side));
+        self.peers.insert(
+            link.id,
+            PeerConnection::Up(Arc::clone(&link.segment), link.side),
+        );
         self.sweep.postpone();
         self.report(ServiceEvent::Up(link));
     }
@@ -379,17 +396,21 @@ impl Server {
         }
         let Some(id) = connection.peer else { return };
         match self.peers.get(&id) {
-            Some(&PeerConnection::Attempting(_, Some(current))) if current == key => match failure {
-                HandshakeFailure::Later => self.retry(id, connection.was_silent()),
-                HandshakeFailure::Never(why) => self.give_up(id, Errno::EHOSTUNREACH, why),
-            },
-            Some(&PeerConnection::Accepting(current, wanted)) if current == key => self.go_on(id, wanted),
+            Some(&PeerConnection::Attempting(_, Some(current))) if current == key => {
+                match failure {
+                    HandshakeFailure::Later => self.retry(id, connection.was_silent()),
+                    HandshakeFailure::Never(why) => self.give_up(id, Errno::EHOSTUNREACH, why),
+                }
+            }
+            Some(&PeerConnection::Accepting(current, wanted)) if current == key => {
+                self.resume_attempt(id, wanted)
+            }
             _ => {}
         }
     }
 
     /// Handles deadlines, retries and the sweep.
-    fn keep_time(&mut self) {
+    fn handle_deadlines(&mut self) {
         let now = Instant::now();
         let late: Vec<usize> = self
             .connections
@@ -428,7 +449,7 @@ impl Server {
             self.report(ServiceEvent::Look);
         }
         if self.sweep.is_due(now) {
-            self.look_who_is_gone();
+            self.sweep_peers();
         }
     }
 
@@ -439,7 +460,7 @@ impl Server {
     }
 
     /// Finds peers that have closed or died.
-    fn look_who_is_gone(&mut self) {
+    fn sweep_peers(&mut self) {
         let ids: Vec<u64> = self.swept().collect();
         for id in self.sweep.choose(ids) {
             let link = match self.peers.get(&id) {
@@ -451,7 +472,8 @@ impl Server {
             };
             // A peer that closes sets its flag before its doorbell disappears.
             if closed() || !self.sweep.exists(id) {
-                let gone = ServiceEvent::Gone(id, link.map(|(segment, _)| Arc::clone(segment)), closed());
+                let gone =
+                    ServiceEvent::Gone(id, link.map(|(segment, _)| Arc::clone(segment)), closed());
                 match link.is_some() {
                     true => drop(self.peers.remove(&id)),
                     false => self.sweep.unwatch(id),

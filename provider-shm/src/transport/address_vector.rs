@@ -25,7 +25,7 @@ impl ShmTransport {
                 met = Some(key);
             }
         }
-        if met.is_none() && !self.receiver.has_left_behind() {
+        if met.is_none() && !self.receiver.has_linkless() {
             return;
         }
         let receiver = &self.receiver;
@@ -53,9 +53,10 @@ impl ShmTransport {
                 }
                 self.links[key].pending_mut()
             }
-            Some(PeerState::Left(_)) => {
+            Some(PeerState::IdleClosed(_)) => {
                 self.peers.remove(id);
-                self.service.tell(ServiceCommand::Forget(id, None, false));
+                self.service
+                    .request(ServiceCommand::Forget(id, None, false));
                 return;
             }
             Some(PeerState::Gone(_)) => {
@@ -69,7 +70,7 @@ impl ShmTransport {
             .partition::<VecDeque<_>, _>(|send| send.op.dest == addr);
         if is_connecting && kept.is_empty() {
             self.peers.remove(id);
-            self.service.tell(ServiceCommand::Cancel(id));
+            self.service.request(ServiceCommand::Cancel(id));
         } else {
             *queue = kept;
         }

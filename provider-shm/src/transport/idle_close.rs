@@ -58,8 +58,8 @@ impl IdleCloser {
                 false => 0,
             };
             watch.seen = now;
-            let is_long_enough = watch.quiet >= 1 << link.stays().min(MAX_DOUBLINGS);
-            let is_closing = link.has_asked_to_close() || link.has_close_message();
+            let is_long_enough = watch.quiet >= 1 << link.refusals().min(MAX_DOUBLINGS);
+            let is_closing = link.has_requested_close() || link.has_close_message();
             if is_long_enough && !is_closing && link.is_settled() {
                 idle.push(key);
             }
@@ -79,13 +79,13 @@ struct WatchedLink {
 impl ShmTransport {
     /// The peer of a link was removed from the address vector.
     pub(super) fn watch_removed(&mut self, key: usize) {
-        self.links[key].count_stays_from(0);
+        self.links[key].count_refusals_from(0);
         self.watch(key);
     }
 
     /// There is a link with a peer that is not in the address vector.
     pub(super) fn watch_unknown_source(&mut self, key: usize) {
-        self.links[key].count_stays_from(UNKNOWN_SOURCES_DOUBLINGS);
+        self.links[key].count_refusals_from(UNKNOWN_SOURCES_DOUBLINGS);
         self.watch(key);
     }
 
@@ -96,7 +96,7 @@ impl ShmTransport {
 
     fn look_later(&mut self) {
         if self.idle_closer.lacks_look() {
-            self.service.tell(ServiceCommand::Look);
+            self.service.request(ServiceCommand::Look);
         }
     }
 
@@ -108,7 +108,7 @@ impl ShmTransport {
     /// Requests the close of the watched links that had no traffic for long enough.
     pub(super) fn look<O: Owner>(&mut self, owner: &mut O) {
         for key in self.idle_closer.look(&self.links) {
-            if let Err(broken) = self.say(key, CloseMessage::Ask) {
+            if let Err(broken) = self.send_close(key, CloseMessage::Request) {
                 self.fail_link(key, Errno::EPROTO, broken.0, owner);
             }
         }
@@ -116,7 +116,7 @@ impl ShmTransport {
     }
 
     /// Sends a close message; false if that is not possible now.
-    fn say(&mut self, key: usize, what: CloseMessage) -> Result<bool, LinkViolation> {
+    fn send_close(&mut self, key: usize, what: CloseMessage) -> Result<bool, LinkViolation> {
         let link = &mut *self.links[key];
         let said = link.send_close(what, self.receiver.stats_mut())?;
         if said {
@@ -135,7 +135,11 @@ impl ShmTransport {
         })
     }
 
-    fn try_answer_close<O: Owner>(&mut self, key: usize, owner: &mut O) -> Result<usize, LinkViolation> {
+    fn try_answer_close<O: Owner>(
+        &mut self,
+        key: usize,
+        owner: &mut O,
+    ) -> Result<usize, LinkViolation> {
         let Some(link) = self.links.get_mut(key) else {
             return Ok(0);
         };
@@ -143,28 +147,28 @@ impl ShmTransport {
             return Ok(0);
         }
         // Both sides have requested the close, or the peer has agreed.
-        if link.has_asked_to_close() {
+        if link.has_requested_close() {
             if link.is_under_way() {
                 return Err(LinkViolation("it left while messages were under way"));
             }
-            self.part(key, owner);
+            self.close_idle(key, owner);
             return Ok(1);
         }
         let answer = match link.is_settled() {
             true => CloseMessage::Agree,
-            false => CloseMessage::Stay,
+            false => CloseMessage::Refuse,
         };
-        if !self.say(key, answer)? {
+        if !self.send_close(key, answer)? {
             return Ok(0);
         }
         if answer == CloseMessage::Agree {
-            self.part(key, owner);
+            self.close_idle(key, owner);
         }
         Ok(1)
     }
 
     /// Ends a link in good order. Sends that wait for its peer go over the next link.
-    fn part<O: Owner>(&mut self, key: usize, owner: &mut O) {
+    fn close_idle<O: Owner>(&mut self, key: usize, owner: &mut O) {
         let Some(mut link) = self.remove_link(key) else {
             return;
         };
@@ -181,9 +185,10 @@ impl ShmTransport {
         // Receives from a peer in the address vector may wait for its messages, and must fail when
         // the peer is gone.
         let watch = pending.is_empty() && addr.is_some() && id != self.id;
-        self.service.tell(ServiceCommand::Forget(id, Some(segment), watch));
+        self.service
+            .request(ServiceCommand::Forget(id, Some(segment), watch));
         match watch {
-            true => self.peers.set(id, PeerState::Left(Box::new(native))),
+            true => self.peers.set(id, PeerState::IdleClosed(Box::new(native))),
             false => self.peers.remove(id),
         };
         if !pending.is_empty() {
@@ -196,7 +201,7 @@ impl ShmTransport {
 
     /// A peer has closed the link that has this segment, or is gone. Without a segment, a watched
     /// peer without a link is gone.
-    pub(crate) fn gone<O: Owner>(
+    pub(crate) fn peer_gone<O: Owner>(
         &mut self,
         id: u64,
         segment: Option<Arc<ShmSegment>>,
@@ -214,7 +219,7 @@ impl ShmTransport {
                 self.drain(key, owner);
                 self.fail_link(key, errno, why, owner);
             }
-            (Some(PeerState::Left(native)), None) => {
+            (Some(PeerState::IdleClosed(native)), None) => {
                 let addr = owner.av().find(native);
                 self.peers.set_gone(id, errno, addr);
                 if addr.is_some() {

@@ -11,7 +11,7 @@ use crate::config::Unreachable;
 use crate::link::ShmLink;
 use crate::peers::PeerState;
 use crate::ring::SLOTS;
-use crate::service::{ServiceCommand, ServiceEvent, NewLink};
+use crate::service::{NewLink, ServiceCommand, ServiceEvent};
 use crate::status::{SLEEPS, WANTS_ROOM};
 
 impl ShmTransport {
@@ -28,7 +28,7 @@ impl ShmTransport {
         }
         let key = self.links.insert(Box::new(link));
         self.peers.set(id, PeerState::Up(key));
-        self.poll_order.join(key);
+        self.poll_order.add(key);
         if addr.is_some() {
             self.peers.set_id(addr, id);
         } else {
@@ -45,7 +45,9 @@ impl ShmTransport {
             did += 1;
             match event {
                 ServiceEvent::Up(new) => self.new_link(new, owner),
-                ServiceEvent::Gone(id, segment, said_so) => self.gone(id, segment, said_so, owner),
+                ServiceEvent::Gone(id, segment, said_so) => {
+                    self.peer_gone(id, segment, said_so, owner)
+                }
                 ServiceEvent::Look => self.look(owner),
                 ServiceEvent::Unreachable(id, errno, why) => self.give_up(id, errno, why, owner),
             }
@@ -112,7 +114,7 @@ impl ShmTransport {
             }
         }
         if (self.links.get(key))
-            .is_some_and(|link| link.has_asked_to_close() && link.has_close_message())
+            .is_some_and(|link| link.has_requested_close() && link.has_close_message())
         {
             self.answer_close(key, owner);
         }
@@ -123,7 +125,7 @@ impl ShmTransport {
         let link = self.links.try_remove(key)?;
         self.unwatch(key);
         self.peers.end_routes();
-        self.poll_order.leave(key);
+        self.poll_order.remove(key);
         Some(link)
     }
 
@@ -145,7 +147,7 @@ impl ShmTransport {
         if errno == Errno::EPROTO {
             let segment = Some(Arc::clone(link.segment()));
             self.service
-                .tell(ServiceCommand::Forget(link.id(), segment, false));
+                .request(ServiceCommand::Forget(link.id(), segment, false));
         }
         self.peers.set_gone(link.id(), errno, link.addr());
         let sends = link.take_unfinished(&mut self.outbox);
@@ -166,12 +168,12 @@ impl ShmTransport {
         let lost = |token| receiver.is_lost_with(token, key);
         owner.srx().fail_source(addr, errno, why, lost);
         self.receiver.forget_partial(key);
-        self.ease_back_pressure();
+        self.lift_back_pressure();
     }
 
     /// Lifts the back-pressure of all links if there is room again for unexpected messages.
     #[inline]
-    pub(super) fn ease_back_pressure(&mut self) {
+    pub(super) fn lift_back_pressure(&mut self) {
         if self.receiver.take_relief() {
             for (_, link) in &mut self.links {
                 self.receiver.update_back_pressure(link);

@@ -43,13 +43,13 @@ impl PollOrder {
     }
 
     /// Adds a link.
-    pub(super) fn join(&mut self, key: usize) {
+    pub(super) fn add(&mut self, key: usize) {
         self.order.push(key);
         self.warm(self.order.len() - 1);
     }
 
     /// Removes a link.
-    pub(super) fn leave(&mut self, key: usize) {
+    pub(super) fn remove(&mut self, key: usize) {
         let Some(mut at) = self.order.iter().position(|k| *k == key) else {
             return;
         };

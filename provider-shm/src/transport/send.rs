@@ -8,7 +8,7 @@ use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone};
 use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
 
 use super::ShmTransport;
-use crate::link::{ShmLink, SendOutcome};
+use crate::link::{SendOutcome, ShmLink};
 use crate::peers::{PeerState, ShmRoute};
 use crate::pending::PendingSend;
 use crate::segment::ShmSegment;
@@ -82,7 +82,7 @@ impl ShmTransport {
         match self.peers.get_mut(id) {
             Some(PeerState::Up(key)) => {
                 let key = *key;
-                if !self.links[key].has_asked_to_close() {
+                if !self.links[key].has_requested_close() {
                     *route = self.peers.route_to(key);
                 }
                 // SAFETY: the caller's contract.
@@ -98,7 +98,7 @@ impl ShmTransport {
                 Ok(())
             }
             Some(PeerState::Gone(errno)) => Err(OpError::Failed(*errno)),
-            Some(PeerState::Left(_)) | None => Err(OpError::Again),
+            Some(PeerState::IdleClosed(_)) | None => Err(OpError::Again),
         }
     }
 
@@ -110,7 +110,7 @@ impl ShmTransport {
         owner: &mut O,
     ) -> std::result::Result<(), OpError> {
         if id != self.id {
-            self.service.tell(ServiceCommand::Connect(native));
+            self.service.request(ServiceCommand::Connect(native));
             return Ok(());
         }
         let (segment, _) = ShmSegment::create().map_err(|e| OpError::Failed(e.errno()))?;

@@ -25,8 +25,8 @@ pub(crate) struct TableSizes {
 
 impl ShmTransport {
     /// The sizes now.
-    pub(crate) fn kept(&self) -> TableSizes {
-        let (receives_under_way, unexpected) = self.receiver.kept();
+    pub(crate) fn table_sizes(&self) -> TableSizes {
+        let (receives_under_way, unexpected) = self.receiver.table_sizes();
         let (unexpected_messages, unexpected_left_behind, counted) = unexpected;
         TableSizes {
             links: self.links.len(),
@@ -46,7 +46,8 @@ impl ShmTransport {
     /// Whether sends wait for a link with the endpoint of this ID, and the service thread has no
     /// report yet.
     pub(crate) fn awaits_answer(&mut self, id: u64) -> bool {
-        matches!(self.peers.get_mut(id), Some(PeerState::Connecting(_))) && !self.service.has_events()
+        matches!(self.peers.get_mut(id), Some(PeerState::Connecting(_)))
+            && !self.service.has_events()
     }
 
     /// Ends all links, as if their peers had closed their endpoints.

@@ -56,7 +56,8 @@ impl Server {
             Some(PeerConnection::Accepting(_, wanted)) => *wanted = Some(attempt),
             None => {
                 self.sweep.unwatch(id);
-                self.peers.insert(id, PeerConnection::Attempting(attempt, None));
+                self.peers
+                    .insert(id, PeerConnection::Attempting(attempt, None));
                 self.try_connect(id);
             }
         }
@@ -71,7 +72,8 @@ impl Server {
                     is_wanted: false,
                     ..attempt
                 };
-                self.peers.insert(id, PeerConnection::Attempting(unwanted, own));
+                self.peers
+                    .insert(id, PeerConnection::Attempting(unwanted, own));
             }
             Some(&PeerConnection::Attempting(_, own)) => {
                 if let Some(key) = own {
@@ -131,9 +133,10 @@ impl Server {
             &self.shared,
             self.offers_cma(),
         );
-        match hello.map(|c| self.enter(c)) {
+        match hello.map(|c| self.add_connection(c)) {
             Ok(Some(key)) => {
-                self.peers.insert(id, PeerConnection::Attempting(attempt, Some(key)));
+                self.peers
+                    .insert(id, PeerConnection::Attempting(attempt, Some(key)));
             }
             _ => self.retry(id, false),
         }

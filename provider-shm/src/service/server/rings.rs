@@ -22,7 +22,7 @@ impl PendingRings {
 
     /// Takes over the rings that failed on the transport's thread.
     pub(super) fn take_over(&mut self, shared: &EndpointShared) {
-        self.endpoints.extend(shared.unrung().drain());
+        self.endpoints.extend(shared.pending_rings().drain());
         if !self.endpoints.is_empty() && self.retry_at.is_none() {
             self.retry_at = Some(Instant::now() + RETRY);
         }

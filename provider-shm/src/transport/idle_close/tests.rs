@@ -33,8 +33,8 @@ fn link(ep: &Ep) -> Option<&ShmLink> {
     ep.shm.links.iter().next().map(|(_, link)| &**link)
 }
 
-fn has_asked(ep: &Ep) -> bool {
-    link(ep).is_some_and(|link| link.has_asked_to_close())
+fn has_requested(ep: &Ep) -> bool {
+    link(ep).is_some_and(|link| link.has_requested_close())
 }
 
 struct WatchedPair {
@@ -69,10 +69,10 @@ impl WatchedPair {
     }
 
     /// `a` removes `b`, and requests the close; `b` is not driven.
-    fn a_asks(&mut self) {
+    fn a_requests_close(&mut self) {
         self.a.remove(self.to_b);
         drive(&mut [&mut self.a], "it does not ask", |eps| {
-            has_asked(eps[0])
+            has_requested(eps[0])
         });
     }
 
@@ -87,13 +87,13 @@ impl WatchedPair {
 #[test]
 fn an_answer_and_a_question_come_at_once() {
     let mut pair = WatchedPair::connected();
-    pair.a_asks();
+    pair.a_requests_close();
     // The message waits for a receive: the link stays.
     pair.b.progress();
     pair.b.remove(pair.to_a);
     pair.receive();
     drive(&mut [&mut pair.b], "it does not ask", |eps| {
-        has_asked(eps[0])
+        has_requested(eps[0])
     });
     pair.a.progress();
     assert_eq!(pair.left(), (1, 0));
@@ -128,7 +128,7 @@ impl WatchedPair {
 fn the_sweep_is_there_before_the_last_word() {
     let mut pair = WatchedPair::connected();
     pair.receive();
-    pair.a_asks();
+    pair.a_requests_close();
     pair.to_b = pair.a.insert(&pair.b.name());
     pair.b.progress();
     assert_eq!(pair.left(), (0, 1));
@@ -148,13 +148,13 @@ fn the_sweep_is_there_before_the_last_word() {
 fn the_sweep_finds_the_end_of_a_link_that_is_given_back() {
     let mut pair = WatchedPair::connected();
     pair.receive();
-    pair.a_asks();
+    pair.a_requests_close();
     let segment = link(&pair.b).map(|link| link.segment().clone());
     pair.b.progress();
     pair.a.progress();
     assert_eq!(pair.left(), (1, 1));
     let Ep { shm, owner } = &mut pair.b;
-    shm.gone(pair.a.name().shm.unwrap(), segment, true, owner);
+    shm.peer_gone(pair.a.name().shm.unwrap(), segment, true, owner);
     // It exists, and messages to it arrive.
     pair.b.tsend(pair.to_a, 8, &[8; 8], 4).unwrap();
     drive(&mut [&mut pair.a, &mut pair.b], "no message comes", |eps| {
@@ -173,7 +173,7 @@ fn knows_nobody(ep: &Ep) {
 fn nothing_is_kept_of_a_removed_peer_once_its_link_is_given_back() {
     let mut pair = WatchedPair::connected();
     pair.receive();
-    pair.a_asks();
+    pair.a_requests_close();
     pair.b.progress();
     pair.a.progress();
     assert_eq!(pair.left(), (1, 1));

@@ -16,13 +16,13 @@ const MISSING: u64 = 1;
 const WHOLE_PAGES: usize = 64 << 10;
 
 /// Pages that are missing. A read of them waits until this is dropped.
-pub(crate) struct Never {
+pub(crate) struct MissingPages {
     /// Dropped first: that ends all waits.
     _faults: OwnedFd,
     pages: MmapMut,
 }
 
-impl Never {
+impl MissingPages {
     /// `None` if the kernel refuses.
     pub(crate) fn map(len: usize) -> Option<Self> {
         let len = len.next_multiple_of(WHOLE_PAGES);
