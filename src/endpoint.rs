@@ -12,7 +12,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_runtime::fabric::{Av, Domain};
-use ferrofabric_runtime::owning::{Done, Ended, OwningEndpoint};
+use ferrofabric_runtime::owning::{OwnedCompletion, EndedOperation, OwningEndpoint};
 
 use crate::operation::{
     CompletedOperation, Inbound, MessageSource, OperationId, Outbound, ReceivedMessage, RecvId,
@@ -536,10 +536,10 @@ fn not_polled(error: OpError) -> Error {
     }
 }
 
-fn completed(ended: Ended) -> CompletedOperation {
+fn completed(ended: EndedOperation) -> CompletedOperation {
     let mut done = match ended {
-        Ended::Operation(done) => done,
-        Ended::Inject(failed) => {
+        EndedOperation::Operation(done) => done,
+        EndedOperation::Inject(failed) => {
             return CompletedOperation::Failed(OperationError::failed_inject(&failed));
         }
     };
@@ -572,7 +572,7 @@ fn of_unknown_source(failed: &CqError) -> Option<MessageSource> {
     })
 }
 
-fn received(done: Done, completion: &Completion, source: MessageSource) -> CompletedOperation {
+fn received(done: OwnedCompletion, completion: &Completion, source: MessageSource) -> CompletedOperation {
     let has = |flag| completion.flags.contains(flag);
     let message = ReceivedMessage {
         buffer: done.buffer,

@@ -6,7 +6,7 @@ use ferrofabric_contracts::error::{Errno, Error, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::CqError;
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_runtime::owning::{Buffer, Done};
+use ferrofabric_runtime::owning::{Buffer, OwnedCompletion};
 
 use crate::operation::{RecvId, SendId};
 
@@ -84,7 +84,7 @@ impl OperationError {
         }
     }
 
-    pub(crate) fn failed(done: Done, failed: &CqError) -> Self {
+    pub(crate) fn failed(done: OwnedCompletion, failed: &CqError) -> Self {
         let is_recv = failed.completion.flags.contains(Flags::RECV);
         Self {
             operation: match is_recv {

@@ -8,7 +8,7 @@ use ferrofabric_contracts::flags::{Flags, Mode};
 use ferrofabric_contracts::info::{EpType, Info};
 use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, SendOp};
 use ferrofabric_runtime::fabric::{Domain, Provider};
-use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
+use ferrofabric_runtime::owning::{Buffer, OwnedCompletion, OwningEndpoint};
 use ferrofabric_verbs::VerbsProvider;
 
 use crate::offers::settings;
@@ -84,7 +84,7 @@ pub fn endpoint(domain: &dyn Domain) -> OwningEndpoint {
 /// # Panics
 ///
 /// When none is in time.
-pub fn next(endpoint: &mut OwningEndpoint, what: &str) -> Done {
+pub fn next(endpoint: &mut OwningEndpoint, what: &str) -> OwnedCompletion {
     let until = Instant::now() + PATIENCE;
     loop {
         if let Some(done) = endpoint.poll().unwrap() {

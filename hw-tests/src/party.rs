@@ -16,7 +16,7 @@ use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_runtime::fabric::Domain;
-use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
+use ferrofabric_runtime::owning::{Buffer, OwnedCompletion, OwningEndpoint};
 
 use crate::offers;
 
@@ -179,7 +179,7 @@ pub fn report(name: &NativeAddr) -> NativeAddr {
 }
 
 /// An operation that is over, waited for asleep.
-pub fn wait(endpoint: &mut OwningEndpoint) -> Done {
+pub fn wait(endpoint: &mut OwningEndpoint) -> OwnedCompletion {
     endpoint
         .wait(Some(PATIENCE))
         .unwrap()
@@ -194,7 +194,7 @@ pub fn tsend(
     dest: FiAddr,
     tag: u64,
     token: u64,
-    mut done: impl FnMut(Done),
+    mut done: impl FnMut(OwnedCompletion),
 ) {
     loop {
         match endpoint.tsend(buffer, len, dest, tag, token) {

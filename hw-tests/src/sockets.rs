@@ -9,7 +9,7 @@ use ferrofabric_contracts::addr::{AddrFormat, Address, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Result};
 use ferrofabric_contracts::info::{EpType, Info, SystemResolver};
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_runtime::discovery::{Query, QueryFlags, find};
+use ferrofabric_runtime::discovery::{DiscoveryQuery, QueryFlags, find};
 use ferrofabric_runtime::fabric::{Av, CqAttr, Domain, Endpoint, EndpointConfig, Provider};
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::VerbsProvider;
@@ -36,9 +36,9 @@ pub fn hints(ep_type: EpType, format: AddrFormat) -> Info {
 ///
 /// Why there is none.
 pub fn offer(hints: &Info, overrides: &[(&str, &str)]) -> Result<Info> {
-    let query = Query {
+    let query = DiscoveryQuery {
         hints: Some(hints),
-        ..Query::default()
+        ..DiscoveryQuery::default()
     };
     let mut found = find(
         &[&VerbsProvider::new()],
@@ -60,12 +60,12 @@ pub fn domain(ep_type: EpType, format: AddrFormat, overrides: &[(&str, &str)]) -
 /// A domain for a service of this side's; its addresses are of the format of the node's.
 pub fn domain_at(ep_type: EpType, node: &str, service: &str) -> Arc<dyn Domain> {
     let hints = hints(ep_type, AddrFormat::UNSPEC);
-    let query = Query {
+    let query = DiscoveryQuery {
         node: Some(node),
         service: Some(service),
         flags: QueryFlags::SOURCE,
         hints: Some(&hints),
-        ..Query::default()
+        ..DiscoveryQuery::default()
     };
     let found = find(
         &[&VerbsProvider::new()],

@@ -14,7 +14,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info, SystemResolver};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::{Rig, dgram};
-use ferrofabric_runtime::discovery::{Found, Query, QueryFlags, explain};
+use ferrofabric_runtime::discovery::{DiscoveryResult, DiscoveryQuery, QueryFlags, explain};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_shm::ShmProvider;
@@ -22,7 +22,7 @@ use ferrofabric_verbs::VerbsProvider;
 use ferrofabric_verbs::device::{Device, GidReason};
 use serial_test::file_serial;
 
-fn ask(query: &Query<'_>, pairs: &[(&str, &str)]) -> Found {
+fn ask(query: &DiscoveryQuery<'_>, pairs: &[(&str, &str)]) -> DiscoveryResult {
     let all: [&dyn Provider; 2] = [&VerbsProvider::new(), &ShmProvider::new()];
     explain(&all, query, &SystemResolver, &settings(pairs)).unwrap()
 }
@@ -31,9 +31,9 @@ fn messages(pairs: &[(&str, &str)]) -> Vec<Info> {
     let mut hints = Info::null_hints();
     hints.ep.ep_type = EpType::Rdm;
     hints.caps = Flags::MSG | Flags::REMOTE_COMM;
-    let query = Query {
+    let query = DiscoveryQuery {
         hints: Some(&hints),
-        ..Query::default()
+        ..DiscoveryQuery::default()
     };
     ask(&query, pairs).infos
 }
@@ -122,7 +122,7 @@ fn the_fastest_port_comes_first() {
         rates.windows(2).all(|two| two[0].0 >= two[1].0),
         "{rates:?}"
     );
-    let found = ask(&Query::default(), &[]).infos;
+    let found = ask(&DiscoveryQuery::default(), &[]).infos;
     let fastest = found.iter().filter(|info| info.ep.ep_type == EpType::Dgram);
     let devices: Vec<_> = fastest
         .map(|info| &info.nic.as_ref().unwrap().device)
@@ -141,7 +141,7 @@ fn choices_are_explained() {
     let Some(more) = Devices::new(1) else { return };
     let device = &*more.0[0].1;
     let missing = |pairs: &[(&str, &str)]| {
-        let found = ask(&Query::default(), pairs);
+        let found = ask(&DiscoveryQuery::default(), pairs);
         let on_device = found.infos.iter().any(|info| info.nic.is_some());
         assert!(!on_device, "{pairs:?}: {:?}", found.infos);
         let notices: Vec<String> = found.notices.iter().map(ToString::to_string).collect();
@@ -223,7 +223,7 @@ fn the_card_is_as_the_kernel_has_it() {
 
     run(&format!("ip link set {interface} down")).unwrap();
     until("the port goes down", || {
-        let found = ask(&Query::default(), &[("FERRO_DEVICE", device)]);
+        let found = ask(&DiscoveryQuery::default(), &[("FERRO_DEVICE", device)]);
         let text = found.notices.iter().map(ToString::to_string);
         let said = text.collect::<Vec<_>>().join("\n");
         let offered = found.infos.iter().any(|info| info.nic.is_some());
@@ -260,11 +260,11 @@ fn a_source_chooses_device_and_gid_and_messages_go_by_it() {
             let mut hints = one.clone();
             for node in [&kept, &ip] {
                 hints.domain.name.clear();
-                let query = Query {
+                let query = DiscoveryQuery {
                     node: Some(node),
                     flags: QueryFlags::SOURCE | QueryFlags::NUMERICHOST,
                     hints: Some(&hints),
-                    ..Query::default()
+                    ..DiscoveryQuery::default()
                 };
                 let found = ask(&query, &[]).infos;
                 assert_eq!(found.len(), 1, "{node}: {found:?}");
@@ -296,9 +296,9 @@ fn the_gid_is_of_the_peers_family() {
         peer_addr.node ^= 1;
         peer_addr.verbs.as_mut().unwrap().gid = gid_of(peer);
         let node = peer_addr.to_string();
-        let query = Query {
+        let query = DiscoveryQuery {
             node: Some(&node),
-            ..Query::default()
+            ..DiscoveryQuery::default()
         };
         let found = ask(&query, &[("FERRO_DEVICE", device)]).infos;
         assert!(!found.is_empty());
@@ -320,9 +320,9 @@ fn datagrams_by_addresses_of_32_bytes_and_by_text() {
             ..Info::default()
         };
         hints.ep.ep_type = EpType::Dgram;
-        let query = Query {
+        let query = DiscoveryQuery {
             hints: Some(&hints),
-            ..Query::default()
+            ..DiscoveryQuery::default()
         };
         let info = ask(&query, &[]).infos.remove(0);
         assert_eq!(info.addr_format, format);

@@ -8,7 +8,7 @@ use std::time::Instant;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::party::{self, PATIENCE, succeeded};
-use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
+use ferrofabric_runtime::owning::{Buffer, OwnedCompletion, OwningEndpoint};
 use serial_test::file_serial;
 
 /// Chunks of a large message that a small one may have to wait for.
@@ -34,7 +34,7 @@ impl FairnessSide {
     }
 
     fn step(&mut self) {
-        if let Some(Done { token, outcome, .. }) = self.endpoint.poll().unwrap() {
+        if let Some(OwnedCompletion { token, outcome, .. }) = self.endpoint.poll().unwrap() {
             succeeded(outcome);
             match token {
                 LARGE => self.large_over += 1,

@@ -11,7 +11,7 @@ use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::{Flags, Mode, MrMode};
 use ferrofabric_contracts::info::{EpType, Info, RX_CAPS, TX_CAPS, protocol};
 use ferrofabric_hw_tests::Rig;
-use ferrofabric_runtime::discovery::{Found, getinfo};
+use ferrofabric_runtime::discovery::{DiscoveryResult, getinfo};
 use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
@@ -19,7 +19,7 @@ use serial_test::file_serial;
 
 const REACH: Flags = Flags::LOCAL_COMM.union(Flags::REMOTE_COMM);
 
-fn find(hints: Option<&Info>, pairs: &[(&str, &str)]) -> Result<Found, Error> {
+fn find(hints: Option<&Info>, pairs: &[(&str, &str)]) -> Result<DiscoveryResult, Error> {
     let all: [&dyn Provider; 2] = [&VerbsProvider::new(), &ShmProvider::new()];
     getinfo(&all, hints, &settings(pairs))
 }

@@ -12,7 +12,7 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::dgram::{PrefixRoom, count, domain, endpoint, next};
 use ferrofabric_hw_tests::{Rig, party};
-use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
+use ferrofabric_runtime::owning::{Buffer, OwnedCompletion, OwningEndpoint};
 use serial_test::file_serial;
 
 const HERE: &[(&str, &str)] = &[("FERRO_DEVICE", "ferro_rxe0")];
@@ -143,7 +143,7 @@ fn a_silent_neighbour_delays_no_other_peer() {
             .unwrap();
     }
     let (mut answers, mut failed) = (0, 0);
-    let is_next = |done: Done, failed: u64| {
+    let is_next = |done: OwnedCompletion, failed: u64| {
         let error = done.outcome.unwrap_err();
         assert_eq!((done.token, error.errno), (failed, Errno::EHOSTUNREACH));
     };

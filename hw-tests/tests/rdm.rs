@@ -8,7 +8,7 @@ use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::{Rig, offers, party};
-use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
+use ferrofabric_runtime::owning::{Buffer, OwnedCompletion, OwningEndpoint};
 use serial_test::file_serial;
 
 /// A run that takes so long hangs.
@@ -45,7 +45,7 @@ fn finish(
     a: &mut OwningEndpoint,
     b: &mut OwningEndpoint,
     mut want: Vec<(usize, u64)>,
-) -> Vec<Done> {
+) -> Vec<OwnedCompletion> {
     let mut done = Vec::new();
     let until = Instant::now() + PATIENCE;
     while !want.is_empty() {

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::{Errno, OpError};
-use ferrofabric_runtime::fabric::{Cntr, CntrAttr, CntrEvents, Wait};
+use ferrofabric_runtime::fabric::{Cntr, CntrAttr, CntrEvents, DomainWait};
 
 use crate::abi::{
     FI_CLASS_CNTR, Roomy, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid, fid_cntr,
@@ -154,7 +154,7 @@ unsafe extern "C-unwind" fn wait_for(
 /// A wait for a value.
 struct Counting {
     cntr: *const dyn Cntr,
-    wait: Wait,
+    wait: DomainWait,
 }
 
 /// Begins a wait for a value: 0, or an error.

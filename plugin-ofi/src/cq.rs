@@ -9,7 +9,7 @@ use ferrofabric_av::format;
 use ferrofabric_contracts::addr::AddrFormats;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::peer::{Completion, CqError};
-use ferrofabric_runtime::fabric::{Cq, CqAttr, Wait};
+use ferrofabric_runtime::fabric::{Cq, CqAttr, DomainWait};
 
 use crate::abi::{
     FI_AFFINITY, FI_CLASS_CQ, FI_VERSION, Roomy, fi_addr_t, fi_cq_attr, fi_cq_data_entry,
@@ -325,7 +325,7 @@ struct Reader {
     buf: *mut c_void,
     count: usize,
     sources: *mut fi_addr_t,
-    wait: Wait,
+    wait: DomainWait,
 }
 
 /// Begins a wait for entries: 0, or an error.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::info::{Info, SystemResolver, Threading};
-use ferrofabric_runtime::discovery::{Query, QueryFlags, find, getinfo as discover};
+use ferrofabric_runtime::discovery::{DiscoveryQuery, QueryFlags, find, getinfo as discover};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         crate::log::refresh(host);
         // SAFETY: strings are there or NULL.
         let (node, service) = unsafe { (text(node), text(service)) };
-        let mut query = Query {
+        let mut query = DiscoveryQuery {
             version,
             node: node.as_deref(),
             service: service.as_deref(),

@@ -93,14 +93,14 @@ fn config() -> ShmConfig {
     config
 }
 
-struct Pair {
+struct BenchPair {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
     ep: Ep,
     peer: FiAddr,
 }
 
-impl Pair {
+impl BenchPair {
     fn spawn() -> Self {
         let mut ep = Ep::open(config());
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -279,11 +279,11 @@ fn bare_ring(pieces: usize, bytes: usize) -> f64 {
     const LEN: usize = 1 << 20;
     const BUFFERS: usize = 4;
     const MESSAGES: usize = 128;
-    struct Shared(*mut u8);
+    struct BenchShared(*mut u8);
     // SAFETY: a piece is written and read by turns, which the words below settle.
-    unsafe impl Sync for Shared {}
+    unsafe impl Sync for BenchShared {}
     let mut ring = vec![1u8; pieces * bytes];
-    let ring = Shared(ring.as_mut_ptr());
+    let ring = BenchShared(ring.as_mut_ptr());
     let (sent, taken) = (Lined(AtomicU64::new(0)), Lined(AtomicU64::new(0)));
     // Offsets and lengths of the pieces of all messages, with their number.
     let walk = || {
@@ -352,7 +352,7 @@ fn main() {
     let seconds: f64 = args.iter().find_map(|a| a.parse().ok()).unwrap_or(0.1);
     let only: Option<usize> = std::env::var("SIZE").ok().and_then(|v| v.parse().ok());
     pin(0);
-    let mut pair = Pair::spawn();
+    let mut pair = BenchPair::spawn();
     println!(
         "{:>8} {:>9} {:>9} {:>9} {:>9} {:>9}   (half round trip µs: least, lower quartile)",
         "bytes", "least", "quartile", "M/s", "GB/s", "line ns"

@@ -155,7 +155,7 @@ mod tests {
     use crate::missing_pages::MissingPages;
 
     #[test]
-    fn another_process_at_that_id_is_told_from_the_peer() {
+    fn a_reused_process_id_is_detected() {
         let cookie = Box::new([7u8; 16]);
         let pid = std::process::id() as i32;
         let at = cookie.as_ptr() as u64;

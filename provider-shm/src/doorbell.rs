@@ -119,7 +119,7 @@ mod tests {
     /// Datagrams that no endpoint has taken yet use up a socket's buffer: the next sleeper is woken
     /// all the same.
     #[test]
-    fn many_are_rung_at_by_one() {
+    fn one_endpoint_rings_many() {
         let (sleepers, own) = (bells(1, 400), bells(2, 1));
         for (id, _) in &sleepers {
             assert!(own[0].1.ring(*id));
@@ -130,7 +130,7 @@ mod tests {
 
     /// An endpoint with a full queue that never takes its datagrams does not hinder other rings.
     #[test]
-    fn one_who_is_rung_at_too_often_keeps_nobody_from_being_rung_at() {
+    fn a_full_doorbell_hinders_no_other_ring() {
         let (deaf, sleepers, own) = (bells(3, 1), bells(4, 300), bells(5, 1));
         for (id, _) in &sleepers {
             for _ in 0..DRAIN {

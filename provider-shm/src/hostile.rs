@@ -17,7 +17,7 @@ use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
 use crate::cma::CmaPeer;
 use crate::link::CloseMessage;
-use crate::owner::{Ep, PATIENCE};
+use crate::owner::{Ep, TIMEOUT};
 use crate::ring::{PAYLOAD_BYTES, SLOTS};
 use crate::segment::{SegmentSide, ShmSegment};
 use crate::service::NewLink;
@@ -316,12 +316,12 @@ fn reads_that_fail_all_go_on_by_the_ring() {
 /// A message crosses the endpoint's request to close the link. The message survives, and has a
 /// source once its sender is inserted again.
 #[test]
-fn a_message_that_crosses_our_farewell_keeps_its_sender() {
+fn a_message_that_crosses_a_close_request_keeps_its_source() {
     let mut ep = Ep::open(ShmConfig::default());
     let (mut enemy, addr) = HostilePeer::meet(&mut ep);
     let name = ep.owner.av.lookup(addr).unwrap();
     let until = |ep: &mut Ep, done: &dyn Fn(&Ep) -> bool| {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !done(ep) {
             ep.progress();
             assert!(Instant::now() < end, "{:?}", ep.shm.stats());
@@ -370,7 +370,7 @@ fn no_send_is_forgotten_where_the_ring_is_broken() {
 /// A peer that ignores the request for envelopes only, or sends ever more envelopes, loses its
 /// link; the error names the reason. All other peers go on.
 #[test]
-fn a_flood_that_does_not_heed_the_quota_ends_the_link() {
+fn a_flood_beyond_the_quota_ends_the_link() {
     for (what, len, why) in [
         ("messages", 8, "more unexpected messages"),
         ("envelopes", 0, "more messages at a time"),

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_burst_needed_is_given_back_and_its_ids_stay_known() {
+    fn the_room_of_a_burst_is_freed_and_its_ids_stay_valid() {
         let mut table = IncomingTable::default();
         for id in 0..1000 {
             table.begin(id).unwrap();

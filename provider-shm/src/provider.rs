@@ -11,7 +11,7 @@ use ferrofabric_contracts::info::{
     DomainAttr, EpAttr, FabricAttr, Info, TxAttr, protocol, rdm_endpoints,
 };
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
-use ferrofabric_runtime::domain::{Backend, Domain, Opened, Opening};
+use ferrofabric_runtime::domain::{Backend, OpenedTransport, Opening, RdmDomain};
 use ferrofabric_runtime::fabric::{self, Discovery, Provider};
 
 use crate::{Cma, ShmConfig, ShmTransport, node_id};
@@ -104,7 +104,7 @@ impl Provider for ShmProvider {
 
     fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn fabric::Domain>> {
         let backend = ShmBackend::open(info, settings)?;
-        Ok(Arc::new(Domain::open(backend, settings)?))
+        Ok(Arc::new(RdmDomain::open(backend, settings)?))
     }
 
     unsafe fn open_serialized(
@@ -114,7 +114,7 @@ impl Provider for ShmProvider {
     ) -> Result<Arc<dyn fabric::Domain>> {
         let backend = ShmBackend::open(info, settings)?;
         // SAFETY: the caller of this function has the same contract.
-        let domain = unsafe { Domain::open_serialized(backend, settings)? };
+        let domain = unsafe { RdmDomain::open_serialized(backend, settings)? };
         Ok(Arc::new(domain))
     }
 }
@@ -181,7 +181,7 @@ impl Backend for ShmBackend {
         &self.info
     }
 
-    fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<ShmTransport>> {
+    fn open_transport(&self, opening: &Opening<'_>) -> Result<OpenedTransport<ShmTransport>> {
         if opening.auth_key.is_some() {
             return Err(Error::new(
                 Errno::EINVAL,
@@ -192,7 +192,7 @@ impl Backend for ShmBackend {
         }
         let transport = ShmTransport::open(self.config.clone(), node_id(), None, 0)?;
         opening.wait.add(transport.wait_fd())?;
-        Ok(Opened {
+        Ok(OpenedTransport {
             name: transport.native(),
             transport,
             keyed: None,

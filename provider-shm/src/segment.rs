@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_is_shared_with_who_gets_its_descriptor() {
+    fn a_segment_is_shared_by_its_descriptor() {
         let (ours, fd) = ShmSegment::create().unwrap();
         let theirs = ShmSegment::accept(fd.as_fd()).unwrap();
         ours.status(SegmentSide::Initiator).close();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_there_is_missed_before_it_is_touched() {
+    fn missing_memory_is_detected_before_the_first_access() {
         let thread = std::thread::spawn(|| {
             let theirs = memfd(SEGMENT_BYTES as i64, seals());
             take_memory_away();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_fault_later_is_refused() {
+    fn memory_that_could_fault_later_is_refused() {
         let size = SEGMENT_BYTES as i64;
         for (fd, why) in [
             (memfd(size, SealFlag::F_SEAL_GROW), "sealed"),

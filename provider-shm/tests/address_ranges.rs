@@ -28,9 +28,9 @@ fn domain() -> Arc<dyn Domain> {
 
 /// The endpoints by their socket addresses.
 #[derive(Debug)]
-struct Listeners(HashMap<SocketAddr, NativeAddr>);
+struct SocketListeners(HashMap<SocketAddr, NativeAddr>);
 
-impl Resolve for Listeners {
+impl Resolve for SocketListeners {
     fn resolve(&self, at: SocketAddr) -> Result<NativeAddr, Error> {
         let found = self.0.get(&at).copied();
         found.ok_or_else(|| Error::new(Errno::ECONNREFUSED, "resolve", at.to_string()))
@@ -112,7 +112,7 @@ fn a_range_leads_to_its_endpoints_in_order() {
             peers.iter_mut().for_each(receive);
             let names = peers.iter().map(OwningEndpoint::name);
             let sockets = places.iter().map(|place| place.parse().unwrap());
-            let listeners = Arc::new(Listeners(sockets.zip(names).collect()));
+            let listeners = Arc::new(SocketListeners(sockets.zip(names).collect()));
             let attr = AvAttr {
                 av_type: Some(av_type),
                 symmetric,
@@ -157,7 +157,10 @@ fn a_receive_from_the_second_name_of_an_endpoint_takes_its_messages() {
     let mut peer = OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap();
     let at = "10.1.1.1:5000".parse().unwrap();
     let attr = AvAttr {
-        resolver: Some(Arc::new(Listeners(HashMap::from([(at, peer.name())])))),
+        resolver: Some(Arc::new(SocketListeners(HashMap::from([(
+            at,
+            peer.name(),
+        )])))),
         ..AvAttr::default()
     };
     let mut hub = OwningEndpoint::open(&*domain, &attr).unwrap();

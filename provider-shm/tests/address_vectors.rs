@@ -62,7 +62,7 @@ fn refused(from: &mut OwningEndpoint, to: FiAddr) -> OpError {
 ///
 /// Covers: AV-4, AV-17
 #[test]
-fn who_shares_an_address_vector_sends_to_what_the_other_inserts() {
+fn domains_that_share_an_address_vector_share_its_peers() {
     for av_type in [AvType::Map, AvType::Table] {
         let attr = AvAttr {
             av_type: Some(av_type),
@@ -101,7 +101,7 @@ fn who_shares_an_address_vector_sends_to_what_the_other_inserts() {
 ///
 /// Covers: AV-4, AV-20
 #[test]
-fn an_id_is_of_what_another_process_has_just_inserted() {
+fn an_id_stays_with_an_address_of_another_process() {
     for av_type in [AvType::Map, AvType::Table] {
         let attr = AvAttr {
             av_type: Some(av_type),
@@ -356,7 +356,7 @@ fn sent(from: &mut OwningEndpoint) -> Result<u64, Errno> {
 ///
 /// Covers: AV-7, AV-10, AV-15, AV-23
 #[test]
-fn sends_wait_for_who_comes_later() {
+fn sends_wait_until_the_endpoint_listens() {
     for (symmetric, av_type) in [(false, AvType::Map), (true, AvType::Table)] {
         let attr = AvAttr {
             av_type: Some(av_type),
@@ -412,7 +412,7 @@ fn sends_wait_for_who_comes_later() {
 ///
 /// Covers: AV-10, AV-17
 #[test]
-fn sends_to_nobody_fail_in_time_and_not_for_ever() {
+fn sends_to_missing_endpoints_fail_in_time_and_can_be_repeated() {
     let patience = Duration::from_millis(200);
     let ports = Ports::new(patience);
     let domain = domain();
@@ -438,7 +438,7 @@ fn sends_to_nobody_fail_in_time_and_not_for_ever() {
 ///
 /// Covers: AV-17
 #[test]
-fn removal_ends_what_waits_for_an_address() {
+fn removal_fails_sends_that_wait_for_the_address() {
     for (symmetric, av_type) in [
         (false, AvType::Table),
         (true, AvType::Table),
@@ -524,7 +524,7 @@ fn named(of: &str) -> AvAttr {
 ///
 /// Covers: AV-4, AV-23
 #[test]
-fn what_another_process_resolves_wakes_a_sleeper() {
+fn a_resolution_by_another_process_wakes_a_sleeper() {
     let (found, unknown) = (Ports::new(PATIENCE), Ports::new(PATIENCE));
     let (mine, yours) = (domain(), domain());
     let a = by_ports(&*mine, &found, named("sleeper"));
@@ -549,7 +549,7 @@ fn what_another_process_resolves_wakes_a_sleeper() {
 ///
 /// Covers: AV-4, AV-23
 #[test]
-fn what_an_entry_was_does_not_count_after_another_process_reuses_it() {
+fn a_reused_entry_loses_its_old_meaning() {
     let ports = Ports::new(PATIENCE);
     let (mine, yours) = (domain(), domain());
     let attr = AvAttr {

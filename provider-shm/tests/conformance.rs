@@ -125,7 +125,7 @@ fn the_addresses_of_a_call_leave_room_for_others() {
 }
 
 #[test]
-fn delivery_to_one_who_leaves() {
+fn delivery_to_a_closing_endpoint() {
     let setting = [("FERRO_SHM_CMA", "off")];
     levels::delivery_to_a_peer_that_closes(&*domain(&setting), &*domain(&setting));
     levels::refused(&*domain(&[]));
@@ -138,21 +138,19 @@ fn a_peer_that_closes_is_shut_down() {
 }
 
 #[test]
-fn sends_to_nobody_fail() {
-    completions::errors_of_sends_to_missing_peers(&*domain(&[]), |name| {
-        name.shm = Some(0xdead_beef)
-    });
+fn sends_to_missing_endpoints_fail() {
+    completions::errors_of_sends_to_nobody(&*domain(&[]), |name| name.shm = Some(0xdead_beef));
 }
 
 /// Covers: PEER-8
 #[test]
-fn a_peek_looks_at_what_has_come() {
+fn a_peek_finds_arrived_messages() {
     both_ways(probes::a_peek_looks_at_what_has_come);
 }
 
 /// Covers: PEER-8
 #[test]
-fn a_claimed_message_of_a_sender_that_is_gone_fails() {
+fn a_claimed_message_of_a_dead_sender_fails() {
     let setting = [("FERRO_SHM_CMA", "off")];
     probes::a_claimed_message_of_a_sender_that_is_gone(&*domain(&setting), &*domain(&setting));
 }
@@ -209,13 +207,13 @@ fn two_threads_wait_on_two_queues() {
 }
 
 #[test]
-fn what_completes_within_a_call_wakes() {
-    sleepers(waiting::a_completion_within_a_call_wakes);
+fn a_completion_within_a_call_wakes_a_sleeper() {
+    sleepers(waiting::what_completes_within_a_call);
 }
 
 #[test]
-fn who_sleeps_is_woken_though_others_have_looked() {
-    sleepers(waiting::an_event_after_a_poll_by_another_thread_wakes);
+fn a_sleeper_is_woken_after_another_thread_polled() {
+    sleepers(waiting::somebody_else_has_looked);
     sleepers(waiting::an_endpoint_opened_meanwhile);
 }
 
@@ -225,8 +223,8 @@ fn waits_end_by_signals_and_timeouts() {
 }
 
 #[test]
-fn what_one_thread_sends_another_carries_on() {
-    sleepers(waiting::sends_of_other_threads_go_on);
+fn another_thread_completes_a_send() {
+    sleepers(waiting::what_others_have_sent);
 }
 
 #[test]

@@ -20,8 +20,8 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg,
     socket,
 };
-use owner::{Ep, PATIENCE};
-use party::{Party, holdings, listen, role, say};
+use owner::{Ep, TIMEOUT};
+use party::{ChildProcess, await_line, holdings, print_line, role};
 
 const HUGE: usize = 256 << 20;
 
@@ -44,14 +44,14 @@ fn party() {
         ..ShmConfig::default()
     };
     let mut ep = Ep::open(pipe);
-    say(ep.name());
-    let parent = ep.insert(&listen().parse().unwrap());
+    print_line(ep.name());
+    let parent = ep.insert(&await_line().parse().unwrap());
     match role.as_str() {
         "receive" => {
             let mut into = vec![0; HUGE];
             ep.trecv(1, 0, &mut into, 1);
             ep.wait().unwrap();
-            say("received");
+            print_line("received");
         }
         "send" => {
             let out = vec![1; HUGE];
@@ -64,35 +64,35 @@ fn party() {
                 ep.tsend(parent, 1, &out, 1).unwrap();
                 ep.wait().unwrap();
             }
-            say("sent");
-            listen();
+            print_line("sent");
+            await_line();
         }
         "leave" => {
             let out = content(1, 0, 0, 20);
             ep.tsend(parent, 1, &out, 1).unwrap();
             ep.wait().unwrap();
             drop(ep);
-            say("left");
-            listen();
+            print_line("left");
+            await_line();
         }
         "exchange" => {
             exchange(&mut ep, 1, &[Some(parent)], &[100; 2000], 1);
-            say("done");
-            listen();
+            print_line("done");
+            await_line();
         }
         "stranger" => {
             ep.tsend(parent, 1, &[1; 8], 1).unwrap();
-            say(ep.wait().unwrap_err().errno.0);
-            listen();
+            print_line(ep.wait().unwrap_err().errno.0);
+            await_line();
         }
         other => panic!("no role {other}"),
     }
 }
 
-fn meet(ep: &mut Ep, role: &str) -> (Party, FiAddr) {
-    let mut child = Party::start(role);
-    let addr = ep.insert(&child.hear_name());
-    child.tell(&ep.name().to_string());
+fn meet(ep: &mut Ep, role: &str) -> (ChildProcess, FiAddr) {
+    let mut child = ChildProcess::start(role);
+    let addr = ep.insert(&child.read_name());
+    child.write_line(&ep.name().to_string());
     (child, addr)
 }
 
@@ -104,7 +104,7 @@ fn pipe() -> Ep {
 }
 
 fn progress_until(ep: &mut Ep, mut done: impl FnMut(&mut Ep) -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !done(ep) {
         ep.progress();
         assert!(Instant::now() < end, "{:?}", ep.shm.stats());
@@ -129,7 +129,7 @@ fn take_rings(ep: &Ep) -> bool {
 }
 
 #[test]
-fn a_receiver_killed_in_the_middle_fails_its_sends_and_nobody_elses() {
+fn a_killed_receiver_fails_its_own_sends_only() {
     let mut ep = pipe();
     let (mut victim, to_victim) = meet(&mut ep, "receive");
     let (mut other, to_other) = meet(&mut ep, "exchange");
@@ -162,7 +162,7 @@ fn a_receiver_killed_in_the_middle_fails_its_sends_and_nobody_elses() {
         ))
     );
     exchange(&mut ep, 0, &[None, Some(to_other)], &[100; 2000], 1);
-    assert_eq!(other.hear(), "done");
+    assert_eq!(other.read_line(), "done");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_sender_killed_in_the_middle_fails_its_receive() {
 }
 
 #[test]
-fn an_unexpected_message_that_was_not_all_there_is_lost_with_its_sender() {
+fn an_incomplete_unexpected_message_is_lost_with_its_sender() {
     let mut ep = pipe();
     let (mut victim, _) = meet(&mut ep, "send");
     progress_until(&mut ep, |ep| ep.shm.stats().unexpected == 1);
@@ -204,11 +204,11 @@ fn an_unexpected_message_that_was_not_all_there_is_lost_with_its_sender() {
 
 /// The same for an unknown source; messages of other sources stay.
 #[test]
-fn a_strangers_message_that_was_not_all_there_is_lost_with_it() {
+fn an_incomplete_message_of_an_unknown_source_is_lost_with_it() {
     let mut ep = pipe();
-    let mut victim = Party::start("send");
-    victim.hear_name();
-    victim.tell(&ep.name().to_string());
+    let mut victim = ChildProcess::start("send");
+    victim.read_name();
+    victim.write_line(&ep.name().to_string());
     progress_until(&mut ep, |ep| ep.shm.stats().unexpected == 1);
     victim.kill();
     progress_until(&mut ep, |ep| ep.shm.stats().links_failed == 1);
@@ -230,17 +230,17 @@ fn a_strangers_message_that_was_not_all_there_is_lost_with_it() {
 }
 
 #[test]
-fn what_the_dead_had_sent_is_still_received() {
+fn messages_of_a_dead_sender_are_still_received() {
     let mut ep = pipe();
     let (mut victim, from) = meet(&mut ep, "leave letters");
     // Only the link is made here; the messages stay in the ring until their sender is dead.
-    assert_eq!(victim.hear(), "sent");
+    assert_eq!(victim.read_line(), "sent");
     // The transport is armed, and not driven: it sees the link and its end at once.
     ep.shm.arm().unwrap();
     take_rings(&ep);
     victim.kill();
     // The service thread notices, and rings.
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !take_rings(&ep) {
         assert!(Instant::now() < end, "the death goes unnoticed");
         std::thread::yield_now();
@@ -264,10 +264,10 @@ fn what_the_dead_had_sent_is_still_received() {
 }
 
 #[test]
-fn who_leaves_in_order_has_said_all() {
+fn an_orderly_close_loses_no_message() {
     let mut ep = pipe();
     let (mut child, from) = meet(&mut ep, "leave");
-    assert_eq!(child.hear(), "left");
+    assert_eq!(child.read_line(), "left");
     let mut into = [0u8; 20];
     ep.recv_from(MsgKind::Tagged, from, 1, 0, &mut into, 1);
     ep.wait().unwrap();
@@ -335,7 +335,7 @@ fn a_sender_that_closes_while_it_is_read_fails_the_receive() {
 /// A peer that was unknown or removed has closed. If its address is inserted later, its complete
 /// messages have that source.
 #[test]
-fn who_is_inserted_after_its_end_is_the_source_of_what_it_has_left() {
+fn a_peer_inserted_after_its_end_is_the_source_of_its_messages() {
     for known_before in [false, true] {
         let (mut a, mut b) = (pipe(), pipe());
         let (name, to_b) = (a.name(), a.insert(&b.name()));
@@ -384,7 +384,7 @@ fn stopped_is_not_dead() {
     }
     child.signal(libc::SIGCONT);
     assert_eq!(ep.wait().unwrap().context, 10);
-    assert_eq!(child.hear(), "received");
+    assert_eq!(child.read_line(), "received");
 }
 
 #[test]
@@ -401,7 +401,7 @@ fn a_sleeper_is_woken_by_the_death_of_its_peer() {
 
 #[test]
 fn nothing_is_left_behind() {
-    Party::start("fresh").finish();
+    ChildProcess::start("fresh").finish();
 }
 
 fn is_bound(id: &str) -> bool {
@@ -464,8 +464,8 @@ fn knock(id: u64, kind: SockType) -> nix::Result<OwnedFd> {
 }
 
 #[test]
-fn garbage_at_the_door_keeps_nobody_out() {
-    Party::start("garbage").finish();
+fn garbage_at_the_listener_delays_no_client() {
+    ChildProcess::start("garbage").finish();
 }
 
 fn garbage_at_the_door() {
@@ -528,7 +528,7 @@ fn another_user_is_refused() {
     }
     let mut ep = pipe();
     let (mut child, to) = meet(&mut ep, "stranger");
-    assert_eq!(child.hear(), Errno::EHOSTUNREACH.0.to_string());
+    assert_eq!(child.read_line(), Errno::EHOSTUNREACH.0.to_string());
     // The reverse direction is refused, too.
     ep.tsend(to, 1, &[1; 8], 5).unwrap();
     assert_eq!(ep.wait().unwrap_err().errno, Errno::EHOSTUNREACH);
@@ -536,7 +536,7 @@ fn another_user_is_refused() {
 }
 
 #[test]
-fn a_peer_that_never_answers_holds_nobody_up() {
+fn a_silent_peer_delays_no_other() {
     let mut ep = pipe();
     let (deaf, to_deaf) = meet(&mut ep, "receive");
     deaf.signal(libc::SIGSTOP);

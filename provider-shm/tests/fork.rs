@@ -14,7 +14,7 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_shm::ShmConfig;
 use owner::Ep;
-use party::{Party, holdings, role};
+use party::{ChildProcess, holdings, role};
 
 /// Time limit of a child.
 const SOON: Duration = Duration::from_secs(30);
@@ -40,23 +40,23 @@ fn party() {
 }
 
 #[test]
-fn a_child_that_closes_what_it_inherited_harms_nobody() {
-    Party::start("closes").finish();
+fn a_child_that_closes_inherited_endpoints_does_no_harm() {
+    ChildProcess::start("closes").finish();
 }
 
 #[test]
 fn a_child_opens_endpoints_of_its_own() {
-    Party::start("opens").finish();
+    ChildProcess::start("opens").finish();
 }
 
 /// Two endpoints of a process that have a link.
-struct Pair {
+struct ForkedPair {
     a: Ep,
     b: Ep,
     to_b: FiAddr,
 }
 
-impl Pair {
+impl ForkedPair {
     fn open() -> Self {
         let (mut a, b) = (
             Ep::open(ShmConfig::default()),
@@ -83,9 +83,9 @@ impl Pair {
 }
 
 /// Forks; the child runs `child_does` on the inherited endpoints.
-fn the_parent_goes_on(child_does: impl FnOnce(Pair, NativeAddr)) {
+fn the_parent_goes_on(child_does: impl FnOnce(ForkedPair, NativeAddr)) {
     let own = holdings().0;
-    let mut pair = Pair::open();
+    let mut pair = ForkedPair::open();
     pair.exchange(1);
     // The service thread may be about to close the connection of the handshake.
     let end = Instant::now() + SOON;
@@ -125,7 +125,7 @@ fn the_parent_goes_on(child_does: impl FnOnce(Pair, NativeAddr)) {
 }
 
 /// The child's status; `None` if it does not end, and is killed.
-fn end_of(child: i32, pair: &mut Pair) -> Option<i32> {
+fn end_of(child: i32, pair: &mut ForkedPair) -> Option<i32> {
     let end = Instant::now() + SOON;
     let mut status = 0;
     loop {

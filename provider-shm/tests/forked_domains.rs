@@ -68,11 +68,11 @@ fn forked(child: impl FnOnce()) -> bool {
 ///
 /// Covers: AV-22
 #[test]
-fn a_child_closes_what_it_has_inherited() {
+fn a_child_closes_inherited_objects() {
     if std::env::var(SCENARIO).is_ok() {
         return parent_and_child();
     }
-    let test = "a_child_closes_what_it_has_inherited";
+    let test = "a_child_closes_inherited_objects";
     let mut process = Command::new(std::env::current_exe().unwrap());
     process
         .args(["--exact", test, "--nocapture"])

@@ -11,11 +11,11 @@ use ferrofabric_contracts::addr::{AddrFormat, Address};
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::{Flags, Mode, MrMode};
 use ferrofabric_contracts::info::{Info, NicAttr, RX_CAPS, TX_CAPS};
-use ferrofabric_runtime::discovery::{Found, getinfo};
+use ferrofabric_runtime::discovery::{DiscoveryResult, getinfo};
 use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_shm::ShmProvider;
 
-fn find(hints: Option<&Info>) -> Result<Found, ferrofabric_contracts::error::Error> {
+fn find(hints: Option<&Info>) -> Result<DiscoveryResult, ferrofabric_contracts::error::Error> {
     getinfo(&[&ShmProvider::new()], hints, &settings(&[]))
 }
 
@@ -89,7 +89,7 @@ fn other_nodes_are_not_in_reach() {
 
 /// Covers: GI-2, GI-3
 #[test]
-fn mpich_is_served_and_open_mpi_but_for_other_nodes() {
+fn mpich_and_local_open_mpi_get_an_offer() {
     let first = found(None);
     for hints in clients::mpich(&first) {
         clients::check_granted(&hints, &found(Some(&hints)));

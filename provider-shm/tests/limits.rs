@@ -77,7 +77,7 @@ fn a_second_thread_is_refused() {
 }
 
 #[test]
-fn threads_that_take_turns_are_served() {
+fn threads_may_take_turns() {
     limits::threads_that_take_turns(&ShmProvider::new(), &info(), &settings(&[]));
 }
 
@@ -87,7 +87,7 @@ fn objects_of_two_domains_do_not_mix() {
 }
 
 #[test]
-fn sends_to_nobody_fail_alone() {
+fn sends_to_missing_endpoints_fail_alone() {
     let domain = domain(&[]);
     let mut pair = OwningPair::open(&*domain, &*domain);
     let not_there = nobody(&pair.b.name(), |name| name.shm = Some(0xdead_beef));

@@ -97,18 +97,18 @@ fn open() -> Ep {
 }
 
 /// One endpoint that exchanges messages with all others, in one thread.
-struct Star {
+struct HubAndLeaves {
     hub: Ep,
     leaves: Vec<(Ep, FiAddr, FiAddr)>,
-    buffers: Buffers,
+    buffers: ExchangeBuffers,
     /// The memory of all endpoints before they exchange messages.
     before: usize,
 }
 
-impl Star {
+impl HubAndLeaves {
     /// Endpoints that have exchanged messages already, so that their queues have their size.
     fn open(peers: usize) -> Self {
-        let (mut hub, mut buffers) = (open(), Buffers::new());
+        let (mut hub, mut buffers) = (open(), ExchangeBuffers::new());
         let mut leaves: Vec<_> = (0..peers)
             .map(|_| {
                 let mut leaf = open();
@@ -167,12 +167,12 @@ impl Star {
 }
 
 /// The buffers of the messages.
-struct Buffers {
+struct ExchangeBuffers {
     out: Vec<u8>,
     into: Vec<u8>,
 }
 
-impl Buffers {
+impl ExchangeBuffers {
     fn new() -> Self {
         Self {
             out: vec![1; 4 << 20],
@@ -219,7 +219,7 @@ impl Buffers {
 #[test]
 fn an_active_pair_takes_64_kib() {
     for peers in [2, 64] {
-        let mut star = Star::open(peers);
+        let mut star = HubAndLeaves::open(peers);
         for (len, count) in EXCHANGES {
             star.exchange(len, count);
             star.check(&format!("{count} of {len} bytes"));

@@ -15,7 +15,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, IoBuf};
 use ferrofabric_shm::{Cma, ShmConfig, Unreachable};
 use owner::{Ep, tagged};
-use party::{Party, holdings, listen, role, say};
+use party::{ChildProcess, await_line, holdings, print_line, role};
 
 /// The roles of the child processes.
 #[test]
@@ -33,13 +33,13 @@ fn party() {
         _ => ShmConfig::default(),
     };
     let mut ep = Ep::open(config);
-    say(ep.name());
+    print_line(ep.name());
     match what {
         "exchange" => {
-            let me: usize = listen().parse().unwrap();
-            let seed: u64 = listen().parse().unwrap();
-            let sizes = sizes(&listen());
-            let names = listen();
+            let me: usize = await_line().parse().unwrap();
+            let seed: u64 = await_line().parse().unwrap();
+            let sizes = sizes(&await_line());
+            let names = await_line();
             let peers = insert_all(&mut ep, &names, me);
             exchange(&mut ep, me, &peers, &sizes, seed);
             assert_eq!(
@@ -48,13 +48,13 @@ fn party() {
                 "mapped for {} pairs",
                 peers.len() - 1
             );
-            say(format!("{:?}", ep.shm.stats()));
+            print_line(format!("{:?}", ep.shm.stats()));
             // Other processes may still wait for messages of this one.
-            listen();
+            await_line();
         }
         "sleep" => {
-            let peer = ep.insert(&listen().parse().unwrap());
-            let rounds: usize = listen().parse().unwrap();
+            let peer = ep.insert(&await_line().parse().unwrap());
+            let rounds: usize = await_line().parse().unwrap();
             asleep(&mut ep, peer, rounds, false);
         }
         "both" => connect_both_ways(),
@@ -92,30 +92,30 @@ fn insert_all(ep: &mut Ep, names: &str, me: usize) -> Vec<Option<FiAddr>> {
 /// An exchange of this process with `n` others; returns their counters, and those of this process.
 fn all_to_all(n: usize, config: ShmConfig, kind: &str, which: &str, seed: u64) -> Vec<String> {
     let mut parties: Vec<_> = (0..n)
-        .map(|_| Party::start(&format!("exchange {kind}")))
+        .map(|_| ChildProcess::start(&format!("exchange {kind}")))
         .collect();
     all_to_all_with(&mut parties, config, which, seed)
 }
 
 fn all_to_all_with(
-    parties: &mut [Party],
+    parties: &mut [ChildProcess],
     config: ShmConfig,
     which: &str,
     seed: u64,
 ) -> Vec<String> {
     let mut ep = Ep::open(config);
     let mut names = vec![ep.name().to_string()];
-    names.extend(parties.iter_mut().map(|p| p.hear_name().to_string()));
+    names.extend(parties.iter_mut().map(|p| p.read_name().to_string()));
     let names = names.join(" ");
     for (i, p) in parties.iter_mut().enumerate() {
-        p.tell(&format!("{}\n{seed}\n{which}\n{names}", i + 1));
+        p.write_line(&format!("{}\n{seed}\n{which}\n{names}", i + 1));
     }
     let peers = insert_all(&mut ep, &names, 0);
     exchange(&mut ep, 0, &peers, &sizes(which), seed);
-    let mut said: Vec<String> = parties.iter_mut().map(Party::hear).collect();
+    let mut said: Vec<String> = parties.iter_mut().map(ChildProcess::read_line).collect();
     said.push(format!("{:?}", ep.shm.stats()));
     for p in parties {
-        p.tell("");
+        p.write_line("");
     }
     said
 }
@@ -177,7 +177,7 @@ fn cma_that_works_one_way_only_is_no_obstacle() {
         eprintln!("skipped: not root");
         return;
     }
-    let child = Party::start_under(
+    let child = ChildProcess::start_under(
         "unshare",
         &["--pid", "--fork", "--kill-child"],
         "exchange cma",
@@ -193,7 +193,7 @@ fn cma_that_works_one_way_only_is_no_obstacle() {
 }
 
 #[test]
-fn an_endpoint_talks_to_itself() {
+fn an_endpoint_sends_to_itself() {
     for config in [ShmConfig::default(), tiny()] {
         let mut ep = Ep::open(config);
         let own = ep.name();
@@ -250,7 +250,7 @@ fn a_message_that_waits_for_room_keeps_to_the_ring() {
 #[test]
 fn both_connect_at_once_and_share_one_segment() {
     // In a process of its own, since it counts mappings.
-    Party::start("both").finish();
+    ChildProcess::start("both").finish();
 }
 
 fn connect_both_ways() {
@@ -340,7 +340,7 @@ fn unexpected_messages_can_be_discarded_and_their_senders_are_done() {
 /// A message of up to 64 KiB arrives before its receive, and its send completes; a longer one waits
 /// for its receive.
 #[test]
-fn messages_up_to_64_kib_come_whole() {
+fn messages_up_to_64_kib_arrive_whole() {
     let config = || ShmConfig {
         cma: Cma::Off,
         ..ShmConfig::default()
@@ -413,7 +413,7 @@ fn unexpected_memory_is_bounded_and_small_messages_still_pass() {
 }
 
 #[test]
-fn small_messages_pass_a_large_one_that_nobody_receives() {
+fn small_messages_pass_a_large_one_without_a_receive() {
     let (mut a, mut b, to_b, to_a) = pair(ShmConfig::default(), ShmConfig::default());
     let large = content(0, 1, 0, 10 << 20);
     for tag in 0..5 {
@@ -438,7 +438,7 @@ fn small_messages_pass_a_large_one_that_nobody_receives() {
 }
 
 #[test]
-fn sends_are_turned_away_when_too_many_wait() {
+fn sends_are_refused_when_too_many_wait() {
     let config = ShmConfig {
         queue_sends: 10,
         ..ShmConfig::default()
@@ -526,7 +526,7 @@ fn a_peer_that_is_not_there_is_reported_or_handed_back() {
 }
 
 #[test]
-fn a_sender_becomes_known_when_its_address_is_inserted() {
+fn an_inserted_address_gives_messages_their_source() {
     let (mut a, mut b) = (
         Ep::open(ShmConfig::default()),
         Ep::open(ShmConfig::default()),
@@ -618,10 +618,10 @@ fn asleep(ep: &mut Ep, peer: FiAddr, rounds: usize, first: bool) {
 #[test]
 fn sleepers_are_woken_each_of_100_000_times() {
     let rounds = 50_000;
-    let mut child = Party::start("sleep");
+    let mut child = ChildProcess::start("sleep");
     let mut ep = Ep::open(ShmConfig::default());
-    let peer = ep.insert(&child.hear_name());
-    child.tell(&format!("{}\n{rounds}", ep.name()));
+    let peer = ep.insert(&child.read_name());
+    child.write_line(&format!("{}\n{rounds}", ep.name()));
     asleep(&mut ep, peer, rounds, true);
     assert!(
         ep.shm.stats().doorbells > 1000,

@@ -100,7 +100,7 @@ fn insert_with_id(av: &dyn Av, n: u64) -> FiAddr {
 ///
 /// Covers: AV-17, AV-20
 #[test]
-fn who_removes_while_an_insertion_is_reported_goes_on() {
+fn a_removal_during_the_report_of_an_insertion_goes_on() {
     let attr = AvAttr {
         av_type: Some(AvType::Table),
         name: Some(format!("reports {}", std::process::id())),
@@ -143,7 +143,7 @@ fn who_removes_while_an_insertion_is_reported_goes_on() {
 ///
 /// Covers: AV-4, AV-20
 #[test]
-fn who_inserts_removes_and_looks_up_at_once_goes_on() {
+fn concurrent_insertions_removals_and_lookups_go_on() {
     const ROUNDS: u64 = 20_000;
     let attr = AvAttr {
         av_type: Some(AvType::Table),

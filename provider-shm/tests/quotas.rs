@@ -17,15 +17,15 @@ use ferrofabric_shm::ShmConfig;
 use owner::Ep;
 
 /// Counts what is allocated.
-struct Counted;
+struct QuotaAllocator;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
 #[global_allocator]
-static COUNTED: Counted = Counted;
+static COUNTED: QuotaAllocator = QuotaAllocator;
 
 // SAFETY: the system's allocator does the work.
-unsafe impl GlobalAlloc for Counted {
+unsafe impl GlobalAlloc for QuotaAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's contract.
@@ -52,13 +52,13 @@ const MESSAGES: usize = 2000;
 /// less than 250 bytes besides its data.
 const PER_SENDER: usize = BYTES + 64 * 65_536 + (MESSAGES + 64 + 4096) * 250;
 
-struct Sender {
+struct FloodSender {
     ep: Ep,
     to: FiAddr,
     sent: u64,
 }
 
-impl Sender {
+impl FloodSender {
     /// Sends copies until a send is refused.
     fn flood(&mut self, len: impl Fn(u64) -> usize) {
         let mut bytes = vec![0u8; 64 << 10];
@@ -85,7 +85,11 @@ impl Sender {
 }
 
 /// Senders send until nothing moves any more; returns the most memory allocated meanwhile.
-fn flood(senders: &mut [Sender], receiver: &mut Ep, len: impl Fn(u64) -> usize + Copy) -> usize {
+fn flood(
+    senders: &mut [FloodSender],
+    receiver: &mut Ep,
+    len: impl Fn(u64) -> usize + Copy,
+) -> usize {
     let (mut most, mut quiet) = (0, 0);
     let end = Instant::now() + Duration::from_secs(60);
     while quiet < 100 {
@@ -111,11 +115,11 @@ fn flooded_and_recovered(len: impl Fn(u64) -> usize + Copy) {
         ..ShmConfig::default()
     };
     let mut receiver = Ep::open(config.clone());
-    let mut senders: Vec<Sender> = (0..SENDERS)
+    let mut senders: Vec<FloodSender> = (0..SENDERS)
         .map(|_| {
             let mut ep = Ep::open(config.clone());
             let to = ep.insert(&receiver.name());
-            Sender { ep, to, sent: 0 }
+            FloodSender { ep, to, sent: 0 }
         })
         .collect();
     let addrs: Vec<FiAddr> = senders
@@ -169,7 +173,7 @@ fn flooded_and_recovered(len: impl Fn(u64) -> usize + Copy) {
 
 /// One test, since the memory of the process is counted.
 #[test]
-fn a_flood_is_held_within_bounds_and_received_later() {
+fn a_flood_stays_within_bounds_and_is_received_later() {
     flooded_and_recovered(|_| 8);
     flooded_and_recovered(|_| 0);
     flooded_and_recovered(|n| [8, 3000, 0, 20_000, 48, 100, 60_000, 9000][n as usize % 8]);

@@ -22,9 +22,9 @@ use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, SendOp};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::{Cma, ShmConfig, ShmProvider};
 use owner::Ep;
-use party::{Party, listen, role, say};
+use party::{ChildProcess, await_line, print_line, role};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Serializes the tests, which count the segments of the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -59,7 +59,7 @@ fn idle_until(eps: &mut [&mut Ep], what: &str, reached: impl Fn(&[&mut Ep]) -> b
         for ep in eps.iter_mut() {
             assert!(ep.poll().is_none(), "nothing was to complete");
         }
-        assert!(begun.elapsed() < PATIENCE, "{what}: {:?}", counts());
+        assert!(begun.elapsed() < TIMEOUT, "{what}: {:?}", counts());
         std::thread::yield_now();
     }
 }
@@ -75,20 +75,20 @@ fn send(from: &mut Ep, to: FiAddr, into: &mut Ep, bytes: usize, tag: u64) -> FiA
     while !sent || came.is_none() {
         sent |= from.poll().map(Result::unwrap).is_some();
         came = came.or(into.poll().map(Result::unwrap));
-        assert!(begun.elapsed() < PATIENCE, "sent {sent}, came {came:?}");
+        assert!(begun.elapsed() < TIMEOUT, "sent {sent}, came {came:?}");
     }
     assert_eq!(buffer, out);
     came.unwrap().src
 }
 
-struct Pair {
+struct RemovalPair {
     a: Ep,
     b: Ep,
     to_a: FiAddr,
     to_b: FiAddr,
 }
 
-impl Pair {
+impl RemovalPair {
     fn connected() -> Self {
         let (mut a, mut b) = (open(), open());
         let (to_b, to_a) = (a.insert(&b.name()), b.insert(&a.name()));
@@ -119,7 +119,7 @@ impl Pair {
 #[test]
 fn a_removed_peer_loses_its_segment() {
     let _alone = alone();
-    let mut pair = Pair::connected();
+    let mut pair = RemovalPair::connected();
     assert_eq!(counts().0, 2);
     for (round, bytes) in [8, 5000, 400_000].into_iter().enumerate() {
         let tag = 10 * round as u64;
@@ -143,7 +143,7 @@ fn a_removed_peer_loses_its_segment() {
 #[test]
 fn peers_that_remove_each_other() {
     let _alone = alone();
-    let mut pair = Pair::connected();
+    let mut pair = RemovalPair::connected();
     for tag in 0..2 {
         pair.a.remove(pair.to_b);
         pair.b.remove(pair.to_a);
@@ -178,10 +178,10 @@ fn an_endpoint_that_removes_itself() {
 ///
 /// Covers: AV-17
 #[test]
-fn what_is_under_way_keeps_the_segment() {
+fn a_message_under_way_keeps_the_segment() {
     let _alone = alone();
     for bytes in [8, 400_000] {
-        let mut pair = Pair::connected();
+        let mut pair = RemovalPair::connected();
         let out = vec![5; bytes];
         pair.b.tsend(pair.to_a, 77, &out, 2).unwrap();
         while pair.a.shm.stats().unexpected == 0 {
@@ -222,15 +222,15 @@ fn what_is_under_way_keeps_the_segment() {
 ///
 /// Covers: AV-17
 #[test]
-fn who_waits_for_a_peer_without_a_segment_hears_of_its_end() {
+fn a_receive_from_a_peer_without_a_segment_fails_with_the_peer() {
     let _alone = alone();
-    let mut pair = Pair::connected();
+    let mut pair = RemovalPair::connected();
     pair.a.remove(pair.to_b);
     pair.until_left();
     let mut into = [0; 8];
     pair.b
         .recv_from(MsgKind::Tagged, pair.to_a, 1, 0, &mut into, 3);
-    let Pair { a, mut b, .. } = pair;
+    let RemovalPair { a, mut b, .. } = pair;
     drop(a);
     let error = b.wait().unwrap_err();
     assert_eq!(
@@ -246,7 +246,7 @@ fn who_waits_for_a_peer_without_a_segment_hears_of_its_end() {
 #[test]
 fn an_address_that_comes_and_goes_under_traffic() {
     let _alone = alone();
-    let mut pair = Pair::connected();
+    let mut pair = RemovalPair::connected();
     for tag in 0..200 {
         for _ in 0..3 {
             pair.a.remove(pair.to_b);
@@ -301,16 +301,16 @@ fn domain(cma: &str) -> Arc<dyn Domain> {
 #[ignore = "run by the other tests, in processes of their own"]
 fn party() {
     let Some(shared) = role() else { return };
-    let av = AvTable::open(&named(&shared), &listen()).unwrap();
+    let av = AvTable::open(&named(&shared), &await_line()).unwrap();
     loop {
-        let line = listen();
+        let line = await_line();
         let (what, addr) = line.split_once(' ').unwrap();
         let addr = FiAddr(addr.parse().unwrap());
         let name = av.lookup(addr).unwrap();
         av.remove(addr).unwrap();
         match what {
-            "remove" => say("removed"),
-            "replace" => say(av.insert(&name).unwrap().addr.0),
+            "remove" => print_line("removed"),
+            "replace" => print_line(av.insert(&name).unwrap().addr.0),
             other => panic!("unknown command {other}"),
         }
     }
@@ -329,7 +329,7 @@ struct Followed {
     hub: QueuedEndpoint,
     peers: Vec<QueuedEndpoint>,
     to_peers: Vec<FiAddr>,
-    other: Party,
+    other: ChildProcess,
 }
 
 impl Followed {
@@ -337,10 +337,10 @@ impl Followed {
     fn connected(name: &str, peers: usize) -> Self {
         let shared = format!("{name} {}", std::process::id());
         let (ours, theirs) = (domain("off"), domain("off"));
-        let hub = QueuedEndpoint::open_with(&*ours, &named(&shared), |_| {});
-        let peers: Vec<_> = (0..peers).map(|_| QueuedEndpoint::open(&*theirs)).collect();
-        let mut other = Party::start(&shared);
-        other.tell(&ours.info().domain.name);
+        let hub = End::open_with(&*ours, &named(&shared), |_| {});
+        let peers: Vec<_> = (0..peers).map(|_| End::open(&*theirs)).collect();
+        let mut other = ChildProcess::start(&shared);
+        other.write_line(&ours.info().domain.name);
         let to_peers = peers.iter().map(|peer| {
             let name = peer.endpoint.name().to_bytes();
             hub.av.insert(&name).unwrap()
@@ -396,7 +396,7 @@ impl Followed {
                 end.tx.pump();
                 end.rx.pump();
             }
-            assert!(begun.elapsed() < PATIENCE, "{what}: {:?}", counts());
+            assert!(begun.elapsed() < TIMEOUT, "{what}: {:?}", counts());
             std::thread::yield_now();
         }
     }
@@ -407,12 +407,12 @@ impl Followed {
 ///
 /// Covers: AV-4, AV-17
 #[test]
-fn what_another_process_removes_is_given_back() {
+fn removals_by_another_process_free_the_segments() {
     let _alone = alone();
     let mut followed = Followed::connected("removed", 5);
     for addr in &followed.to_peers {
-        followed.other.tell(&format!("remove {}", addr.0));
-        assert_eq!(followed.other.hear(), "removed");
+        followed.other.write_line(&format!("remove {}", addr.0));
+        assert_eq!(followed.other.read_line(), "removed");
     }
     followed.other.kill();
     followed.until("the segments stay", || counts().0 == 0);
@@ -423,7 +423,7 @@ fn what_another_process_removes_is_given_back() {
 ///
 /// Covers: AV-4, AV-17, AV-23
 #[test]
-fn what_another_process_inserts_again_stays_connected() {
+fn a_peer_that_another_process_reinserts_stays_connected() {
     let _alone = alone();
     let mut followed = Followed::connected("replaced", 2);
     let links = |end: &QueuedEndpoint| {
@@ -434,8 +434,8 @@ fn what_another_process_inserts_again_stays_connected() {
     let before = links(&followed.hub);
     for _ in 0..50 {
         let old = followed.to_peers[0];
-        followed.other.tell(&format!("replace {}", old.0));
-        followed.to_peers[0] = FiAddr(followed.other.hear().parse().unwrap());
+        followed.other.write_line(&format!("replace {}", old.0));
+        followed.to_peers[0] = FiAddr(followed.other.read_line().parse().unwrap());
         assert_ne!(followed.to_peers[0], old);
         assert_eq!(
             followed.hub.av.lookup(old).map_err(|e| e.errno()),
@@ -452,17 +452,17 @@ fn what_another_process_inserts_again_stays_connected() {
 ///
 /// Covers: AV-4, AV-17
 #[test]
-fn a_peer_that_another_process_moves_is_known_by_its_new_address() {
+fn a_peer_that_another_process_moves_has_its_new_address() {
     let _alone = alone();
     let mut followed = Followed::connected("moved", 2);
     followed
         .other
-        .tell(&format!("remove {}", followed.to_peers[0].0));
-    assert_eq!(followed.other.hear(), "removed");
+        .write_line(&format!("remove {}", followed.to_peers[0].0));
+    assert_eq!(followed.other.read_line(), "removed");
     followed
         .other
-        .tell(&format!("replace {}", followed.to_peers[1].0));
-    followed.to_peers[1] = FiAddr(followed.other.hear().parse().unwrap());
+        .write_line(&format!("replace {}", followed.to_peers[1].0));
+    followed.to_peers[1] = FiAddr(followed.other.read_line().parse().unwrap());
     assert_eq!(followed.to_peers[1].0 as u32, 0, "it is in the first entry");
     followed.exchange(1);
 }

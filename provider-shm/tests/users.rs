@@ -9,7 +9,7 @@ mod party;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_shm::ShmConfig;
 use owner::Ep;
-use party::{Party, listen, role, say};
+use party::{ChildProcess, await_line, print_line, role};
 
 /// The roles of the child processes.
 #[test]
@@ -27,15 +27,15 @@ fn party() {
         return;
     }
     if !become_unmapped(user.parse().unwrap()) {
-        say("can not");
+        print_line("can not");
     } else {
         let mut ep = Ep::open(ShmConfig::default());
-        say(ep.name());
-        let to = ep.insert(&listen().parse().unwrap());
+        print_line(ep.name());
+        let to = ep.insert(&await_line().parse().unwrap());
         ep.tsend(to, 1, &[1; 8], 1).unwrap();
         match ep.wait() {
-            Ok(_) => say("sent"),
-            Err(error) => say(error.errno.0),
+            Ok(_) => print_line("sent"),
+            Err(error) => print_line(error.errno.0),
         }
         // The other process may still try to connect.
         let _ = std::io::stdin().read_line(&mut String::new());
@@ -52,23 +52,23 @@ fn become_unmapped(user: u32) -> bool {
 
 /// Both processes read the same number for themselves and for each other.
 #[test]
-fn users_without_a_name_are_not_taken_for_each_other() {
+fn users_with_the_overflow_id_are_not_confused() {
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("skipped: not root");
         return;
     }
-    let mut parties = ["12345", "54321"].map(Party::start);
-    let names = parties.each_mut().map(Party::hear);
+    let mut parties = ["12345", "54321"].map(ChildProcess::start);
+    let names = parties.each_mut().map(ChildProcess::read_line);
     if names.iter().any(|name| name == "can not") {
         eprintln!("skipped: no user namespaces");
         return;
     }
-    parties[0].tell(&names[1]);
-    parties[1].tell(&names[0]);
+    parties[0].write_line(&names[1]);
+    parties[1].write_line(&names[0]);
     let refused = Errno::EHOSTUNREACH.0.to_string();
     assert_eq!(
-        parties.each_mut().map(Party::hear),
+        parties.each_mut().map(ChildProcess::read_line),
         [refused.clone(), refused]
     );
 }

@@ -12,7 +12,7 @@ use ferrofabric_contracts::info::{
     dgram_messages, protocol, rdm_endpoints, with_address_vector_keys, with_prefix,
 };
 use ferrofabric_protocol::wire;
-use ferrofabric_runtime::domain::{DgramDomain, Domain, KeyedBackend, KeyedDgramDomain};
+use ferrofabric_runtime::domain::{DgramDomain, KeyedBackend, KeyedDgramDomain, RdmDomain};
 use ferrofabric_runtime::fabric::{self, Discovery, Provider};
 
 use crate::cm;
@@ -103,8 +103,8 @@ impl Provider for VerbsProvider {
                 KeyedBackend(DgramBackend(backend)),
                 settings,
             )?),
-            (_, false) => Arc::new(Domain::open(backend, settings)?),
-            (_, true) => Arc::new(Domain::open(KeyedBackend(backend), settings)?),
+            (_, false) => Arc::new(RdmDomain::open(backend, settings)?),
+            (_, true) => Arc::new(RdmDomain::open(KeyedBackend(backend), settings)?),
         })
     }
 
@@ -126,8 +126,8 @@ impl Provider for VerbsProvider {
                     KeyedBackend(DgramBackend(backend)),
                     settings,
                 )?),
-                (_, false) => Arc::new(Domain::open_serialized(backend, settings)?),
-                (_, true) => Arc::new(Domain::open_serialized(KeyedBackend(backend), settings)?),
+                (_, false) => Arc::new(RdmDomain::open_serialized(backend, settings)?),
+                (_, true) => Arc::new(RdmDomain::open_serialized(KeyedBackend(backend), settings)?),
             })
         }
     }

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Op {
+    enum QueueOp {
         Write,
         WriteError,
         Read(usize),
@@ -206,9 +206,9 @@ mod tests {
         fn entries_and_errors_come_out_in_the_order_they_went_in(
             ops in proptest::collection::vec(
                 prop_oneof![
-                    4 => Just(Op::Write),
-                    1 => Just(Op::WriteError),
-                    3 => (1usize..5).prop_map(Op::Read),
+                    4 => Just(QueueOp::Write),
+                    1 => Just(QueueOp::WriteError),
+                    3 => (1usize..5).prop_map(QueueOp::Read),
                 ],
                 0..200,
             )
@@ -217,19 +217,19 @@ mod tests {
             let mut model: VecDeque<(bool, u64)> = VecDeque::new();
             let mut next = 0;
             let mut out = [entry(0); 5];
-            for op in ops.into_iter().chain(std::iter::repeat_n(Op::Read(4), 200)) {
+            for op in ops.into_iter().chain(std::iter::repeat_n(QueueOp::Read(4), 200)) {
                 match op {
-                    Op::Write => {
+                    QueueOp::Write => {
                         cq.write(&entry(next));
                         model.push_back((true, next));
                         next += 1;
                     }
-                    Op::WriteError => {
+                    QueueOp::WriteError => {
                         cq.write_error(error(next));
                         model.push_back((false, next));
                         next += 1;
                     }
-                    Op::Read(n) => match cq.read(&mut out[..n]) {
+                    QueueOp::Read(n) => match cq.read(&mut out[..n]) {
                         Ok(got) => {
                             prop_assert!(got > 0);
                             for c in &out[..got] {

@@ -28,7 +28,7 @@ bitflags! {
 
 /// A query. The default matches every domain.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Query<'a> {
+pub struct DiscoveryQuery<'a> {
     /// The interface's version that the application was written for, `major << 16 | minor`; 0: the
     /// newest.
     pub version: u32,
@@ -42,7 +42,7 @@ pub struct Query<'a> {
     pub hints: Option<&'a Info>,
 }
 
-impl Query<'_> {
+impl DiscoveryQuery<'_> {
     /// Whether the source address of the hints counts. Otherwise it may be anything.
     pub fn uses_src_addr(&self) -> bool {
         !self.flags.contains(QueryFlags::SOURCE)
@@ -56,7 +56,7 @@ impl Query<'_> {
 
 /// The result of discovery: the domains that match, best first, and the reasons why others do not.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct DiscoveryResult {
     /// The domains that match the query.
     pub infos: Vec<Info>,
     /// The candidates that do not match, each with the field that rules it out.
@@ -74,10 +74,10 @@ pub fn getinfo(
     providers: &[&dyn Provider],
     hints: Option<&Info>,
     settings: &Settings,
-) -> Result<Found> {
-    let query = Query {
+) -> Result<DiscoveryResult> {
+    let query = DiscoveryQuery {
         hints,
-        ..Query::default()
+        ..DiscoveryQuery::default()
     };
     find(providers, &query, &SystemResolver, settings)
 }
@@ -90,10 +90,10 @@ pub fn getinfo(
 /// missing resources. Else as [`explain`].
 pub fn find(
     providers: &[&dyn Provider],
-    query: &Query<'_>,
+    query: &DiscoveryQuery<'_>,
     resolver: &dyn Resolver,
     settings: &Settings,
-) -> Result<Found> {
+) -> Result<DiscoveryResult> {
     let found = explain(providers, query, resolver, settings)?;
     if !found.infos.is_empty() {
         return Ok(found);
@@ -117,10 +117,10 @@ pub fn find(
 /// `ENODATA` for a node that the resolver does not find.
 pub fn explain(
     providers: &[&dyn Provider],
-    query: &Query<'_>,
+    query: &DiscoveryQuery<'_>,
     resolver: &dyn Resolver,
     settings: &Settings,
-) -> Result<Found> {
+) -> Result<DiscoveryResult> {
     if query.version >> 16 > ferrofabric_contracts::API_VERSION >> 16 {
         let newer = Error::new(
             Errno::ENOSYS,
@@ -145,7 +145,7 @@ pub fn explain(
         hints.fabric.api_version = query.version;
     }
     check_caps(&hints)?;
-    let mut found = Found::default();
+    let mut found = DiscoveryResult::default();
     for (i, wanted) in questions(query, hints, resolver)?.iter().enumerate() {
         for provider in providers {
             let Discovery {
@@ -163,7 +163,7 @@ pub fn explain(
     Ok(found)
 }
 
-impl Found {
+impl DiscoveryResult {
     fn judge(&mut self, hints: &Info, candidate: Info) {
         match filter(hints, &candidate) {
             Ok(info) => self.infos.push(info),
@@ -177,7 +177,11 @@ impl Found {
 
 /// The hints, once for each address that node and service stand for. That address replaces the
 /// address of the hints that does not count.
-fn questions(query: &Query<'_>, hints: Info, resolver: &dyn Resolver) -> Result<Vec<Info>> {
+fn questions(
+    query: &DiscoveryQuery<'_>,
+    hints: Info,
+    resolver: &dyn Resolver,
+) -> Result<Vec<Info>> {
     let source = query.flags.contains(QueryFlags::SOURCE);
     if query.node.is_none() && query.service.is_none() {
         return match source {
@@ -201,7 +205,11 @@ fn questions(query: &Query<'_>, hints: Info, resolver: &dyn Resolver) -> Result<
 }
 
 /// The addresses that node and service stand for.
-fn targets(query: &Query<'_>, format: AddrFormat, resolver: &dyn Resolver) -> Result<Vec<Address>> {
+fn targets(
+    query: &DiscoveryQuery<'_>,
+    format: AddrFormat,
+    resolver: &dyn Resolver,
+) -> Result<Vec<Address>> {
     if let Some(text) = query.node.filter(|node| Uri::is_one(node)) {
         let wrong =
             |why: String| Error::new(Errno::EINVAL, "read", format!("node {text}")).mend(why);
@@ -224,8 +232,8 @@ fn targets(query: &Query<'_>, format: AddrFormat, resolver: &dyn Resolver) -> Re
 }
 
 /// One entry for each provider.
-fn attributes_only(providers: &[&dyn Provider]) -> Found {
-    let mut found = Found::default();
+fn attributes_only(providers: &[&dyn Provider]) -> DiscoveryResult {
+    let mut found = DiscoveryResult::default();
     for provider in providers {
         let named = |info: &Info| info.fabric.provider == provider.name();
         if !found.infos.iter().any(named) {

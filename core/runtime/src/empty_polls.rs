@@ -59,7 +59,7 @@ impl EmptyPolls {
         } else if in_a_row + 1 < self.bound.load(Ordering::Relaxed) {
             self.in_a_row.store(in_a_row + 1, Ordering::Relaxed);
         } else {
-            self.end_patience(in_a_row);
+            self.end_empty_row(in_a_row);
         }
     }
 
@@ -72,7 +72,7 @@ impl EmptyPolls {
     }
 
     #[cold]
-    fn end_patience(&self, in_a_row: u32) {
+    fn end_empty_row(&self, in_a_row: u32) {
         let bound = self.bound.load(Ordering::Relaxed);
         if in_a_row == YIELDED {
             let next = bound.saturating_mul(2).min(MOST);

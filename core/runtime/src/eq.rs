@@ -119,12 +119,12 @@ impl EventQueue {
                 Err(OpError::Again) => {}
                 read => return read,
             }
-            let Some(patience) = patience(deadline) else {
+            let Some(timeout) = poll_timeout(deadline) else {
                 return Err(OpError::Again);
             };
             // Another reader may take the event that made it readable: then this one waits again.
             let fd = self.wait_fd().map_err(|e| OpError::Failed(e.errno()))?;
-            match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], patience) {
+            match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
                 Ok(_) => {}
                 Err(nix::Error::EINTR) => return self.read(out, reading),
                 Err(errno) => return Err(OpError::Failed(Errno(errno as i32))),
@@ -172,7 +172,7 @@ impl EventQueue {
 }
 
 /// Time until `deadline`; `None` if that has passed.
-fn patience(deadline: Option<Instant>) -> Option<PollTimeout> {
+fn poll_timeout(deadline: Option<Instant>) -> Option<PollTimeout> {
     let Some(deadline) = deadline else {
         return Some(PollTimeout::NONE);
     };
@@ -315,8 +315,8 @@ mod tests {
             .map(|_| {
                 let queue = queue.clone();
                 std::thread::spawn(move || {
-                    let patience = Some(Duration::from_secs(30));
-                    queue.sread(&mut [0; 8], Reading::Take, patience)
+                    let timeout = Some(Duration::from_secs(30));
+                    queue.sread(&mut [0; 8], Reading::Take, timeout)
                 })
             })
             .collect();

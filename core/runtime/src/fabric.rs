@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::wait::Wait;
+pub use crate::wait::DomainWait;
 pub use completion::{Cntr, Cq};
 
 use ferrofabric_av::{AvAttr, InsertReport, InsertRequest, Services};

@@ -22,7 +22,7 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendO
 
 /// The result of an operation.
 #[derive(Debug)]
-pub struct Done {
+pub struct OwnedCompletion {
     /// The token of the operation.
     pub token: u64,
     /// The peer of the operation: the destination of a send, or the source of a receive.
@@ -35,17 +35,17 @@ pub struct Done {
 
 /// An operation that has ended.
 #[derive(Debug)]
-pub enum Ended {
+pub enum EndedOperation {
     /// An operation with a buffer.
-    Operation(Done),
+    Operation(OwnedCompletion),
     /// An inject that failed: an inject that succeeds is not reported.
     Inject(Box<CqError>),
 }
 
-impl Ended {
+impl EndedOperation {
     /// For callers that fail if an inject failed.
     #[inline]
-    fn operation(self) -> std::result::Result<Done, OpError> {
+    fn operation(self) -> std::result::Result<OwnedCompletion, OpError> {
         match self {
             Self::Operation(done) => Ok(done),
             Self::Inject(failed) => Err(OpError::Failed(failed.errno)),
@@ -53,7 +53,7 @@ impl Ended {
     }
 }
 
-struct InFlight {
+struct InFlightOperation {
     buffer: Buffer,
     token: u64,
     peer: FiAddr,
@@ -103,7 +103,7 @@ pub struct OwningEndpoint {
     endpoint: ManuallyDrop<Arc<dyn Endpoint>>,
     cq: Arc<dyn Cq>,
     av: Arc<dyn Av>,
-    in_flight: ManuallyDrop<Slab<InFlight>>,
+    in_flight: ManuallyDrop<Slab<InFlightOperation>>,
     /// Flags of each send.
     send_flags: Flags,
     batch: [Completion; READ_BATCH],
@@ -283,7 +283,7 @@ impl OwningEndpoint {
             return Err((OpError::Failed(Errno::EINVAL), buffer));
         }
         let (io, desc) = (buffer.io(len), buffer.desc());
-        let slot = self.in_flight.insert(InFlight {
+        let slot = self.in_flight.insert(InFlightOperation {
             buffer,
             token,
             peer: op.dest,
@@ -401,7 +401,7 @@ impl OwningEndpoint {
         op: RecvOp,
     ) -> std::result::Result<(), (OpError, Buffer)> {
         let (io, desc) = (buffer.io(usize::MAX), buffer.desc());
-        let slot = self.in_flight.insert(InFlight {
+        let slot = self.in_flight.insert(InFlightOperation {
             buffer,
             token,
             peer: op.src,
@@ -436,8 +436,8 @@ impl OwningEndpoint {
     ///
     /// `EBUSY` if the domain belongs to another thread; the error of an inject that failed.
     #[inline]
-    pub fn poll(&mut self) -> std::result::Result<Option<Done>, OpError> {
-        self.poll_any()?.map(Ended::operation).transpose()
+    pub fn poll(&mut self) -> std::result::Result<Option<OwnedCompletion>, OpError> {
+        self.poll_any()?.map(EndedOperation::operation).transpose()
     }
 
     /// As `poll`, and returns an inject that failed as an operation that has ended.
@@ -446,7 +446,7 @@ impl OwningEndpoint {
     ///
     /// `EBUSY` when the domain belongs to another thread.
     #[inline]
-    pub fn poll_any(&mut self) -> std::result::Result<Option<Ended>, OpError> {
+    pub fn poll_any(&mut self) -> std::result::Result<Option<EndedOperation>, OpError> {
         if self.batch_at == self.batch_end {
             let read = self.cq.read(&mut self.batch);
             return self.next_of_read(read);
@@ -463,8 +463,10 @@ impl OwningEndpoint {
     pub fn wait(
         &mut self,
         timeout: Option<Duration>,
-    ) -> std::result::Result<Option<Done>, OpError> {
-        self.wait_any(timeout)?.map(Ended::operation).transpose()
+    ) -> std::result::Result<Option<OwnedCompletion>, OpError> {
+        self.wait_any(timeout)?
+            .map(EndedOperation::operation)
+            .transpose()
     }
 
     /// As `poll_any`, and waits as `wait` does.
@@ -475,7 +477,7 @@ impl OwningEndpoint {
     pub fn wait_any(
         &mut self,
         timeout: Option<Duration>,
-    ) -> std::result::Result<Option<Ended>, OpError> {
+    ) -> std::result::Result<Option<EndedOperation>, OpError> {
         if self.batch_at == self.batch_end {
             let read = self.cq.sread(&mut self.batch, timeout);
             return self.next_of_read(read);
@@ -487,7 +489,7 @@ impl OwningEndpoint {
     fn next_of_read(
         &mut self,
         read: std::result::Result<usize, OpError>,
-    ) -> std::result::Result<Option<Ended>, OpError> {
+    ) -> std::result::Result<Option<EndedOperation>, OpError> {
         match read {
             Ok(n) => (self.batch_at, self.batch_end) = (0, n),
             Err(OpError::Again) => return Ok(None),
@@ -497,42 +499,42 @@ impl OwningEndpoint {
     }
 
     #[inline]
-    fn next_of_batch(&mut self) -> Option<Ended> {
+    fn next_of_batch(&mut self) -> Option<EndedOperation> {
         let completion = self.batch[self.batch_at];
         self.batch_at += 1;
         let operation = self.take(completion.context)?;
-        Some(Ended::Operation(operation.ended(Ok(completion))))
+        Some(EndedOperation::Operation(operation.ended(Ok(completion))))
     }
 
     /// The operation of a context, none for an inject.
     #[inline]
-    fn take(&mut self, context: u64) -> Option<InFlight> {
+    fn take(&mut self, context: u64) -> Option<InFlightOperation> {
         self.in_flight
             .try_remove((context as usize).wrapping_sub(1))
     }
 
     #[cold]
-    fn poll_error(&mut self, error: OpError) -> std::result::Result<Ended, OpError> {
+    fn poll_error(&mut self, error: OpError) -> std::result::Result<EndedOperation, OpError> {
         if error != OpError::Failed(Errno::EAVAIL) {
             return Err(error);
         }
         let failed = Box::new(self.cq.read_error()?.ok_or(OpError::Again)?);
         Ok(match self.take(failed.completion.context) {
-            Some(operation) => Ended::Operation(operation.ended(Err(failed))),
-            None => Ended::Inject(failed),
+            Some(operation) => EndedOperation::Operation(operation.ended(Err(failed))),
+            None => EndedOperation::Inject(failed),
         })
     }
 }
 
-impl InFlight {
+impl InFlightOperation {
     #[inline]
-    fn ended(self, outcome: std::result::Result<Completion, Box<CqError>>) -> Done {
+    fn ended(self, outcome: std::result::Result<Completion, Box<CqError>>) -> OwnedCompletion {
         let Self {
             buffer,
             token,
             peer,
         } = self;
-        Done {
+        OwnedCompletion {
             token,
             peer,
             buffer,

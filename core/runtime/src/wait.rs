@@ -32,7 +32,7 @@ pub(crate) enum Awaited {
 /// It holds a descriptor and is registered with the domain: the object that it was begun on must
 /// end it (`Cq::end_wait`, `Cntr::end_wait`).
 #[derive(Debug)]
-pub struct Wait {
+pub struct DomainWait {
     awaited: Awaited,
     deadline: Option<Instant>,
     spin_until: Instant,
@@ -46,7 +46,7 @@ pub struct Wait {
     pub(crate) signals_before: u64,
 }
 
-impl Wait {
+impl DomainWait {
     /// Begins a wait, which spins for a while first.
     pub(crate) fn begin(awaited: Awaited, timeout: Option<Duration>, spin: Duration) -> Self {
         Self {
@@ -100,7 +100,7 @@ impl Wait {
     /// # Errors
     ///
     /// The wait is over: `EINTR` after a signal to the thread, `Again` at the deadline.
-    pub(crate) fn after_empty_look(&self) -> Result<Next, OpError> {
+    pub(crate) fn after_empty_look(&self) -> Result<WaitStep, OpError> {
         let now = Instant::now();
         if self.is_interrupted {
             return Err(OpError::Failed(Errno::EINTR));
@@ -109,11 +109,11 @@ impl Wait {
             return Err(OpError::Again);
         }
         Ok(if now < self.spin_until {
-            Next::Spin
+            WaitStep::Spin
         } else if self.epoll.is_none() {
-            Next::TakeSet
+            WaitStep::TakeSet
         } else {
-            Next::Sleep
+            WaitStep::Sleep
         })
     }
 
@@ -123,7 +123,7 @@ impl Wait {
     }
 
     /// The wait spins once more from now on.
-    pub(crate) fn spin_anew(&mut self, spin: Duration) {
+    pub(crate) fn spin_again(&mut self, spin: Duration) {
         self.spin_until = Instant::now() + spin;
     }
 
@@ -149,7 +149,7 @@ impl Wait {
 }
 
 /// The next step of a wait after a check that found nothing.
-pub(crate) enum Next {
+pub(crate) enum WaitStep {
     /// It checks again at once.
     Spin,
     /// It needs a set to sleep on.

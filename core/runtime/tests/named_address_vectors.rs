@@ -44,7 +44,7 @@ fn name(n: u64) -> NativeAddr {
 
 /// Covers: AV-4, AV-6
 #[test]
-fn what_one_inserts_the_others_have() {
+fn every_holder_has_an_inserted_address() {
     for av_type in [AvType::Map, AvType::Table] {
         let attr = attr("shared", Some(av_type));
         let first = AvTable::open(&attr, DOMAIN).unwrap();

@@ -155,7 +155,7 @@ fn without_room(shared: &str) {
 ///
 /// Covers: AV-4
 #[test]
-fn what_a_killed_holder_left_goes_with_the_next_opener() {
+fn the_next_opener_removes_files_of_killed_holders() {
     if let Some(name) = scenario() {
         let table = AvTable::open(&attr(&name), DOMAIN).unwrap();
         table.insert(&crate::name(1)).unwrap();
@@ -165,7 +165,7 @@ fn what_a_killed_holder_left_goes_with_the_next_opener() {
         drop(table);
         return;
     }
-    let test = "what_a_killed_holder_left_goes_with_the_next_opener";
+    let test = "the_next_opener_removes_files_of_killed_holders";
     let tag = format!("left-{}", std::process::id());
     let mut holders: Vec<_> = ["dead", "alive"]
         .iter()

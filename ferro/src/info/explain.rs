@@ -7,7 +7,7 @@ use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info, Mismatch, SystemResolver};
-use ferrofabric_runtime::discovery::{Found, Query, QueryFlags, explain};
+use ferrofabric_runtime::discovery::{DiscoveryResult, DiscoveryQuery, QueryFlags, explain};
 use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_verbs::device::{Device, GidChoice};
 use serde_json::{Value, json};
@@ -112,7 +112,7 @@ pub(super) fn run(wanted: &Wanted, as_json: bool) -> Result<()> {
     let mut flags = QueryFlags::empty();
     flags.set(QueryFlags::SOURCE, wanted.source);
     flags.set(QueryFlags::NUMERICHOST, wanted.numeric);
-    let query = Query {
+    let query = DiscoveryQuery {
         version: 0,
         node: wanted.node.as_deref(),
         service: wanted.service.as_deref(),
@@ -168,7 +168,7 @@ fn ports() -> Vec<Port> {
         .collect()
 }
 
-fn text(found: &Found, ports: &[Port]) -> String {
+fn text(found: &DiscoveryResult, ports: &[Port]) -> String {
     let mut blocks = Vec::new();
     for info in &found.infos {
         let shown = |addr: Option<_>| addr.map_or("-".to_owned(), |addr| format!("{addr}"));
@@ -208,7 +208,7 @@ fn text(found: &Found, ports: &[Port]) -> String {
     blocks.join("\n")
 }
 
-fn json(found: &Found, ports: &[Port]) -> Value {
+fn json(found: &DiscoveryResult, ports: &[Port]) -> Value {
     json!({
         "fits": found.infos.iter().map(|info| json!({
             "domain": info.domain.name,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::info::{Info, Resolver};
-use ferrofabric_runtime::discovery::{Query, QueryFlags, explain};
+use ferrofabric_runtime::discovery::{DiscoveryQuery, QueryFlags, explain};
 use ferrofabric_runtime::fabric::{Discovery, Domain, Provider};
 
 use super::{addresses, hints, seed};
@@ -109,7 +109,7 @@ fn take(bytes: &[u8]) -> u64 {
     let (node, service) = (input.text(), input.text());
     let (has_node, has_service) = (which & 0x10 != 0, which & 0x20 != 0);
     let hints = (which & 0x40 != 0).then(|| hints::hints(&mut input));
-    let query = Query {
+    let query = DiscoveryQuery {
         version,
         node: has_node.then_some(&*node),
         service: has_service.then_some(&*service),

@@ -5,7 +5,7 @@ use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::{Flags, MrMode};
 use ferrofabric_contracts::info::{Info, RX_CAPS, SystemResolver, TX_CAPS};
-use ferrofabric_runtime::discovery::{Query, QueryFlags, find};
+use ferrofabric_runtime::discovery::{DiscoveryQuery, QueryFlags, find};
 use ferrofabric_runtime::fabric::Provider;
 
 use crate::limits::{nobody, refused, says, settings};
@@ -61,14 +61,14 @@ const OFFERED: Flags = Flags::MSG
 /// Bits from here on are libfabric's and its providers' own.
 const PRIVATE: u32 = 60;
 
-fn ask(provider: &dyn Provider, query: &Query<'_>) -> Result<Vec<Info>, Error> {
+fn ask(provider: &dyn Provider, query: &DiscoveryQuery<'_>) -> Result<Vec<Info>, Error> {
     find(&[provider], query, &SystemResolver, &settings(&[])).map(|found| found.infos)
 }
 
 fn with(provider: &dyn Provider, hints: &Info) -> Result<Vec<Info>, Error> {
-    let query = Query {
+    let query = DiscoveryQuery {
         hints: Some(hints),
-        ..Query::default()
+        ..DiscoveryQuery::default()
     };
     ask(provider, &query)
 }
@@ -159,17 +159,17 @@ pub fn unset_hints(provider: &dyn Provider, reach: Flags) {
             assert_eq!(info.caps & REACH, reach, "{asked:?}");
         }
     }
-    for query in [Query::default(), asking_nothing()] {
+    for query in [DiscoveryQuery::default(), asking_nothing()] {
         let infos = ask(provider, &query).unwrap();
         assert_eq!(infos[0].caps, (OFFERED - Flags::SOURCE_ERR) | reach);
     }
 }
 
-fn asking_nothing() -> Query<'static> {
+fn asking_nothing() -> DiscoveryQuery<'static> {
     static NOTHING: std::sync::LazyLock<Info> = std::sync::LazyLock::new(Info::default);
-    Query {
+    DiscoveryQuery {
         hints: Some(&NOTHING),
-        ..Query::default()
+        ..DiscoveryQuery::default()
     }
 }
 
@@ -180,9 +180,9 @@ fn asking_nothing() -> Query<'static> {
 pub fn bad_flags_and_texts(provider: &dyn Provider) {
     for bit in 0..64 {
         let flags = QueryFlags::from_bits_retain(1 << bit);
-        let query = Query {
+        let query = DiscoveryQuery {
             flags,
-            ..Query::default()
+            ..DiscoveryQuery::default()
         };
         let answer = ask(provider, &query);
         match flags {
@@ -226,11 +226,11 @@ pub fn bad_flags_and_texts(provider: &dyn Provider) {
 }
 
 fn refuses_text(provider: &dyn Provider, node: Option<&str>, service: Option<&str>) {
-    let query = Query {
+    let query = DiscoveryQuery {
         node,
         service,
         flags: QueryFlags::NUMERICHOST,
-        ..Query::default()
+        ..DiscoveryQuery::default()
     };
     let errno = ask(provider, &query).map_err(|error| error.errno());
     let expected = [Err(Errno::EINVAL), Err(Errno::ENODATA)];
@@ -256,7 +256,7 @@ pub fn versions(provider: &dyn Provider) {
         (version(2, 0), false),
         (version(2, 99), false),
     ] {
-        let query = Query {
+        let query = DiscoveryQuery {
             version: asked,
             ..asking_nothing()
         };
@@ -269,7 +269,7 @@ pub fn versions(provider: &dyn Provider) {
         }
     }
     for newer in [version(3, 0), u32::MAX] {
-        let query = Query {
+        let query = DiscoveryQuery {
             version: newer,
             ..asking_nothing()
         };
@@ -284,11 +284,11 @@ pub fn addresses_as_text(provider: &dyn Provider) {
     for own in own_addresses(provider) {
         let peer = nobody(&own, |_| ());
         let text = peer.to_string();
-        let asking = |service, flags| Query {
+        let asking = |service, flags| DiscoveryQuery {
             node: Some(&text),
             service,
             flags,
-            ..Query::default()
+            ..DiscoveryQuery::default()
         };
         for flags in [QueryFlags::empty(), QueryFlags::NUMERICHOST] {
             let infos = ask(provider, &asking(None, flags)).unwrap();

@@ -17,7 +17,7 @@ use ferrofabric_contracts::types::{AvType, FiAddr, IoBuf, MrDesc, MsgKind, RecvO
 use ferrofabric_runtime::fabric::{
     Av, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider,
 };
-use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
+use ferrofabric_runtime::owning::{Buffer, OwnedCompletion, OwningEndpoint};
 
 /// Turned away for so long, nothing moves any more.
 const STUCK: Duration = Duration::from_millis(500);
@@ -81,8 +81,8 @@ impl OwningPair {
         Self { a, b, to_a, to_b }
     }
 
-    /// A message from `a` to `b`, whole. Other completions at `a` go to `other`.
-    pub fn exchange(&mut self, len: usize, mut other: impl FnMut(Done)) {
+    /// A message from `a` to `b`, whole. What else completes at `a` goes to `other`.
+    pub fn exchange(&mut self, len: usize, mut other: impl FnMut(OwnedCompletion)) {
         const TAG: u64 = 0xe1c4;
         const TOKEN: u64 = 1 << 60;
         let mut out = Buffer::new(len).unwrap();

@@ -37,7 +37,7 @@ impl HostilePeer {
 /// The application's call returns, other peers are served, and the message comes once its sender
 /// copies it.
 #[test]
-fn memory_that_never_comes_holds_nobody_up() {
+fn memory_that_never_comes_delays_no_peer() {
     let Some(never) = MissingPages::map(LEN) else {
         return;
     };

@@ -9,7 +9,7 @@ use ferrofabric_contracts::types::IoBuf;
 
 use super::HostilePeer;
 use crate::ShmConfig;
-use crate::owner::{Ep, PATIENCE, tagged};
+use crate::owner::{Ep, TIMEOUT, tagged};
 use crate::ring::SLOTS;
 use crate::wire::{INLINE, START, TAGGED, UNDER_WAY_MAX, WANTS_DELIVERED};
 
@@ -37,7 +37,7 @@ fn answers_that_are_never_taken_end_the_link() {
 
 /// A sender that takes no answers for long stops by itself, and goes on once it takes them.
 #[test]
-fn who_sends_without_taking_answers_stops_in_time() {
+fn a_sender_that_takes_no_answers_stops_in_time() {
     const QUEUE: usize = 1024;
     let (mut a, mut b) = (
         Ep::open(ShmConfig::default()),
@@ -64,7 +64,7 @@ fn who_sends_without_taking_answers_stops_in_time() {
         assert!(sent < 20_000, "{:?} answers wait", b.shm.burden());
     }
     assert_eq!(sent, UNDER_WAY_MAX + QUEUE);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut done = 0;
     while done < sent {
         done += usize::from(a.poll().is_some_and(|end| end.is_ok()));

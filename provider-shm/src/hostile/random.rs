@@ -85,7 +85,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn whatever_it_writes_is_survived(moves in prop::collection::vec(a_move(), 1..60)) {
+    fn random_writes_do_no_harm(moves in prop::collection::vec(a_move(), 1..60)) {
         let mut ep = Ep::open(ShmConfig { unexpected_bytes: 50_000, ..ShmConfig::default() });
         let (mut enemy, addr) = HostilePeer::meet(&mut ep);
         let out = vec![0u8; 200_000];

@@ -69,7 +69,7 @@ pub(super) struct LinkSender {
     control: VecDeque<AnswerSlot>,
     pending: VecDeque<PendingSend>,
     in_flight: InFlightMessages,
-    /// Messages without bytes that were announced since the peer requested empty_envelopes only: the peer
+    /// Messages without bytes that were announced since the peer requested envelopes only: the peer
     /// sends no `GO` for these.
     empty_envelopes: usize,
     /// The next message was given to the ring, and waits for room there.

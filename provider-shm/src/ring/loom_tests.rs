@@ -49,7 +49,7 @@ impl LoomRing {
 /// seen the room itself. A consumer that sleeps is woken by the next message. (Both sides have
 /// fences here, as in the model of the status word.)
 #[test]
-fn who_waits_for_room_is_woken() {
+fn a_producer_that_waits_for_room_is_woken() {
     loom::model(|| {
         let shared = Arc::new((LoomRing::new(), Status::new()));
         // SAFETY: `shared` outlives it.
@@ -80,7 +80,7 @@ fn who_waits_for_room_is_woken() {
 /// Every order of publish, consume and publication of the tail by two threads: each slot is read as
 /// it was written, and never written while it is read.
 #[test]
-fn slots_are_handed_over_whole() {
+fn slots_are_passed_on_whole() {
     loom::model(|| {
         let memory = Arc::new(LoomRing::new());
         const MESSAGES: u64 = 3;

@@ -33,8 +33,8 @@ pub(crate) struct RingProducer {
     taken_at: [u32; SLOTS],
 }
 
-// SAFETY: the pointers lead into a mapping that outlives the ring (its `ShmLink` holds the segment),
-// and the shared words are atomics; the rest is plain data.
+// SAFETY: the pointers lead into a mapping that outlives the ring (its `ShmLink` holds the
+// segment), and the shared words are atomics; the rest is plain data.
 unsafe impl Send for RingProducer {}
 
 impl RingProducer {

@@ -133,7 +133,7 @@ proptest! {
 }
 
 #[test]
-fn laps_go_on_beyond_their_number() {
+fn laps_wrap_around() {
     let mut memory = TestRing::new();
     let (mut tx, mut rx) = memory.rings();
     for i in 0..(SLOTS as u64) * 70_000 {

@@ -20,7 +20,7 @@ use crate::missing_pages::MissingPages;
 use crate::owner::Ep;
 use crate::ring::LINE;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Longer than a connection takes on a busy machine, shorter than any time limit of the endpoint.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -75,7 +75,7 @@ fn until<T>(begun: Instant, mut what: impl FnMut() -> nix::Result<T>) -> T {
             Err(Sys::EAGAIN) => std::thread::yield_now(),
             Err(other) => panic!("{other}"),
         }
-        assert!(begun.elapsed() < PATIENCE, "nothing comes");
+        assert!(begun.elapsed() < TIMEOUT, "nothing comes");
     }
 }
 
@@ -92,7 +92,7 @@ fn fails_with(ep: &mut Ep, errno: Errno) {
         if let Some(found) = ep.poll() {
             break found.unwrap_err();
         }
-        assert!(begun.elapsed() < PATIENCE, "the send waits for ever");
+        assert!(begun.elapsed() < TIMEOUT, "the send waits for ever");
         std::thread::yield_now();
     };
     assert_eq!((error.errno, error.completion.context), (errno, 5));
@@ -132,7 +132,7 @@ fn waits_on(ep: &mut Ep) {
 }
 
 #[test]
-fn an_attempt_outlives_a_client_that_says_hello_and_is_gone() {
+fn an_attempt_outlives_a_client_that_hangs_up_after_hello() {
     let mut ep = impatient();
     let silent = SilentListener::below(&ep);
     let to = ep.insert(&silent.name);
@@ -193,7 +193,7 @@ fn an_offer_outlives_an_earlier_hello() {
 
 /// The removal of a silent peer ends the connection to it, and the peer may connect again.
 #[test]
-fn who_is_removed_is_waited_for_no_more() {
+fn removal_ends_the_attempt_with_a_silent_peer() {
     let mut ep = Ep::open(ShmConfig::default());
     let silent = SilentListener::below(&ep);
     for _ in 0..2 {
@@ -224,7 +224,7 @@ fn a_full_queue_at_a_silent_peer_is_not_its_death() {
 
 /// A peer that lives, and refuses each connection.
 #[test]
-fn who_answers_and_never_agrees_is_given_up() {
+fn an_attempt_with_a_refusing_peer_ends() {
     for answers in [true, false] {
         let mut ep = impatient();
         let busy = SilentListener::below(&ep);
@@ -244,7 +244,7 @@ fn who_answers_and_never_agrees_is_given_up() {
             if let Some(found) = ep.poll() {
                 break found.unwrap_err();
             }
-            assert!(begun.elapsed() < PATIENCE, "the send waits for ever");
+            assert!(begun.elapsed() < TIMEOUT, "the send waits for ever");
             std::thread::yield_now();
         };
         assert_eq!(
@@ -293,7 +293,7 @@ fn many_silent_targets() {
 
 /// A client names a cookie in memory that never becomes readable.
 #[test]
-fn a_cookie_that_never_comes_holds_nobody_up() {
+fn a_cookie_that_never_comes_delays_no_peer() {
     let mut ep = Ep::open(ShmConfig::default());
     let Some(never) = MissingPages::map(LINE) else {
         return;
@@ -308,7 +308,7 @@ fn a_cookie_that_never_comes_holds_nobody_up() {
 }
 
 #[test]
-fn clients_that_say_hello_and_are_gone_do_no_harm() {
+fn clients_that_hang_up_after_hello_do_no_harm() {
     let mut ep = Ep::open(ShmConfig::default());
     let silent = SilentListener::below(&ep);
     let to = ep.insert(&silent.name);

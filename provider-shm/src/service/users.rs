@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_map_of_some_users_leaves_others_without_an_id() {
+    fn a_partial_map_leaves_users_without_an_id() {
         assert!(maps_everybody("         0          0 4294967295\n"));
         assert!(maps_everybody("0 0 1000\n1000 500000 4294966295\n"));
         for some in [
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overflow_id_is_nobodys_where_some_users_have_none() {
+    fn the_overflow_id_identifies_no_user_of_a_partial_map() {
         let own = nix::unistd::geteuid().as_raw();
         let (all, none) = (Users::new(), own ^ 1);
         assert!(all.is_own(own) || own == all.overflow_id);

@@ -104,7 +104,7 @@ fn a_ring_that_fails() {
 /// A process that only polls would otherwise collect one ring for each event, until its doorbell is
 /// full.
 #[test]
-fn who_does_not_sleep_is_not_rung_at() {
+fn an_awake_endpoint_gets_no_rings() {
     const CLIENTS: u64 = 20;
     let mut ep = Ep::open(ShmConfig::default());
     for n in 0..CLIENTS {
@@ -139,7 +139,7 @@ fn who_does_not_sleep_is_not_rung_at() {
 
 /// The kernel refuses the barrier: no sleeper can be sure to be woken, so the endpoint stays awake.
 #[test]
-fn who_can_not_have_a_barrier_does_not_sleep() {
+fn without_a_barrier_no_endpoint_sleeps() {
     let mut ep = Ep::open(ShmConfig::default());
     assert!(ep.shm.arm().unwrap(), "there is nothing to do");
     ep.progress();

@@ -6,7 +6,7 @@ use super::*;
 
 /// Covers: AV-9
 #[test]
-fn who_finds_its_name_taken_draws_another() {
+fn a_taken_name_is_drawn_again() {
     let node = crate::node_id();
     let first = ShmTransport::open(ShmConfig::default(), node, None, 0).unwrap();
     let taken = first.native();

@@ -38,7 +38,7 @@ pub fn content(from: usize, to: usize, index: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-struct Message {
+struct ExchangeMessage {
     len: usize,
     kind: MsgKind,
     tag: u64,
@@ -47,7 +47,7 @@ struct Message {
 }
 
 /// The messages of a pair, which both sides compute.
-fn messages(seed: u64, from: usize, to: usize, sizes: &[usize]) -> Vec<Message> {
+fn messages(seed: u64, from: usize, to: usize, sizes: &[usize]) -> Vec<ExchangeMessage> {
     let mut rng = Rng::with_seed(seed ^ (((from * 1000 + to) as u64) << 8));
     let mut sizes = sizes.to_vec();
     rng.shuffle(&mut sizes);
@@ -55,7 +55,7 @@ fn messages(seed: u64, from: usize, to: usize, sizes: &[usize]) -> Vec<Message> 
         .into_iter()
         .map(|len| {
             let tagged = rng.u32(..4) != 0;
-            Message {
+            ExchangeMessage {
                 len,
                 kind: if tagged {
                     MsgKind::Tagged
@@ -70,25 +70,31 @@ fn messages(seed: u64, from: usize, to: usize, sizes: &[usize]) -> Vec<Message> 
         .collect()
 }
 
-struct Send {
+struct PlannedSend {
     op: SendOp,
     bytes: Vec<u8>,
 }
 
-struct Recv {
+struct PlannedRecv {
     from: usize,
-    message: Message,
+    message: ExchangeMessage,
     want: Vec<u8>,
     buf: Vec<u8>,
 }
 
 const RECV: u64 = 1 << 32;
 
-fn send_of(message: Message, me: usize, to: usize, addr: FiAddr, index: usize) -> Send {
+fn send_of(
+    message: ExchangeMessage,
+    me: usize,
+    to: usize,
+    addr: FiAddr,
+    index: usize,
+) -> PlannedSend {
     let mut flags = Flags::COMPLETION;
     flags.set(Flags::REMOTE_CQ_DATA, message.data.is_some());
     flags.set(Flags::INJECT, message.inject);
-    Send {
+    PlannedSend {
         op: SendOp {
             kind: message.kind,
             dest: addr,
@@ -103,7 +109,7 @@ fn send_of(message: Message, me: usize, to: usize, addr: FiAddr, index: usize) -
 }
 
 /// Sends in one piece or in three; overwrites an injected buffer at once. False: refused.
-fn send(ep: &mut Ep, Send { op, bytes }: &Send, rng: &mut Rng) -> bool {
+fn send(ep: &mut Ep, PlannedSend { op, bytes }: &PlannedSend, rng: &mut Rng) -> bool {
     let inject = op.flags.contains(Flags::INJECT);
     let mut copy = if inject { bytes.clone() } else { Vec::new() };
     let from = if inject { &copy } else { bytes };
@@ -146,7 +152,7 @@ pub fn exchange(ep: &mut Ep, me: usize, peers: &[Option<FiAddr>], sizes: &[usize
             messages(seed, other, me, sizes)
                 .into_iter()
                 .enumerate()
-                .map(|(i, m)| Recv {
+                .map(|(i, m)| PlannedRecv {
                     from: other,
                     want: content(other, me, i, m.len),
                     buf: vec![0xaa; m.len + 5],
@@ -157,7 +163,7 @@ pub fn exchange(ep: &mut Ep, me: usize, peers: &[Option<FiAddr>], sizes: &[usize
     }
     let total: usize = sends.iter().map(Vec::len).sum();
     let mut next_send = vec![0; sends.len()];
-    let mut posted: Vec<Recv> = Vec::with_capacity(total);
+    let mut posted: Vec<PlannedRecv> = Vec::with_capacity(total);
     let (mut sent, mut sends_done, mut recvs_done) = (0, 0, 0);
     let end = Instant::now() + Duration::from_secs(60);
     while sends_done < total || recvs_done < total {

@@ -27,15 +27,15 @@ use ferrofabric_runtime::cq::CqQueue;
 use ferrofabric_shm::{ShmConfig, ShmTransport, node_id};
 
 /// A wait that takes longer hangs.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Default)]
-pub struct Count {
+pub struct PlainCounter {
     pub ok: u64,
     pub err: u64,
 }
 
-impl PeerCntr for Count {
+impl PeerCntr for PlainCounter {
     fn inc(&mut self, _bytes: usize) {
         self.ok += 1;
     }
@@ -153,15 +153,15 @@ impl PeerSrx for Srx {
     }
 }
 
-pub struct Plain {
+pub struct PlainOwner {
     pub srx: Srx,
     pub cq: CqQueue,
-    pub tx: Count,
-    pub rx: Count,
+    pub tx: PlainCounter,
+    pub rx: PlainCounter,
     pub av: AvTable,
 }
 
-impl Owner for Plain {
+impl Owner for PlainOwner {
     #[inline]
     fn srx(&mut self) -> &mut impl PeerSrx {
         &mut self.srx
@@ -191,14 +191,14 @@ impl Owner for Plain {
 /// An endpoint: the transport and its owner.
 pub struct Ep {
     pub shm: Routed<ShmTransport>,
-    pub owner: Plain,
+    pub owner: PlainOwner,
 }
 
 impl Ep {
     pub fn open(config: ShmConfig) -> Self {
         Self {
             shm: Routed::new(ShmTransport::open(config, node_id(), None, 3).unwrap()),
-            owner: Plain {
+            owner: PlainOwner {
                 srx: Srx {
                     tagged: Matcher::new(64),
                     untagged: Matcher::new(64),
@@ -206,8 +206,8 @@ impl Ep {
                     failed: Vec::new(),
                 },
                 cq: CqQueue::new(4096).unwrap(),
-                tx: Count::default(),
-                rx: Count::default(),
+                tx: PlainCounter::default(),
+                rx: PlainCounter::default(),
                 av: AvTable::new(&AvAttr::default()).unwrap(),
             },
         }
@@ -375,7 +375,7 @@ impl Ep {
 
     /// The next completion or error. Yields the core between polls.
     pub fn wait(&mut self) -> Result<Completion, CqError> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             if let Some(found) = self.poll() {
                 return found;
@@ -395,7 +395,7 @@ impl Ep {
             if let Some(found) = self.poll() {
                 return found;
             }
-            self.sleep(PATIENCE);
+            self.sleep(TIMEOUT);
         }
     }
 

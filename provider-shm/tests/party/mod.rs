@@ -17,12 +17,12 @@ const ROLE: &str = "FERRO_TEST_ROLE";
 const MARK: &str = "party: ";
 
 /// A child process. Killed when dropped.
-pub struct Party {
+pub struct ChildProcess {
     pub child: Child,
     lines: BufReader<ChildStdout>,
 }
 
-impl Party {
+impl ChildProcess {
     pub fn start(role: &str) -> Self {
         Self::start_with(role, |_| {})
     }
@@ -59,14 +59,14 @@ impl Party {
         Self { child, lines }
     }
 
-    pub fn tell(&mut self, line: &str) {
+    pub fn write_line(&mut self, line: &str) {
         let to = self.child.stdin.as_mut().unwrap();
         writeln!(to, "{line}").unwrap();
         to.flush().unwrap();
     }
 
     /// The next line of the child; skips the lines of the test harness.
-    pub fn hear(&mut self) -> String {
+    pub fn read_line(&mut self) -> String {
         let mut line = String::new();
         loop {
             line.clear();
@@ -80,8 +80,8 @@ impl Party {
         }
     }
 
-    pub fn hear_name(&mut self) -> NativeAddr {
-        self.hear().parse().unwrap()
+    pub fn read_name(&mut self) -> NativeAddr {
+        self.read_line().parse().unwrap()
     }
 
     /// Sends a signal. After SIGSTOP it returns when all threads of the child have stopped.
@@ -110,7 +110,7 @@ impl Party {
     }
 }
 
-impl Drop for Party {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -122,11 +122,11 @@ pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-pub fn say(line: impl std::fmt::Display) {
+pub fn print_line(line: impl std::fmt::Display) {
     println!("{MARK}{line}");
 }
 
-pub fn listen() -> String {
+pub fn await_line() -> String {
     let mut line = String::new();
     assert!(
         std::io::stdin().read_line(&mut line).unwrap() > 0,

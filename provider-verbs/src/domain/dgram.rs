@@ -9,7 +9,7 @@ use ferrofabric_contracts::error::Result;
 use ferrofabric_contracts::flags::{Flags, Mode};
 use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::types::IoBuf;
-use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, Opened, Opening};
+use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, OpenedTransport, Opening};
 use ferrofabric_runtime::fabric;
 use ferrofabric_shm::node_id;
 use ferrofabric_system::random;
@@ -33,12 +33,12 @@ impl Backend for DgramBackend {
         Some(self.0.port.address(0, key.map_or(QKEY, AuthKey::qkey)))
     }
 
-    fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<DgramTransport>> {
+    fn open_transport(&self, opening: &Opening<'_>) -> Result<OpenedTransport<DgramTransport>> {
         let key = self.0.key_of(opening);
         let port = self.0.port_for(opening, key)?;
         let (transport, name) =
-            self.open_on(opening, port, key, ReceiveMode::Posted, random::number()?)?;
-        Ok(Opened {
+            self.open_on(opening, port, key, Receiving::Posted, random::number()?)?;
+        Ok(OpenedTransport {
             transport,
             name,
             keyed: None,

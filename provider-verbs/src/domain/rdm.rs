@@ -12,7 +12,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info};
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_protocol::wire::sidr::Service;
-use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, Opened, Opening};
+use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, OpenedTransport, Opening};
 use ferrofabric_runtime::fabric;
 use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
 use ferrofabric_system::random;
@@ -117,12 +117,12 @@ impl Backend for VerbsBackend {
         &self.info
     }
 
-    fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<RdmPair>> {
+    fn open_transport(&self, opening: &Opening<'_>) -> Result<OpenedTransport<Paired>> {
         let key = self.key_of(opening);
         let port = self.port_for(opening, key)?;
         let qkey = key.map_or(DEFAULT_QKEY, AuthKey::qkey);
         let (transport, name) = self.open_paired(opening, None, port, qkey)?;
-        Ok(Opened {
+        Ok(OpenedTransport {
             transport,
             name,
             keyed: None,

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::endpoint_state::EndpointState;
-use super::{Backend, DeferredTask, Inner, Object, State};
+use super::{Backend, DeferredTask, DomainState, Inner, ObjectKey};
 use crate::fabric::{Av, ObjectId};
 use ferrofabric_av::async_insert::{AsyncInserter, InsertContext, OnInserted, RequestKeys};
 use ferrofabric_av::follow::TableFollower;
@@ -38,11 +38,11 @@ pub(super) struct AvHandle<B: Backend> {
 
 /// Addresses inserted in one batch: between batches other threads insert and remove, and the
 /// transports are informed.
-const AT_ONCE: usize = 32;
+const INSERT_BATCH: usize = 32;
 
 /// Addresses that are announced to transports under one lock of the domain: between such batches
 /// other threads get the lock.
-const TOLD_AT_ONCE: usize = 8;
+const ANNOUNCE_BATCH: usize = 8;
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<Arc<dyn Av>> {
     let info = domain.backend.info();
@@ -104,7 +104,7 @@ fn announcer<B: Backend>(domain: &Arc<Inner<B>>, av: usize, table: &Arc<AvTable>
     })
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> DomainState<T> {
     /// Informs the transports of changes in named address vectors, by this process or another.
     #[cold]
     pub(super) fn follow(&mut self) {
@@ -156,9 +156,9 @@ impl<T: Transport> State<T> {
 
     /// Whether those transports have messages of unknown sources.
     fn has_unknown_sources(&self, av: usize) -> bool {
-        let of_it = |endpoint: &EndpointState<T>| endpoint.binding.av == av;
+        let of_this_av = |endpoint: &EndpointState<T>| endpoint.binding.av == av;
         let mut endpoints = self.endpoints.iter().map(|(_, endpoint)| endpoint);
-        endpoints.any(|endpoint| of_it(endpoint) && endpoint.transport.has_unknown_sources())
+        endpoints.any(|endpoint| of_this_av(endpoint) && endpoint.transport.has_unknown_sources())
     }
 
     /// Informs those transports of a removal.
@@ -201,7 +201,7 @@ impl<B: Backend> Av for AvHandle<B> {
         self.check_unkeyed()?;
         let is_range = self.keeps_ranges && services.is_range();
         if let Some(pool) = self.pool.as_ref().filter(|_| is_range) {
-            return self.tell_now(pool, services, report);
+            return self.insert_range(pool, services, report);
         }
         let addresses = services.addresses(self.naming);
         self.insert_now(
@@ -304,7 +304,7 @@ impl<B: Backend> Av for AvHandle<B> {
         // The table needs no lock, but a domain with one thread refuses all others.
         self.domain.admit_to("look up in", "address vector")?;
         let found = self.table.name(addr);
-        found.map_or_else(|| self.look_further(addr), Ok)
+        found.map_or_else(|| self.resolve_entry(addr), Ok)
     }
 
     fn lookup_all(
@@ -316,7 +316,7 @@ impl<B: Backend> Av for AvHandle<B> {
         self.table.lookup_all(addrs, |number, found| {
             report(
                 number,
-                found.map_or_else(|| self.look_further(addrs[number]), Ok),
+                found.map_or_else(|| self.resolve_entry(addrs[number]), Ok),
             );
         });
         Ok(())
@@ -412,7 +412,7 @@ impl<B: Backend> AvHandle<B> {
     }
 
     /// Inserts a range, whose endpoints are resolved at their use.
-    fn tell_now(
+    fn insert_range(
         &self,
         pool: &ResolverPool,
         range: &Services,
@@ -436,7 +436,7 @@ impl<B: Backend> AvHandle<B> {
     /// The endpoint of an address without a native address. Starts the resolution of an unresolved
     /// entry.
     #[cold]
-    fn look_further(&self, addr: FiAddr) -> Result<NativeAddr> {
+    fn resolve_entry(&self, addr: FiAddr) -> Result<NativeAddr> {
         let no = |errno| Error::new(errno, "look up", format!("{addr:?}"));
         let absent = || no(Errno::EINVAL).mend("it is not in this address vector");
         match self.table.resolve_for_lookup(addr) {
@@ -467,15 +467,15 @@ impl<B: Backend> AvHandle<B> {
             Ok(sought)
         });
         let mut found = admitted.enumerate();
-        let mut chunk = Vec::with_capacity(found.size_hint().0.min(AT_ONCE));
+        let mut chunk = Vec::with_capacity(found.size_hint().0.min(INSERT_BATCH));
         let mut new = Vec::new();
         let mut outcomes = Vec::new();
         let mut paused: Option<Paused<'_>> = None;
         let mut inserted = 0;
         loop {
             // Without the turn of the table: the iterator may block.
-            chunk.extend(found.by_ref().take(AT_ONCE));
-            let is_last = chunk.len() < AT_ONCE;
+            chunk.extend(found.by_ref().take(INSERT_BATCH));
+            let is_last = chunk.len() < INSERT_BATCH;
             let begun = match paused.take() {
                 None => Ok(self.table.insertion()?),
                 Some(paused) => paused.resume(),
@@ -522,7 +522,7 @@ impl<B: Backend> AvHandle<B> {
     fn announce(&self, new: &[FiAddr]) -> Result<()> {
         let at_once = match self.table.is_shared() {
             true => usize::MAX,
-            false => TOLD_AT_ONCE,
+            false => ANNOUNCE_BATCH,
         };
         for some in new.chunks(at_once) {
             let mut guard = self.domain.lock_to("insert into", "address vector")?;
@@ -546,6 +546,6 @@ impl<B: Backend> Drop for AvHandle<B> {
         // Its threads defer tasks to the domain until they have ended.
         drop(self.async_inserter.take());
         drop(self.pool.take());
-        self.domain.close(Object::Av(self.index));
+        self.domain.close(ObjectKey::Av(self.index));
     }
 }

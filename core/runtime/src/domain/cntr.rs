@@ -4,12 +4,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::count::Count;
+use super::count::CounterValues;
 use super::waiting::Descriptor;
-use super::{Backend, Inner, Object};
+use super::{Backend, Inner, ObjectKey};
 use crate::empty_polls::EmptyPolls;
 use crate::fabric::{Cntr, CntrAttr, ObjectId};
-use crate::wait::{Awaited, Wait};
+use crate::wait::{Awaited, DomainWait};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 
 struct CntrHandle<B: Backend> {
@@ -23,7 +23,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CntrAttr) -> Resul
     let index = domain
         .lock_to("open", "counter")?
         .cntrs
-        .insert(Count::of(attr.events));
+        .insert(CounterValues::of(attr.events));
     Ok(Arc::new(CntrHandle {
         domain: domain.clone(),
         index,
@@ -34,7 +34,10 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CntrAttr) -> Resul
 
 impl<B: Backend> CntrHandle<B> {
     /// Reads one of the numbers; `part` returns the number last read, and its present value.
-    fn poll(&self, part: impl FnOnce(&mut Count) -> (&mut u64, u64)) -> Result<u64, OpError> {
+    fn poll(
+        &self,
+        part: impl FnOnce(&mut CounterValues) -> (&mut u64, u64),
+    ) -> Result<u64, OpError> {
         let mut state = self.domain.lock()?;
         let moved = self.domain.progress(&mut state);
         let (seen, value) = part(&mut state.cntrs[self.index]);
@@ -45,7 +48,7 @@ impl<B: Backend> CntrHandle<B> {
     }
 
     /// Changes the numbers, and wakes the waiting threads.
-    fn change(&self, change: impl FnOnce(&mut Count)) -> Result<(), OpError> {
+    fn change(&self, change: impl FnOnce(&mut CounterValues)) -> Result<(), OpError> {
         let mut state = self.domain.lock()?;
         change(&mut state.cntrs[self.index]);
         self.domain.wake(&mut state);
@@ -78,7 +81,7 @@ impl<B: Backend> Cntr for CntrHandle<B> {
         self.change(|count| count.errors = value)
     }
 
-    fn begin_wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<Wait, OpError> {
+    fn begin_wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<DomainWait, OpError> {
         let awaited = Awaited::Cntr {
             index: self.index,
             threshold,
@@ -87,7 +90,7 @@ impl<B: Backend> Cntr for CntrHandle<B> {
         Ok(self.domain.begin_wait(awaited, timeout))
     }
 
-    fn look(&self, wait: &mut Wait) -> Result<Option<u64>, OpError> {
+    fn look(&self, wait: &mut DomainWait) -> Result<Option<u64>, OpError> {
         let Awaited::Cntr {
             threshold, errors, ..
         } = wait.awaited()
@@ -106,7 +109,7 @@ impl<B: Backend> Cntr for CntrHandle<B> {
         })
     }
 
-    fn end_wait(&self, wait: &mut Wait) {
+    fn end_wait(&self, wait: &mut DomainWait) {
         self.domain.end_wait(wait);
     }
 
@@ -136,6 +139,6 @@ impl<B: Backend> Cntr for CntrHandle<B> {
 
 impl<B: Backend> Drop for CntrHandle<B> {
     fn drop(&mut self) {
-        self.domain.close(Object::Cntr(self.index));
+        self.domain.close(ObjectKey::Cntr(self.index));
     }
 }

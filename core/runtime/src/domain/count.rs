@@ -5,7 +5,7 @@ use ferrofabric_contracts::peer::PeerCntr;
 
 /// The numbers of a counter. The domain's lock guards them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Count {
+pub(super) struct CounterValues {
     pub(super) value: u64,
     pub(super) errors: u64,
     events: CntrEvents,
@@ -13,7 +13,7 @@ pub(super) struct Count {
     pub(super) seen: (u64, u64),
 }
 
-impl Count {
+impl CounterValues {
     /// The numbers of a new counter.
     pub(super) fn of(events: CntrEvents) -> Self {
         Self {
@@ -28,7 +28,7 @@ impl Count {
     }
 }
 
-impl PeerCntr for Count {
+impl PeerCntr for CounterValues {
     #[inline]
     fn inc(&mut self, bytes: usize) {
         let events = match self.events {

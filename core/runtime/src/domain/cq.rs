@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::waiting::Descriptor;
-use super::{Backend, Inner, Object};
+use super::{Backend, Inner, ObjectKey};
 use crate::cq::CqQueue;
 use crate::empty_polls::EmptyPolls;
 use crate::fabric::{Cq, CqAttr, ObjectId};
-use crate::wait::{Awaited, Wait};
+use crate::wait::{Awaited, DomainWait};
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::peer::{Completion, CqError};
 
@@ -64,7 +64,7 @@ impl<B: Backend> Cq for CqHandle<B> {
         Ok(self.domain.lock()?.cqs[self.index].read_error())
     }
 
-    fn begin_wait(&self, least: usize, timeout: Option<Duration>) -> Result<Wait, OpError> {
+    fn begin_wait(&self, least: usize, timeout: Option<Duration>) -> Result<DomainWait, OpError> {
         let awaited = Awaited::Cq {
             index: self.index,
             least,
@@ -74,7 +74,11 @@ impl<B: Backend> Cq for CqHandle<B> {
         Ok(wait)
     }
 
-    fn look(&self, wait: &mut Wait, out: &mut [Completion]) -> Result<Option<usize>, OpError> {
+    fn look(
+        &self,
+        wait: &mut DomainWait,
+        out: &mut [Completion],
+    ) -> Result<Option<usize>, OpError> {
         let Awaited::Cq { least, .. } = wait.awaited() else {
             return Err(OpError::Failed(Errno::EINVAL));
         };
@@ -97,7 +101,7 @@ impl<B: Backend> Cq for CqHandle<B> {
         }
     }
 
-    fn end_wait(&self, wait: &mut Wait) {
+    fn end_wait(&self, wait: &mut DomainWait) {
         self.domain.end_wait(wait);
     }
 
@@ -133,7 +137,7 @@ impl<B: Backend> Cq for CqHandle<B> {
 
 impl<B: Backend> Drop for CqHandle<B> {
     fn drop(&mut self) {
-        self.domain.close(Object::Cq(self.index));
+        self.domain.close(ObjectKey::Cq(self.index));
     }
 }
 

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::endpoint::{self, OPTIONAL_FLAGS, Receives};
-use super::endpoint_state::{Entered, Name, enter, stats_of};
-use super::{Backend, DomainOf, EndpointKind, Inner, Object};
+use super::endpoint::{self, OPTIONAL_FLAGS, ReceiveAttributes};
+use super::endpoint_state::{EndpointName, Entered, enter, stats_of};
+use super::{Backend, DomainOf, EndpointKind, Inner, ObjectKey};
 use crate::fabric::{Endpoint, EndpointConfig};
 use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
@@ -27,10 +27,10 @@ impl<B: Backend<Transport: DatagramTransport>> EndpointKind<B> for Dgram {
             domain: domain.clone(),
             index,
             name,
-            receives: Receives::of(&config),
+            receives: ReceiveAttributes::of(&config),
             _config: config,
         };
-        introduce(domain, index)?;
+        announce_peers(domain, index)?;
         Ok(Arc::new(handle))
     }
 }
@@ -38,8 +38,8 @@ impl<B: Backend<Transport: DatagramTransport>> EndpointKind<B> for Dgram {
 struct DgramHandle<B: Backend> {
     domain: Arc<Inner<B>>,
     index: usize,
-    name: Name,
-    receives: Option<Receives>,
+    name: EndpointName,
+    receives: Option<ReceiveAttributes>,
     /// Keeps open the objects that the endpoint is bound to.
     _config: EndpointConfig,
 }
@@ -47,7 +47,7 @@ struct DgramHandle<B: Backend> {
 /// Announces the peers of the address vector to a new transport. The transport identifies the
 /// source of a datagram by path and queue pair, so it needs all peers, also those that were
 /// inserted before it was opened.
-pub(super) fn introduce<B: Backend>(domain: &Inner<B>, index: usize) -> Result<()> {
+pub(super) fn announce_peers<B: Backend>(domain: &Inner<B>, index: usize) -> Result<()> {
     let mut guard = domain.lock_to("open", "endpoint")?;
     let state = &mut *guard;
     let endpoint = &mut state.endpoints[index];
@@ -128,7 +128,7 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         let cancelled = transport.cancel_recv(context, &mut owner);
         // A sleeping thread may have to complete a cancellation that is still under way.
-        self.domain.tend(state);
+        self.domain.rearm(state);
         self.domain.notify_progress_thread(state);
         cancelled
     }
@@ -154,6 +154,6 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
 impl<B: Backend> Drop for DgramHandle<B> {
     fn drop(&mut self) {
         self.name.stop_listening(self.domain.is_inherited());
-        self.domain.close(Object::Endpoint(self.index));
+        self.domain.close(ObjectKey::Endpoint(self.index));
     }
 }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::endpoint_state::{Entered, Name, enter, stats_of};
+use super::endpoint_state::{EndpointName, Entered, enter, stats_of};
 use super::probe::{self, Probe, Probed};
-use super::{Backend, EndpointKind, Inner, Object, State};
+use super::{Backend, DomainState, EndpointKind, Inner, ObjectKey};
 use crate::fabric::{Endpoint, EndpointConfig};
 use ferrofabric_av::HeldKey;
 use ferrofabric_contracts::addr::{Address, NativeAddr};
@@ -19,38 +19,38 @@ use ferrofabric_matching::Buffers;
 pub(super) struct EndpointHandle<B: Backend> {
     domain: Arc<Inner<B>>,
     pub(super) index: usize,
-    name: Name,
+    name: EndpointName,
     keys: Vec<HeldKey>,
-    limits: Limits,
+    limits: OperationLimits,
     /// Keeps open the objects that the endpoint is bound to.
     _config: EndpointConfig,
 }
 
 /// The limits that every operation is checked against.
 #[derive(Clone, Copy)]
-struct Limits {
+struct OperationLimits {
     max_msg_bytes: usize,
     inject_bytes: usize,
     tx_iov: usize,
     rx_iov: usize,
     /// The changes to posted receives; `None`: they are posted unchanged.
-    receives: Option<Receives>,
+    receives: Option<ReceiveAttributes>,
     /// The sources of receives may be unresolved.
     may_be_unresolved: bool,
     /// The flags that a send may not have.
-    unkept: Flags,
+    unsupported: Flags,
 }
 
 /// The attributes of an endpoint that change its posted receives.
 #[derive(Clone, Copy)]
-pub(super) struct Receives {
+pub(super) struct ReceiveAttributes {
     /// Receives keep their source (`FI_DIRECTED_RECV`).
     directed: bool,
     /// Receives report unknown sources by name (`FI_SOURCE_ERR`).
     source_err: bool,
 }
 
-impl Receives {
+impl ReceiveAttributes {
     pub(super) fn of(config: &EndpointConfig) -> Option<Self> {
         let usual = config.directed_recv && !config.source_err;
         (!usual).then_some(Self {
@@ -95,14 +95,14 @@ pub(super) fn open_handle<B: Backend>(
 ) -> Result<EndpointHandle<B>> {
     let Entered { index, name, keys } = enter(domain, &config)?;
     let info = domain.backend.info();
-    let limits = Limits {
+    let limits = OperationLimits {
         max_msg_bytes: info.ep.max_msg_size,
         inject_bytes: info.tx.inject_size,
         tx_iov: info.tx.iov_limit,
         rx_iov: info.rx.iov_limit,
-        receives: Receives::of(&config),
+        receives: ReceiveAttributes::of(&config),
         may_be_unresolved: config.directed_recv,
-        unkept: OPTIONAL_FLAGS - domain.backend.completion_levels(),
+        unsupported: OPTIONAL_FLAGS - domain.backend.completion_levels(),
     };
     Ok(EndpointHandle {
         domain: domain.clone(),
@@ -155,7 +155,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         let is_directed = self.limits.may_be_unresolved && op.src.is_some();
         let op = match is_directed && owner.may_be_unresolved() {
             true => {
-                directed = owner.directed(op);
+                directed = owner.with_receive_source(op);
                 &directed
             }
             false => op,
@@ -255,7 +255,7 @@ pub(super) unsafe fn send_checked<B: Backend>(
     };
     if state.waiting_sends != 0 {
         // SAFETY: the caller's contract.
-        match unsafe { domain.wait_behind(state, index, op, iov) } {
+        match unsafe { domain.queue_behind(state, index, op, iov) } {
             Ok(false) => {}
             waits => {
                 flush(state, index);
@@ -269,7 +269,7 @@ pub(super) unsafe fn send_checked<B: Backend>(
     // SAFETY: the caller's contract.
     if let Err(error) = unsafe { transport.send(op, iov, &mut owner) } {
         // SAFETY: the caller's contract.
-        return unsafe { domain.send_further(error, state, index, op, iov) };
+        return unsafe { domain.send_to_unresolved(error, state, index, op, iov) };
     }
     owner.start_deferred(transport);
     domain.wake(state);
@@ -279,7 +279,7 @@ pub(super) unsafe fn send_checked<B: Backend>(
 /// Sends the requests that earlier sends held back (fi_msg(3), `FI_MORE`), because the next send
 /// does not reach the transport.
 #[cold]
-fn flush<T: Transport>(state: &mut State<T>, index: usize) {
+fn flush<T: Transport>(state: &mut DomainState<T>, index: usize) {
     let (transport, mut owner) =
         state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
     transport.flush(&mut owner);
@@ -340,7 +340,7 @@ impl<B: Backend> EndpointHandle<B> {
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         let is_directed = self.limits.may_be_unresolved && op.src.is_some();
         let op = match is_directed && owner.may_be_unresolved() {
-            true => owner.directed(&op),
+            true => owner.with_receive_source(&op),
             false => op,
         };
         if multi {
@@ -391,11 +391,14 @@ impl<B: Backend> EndpointHandle<B> {
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
         let named;
-        let op = match probe.looks() && self.limits.may_be_unresolved && op.src.is_some() {
+        let op = match probe.searches_unclaimed()
+            && self.limits.may_be_unresolved
+            && op.src.is_some()
+        {
             true => {
                 let (_, owner) =
                     state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
-                named = owner.looked_for(op);
+                named = owner.with_lookup_source(op);
                 &named
             }
             false => op,
@@ -403,7 +406,7 @@ impl<B: Backend> EndpointHandle<B> {
         let srx = &mut state.endpoints[self.index].srx;
         let mut probed = srx.probe(probe, op, buffers);
         let mut rounds = 0;
-        while probed == Probed::Missing && probe.looks() && rounds < PROBE_ROUNDS {
+        while probed == Probed::Missing && probe.searches_unclaimed() && rounds < PROBE_ROUNDS {
             // A message may have arrived that no call to progress has taken yet.
             rounds = match self.domain.progress(state) {
                 true => rounds + 1,
@@ -459,7 +462,7 @@ impl<B: Backend> EndpointHandle<B> {
         if iov.len() > self.limits.tx_iov {
             return Err(OpError::Failed(Errno::EINVAL));
         }
-        if op.flags.intersects(self.limits.unkept) {
+        if op.flags.intersects(self.limits.unsupported) {
             return Err(OpError::Failed(Errno::EOPNOTSUPP));
         }
         Ok(())
@@ -469,6 +472,6 @@ impl<B: Backend> EndpointHandle<B> {
 impl<B: Backend> Drop for EndpointHandle<B> {
     fn drop(&mut self) {
         self.name.stop_listening(self.domain.is_inherited());
-        self.domain.close(Object::Endpoint(self.index));
+        self.domain.close(ObjectKey::Endpoint(self.index));
     }
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::count::Count;
+use super::count::CounterValues;
 use super::owner::{Binding, EndpointOwner};
-use super::report::Report;
+use super::report::CounterReport;
 use super::srx::SharedRx;
 use super::unresolved_peer::UnresolvedSends;
-use super::{Backend, Inner, Listening, NO_CNTR, Opened, Opening};
+use super::{Backend, Inner, Listening, NO_CNTR, OpenedTransport, Opening};
 use crate::cq::CqQueue;
 use crate::fabric::EndpointConfig;
 use ferrofabric_av::{AuthKeys, AvTable, HeldKey};
@@ -25,7 +25,7 @@ pub(super) struct EndpointState<T: Transport> {
     pub(super) srx: SharedRx,
     pub(super) binding: Binding,
     unresolved: UnresolvedSends,
-    report: Option<Box<Report>>,
+    report: Option<Box<CounterReport>>,
 }
 
 impl<T: Transport> EndpointState<T> {
@@ -34,7 +34,7 @@ impl<T: Transport> EndpointState<T> {
     pub(super) fn split<'a>(
         &'a mut self,
         cqs: &'a mut Slab<CqQueue>,
-        cntrs: &'a mut Slab<Count>,
+        cntrs: &'a mut Slab<CounterValues>,
         avs: &'a Slab<Arc<AvTable>>,
     ) -> (&'a mut Routed<T>, EndpointOwner<'a>) {
         let (_, transport, owner) = self.split_unresolved(cqs, cntrs, avs);
@@ -45,7 +45,7 @@ impl<T: Transport> EndpointState<T> {
     pub(super) fn split_unresolved<'a>(
         &'a mut self,
         cqs: &'a mut Slab<CqQueue>,
-        cntrs: &'a mut Slab<Count>,
+        cntrs: &'a mut Slab<CounterValues>,
         avs: &'a Slab<Arc<AvTable>>,
     ) -> (
         &'a mut UnresolvedSends,
@@ -90,13 +90,13 @@ pub(super) fn stats_of(transport: &impl Transport) -> Vec<(&'static str, u64)> {
 /// An endpoint that is part of its domain's state.
 pub(super) struct Entered {
     pub(super) index: usize,
-    pub(super) name: Name,
+    pub(super) name: EndpointName,
     /// The keys that the endpoint was enabled with.
     pub(super) keys: Vec<HeldKey>,
 }
 
 /// The names of an endpoint.
-pub(super) struct Name {
+pub(super) struct EndpointName {
     pub(super) native: NativeAddr,
     /// In the domain's format.
     pub(super) address: Address,
@@ -104,7 +104,7 @@ pub(super) struct Name {
     listening: Option<Box<dyn Listening>>,
 }
 
-impl Name {
+impl EndpointName {
     fn new(
         native: NativeAddr,
         keyed: Option<KeyedAddr>,
@@ -158,7 +158,7 @@ pub(super) fn enter<B: Backend>(
         .map(AuthKeys::hold_all)
         .unwrap_or_default();
     let info = domain.backend.info();
-    let Opened {
+    let OpenedTransport {
         transport,
         name,
         keyed,
@@ -178,7 +178,7 @@ pub(super) fn enter<B: Backend>(
     let report = domain
         .stats
         .as_ref()
-        .map(|folder| Box::new(Report::new(folder, &info.domain.name, &name)));
+        .map(|folder| Box::new(CounterReport::new(folder, &info.domain.name, &name)));
     let mut srx = SharedRx::new();
     if !keys.is_empty() {
         srx.know_keys();
@@ -192,9 +192,9 @@ pub(super) fn enter<B: Backend>(
         report,
     });
     // Threads that sleep already must be woken by this endpoint, too.
-    domain.tend(&mut state);
+    domain.rearm(&mut state);
     domain.notify_progress_thread(&mut state);
     drop(state);
-    let name = Name::new(name, keyed, listening, info.addr_format);
+    let name = EndpointName::new(name, keyed, listening, info.addr_format);
     Ok(Entered { index, name, keys })
 }

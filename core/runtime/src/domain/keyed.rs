@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::{Backend, Opened, Opening};
+use super::{Backend, OpenedTransport, Opening};
 use crate::fabric::Mr;
 use ferrofabric_av::Resolve;
 use ferrofabric_av::keys::number_of;
@@ -57,7 +57,7 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
         self.0.info()
     }
 
-    fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<Self::Transport>> {
+    fn open_transport(&self, opening: &Opening<'_>) -> Result<OpenedTransport<Self::Transport>> {
         let refuse = |why: String| Err(Error::new(Errno::EINVAL, "enable", "endpoint").mend(why));
         if opening.keys.is_empty() {
             return refuse(
@@ -78,7 +78,7 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
         for (held, slot) in opening.keys.iter().zip(slots.slots()) {
             let (transport, name) = self.0.open_part(opening, held.key, drawn)?;
             names[*slot] = Some(name);
-            parts.push(Part {
+            parts.push(KeyedPart {
                 transport,
                 key: held.key,
                 handle: held.handle,
@@ -90,7 +90,7 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
             Error::new(Errno::EOTHER, "name", "endpoint")
                 .mend("its queue pairs are on several ports")
         })?;
-        Ok(Opened {
+        Ok(OpenedTransport {
             transport: Keyed { parts },
             name: keyed.with_key(keys[0]),
             keyed: Some(keyed),
@@ -113,7 +113,7 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
 
 /// The transports of an endpoint, one for each key.
 pub struct Keyed<T> {
-    parts: Vec<Part<T>>,
+    parts: Vec<KeyedPart<T>>,
 }
 
 /// The part through which a peer is reached, and the route of that part's transport.
@@ -123,7 +123,7 @@ pub struct KeyedRoute<R> {
     of_part: R,
 }
 
-struct Part<T> {
+struct KeyedPart<T> {
     transport: T,
     key: AuthKey,
     /// The handle of the key in the address vector.
@@ -156,7 +156,7 @@ impl<T: Transport> Keyed<T> {
         }
     }
 
-    fn by_token(&mut self, token: Token) -> Option<&mut Part<T>> {
+    fn by_token(&mut self, token: Token) -> Option<&mut KeyedPart<T>> {
         let number = token.transport >> TRANSPORT_BITS;
         self.parts
             .iter_mut()

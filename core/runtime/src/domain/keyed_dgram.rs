@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::dgram::{SPECIAL, check_kind, introduce};
+use super::dgram::{SPECIAL, announce_peers, check_kind};
 use super::endpoint::{self, EndpointHandle};
 use super::{Backend, DomainOf, EndpointKind, Inner};
 use crate::fabric::{Endpoint, EndpointConfig};
@@ -23,7 +23,7 @@ pub struct KeyedDgrams;
 impl<B: Backend> EndpointKind<B> for KeyedDgrams {
     fn open(domain: &Arc<Inner<B>>, config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
         let handle = endpoint::open_handle(domain, config)?;
-        introduce(domain, handle.index)?;
+        announce_peers(domain, handle.index)?;
         Ok(Arc::new(KeyedDgram(handle)))
     }
 }

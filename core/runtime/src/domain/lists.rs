@@ -14,19 +14,19 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Piece;
 use ferrofabric_contracts::types::{IoBuf, total_len};
 
-struct List {
+struct BufferList {
     segments: Box<[IoBuf]>,
     /// The piece of memory for the message; empty if the message goes to the buffers themselves.
     memory: Vec<u8>,
     /// The receive's `COMPLETION`.
-    wish: Flags,
+    completion_flag: Flags,
 }
 
 /// The lists that messages are on their way to.
 #[derive(Default)]
-pub(super) struct Lists(Slab<List>);
+pub(super) struct BufferLists(Slab<BufferList>);
 
-impl Lists {
+impl BufferLists {
     /// Adds the list of a receive that a message of `len` bytes has matched. Returns the number of
     /// bytes that it has room for.
     pub(super) fn enter(
@@ -37,10 +37,10 @@ impl Lists {
     ) -> (usize, Piece) {
         let room = total_len(&segments);
         let fill_bytes = usize::try_from(len).map_or(room, |len| len.min(room));
-        let at = self.0.insert(List {
+        let at = self.0.insert(BufferList {
             segments,
             memory: Vec::new(),
-            wish: flags & Flags::COMPLETION,
+            completion_flag: flags & Flags::COMPLETION,
         });
         (fill_bytes, Piece::of_list(at))
     }
@@ -70,7 +70,7 @@ impl Lists {
         let memory = &list.memory;
         // SAFETY: the caller's contract; the memory has as many bytes.
         unsafe { scatter(memory.as_ptr(), memory.len(), &list.segments, 0) };
-        list.wish
+        list.completion_flag
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
                 .map(|m| IoBuf::new(m.as_mut_ptr(), m.len()))
                 .collect();
             let room = lens.iter().sum::<usize>();
-            let mut lists = Lists::default();
+            let mut lists = BufferLists::default();
             let (fill, piece) = lists.enter(segments, Flags::COMPLETION, len as u64);
             let number = piece.list().unwrap();
             prop_assert_eq!(Piece::NONE.list(), None);
@@ -133,8 +133,8 @@ mod tests {
                 }
             }
             // SAFETY: the segments are `memory`.
-            let wish = unsafe { lists.end(number) };
-            prop_assert_eq!(wish, Flags::COMPLETION);
+            let completion_flag = unsafe { lists.end(number) };
+            prop_assert_eq!(completion_flag, Flags::COMPLETION);
             let mut wanted = message;
             wanted.resize(room, 0xff);
             prop_assert_eq!(memory.concat(), wanted);
@@ -143,8 +143,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_there_is_not_is_not_lent() {
-        let mut lists = Lists::default();
+    fn missing_memory_is_not_lent() {
+        let mut lists = BufferLists::default();
         let segments = vec![
             IoBuf {
                 addr: 8,

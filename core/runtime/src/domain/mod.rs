@@ -52,10 +52,10 @@ pub use dgram::DgramDomain;
 pub use keyed::{Keyed, KeyedBackend, KeyedParts, KeyedRoute};
 pub use keyed_dgram::KeyedDgramDomain;
 
-use count::Count;
+use count::CounterValues;
 use endpoint_state::EndpointState;
 use progressor::{AutoProgressState, Progressor};
-use waiting::Waiter;
+use waiting::DomainWaiter;
 
 /// The provider's half of a domain.
 pub trait Backend: Send + Sync + 'static {
@@ -70,7 +70,7 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     ///
     /// If a resource is missing; the error names it.
-    fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<Self::Transport>>;
+    fn open_transport(&self, opening: &Opening<'_>) -> Result<OpenedTransport<Self::Transport>>;
 
     /// The flags of a send that the transport supports, of `DELIVERY_COMPLETE`, `MATCH_COMPLETE`
     /// and `FENCE`. A send with another of these flags is refused.
@@ -139,7 +139,7 @@ pub struct Opening<'a> {
 }
 
 /// A transport, and the addresses of its endpoint.
-pub struct Opened<T> {
+pub struct OpenedTransport<T> {
     /// The transport.
     pub transport: T,
     /// The address; for an endpoint with the keys of an address vector, that with the first key.
@@ -155,7 +155,7 @@ pub struct DomainOf<B: Backend, E> {
 }
 
 /// A domain over a provider's backend.
-pub type Domain<B> = DomainOf<B, endpoint::Rdm>;
+pub type RdmDomain<B> = DomainOf<B, endpoint::Rdm>;
 
 /// A kind of endpoints: how a domain opens them.
 pub(crate) trait EndpointKind<B: Backend>: 'static {
@@ -167,7 +167,7 @@ pub(crate) trait EndpointKind<B: Backend>: 'static {
 pub(crate) struct Inner<B: Backend> {
     /// The thread of automatic progress. It ends first.
     _progressor: Option<Progressor<B>>,
-    shared: Arc<Shared<B>>,
+    shared: Arc<DomainShared<B>>,
 }
 
 impl<B: Backend> Drop for Inner<B> {
@@ -181,18 +181,18 @@ impl<B: Backend> Drop for Inner<B> {
 }
 
 impl<B: Backend> Deref for Inner<B> {
-    type Target = Shared<B>;
+    type Target = DomainShared<B>;
 
     #[inline]
-    fn deref(&self) -> &Shared<B> {
+    fn deref(&self) -> &DomainShared<B> {
         &self.shared
     }
 }
 
 /// The components of a domain.
-pub(crate) struct Shared<B: Backend> {
+pub(crate) struct DomainShared<B: Backend> {
     // The state is dropped first: transports use objects of the backend.
-    serial: Serial<State<B::Transport>>,
+    serial: Serial<DomainState<B::Transport>>,
     backend: B,
     wait: WaitSet,
     /// Tasks for the next holder of the lock.
@@ -208,7 +208,7 @@ pub(crate) struct Shared<B: Backend> {
 
 /// An object of a domain, by its place in the state.
 #[derive(Clone, Copy, Debug)]
-enum Object {
+enum ObjectKey {
     Endpoint(usize),
     Cq(usize),
     Cntr(usize),
@@ -219,24 +219,24 @@ enum Object {
 #[derive(Clone, Copy, Debug)]
 enum DeferredTask {
     /// An object's handle was dropped.
-    Close(Object),
+    Close(ObjectKey),
     /// An address came to an address vector, by its place.
     Announce(usize, FiAddr),
     /// The resolution of an address with waiting sends is over.
     Resolved,
 }
 
-struct State<T: Transport> {
+struct DomainState<T: Transport> {
     endpoints: Slab<EndpointState<T>>,
     cqs: Slab<CqQueue>,
-    cntrs: Slab<Count>,
+    cntrs: Slab<CounterValues>,
     avs: Slab<Arc<AvTable>>,
     /// The changes of named address vectors that the transports have been informed of.
     followed: Vec<(usize, TableFollower)>,
     /// Number of sends that wait for addresses, and whether one of those may be resolved by now.
     waiting_sends: usize,
     look_at_waiting: bool,
-    waiters: Slab<Waiter>,
+    waiters: Slab<DomainWaiter>,
     auto_progress: AutoProgressState,
 }
 
@@ -256,7 +256,7 @@ impl<B: Backend, E> DomainOf<B, E> {
             Progress::Auto => Threading::Safe,
             _ => domain.threading,
         };
-        let serial = Serial::new(threading, State::new());
+        let serial = Serial::new(threading, DomainState::new());
         Self::over(backend, serial, settings)
     }
 
@@ -275,14 +275,18 @@ impl<B: Backend, E> DomainOf<B, E> {
             return Self::open(backend, settings);
         }
         // SAFETY: the caller of this function has the same contract.
-        let serial = unsafe { Serial::unchecked(State::new()) };
+        let serial = unsafe { Serial::unchecked(DomainState::new()) };
         Self::over(backend, serial, settings)
     }
 
-    fn over(backend: B, serial: Serial<State<B::Transport>>, settings: &Settings) -> Result<Self> {
+    fn over(
+        backend: B,
+        serial: Serial<DomainState<B::Transport>>,
+        settings: &Settings,
+    ) -> Result<Self> {
         let automatic = backend.info().domain.data_progress == Progress::Auto;
         let wait = WaitSet::new()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DomainShared {
             serial,
             backend,
             deferred_bell: wait.bell()?,
@@ -334,10 +338,10 @@ impl<B: Backend, E: EndpointKind<B>> fabric::Domain for DomainOf<B, E> {
     }
 }
 
-impl<B: Backend> Shared<B> {
+impl<B: Backend> DomainShared<B> {
     /// The state, for a data-path call.
     #[inline]
-    fn lock(&self) -> Result<SerialGuard<'_, State<B::Transport>>, OpError> {
+    fn lock(&self) -> Result<SerialGuard<'_, DomainState<B::Transport>>, OpError> {
         self.serial.lock().map_err(OpError::Failed)
     }
 
@@ -346,7 +350,7 @@ impl<B: Backend> Shared<B> {
         &self,
         doing: &'static str,
         object: &str,
-    ) -> Result<SerialGuard<'_, State<B::Transport>>> {
+    ) -> Result<SerialGuard<'_, DomainState<B::Transport>>> {
         let lock = self.serial.lock();
         lock.map_err(|errno| not_this_thread(errno, doing, object))
     }
@@ -360,13 +364,13 @@ impl<B: Backend> Shared<B> {
     /// Drives every endpoint for a call of the application, and wakes sleeping threads whose
     /// condition it fulfils. Returns whether anything moved.
     #[inline]
-    fn progress(&self, state: &mut State<B::Transport>) -> bool {
+    fn progress(&self, state: &mut DomainState<B::Transport>) -> bool {
         self.notify_progress_thread(state);
         self.drive(state)
     }
 
     #[inline]
-    fn drive(&self, state: &mut State<B::Transport>) -> bool {
+    fn drive(&self, state: &mut DomainState<B::Transport>) -> bool {
         if self.has_deferred.is_raised() {
             self.run_deferred(state);
         }
@@ -377,13 +381,13 @@ impl<B: Backend> Shared<B> {
             state.settle_unresolved();
         }
         let moved = state.progress() != 0;
-        self.tend(state);
+        self.rearm(state);
         moved
     }
 
     /// Closes an object whose handle is dropped: at once, or later on the thread that the domain
     /// belongs to.
-    fn close(&self, object: Object) {
+    fn close(&self, object: ObjectKey) {
         if self.is_inherited() {
             // The lock may be held by a thread that does not exist in this process.
             return;
@@ -414,7 +418,7 @@ impl<B: Backend> Shared<B> {
     }
 
     #[cold]
-    fn run_deferred(&self, state: &mut State<B::Transport>) {
+    fn run_deferred(&self, state: &mut DomainState<B::Transport>) {
         // Closing endpoints wait for their threads, and write their counters to files.
         let _uncancelled = Uncancelled::begin();
         self.has_deferred.lower();
@@ -450,10 +454,10 @@ fn not_this_thread(errno: Errno, doing: &'static str, object: &str) -> Error {
     )
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> DomainState<T> {
     fn new() -> Self {
         let mut cntrs = Slab::new();
-        cntrs.insert(Count::default());
+        cntrs.insert(CounterValues::default());
         Self {
             endpoints: Slab::new(),
             cqs: Slab::new(),
@@ -481,22 +485,22 @@ impl<T: Transport> State<T> {
     /// Whether a thread sleeps that relies on being woken when there is work.
     #[inline]
     fn is_watched(&self) -> bool {
-        !self.waiters.is_empty() || self.auto_progress.on_watch
+        !self.waiters.is_empty() || self.auto_progress.sleeps
     }
 
     /// Takes an object out. Returns an endpoint for the caller to drop, since that is slow.
-    fn remove(&mut self, object: Object) -> Option<EndpointState<T>> {
+    fn remove(&mut self, object: ObjectKey) -> Option<EndpointState<T>> {
         self.waiters.retain(|_, one| !one.is_on(object));
         match object {
-            Object::Endpoint(i) => {
+            ObjectKey::Endpoint(i) => {
                 let removed = self.endpoints.try_remove(i);
                 let waited = removed.as_ref().map_or(0, EndpointState::unresolved_sends);
                 self.waiting_sends -= waited;
                 return removed;
             }
-            Object::Cq(i) => drop(self.cqs.try_remove(i)),
-            Object::Cntr(i) => drop(self.cntrs.try_remove(i)),
-            Object::Av(i) => {
+            ObjectKey::Cq(i) => drop(self.cqs.try_remove(i)),
+            ObjectKey::Cntr(i) => drop(self.cntrs.try_remove(i)),
+            ObjectKey::Av(i) => {
                 self.followed.retain(|(av, _)| *av != i);
                 drop(self.avs.try_remove(i));
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::count::Count;
+use super::count::CounterValues;
 use super::srx::SharedRx;
 use crate::cq::CqQueue;
 use ferrofabric_av::AvTable;
@@ -25,7 +25,7 @@ pub(super) struct Binding {
 pub(super) struct EndpointOwner<'a> {
     pub(super) srx: &'a mut SharedRx,
     pub(super) cqs: &'a mut Slab<CqQueue>,
-    pub(super) cntrs: &'a mut Slab<Count>,
+    pub(super) cntrs: &'a mut Slab<CounterValues>,
     pub(super) avs: &'a Slab<Arc<AvTable>>,
     pub(super) binding: &'a Binding,
 }

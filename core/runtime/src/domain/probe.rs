@@ -65,7 +65,7 @@ impl Probe {
     }
 
     /// Whether it looks among unclaimed messages, which progress may add to.
-    pub(super) fn looks(self) -> bool {
+    pub(super) fn searches_unclaimed(self) -> bool {
         matches!(self, Self::Peek | Self::PeekClaim | Self::PeekDiscard)
     }
 }
@@ -139,7 +139,7 @@ pub(super) fn missing(probe: Probe, op: &RecvOp) -> CqError {
         olen: 0,
         errno: Errno::ENOMSG,
         prov_errno: 0,
-        why: match probe.looks() {
+        why: match probe.searches_unclaimed() {
             true => "no message that matches is here",
             false => "no message is claimed with this context, or it is lost with its sender",
         },

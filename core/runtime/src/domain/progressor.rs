@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{Backend, Shared, State};
+use super::{Backend, DomainShared, DomainState};
 use ferrofabric_contracts::error::{Error, Result};
 use ferrofabric_system::forked::{Birth, end_threads};
 use ferrofabric_system::threads;
@@ -28,14 +28,14 @@ pub(super) struct AutoProgressState {
     /// Whether there is such a thread.
     pub(super) automatic: bool,
     /// Whether the thread sleeps until it is woken.
-    pub(super) on_watch: bool,
+    pub(super) sleeps: bool,
     /// Number of calls of the application that drove the domain.
     calls: u64,
 }
 
 /// The thread. It ends when this is dropped.
 pub(super) struct Progressor<B: Backend> {
-    shared: Arc<Shared<B>>,
+    shared: Arc<DomainShared<B>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     birth: Birth,
@@ -47,7 +47,7 @@ impl<B: Backend> Progressor<B> {
     /// # Errors
     ///
     /// If no thread or no descriptor can be made.
-    pub(super) fn start(shared: &Arc<Shared<B>>) -> Result<Self> {
+    pub(super) fn start(shared: &Arc<DomainShared<B>>) -> Result<Self> {
         // Makes the descriptor that the thread will take.
         drop(shared.wait.sleeper()?);
         shared.lock_to("open", "domain")?.auto_progress.automatic = true;
@@ -55,7 +55,7 @@ impl<B: Backend> Progressor<B> {
         let named = std::thread::Builder::new().name("ferro-progress".to_owned());
         let attending = {
             let (shared, stop) = (shared.clone(), stop.clone());
-            move || attend(&shared, &stop)
+            move || run_progress(&shared, &stop)
         };
         let thread = threads::spawn(named, attending)
             .map_err(|e| Error::from_io(&e, "start", "thread for automatic progress"))?;
@@ -82,19 +82,19 @@ impl<B: Backend> Drop for Progressor<B> {
     }
 }
 
-fn attend<B: Backend>(shared: &Shared<B>, stop: &AtomicBool) {
+fn run_progress<B: Backend>(shared: &DomainShared<B>, stop: &AtomicBool) {
     let mut sleeper = shared.wait.sleeper();
     let mut seen = 0;
     while !stop.load(Ordering::Acquire) {
         let next = look(shared, &mut seen);
         match (next, &sleeper) {
-            (Next::Again, _) => std::thread::yield_now(),
-            (Next::Sleep, Ok(sleeper)) => sleep(sleeper),
-            (Next::Sleep, Err(_)) => {
+            (ProgressStep::Again, _) => std::thread::yield_now(),
+            (ProgressStep::Sleep, Ok(sleeper)) => sleep(sleeper),
+            (ProgressStep::Sleep, Err(_)) => {
                 std::thread::park_timeout(LOOK);
                 sleeper = shared.wait.sleeper();
             }
-            (Next::Wait, _) => std::thread::park_timeout(LOOK),
+            (ProgressStep::Wait, _) => std::thread::park_timeout(LOOK),
         }
     }
 }
@@ -106,7 +106,7 @@ fn sleep(sleeper: &Sleeper<'_>) {
 }
 
 /// The next step of the thread after a check.
-enum Next {
+enum ProgressStep {
     /// There is more work.
     Again,
     /// No work until the thread is woken.
@@ -115,43 +115,43 @@ enum Next {
     Wait,
 }
 
-fn look<B: Backend>(shared: &Shared<B>, seen: &mut u64) -> Next {
+fn look<B: Backend>(shared: &DomainShared<B>, seen: &mut u64) -> ProgressStep {
     let Ok(mut state) = shared.lock() else {
-        return Next::Wait;
+        return ProgressStep::Wait;
     };
-    state.auto_progress.on_watch = false;
+    state.auto_progress.sleeps = false;
     if state.auto_progress.calls != *seen {
         *seen = state.auto_progress.calls;
-        return Next::Wait;
+        return ProgressStep::Wait;
     }
     let state = &mut *state;
     shared.drive(state);
     match state.arm() {
         Ok(true) => {
-            state.auto_progress.on_watch = true;
-            Next::Sleep
+            state.auto_progress.sleeps = true;
+            ProgressStep::Sleep
         }
-        Ok(false) => Next::Again,
-        Err(_) => Next::Wait,
+        Ok(false) => ProgressStep::Again,
+        Err(_) => ProgressStep::Wait,
     }
 }
 
-impl<B: Backend> Shared<B> {
+impl<B: Backend> DomainShared<B> {
     /// Counts a call of the application, and wakes the thread if it sleeps.
     #[inline]
-    pub(super) fn notify_progress_thread(&self, state: &mut State<B::Transport>) {
+    pub(super) fn notify_progress_thread(&self, state: &mut DomainState<B::Transport>) {
         if state.auto_progress.automatic {
-            self.take_over(state);
+            self.wake_progress_thread(state);
         }
     }
 
     /// The application has driven the domain: from now on the transports wake no sleeper, so this
     /// wakes the thread if it sleeps.
     #[cold]
-    pub(super) fn take_over(&self, state: &mut State<B::Transport>) {
+    pub(super) fn wake_progress_thread(&self, state: &mut DomainState<B::Transport>) {
         let auto_progress = &mut state.auto_progress;
         auto_progress.calls = auto_progress.calls.wrapping_add(1);
-        if std::mem::take(&mut auto_progress.on_watch) {
+        if std::mem::take(&mut auto_progress.sleeps) {
             self.wait.signal();
         }
     }

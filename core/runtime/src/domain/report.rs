@@ -15,14 +15,14 @@ static ENDPOINTS: AtomicU64 = AtomicU64::new(0);
 
 /// The folder of an endpoint's file, and its content besides the counters.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct CounterReport {
     folder: PathBuf,
     domain: String,
     address: String,
     endpoint: u64,
 }
 
-impl Report {
+impl CounterReport {
     /// A report for an endpoint that has just been opened.
     pub(super) fn new(folder: &Path, domain: &str, address: &dyn std::fmt::Display) -> Self {
         Self {
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_report_is_one_json_object() {
-        let report = Report {
+        let report = CounterReport {
             folder: PathBuf::new(),
             domain: "mlx5_0:1 \"a\\b\"\n".to_owned(),
             address: "ferro://x".to_owned(),

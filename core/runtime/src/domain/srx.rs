@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::keyed;
-use super::lists::Lists;
+use super::lists::BufferLists;
 use crate::fabric::MIN_MULTI_RECV;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
@@ -32,7 +32,7 @@ pub(super) struct SharedRx {
     /// Multi-receives that were cancelled while transports fill pieces of them: reported when those
     /// pieces are complete.
     failing: Vec<(MsgKind, Piece, CqError)>,
-    lists: Lists,
+    lists: BufferLists,
 }
 
 impl SharedRx {
@@ -42,7 +42,7 @@ impl SharedRx {
             untagged: Matcher::new(MIN_MULTI_RECV),
             deferred: VecDeque::new(),
             failing: Vec::new(),
-            lists: Lists::default(),
+            lists: BufferLists::default(),
         }
     }
 

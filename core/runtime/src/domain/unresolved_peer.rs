@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::owner::EndpointOwner;
-use super::{Backend, Shared, State};
+use super::{Backend, DomainShared, DomainState};
 use ferrofabric_av::{Resolution, Unresolved};
 use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::error::{Errno, OpError};
@@ -18,23 +18,23 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RecvOp, SendOp, total_
 /// The sends of an endpoint that wait for addresses.
 #[derive(Default)]
 pub(super) struct UnresolvedSends {
-    queues: Vec<SendQueue>,
+    queues: Vec<UnresolvedQueue>,
     len: usize,
 }
 
 /// The waiting sends to one address, in order.
-struct SendQueue {
+struct UnresolvedQueue {
     dest: FiAddr,
     of: Resolution,
-    sends: VecDeque<WaitingSend>,
+    sends: VecDeque<UnresolvedSend>,
 }
 
-struct WaitingSend {
+struct UnresolvedSend {
     op: SendOp,
     buffers: SendBuffers,
 }
 
-impl WaitingSend {
+impl UnresolvedSend {
     /// # Safety
     ///
     /// As [`Transport::send`].
@@ -64,7 +64,7 @@ impl WaitingSend {
 }
 
 /// The next step for the sends of a queue.
-enum Fate {
+enum QueueAction {
     Stay,
     Send(FiAddr),
     Fail(Errno, &'static str),
@@ -72,7 +72,7 @@ enum Fate {
 
 /// The state of a queue after that step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Settled {
+enum QueueState {
     /// It is empty and removed.
     Over,
     /// Its address is not resolved yet.
@@ -95,11 +95,11 @@ impl UnresolvedSends {
     /// As [`Transport::send`].
     unsafe fn push(&mut self, of: Resolution, op: &SendOp, iov: &[IoBuf]) {
         // SAFETY: the caller's contract.
-        let send = unsafe { WaitingSend::new(op, iov) };
+        let send = unsafe { UnresolvedSend::new(op, iov) };
         self.len += 1;
         match self.queue_to(op.dest) {
             Some(at) => self.queues[at].sends.push_back(send),
-            None => self.queues.push(SendQueue {
+            None => self.queues.push(UnresolvedQueue {
                 dest: op.dest,
                 of,
                 sends: VecDeque::from([send]),
@@ -121,33 +121,33 @@ impl UnresolvedSends {
         at: usize,
         transport: &mut Routed<T>,
         owner: &mut EndpointOwner<'_>,
-    ) -> Settled {
+    ) -> QueueState {
         let queue = &mut self.queues[at];
         let fate = match owner.avs[owner.binding.av].outcome(queue.dest, queue.of) {
-            None => Fate::Fail(Errno::EADDRNOTAVAIL, REMOVED),
+            None => QueueAction::Fail(Errno::EADDRNOTAVAIL, REMOVED),
             Some(Unresolved::Failed(errno)) => {
-                Fate::Fail(errno, "no endpoint was found at the socket address in time")
+                QueueAction::Fail(errno, "no endpoint was found at the socket address in time")
             }
             Some(Unresolved::Resolving(of)) => {
                 queue.of = of;
-                Fate::Stay
+                QueueAction::Stay
             }
-            Some(Unresolved::Resolved) => Fate::Send(queue.dest),
-            Some(Unresolved::Same(first)) => Fate::Send(first),
+            Some(Unresolved::Resolved) => QueueAction::Send(queue.dest),
+            Some(Unresolved::Same(first)) => QueueAction::Send(first),
         };
         match fate {
-            Fate::Stay => return Settled::Unresolved,
-            Fate::Fail(errno, why) => {
+            QueueAction::Stay => return QueueState::Unresolved,
+            QueueAction::Fail(errno, why) => {
                 self.fail(at, errno, why, owner);
-                return Settled::Over;
+                return QueueState::Over;
             }
-            Fate::Send(dest) => {
+            QueueAction::Send(dest) => {
                 while let Some(send) = queue.sends.front() {
                     let op = SendOp { dest, ..send.op };
                     // SAFETY: by the contract of `push` the buffers stay until the completion.
                     match unsafe { transport.send(&op, send.buffers.list(), owner) } {
                         Ok(()) => {}
-                        Err(OpError::Again) => return Settled::Blocked,
+                        Err(OpError::Again) => return QueueState::Blocked,
                         Err(OpError::Failed(errno)) => {
                             send.fail(errno, "the message could not be sent", owner);
                         }
@@ -158,13 +158,13 @@ impl UnresolvedSends {
             }
         }
         self.queues.remove(at);
-        Settled::Over
+        QueueState::Over
     }
 }
 
 const REMOVED: &str = "the address was removed from the address vector";
 
-impl<B: Backend> Shared<B> {
+impl<B: Backend> DomainShared<B> {
     /// Queues a send if earlier sends to its address wait. Returns whether it waits.
     ///
     /// # Safety
@@ -175,9 +175,9 @@ impl<B: Backend> Shared<B> {
     ///
     /// `Again`: the limit of waiting sends is reached.
     #[cold]
-    pub(super) unsafe fn wait_behind(
+    pub(super) unsafe fn queue_behind(
         &self,
-        state: &mut State<B::Transport>,
+        state: &mut DomainState<B::Transport>,
         index: usize,
         op: &SendOp,
         iov: &[IoBuf],
@@ -187,7 +187,7 @@ impl<B: Backend> Shared<B> {
             return Ok(false);
         };
         let before = sends.len();
-        let is_over = sends.settle(at, transport, &mut owner) == Settled::Over;
+        let is_over = sends.settle(at, transport, &mut owner) == QueueState::Over;
         let full = sends.len() >= self.backend.info().tx.size;
         if !is_over && !full {
             let of = sends.queues[at].of;
@@ -210,10 +210,10 @@ impl<B: Backend> Shared<B> {
     ///
     /// As [`Transport::send`].
     #[cold]
-    pub(super) unsafe fn send_further(
+    pub(super) unsafe fn send_to_unresolved(
         &self,
         error: OpError,
-        state: &mut State<B::Transport>,
+        state: &mut DomainState<B::Transport>,
         index: usize,
         op: &SendOp,
         iov: &[IoBuf],
@@ -234,7 +234,7 @@ impl<B: Backend> Shared<B> {
     unsafe fn send_unresolved(
         &self,
         error: OpError,
-        state: &mut State<B::Transport>,
+        state: &mut DomainState<B::Transport>,
         index: usize,
         op: &SendOp,
         iov: &[IoBuf],
@@ -264,7 +264,7 @@ impl<B: Backend> Shared<B> {
     }
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> DomainState<T> {
     fn split_unresolved(
         &mut self,
         index: usize,
@@ -281,9 +281,9 @@ impl<T: Transport> State<T> {
             let mut at = 0;
             while at < sends.queues.len() {
                 match sends.settle(at, transport, owner) {
-                    Settled::Over => {}
+                    QueueState::Over => {}
                     settled => {
-                        blocked |= settled == Settled::Blocked;
+                        blocked |= settled == QueueState::Blocked;
                         at += 1;
                     }
                 }
@@ -335,13 +335,13 @@ impl EndpointOwner<'_> {
     /// The receive to post for a receive whose source may be unresolved: starts the resolution of
     /// its source, so that messages from there match.
     #[cold]
-    pub(super) fn directed(&self, op: &RecvOp) -> RecvOp {
+    pub(super) fn with_receive_source(&self, op: &RecvOp) -> RecvOp {
         from_first(op, self.avs[self.binding.av].resolve_for_recv(op.src))
     }
 
     /// The same for a receive that looks for a message once: each look starts the resolution anew.
     #[cold]
-    pub(super) fn looked_for(&self, op: &RecvOp) -> RecvOp {
+    pub(super) fn with_lookup_source(&self, op: &RecvOp) -> RecvOp {
         from_first(op, self.avs[self.binding.av].resolve_for_lookup(op.src))
     }
 }

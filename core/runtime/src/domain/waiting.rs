@@ -12,24 +12,24 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::count::Count;
+use super::count::CounterValues;
 use super::endpoint_state::EndpointState;
-use super::{Backend, Object, Shared, State};
+use super::{Backend, DomainShared, DomainState, ObjectKey};
 use crate::cq::CqQueue;
-use crate::wait::{Awaited, Next, Wait};
+use crate::wait::{Awaited, DomainWait, WaitStep};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::peer::Transport;
 use ferrofabric_system::wait::{WaitFd, WaitSet, WakeBell};
 
 /// Number of times that busy transports are polled again before their sleepers are woken instead.
-const LOOKS: usize = 4;
+const REARM_POLLS: usize = 4;
 
 /// Whether the condition of a wait is fulfilled.
 fn is_there<T: Transport>(
     awaited: Awaited,
     endpoints: &Slab<EndpointState<T>>,
     cqs: &Slab<CqQueue>,
-    cntrs: &Slab<Count>,
+    cntrs: &Slab<CounterValues>,
 ) -> bool {
     match awaited {
         Awaited::Drained(index) => endpoints.get(index).is_none_or(EndpointState::is_drained),
@@ -47,7 +47,7 @@ fn is_there<T: Transport>(
 
 /// A sleeping thread, or an application that may sleep on a descriptor.
 #[derive(Clone, Debug)]
-pub(super) struct Waiter {
+pub(super) struct DomainWaiter {
     awaited: Awaited,
     /// It was woken, and has not run yet.
     woken: bool,
@@ -55,7 +55,7 @@ pub(super) struct Waiter {
     bell: Option<WakeBell>,
 }
 
-impl Waiter {
+impl DomainWaiter {
     /// Rings the bell, if there is one: then no thread returns from a sleeping call, and the waiter
     /// is removed. Returns whether it stays.
     fn stays_when_woken(&self) -> bool {
@@ -69,10 +69,12 @@ impl Waiter {
     }
 
     /// Whether it waits for an object.
-    pub(super) fn is_on(&self, object: Object) -> bool {
+    pub(super) fn is_on(&self, object: ObjectKey) -> bool {
         match (self.awaited, object) {
-            (Awaited::Cq { index, .. }, Object::Cq(at)) => index == at,
-            (Awaited::Cntr { index, .. } | Awaited::Change(index), Object::Cntr(at)) => index == at,
+            (Awaited::Cq { index, .. }, ObjectKey::Cq(at)) => index == at,
+            (Awaited::Cntr { index, .. } | Awaited::Change(index), ObjectKey::Cntr(at)) => {
+                index == at
+            }
             _ => false,
         }
     }
@@ -105,10 +107,10 @@ impl Descriptor {
     }
 }
 
-impl<B: Backend> Shared<B> {
+impl<B: Backend> DomainShared<B> {
     /// Begins a wait until the deadline.
-    pub(super) fn begin_wait(&self, awaited: Awaited, timeout: Option<Duration>) -> Wait {
-        Wait::begin(awaited, timeout, self.spin)
+    pub(super) fn begin_wait(&self, awaited: Awaited, timeout: Option<Duration>) -> DomainWait {
+        DomainWait::begin(awaited, timeout, self.spin)
     }
 
     /// Drives the domain until `done` has an answer or the deadline has come (`Again` then), and no
@@ -116,38 +118,38 @@ impl<B: Backend> Shared<B> {
     /// signal to the thread it checks once (`EINTR` then).
     pub(super) fn look<R>(
         &self,
-        wait: &mut Wait,
-        mut done: impl FnMut(&mut State<B::Transport>) -> Option<Result<R, OpError>>,
+        wait: &mut DomainWait,
+        mut done: impl FnMut(&mut DomainState<B::Transport>) -> Option<Result<R, OpError>>,
     ) -> Result<Option<R>, OpError> {
         loop {
             let mut state = self.lock()?;
             if let Some(waiter) = wait.end_sleep() {
                 state.waiters.try_remove(waiter);
-                wait.spin_anew(self.spin);
+                wait.spin_again(self.spin);
             }
             let moved = self.progress(&mut state);
             if let Some(answer) = done(&mut state) {
                 return answer.map(Some);
             }
             match wait.after_empty_look()? {
-                Next::Spin => {
+                WaitStep::Spin => {
                     drop(state);
                     wait.count_look(moved);
                     continue;
                 }
-                Next::TakeSet => {
+                WaitStep::TakeSet => {
                     // The set must exist before the check after which the thread sleeps.
                     drop(state);
                     let set = self.wait.take_set();
                     wait.sleep_on(set.map_err(|e| OpError::Failed(e.errno()))?);
                     continue;
                 }
-                Next::Sleep => {}
+                WaitStep::Sleep => {}
             }
             if !state.arm()? {
                 continue;
             }
-            wait.begin_sleep(state.waiters.insert(Waiter {
+            wait.begin_sleep(state.waiters.insert(DomainWaiter {
                 awaited: wait.awaited(),
                 woken: false,
                 bell: None,
@@ -186,7 +188,7 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Frees the resources of a wait.
-    pub(super) fn end_wait(&self, wait: &mut Wait) {
+    pub(super) fn end_wait(&self, wait: &mut DomainWait) {
         if let Some(waiter) = wait.end_sleep() {
             if let Ok(mut state) = self.lock() {
                 state.waiters.try_remove(waiter);
@@ -208,13 +210,13 @@ impl<B: Backend> Shared<B> {
             .waiters
             .retain(|_, one| one.bell.as_ref() != Some(fd.bell()));
         fd.bell().clear();
-        for _ in 0..LOOKS {
+        for _ in 0..REARM_POLLS {
             self.progress(&mut state);
             if is_there(awaited, &state.endpoints, &state.cqs, &state.cntrs) {
                 break;
             }
             if state.arm()? {
-                state.waiters.insert(Waiter {
+                state.waiters.insert(DomainWaiter {
                     awaited,
                     woken: false,
                     bell: Some(fd.bell().clone()),
@@ -227,7 +229,7 @@ impl<B: Backend> Shared<B> {
 
     /// After a call that may have completed operations: wakes the threads that wait for those.
     #[inline]
-    pub(super) fn wake(&self, state: &mut State<B::Transport>) {
+    pub(super) fn wake(&self, state: &mut DomainState<B::Transport>) {
         if !state.waiters.is_empty() {
             self.wake_sleepers(state);
         }
@@ -235,15 +237,15 @@ impl<B: Backend> Shared<B> {
 
     /// After a call to progress: arms the transports again for the threads that sleep.
     #[inline]
-    pub(super) fn tend(&self, state: &mut State<B::Transport>) {
+    pub(super) fn rearm(&self, state: &mut DomainState<B::Transport>) {
         if !state.waiters.is_empty() {
-            self.tend_sleepers(state);
+            self.rearm_for_sleepers(state);
         }
     }
 
     #[cold]
-    fn wake_sleepers(&self, state: &mut State<B::Transport>) {
-        let State {
+    fn wake_sleepers(&self, state: &mut DomainState<B::Transport>) {
+        let DomainState {
             waiters,
             endpoints,
             cqs,
@@ -265,9 +267,9 @@ impl<B: Backend> Shared<B> {
     }
 
     #[cold]
-    fn tend_sleepers(&self, state: &mut State<B::Transport>) {
+    fn rearm_for_sleepers(&self, state: &mut DomainState<B::Transport>) {
         let mut at_rest = false;
-        for _ in 0..LOOKS {
+        for _ in 0..REARM_POLLS {
             match state.arm() {
                 Ok(false) => state.progress(),
                 Ok(true) => {
@@ -288,7 +290,7 @@ impl<B: Backend> Shared<B> {
     }
 }
 
-impl<T: Transport> State<T> {
+impl<T: Transport> DomainState<T> {
     /// Makes the peers of an endpoint acknowledge the messages that were sent to them.
     fn drain(&mut self, index: usize) {
         let (transport, mut owner) =

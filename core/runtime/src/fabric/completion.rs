@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::ObjectId;
-use crate::wait::Wait;
+use crate::wait::DomainWait;
 use ferrofabric_contracts::error::{OpError, Result};
 use ferrofabric_contracts::peer::{Completion, CqError};
 
@@ -65,13 +65,13 @@ pub trait Cq: Send + Sync {
         read
     }
 
-    /// Begins an `sread_many` whose caller sleeps by itself, on the descriptor of [`Wait::nap`].
-    /// The caller must end each wait with [`end_wait`](Self::end_wait).
+    /// Begins an `sread_many` whose caller sleeps by itself, on the descriptor of
+    /// [`DomainWait::nap`]. The caller must end each wait with [`end_wait`](Self::end_wait).
     ///
     /// # Errors
     ///
     /// As `sread`.
-    fn begin_wait(&self, least: usize, timeout: Option<Duration>) -> Result<Wait, OpError>;
+    fn begin_wait(&self, least: usize, timeout: Option<Duration>) -> Result<DomainWait, OpError>;
 
     /// Checks whether a wait is over, and reads then. `None`: the caller must sleep, and check
     /// again.
@@ -79,10 +79,11 @@ pub trait Cq: Send + Sync {
     /// # Errors
     ///
     /// As `sread`.
-    fn look(&self, wait: &mut Wait, out: &mut [Completion]) -> Result<Option<usize>, OpError>;
+    fn look(&self, wait: &mut DomainWait, out: &mut [Completion])
+    -> Result<Option<usize>, OpError>;
 
     /// Frees the resources of a wait, whatever its result.
-    fn end_wait(&self, wait: &mut Wait);
+    fn end_wait(&self, wait: &mut DomainWait);
 
     /// Ends every `sread` that waits; if none does, the next one, or the next wait on the
     /// descriptor.
@@ -181,7 +182,7 @@ pub trait Cntr: Send + Sync {
     /// # Errors
     ///
     /// `EBUSY` when the domain belongs to another thread.
-    fn begin_wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<Wait, OpError>;
+    fn begin_wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<DomainWait, OpError>;
 
     /// Checks whether a wait is over, and returns the value then. `None`: the caller must sleep,
     /// and check again.
@@ -189,10 +190,10 @@ pub trait Cntr: Send + Sync {
     /// # Errors
     ///
     /// As `wait`.
-    fn look(&self, wait: &mut Wait) -> Result<Option<u64>, OpError>;
+    fn look(&self, wait: &mut DomainWait) -> Result<Option<u64>, OpError>;
 
     /// Frees the resources of a wait, whatever its result.
-    fn end_wait(&self, wait: &mut Wait);
+    fn end_wait(&self, wait: &mut DomainWait);
 
     /// As [`Cq::wait_fd`]: readable when either number may have changed.
     ///

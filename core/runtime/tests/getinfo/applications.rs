@@ -8,7 +8,7 @@ use crate::clients;
 
 /// Covers: GI-2, GI-3, GI-15
 #[test]
-fn open_mpi_is_served_by_what_goes_everywhere() {
+fn open_mpi_gets_the_candidate_that_reaches_all_nodes() {
     for mut hints in clients::open_mpi() {
         clients::check_granted(&hints, &granted(&hints, &anywhere()));
         // It requests other nodes, too, which shared memory does not reach.
@@ -21,7 +21,7 @@ fn open_mpi_is_served_by_what_goes_everywhere() {
 
 /// Covers: GI-2, GI-3
 #[test]
-fn mpich_is_served_by_both() {
+fn mpich_gets_both_candidates() {
     for candidate in [local(), anywhere()] {
         let first = granted(&Info::null_hints(), &candidate);
         for hints in clients::mpich(&first) {

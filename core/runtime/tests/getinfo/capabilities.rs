@@ -80,7 +80,7 @@ fn a_capability_that_refines_another_needs_it() {
 ///
 /// Covers: AV-25, GI-3
 #[test]
-fn errors_for_unknown_senders_are_for_those_who_ask_for_them_by_name() {
+fn errors_for_unknown_sources_need_a_request_by_name() {
     for candidate in [local(), anywhere(), datagrams()] {
         for caps in [Flags::empty(), Flags::MSG, Flags::MSG | Flags::SOURCE] {
             let offer = granted(&with(|hints| hints.caps = caps), &candidate);
@@ -97,7 +97,7 @@ fn errors_for_unknown_senders_are_for_those_who_ask_for_them_by_name() {
 
 /// Covers: GI-3
 #[test]
-fn what_is_not_there_yet_is_refused() {
+fn missing_capabilities_are_refused() {
     for caps in [
         Flags::RMA,
         Flags::ATOMIC,
@@ -148,7 +148,7 @@ fn this_node_alone_is_shared_memory_and_elsewhere_alone_is_not() {
 
 /// Covers: GI-3
 #[test]
-fn primary_capabilities_of_the_domain_come_to_who_asks_there_or_in_the_endpoint() {
+fn primary_capabilities_may_be_requested_of_domain_or_endpoint() {
     let peer = |change: fn(&mut Info)| granted(&with(change), &everything()).domain.caps;
     assert!(peer(|hints| hints.domain.caps = Flags::PEER).contains(Flags::PEER));
     assert!(peer(|hints| hints.caps = Flags::MSG | Flags::PEER).contains(Flags::PEER));

@@ -12,7 +12,7 @@ fn prefixed() -> Info {
 
 /// Covers: GI-2, GI-3
 #[test]
-fn datagrams_are_given_to_who_asks_for_them_or_for_any_messages() {
+fn datagrams_are_offered_for_datagram_or_message_hints() {
     for caps in [
         Flags::empty(),
         Flags::MSG,
@@ -38,7 +38,7 @@ fn datagrams_are_given_to_who_asks_for_them_or_for_any_messages() {
 
 /// Covers: GI-2, GI-3
 #[test]
-fn what_datagrams_have_not_rules_them_out() {
+fn missing_capabilities_rule_datagrams_out() {
     for caps in [
         Flags::TAGGED,
         Flags::RMA,
@@ -71,7 +71,7 @@ fn what_datagrams_have_not_rules_them_out() {
 
 /// Covers: GI-4
 #[test]
-fn a_prefix_is_for_who_leaves_room_for_one() {
+fn a_prefix_needs_room_in_the_hints() {
     let room = with(|hints| hints.mode = Mode::MSG_PREFIX | Mode::CONTEXT);
     let none = with(|hints| hints.mode = Mode::CONTEXT);
     let offer = granted(&room, &prefixed());

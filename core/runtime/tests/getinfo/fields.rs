@@ -206,7 +206,7 @@ fn each_field_asked_just_beyond_the_offer_is_refused_by_its_name() {
 
 /// Covers: GI-2, GI-4
 #[test]
-fn what_a_candidate_needs_is_refused_by_its_name_to_who_does_not_support_it() {
+fn a_missing_mode_is_refused_by_its_name() {
     let cases: [(&str, Change, Change); 8] = [
         (
             "mode",

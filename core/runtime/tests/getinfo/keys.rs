@@ -25,7 +25,7 @@ fn by_vector() -> Info {
 
 /// Covers: AV-21, GI-2
 #[test]
-fn a_key_is_for_who_has_one_and_is_handed_on() {
+fn a_key_must_match_and_is_in_the_offer() {
     let offer = granted(&Info::null_hints(), &one_key());
     assert_eq!(
         (offer.domain.auth_key_size, offer.domain.auth_key),
@@ -56,7 +56,7 @@ fn a_key_is_for_who_has_one_and_is_handed_on() {
 
 /// Covers: AV-21, GI-2
 #[test]
-fn keys_of_address_vectors_are_for_who_asks_for_them() {
+fn keys_of_address_vectors_need_a_request() {
     for size in [0, 8] {
         let hints = with(|hints| hints.domain.auth_key_size = size);
         assert_eq!(refused(&hints, &by_vector()), "domain_attr->auth_key_size");

@@ -207,7 +207,7 @@ fn tags_are_served_in_any_format_that_has_not_more_bits() {
 
 /// Covers: GI-2
 #[test]
-fn orders_of_one_sided_operations_matter_to_who_has_them() {
+fn one_sided_orders_matter_with_one_sided_operations_only() {
     let hints = |caps| {
         with(|hints| {
             hints.caps = caps;

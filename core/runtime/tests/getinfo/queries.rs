@@ -11,15 +11,15 @@ use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info, Resolver, SystemResolver};
-use ferrofabric_runtime::discovery::{Found, Query, QueryFlags, explain, find};
+use ferrofabric_runtime::discovery::{DiscoveryQuery, DiscoveryResult, QueryFlags, explain, find};
 use ferrofabric_runtime::fabric::{Discovery, Domain, Provider};
 
 use crate::candidates::{addr, anywhere, datagrams, local, queue_pair, with};
 
 /// Offers the tests' candidates, with every format of addresses.
-struct Machine(Vec<Info>);
+struct TestMachine(Vec<Info>);
 
-impl Machine {
+impl TestMachine {
     /// Shared memory, messages and datagrams of a port that has an IPv4 address.
     fn new() -> Self {
         let at = |mut info: Info| {
@@ -49,15 +49,15 @@ impl Machine {
         machine
     }
 
-    fn find(&self, query: &Query<'_>) -> Result<Vec<Info>> {
-        find(&[self], query, &Silent, &settings()).map(|found| found.infos)
+    fn find(&self, query: &DiscoveryQuery<'_>) -> Result<Vec<Info>> {
+        find(&[self], query, &UncallableResolver, &settings()).map(|found| found.infos)
     }
 
-    fn explain(&self, query: &Query<'_>) -> Found {
-        explain(&[self], query, &Silent, &settings()).unwrap()
+    fn explain(&self, query: &DiscoveryQuery<'_>) -> DiscoveryResult {
+        explain(&[self], query, &UncallableResolver, &settings()).unwrap()
     }
 
-    fn errno(&self, query: &Query<'_>) -> Errno {
+    fn errno(&self, query: &DiscoveryQuery<'_>) -> Errno {
         match self.find(query) {
             Err(error) => error.errno(),
             Ok(infos) => panic!("{query:?} finds {infos:?}"),
@@ -65,7 +65,7 @@ impl Machine {
     }
 }
 
-impl Provider for Machine {
+impl Provider for TestMachine {
     fn name(&self) -> &'static str {
         "ferro"
     }
@@ -95,9 +95,9 @@ fn gid(ip: &str) -> [u8; 16] {
 }
 
 /// A resolver that must not be called.
-struct Silent;
+struct UncallableResolver;
 
-impl Resolver for Silent {
+impl Resolver for UncallableResolver {
     fn host(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
         panic!("a call of the resolver for node {name}")
     }
@@ -108,9 +108,9 @@ impl Resolver for Silent {
 }
 
 /// A resolver with one host and one service.
-struct Book;
+struct OneHostResolver;
 
-impl Resolver for Book {
+impl Resolver for OneHostResolver {
     fn host(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
         match name {
             // As getaddrinfo(3) answers: once for each kind of socket.
@@ -130,12 +130,16 @@ fn v4(ip: &str, port: u16) -> Address {
     Address::In(SocketAddrV4::new(ip.parse().unwrap(), port))
 }
 
-fn asking<'a>(node: Option<&'a str>, service: Option<&'a str>, flags: QueryFlags) -> Query<'a> {
-    Query {
+fn asking<'a>(
+    node: Option<&'a str>,
+    service: Option<&'a str>,
+    flags: QueryFlags,
+) -> DiscoveryQuery<'a> {
+    DiscoveryQuery {
         node,
         service,
         flags,
-        ..Query::default()
+        ..DiscoveryQuery::default()
     }
 }
 
@@ -145,7 +149,7 @@ const SOURCE: QueryFlags = QueryFlags::SOURCE;
 /// Covers: GI-6
 #[test]
 fn numbers_ask_no_resolver_and_become_the_destination() {
-    let machine = Machine::new();
+    let machine = TestMachine::new();
     for flags in [QueryFlags::empty(), NUMERIC] {
         let infos = machine
             .find(&asking(Some("10.1.0.2"), Some("7471"), flags))
@@ -171,9 +175,11 @@ fn numbers_ask_no_resolver_and_become_the_destination() {
 /// Covers: GI-6
 #[test]
 fn names_are_resolved_each_address_once_and_in_the_format_that_is_asked_for() {
-    let machine = Machine::new();
+    let machine = TestMachine::new();
     let named = asking(Some("peer"), Some("mpi"), QueryFlags::empty());
-    let found = |query: &Query<'_>| explain(&[&machine], query, &Book, &settings()).unwrap();
+    let found = |query: &DiscoveryQuery<'_>| {
+        explain(&[&machine], query, &OneHostResolver, &settings()).unwrap()
+    };
     let infos = found(&named).infos;
     // The port has an IPv4 address only.
     assert!(!infos.is_empty());
@@ -184,7 +190,7 @@ fn names_are_resolved_each_address_once_and_in_the_format_that_is_asked_for() {
     );
     assert_eq!(infos.len(), 2);
     let hints = with(|hints| hints.addr_format = AddrFormat::SOCKADDR_IB);
-    let query = Query {
+    let query = DiscoveryQuery {
         hints: Some(&hints),
         ..named
     };
@@ -201,8 +207,10 @@ fn names_are_resolved_each_address_once_and_in_the_format_that_is_asked_for() {
             .all(|info| info.addr_format == AddrFormat::SOCKADDR_IB)
     );
 
-    let six = Machine::with_ip("2001:db8::1");
-    let infos = explain(&[&six], &named, &Book, &settings()).unwrap().infos;
+    let six = TestMachine::with_ip("2001:db8::1");
+    let infos = explain(&[&six], &named, &OneHostResolver, &settings())
+        .unwrap()
+        .infos;
     let peer = SocketAddrV6::new("2001:db8::2".parse().unwrap(), 7471, 0, 0);
     assert!(!infos.is_empty());
     assert!(
@@ -212,20 +220,20 @@ fn names_are_resolved_each_address_once_and_in_the_format_that_is_asked_for() {
     );
 
     let nobody = asking(Some("nobody"), None, QueryFlags::empty());
-    let error = explain(&[&machine], &nobody, &Book, &settings()).unwrap_err();
+    let error = explain(&[&machine], &nobody, &OneHostResolver, &settings()).unwrap_err();
     assert_eq!(error.errno(), Errno::ENODATA);
     assert!(error.to_string().contains("nobody knows it"), "{error}");
     for service in ["none", "65536", "-1", "7x"] {
         let query = asking(Some("peer"), Some(service), QueryFlags::empty());
-        let error = explain(&[&machine], &query, &Book, &settings()).unwrap_err();
+        let error = explain(&[&machine], &query, &OneHostResolver, &settings()).unwrap_err();
         assert_eq!(error.errno(), Errno::EINVAL, "{service}");
     }
 }
 
 /// The system's resolver, with a name that it always resolves. Covers: GI-6
 #[test]
-fn the_system_knows_this_host() {
-    let machine = Machine::new();
+fn the_system_resolves_this_host() {
+    let machine = TestMachine::new();
     let here = asking(Some("localhost"), Some("5"), QueryFlags::empty());
     let infos = find(&[&machine], &here, &SystemResolver, &settings())
         .unwrap()
@@ -236,7 +244,7 @@ fn the_system_knows_this_host() {
 /// Covers: GI-6
 #[test]
 fn a_source_is_this_side_and_needs_a_name() {
-    let machine = Machine::new();
+    let machine = TestMachine::new();
     assert_eq!(machine.errno(&asking(None, None, SOURCE)), Errno::EINVAL);
     for (node, service, own) in [
         (Some("10.1.0.1"), Some("7471"), v4("10.1.0.1", 7471)),
@@ -263,8 +271,8 @@ fn a_source_is_this_side_and_needs_a_name() {
 /// Covers: GI-6, GI-14
 #[test]
 fn a_source_without_a_service_names_an_interface() {
-    let with_sockets = Machine::new();
-    let mut machine = Machine::new();
+    let with_sockets = TestMachine::new();
+    let mut machine = TestMachine::new();
     for info in &mut machine.0 {
         info.addr_formats = AddrFormats::NATIVE;
     }
@@ -291,7 +299,7 @@ fn a_source_without_a_service_names_an_interface() {
     for query in [
         asking(Some("10.1.0.7"), None, SOURCE | NUMERIC),
         asking(Some("10.1.0.1"), Some("7"), SOURCE | NUMERIC),
-        Query {
+        DiscoveryQuery {
             hints: Some(&hints),
             ..asking(Some("10.1.0.1"), None, SOURCE | NUMERIC)
         },
@@ -303,7 +311,7 @@ fn a_source_without_a_service_names_an_interface() {
 /// Covers: GI-6
 #[test]
 fn addresses_of_the_hints_count_where_nothing_else_says_so() {
-    let machine = Machine::new();
+    let machine = TestMachine::new();
     let far = addr(
         2,
         false,
@@ -314,7 +322,7 @@ fn addresses_of_the_hints_count_where_nothing_else_says_so() {
         hints.dest_addr = Some(v4("10.1.0.3", 2));
     });
     let asked = |node, flags| {
-        let query = Query {
+        let query = DiscoveryQuery {
             hints: Some(&hints),
             ..asking(node, None, flags)
         };
@@ -336,18 +344,18 @@ fn addresses_of_the_hints_count_where_nothing_else_says_so() {
         hints.src_addr = Some(v4("10.1.0.1", 1));
         hints.dest_addr = Some(far);
     });
-    let query = Query {
+    let query = DiscoveryQuery {
         hints: Some(&mixed),
-        ..Query::default()
+        ..DiscoveryQuery::default()
     };
     assert!(machine.explain(&query).infos.is_empty());
     let text = Info {
         addr_format: AddrFormat::STR,
         ..mixed
     };
-    let query = Query {
+    let query = DiscoveryQuery {
         hints: Some(&text),
-        ..Query::default()
+        ..DiscoveryQuery::default()
     };
     let infos = machine.explain(&query).infos;
     assert_eq!(infos.len(), 2);
@@ -366,7 +374,7 @@ fn addresses_of_the_hints_count_where_nothing_else_says_so() {
 /// Covers: GI-5, GI-6, GI-7
 #[test]
 fn an_address_as_text_is_a_node_without_a_service() {
-    let machine = Machine::new();
+    let machine = TestMachine::new();
     let Address::Native(peer) = addr(
         2,
         false,
@@ -419,7 +427,7 @@ fn an_address_as_text_is_a_node_without_a_service() {
     );
     // In a format that can express it.
     let hints = with(|hints| hints.addr_format = AddrFormat::SOCKADDR_IN6);
-    let query = Query {
+    let query = DiscoveryQuery {
         hints: Some(&hints),
         ..asking(Some(far), None, NUMERIC)
     };
@@ -429,7 +437,7 @@ fn an_address_as_text_is_a_node_without_a_service() {
 /// Every format of a domain, with both of its addresses in that format. Covers: GI-5, GI-6
 #[test]
 fn an_offer_has_its_addresses_in_the_format_that_is_asked_for() {
-    let machine = Machine::new();
+    let machine = TestMachine::new();
     let own = "::ffff:10.1.0.1";
     for (format, offers, src) in [
         (AddrFormat::UNSPEC, 3, None),
@@ -458,9 +466,9 @@ fn an_offer_has_its_addresses_in_the_format_that_is_asked_for() {
         (AddrFormat(12), 0, None),
     ] {
         let hints = with(|hints| hints.addr_format = format);
-        let query = Query {
+        let query = DiscoveryQuery {
             hints: Some(&hints),
-            ..Query::default()
+            ..DiscoveryQuery::default()
         };
         let found = machine.explain(&query);
         assert_eq!(found.infos.len(), offers, "{format}");
@@ -476,18 +484,18 @@ fn an_offer_has_its_addresses_in_the_format_that_is_asked_for() {
             assert!(addr.to_bytes(format).is_ok(), "{addr}");
             assert!(src.is_none_or(|src| src == addr), "{addr}");
             // Used as hints, the offer yields itself again.
-            let query = Query {
+            let query = DiscoveryQuery {
                 hints: Some(info),
-                ..Query::default()
+                ..DiscoveryQuery::default()
             };
             assert!(machine.find(&query).unwrap().contains(info), "{info:?}");
         }
     }
-    let six = Machine::with_ip("2001:db8::1");
+    let six = TestMachine::with_ip("2001:db8::1");
     let hints = with(|hints| hints.addr_format = AddrFormat::SOCKADDR_IN6);
-    let query = Query {
+    let query = DiscoveryQuery {
         hints: Some(&hints),
-        ..Query::default()
+        ..DiscoveryQuery::default()
     };
     assert_eq!(six.find(&query).unwrap().len(), 2);
 }
@@ -495,7 +503,7 @@ fn an_offer_has_its_addresses_in_the_format_that_is_asked_for() {
 /// Covers: GI-8
 #[test]
 fn flags_that_are_none_are_refused_and_libfabrics_own_pass() {
-    let machine = Machine::new();
+    let machine = TestMachine::new();
     for bit in 0..64 {
         let flags = QueryFlags::from_bits_retain(1 << bit);
         let known = [35, 54, 55, 57].contains(&bit) || bit >= 58;
@@ -510,10 +518,10 @@ fn flags_that_are_none_are_refused_and_libfabrics_own_pass() {
 /// Covers: GI-9
 #[test]
 fn versions_of_the_interface() {
-    let machine = Machine::new();
-    let at = |version| Query {
+    let machine = TestMachine::new();
+    let at = |version| DiscoveryQuery {
         version,
-        ..Query::default()
+        ..DiscoveryQuery::default()
     };
     for version in [0, 1 << 16, (1 << 16) | 4, 2 << 16, (2 << 16) | 99] {
         let infos = machine.find(&at(version)).unwrap();
@@ -526,17 +534,17 @@ fn versions_of_the_interface() {
 /// Covers: GI-6
 #[test]
 fn attributes_alone_are_one_entry_of_each_provider_usable_or_not() {
-    let (machine, nothing) = (Machine::new(), Machine(Vec::new()));
+    let (machine, nothing) = (TestMachine::new(), TestMachine(Vec::new()));
     for providers in [vec![&machine, &nothing], vec![&nothing]] {
         let providers: Vec<&dyn Provider> =
             providers.iter().map(|one| *one as &dyn Provider).collect();
         // The hints do not matter.
         let hints = with(|hints| hints.caps = Flags::HMEM);
-        let query = Query {
+        let query = DiscoveryQuery {
             hints: Some(&hints),
             ..asking(None, None, QueryFlags::PROV_ATTR_ONLY)
         };
-        let infos = find(&providers, &query, &Silent, &settings())
+        let infos = find(&providers, &query, &UncallableResolver, &settings())
             .unwrap()
             .infos;
         assert_eq!(infos.len(), 1);
@@ -552,23 +560,29 @@ fn attributes_alone_are_one_entry_of_each_provider_usable_or_not() {
 
 /// Covers: GI-1
 #[test]
-fn nothing_is_no_data() {
-    let nothing = Machine(Vec::new());
-    assert_eq!(nothing.errno(&Query::default()), Errno::ENODATA);
-    assert_eq!(Machine::new().find(&Query::default()).unwrap().len(), 3);
+fn no_candidate_is_no_data() {
+    let nothing = TestMachine(Vec::new());
+    assert_eq!(nothing.errno(&DiscoveryQuery::default()), Errno::ENODATA);
+    assert_eq!(
+        TestMachine::new()
+            .find(&DiscoveryQuery::default())
+            .unwrap()
+            .len(),
+        3
+    );
 }
 
 /// Covers: GI-2
 #[test]
 fn every_candidate_is_explained() {
-    let machine = Machine::new();
+    let machine = TestMachine::new();
     let hints = with(|hints| {
         hints.caps = Flags::TAGGED | Flags::REMOTE_COMM;
         hints.ep.max_msg_size = 1 << 50;
     });
-    let query = Query {
+    let query = DiscoveryQuery {
         hints: Some(&hints),
-        ..Query::default()
+        ..DiscoveryQuery::default()
     };
     let found = machine.explain(&query);
     let why: Vec<_> = found

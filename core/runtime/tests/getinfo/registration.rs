@@ -43,7 +43,7 @@ fn registered(caps: Flags, needs: MrMode, asked: MrMode) -> Option<MrMode> {
 
 /// Covers: GI-2
 #[test]
-fn what_targets_need_must_be_among_what_is_asked() {
+fn modes_of_targets_must_be_in_the_hints() {
     let rma = Flags::RMA;
     assert_eq!(registered(rma, BASIC, BASIC | MrMode::LOCAL), Some(BASIC));
     assert_eq!(registered(rma, BASIC, BASIC - MrMode::ALLOCATED), None);
@@ -68,7 +68,7 @@ fn messages_need_registration_only_where_local_buffers_do() {
 
 /// Covers: GI-2
 #[test]
-fn what_serves_a_capability_is_needed_with_it_alone() {
+fn a_registration_mode_is_needed_with_its_capability_only() {
     let hmem = Flags::MSG | Flags::HMEM;
     assert_eq!(registered(Flags::MSG, MrMode::HMEM, NONE), Some(NONE));
     assert_eq!(registered(hmem, MrMode::HMEM, NONE), None);
@@ -88,7 +88,7 @@ fn what_serves_a_capability_is_needed_with_it_alone() {
 
 /// Covers: GI-2
 #[test]
-fn the_old_names_stand_alone_and_for_what_they_say() {
+fn the_old_mode_names_stand_alone() {
     let rma = Flags::RMA;
     let (basic, scalable) = (MrMode::BASIC, MrMode::SCALABLE);
     assert_eq!(registered(rma, BASIC, basic), Some(basic));

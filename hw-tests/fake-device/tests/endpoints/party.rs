@@ -9,7 +9,7 @@ use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::{FakeDevice, LiveObjects, ROCE};
 use ferrofabric_runtime::fabric::{Domain, Provider};
-use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
+use ferrofabric_runtime::owning::{Buffer, OwnedCompletion, OwningEndpoint};
 use ferrofabric_verbs::VerbsProvider;
 use ferrofabric_verbs_sys::{ibv_qp_state, ibv_qp_type};
 
@@ -96,7 +96,7 @@ impl PeerPair {
     }
 
     /// Drives both until so many operations are over.
-    pub(crate) fn run(&mut self, count: usize) -> Vec<Done> {
+    pub(crate) fn run(&mut self, count: usize) -> Vec<OwnedCompletion> {
         run(&mut [&mut self.a, &mut self.b], count)
     }
 
@@ -174,8 +174,8 @@ pub(crate) fn first<T>((error, _): (OpError, T)) -> OpError {
     error
 }
 
-/// Drives endpoints until `count` of their operations are over.
-pub(crate) fn run(endpoints: &mut [&mut OwningEndpoint], count: usize) -> Vec<Done> {
+/// Drives endpoints until so many of their operations are over.
+pub(crate) fn run(endpoints: &mut [&mut OwningEndpoint], count: usize) -> Vec<OwnedCompletion> {
     let begun = Instant::now();
     let mut done = Vec::new();
     while done.len() < count {

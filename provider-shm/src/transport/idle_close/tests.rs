@@ -103,7 +103,7 @@ fn an_answer_and_a_question_come_at_once() {
 
 impl WatchedPair {
     /// `waiting` has a receive that only `gone` could match; `gone` closes.
-    fn hears_of_the_end(mut waiting: Ep, gone: Ep, addr: FiAddr) {
+    fn fails_with_the_peer(mut waiting: Ep, gone: Ep, addr: FiAddr) {
         let mut into = [0; 8];
         waiting.recv_from(MsgKind::Tagged, addr, 1, 0, &mut into, 3);
         assert!(waiting.poll().is_none());
@@ -125,7 +125,7 @@ impl WatchedPair {
 
 /// The sweep finds that the other side has closed before its last message is taken.
 #[test]
-fn the_sweep_is_there_before_the_last_word() {
+fn the_sweep_comes_before_the_last_message() {
     let mut pair = WatchedPair::connected();
     pair.receive();
     pair.a_requests_close();
@@ -140,12 +140,12 @@ fn the_sweep_is_there_before_the_last_word() {
     }
     pair.a.progress();
     assert_eq!(pair.left(), (1, 1));
-    WatchedPair::hears_of_the_end(pair.a, pair.b, pair.to_b);
+    WatchedPair::fails_with_the_peer(pair.a, pair.b, pair.to_b);
 }
 
 /// The sweep finds that the other side has closed before it has our agreement.
 #[test]
-fn the_sweep_finds_the_end_of_a_link_that_is_given_back() {
+fn the_sweep_finds_the_end_of_a_link_under_idle_close() {
     let mut pair = WatchedPair::connected();
     pair.receive();
     pair.a_requests_close();
@@ -164,20 +164,20 @@ fn the_sweep_finds_the_end_of_a_link_that_is_given_back() {
 
 /// The endpoint keeps nothing of a peer that is in no address vector and has no link. No insertion
 /// concerns it.
-fn knows_nobody(ep: &Ep) {
+fn knows_no_peer(ep: &Ep) {
     assert_eq!(ep.shm.peers.known(), 0);
     assert!(!ep.shm.has_unknown_sources());
 }
 
 #[test]
-fn nothing_is_kept_of_a_removed_peer_once_its_link_is_given_back() {
+fn nothing_is_kept_of_a_removed_peer_after_idle_close() {
     let mut pair = WatchedPair::connected();
     pair.receive();
     pair.a_requests_close();
     pair.b.progress();
     pair.a.progress();
     assert_eq!(pair.left(), (1, 1));
-    knows_nobody(&pair.a);
+    knows_no_peer(&pair.a);
     // The link of a peer that comes back is watched all the same.
     pair.b.tsend(pair.to_a, 8, &[8; 8], 4).unwrap();
     let mut into = [0; 8];
@@ -189,12 +189,12 @@ fn nothing_is_kept_of_a_removed_peer_once_its_link_is_given_back() {
     drive(&mut [&mut pair.a, &mut pair.b], "the link stays", |eps| {
         eps.iter().all(|ep| ep.shm.stats().links_left == 2)
     });
-    knows_nobody(&pair.a);
+    knows_no_peer(&pair.a);
 }
 
 /// Peers that were never in the address vector, or not for long, are gone or were unreachable.
 #[test]
-fn nothing_is_kept_of_strangers_that_are_gone() {
+fn nothing_is_kept_of_dead_unknown_sources() {
     let mut a = Ep::open(ShmConfig::default());
     for is_inserted in [false, true] {
         let mut b = Ep::open(ShmConfig::default());
@@ -216,7 +216,7 @@ fn nothing_is_kept_of_strangers_that_are_gone() {
         if let Some(to_b) = to_b {
             a.remove(to_b);
         }
-        knows_nobody(&a);
+        knows_no_peer(&a);
     }
     let mut nobody = a.name();
     nobody.shm = nobody.shm.map(|id| !id);
@@ -227,5 +227,5 @@ fn nothing_is_kept_of_strangers_that_are_gone() {
     drive(&mut [&mut a], "somebody is there", |eps| {
         eps[0].shm.peers.needs_link(nobody.shm.unwrap())
     });
-    knows_nobody(&a);
+    knows_no_peer(&a);
 }
