@@ -13,9 +13,9 @@ use ferrofabric::{
 use tokio::io::unix::AsyncFd;
 
 /// An endpoint's descriptor, registered with tokio.
-pub(crate) struct Tokio(AsyncFd<OwnedFd>);
+pub(crate) struct TokioReadiness(AsyncFd<OwnedFd>);
 
-impl DescriptorReadiness for Tokio {
+impl DescriptorReadiness for TokioReadiness {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ready = self.0.poll_read_ready(cx);
         ready.map_ok(|mut guard| guard.clear_ready())
@@ -26,11 +26,11 @@ impl DescriptorReadiness for Tokio {
     deprecated,
     reason = "sound for a descriptor that it owns; its successor is unsafe"
 )]
-fn watch(descriptor: OwnedFd) -> io::Result<Tokio> {
-    AsyncFd::new(descriptor).map(Tokio)
+fn watch(descriptor: OwnedFd) -> io::Result<TokioReadiness> {
+    AsyncFd::new(descriptor).map(TokioReadiness)
 }
 
-fn open() -> Result<AsyncRdmEndpoint<Tokio>, Error> {
+fn open() -> Result<AsyncRdmEndpoint<TokioReadiness>, Error> {
     AsyncRdmEndpoint::new(RdmEndpoint::open()?, watch)
 }
 
@@ -49,7 +49,7 @@ pub(crate) async fn main() -> Result<(), Error> {
 }
 
 /// Two messages each way, with both receives awaited at the same time.
-async fn talk(endpoint: &AsyncRdmEndpoint<Tokio>, peer: FiAddr) -> Result<(), Error> {
+async fn talk(endpoint: &AsyncRdmEndpoint<TokioReadiness>, peer: FiAddr) -> Result<(), Error> {
     let room = |tag| Ok::<_, Error>(Inbound::from(Buffer::new(64)?).tag(tag));
     let (first, second) = (endpoint.recv(room(1)?)?, endpoint.recv(room(2)?)?);
     for tag in [2, 1] {

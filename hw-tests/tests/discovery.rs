@@ -14,7 +14,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info, SystemResolver};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::{Rig, dgram};
-use ferrofabric_runtime::discovery::{DiscoveryResult, DiscoveryQuery, QueryFlags, explain};
+use ferrofabric_runtime::discovery::{DiscoveryQuery, DiscoveryResult, QueryFlags, explain};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_shm::ShmProvider;

@@ -7,7 +7,7 @@ use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info, Mismatch, SystemResolver};
-use ferrofabric_runtime::discovery::{DiscoveryResult, DiscoveryQuery, QueryFlags, explain};
+use ferrofabric_runtime::discovery::{DiscoveryQuery, DiscoveryResult, QueryFlags, explain};
 use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_verbs::device::{Device, GidChoice};
 use serde_json::{Value, json};
