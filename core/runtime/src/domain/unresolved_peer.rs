@@ -39,7 +39,7 @@ impl UnresolvedSend {
     ///
     /// As [`Transport::send`].
     unsafe fn new(op: &SendOp, iov: &[IoBuf]) -> Self {
-        // The application may not send again for a while.
+        // The next send, for which `MORE` would hold this one back, may come much later.
         let op = SendOp {
             flags: op.flags - Flags::MORE,
             ..*op
@@ -245,7 +245,7 @@ impl<B: Backend> DomainShared<B> {
         let (sends, transport, mut owner) = state.split_unresolved(index);
         let dest = match owner.avs[owner.binding.av].resolve_for_send(op.dest) {
             None => return Err(error),
-            // Resolvers retry failed addresses, for longer than a send may wait.
+            // Other threads hold the table of unresolved entries, for longer than a send waits.
             Some(Unresolved::Failed(_)) => return Err(OpError::Again),
             Some(Unresolved::Resolving(of)) => {
                 if sends.len() >= self.backend.info().tx.size {
