@@ -37,11 +37,11 @@ struct HostilePeer {
 }
 
 impl HostilePeer {
-    fn meet(ep: &mut Ep) -> (Self, FiAddr) {
-        Self::meet_as(ep, ID)
+    fn connect(ep: &mut Ep) -> (Self, FiAddr) {
+        Self::connect_as(ep, ID)
     }
 
-    fn meet_as(ep: &mut Ep, id: u64) -> (Self, FiAddr) {
+    fn connect_as(ep: &mut Ep, id: u64) -> (Self, FiAddr) {
         let native = NativeAddr {
             incarnation: 1,
             node: ep.name().node,
@@ -120,7 +120,7 @@ impl HostilePeer {
 
 fn ends_with_eproto(what: &str, attack: impl FnOnce(&mut HostilePeer, &mut Ep, FiAddr)) {
     let mut ep = Ep::open(ShmConfig::default());
-    let (mut enemy, addr) = HostilePeer::meet(&mut ep);
+    let (mut enemy, addr) = HostilePeer::connect(&mut ep);
     // Receives for messages with tag 1; no receive takes tag 2.
     let mut into = vec![0u8; 1000];
     let waiting = vec![0u8; 1 << 20];
@@ -288,7 +288,7 @@ fn reads_that_fail_all_go_on_by_the_ring() {
         cma: Cma::On,
         ..ShmConfig::default()
     });
-    let (mut enemy, _) = HostilePeer::meet(&mut ep);
+    let (mut enemy, _) = HostilePeer::connect(&mut ep);
     let mut into = vec![vec![1u8; LEN]; 2];
     for (tag, into) in into.iter_mut().enumerate() {
         ep.trecv(tag as u64, 0, into, tag as u64);
@@ -318,7 +318,7 @@ fn reads_that_fail_all_go_on_by_the_ring() {
 #[test]
 fn a_message_that_crosses_a_close_request_keeps_its_source() {
     let mut ep = Ep::open(ShmConfig::default());
-    let (mut enemy, addr) = HostilePeer::meet(&mut ep);
+    let (mut enemy, addr) = HostilePeer::connect(&mut ep);
     let name = ep.owner.av.lookup(addr).unwrap();
     let until = |ep: &mut Ep, done: &dyn Fn(&Ep) -> bool| {
         let end = Instant::now() + TIMEOUT;
@@ -346,7 +346,7 @@ fn a_message_that_crosses_a_close_request_keeps_its_source() {
 #[test]
 fn no_send_is_forgotten_where_the_ring_is_broken() {
     let mut ep = Ep::open(ShmConfig::default());
-    let (enemy, addr) = HostilePeer::meet(&mut ep);
+    let (enemy, addr) = HostilePeer::connect(&mut ep);
     let (out, mut taken) = ([1u8; 8], 0);
     while ep.shm.stats().queued < 2 {
         ep.tsend(addr, 1, &out, taken).unwrap();
@@ -379,7 +379,7 @@ fn a_flood_beyond_the_quota_ends_the_link() {
             unexpected_messages: 100,
             ..ShmConfig::default()
         });
-        let (mut enemy, addr) = HostilePeer::meet(&mut ep);
+        let (mut enemy, addr) = HostilePeer::connect(&mut ep);
         let mut into = [0u8; 8];
         ep.recv_from(MsgKind::Tagged, addr, 7, 0, &mut into, 3);
         let mut sent = 0;

@@ -184,7 +184,7 @@ impl MessagePaths {
         len >= LEAST && self.setting == Cma::Auto && {
             let cost = &mut self.classes().costs[class_of(len)];
             cost.messages = cost.messages.wrapping_add(1);
-            cost.rather_reads() || cost.messages <= RUN || cost.messages % TIMED_OF == 0
+            cost.prefers_reads() || cost.messages <= RUN || cost.messages % TIMED_OF == 0
         }
     }
 
@@ -224,7 +224,7 @@ impl MessagePaths {
 
 impl SizeClasses {
     fn advice(&self) -> u64 {
-        let bit = |(class, cost): (usize, &Cost)| u64::from(cost.rather_reads()) << class;
+        let bit = |(class, cost): (usize, &Cost)| u64::from(cost.prefers_reads()) << class;
         self.costs.iter().enumerate().map(bit).sum::<u64>() << FIRST_CLASS
     }
 
@@ -248,7 +248,7 @@ impl SizeClasses {
 }
 
 impl Cost {
-    fn rather_reads(&self) -> bool {
+    fn prefers_reads(&self) -> bool {
         let [ring, cma] = &self.by_path;
         ring.timed != 0 && cma.timed != 0 && cma.ps_per_byte < ring.ps_per_byte
     }

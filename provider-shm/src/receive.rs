@@ -552,8 +552,8 @@ impl ShmReceiver {
     }
 
     /// A link has ended: complete unexpected messages from it can still be received.
-    pub(crate) fn outlives(&mut self, key: usize, link: &ShmLink) {
-        self.unexpected.outlive(key, link.native());
+    pub(crate) fn detach_link(&mut self, key: usize, link: &ShmLink) {
+        self.unexpected.detach_link(key, link.native());
     }
 
     /// A link has ended: incomplete unexpected messages from it are lost.

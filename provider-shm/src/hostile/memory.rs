@@ -45,7 +45,7 @@ fn memory_that_never_comes_delays_no_peer() {
     let (done, is_done) = channel();
     thread::spawn(move || {
         let mut ep = open();
-        let (mut enemy, _) = HostilePeer::meet(&mut ep);
+        let (mut enemy, _) = HostilePeer::connect(&mut ep);
         let (mut into, mut from_me) = (vec![1u8; LEN], [0u8; 8]);
         ep.trecv(0, 0, &mut into, 1);
         enemy.offers_read(0, addr);
@@ -73,7 +73,7 @@ fn memory_that_never_comes_delays_no_peer() {
 fn a_read_that_fails_is_not_the_last_one() {
     let out = vec![7u8; LEN];
     let mut ep = open();
-    let (mut enemy, _) = HostilePeer::meet(&mut ep);
+    let (mut enemy, _) = HostilePeer::connect(&mut ep);
     let mut into = vec![vec![1u8; LEN]; 2];
     for (tag, into) in into.iter_mut().enumerate() {
         ep.trecv(tag as u64, 0, into, tag as u64);

@@ -17,7 +17,7 @@ use crate::wire::{INLINE, START, TAGGED, UNDER_WAY_MAX, WANTS_DELIVERED};
 #[test]
 fn answers_that_are_never_taken_end_the_link() {
     let mut ep = Ep::open(ShmConfig::default());
-    let (mut enemy, _) = HostilePeer::meet(&mut ep);
+    let (mut enemy, _) = HostilePeer::connect(&mut ep);
     let mut sent = 0;
     while ep.shm.stats().links_failed == 0 {
         for _ in 0..SLOTS / 2 {
@@ -82,8 +82,8 @@ fn the_quota_of_an_endpoint_is_given_back_to_all() {
         endpoint_unexpected_messages: 100,
         ..ShmConfig::default()
     });
-    let (mut one, _) = HostilePeer::meet_as(&mut ep, 0xbad);
-    let (mut other, _) = HostilePeer::meet_as(&mut ep, 0xbae);
+    let (mut one, _) = HostilePeer::connect_as(&mut ep, 0xbad);
+    let (mut other, _) = HostilePeer::connect_as(&mut ep, 0xbae);
     other.publish(INLINE, TAGGED, 8, [6; 7]);
     ep.progress();
     for _ in 0..101 {
@@ -113,7 +113,7 @@ fn many_links_share_the_quota_of_their_endpoint() {
     const LINKS: u64 = 40;
     const EACH: u64 = 60;
     let mut ep = Ep::open(ShmConfig::default());
-    let enemies = (0..LINKS).map(|id| HostilePeer::meet_as(&mut ep, 0xbad + id).0);
+    let enemies = (0..LINKS).map(|id| HostilePeer::connect_as(&mut ep, 0xbad + id).0);
     let mut enemies: Vec<HostilePeer> = enemies.collect();
     let mut back_pressure = 0;
     for id in 0..EACH {

@@ -87,7 +87,7 @@ proptest! {
     #[test]
     fn random_writes_do_no_harm(moves in prop::collection::vec(a_move(), 1..60)) {
         let mut ep = Ep::open(ShmConfig { unexpected_bytes: 50_000, ..ShmConfig::default() });
-        let (mut enemy, addr) = HostilePeer::meet(&mut ep);
+        let (mut enemy, addr) = HostilePeer::connect(&mut ep);
         let out = vec![0u8; 200_000];
         let mut buffers: Vec<(usize, Vec<u8>)> = Vec::new();
         for m in moves {

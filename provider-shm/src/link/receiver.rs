@@ -149,7 +149,7 @@ impl LinkReceiver {
     }
 
     /// Cancels all reads.
-    pub(crate) fn forget_reads(&mut self) {
+    pub(crate) fn cancel_reads(&mut self) {
         self.reading.clear();
     }
 

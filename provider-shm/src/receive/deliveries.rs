@@ -101,7 +101,7 @@ impl Deliveries {
                 }
                 if rest.window as u64 != rest.total {
                     delivery.expected = wanted.max(rest.window);
-                    say_go(link, rest.id, wanted, stats);
+                    send_go(link, rest.id, wanted, stats);
                 }
             }
         }
@@ -224,21 +224,21 @@ impl Deliveries {
         let came = unsafe { link.receiver().read_memory(from, into, since) };
         if link.has_peer_closed_by_now() {
             // The bytes may be anything. The receives fail with the link, once the ring is empty.
-            link.receiver().forget_reads();
+            link.receiver().cancel_reads();
             return Ok(0);
         }
         match came {
             Read::Complete => {}
             // The sender copies the message, and waits itself if it has to.
             Read::Missing => {
-                self.ask_for(link, id, stats);
+                self.request_by_ring(link, id, stats);
                 return Ok(0);
             }
             Read::Refused => {
                 link.receiver().give_up_cma();
-                self.ask_for(link, id, stats);
+                self.request_by_ring(link, id, stats);
                 while let Some(id) = link.receiver().next_read() {
-                    self.ask_for(link, id, stats);
+                    self.request_by_ring(link, id, stats);
                 }
                 return Ok(0);
             }
@@ -253,27 +253,27 @@ impl Deliveries {
         } else {
             stats.received_cma += 1;
             d.cma = None;
-            say_go(link, id, 0, stats);
+            send_go(link, id, 0, stats);
             self.delivered(link, id, 0, owner, stats)?;
         }
         Ok(into.len)
     }
 
     /// Requests a message through the ring that was to be read by CMA.
-    fn ask_for(&mut self, link: &mut ShmLink, id: u32, stats: &mut ShmStats) {
+    fn request_by_ring(&mut self, link: &mut ShmLink, id: u32, stats: &mut ShmStats) {
         let Some(key) = link.receiver().delivery(id) else {
             return;
         };
         let d = &mut self.under_way[key];
         let Some(read) = d.cma.take() else { return };
         d.expected = read.end;
-        say_go(link, id, read.end, stats);
+        send_go(link, id, read.end, stats);
     }
 
     /// A link fails: takes out the receives that wait for more of a message.
     pub(super) fn take_unfinished(&mut self, link: &mut ShmLink) -> Vec<Unfinished> {
         let receiver = link.receiver();
-        receiver.forget_reads();
+        receiver.cancel_reads();
         (receiver.incoming().drain())
             .filter_map(|incoming| match incoming {
                 IncomingState::Matched(key) => {
@@ -297,7 +297,7 @@ impl Deliveries {
     }
 }
 
-fn say_go(link: &mut ShmLink, id: u32, until: usize, stats: &mut ShmStats) {
+fn send_go(link: &mut ShmLink, id: u32, until: usize, stats: &mut ShmStats) {
     let until = until as u64;
     link.answer(AnswerSlot::Go { id, until }, stats);
 }

@@ -205,7 +205,7 @@ impl UnexpectedMessages {
     }
 
     /// A link has ended: complete messages from it can still be received.
-    pub(super) fn outlive(&mut self, link: usize, sender: NativeAddr) {
+    pub(super) fn detach_link(&mut self, link: usize, sender: NativeAddr) {
         let whole =
             |message: &&mut UnexpectedMessage| message.link == link && !message.is_partial();
         let messages = self.messages.iter_mut().map(|(_, message)| message);

@@ -55,7 +55,7 @@ impl SilentListener {
     }
 
     /// A client of the endpoint.
-    fn knock(ep: &Ep) -> OwnedFd {
+    fn connect_client(ep: &Ep) -> OwnedFd {
         socket::connect_to(ep.name().shm.unwrap()).unwrap()
     }
 
@@ -99,7 +99,7 @@ fn fails_with(ep: &mut Ep, errno: Errno) {
 }
 
 /// Another endpoint can connect and send, soon.
-fn serves_a_newcomer(ep: &mut Ep) {
+fn serves_a_new_client(ep: &mut Ep) {
     let mut other = Ep::open(ShmConfig::default());
     let to = other.insert(&ep.name());
     let mut into = [0; 8];
@@ -138,7 +138,7 @@ fn an_attempt_outlives_a_client_that_hangs_up_after_hello() {
     let to = ep.insert(&silent.name);
     ep.tsend(to, 1, &[1; 8], 5).unwrap();
     let call = silent.is_called();
-    let client = SilentListener::knock(&ep);
+    let client = SilentListener::connect_client(&ep);
     silent.hello(&client, &ep);
     is_closed_by_endpoint(&client);
     // The attempt is repeated.
@@ -180,7 +180,7 @@ fn an_offer_outlives_an_earlier_hello() {
     answer(WELCOME);
     let (_, segment) = until(begun, || socket::receive(&call));
     assert_eq!(segment.len(), 1);
-    let client = SilentListener::knock(&ep);
+    let client = SilentListener::connect_client(&ep);
     silent.hello(&client, &ep);
     is_closed_by_endpoint(&client);
     answer(READY);
@@ -272,7 +272,7 @@ fn many_silent_targets() {
         .iter()
         .map(SilentListener::is_called)
         .collect();
-    serves_a_newcomer(&mut ep);
+    serves_a_new_client(&mut ep);
     // All silent peers are tried in turns, and a peer that answers is not delayed by them.
     let mut other = Ep::open(ShmConfig::default());
     let to = ep.insert(&other.name());
@@ -299,12 +299,12 @@ fn a_cookie_that_never_comes_delays_no_peer() {
         return;
     };
     let silent = SilentListener::below(&ep);
-    let client = SilentListener::knock(&ep);
+    let client = SilentListener::connect_client(&ep);
     let mut frame = Frame::new(HELLO, 1, silent.name.to_bytes());
     frame.wanted = ep.name().incarnation;
     frame.cookie_addr = never.addr();
     socket::send(&client, &frame, None).unwrap();
-    serves_a_newcomer(&mut ep);
+    serves_a_new_client(&mut ep);
 }
 
 #[test]
@@ -315,14 +315,16 @@ fn clients_that_hang_up_after_hello_do_no_harm() {
     ep.tsend(to, 1, &[1; 8], 5).unwrap();
     let _call = silent.is_called();
     for at_once in [1, 2, 3, 4, 3, 2] {
-        let clients: Vec<_> = (0..at_once).map(|_| SilentListener::knock(&ep)).collect();
+        let clients: Vec<_> = (0..at_once)
+            .map(|_| SilentListener::connect_client(&ep))
+            .collect();
         for client in clients.iter().rev() {
             silent.hello(client, &ep);
             is_closed_by_endpoint(client);
         }
     }
     // The service thread still runs.
-    serves_a_newcomer(&mut ep);
+    serves_a_new_client(&mut ep);
     // The attempt still exists.
     drop(silent.is_called());
     drop(silent);

@@ -91,10 +91,10 @@ impl ShmTransport {
 
     fn watch(&mut self, key: usize) {
         self.idle_closer.watched.insert(key, WatchedLink::default());
-        self.look_later();
+        self.request_look();
     }
 
-    fn look_later(&mut self) {
+    fn request_look(&mut self) {
         if self.idle_closer.lacks_look() {
             self.service.request(ServiceCommand::Look);
         }
@@ -112,7 +112,7 @@ impl ShmTransport {
                 self.fail_link(key, Errno::EPROTO, broken.0, owner);
             }
         }
-        self.look_later();
+        self.request_look();
     }
 
     /// Sends a close message; false if that is not possible now.
@@ -174,7 +174,7 @@ impl ShmTransport {
         };
         tracing::info!(peer = %link.native(), "shared-memory link closed idle");
         self.receiver.stats_mut().links_left += 1;
-        self.receiver.outlives(key, &link);
+        self.receiver.detach_link(key, &link);
         let (id, addr, native) = (link.id(), link.addr(), link.native());
         let (segment, pending) = (
             Arc::clone(link.segment()),

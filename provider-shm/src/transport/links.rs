@@ -152,7 +152,7 @@ impl ShmTransport {
         self.peers.set_gone(link.id(), errno, link.addr());
         let sends = link.take_unfinished(&mut self.outbox);
         let receives = self.receiver.take_unfinished(&mut link);
-        self.receiver.outlives(key, &link);
+        self.receiver.detach_link(key, &link);
         let addr = link.addr();
         // Sets our `CLOSED` flag before the application regains memory that the peer may be
         // reading.

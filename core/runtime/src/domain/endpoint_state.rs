@@ -181,7 +181,7 @@ pub(super) fn enter<B: Backend>(
         .map(|folder| Box::new(CounterReport::new(folder, &info.domain.name, &name)));
     let mut srx = SharedRx::new();
     if !keys.is_empty() {
-        srx.know_keys();
+        srx.match_keys();
     }
     let mut state = domain.lock_to("open", "endpoint")?;
     let index = state.endpoints.insert(EndpointState {

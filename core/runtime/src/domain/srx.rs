@@ -47,7 +47,7 @@ impl SharedRx {
     }
 
     /// Lets receives that name an authorization key match the messages that came with it.
-    pub(super) fn know_keys(&mut self) {
+    pub(super) fn match_keys(&mut self) {
         self.tagged.set_key_of(keyed::key_of);
         self.untagged.set_key_of(keyed::key_of);
     }
