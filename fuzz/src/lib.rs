@@ -1,10 +1,10 @@
 //! Random input for every parser that takes what others wrote: strings, addresses, hints, packets,
 //! records of the shared-memory handshake, segments.
 //!
-//! A [target](Target) is a function of bytes that panics when a promise is broken. What it returns
-//! is a hash of what it saw (the kind of packet, the field that was refused): an input that shows
-//! something new is kept to be changed further, which is what coverage is to other fuzzers
-//! (`docs/adr/0031-fuzzing-on-stable-rust.md`).
+//! A [target](Target) is a function of bytes that panics when an invariant does not hold. It
+//! returns a hash of its observations (the kind of packet, the field that was refused). The fuzzer
+//! keeps an input with a new hash and mutates it further, as other fuzzers do with an input that
+//! covers new code (`docs/adr/0031-fuzzing-on-stable-rust.md`).
 //!
 //! ```text
 //! cargo run -p ferrofabric-fuzz -- --inputs 1000000
@@ -55,7 +55,7 @@ pub fn checks_overflow() -> bool {
     noticed
 }
 
-/// A hash of anything that can be printed: which things were seen, not with what numbers.
+/// The hash of an observation, by its `Debug` text.
 fn saw(what: impl std::fmt::Debug) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();

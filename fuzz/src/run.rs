@@ -12,10 +12,10 @@ use fastrand::Rng;
 use crate::mutate::{below, mutated};
 use crate::{Target, corpus};
 
-/// Inputs that are kept for what they showed.
+/// The most inputs that a run keeps for their new observations.
 const MOST_KEPT: usize = 1024;
 
-/// What an input may take.
+/// The longest time that a target may need for one input.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How a run goes.
@@ -27,7 +27,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// What a target's run came to.
+/// The result of a target's run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The target's name.
@@ -136,7 +136,7 @@ impl Watch {
         }
     }
 
-    /// What the target saw; `None` when the input broke it.
+    /// The hash of the target's observations; `None` if the target panicked.
     fn take(&self, bytes: &[u8]) -> Option<u64> {
         self.set(Some((Instant::now(), bytes.to_vec())));
         let saw = catch_unwind(AssertUnwindSafe(|| (self.target.take)(bytes))).ok();

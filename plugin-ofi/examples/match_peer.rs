@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const RX_SIZE_1: usize = 1 << 14;
 const RX_SIZE_2: usize = 1 << 18;
 
-/// Messages have no bytes; some providers want to be told of an address all the same.
+/// Messages have no bytes, but some providers refuse a buffer without an address.
 static NOWHERE: u64 = 0;
 
 fn main() -> ExitCode {
@@ -206,7 +206,7 @@ impl Party {
     #[inline]
     fn read(&self, entries: &mut [fi_cq_tagged_entry]) -> Result<usize, String> {
         let (room, len) = (entries.as_mut_ptr().cast(), entries.len());
-        // SAFETY: there is room for so many.
+        // SAFETY: `room` has `len` entries.
         match unsafe { call!(self.cq, ops.read(room, len)) } {
             n if n >= 0 => Ok(n as usize),
             n if n == -(libc::EAGAIN as isize) => Ok(0),

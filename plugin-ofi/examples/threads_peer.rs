@@ -100,7 +100,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(port: &str) -> Result<(), String> {
-    // Who has no such provider says so before anybody comes.
+    // A machine without such a provider reports it before a client connects.
     Station::open(1)?;
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).map_err(said("listen"))?;
     let (mut answers, _) = listener.accept().map_err(said("accept"))?;

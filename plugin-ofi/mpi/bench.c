@@ -1,14 +1,15 @@
-/* Latency and bandwidth between two ranks, for ./scripts/bench mpi, and collectives of any number of ranks, for
- * ./scripts/bench shm. Prints one JSON object.
+/* Latency and bandwidth between two ranks, for ./scripts/bench mpi, and collectives of any number
+ * of ranks, for ./scripts/bench shm. Prints one JSON object.
  *
  * usage: bench lat|bw|alltoall|allreduce SIZE MESSAGES CORE0 CORE1
- *   lat   half the round trip: the clock is read around batches of round trips, and the median is that of the batches
+ *   lat   half the round trip: the clock is read around batches of round trips, and the median is
+ *         that of the batches
  *   bw    one way, a window of messages under way, acknowledged by the window
  *   alltoall    one call, SIZE bytes from each rank to each: the median of batches of calls
  *   allreduce   one call, a sum of SIZE bytes of doubles: the median of batches of calls
- * Ranks of even number keep to CORE0, the others to CORE1. Before what counts comes a tenth as many messages that do not.
- * Of calls of collectives there are at most MESSAGES, and no more than fit into about half a second: ranks that share a
- * core may wait for each other's time slices.
+ * Ranks of even number run on CORE0, the others on CORE1. A warm-up of a tenth of the messages
+ * comes before the measurement. A collective is called MESSAGES times at most, and no longer than about
+ * half a second: ranks that share a core may wait for each other's time slices.
  */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -180,7 +181,7 @@ static void calls(enum bench bench, const char *from, char *into, int size, long
     }
 }
 
-/* What arrived says that the calls did what they are called. */
+/* The bytes that arrived show that the call did its work. */
 static int is_right(enum bench bench, const char *into, int size)
 {
     if (bench == ALLTOALL) {

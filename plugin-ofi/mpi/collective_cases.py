@@ -285,7 +285,7 @@ def reduce_scatter(comm, count, code, seed, name):
     counts = [count * ((r + 1) % 3) // 2 for r in range(comm.size)]
     mine, wanted = parts(counts)
     yield Case("Reduce_scatter", what, code, counts, operation).given(mine).taken(wanted)
-    # No part is larger than what stands before it: MPICH 5.0.2 would copy it onto itself and stop.
+    # No part is larger than all parts before it: MPICH 5.0.2 would copy it onto itself and stop.
     counts = [count * (3 - r % 3) // 3 for r in range(comm.size)]
     mine, wanted = parts(counts)
     case = Case("Reduce_scatter", f"{what} in place", code, counts, operation)
@@ -301,7 +301,7 @@ def scan(comm, count, code, seed, name):
 
 def exscan(comm, count, code, seed, name):
     mine = values(code, seed + comm.rank, count)
-    # What the first rank gets is not defined.
+    # The result of the first rank is not defined.
     if comm.rank == 0:
         cases = list(both_ways("Exscan", name, code, mine, mine))
         for case in cases:

@@ -19,8 +19,8 @@ MESSAGES = 24
 TAGS = (0, 1, 2, 7, 32767)
 SENDS = ("Isend", "Isend", "Issend", "Ibsend", "Send_init")
 RECEIVES = ("Irecv", "Irecv", "Irecv", "Recv_init", "Recv", "Probe", "Iprobe", "Mprobe", "Improbe")
-# On each communicator of a round a rank receives in one of these ways. They differ in what stands
-# for whom, so that no receive takes what another waits for.
+# On each communicator of a round a rank receives in one of these ways. They differ in the fields
+# that are wildcards, so that no receive takes the message of another.
 WAYS = ("exact", "any source", "any tag", "anything")
 
 
@@ -111,7 +111,7 @@ def start_send(channel, message):
         request = channel.Send_init(buffer.spec, dest=message.target, tag=message.tag)
         request.Start()
         return request, buffer
-    # What is attached for buffered sends has no room for the large ones.
+    # The attached buffer for buffered sends has no room for large messages.
     name = "Isend" if message.send == "Ibsend" and message.size > MEDIUM else message.send
     return getattr(channel, name)(buffer.spec, dest=message.target, tag=message.tag), buffer
 

@@ -269,7 +269,7 @@ unsafe fn read_entries(
             let batch = blank(&mut room[..want]);
             let got = match this.cq.read(batch) {
                 Ok(got) => got,
-                // What was read before is told first; the error stays.
+                // Return the entries that were read already; the error stays in the queue.
                 Err(_) if done != 0 => return Ok(done as isize),
                 Err(error) => return Err(error),
             };

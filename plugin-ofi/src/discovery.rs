@@ -149,7 +149,7 @@ impl Drop for List<'_> {
 ///
 /// # Errors
 ///
-/// When it describes none, or what the device or the system lacks.
+/// When the info describes no domain of ours, or the device or the system cannot open it.
 pub(crate) unsafe fn open(version: u32, info: *const fi_info) -> Result<Arc<dyn Domain>, Refused> {
     // SAFETY: as the caller says.
     let info = unsafe { wanted(version, info, Counting::BOTH) }?;

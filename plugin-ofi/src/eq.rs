@@ -110,7 +110,7 @@ impl EqObject {
     }
 }
 
-/// What the flags of a call say of the event that it reads.
+/// Whether the flags of a call ask to take the event or to leave it in the queue.
 fn reading(flags: u64) -> Reading {
     match flags & FI_PEEK {
         0 => Reading::Take,

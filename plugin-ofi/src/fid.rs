@@ -14,7 +14,7 @@ use crate::abi::{fi_ops, fid};
 use crate::guard::{Refused, control};
 use crate::unsupported::Unsupported;
 
-/// What stands behind a pointer that C has.
+/// An object to which C has a pointer.
 ///
 /// # Safety
 ///
@@ -116,7 +116,7 @@ pub(crate) unsafe fn open_on<P: Object, T: Object>(
 /// `raw` came from [`hand_out`] of that type and is not closed while the result is used.
 #[inline]
 pub(crate) unsafe fn object<'a, T: Object>(raw: *const T::Raw) -> &'a T {
-    // SAFETY: the structure is the first field of what was handed out.
+    // SAFETY: the structure is the first field of the `Given` that C got.
     unsafe { &*raw.cast::<Given<T>>() }
 }
 

@@ -21,7 +21,7 @@ use crate::guard::Refused;
 use crate::host::Host;
 use crate::memory::{key_bytes, text};
 
-/// Which addresses of an info count. One that does not is not looked at.
+/// The addresses of an info that count. The others are not read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counting {
     pub(crate) src: bool,

@@ -12,7 +12,7 @@ use tracing::{Event, Level, Metadata};
 use crate::abi::{fi_log_level, fi_log_subsys};
 use crate::host::Host;
 
-/// What our crates' names begin with, and so the targets of their events.
+/// The names of our crates begin with it, and so do the targets of their events.
 const OURS: &str = "ferro";
 
 const LEVELS: [fi_log_level; 3] = [
@@ -34,8 +34,8 @@ const SUBSYSTEMS: [fi_log_subsys; 10] = [
     fi_log_subsys::FI_LOG_CNTR,
 ];
 
-/// What libfabric showed when it was last asked: a [`bit`] for each level of each subsystem. An
-/// event that is off costs the check that `tracing` makes itself, of a static.
+/// The levels that libfabric showed at the last check: a [`bit`] for each level of each subsystem.
+/// An event that is off costs the check that `tracing` makes itself, of a static.
 static SHOWN: AtomicU64 = AtomicU64::new(0);
 
 /// Sends events to the log of the libfabric that we serve. A subscriber that is installed already
@@ -111,7 +111,7 @@ impl Subscriber for ToLibfabric {
     fn event(&self, event: &Event<'_>) {
         let metadata = event.metadata();
         let (level, subsystem) = (level(metadata.level()), subsystem(metadata.target()));
-        // Which providers are to be heard is decided after `fi_prov_ini`, hence asked here.
+        // libfabric chooses the providers that may log after `fi_prov_ini`, hence the check here.
         let Some(host) = Host::get().filter(|host| host.log_enabled(level, subsystem)) else {
             return;
         };

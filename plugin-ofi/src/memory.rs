@@ -100,8 +100,8 @@ pub(crate) unsafe fn copy_address(
     }
 }
 
-/// As [`copy_address`] where what does not fit is cut and no error, since the length tells
-/// (fi_av(3)).
+/// As [`copy_address`], but an address that does not fit is truncated without an error: the caller
+/// sees it by the length (fi_av(3)).
 ///
 /// # Safety
 ///

@@ -247,7 +247,7 @@ unsafe extern "C" fn bind(_mr: *mut fid, _to: *mut fid, _flags: u64) -> c_int {
     0
 }
 
-/// A region is enabled from the start, and what was registered is registered whole.
+/// A region is enabled from the start, and all of its memory is registered.
 unsafe extern "C" fn command(_mr: *mut fid, command: c_int, _arg: *mut c_void) -> c_int {
     match command {
         FI_ENABLE | FI_REFRESH => 0,

@@ -23,7 +23,7 @@ struct Nic {
     device: fi_device_attr,
     bus: fi_bus_attr,
     link: fi_link_attr,
-    /// What the pointers of the structures point to.
+    /// The strings to which the structures point.
     _texts: Vec<CString>,
 }
 

@@ -1,4 +1,4 @@
-//! What libfabric gets when it loads the library.
+//! The provider structure that libfabric gets when it loads the library.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;

@@ -6,10 +6,10 @@ use ferrofabric_contracts::error::Result;
 
 use crate::host::Host;
 
-/// What libfabric puts before the name of a parameter of ours.
+/// libfabric puts this prefix before the name of each of our parameters.
 const PREFIX: &str = "FI_FERRO_";
 
-/// Has libfabric know every setting.
+/// Defines each setting as a parameter of libfabric.
 pub fn define(host: &Host) {
     for setting in SETTINGS {
         let help = setting.help.trim();

@@ -13,7 +13,7 @@ pub(crate) trait Unsupported {
     const ENOSYS: Self;
 }
 
-/// What a call returns as an error.
+/// The result type of a C call: an `int` or a `ssize_t`, negative for an error.
 pub(crate) trait Negative {
     /// `-FI_ENOSYS`.
     const ENOSYS: Self;

@@ -10,7 +10,7 @@ use crate::abi::{FI_GETWAIT, FI_GETWAITOBJ, fi_ops, fi_wait_obj, fid};
 use crate::fid::{Object, object};
 use crate::guard::{Refused, control as controlled};
 
-/// How the application waits for what comes to an object.
+/// How the application waits for entries of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitObject {
     /// Not at all, or in calls of libfabric: it asked for this one.
@@ -23,7 +23,7 @@ impl WaitObject {
     /// Of objects that are opened without attributes.
     pub(crate) const NONE: Self = Self::Calls(fi_wait_obj::FI_WAIT_NONE);
 
-    /// What the attributes of an object ask for.
+    /// The wait object of an object's attributes.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ unsafe extern "C" fn control<T: Object + Waitable>(
 pub(crate) fn try_wait(waitable: &dyn Waitable) -> Result<(), Refused> {
     match waitable.wait_object() {
         WaitObject::Fd => {
-            // It may be asked before the descriptor is.
+            // The application may call this before it asks for the descriptor.
             waitable.wait_fd()?;
             Ok(waitable.try_wait()?)
         }

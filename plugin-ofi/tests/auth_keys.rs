@@ -228,7 +228,7 @@ impl Party {
         (read == 1).then_some((entry.op_context as usize, entry.len, src))
     }
 
-    /// What is received next, while another drives what it has sent.
+    /// The next message, while the sender makes progress.
     fn next(&self, sender: &Self) -> (usize, usize, fi_addr_t) {
         let until = Instant::now() + PATIENCE;
         loop {

@@ -88,8 +88,8 @@ fn each_format_has_its_fields() {
     });
 }
 
-/// A failure is told in its turn, with its fields, and in words; a queue that is too small for what
-/// comes loses nothing.
+/// A queue reports a failure in its turn, with its fields, and in words; a queue that is smaller
+/// than the number of its completions loses none.
 #[test]
 fn errors_and_overflow() {
     everywhere("errors_and_overflow", |info| {
@@ -285,7 +285,7 @@ fn named_by_its_address(info: &Info<'_>, format: u32, old: bool) {
         assert_eq!((cut.err_data_size, cut.src_addr), (10, 3));
         assert!(room.iter().all(|byte| *byte == 0xee));
     } else {
-        // A part of what says by its beginning how long it is is none.
+        // A socket address begins with its family, so a part of one would be no address.
         let fit = if is_of_sockets(format) { 0 } else { 10 };
         assert_eq!((cut.err_data_size, cut.src_addr), (fit, u64::MAX));
         assert_eq!((&room[..fit], room[fit]), (&start[..fit], 0xee));
@@ -446,8 +446,8 @@ fn an_affinity_is_a_hint() {
     });
 }
 
-/// `fi_cq_sread` of a queue with `FI_CQ_COND_THRESHOLD` waits for as many entries as it is told, by
-/// a number or by where that is.
+/// `fi_cq_sread` of a queue with `FI_CQ_COND_THRESHOLD` waits for the number of entries that the
+/// caller gives, by value or by a pointer to it.
 #[test]
 fn thresholds() {
     everywhere("thresholds", |info| {
@@ -584,7 +584,7 @@ fn levels_and_fences() {
     });
 }
 
-/// Automatic progress is offered to who asks for it, and kept.
+/// An application that asks for automatic progress gets it in the offer and in the domain.
 #[test]
 fn automatic_progress() {
     alone("automatic_progress", |info| {

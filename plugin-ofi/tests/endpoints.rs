@@ -125,7 +125,7 @@ fn an_event_queue_is_bound() {
     });
 }
 
-/// What has to be left of a multi-receive buffer can be asked for and set at any time.
+/// The application can read and set the least room of multi-receive buffers at any time.
 #[test]
 fn the_least_room_of_multi_receives() {
     everywhere("the_least_room_of_multi_receives", |info| {

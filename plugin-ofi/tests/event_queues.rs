@@ -105,7 +105,7 @@ impl Queue {
     }
 
     fn control(self, command: c_int, arg: *mut c_void) -> c_int {
-        // SAFETY: as above; `arg` points to what the command wants.
+        // SAFETY: as above; `arg` points to the argument of the command.
         unsafe { (*(*self.0).fid.ops).control.unwrap()(self.0.cast(), command, arg) }
     }
 

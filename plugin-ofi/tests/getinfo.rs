@@ -584,7 +584,7 @@ fn in_use() -> usize {
     unsafe { libc::mallinfo2() }.uordblks
 }
 
-/// What Soft-RoCE says of itself, and every device.
+/// Checks the fields of Soft-RoCE, and those that every device has.
 fn check_nic(info: &fi_info) {
     let text = |text: *mut c_char| {
         // SAFETY: a string of the structure's, or NULL.

@@ -1,5 +1,5 @@
-//! Finding the libfabric that loaded us, and what we say to it. Each test runs itself in a process
-//! of its own, since a process has one; libfabric is played by `host/libfabric.c`.
+//! The plugin finds the libfabric that loaded it, and calls that one. Each test runs itself in a
+//! process of its own, since a process has one; `host/libfabric.c` stands in for libfabric.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -156,7 +156,7 @@ fn of_several_the_one_that_calls_is_taken() {
         assert_eq!(host.version(), FI_VERSION(2, 5));
         assert!(Host::get().is_some_and(|got| std::ptr::eq(got, host)));
 
-        // A process has one; the other is told.
+        // The plugin serves one libfabric in a process, and logs a warning to the other.
         first.show(fi_log_level::FI_LOG_WARN);
         assert!(first.call(attach).is_none());
         assert!(

@@ -6,7 +6,7 @@
 //! either's `rdma/`, that file is computed anew first, so that it is checked itself. (The bindings
 //! also assert libclang's numbers, at compile time.)
 //!
-//! What to ask C for is read off the bindings, so nothing can be left out.
+//! The test reads the names to compare from the bindings, so none can be left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -41,8 +41,8 @@ const HEADERS: &[&str] = &[
     "providers/fi_prov.h",
 ];
 
-/// What libfabric 2.1 does not have, and the version that brought it. All fields of a structure go
-/// by its name.
+/// Names that libfabric 2.1 does not have, and the version that brought each. All fields of a
+/// structure go by its name.
 const NEWER: &[(&str, (u32, u32))] = &[
     ("FI_EFIREWALLADDR", (2, 2)),
     ("FI_FIREWALL_ADDR", (2, 2)),
@@ -59,8 +59,8 @@ const NEWER: &[(&str, (u32, u32))] = &[
     ("fi_mr_attr.device.rocr", (2, 5)),
 ];
 
-/// What differs in libfabric 2.1: its number there. No other field lies elsewhere, no other
-/// structure has another size.
+/// Numbers that differ in libfabric 2.1, with the value there. No other field lies elsewhere, no
+/// other structure has another size.
 const DIFFERS_IN_2_1: &[(&str, i64)] = &[
     ("FI_ERRNO_MAX", 271),
     ("fi_domain_attr", 208),
@@ -192,7 +192,7 @@ fn numbers_of_rust() -> Numbers {
         let (name, rest) = part.split_once(':').expect("a name and a type");
         let (_, value) = rest.split_once('=').expect("a type and a value");
         let (value, _) = value.split_once(';').expect("it ends");
-        // Versions are what differs, and strings have no number.
+        // Versions differ between headers, and strings have no number.
         if !name.ends_with("_VERSION") && !value.starts_with("c\"") {
             numbers.insert(format!("FI_{name}"), constant(value));
         }
@@ -221,7 +221,7 @@ fn place_in_c<'a>(
     (structure, path, start + offsets[&(outer, field)])
 }
 
-/// bindgen adds an underscore to what is a keyword of Rust.
+/// bindgen adds an underscore to a name that is a keyword of Rust.
 fn name_in_c(field: &str) -> &str {
     field.strip_suffix('_').unwrap_or(field)
 }
@@ -264,7 +264,7 @@ fn numbers_of_c(version: &str, committed: &str) -> Numbers {
         .collect()
 }
 
-/// Prints the version of the headers, and what they have of all that the bindings have.
+/// A program that prints the version of the headers, and each name of the bindings that they have.
 fn c_program() -> String {
     let mut text = String::from("#include <stddef.h>\n#include <stdio.h>\n");
     for header in HEADERS {

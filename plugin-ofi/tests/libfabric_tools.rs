@@ -89,7 +89,7 @@ fn fi_info_lists_datagrams_on_devices_alone() {
         assert!(said.contains(part), "{part} is not in {said}");
     }
     assert!(!said.contains("rxd") && !said.contains("shm"), "{said}");
-    // Whoever does not say what type of endpoint it wants gets messages that arrive.
+    // Without a type of endpoint in the hints, reliable endpoints come first.
     let any = fi_info(&["-p", "ferro"]).expect_success();
     let types: Vec<_> = any.lines().filter(|l| l.contains("type:")).collect();
     assert!(types[0].contains("FI_EP_RDM"), "{any}");
@@ -130,7 +130,7 @@ fn fi_pingpong_datagrams() {
     pingpong("msg", Carrier::Datagrams);
 }
 
-/// What carries the messages of two processes of one machine.
+/// The transport of messages between two processes of one machine.
 #[derive(Clone, Copy, PartialEq)]
 enum Carrier {
     Default,

@@ -48,8 +48,8 @@ fn is_soak() -> bool {
     std::env::var_os("FERRO_SOAK").is_some()
 }
 
-/// What libraries keep from when they were loaded is there once; what a round loses is there once
-/// for each round. (In valgrind a round takes a fifth of a second.)
+/// Memory that libraries keep since they were loaded counts once; a leak of a round counts once for
+/// each round. (In valgrind a round takes a fifth of a second.)
 #[test]
 fn valgrind_finds_neither_a_wrong_access_nor_a_leak() {
     const ONCE: usize = 50;
@@ -109,7 +109,7 @@ fn run(mut command: Command, test: &str, domain: &str, times: usize) -> String {
         .args(["--exact", test, "--nocapture"])
         .env(CHILD, domain)
         .env(ROUNDS, times.to_string())
-        // What the allocator keeps for each thread counts as allocated: it is to keep nothing.
+        // The allocator's cache of each thread counts as allocated, so it is off.
         .env(
             "GLIBC_TUNABLES",
             "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1",
@@ -157,7 +157,7 @@ fn rounds(domain: &str, times: usize) {
     );
 }
 
-/// What the process has.
+/// The resources of the process.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     /// Bytes that are allocated.

@@ -29,7 +29,7 @@ use two::{
 
 const KINDS: [u64; 2] = [FI_MSG, FI_TAGGED];
 
-/// Which of the calls it is, with the flags of those that take some.
+/// A call that sends, with the flags of those calls that take flags.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Call {
     Plain,

@@ -131,7 +131,7 @@ impl Job {
             ["shm", "verbs"].map(|path| counters.sum(&format!("{path}_messages_sent")));
         println!("messages sent: shared memory {shm}, verbs {verbs}");
         assert!(verbs >= self.messages, "{counters:?}");
-        // Ranks of one node have neighbours there, with whom they share memory.
+        // Ranks share memory with the other ranks of their node.
         assert_eq!(shm > 0, self.each > 1, "{counters:?}");
     }
 }

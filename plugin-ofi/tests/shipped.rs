@@ -36,7 +36,7 @@ fn it_needs_the_c_library_and_nothing_else() {
             "needs {name}"
         );
     }
-    // What is left undefined would stop it from loading, or take whatever another library calls so.
+    // An undefined symbol would stop the library from loading, or bind to another library's.
     for symbol in elf.dynsyms.iter().filter(|symbol| symbol.is_import()) {
         let name = elf.dynstrtab.get_at(symbol.st_name).unwrap_or_default();
         assert!(

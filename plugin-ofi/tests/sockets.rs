@@ -1,5 +1,5 @@
-//! Endpoints by socket address as an application of libfabric's has them: a server that is asked
-//! for by service, clients that know its host and port (fi_getinfo(3), fi_av(3)).
+//! Endpoints by socket address, as an application of libfabric has them: a server with a service
+//! name, and clients that know the server's host and port (fi_getinfo(3), fi_av(3)).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -195,7 +195,7 @@ fn two_servers(
         (opened, party)
     });
     let SocketAddr::V4(at) = socket(&servers[0].1.name()) else {
-        panic!("an IPv4 address was asked for")
+        panic!("the query is for an IPv4 address")
     };
     let node = CString::new(at.ip().to_string()).unwrap();
     (servers, at, node)

@@ -37,7 +37,8 @@ fn examples_break_the_rules_that_they_name() {
 #[test]
 fn comments_documentation_and_messages_of_rust_are_read() {
     // prose: ok (examples)
-    let code = "//! Who reads waits.\n\nfn a() {\n    // Who writes waits.\n    b(\"Who holds it waits here.\");\n    /* Who\n     * polls waits. */\n}\n\n/// It counts\n/// so many.\nstruct C; // What stays.\n";
+    let code = "//! Who reads waits.\n\nfn a() {\n    // Who writes waits.\n    \
+        b(\"Who holds it waits here.\");\n    /* Who\n     * polls waits. */\n}\n\n/// It counts\n/// so many.\nstruct C; // What stays.\n";
     let relative = Rule::FreeRelative;
     let expected = [
         (1, relative),
@@ -52,7 +53,8 @@ fn comments_documentation_and_messages_of_rust_are_read() {
 
 #[test]
 fn strings_that_look_like_comments_are_no_comments() {
-    let code = "const A: &str = \"// Who waits\"; const B: &str = r#\"\"// Who\"#; const C: char = '\"'; // The end.\n";
+    let code = "const A: &str = \"// Who waits\"; const B: &str = r#\"\"// Who\"#; \
+        const C: char = '\"'; // The end.\n";
     assert_eq!(found("a.rs", code), []);
     let lifetime =
         "fn a<'a>(b: &'a str) {} // Who waits.\nfn c() {} /* a /* nested */ one */ // Who.\n";

@@ -43,7 +43,7 @@ enum Cells {
     ByPlace([String; Place::ALL.len()]),
 }
 
-/// What is wrong with the document, or between it and the tests.
+/// A fault of the document, or a difference between the document and the tests.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum DocumentError {

@@ -1,5 +1,5 @@
-//! Which tests prove which requirement: `/// Covers: AV-11` before a test says so,
-//! `docs/conformance.md` lists it.
+//! Compares requirements with the tests that prove them. A test names its requirement in a comment,
+//! `/// Covers: AV-11`; `docs/conformance.md` lists the tests of each requirement.
 
 mod code;
 pub mod document;
@@ -16,7 +16,7 @@ use document::Document;
 /// Where the table stands, from the root of the tree.
 pub const DOCUMENT: &str = "docs/conformance.md";
 
-/// What makes the table and the tests disagree.
+/// A difference between the table and the tests, or a file that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum Error {

@@ -72,7 +72,7 @@ fn sources(root: &Path) -> Result<Vec<Source>, Error> {
         for path in entries(&folder)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if path.is_dir() {
-                // Hidden ones and what was built are not the tree's.
+                // Hidden folders and build results are not part of the tree.
                 if !name.starts_with('.') && name != "target" {
                     folders.push(path);
                 }

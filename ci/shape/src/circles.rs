@@ -15,7 +15,7 @@ type Imports = BTreeMap<(usize, usize), BTreeSet<(Place, String)>>;
 /// How many items of an import are named.
 const NAMED: usize = 4;
 
-/// What a program's modules break, a text for each.
+/// The circles of a program's modules, a text for each.
 pub(crate) struct Shape {
     pub(crate) circles: Vec<String>,
     pub(crate) pairs: Vec<String>,

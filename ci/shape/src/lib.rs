@@ -1,8 +1,8 @@
 //! The shape of the production code: no modules that import each other in a circle, and limits for
 //! the sizes of files, structs and functions (`docs/architecture.md` lists the exceptions).
 //!
-//! Production code is what the libraries and programs of the workspace's members are built from,
-//! without what only tests are built with (`cfg(test)`, `cfg(loom)`, the feature `fuzzing`).
+//! Production code is the code of the libraries and programs of the workspace's members, without
+//! code that only tests compile (`cfg(test)`, `cfg(loom)`, the feature `fuzzing`).
 
 mod circles;
 mod modules;
@@ -20,7 +20,7 @@ use modules::Code;
 
 pub use tree::{Files, Package, Tree};
 
-/// What keeps the check from an answer.
+/// The check could not read the tree.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum Error {
@@ -41,12 +41,12 @@ pub enum Error {
     },
 }
 
-/// What the check found.
+/// The result of the check.
 #[derive(Debug)]
 pub struct Report {
-    /// What breaks the rules, by rule.
+    /// The breaches, by rule.
     pub faults: Vec<Section>,
-    /// The largest of each kind, and what breaks no rule yet.
+    /// The largest things of each kind, also those within the limits.
     pub tables: Vec<Section>,
 }
 

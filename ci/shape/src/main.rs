@@ -1,5 +1,5 @@
-//! `cargo run -p ferrofabric-shape` says which modules import each other in a circle, and what is
-//! too large; `-- --list` also prints the largest of each kind.
+//! `cargo run -p ferrofabric-shape` prints the modules that import each other in a circle, and the
+//! files, structures and functions that are too large; `-- --list` also prints the largest of each.
 
 use std::path::Path;
 use std::process::ExitCode;

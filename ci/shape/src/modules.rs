@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
     fn add_function(&mut self, signature: &syn::Signature, body: Option<&syn::Block>) {
         let name = format!("{}{}", self.owner, signature.ident);
         let line = signature.fn_token.span.start().line;
-        // A C header fixes the parameters of what C calls.
+        // A C header fixes the parameters of a function that C calls.
         if signature.abi.is_none() {
             let is_parameter = |it: &&syn::FnArg| matches!(it, syn::FnArg::Typed(_));
             let parameters = signature.inputs.iter().filter(is_parameter).count();

@@ -1,8 +1,8 @@
-//! Finds the module that declares what a path names, as far as syntax tells.
+//! Finds the module that declares the item of a path, by syntax alone.
 
 use crate::modules::{Module, Path, Place, Program};
 
-/// What a path names.
+/// The module or item of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found<'a> {
     Module(usize),
@@ -89,7 +89,7 @@ fn resolve<'a>(
             "self" => Some(Found::Module(at)),
             "super" => Some(Found::Module(modules[at].parent?)),
             name => match lookup(modules, at, name, seen) {
-                // What a macro declares, or the re-export of another crate's item.
+                // An item that a macro declares, or the re-export of another crate's item.
                 None if found.is_some() => Some(Found::Item(at, name)),
                 other => other,
             },

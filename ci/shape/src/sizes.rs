@@ -55,7 +55,7 @@ impl Kind {
 pub(crate) struct Measure {
     pub(crate) kind: Kind,
     pub(crate) size: usize,
-    /// The file, and behind a blank the name of what lies in it.
+    /// The file, and behind a blank the name of the measured item, if it is not the file itself.
     pub(crate) what: String,
     pub(crate) at: Place,
 }
@@ -95,10 +95,10 @@ fn largest(code: &Code, kind: Kind) -> Section {
     }
 }
 
-/// What is over its limit without an exception, and exceptions that do not hold.
+/// Items over their limit without an exception, and exceptions that do not hold.
 pub(crate) fn faults(code: &Code, architecture: &str) -> Vec<String> {
     let mut faults = Vec::new();
-    // By what they are for and their unit: the size.
+    // The size of each exception, by its item and unit.
     let mut exceptions = BTreeMap::new();
     for row in rows(architecture) {
         match exception(row) {

@@ -1,4 +1,4 @@
-//! What single pieces of Rust's syntax say.
+//! Questions about single pieces of Rust's syntax: attributes, paths, `use` items, macros.
 
 use std::collections::BTreeSet;
 
@@ -127,7 +127,7 @@ pub(crate) fn joined(folder: &str, path: &str) -> String {
     parts.join("/")
 }
 
-/// What a `use` brings in: the path, the name (`None`: all) and the line of each.
+/// The items that a `use` imports: path, name (`None`: all) and line of each.
 pub(crate) fn leaves(
     tree: &UseTree,
     before: &mut Path,

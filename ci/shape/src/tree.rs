@@ -98,7 +98,7 @@ fn read_folder(root: &Path, folder: &Path, files: &mut Files) -> Result<(), Erro
         let path = entry.map_err(|e| io(folder, e))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() {
-            // Hidden ones and what was built are not the tree's.
+            // Hidden folders and build results are not part of the tree.
             if !name.starts_with('.') && name != "target" {
                 read_folder(root, &path, files)?;
             }

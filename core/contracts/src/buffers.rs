@@ -1,5 +1,5 @@
-//! Lists of buffers: one walk over them, and the copies out of and into them. Buffers are addresses,
-//! never references: a device or another process may be writing to the memory.
+//! Lists of buffers: one walk over them, and the copies out of and into them. Buffers are
+//! addresses, never references: a device or another process may be writing to the memory.
 
 use crate::flags::Flags;
 use crate::types::{IoBuf, total_len};
@@ -23,7 +23,7 @@ pub fn parts(list: &[IoBuf], offset: usize, len: usize) -> impl Iterator<Item = 
 ///
 /// # Safety
 ///
-/// The buffers are valid for reads, `to` for writes of what is copied; they do not overlap.
+/// The buffers are valid for reads, `to` for writes of the copied bytes; they do not overlap.
 #[inline]
 pub unsafe fn gather(list: &[IoBuf], offset: usize, len: usize, to: *mut u8) {
     if let [one] = list {
@@ -55,7 +55,7 @@ unsafe fn gather_list(list: &[IoBuf], offset: usize, len: usize, to: *mut u8) {
 ///
 /// # Safety
 ///
-/// `from` is valid for reads of what is copied, the buffers for writes; they do not overlap.
+/// `from` is valid for reads of the copied bytes, the buffers for writes; they do not overlap.
 #[cold]
 #[inline(never)]
 pub unsafe fn scatter(from: *const u8, len: usize, list: &[IoBuf], offset: usize) {
@@ -134,8 +134,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the buffers of a list and the part of the message: what is gathered is that
-        /// part of the whole, and what is scattered lands there and nowhere else.
+        /// For any list of buffers and any range of the message: gathering copies that range of the
+        /// message out, and scattering writes it there and nowhere else.
         #[test]
         fn parts_are_parts_of_the_whole(
             mut memory in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..6),

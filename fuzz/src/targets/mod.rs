@@ -1,4 +1,4 @@
-//! What takes bytes of others.
+//! The parsers that take bytes of other processes, nodes and users, one module for each kind.
 
 mod addresses;
 mod hints;

@@ -61,7 +61,7 @@ impl Provider for Machine {
     }
 }
 
-/// Knows every name, but where none may be asked for.
+/// A resolver that resolves every name, and panics if the query allows numeric hosts alone.
 struct Book {
     numeric: bool,
 }
@@ -70,7 +70,7 @@ impl Resolver for Book {
     fn host(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
         assert!(
             !self.numeric,
-            "FI_NUMERICHOST, and somebody is asked for {name:?}"
+            "FI_NUMERICHOST forbids the look-up of {name:?}"
         );
         match name.len() % 4 {
             0 => Err(io::Error::other("nobody knows it")),

@@ -1,4 +1,5 @@
-//! What a process that means harm can hand over through shared memory (`docs/shared-memory.md`).
+//! Bytes that a malicious process can hand over through shared memory (`docs/shared-memory.md`):
+//! records of the handshake, and the contents of a segment.
 
 use ferrofabric_shm::fuzzing;
 
@@ -13,7 +14,7 @@ pub(super) const HANDSHAKE: Target = Target {
     words: &[],
 };
 
-/// What the other side of a segment writes into it.
+/// Writes of the other side of a segment.
 pub(super) const SEGMENT: Target = Target {
     name: "shm_segment",
     take: fuzzing::segment,

@@ -50,8 +50,8 @@ impl Libfabric {
         self.version >> 16 <= 1
     }
 
-    /// What a provider has of reliable datagrams for one thread at a time with all that `want` asks
-    /// for.
+    /// The offers of a provider for reliable datagrams, for one thread at a time, with the hints
+    /// that `want` fills in.
     pub(crate) fn find(
         &self,
         provider: &CStr,
@@ -74,7 +74,7 @@ impl Libfabric {
         }
     }
 
-    /// A domain of what was found.
+    /// A domain of an offer that [`Self::find`] returned.
     pub(crate) fn domain(&self, info: *mut fi_info) -> Result<*mut fid_domain, String> {
         let (mut fabric, mut domain): (*mut fid_fabric, _) = (null_mut(), null_mut());
         // SAFETY: as fi_fabric(3) and fi_domain(3) have it.
@@ -88,7 +88,7 @@ impl Libfabric {
     }
 }
 
-/// What a call has returned.
+/// The result of a call, by its return code.
 pub(crate) fn done(what: &str, code: c_int) -> Result<(), String> {
     match code {
         0 => Ok(()),

@@ -30,7 +30,7 @@ impl<T> Roomy<T> {
 
     /// The table, as objects refer to it.
     pub const fn as_ptr(&'static self) -> *mut T {
-        // From the whole, for the room to belong to what the pointer may reach.
+        // From a reference to the whole, so that the pointer may reach the padding too.
         std::ptr::from_ref(self).cast::<T>().cast_mut()
     }
 }

@@ -39,7 +39,7 @@ impl Results {
         self.ids.then(|| FiAddr(unsafe { *self.addrs.add(i) }))
     }
 
-    /// What writes of each address of an asynchronous call.
+    /// The function that writes the result of each address of an asynchronous call.
     fn reporter(self) -> InsertReport {
         Box::new(move |i, one| {
             let results: Results = self;
@@ -137,11 +137,11 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// What tells C of each address of the call.
+    /// The function that gives C the result of each address of the call.
     fn report(&self) -> impl FnMut(usize, Result<FiAddr>) + use<'a> {
         let (results, av) = (self.results, &self.this.av);
         move |i, one| {
-            // SAFETY: there is room for as many as the call has.
+            // SAFETY: C has room for a result of each address of the call.
             let id = unsafe { results.id(i) };
             let one = match (one, id) {
                 (Ok(addr), Some(id)) => av.tag_inserted(addr, id).map(|()| addr),
@@ -151,7 +151,7 @@ impl<'a> Call<'a> {
                 tracing::warn!("address {i}: {error}");
                 error.errno()
             });
-            // SAFETY: there is room for as many as the call has.
+            // SAFETY: C has room for a result of each address of the call.
             unsafe { results.write(i, one) };
         }
     }

@@ -107,7 +107,7 @@ unsafe fn tell(attr: *mut fi_av_attr, wanted: &AvAttr, av: &dyn Av) {
     }
 }
 
-/// What the attributes ask for.
+/// The attributes in Rust's types.
 ///
 /// # Safety
 ///
@@ -199,7 +199,7 @@ unsafe extern "C" fn lookup(
     })
 }
 
-/// What completions report of an address from now on.
+/// Sets the ID that completions report for an address from now on.
 unsafe extern "C" fn set_user_id(
     av: *mut fid_av,
     fi_addr: fi_addr_t,

@@ -122,7 +122,7 @@ unsafe fn try_wait_of(fid: *mut fid) -> Result<(), Refused> {
     if fid.is_null() {
         return Err(Refused(Errno::EINVAL));
     }
-    // SAFETY: as the caller says; the class tells which of them it is.
+    // SAFETY: as the caller says; the class names the type of the object.
     let waitable: &dyn Waitable = unsafe {
         match (*fid).fclass {
             CqObject::CLASS => object::<CqObject>(fid.cast()),

@@ -150,7 +150,7 @@ impl EndpointObject {
     }
 }
 
-/// What endpoints of a domain may be: with any key, also where the domain has one.
+/// The offer for endpoints of a domain: with any key, also where the domain has one.
 fn offer_of(domain: &dyn ferrofabric_runtime::fabric::Domain) -> ferrofabric_contracts::info::Info {
     let mut info = domain.info().clone();
     if info.domain.auth_key_size != AV_AUTH_KEY {
@@ -241,7 +241,7 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
             bind_to(&mut tx_cntr, &cntr, sends, "counter of sends")?;
             bind_to(&mut rx_cntr, &cntr, receives, "counter of receives")?;
             (setup.tx_cntr, setup.rx_cntr) = (tx_cntr, rx_cntr);
-            // What counts remote accesses alone has nothing to count yet.
+            // A counter of remote accesses alone has nothing to count yet.
         } else if let Some(eq) = eq {
             bind_to(&mut setup.eq, &eq, true, "event queue")?;
         } else {

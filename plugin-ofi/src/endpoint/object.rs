@@ -43,7 +43,7 @@ pub(super) struct Setup {
     pub(super) rx_cq: Option<Shared<CqObject>>,
     pub(super) tx_cntr: Option<Shared<CntrObject>>,
     pub(super) rx_cntr: Option<Shared<CntrObject>>,
-    /// Nothing is told there: what fails here fails as an operation.
+    /// Gets no event: each failure of such an endpoint is the failure of an operation.
     pub(super) eq: Option<Shared<EqObject>>,
     pub(super) caps: Flags,
     /// Where it is to be found, in domains whose addresses are those of sockets.

@@ -1,4 +1,5 @@
-//! Tables of what endpoints do not offer: remote memory access, atomics, collectives.
+//! Tables for the operations that endpoints do not offer: remote memory access, atomics,
+//! collectives. Each call returns `-FI_ENOSYS`.
 
 use crate::abi::{Roomy, fi_ops_atomic, fi_ops_collective, fi_ops_rma};
 use crate::unsupported::Unsupported;

@@ -144,8 +144,8 @@ impl Host {
     pub fn param(&self, name: &str) -> Option<String> {
         let name = c_string(name);
         let mut value: *const c_char = std::ptr::null();
-        // SAFETY: the parameter was defined as a string, so the place for a pointer is what is
-        // filled in.
+        // SAFETY: the parameter was defined as a string, so libfabric writes a pointer, for which
+        // `value` has room.
         let result = unsafe {
             (self.functions.fi_param_get)(
                 self.provider.as_ptr(),
@@ -245,7 +245,7 @@ fn one_line(text: &str) -> String {
 /// For C, without the zeros that would end it early.
 fn c_string(text: &str) -> CString {
     let bytes: Vec<u8> = text.bytes().filter(|&byte| byte != 0).collect();
-    // What cannot be converted had a zero, and none is left.
+    // A conversion fails for a zero byte alone, and none is left.
     CString::new(bytes).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! Which of the objects in this process is the libfabric that called us.
+//! Finds the libfabric that called us among the loaded objects of this process.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 
@@ -62,7 +62,7 @@ fn caller() -> Option<String> {
 /// Base address and file name of the object that an address lies in.
 fn object_at(address: *const c_void) -> Option<(*mut c_void, CString)> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: `info` has room for what is filled in.
+    // SAFETY: `info` has room for the result.
     if unsafe { libc::dladdr(address, info.as_mut_ptr()) } == 0 {
         return None;
     }

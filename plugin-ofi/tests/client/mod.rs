@@ -233,7 +233,7 @@ pub struct Opened {
     pub eq: *mut fid_eq,
 }
 
-/// What an endpoint needs, and the endpoint.
+/// An endpoint with the objects that are bound to it.
 pub struct Party {
     pub ep: *mut fid_ep,
     pub av: *mut fid_av,

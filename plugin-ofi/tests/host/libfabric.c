@@ -1,5 +1,5 @@
-/* Stands in for libfabric where a test is about how the plugin finds it and what it calls: writes down what it is told.
- * Compiled with VERSION, what fi_version() is to return. */
+/* Stands in for libfabric in tests of how the plugin finds libfabric and calls it, and records the
+ * calls. Compiled with VERSION, the result of fi_version(). */
 
 #include <stdarg.h>
 #include <stdint.h>
@@ -30,7 +30,7 @@ static void note(const char *format, ...)
 	va_end(arguments);
 }
 
-/* What the plugin calls. */
+/* Functions that the plugin calls. */
 
 uint32_t fi_version(void)
 {
@@ -89,7 +89,7 @@ void fi_log(const void *provider, int level, int subsystem, const char *function
 	va_end(arguments);
 }
 
-/* What the test calls. */
+/* Functions that the test calls. */
 
 /* Calls the test back, as libfabric calls fi_prov_ini(). */
 void double_call(void (*function)(void *), void *argument)

@@ -1,4 +1,4 @@
-//! What endpoints have counted: the files that they leave when they close (setting `stats`).
+//! The counters of endpoints, out of the files that they leave when they close (setting `stats`).
 
 use std::path::Path;
 

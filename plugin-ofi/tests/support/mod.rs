@@ -1,8 +1,8 @@
-//! What the tests with stock libfabric's programs share: the plugin where libfabric finds it,
-//! programs that come to an end, MPI, and what the endpoints have counted.
+//! Shared code of the tests with stock libfabric's programs: the plugin where libfabric finds it,
+//! programs with a deadline, MPI, and the counters of the endpoints.
 //!
-//! What a machine lacks is a line that begins with SKIP; where FERRO_REQUIRE_DEVICE=1 says that
-//! nothing may be missing, it is a failure.
+//! A test that needs something that the machine lacks prints a line that begins with SKIP; with
+//! FERRO_REQUIRE_DEVICE=1 it fails.
 
 #![allow(
     dead_code,

@@ -1,4 +1,4 @@
-//! MPI programs over this project's provider, and what carried their messages.
+//! MPI programs over this project's provider, and the transport of their messages.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +33,7 @@ pub enum Mpi {
     Mpich,
 }
 
-/// What carries the messages.
+/// The transport of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// As it comes: shared memory, for all ranks are on one node.
@@ -58,7 +58,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Runs it, and checks that it passes and what carried its messages.
+    /// Runs the job. Checks that it passes and that the expected transport carried its messages.
     ///
     /// # Panics
     ///
@@ -103,12 +103,12 @@ impl Job {
         self.check(&Counters::read(stats.path()), &output);
     }
 
-    /// Whether it would only take the time of the emulated machine, being no soak. What MPICH does
-    /// through shared memory runs outside of it as well, and much faster; only of four ranks our
-    /// own programs run here, too, where the domain has a device besides. Open MPI is nowhere else:
-    /// it leaves out eight ranks, which it has over verbs, and collectives of two, which are less
-    /// than those of four. Random traffic over verbs is of eight ranks with the one, of four with
-    /// the other.
+    /// Whether the emulated machine leaves the job out, since it is no soak and another run covers
+    /// it. MPICH through shared memory runs outside of the machine as well, and much faster; here
+    /// only our own programs run with four ranks, since the domain here has a device besides. Open
+    /// MPI runs in the machine alone: there it leaves out eight ranks, which it has over verbs, and
+    /// collectives of two ranks, which do less than those of four. Random traffic over verbs has
+    /// eight ranks with the one MPI, four with the other.
     fn spares_the_machine(&self) -> bool {
         let emulated = std::env::var_os("FERRO_MACHINE").is_some();
         let soak = std::env::var_os("FERRO_SOAK").is_some();

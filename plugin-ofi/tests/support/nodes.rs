@@ -118,8 +118,8 @@ fn execute(mut stream: TcpStream) {
         .status()
         .unwrap();
     let code = u8::try_from(status.code().unwrap_or(255)).unwrap_or(255);
-    // Whoever asked may be gone.
+    // The client may be gone.
     let _ = stream.write_all(&[code]);
-    // What the command left running may hold the stream, too.
+    // Processes that the command left running may hold the stream, too.
     let _ = stream.shutdown(Shutdown::Both);
 }

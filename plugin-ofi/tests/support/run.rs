@@ -31,9 +31,9 @@ pub struct Running {
 pub struct Finished {
     /// Whether it reported success in time.
     pub success: bool,
-    /// What it said, standard output first.
+    /// The output, standard output first.
     pub output: String,
-    /// What ran, and how it ended.
+    /// The command, and how it ended.
     pub what: String,
 }
 
@@ -86,8 +86,8 @@ impl Running {
         }
     }
 
-    /// Ends what is left of it: launchers end their processes when they are asked to, and who does
-    /// not is killed.
+    /// Ends the processes that are left: SIGTERM makes a launcher end its processes; a process that
+    /// goes on is killed.
     fn end(&mut self) {
         if self.over {
             return;

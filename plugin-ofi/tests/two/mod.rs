@@ -27,7 +27,7 @@ use crate::support::tool::Tool;
 /// A wait that takes so long hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a data path call says that is to be tried again.
+/// A data path call with this result is to be tried again.
 pub const EAGAIN: isize = -(libc::EAGAIN as isize);
 
 /// The formats of completions, each with the bytes of an entry.
