@@ -8,8 +8,8 @@
  *   alltoall    one call, SIZE bytes from each rank to each: the median of batches of calls
  *   allreduce   one call, a sum of SIZE bytes of doubles: the median of batches of calls
  * Ranks of even number run on CORE0, the others on CORE1. A warm-up of a tenth of the messages
- * comes before the measurement. A collective is called MESSAGES times at most, and no longer than about
- * half a second: ranks that share a core may wait for each other's time slices.
+ * comes before the measurement. A collective is called MESSAGES times at most, and no longer than
+ * about half a second: ranks that share a core may wait for each other's time slices.
  */
 #define _GNU_SOURCE
 #include <mpi.h>

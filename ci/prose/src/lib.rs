@@ -2,7 +2,7 @@
 //! stumbles over.
 //!
 //! [`whole`] counts the findings of the whole tree, [`since`] lists those that a revision did not
-//! have. The words are in `ci/prose/words.txt`, the rules in [`rules`]. A sentence that is right as
+//! have. The words are in `docs/glossary.md`, the rules in [`rules`]. A sentence that is right as
 //! it is gets `prose: ok (REASON)` in its paragraph.
 
 mod blocks;
@@ -30,8 +30,8 @@ use words::Words;
 /// The widest line of a comment or a document, in columns.
 pub const WIDTH: usize = 100;
 
-/// The list of words, from the root of the tree.
-pub const WORDS: &str = "ci/prose/words.txt";
+/// The document with the list of words, from the root of the tree.
+pub const GLOSSARY: &str = "docs/glossary.md";
 
 /// The revision from which the rules hold, from the root of the tree.
 pub const SINCE: &str = "ci/prose/since";
@@ -47,8 +47,12 @@ pub enum Error {
     },
     #[error("git {command}: {why}")]
     Git { command: String, why: String },
-    #[error("{WORDS}:{line}: not of the form WORD, … = REPLACEMENT")]
-    Words { line: usize },
+    #[error(
+        "{GLOSSARY}:{line}: a row of the list of words has a replacement and words in backticks"
+    )]
+    Row { line: usize },
+    #[error("{GLOSSARY}: no rows below the heading \"{}\"", crate::words::HEADING)]
+    NoWords,
     #[error("{SINCE}: {0} is not a revision of this history")]
     Since(String),
 }

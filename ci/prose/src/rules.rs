@@ -16,7 +16,7 @@ pub enum Rule {
     PeoplesVerb,
     /// "There are so many": a number without its noun. prose: ok (example)
     NumberWithoutNoun,
-    /// A word that `words.txt` replaces.
+    /// A word that the glossary replaces.
     Replaced,
     /// A line over 100 columns.
     Wide,

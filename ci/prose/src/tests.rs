@@ -9,7 +9,7 @@ use crate::{Finding, of_file};
 const EXAMPLES: &str = include_str!("examples.txt");
 
 fn words() -> Words {
-    Words::parse(include_str!("../words.txt")).expect("the list of words")
+    Words::parse(include_str!("../../../docs/glossary.md")).expect("the list of words")
 }
 
 fn found(file: &str, text: &str) -> Vec<(usize, Rule)> {
@@ -38,7 +38,8 @@ fn examples_break_the_rules_that_they_name() {
 fn comments_documentation_and_messages_of_rust_are_read() {
     // prose: ok (examples)
     let code = "//! Who reads waits.\n\nfn a() {\n    // Who writes waits.\n    \
-        b(\"Who holds it waits here.\");\n    /* Who\n     * polls waits. */\n}\n\n/// It counts\n/// so many.\nstruct C; // What stays.\n";
+        b(\"Who holds it waits here.\");\n    /* Who\n     * polls waits. */\n}\n\n\
+        /// It counts\n/// so many.\nstruct C; // What stays.\n";
     let relative = Rule::FreeRelative;
     let expected = [
         (1, relative),
@@ -56,6 +57,7 @@ fn strings_that_look_like_comments_are_no_comments() {
     let code = "const A: &str = \"// Who waits\"; const B: &str = r#\"\"// Who\"#; \
         const C: char = '\"'; // The end.\n";
     assert_eq!(found("a.rs", code), []);
+    // prose: ok (examples)
     let lifetime =
         "fn a<'a>(b: &'a str) {} // Who waits.\nfn c() {} /* a /* nested */ one */ // Who.\n";
     let relative = Rule::FreeRelative;
@@ -144,7 +146,41 @@ fn commits_have_an_area_an_imperative_and_a_reason() {
 
 #[test]
 fn the_list_of_words_has_a_form() {
-    assert!(Words::parse("# a comment\n\na, b c = d\n").is_ok());
-    assert!(Words::parse("a\n").is_err());
-    assert!(Words::parse("a, = b\n").is_err());
+    let list = |rows: &str| {
+        Words::parse(&format!(
+            "| other | `table` |\n\n## Words that we do not use\n\n\
+            | for | not | not in this sense |\n|---|---|---|\n{rows}\n## Sentences\n"
+        ))
+    };
+    assert!(list("| d | `a`, `b c` | |\n| e | | `f` |\n").is_ok());
+    assert!(list("| | `a` | |\n").is_err());
+    assert!(list("| d | a | |\n").is_err());
+    assert!(list("| d |\n").is_err());
+    assert!(list("").is_err());
+    assert!(Words::parse("| d | `a` | |\n").is_err());
+}
+
+#[test]
+fn a_word_of_the_list_is_found_in_its_regular_forms() {
+    let better = |text: &str| {
+        let tokens: Vec<String> = text.split(' ').map(str::to_owned).collect();
+        words().better(&tokens).map(str::to_owned)
+    };
+    let wakes = ["rouse", "rouses", "roused", "rousing"];
+    let unknown = ["stranger", "strangers", "stranger's"];
+    let drains = ["hush", "hushes", "hushed", "hushing"];
+    let rests = ["lays to rest", "laying to rest", "laid to rest"];
+    for (forms, expected) in [
+        (&wakes[..], "wake, doorbell"),
+        (&unknown, "unknown source"),
+        (&drains, "drain the wake-up"),
+        (&rests, "park"),
+    ] {
+        for form in forms {
+            assert_eq!(better(form).as_deref(), Some(expected), "{form}");
+        }
+    }
+    for other in ["strange", "later", "connection", "lays", "lay to"] {
+        assert_eq!(better(other), None, "{other}");
+    }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ferrofabric_prose::rules::Rule;
-use ferrofabric_prose::{Base, SINCE, WORDS, base, since};
+use ferrofabric_prose::{Base, GLOSSARY, SINCE, base, since};
 
 /// A repository in a folder of its own.
 struct Repository(PathBuf);
@@ -29,7 +29,7 @@ impl Repository {
         std::fs::create_dir_all(&folder).expect("a folder");
         let made = Self(folder);
         made.git(&["init", "--quiet"]);
-        made.write(WORDS, include_str!("../words.txt"));
+        made.write(GLOSSARY, include_str!("../../../docs/glossary.md"));
         made
     }
 
