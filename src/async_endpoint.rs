@@ -21,8 +21,9 @@ use ferrofabric_contracts::error::{Error, Result};
 use ferrofabric_contracts::types::FiAddr;
 
 use crate::endpoint::RdmEndpoint;
-use crate::operation::{CompletedOperation, Inbound, OperationId, Outbound, RecvId, SendId};
+use crate::operation::{CompletedOperation, Inbound, OperationId, Outbound};
 use crate::operation_error::OperationError;
+use crate::operation_id::{RecvId, SendId};
 
 /// An executor's registration of a descriptor.
 ///

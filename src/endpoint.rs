@@ -15,10 +15,10 @@ use ferrofabric_runtime::fabric::{Av, Domain};
 use ferrofabric_runtime::owning::{OwnedCompletion, EndedOperation, OwningEndpoint};
 
 use crate::operation::{
-    CompletedOperation, Inbound, MessageSource, OperationId, Outbound, ReceivedMessage, RecvId,
-    SendId,
+    CompletedOperation, Inbound, MessageSource, OperationId, Outbound, ReceivedMessage,
 };
 use crate::operation_error::OperationError;
+use crate::operation_id::{RecvId, SendId};
 
 /// Time limit of the flush when an endpoint is dropped.
 pub const DROP_FLUSH: Duration = Duration::from_secs(1);

@@ -100,15 +100,16 @@ mod builder;
 mod endpoint;
 mod operation;
 mod operation_error;
+mod operation_id;
 
 pub use async_endpoint::{AsyncRdmEndpoint, DescriptorReadiness, NextFuture, OutcomeFuture};
 pub use builder::{PathChoice, RdmEndpointBuilder};
 pub use endpoint::{CompletionIter, DROP_FLUSH, PeerAddress, RdmEndpoint};
 pub use operation::{
-    CompletedOperation, Inbound, MessageSource, OperationId, Outbound, ReceivedMessage, RecvId,
-    SendId,
+    CompletedOperation, Inbound, MessageSource, OperationId, Outbound, ReceivedMessage,
 };
 pub use operation_error::OperationError;
+pub use operation_id::{RecvId, SendId};
 
 pub use ferrofabric_av::{AvAttr, InsertReport, InsertRequest, Resolve, Services};
 pub use ferrofabric_contracts::error::{Errno, Error, Result};

@@ -1,4 +1,4 @@
-//! The messages and buffers of operations, their ids, and their completions.
+//! The messages and buffers of operations, and their completions.
 
 use std::fmt;
 
@@ -8,6 +8,7 @@ use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::owning::Buffer;
 
 use crate::operation_error::OperationError;
+use crate::operation_id::{RecvId, SendId};
 
 /// A message to send: a buffer, whole unless [`len`](Self::len) sets a length, without a tag unless
 /// it gets one.
@@ -157,14 +158,6 @@ fn kind_of(tag: Option<u64>) -> MsgKind {
         None => MsgKind::Msg,
     }
 }
-
-/// A send that was posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SendId(pub(crate) u64);
-
-/// A receive that was posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RecvId(pub(crate) u64);
 
 /// The name of an operation: [`SendId`] or [`RecvId`].
 pub trait OperationId: Copy + Unpin + sealed::OperationToken {

@@ -8,7 +8,7 @@ use ferrofabric_contracts::peer::CqError;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_runtime::owning::{Buffer, OwnedCompletion};
 
-use crate::operation::{RecvId, SendId};
+use crate::operation_id::{RecvId, SendId};
 
 /// An operation that was refused, that failed, or that did not end in time.
 ///

@@ -89,7 +89,8 @@ fn production_root(root: &Path, target: &Value) -> Option<String> {
     let path = Path::new(target["src_path"].as_str()?);
     let path = path.strip_prefix(root).ok()?.to_str()?;
     let for_tests = FOR_TESTS.iter().any(|folder| path.starts_with(folder));
-    let counts = kinds.iter().any(is_production) && path.contains("/src/") && !for_tests;
+    let is_source = path.split('/').any(|folder| folder == "src");
+    let counts = kinds.iter().any(is_production) && is_source && !for_tests;
     counts.then(|| path.to_owned())
 }
 
