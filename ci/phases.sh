@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Runs the phases of a test run; what counts their results is ci/xtask. Sourced by scripts/test and
+# Runs the phases of a test run; ci/xtask counts their results. Sourced by scripts/test and
 # .ci/run after ci/provision.sh, never run. A script calls begin_phases, then phase, check and
 # whole_run as often as it likes, then end_phases. A phase that ran nothing has failed, so that a
 # green run says something.
@@ -25,8 +25,8 @@ end_phases() {
 # result it has failed.
 phase() { run_phase tests "$@"; }
 
-# check TITLE FUNCTION ARGUMENT…: runs something that passes or fails as a whole. Exit code 77: what
-# it needs is not here.
+# check TITLE FUNCTION ARGUMENT…: runs something that passes or fails as a whole. Exit code 77: this
+# machine lacks something that the check needs.
 check() { run_phase check "$@"; }
 
 # whole_run TITLE FUNCTION ARGUMENT…: another run of scripts/test, which ends with the same line as
@@ -52,7 +52,7 @@ report() {
 record() {
     local end=$logs/$1.end started=$SECONDS code=0
     shift
-    # In a shell of its own, for errexit not to be off in it; what it finds out goes through files.
+    # In a shell of its own, so that errexit is on in it; its results go through files.
     set +e
     (set -e; "$@") 2>&1 </dev/null
     code=$?

@@ -31,7 +31,7 @@ need_packages() {
     # The lock is waited for: another job may be installing on the same machine.
     local apt=(apt-get -qq -o DPkg::Lock::Timeout=300) install output
     install=("${apt[@]}" install --no-install-recommends -y "${missing[@]}")
-    # What apt writes is long, and of use where it fails.
+    # The output of apt is long, and of use only after a failure.
     output=$(
         exec 2>&1 </dev/null
         export DEBIAN_FRONTEND=noninteractive

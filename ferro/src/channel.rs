@@ -1,5 +1,5 @@
 //! The out-of-band channel between the two sides: a stream socket that carries JSON messages in
-//! frames. Whatever comes in is checked: the other end may be anybody.
+//! frames. It checks each message that comes in, since the other end may be any program.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};

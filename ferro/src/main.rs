@@ -1,5 +1,5 @@
-//! The command line of Ferrofabric: what this machine has (`info`), whether it works (`pingpong`),
-//! how fast it is (`bench`).
+//! The command line of Ferrofabric. It lists the devices of this machine (`info`), tests whether
+//! they work (`pingpong`), and measures their speed (`bench`).
 
 #![deny(unsafe_code)]
 

@@ -139,7 +139,7 @@ pub(crate) fn too_long(size: usize, most: usize) -> Failure {
     ))
 }
 
-/// The stations of one side: what the other has to open its own.
+/// The stations of one side, from which the other side opens its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Stations {

@@ -1,5 +1,5 @@
-//! The command line as users meet it: what it lists, what it refuses, and what it does when a
-//! partner is none or dies.
+//! The command line as users meet it: its lists, its refusals, and its errors when a partner does
+//! not answer properly or dies.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

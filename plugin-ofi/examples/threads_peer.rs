@@ -43,7 +43,7 @@ const MOST_BYTES: usize = 1 << 20;
 
 const TAG: u64 = 1;
 
-/// What both sides do.
+/// The measurement that both sides make.
 #[derive(Clone, Copy)]
 struct Task {
     threads: usize,

@@ -10,7 +10,8 @@ import sys
 import mpi4py
 from checked import WORLD, expect, run
 
-# What is left out, and why. A name without a dot is a module, any other a pattern for tests.
+# The tests that are left out, with the reason. A name without a dot is a module, any other a
+# pattern for tests.
 LEFT_OUT = {
     "test_dynproc": "dynamic processes",
     "test_spawn": "dynamic processes",

@@ -121,7 +121,7 @@ impl CqObject {
             }
             wait = WaitObject::of(attr.wait_obj)?;
             by_threshold = match attr.wait_cond {
-                // Nobody waits: whatever stands there is ignored (fi_cq(3)).
+                // No thread can wait, so the condition is ignored (fi_cq(3)).
                 _ if wait == WaitObject::NONE => false,
                 fi_cq_wait_cond::FI_CQ_COND_NONE => false,
                 fi_cq_wait_cond::FI_CQ_COND_THRESHOLD => true,
@@ -211,8 +211,8 @@ impl CqObject {
                 true => (*to).err_data_size,
                 false => 0,
             };
-            // Such addresses are as long as their beginning says: whoever inserts half of one has
-            // us read beyond it.
+            // The beginning of such an address gives its length: an application that inserted half
+            // of one would make us read beyond it.
             let is_whole = AddrFormats::SOCKADDR.has(addr_format);
             let bytes = (self.error_data).give(data, is_whole, &raw mut (*to).err_data, room);
             if sized {

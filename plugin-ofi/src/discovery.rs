@@ -140,8 +140,8 @@ impl Drop for List<'_> {
     }
 }
 
-/// Opens the domain that an info describes. What it asks for is looked at again: an application may
-/// have changed it.
+/// Opens the domain that an info describes. The fields of the info are checked again: an
+/// application may have changed them.
 ///
 /// # Safety
 ///
@@ -168,7 +168,7 @@ pub(crate) unsafe fn open(version: u32, info: *const fi_info) -> Result<Arc<dyn 
             return Ok(provider.open(best, &settings)?);
         }
     }
-    // For what each of them says against it.
+    // Each provider's reason for the refusal.
     let refused = match discover(&PROVIDERS, Some(&info), &settings) {
         Err(error) => error,
         Ok(_) => Error::new(

@@ -162,7 +162,7 @@ impl Wanted {
         }
         let out = match self.len {
             0 => &mut [],
-            // SAFETY: as the caller says; whatever bytes are there are some.
+            // SAFETY: as the caller says; any value of a byte is valid.
             _ => unsafe { std::slice::from_raw_parts_mut(self.buf.cast::<u8>(), self.len) },
         };
         // SAFETY: as C calls us.

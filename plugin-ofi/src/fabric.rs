@@ -1,4 +1,4 @@
-//! Fabrics (fi_fabric(3)): what domains are opened on. There is nothing behind one.
+//! Fabrics (fi_fabric(3)), on which domains are opened. A fabric has no state of a device.
 
 /// A fabric.
 pub(crate) struct FabricObject {

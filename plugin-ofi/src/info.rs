@@ -1,5 +1,4 @@
-//! `fi_info` to and from ours, field by field. What a field means is
-//! [`ferrofabric_contracts::info`]'s.
+//! `fi_info` to and from ours, field by field. [`ferrofabric_contracts::info`] explains the fields.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;

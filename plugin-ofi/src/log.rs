@@ -136,7 +136,7 @@ impl Subscriber for ToLibfabric {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// libfabric has no level for errors: what a user must know is a warning.
+/// libfabric has no level for errors: they are warnings there.
 fn level(level: &Level) -> fi_log_level {
     match *level {
         Level::ERROR | Level::WARN => fi_log_level::FI_LOG_WARN,

@@ -156,7 +156,7 @@ unsafe fn check_key(domain: &DomainObject, attr: &fi_mr_attr, flags: u64) -> Res
     if key.av.is_null() {
         return Err(refused("fi_mr_auth_key.av is NULL"));
     }
-    // SAFETY: what is named is an object of ours, not closed.
+    // SAFETY: the named object is one of ours, not closed.
     let av = unsafe { share_if::<AvObject>(key.av.cast()) };
     let Some(av) = av.filter(|av| av.is_of(domain)) else {
         return Err(refused(

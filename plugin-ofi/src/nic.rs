@@ -40,7 +40,7 @@ static OPS: fi_ops = fi_ops {
 /// A new one, which is C's until it closes it.
 pub(crate) fn new(attr: &NicAttr) -> *mut fid_nic {
     let mut texts = Vec::new();
-    // What is not known is NULL.
+    // An unknown text is NULL.
     let mut text = |text: &str| -> *mut c_char {
         match CString::new(text) {
             Ok(text) if !text.is_empty() => {

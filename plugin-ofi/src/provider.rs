@@ -35,7 +35,7 @@ static PROVIDER: Entry = Entry(UnsafeCell::new(fi_provider {
 const NOTHING_ON_TOP: *mut c_void =
     std::ptr::without_provenance_mut(usize::from_ne_bytes([0, 0, 0, 0, 0, 1, 0, 0]));
 
-/// The entry point of the library: what it offers, NULL where it can not work.
+/// The entry point of the library. Returns the provider, or NULL where it can not work.
 ///
 /// # Safety
 ///

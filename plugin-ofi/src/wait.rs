@@ -100,7 +100,7 @@ unsafe extern "C" fn control<T: Object + Waitable>(
 pub(crate) fn try_wait(waitable: &dyn Waitable) -> Result<(), Refused> {
     match waitable.wait_object() {
         WaitObject::Fd => {
-            // The application may call this before it asks for the descriptor.
+            // The application may call this before it reads the descriptor.
             waitable.wait_fd()?;
             Ok(waitable.try_wait()?)
         }

@@ -182,7 +182,7 @@ fn what_does_not_fit_is_cut_and_its_length_told() {
                 (&whole[..room.saturating_sub(1)], needed)
             );
         }
-        // What is printed gives the address back.
+        // The printed text gives the address back.
         let text = CString::new(whole).unwrap();
         let mut again = 0;
         assert_eq!(av.insertsvc(&text, None, &raw mut again), 1);
@@ -227,7 +227,7 @@ fn names_that_are_none_are_refused_and_insert_nothing() {
     );
 }
 
-/// What MPICH does first: it looks for a named address vector, and goes on without.
+/// MPICH first looks for a named address vector, and goes on without one.
 ///
 /// Covers: AV-4, AV-5, AV-6
 #[test]

@@ -339,8 +339,8 @@ fn keys_of_an_address_vector() {
     });
 }
 
-/// The error for an unknown sender says with which key its message came: what it says, inserted, is
-/// the sender. By text, too.
+/// The error for an unknown sender names the key with which its message came. The address in the
+/// error, inserted, leads to the sender; also as a text.
 fn strangers(info: &Info<'_>) {
     let opened = Opened::new(info);
     for ids in [0, FI_AV_USER_ID] {
@@ -418,7 +418,7 @@ fn exchange(info: &Info<'_>) {
     assert_eq!(of_a.insert(&name_b, &[0], FI_AV_USER_ID).0, -FI_EINVAL);
     assert_eq!(of_a.insert(&name_b, &[0], FI_AUTH_KEY), (0, vec![ANY]));
     assert_eq!(of_a.lookup(to_b[0]), name_b);
-    // What they are reached with: cut to the room.
+    // The keys with which they are reached, truncated to the room.
     for (addr, n) in [(a_keys[0], 1), (to_b[0], 1), (a_keys[1], 2), (to_b[1], 2)] {
         assert_eq!(of_a.key_of(addr, 8).unwrap().0[..8], key(n));
         let (cut, len) = of_a.key_of(addr, 5).unwrap();

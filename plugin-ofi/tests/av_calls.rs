@@ -1,5 +1,5 @@
-//! The calls of an address vector with each flag, and with events: what fi_av(3) has for each of
-//! them, over shared memory and over verbs.
+//! The calls of an address vector with each flag, and with events, as fi_av(3) defines them: over
+//! shared memory and over verbs.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -25,7 +25,7 @@ use vector::{NONE, Next, Vector, bad, names, next, queue};
 
 const TYPES: [fi_av_type; 2] = [fi_av_type::FI_AV_MAP, fi_av_type::FI_AV_TABLE];
 
-/// What is in a result that no call has written.
+/// The value of a result that no call has written.
 const UNTOUCHED: fi_addr_t = 0x5555_5555_5555;
 
 fn each_bit() -> impl Iterator<Item = u64> {

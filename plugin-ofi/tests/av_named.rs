@@ -98,7 +98,7 @@ fn attr(name: &CString, type_: fi_av_type, flags: u64) -> fi_av_attr {
     }
 }
 
-/// What the maker does.
+/// The process that makes the address vector.
 fn make(info: &Info<'_>, name: &str) {
     let name = CString::new(name).unwrap();
     let type_ = fi_av_type(std::env::var(TYPE).unwrap().parse().unwrap());

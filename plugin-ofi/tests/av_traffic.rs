@@ -61,7 +61,7 @@ fn next(at: &Party, other: &Party) -> Result<(fi_cq_tagged_entry, fi_addr_t), fi
     }
 }
 
-/// What is in a result that no call has written.
+/// The value of a result that no call has written.
 const UNTOUCHED: fi_addr_t = 0x5555_5555_5555;
 
 /// Injects a message as soon as there is room, and receives it; returns its source.
@@ -215,7 +215,7 @@ fn sends(party: &Party, to: fi_addr_t) -> [isize; 14] {
         data: 0,
     };
     let ep = party.ep;
-    // SAFETY: as fi_msg(3) and fi_tagged(3) have it; what is refused uses no memory.
+    // SAFETY: as fi_msg(3) and fi_tagged(3) have it; a refused call uses no memory.
     unsafe {
         let (m, t) = (&*(*ep).msg, &*(*ep).tagged);
         [

@@ -39,7 +39,7 @@ fn bare(opened: &Opened, info: &Info<'_>) -> *mut fid_ep {
     ep
 }
 
-/// Issue 19 h: what an endpoint is bound to stays: another one, or the same once more, is refused.
+/// Issue 19 h: an endpoint keeps its objects. Another one, or the same once more, is refused.
 #[test]
 fn a_binding_is_not_replaced() {
     alone("a_binding_is_not_replaced", |info| {

@@ -342,7 +342,8 @@ fn no_wait_has_no_condition() {
     });
 }
 
-/// A threshold is a number, or where one is. What no memory is at is a number.
+/// A threshold is a number, or the address of one. A value at which no memory is mapped counts as a
+/// number.
 ///
 /// Item h.
 #[test]

@@ -1,6 +1,6 @@
 //! Each call with each pointer NULL that the manual pages let be NULL, with each flag bit, and with
-//! each count at its limits: what the manual says, or an error, and nothing else. At the end of
-//! each table messages go as before.
+//! each count at its limits. A call has the result of the manual, or returns an error, and does
+//! nothing else. At the end of each table messages go as before.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -862,7 +862,7 @@ fn vectors_at_their_limits(two: &Two) {
         opened(code, av)
     };
     let beyond: &[c_int] = &[FI_ENOMEM];
-    // Whether there is memory for so many is the machine's.
+    // It depends on the machine whether there is memory for so many addresses.
     let large: &[c_int] = &[0, FI_ENOMEM];
     for (count, outcome) in [
         (0, OK),

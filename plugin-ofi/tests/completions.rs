@@ -544,7 +544,7 @@ fn selective_completion() {
     });
 }
 
-/// A delivered message is there, a fence waits; what the domain knows is in its offer.
+/// A delivered message is there, and a fence waits; the offer lists the levels of the domain.
 #[test]
 fn levels_and_fences() {
     everywhere("levels_and_fences", |info| {
@@ -563,7 +563,7 @@ fn levels_and_fences() {
         two.b.receive(&mut third, 3, 33);
         two.b.receive(&mut second, 2, 32);
         for _ in 0..300 {
-            // What is delivered last keeps the fence shut.
+            // The last delivered message keeps the fence shut.
             if let Ok(done) = read(two.b.rx) {
                 assert_eq!(done.op_context as usize, 32);
             }
@@ -584,7 +584,7 @@ fn levels_and_fences() {
     });
 }
 
-/// An application that asks for automatic progress gets it in the offer and in the domain.
+/// An application that requests automatic progress gets it in the offer and in the domain.
 #[test]
 fn automatic_progress() {
     alone("automatic_progress", |info| {
@@ -612,8 +612,8 @@ fn automatic_progress() {
     });
 }
 
-/// A counter of operations and one of bytes (`FI_CNTR_EVENTS_BYTES`): what succeeds, what fails,
-/// what the application writes, and waits (fi_cntr(3)).
+/// A counter of operations and one of bytes (`FI_CNTR_EVENTS_BYTES`) count successes, failures and
+/// the application's own additions, and threads wait for them (fi_cntr(3)).
 #[test]
 fn counters() {
     everywhere("counters", |info| {

@@ -19,7 +19,7 @@ use ferro_fi::abi::{
     fi_wait_obj, fid, fid_av, fid_eq,
 };
 
-/// For what comes for sure, in ms.
+/// The longest wait for an event that must come, in ms.
 const PATIENCE: c_int = 30_000;
 
 const ENTRY: isize = size_of::<fi_eq_entry>() as isize;
@@ -203,7 +203,7 @@ fn an_application_writes_events_of_its_own() {
         assert_eq!(eq.read(1000, 0), Ok((1002, vec![9; 1000])));
         assert_eq!(eq.read(64, 0), failed(FI_EAGAIN));
 
-        // It was opened for two, grows, and loses none; what is left goes with it.
+        // It was opened for two, grows, and loses none; events that are left end with the queue.
         for number in 0..10_000 {
             assert_eq!(eq.write(number, &number.to_ne_bytes()), 4);
         }

@@ -1,4 +1,4 @@
-//! `fi_getinfo` under stock libfabric: what an application asks, and what it gets.
+//! `fi_getinfo` under stock libfabric: the hints of an application, and the offers that it gets.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

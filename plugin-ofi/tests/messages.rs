@@ -83,7 +83,7 @@ struct Sending<'a> {
     context: usize,
 }
 
-/// What a receive is for.
+/// The messages that a receive matches.
 #[derive(Clone, Copy)]
 struct Wanted {
     kind: u64,

@@ -1,4 +1,4 @@
-//! The library as it ships: what it asks of the system that loads it.
+//! The library as it ships: its needs of the system that loads it.
 
 use std::path::PathBuf;
 

@@ -157,8 +157,8 @@ fn an_application_takes_its_signals_with_sigwait() {
 
 extern "C" fn nothing(_: c_int) {}
 
-/// Has a thread wait, and signals of the system come to it until it returns; what the wait
-/// returned.
+/// Makes a thread wait, sends it signals of the system until it returns, and returns the wait's
+/// result.
 fn interrupted(wait: impl FnOnce() -> isize + Send) -> isize {
     // SAFETY: the handler does nothing, and no other thread has this signal.
     unsafe {

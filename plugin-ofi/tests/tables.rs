@@ -1,6 +1,7 @@
 //! The tables of calls that C finds in each object: which calls they have is read off the bindings,
 //! so that none can be left out. Those that are not offered say so; those that no other test tries
-//! at its limits are tried here. And what is passed or filled in ends where the memory does.
+//! at its limits are tried here. Each structure that is passed or filled in ends where its memory
+//! ends.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

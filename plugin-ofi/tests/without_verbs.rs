@@ -13,10 +13,10 @@ use ferro_fi::abi::fi_threading;
 use support::plugin::Plugin;
 use support::{has_device, skip};
 
-/// Set in the process that a test is for: what is the matter there.
+/// Set in the process that a test starts: the defect of the system there.
 const CHILD: &str = "FERRO_TEST_WITHOUT_VERBS";
 
-/// Bytes of RLIMIT_MEMLOCK: what many systems set.
+/// Bytes of RLIMIT_MEMLOCK, as many systems set it.
 const LOW: u64 = 64 * 1024;
 const NOBODY: u32 = 65534;
 

@@ -1,5 +1,5 @@
-//! Reads the modules of each library and program: what they declare, import and name, and the
-//! sizes of their files, structs and functions. What only tests are built with is left out.
+//! Reads the modules of each library and program: their declarations, imports and paths, and the
+//! sizes of their files, structs and functions. Code that only tests compile is left out.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -330,7 +330,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        // What begins with `::` is another crate's.
+        // A path that begins with `::` leads to another crate.
         if item.leading_colon.is_some() {
             return;
         }

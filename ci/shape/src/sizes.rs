@@ -11,7 +11,7 @@ use crate::tree::ARCHITECTURE;
 const HEADING: &str = "## Exceptions to the limits of size";
 const MOST_EXCEPTIONS: usize = 10;
 
-/// What is measured.
+/// The kinds of items that have a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     File,
@@ -144,7 +144,7 @@ fn rows(architecture: &str) -> impl Iterator<Item = &str> {
     section.filter(|line| line.starts_with('|')).skip(2)
 }
 
-/// What a row is for, the unit and the size.
+/// The item of a row, with its unit and its size.
 fn exception(row: &str) -> Option<((String, String), usize)> {
     let row = row.trim().trim_matches('|').replace('`', "");
     let mut cells = row.splitn(3, '|').map(str::trim);

@@ -60,7 +60,7 @@ pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// What a condition is where no test is built. `None`: this or that.
+/// The value of a condition outside of tests. `None`: it may be true or false.
 fn value(condition: &Meta) -> Option<bool> {
     let list = match condition {
         Meta::Path(it) => return (it.is_ident("test") || it.is_ident("loom")).then_some(false),

@@ -1,4 +1,4 @@
-//! What is checked: the packages of the workspace and the text of their files.
+//! The input of the check: the packages of the workspace and the text of their files.
 
 use std::collections::BTreeMap;
 use std::path::Path;

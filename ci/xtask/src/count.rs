@@ -6,7 +6,7 @@ use std::fmt;
 
 use clap::{Args, ValueEnum};
 
-/// What a phase is.
+/// The kinds of phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// Test programs, whose results add up.

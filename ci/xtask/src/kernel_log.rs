@@ -37,7 +37,7 @@ pub(crate) struct Ended {
     emulator: PathBuf,
 }
 
-/// What a user is to see.
+/// The part of the log that a user is to see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub(crate) text: String,

@@ -1,6 +1,6 @@
-//! `ferro bench match`: what matching costs with many receives posted, or many messages unexpected.
-//! Two endpoints of one thread, so that no distance of cores comes into it; all depths are measured
-//! in turn in one run, so that the ratio of two counts.
+//! `ferro bench match`: the cost of matching with many receives posted, or many messages
+//! unexpected. One thread drives two endpoints, so that the distance of cores has no influence. One
+//! run measures all depths in turn, so that the ratio of two depths is meaningful.
 
 pub(super) mod endpoints;
 

@@ -1,6 +1,6 @@
-//! `ferro bench av`: what an address costs to insert, to look up in either direction, to remove and
-//! to keep. A pointer chase over as many bytes, in turn with the look-ups, is the limit to compare
-//! with.
+//! `ferro bench av`: the cost of an address: its insertion, its look-up in either direction, its
+//! removal, and its memory. A pointer chase over as many bytes, in turn with the look-ups, is the
+//! limit to compare with.
 
 mod beside;
 mod names;

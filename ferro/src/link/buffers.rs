@@ -114,7 +114,7 @@ impl Buffers {
         Ok((first..first + count).map(|at| Slot(at as u32)).collect())
     }
 
-    /// What is in a buffer.
+    /// The bytes of a buffer.
     ///
     /// # Panics
     ///

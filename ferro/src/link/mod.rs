@@ -27,7 +27,7 @@ use crate::message::Message;
 use buffers::{Buffers, Slot};
 use watch::{CHECK_EVERY, STALLS_PER_CHECK, Watch};
 
-/// What a message is for: the tag that it carries.
+/// The purpose of a message, which is the tag that it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The measurement's own data.
@@ -58,7 +58,7 @@ pub(crate) enum Event {
 /// A message that has come.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
-    /// What it is for.
+    /// The purpose of the message.
     pub(crate) purpose: Purpose,
     /// The number that its receive was posted with. Messages match receives in order, but need not
     /// be complete in order.
@@ -189,7 +189,7 @@ impl Link {
         self.buffers.make(count, len, with)
     }
 
-    /// What is in a buffer.
+    /// The bytes of a buffer.
     ///
     /// # Panics
     ///

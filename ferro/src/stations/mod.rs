@@ -163,7 +163,7 @@ fn watched<T>(
             gone.store(failed.is_err(), Ordering::Relaxed);
         }
     });
-    // Whoever is done first may say goodbye.
+    // The side that is done first may close the channel.
     match (result, failed) {
         (Err(_), Err(failure)) => Err(failure),
         (result, _) => result,

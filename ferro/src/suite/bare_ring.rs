@@ -136,7 +136,7 @@ struct Ring {
     step: usize,
 }
 
-// SAFETY: who may touch what of it is settled by `word` and `taken`.
+// SAFETY: `word` and `taken` say which thread may touch which part of the ring.
 unsafe impl Sync for Ring {}
 
 impl Ring {

@@ -45,7 +45,7 @@ impl OurSide<'_> {
     }
 }
 
-/// What is measured, and where.
+/// The subject of a measurement, and its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measurement {
     pub(super) suite: &'static str,

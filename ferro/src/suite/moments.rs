@@ -22,7 +22,7 @@ pub(super) struct Moments {
     deadline: Instant,
 }
 
-/// What is looked at. Tests put figures of their own in place of the machine's.
+/// The readings of the machine. Tests put figures of their own in their place.
 pub(super) struct Looks {
     pub(super) is_idle: Box<dyn Fn() -> bool>,
     pub(super) distance: Box<dyn Fn() -> Option<Distance>>,
@@ -66,7 +66,7 @@ impl Moments {
         self.looks.is_some()
     }
 
-    /// What is left of the budget.
+    /// The rest of the budget.
     pub(super) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }

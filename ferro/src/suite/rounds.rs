@@ -276,7 +276,7 @@ impl<'a> Suite<'a> {
         (bytes / size.max(8 << 10) as u64).clamp(least, most)
     }
 
-    /// What is not measured where there is no MPICH.
+    /// The rows that are not measured on a machine without MPICH.
     fn without_mpi(&self, benches: &[Bench]) -> Vec<Row> {
         let row = |bench: Bench, size| {
             let what = self.measurement(bench, size, "mpi");
@@ -309,7 +309,7 @@ impl SuiteOutcome {
     }
 }
 
-/// The first verbs device: what ours takes, too, where there is one.
+/// The first verbs device, which our provider takes as well.
 fn verbs_device() -> Result<String> {
     let folder = "/sys/class/infiniband";
     let mut names: Vec<String> = std::fs::read_dir(folder)

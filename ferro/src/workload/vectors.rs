@@ -14,8 +14,8 @@ pub(crate) const STRETCH: usize = 200_000;
 /// Look-ups of one call, where one does many.
 pub(crate) const BATCH: usize = 64;
 
-/// Such calls between two looks at the clock: what they are of stays in a cache, and the clock
-/// takes next to nothing.
+/// Such calls between two readings of the clock: the addresses of the calls stay in a cache, and
+/// the clock takes next to nothing.
 const BATCHES: usize = 8;
 
 /// Addresses that are removed at most: in some address vectors each takes longer the more there
@@ -26,7 +26,7 @@ pub(crate) const REMOVALS: usize = 1000;
 pub(crate) trait Vector {
     /// Why a call failed.
     type Error;
-    /// Inserts all addresses, in order, by one call; what the call needs was made before.
+    /// Inserts all addresses, in order, by one call. The arguments of the call were made before.
     fn insert(&mut self) -> Result<(), Self::Error>;
     /// The address at an index, read from its bytes.
     fn lookup(&self, index: usize) -> Result<usize, Self::Error>;
@@ -94,8 +94,8 @@ pub(crate) fn batched<E>(
     Ok(start.elapsed().as_nanos() as f64 / STRETCH as f64)
 }
 
-/// Nanoseconds of a look-up where one call does a batch of them. What they are of is made by
-/// `wanted` while the clock stands.
+/// Nanoseconds of a look-up where one call does a batch of them. `wanted` makes the arguments of
+/// the call while the clock stands.
 pub(crate) fn at_once<T, E>(
     walk: Walk,
     wanted: impl Fn(usize) -> T,

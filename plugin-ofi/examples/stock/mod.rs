@@ -14,7 +14,8 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// What of it is called by name. Its objects are never closed: the process ends soon.
+/// The functions of libfabric that are called by name. Its objects are never closed: the process
+/// ends soon.
 pub(crate) struct Libfabric {
     version: u32,
     getinfo: fns::fi_getinfo,

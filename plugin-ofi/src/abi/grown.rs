@@ -30,8 +30,8 @@ const V1_9: u32 = FI_VERSION(1, 9);
 const V1_20: u32 = FI_VERSION(1, 20);
 const V2_0: u32 = FI_VERSION(2, 0);
 
-// SAFETY: plain numbers and pointers. What is behind `fabric_attr` is the device's, which no caller
-// chooses.
+// SAFETY: plain numbers and pointers. The field behind `fabric_attr` is the device's, which no
+// caller chooses.
 unsafe impl Grown for fi_info {
     const BYTES: &'static [(u32, usize)] = &[(V1_0, offset_of!(fi_info, nic))];
 }

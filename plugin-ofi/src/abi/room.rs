@@ -9,8 +9,8 @@ const LATER: usize = 8;
 /// A table of operations, and behind it answers for those that a later libfabric adds at its end.
 ///
 /// Applications call operations by inline functions of the headers they were built with, many of
-/// which do not look at the table's `size`. What is behind ours is then called as an operation: it
-/// answers `-FI_ENOSYS`.
+/// which do not look at the table's `size`. Such a program calls the words behind our table as
+/// operations: each returns `-FI_ENOSYS`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Roomy<T> {

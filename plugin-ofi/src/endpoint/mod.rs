@@ -159,7 +159,7 @@ fn offer_of(domain: &dyn ferrofabric_runtime::fabric::Domain) -> ferrofabric_con
     info
 }
 
-/// Binds an object in its place. What is bound stays: another object in its place is
+/// Binds an object in its place. A bound object stays: another object for the same place is
 /// refused.
 ///
 /// # Errors
@@ -201,7 +201,7 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
         if this.endpoint.get().is_some() {
             return Err(Errno::EOPBADSTATE.into());
         }
-        // SAFETY: what is bound is an object of ours, not closed.
+        // SAFETY: the object to bind is one of ours, not closed.
         let (av, cq, cntr, eq) = unsafe {
             (
                 share_if::<AvObject>(to),

@@ -35,7 +35,7 @@ pub(super) struct Direction {
     always: AtomicU64,
 }
 
-/// What the endpoint is bound to so far.
+/// The objects to which the endpoint is bound so far.
 #[derive(Default)]
 pub(super) struct Setup {
     pub(super) av: Option<Shared<AvObject>>,

@@ -169,8 +169,8 @@ impl Host {
         unsafe { (self.functions.fi_log_enabled)(self.provider.as_ptr(), level, subsystem) != 0 }
     }
 
-    /// Writes a line to the log, whether it is enabled or not; what is too long for libfabric's own
-    /// buffer is cut.
+    /// Writes a line to the log, whether it is enabled or not. libfabric truncates a line that is
+    /// too long for its own buffer.
     pub fn log(
         &self,
         level: fi_log_level,
@@ -212,8 +212,8 @@ macro_rules! functions {
                 Some(Self {
                     $($name: {
                         let name = concat!(stringify!($name), "\0").as_bytes();
-                        // SAFETY: what has all of these names is libfabric, whose functions keep
-                        // their signatures.
+                        // SAFETY: a library with all of these names is libfabric, whose functions
+                        // keep their signatures.
                         *unsafe { library.get::<fns::$name>(name) }.ok()?
                     },)*
                 })

@@ -9,7 +9,7 @@ const SONAME: &str = "libfabric.so.1";
 
 /// The loaded objects that may be it, likeliest first: the one that called us, the one with
 /// libfabric's name, and all there are (a wheel of Python renames its libraries; a program may have
-/// libfabric inside it). What is not loaded is never loaded for it.
+/// libfabric inside it). A library that is not loaded stays so.
 pub(super) fn candidates() -> impl Iterator<Item = Library> {
     caller()
         .into_iter()

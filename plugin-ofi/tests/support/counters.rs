@@ -9,7 +9,7 @@ use serde_json::Value;
 pub struct Counters(Vec<Value>);
 
 impl Counters {
-    /// What is in a folder.
+    /// The counters of all files of a folder.
     pub fn read(folder: &Path) -> Self {
         let files = std::fs::read_dir(folder).unwrap();
         let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());

@@ -1,4 +1,4 @@
-//! What every MPI is put through.
+//! The jobs that every implementation of MPI runs.
 
 /// Makes the tests of an implementation: `all_jobs!(Open)`.
 macro_rules! all_jobs {

@@ -163,7 +163,7 @@ impl Launcher {
     ///
     /// # Errors
     ///
-    /// What is missing.
+    /// The name of the missing program or library.
     pub fn find(mpi: Mpi) -> Result<Self, String> {
         if !Path::new(PYTHON).is_file() {
             return Err(format!("there is no {PYTHON} here"));
@@ -266,7 +266,7 @@ impl Launcher {
     }
 }
 
-/// Messages through libfabric, by this project's provider; who waits lets others run.
+/// Messages through libfabric, by this project's provider; a rank that waits lets others run.
 const OPEN_MPI_PARAMETERS: [(&str, &str); 5] = [
     ("pml", "cm"),
     ("mtl", "ofi"),
@@ -276,7 +276,7 @@ const OPEN_MPI_PARAMETERS: [(&str, &str); 5] = [
 ];
 
 /// libfabric between all ranks, those of one node too, and nothing that this project's provider
-/// does not have; who waits lets others run.
+/// does not have; a rank that waits lets others run.
 const MPICH_VARIABLES: [(&str, &str); 4] = [
     ("MPICH_CH4_NETMOD", "ofi"),
     ("MPIR_CVAR_NOLOCAL", "1"),

@@ -7,7 +7,8 @@ use crate::error::OpError;
 use crate::routes::RouteTable;
 use crate::types::{FiAddr, IoBuf, SendOp};
 
-/// A transport, and where the addresses lead that it was sent to: what an owner drives it through.
+/// A transport, with the routes to the addresses that were sent to. An owner drives it through
+/// this.
 pub struct Routed<T: Transport> {
     transport: T,
     routes: RouteTable<T::Route>,

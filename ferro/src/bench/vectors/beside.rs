@@ -1,6 +1,6 @@
-//! `ferro bench av --beside`: what a sender at full speed notices of a thread on another core that
-//! inserts and removes addresses in the sender's address vector. Sender and receiver are driven by
-//! one thread through shared memory.
+//! `ferro bench av --beside`: the slowdown of a sender at full speed by a thread on another core
+//! that inserts and removes addresses in the sender's address vector. One thread drives sender and
+//! receiver through shared memory.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

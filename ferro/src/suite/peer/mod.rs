@@ -30,7 +30,7 @@ pub(super) enum Statistic {
 pub(super) struct Peer {
     /// As rows name it.
     pub(super) name: String,
-    /// What its figure is.
+    /// The statistic of its figure.
     pub(super) statistic: Statistic,
     tool: Tool,
     host: Host,
@@ -143,7 +143,7 @@ fn of_perftest(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
     }
 }
 
-/// Who is compared with through shared memory. `thread_peer` is the program that has several
+/// The peers to compare with through shared memory. `thread_peer` is the program that has several
 /// threads use libfabric.
 pub(super) fn over_shm(
     bench: Bench,
