@@ -3,17 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::Target;
+use crate::FuzzTarget;
 
 /// The folder of a target's inputs.
-pub fn folder(target: &Target) -> PathBuf {
+pub fn folder(target: &FuzzTarget) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("corpus")
         .join(target.name)
 }
 
 /// The inputs by name, in the order of names; none where there is no folder.
-pub(crate) fn read(target: &Target) -> io::Result<Vec<(String, Vec<u8>)>> {
+pub(crate) fn read(target: &FuzzTarget) -> io::Result<Vec<(String, Vec<u8>)>> {
     let folder = folder(target);
     if !folder.is_dir() {
         return Ok(Vec::new());
@@ -29,7 +29,7 @@ pub(crate) fn read(target: &Target) -> io::Result<Vec<(String, Vec<u8>)>> {
 }
 
 /// Puts an input in.
-pub(crate) fn write(target: &Target, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
+pub(crate) fn write(target: &FuzzTarget, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
     let folder = folder(target);
     fs::create_dir_all(&folder)?;
     let path = folder.join(name);

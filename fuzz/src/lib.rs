@@ -22,11 +22,11 @@ mod run;
 pub mod targets;
 
 pub use corpus::folder;
-pub use run::{Options, Report, run};
+pub use run::{RunOptions, RunReport, run};
 
 /// Something that takes bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct FuzzTarget {
     /// Its name, and that of its corpus' folder.
     pub name: &'static str,
     /// Takes an input. Panics when it finds a defect, else returns a hash of what it saw. A target

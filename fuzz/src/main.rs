@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ferrofabric_fuzz::{Options, checks_overflow, drawn_seed, folder, run, targets};
+use ferrofabric_fuzz::{RunOptions, checks_overflow, drawn_seed, folder, run, targets};
 
 /// Random input for every parser.
 #[derive(Debug, Parser)]
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     println!("seed {seed}");
     let (mut passed, mut failed) = (0, 0);
     for target in chosen {
-        let options = Options {
+        let options = RunOptions {
             inputs: arguments.inputs,
             seed,
         };

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 
 use crate::mutate::{below, mutated};
-use crate::{Target, corpus};
+use crate::{FuzzTarget, corpus};
 
 /// The most inputs that a run keeps for their new observations.
 const MOST_KEPT: usize = 1024;
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How a run goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct RunOptions {
     /// Random inputs of each target.
     pub inputs: u64,
     /// The same seed gives the same inputs.
@@ -29,7 +29,7 @@ pub struct Options {
 
 /// The result of a target's run.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct RunReport {
     /// The target's name.
     pub target: &'static str,
     /// Inputs taken, the corpus' among them.
@@ -48,10 +48,10 @@ pub struct Report {
 /// # Panics
 ///
 /// When the corpus can not be read, or an input written down.
-pub fn run(target: &Target, options: Options) -> Report {
+pub fn run(target: &FuzzTarget, options: RunOptions) -> RunReport {
     let started = Instant::now();
-    let watch = Watch::new(target);
-    let mut report = Report {
+    let watch = HangWatch::new(target);
+    let mut report = RunReport {
         target: target.name,
         inputs: 0,
         seen: 0,
@@ -106,7 +106,7 @@ pub fn run(target: &Target, options: Options) -> Report {
     report
 }
 
-fn store(target: &Target, bytes: &[u8]) -> String {
+fn store(target: &FuzzTarget, bytes: &[u8]) -> String {
     let name = format!("broke-{:016x}", crate::saw(bytes));
     let path = corpus::write(target, &name, bytes).expect("the input can be written down");
     path.display().to_string()
@@ -116,15 +116,15 @@ fn store(target: &Target, bytes: &[u8]) -> String {
 type Current = Mutex<Option<(Instant, Vec<u8>)>>;
 
 /// Sees to it that an input that takes for ever is known.
-struct Watch {
-    target: Target,
+struct HangWatch {
+    target: FuzzTarget,
     current: Arc<Current>,
     /// Dropping it ends the thread.
     _end: Sender<()>,
 }
 
-impl Watch {
-    fn new(target: &Target) -> Self {
+impl HangWatch {
+    fn new(target: &FuzzTarget) -> Self {
         let (target, current) = (*target, Arc::default());
         let (end, ended) = channel();
         let watched = Arc::clone(&current);
@@ -149,7 +149,7 @@ impl Watch {
     }
 }
 
-fn watch(target: &Target, current: &Current, ended: &Receiver<()>) {
+fn watch(target: &FuzzTarget, current: &Current, ended: &Receiver<()>) {
     while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
         let current = current.lock().expect("nobody panics with it");
         if let Some((since, bytes)) = &*current {

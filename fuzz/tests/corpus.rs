@@ -1,6 +1,6 @@
 //! Every target takes its corpus, and some random inputs.
 
-use ferrofabric_fuzz::{Options, checks_overflow, drawn_seed, run, targets};
+use ferrofabric_fuzz::{RunOptions, checks_overflow, drawn_seed, run, targets};
 
 /// Covers: GI-8
 #[test]
@@ -10,7 +10,7 @@ fn no_target_breaks() {
     println!("seed {seed}");
     let mut broken = Vec::new();
     for target in targets::ALL {
-        let report = run(target, Options { inputs: 5000, seed });
+        let report = run(target, RunOptions { inputs: 5000, seed });
         println!(
             "{}: {} inputs, {} seen",
             report.target, report.inputs, report.seen

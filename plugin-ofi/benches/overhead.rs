@@ -42,7 +42,7 @@ fn main() {
     };
     let info = libfabric.discover("shm", fi_threading::FI_THREAD_DOMAIN);
     let opened = Opened::new(&info);
-    let c = Pair::of(opened.party(&info), opened.party(&info));
+    let c = PluginPair::of(opened.party(&info), opened.party(&info));
     let rust = Rust::open();
     let (mut of_c, mut of_rust, mut more) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
@@ -80,14 +80,14 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Two endpoints of the plugin.
-struct Pair {
+struct PluginPair {
     from: Party,
     to: Party,
     addr: fi_addr_t,
     room: Box<[u8; BYTES]>,
 }
 
-impl Pair {
+impl PluginPair {
     fn of(from: Party, to: Party) -> Self {
         let addr = from.insert(&to.name());
         to.insert(&from.name());

@@ -113,11 +113,11 @@ impl Fabric {
     }
 
     /// Two endpoints that know each other.
-    fn pair(&self) -> Result<Endpoints, String> {
+    fn pair(&self) -> Result<PeerEndpoints, String> {
         let (sender, receiver) = (self.party()?, self.party()?);
         let to = sender.insert(&receiver.name()?)?;
         let from = receiver.insert(&sender.name()?)?;
-        let mut pair = Endpoints {
+        let mut pair = PeerEndpoints {
             sender,
             receiver,
             to,
@@ -133,8 +133,8 @@ impl Fabric {
         Ok(pair)
     }
 
-    fn party(&self) -> Result<Party, String> {
-        let mut party = Party {
+    fn party(&self) -> Result<MatchParty, String> {
+        let mut party = MatchParty {
             ep: null_mut(),
             av: null_mut(),
             cq: null_mut(),
@@ -172,13 +172,13 @@ impl Fabric {
     }
 }
 
-struct Party {
+struct MatchParty {
     ep: *mut fid_ep,
     av: *mut fid_av,
     cq: *mut fid_cq,
 }
 
-impl Party {
+impl MatchParty {
     fn name(&self) -> Result<Vec<u8>, String> {
         let mut name = vec![0u8; 256];
         let mut len = name.len();
@@ -215,14 +215,14 @@ impl Party {
     }
 }
 
-struct Endpoints {
-    sender: Party,
-    receiver: Party,
+struct PeerEndpoints {
+    sender: MatchParty,
+    receiver: MatchParty,
     to: fi_addr_t,
     from: fi_addr_t,
 }
 
-impl Endpoints {
+impl PeerEndpoints {
     /// Makes a call until there is room for what it wants; both sides are driven meanwhile.
     #[inline]
     fn insist(&self, what: &str, call: impl Fn() -> isize) -> Result<(), String> {
@@ -245,7 +245,7 @@ impl Endpoints {
     }
 }
 
-impl Pair for Endpoints {
+impl Pair for PeerEndpoints {
     type Error = String;
 
     #[inline]

@@ -45,13 +45,13 @@ const TAG: u64 = 1;
 
 /// The measurement that both sides make.
 #[derive(Clone, Copy)]
-struct Task {
+struct ThreadsTask {
     threads: usize,
     size: usize,
     messages: u64,
 }
 
-impl Task {
+impl ThreadsTask {
     fn parse(text: &[&str]) -> Result<Self, String> {
         let [threads, size, messages] = text else {
             return Err("wanted: THREADS SIZE MESSAGES".to_owned());
@@ -71,9 +71,9 @@ impl Task {
         }
     }
 
-    fn crew(&self) -> Result<Crew<Station>, String> {
+    fn crew(&self) -> Result<Crew<ThreadStation>, String> {
         let size = self.size;
-        Crew::start(self.threads, move || Station::open(size))
+        Crew::start(self.threads, move || ThreadStation::open(size))
     }
 
     /// Messages of each thread before those that count.
@@ -87,7 +87,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let ran = match arguments.as_slice() {
         ["listen", port] => serve(port),
-        [address, task @ ..] => Task::parse(task).and_then(|task| ask(address, task)),
+        [address, task @ ..] => ThreadsTask::parse(task).and_then(|task| ask(address, task)),
         [] => Err("wanted: listen PORT, or HOST:PORT THREADS SIZE MESSAGES".to_owned()),
     };
     match ran {
@@ -101,12 +101,12 @@ fn main() -> ExitCode {
 
 fn serve(port: &str) -> Result<(), String> {
     // A machine without such a provider reports it before a client connects.
-    Station::open(1)?;
+    ThreadStation::open(1)?;
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).map_err(said("listen"))?;
     let (mut answers, _) = listener.accept().map_err(said("accept"))?;
     let mut lines = BufReader::new(answers.try_clone().map_err(said("accept"))?).lines();
     let asked = next(&mut lines)?;
-    let task = Task::parse(&asked.split(' ').collect::<Vec<_>>())?;
+    let task = ThreadsTask::parse(&asked.split(' ').collect::<Vec<_>>())?;
     let crew = task.crew()?;
     meet(&crew, &mut lines, &task)?;
     tell_names(&mut answers, &crew)?;
@@ -114,10 +114,10 @@ fn serve(port: &str) -> Result<(), String> {
     crew.receive_all(task.messages, || ())
 }
 
-fn ask(address: &str, task: Task) -> Result<(), String> {
+fn ask(address: &str, task: ThreadsTask) -> Result<(), String> {
     let crew = task.crew()?;
     let mut stream = TcpStream::connect(address).map_err(said("connect"))?;
-    let Task {
+    let ThreadsTask {
         threads,
         size,
         messages,
@@ -147,7 +147,7 @@ fn next(lines: &mut Lines) -> Result<String, String> {
     }
 }
 
-fn tell_names(stream: &mut TcpStream, crew: &Crew<Station>) -> Result<(), String> {
+fn tell_names(stream: &mut TcpStream, crew: &Crew<ThreadStation>) -> Result<(), String> {
     for name in crew.each(|| (), |_, station| station.name())? {
         let digits: Vec<String> = name.iter().map(|b| format!("{b:02x}")).collect();
         writeln!(stream, "{}", digits.concat()).map_err(said("talk to the other side"))?;
@@ -156,7 +156,7 @@ fn tell_names(stream: &mut TcpStream, crew: &Crew<Station>) -> Result<(), String
 }
 
 /// Gives each station its peer.
-fn meet(crew: &Crew<Station>, lines: &mut Lines, task: &Task) -> Result<(), String> {
+fn meet(crew: &Crew<ThreadStation>, lines: &mut Lines, task: &ThreadsTask) -> Result<(), String> {
     let names = (0..task.threads).map(|_| from_hex(&next(lines)?));
     let names: Vec<Vec<u8>> = names.collect::<Result<_, _>>()?;
     crew.each(|| (), move |number, station| station.meet(&names[number]))?;
@@ -178,7 +178,7 @@ fn said(what: &'static str) -> impl Fn(std::io::Error) -> String {
 }
 
 /// The endpoint of a thread. Closed with it: the provider would leave files behind.
-struct Station {
+struct ThreadStation {
     info: *mut fi_info,
     domain: *mut fid_domain,
     ep: *mut fid_ep,
@@ -191,7 +191,7 @@ struct Station {
     _libfabric: ManuallyDrop<Libfabric>,
 }
 
-impl Station {
+impl ThreadStation {
     fn open(size: usize) -> Result<Self, String> {
         let libfabric = Libfabric::load()?;
         let want = |hints: &mut fi_info| hints.caps = FI_TAGGED | FI_DIRECTED_RECV;
@@ -307,7 +307,7 @@ impl Station {
     }
 }
 
-impl Drop for Station {
+impl Drop for ThreadStation {
     fn drop(&mut self) {
         let objects: [*mut fid; 4] = [
             self.ep.cast(),
@@ -327,7 +327,7 @@ impl Drop for Station {
     }
 }
 
-impl Party for Station {
+impl Party for ThreadStation {
     type Error = String;
 
     #[inline]

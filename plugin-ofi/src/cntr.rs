@@ -13,7 +13,7 @@ use crate::abi::{
 };
 use crate::cancel::{self, Looked, Waiter, unwinding};
 use crate::domain::DomainObject;
-use crate::fid::{Object, Shared, object};
+use crate::fid::{Object, SharedObject, object};
 use crate::guard::{Refused, control, data, value};
 use crate::wait::{self, WaitObject, Waitable, timeout};
 
@@ -21,7 +21,7 @@ use crate::wait::{self, WaitObject, Waitable, timeout};
 pub(crate) struct CntrObject {
     pub(crate) cntr: Arc<dyn Cntr>,
     wait: WaitObject,
-    _domain: Shared<DomainObject>,
+    _domain: SharedObject<DomainObject>,
 }
 
 // SAFETY: `fid_cntr` starts with the `fid`.
@@ -70,7 +70,7 @@ impl CntrObject {
     ///
     /// `attr` is there or NULL.
     pub(crate) unsafe fn open(
-        domain: Shared<DomainObject>,
+        domain: SharedObject<DomainObject>,
         attr: *const fi_cntr_attr,
     ) -> Result<Self, Refused> {
         let mut wait = WaitObject::NONE;
@@ -140,7 +140,7 @@ unsafe extern "C-unwind" fn wait_for(
     threshold: u64,
     timeout_ms: c_int,
 ) -> c_int {
-    let mut counting = MaybeUninit::<Counting>::uninit();
+    let mut counting = MaybeUninit::<CounterWait>::uninit();
     // SAFETY: as C calls us; the thread may be cancelled. A wait that has begun is there.
     let returned = unsafe {
         match begin_wait(cntr, threshold, timeout_ms, &mut counting) {
@@ -152,7 +152,7 @@ unsafe extern "C-unwind" fn wait_for(
 }
 
 /// A wait for a value.
-struct Counting {
+struct CounterWait {
     cntr: *const dyn Cntr,
     wait: DomainWait,
 }
@@ -166,12 +166,12 @@ unsafe fn begin_wait(
     cntr: *mut fid_cntr,
     threshold: u64,
     timeout_ms: c_int,
-    counting: &mut MaybeUninit<Counting>,
+    counting: &mut MaybeUninit<CounterWait>,
 ) -> isize {
     data(|| {
         // SAFETY: as C calls us.
         let cntr = unsafe { of(cntr) };
-        counting.write(Counting {
+        counting.write(CounterWait {
             cntr,
             wait: cntr.begin_wait(threshold, timeout(timeout_ms))?,
         });
@@ -179,7 +179,7 @@ unsafe fn begin_wait(
     })
 }
 
-impl Waiter for Counting {
+impl Waiter for CounterWait {
     fn look(&mut self) -> Looked {
         // SAFETY: C does not close a counter in a call that waits for it.
         let looked = unsafe { &*self.cntr }.look(&mut self.wait);

@@ -18,7 +18,7 @@ use crate::abi::{
 };
 use crate::cancel::{self, Looked, Waiter, testing, unwinding};
 use crate::domain::DomainObject;
-use crate::fid::{Object, Shared, object};
+use crate::fid::{Object, SharedObject, object};
 use crate::guard::{Refused, control, data, value};
 use crate::memory::{ErrorData, say};
 use crate::reasons::{number_of, words_of};
@@ -49,7 +49,7 @@ pub(crate) struct CqObject {
     /// Waits say how many entries they want (`FI_CQ_COND_THRESHOLD`).
     by_threshold: bool,
     error_data: ErrorData,
-    domain: Shared<DomainObject>,
+    domain: SharedObject<DomainObject>,
 }
 
 // SAFETY: `fid_cq` starts with the `fid`.
@@ -105,7 +105,7 @@ impl CqObject {
     ///
     /// `attr` is there or NULL.
     pub(crate) unsafe fn open(
-        domain: Shared<DomainObject>,
+        domain: SharedObject<DomainObject>,
         attr: *mut fi_cq_attr,
     ) -> Result<Self, Refused> {
         let mut wanted = CqAttr::default();
@@ -309,7 +309,7 @@ unsafe extern "C-unwind" fn sreadfrom(
     cond: *const c_void,
     timeout_ms: c_int,
 ) -> isize {
-    let mut reader = MaybeUninit::<Reader>::uninit();
+    let mut reader = MaybeUninit::<CqWait>::uninit();
     // SAFETY: as C calls us; the thread may be cancelled. A wait that has begun has a reader.
     unsafe {
         match begin_read(cq, (buf, count, sources), cond, timeout_ms, &mut reader) {
@@ -320,7 +320,7 @@ unsafe extern "C-unwind" fn sreadfrom(
 }
 
 /// A wait for entries.
-struct Reader {
+struct CqWait {
     cq: *const CqObject,
     buf: *mut c_void,
     count: usize,
@@ -339,7 +339,7 @@ unsafe fn begin_read(
     (buf, count, sources): (*mut c_void, usize, *mut fi_addr_t),
     cond: *const c_void,
     timeout_ms: c_int,
-    reader: &mut MaybeUninit<Reader>,
+    reader: &mut MaybeUninit<CqWait>,
 ) -> isize {
     data(|| {
         // SAFETY: as C calls us.
@@ -348,7 +348,7 @@ unsafe fn begin_read(
             true => threshold(cond),
             false => 1,
         };
-        reader.write(Reader {
+        reader.write(CqWait {
             cq: this,
             buf,
             count,
@@ -359,7 +359,7 @@ unsafe fn begin_read(
     })
 }
 
-impl Waiter for Reader {
+impl Waiter for CqWait {
     fn look(&mut self) -> Looked {
         // SAFETY: C does not close a queue in a call that waits for it.
         let this = unsafe { &*self.cq };

@@ -14,7 +14,7 @@ use ferrofabric_verbs::VerbsProvider;
 use crate::abi::{FI_CLASS_PEP, fi_info, fid_t};
 use crate::guard::{Refused, control};
 use crate::host::Host;
-use crate::info::{Counting, check_keys, offered, wanted};
+use crate::info::{UsedAddresses, check_keys, offered, wanted};
 use crate::memory::text;
 use crate::settings::settings;
 
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn getinfo(
             flags: QueryFlags::from_bits_retain(flags),
             hints: None,
         };
-        let counting = Counting {
+        let counting = UsedAddresses {
             src: query.uses_src_addr(),
             dest: query.uses_dest_addr(),
         };
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         for notice in &found.notices {
             tracing::info!("{notice}");
         }
-        let mut list = List::new(host);
+        let mut list = InfoList::new(host);
         for mut offer in found.infos {
             offer.fabric.api_version = version;
             list.add(&offer, handle)?;
@@ -98,13 +98,13 @@ unsafe fn passive_endpoint(hints: *const fi_info) -> fid_t {
 }
 
 /// Infos in a chain, freed unless it is taken.
-struct List<'a> {
+struct InfoList<'a> {
     host: &'a Host,
     first: *mut fi_info,
     last: *mut fi_info,
 }
 
-impl<'a> List<'a> {
+impl<'a> InfoList<'a> {
     fn new(host: &'a Host) -> Self {
         Self {
             host,
@@ -131,7 +131,7 @@ impl<'a> List<'a> {
     }
 }
 
-impl Drop for List<'_> {
+impl Drop for InfoList<'_> {
     fn drop(&mut self) {
         if let Some(first) = NonNull::new(self.first) {
             // SAFETY: the chain is ours.
@@ -152,7 +152,7 @@ impl Drop for List<'_> {
 /// When the info describes no domain of ours, or the device or the system cannot open it.
 pub(crate) unsafe fn open(version: u32, info: *const fi_info) -> Result<Arc<dyn Domain>, Refused> {
     // SAFETY: as the caller says.
-    let info = unsafe { wanted(version, info, Counting::BOTH) }?;
+    let info = unsafe { wanted(version, info, UsedAddresses::BOTH) }?;
     check_keys(&info)?;
     let settings = settings()?;
     for provider in PROVIDERS {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use ferrofabric_runtime::fabric::Domain;
 
 use crate::fabric::FabricObject;
-use crate::fid::Shared;
+use crate::fid::SharedObject;
 
 /// A domain.
 pub(crate) struct DomainObject {
     pub(crate) domain: Arc<dyn Domain>,
-    pub(crate) fabric: Shared<FabricObject>,
+    pub(crate) fabric: SharedObject<FabricObject>,
 }
 
 impl DomainObject {

@@ -16,7 +16,7 @@ use crate::abi::{
 };
 use crate::cancel::{self, Looked, Waiter, testing, unwinding};
 use crate::fabric::FabricObject;
-use crate::fid::{Object, Shared, object};
+use crate::fid::{Object, SharedObject, object};
 use crate::guard::{Refused, data, value};
 use crate::memory::{ErrorData, say};
 use crate::reasons::words_of;
@@ -32,7 +32,7 @@ pub(crate) struct EqObject {
     wait: WaitObject,
     /// Whether the application may write.
     writable: bool,
-    fabric: Shared<FabricObject>,
+    fabric: SharedObject<FabricObject>,
 }
 
 // SAFETY: `fid_eq` starts with the `fid`.
@@ -86,7 +86,7 @@ impl EqObject {
     ///
     /// `attr` is there or NULL.
     pub(crate) unsafe fn open(
-        fabric: Shared<FabricObject>,
+        fabric: SharedObject<FabricObject>,
         attr: *const fi_eq_attr,
     ) -> Result<Self, Refused> {
         let mut writable = false;
@@ -120,7 +120,7 @@ fn reading(flags: u64) -> Reading {
 
 /// Where a call wants an event.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct EventRequest {
     eq: *const fid_eq,
     event: *mut u32,
     buf: *mut c_void,
@@ -128,7 +128,7 @@ struct Wanted {
     flags: u64,
 }
 
-impl Wanted {
+impl EventRequest {
     fn of(
         eq: *const fid_eq,
         (event, buf, len): (*mut u32, *mut c_void, usize),
@@ -180,7 +180,7 @@ unsafe extern "C-unwind" fn read(
     len: usize,
     flags: u64,
 ) -> isize {
-    let wanted = Wanted::of(eq, (event, buf, len), flags);
+    let wanted = EventRequest::of(eq, (event, buf, len), flags);
     // SAFETY: as C calls us; the thread may be cancelled.
     unsafe { testing(data(|| wanted.read())) }
 }
@@ -197,8 +197,8 @@ unsafe extern "C-unwind" fn sread(
     if unsafe { object::<EqObject>(eq) }.wait == WaitObject::NONE {
         return -(Errno::ENOSYS.0 as isize);
     }
-    let wanted = Wanted::of(eq, (event, buf, len), flags);
-    let mut reader = Reader {
+    let wanted = EventRequest::of(eq, (event, buf, len), flags);
+    let mut reader = EqWait {
         wanted,
         deadline: timeout(timeout_ms).and_then(|timeout| Instant::now().checked_add(timeout)),
         is_interrupted: false,
@@ -208,13 +208,13 @@ unsafe extern "C-unwind" fn sread(
 }
 
 /// A wait for an event.
-struct Reader {
-    wanted: Wanted,
+struct EqWait {
+    wanted: EventRequest,
     deadline: Option<Instant>,
     is_interrupted: bool,
 }
 
-impl Reader {
+impl EqWait {
     /// The descriptor to sleep on.
     fn nap(&self) -> Result<Nap, OpError> {
         // SAFETY: C does not close a queue in a call that waits for it.
@@ -228,7 +228,7 @@ impl Reader {
     }
 }
 
-impl Waiter for Reader {
+impl Waiter for EqWait {
     fn look(&mut self) -> Looked {
         // SAFETY: as C calls us, until the wait is over.
         let found = unsafe { self.wanted.read() };

@@ -54,7 +54,7 @@ impl<T: Object> Deref for Given<T> {
 }
 
 /// An object that C has a pointer to, and that others of ours hold.
-pub(crate) type Shared<T> = Arc<Given<T>>;
+pub(crate) type SharedObject<T> = Arc<Given<T>>;
 
 /// Operations of an object that can only be closed.
 pub(crate) const fn ops_of<T: Object>() -> fi_ops {
@@ -98,7 +98,7 @@ pub(crate) unsafe fn open_on<P: Object, T: Object>(
     parent: *const P::Raw,
     context: *mut c_void,
     out: *mut *mut T::Raw,
-    open: impl FnOnce(Shared<P>) -> Result<T, Refused>,
+    open: impl FnOnce(SharedObject<P>) -> Result<T, Refused>,
 ) -> c_int {
     control(|| {
         // SAFETY: as the caller says.
@@ -125,7 +125,7 @@ pub(crate) unsafe fn object<'a, T: Object>(raw: *const T::Raw) -> &'a T {
 /// # Safety
 ///
 /// As [`object`].
-pub(crate) unsafe fn share<T: Object>(raw: *const T::Raw) -> Shared<T> {
+pub(crate) unsafe fn share<T: Object>(raw: *const T::Raw) -> SharedObject<T> {
     let object = raw.cast::<Given<T>>();
     // SAFETY: it is an `Arc`'s, which C holds.
     unsafe {
@@ -139,7 +139,7 @@ pub(crate) unsafe fn share<T: Object>(raw: *const T::Raw) -> Shared<T> {
 /// # Safety
 ///
 /// `fid` is that of one of our objects, and not closed.
-pub(crate) unsafe fn share_if<T: Object>(fid: *const fid) -> Option<Shared<T>> {
+pub(crate) unsafe fn share_if<T: Object>(fid: *const fid) -> Option<SharedObject<T>> {
     // SAFETY: as the caller says; every object starts with a `fid`.
     unsafe { ((*fid).fclass == T::CLASS).then(|| share::<T>(fid.cast())) }
 }

@@ -22,12 +22,12 @@ use crate::memory::{key_bytes, text};
 
 /// The addresses of an info that count. The others are not read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counting {
+pub(crate) struct UsedAddresses {
     pub(crate) src: bool,
     pub(crate) dest: bool,
 }
 
-impl Counting {
+impl UsedAddresses {
     /// As an info describes what is opened.
     pub(crate) const BOTH: Self = Self {
         src: true,
@@ -49,7 +49,7 @@ impl Counting {
 pub(crate) unsafe fn wanted(
     version: u32,
     info: *const fi_info,
-    counting: Counting,
+    counting: UsedAddresses,
 ) -> Result<Info, Refused> {
     // SAFETY: as the caller says, for all that follows.
     unsafe {

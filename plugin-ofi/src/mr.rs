@@ -17,14 +17,14 @@ use crate::abi::{
 use crate::av::object::AvObject;
 use crate::domain::DomainObject;
 use crate::fi_addr::given;
-use crate::fid::{Object, Shared, hand_out, ops_of, share_if};
+use crate::fid::{Object, SharedObject, hand_out, ops_of, share_if};
 use crate::guard::{Refused, control};
 use crate::memory::buffers;
 
 /// A region.
 struct MrObject {
     mr: Arc<dyn Mr>,
-    _domain: Shared<DomainObject>,
+    _domain: SharedObject<DomainObject>,
 }
 
 // SAFETY: `fid_mr` starts with the `fid`.
@@ -199,7 +199,7 @@ const RIGHTS: Flags = Flags::SEND
 ///
 /// The list has that many entries; the memory is the application's until it closes the region.
 unsafe fn register(
-    domain: Shared<DomainObject>,
+    domain: SharedObject<DomainObject>,
     (list, count): (*const iovec, usize),
     access: u64,
     flags: u64,

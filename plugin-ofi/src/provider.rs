@@ -12,12 +12,12 @@ use crate::host::Host;
 use crate::{calls, discovery};
 
 /// The provider, where libfabric keeps notes of its own too.
-struct Entry(UnsafeCell<fi_provider>);
+struct ProviderEntry(UnsafeCell<fi_provider>);
 
 // SAFETY: we write it once, before libfabric has it; from then on it is libfabric's.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for ProviderEntry {}
 
-static PROVIDER: Entry = Entry(UnsafeCell::new(fi_provider {
+static PROVIDER: ProviderEntry = ProviderEntry(UnsafeCell::new(fi_provider {
     version: crate::VERSION,
     fi_version: 0,
     context: fi_context {

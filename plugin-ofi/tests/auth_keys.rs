@@ -145,13 +145,13 @@ impl Vector {
 }
 
 /// An endpoint, enabled.
-struct Party {
+struct KeyedParty {
     ep: *mut fid_ep,
     cq: *mut fid_cq,
     room: Box<[u8; 64]>,
 }
 
-impl Party {
+impl KeyedParty {
     fn open(opened: &Opened, info: &Info<'_>, av: Vector) -> Self {
         let (mut ep, mut cq) = (null_mut(), null_mut());
         let domain = opened.domain;
@@ -348,8 +348,8 @@ fn strangers(info: &Info<'_>) {
         let a_keys = [1, 2].map(|n| of_a.insert_key(&key(n), 0).unwrap());
         let b_keys = [2, 1].map(|n| of_b.insert_key(&key(n), 0).unwrap());
         let (a, mut b) = (
-            Party::open(&opened, info, of_a),
-            Party::open(&opened, info, of_b),
+            KeyedParty::open(&opened, info, of_a),
+            KeyedParty::open(&opened, info, of_b),
         );
         let text = of_a.text(&b.name());
         let (done, to_b) = of_a.insert_service(&text, None, &a_keys[..1], FI_AUTH_KEY);
@@ -406,8 +406,8 @@ fn exchange(info: &Info<'_>) {
     let b_keys = [2, 1].map(|n| of_b.insert_key(&key(n), 0).unwrap());
     assert_eq!(of_a.insert_key(&key(1), 0), Ok(a_keys[0]));
     let (a, mut b) = (
-        Party::open(&opened, info, of_a),
-        Party::open(&opened, info, of_b),
+        KeyedParty::open(&opened, info, of_a),
+        KeyedParty::open(&opened, info, of_b),
     );
     // Addresses: handles in, addresses out.
     let (name_a, name_b) = (a.name(), b.name());
@@ -541,8 +541,8 @@ fn a_key_of_the_domain() {
         let opened = Opened::new(&info);
         let (of_a, of_b) = (Vector::open(&opened, 0), Vector::open(&opened, 0));
         let (a, mut b) = (
-            Party::open(&opened, &info, of_a),
-            Party::open(&opened, &info, of_b),
+            KeyedParty::open(&opened, &info, of_a),
+            KeyedParty::open(&opened, &info, of_b),
         );
         assert_eq!(of_b.insert(&a.name(), &[0], 0).0, 1);
         let (_, to_b) = of_a.insert(&b.name(), &[0], 0);

@@ -20,7 +20,7 @@ use ferro_fi::abi::{
     fi_av_type, fi_ep_type,
 };
 use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
-use support::counters::Counters;
+use support::counters::EndpointCounters;
 use support::folder::Folder;
 use two::{Side, asking_everywhere, over_verbs, shape};
 use vector::{NONE, Next, Vector, next, queue};
@@ -311,7 +311,7 @@ fn entries_of_a_node_share_a_handle() {
                 test,
                 &[("FERRO_STATS", inner), ("FERRO_TEST_REMOVED", removed)],
             );
-            let handles = Counters::read(inner.as_ref()).sum("dgram_handles_now");
+            let handles = EndpointCounters::read(inner.as_ref()).sum("dgram_handles_now");
             assert_eq!(handles, u64::from(removed != "all"), "{removed} removed");
         }
         return;

@@ -91,14 +91,14 @@ fn inject(from: &Party, to: fi_addr_t, at: &Party, fill: u8) {
 
 /// An address vector that another thread uses: the domain is for all threads.
 #[derive(Clone, Copy)]
-struct Shared(Vector);
+struct SharedVector(Vector);
 
 // SAFETY: the domain was opened with FI_THREAD_SAFE.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedVector {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedVector {}
 
-impl Shared {
+impl SharedVector {
     fn get(self) -> Vector {
         self.0
     }
@@ -129,7 +129,7 @@ fn a_vector_grows_beside_a_sender() {
             };
             let (a, b) = (opened.party_of(info, attr), opened.party(info));
             let (to_b, to_a) = (a.insert(&b.name()), b.insert(&a.name()));
-            let av = Shared(Vector(a.av));
+            let av = SharedVector(Vector(a.av));
             let batches: Vec<_> = (0..BATCHES).map(|n| many(&b, n)).collect();
             let over = AtomicBool::new(false);
             let known = std::thread::scope(|scope| {

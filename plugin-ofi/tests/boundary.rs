@@ -23,18 +23,18 @@ use ferro_fi::abi::{
     fi_eq_err_entry, fi_fabric_attr, fi_hmem_iface, fi_info, fi_mr_attr, fi_rx_attr, fi_tx_attr,
     fi_wait_obj, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric, fid_mr,
 };
-use support::edge::Edge;
+use support::edge::GuardedPage;
 use two::{EAGAIN, FORMATS, PATIENCE, Two, alone, control, count, everywhere, next, read, shape};
 
 /// Bytes of a structure, from a version on.
-type Sizes = &'static [((u32, u32), usize)];
+type VersionSizes = &'static [((u32, u32), usize)];
 
 // As the headers of libfabric's releases have them on machines of 64 bits.
-const INFO: Sizes = &[((1, 0), 112), ((1, 7), 120)];
-const TX: Sizes = &[((1, 0), 72), ((1, 9), 80)];
-const RX: Sizes = &[((1, 0), 64)];
-const EP: Sizes = &[((1, 0), 80), ((1, 5), 96)];
-const DOMAIN: Sizes = &[
+const INFO: VersionSizes = &[((1, 0), 112), ((1, 7), 120)];
+const TX: VersionSizes = &[((1, 0), 72), ((1, 9), 80)];
+const RX: VersionSizes = &[((1, 0), 64)];
+const EP: VersionSizes = &[((1, 0), 80), ((1, 5), 96)];
+const DOMAIN: VersionSizes = &[
     ((1, 0), 120),
     ((1, 5), 184),
     ((1, 9), 192),
@@ -42,15 +42,15 @@ const DOMAIN: Sizes = &[
     ((2, 0), 208),
     ((2, 5), 224),
 ];
-const FABRIC: Sizes = &[((1, 0), 32)];
-const MR: Sizes = &[
+const FABRIC: VersionSizes = &[((1, 0), 32)];
+const MR: VersionSizes = &[
     ((1, 0), 48),
     ((1, 5), 64),
     ((1, 9), 80),
     ((1, 19), 88),
     ((2, 0), 112),
 ];
-const CQ_ERROR: Sizes = &[((1, 0), 72), ((1, 5), 80), ((1, 20), 88)];
+const CQ_ERROR: VersionSizes = &[((1, 0), 72), ((1, 5), 80), ((1, 20), 88)];
 /// Always the same.
 const EQ_ERROR: usize = 48;
 
@@ -61,7 +61,7 @@ fn versions(newest: u32) -> impl Iterator<Item = u32> {
     of_1.chain(of_2).filter(move |version| *version <= newest)
 }
 
-fn bytes(sizes: Sizes, version: u32) -> usize {
+fn bytes(sizes: VersionSizes, version: u32) -> usize {
     let known = sizes
         .iter()
         .filter(|((major, minor), _)| FI_VERSION(*major, *minor) <= version);
@@ -71,13 +71,18 @@ fn bytes(sizes: Sizes, version: u32) -> usize {
 /// An offer as an application of a version has it in memory of its own.
 struct Truncated {
     info: *mut fi_info,
-    _edges: Vec<Edge>,
+    _edges: Vec<GuardedPage>,
 }
 
 impl Truncated {
     fn of(info: &Info<'_>, version: u32) -> Self {
-        fn part<T>(of: *const T, sizes: Sizes, version: u32, edges: &mut Vec<Edge>) -> *mut T {
-            let edge = Edge::new();
+        fn part<T>(
+            of: *const T,
+            sizes: VersionSizes,
+            version: u32,
+            edges: &mut Vec<GuardedPage>,
+        ) -> *mut T {
+            let edge = GuardedPage::new();
             // SAFETY: the library's structures are there, and the test's.
             let at = edge.first_bytes(unsafe { &*of }, bytes(sizes, version));
             edges.push(edge);
@@ -93,7 +98,7 @@ impl Truncated {
             whole.ep_attr = part::<fi_ep_attr>(whole.ep_attr, EP, version, &mut edges);
             // libfabric's own may be shorter than the newest.
             let domain = bytes(DOMAIN, version).min(208);
-            let edge = Edge::new();
+            let edge = GuardedPage::new();
             whole.domain_attr = edge.first_bytes::<fi_domain_attr>(&*whole.domain_attr, domain);
             edges.push(edge);
             whole.fabric_attr =
@@ -137,26 +142,26 @@ fn with_structures_of(info: &Info<'_>, version: u32) {
         let made = call!(fabric, ops.domain(offer.info, &raw mut domain, null_mut()));
         assert_eq!(made, 0);
 
-        let edge = Edge::new();
+        let edge = GuardedPage::new();
         let attr = edge.constant(&fi_eq_attr {
             wait_obj: fi_wait_obj::FI_WAIT_UNSPEC,
             ..fi_eq_attr::default()
         });
         assert_eq!(call!(fabric, ops.eq_open(attr, &raw mut eq, null_mut())), 0);
-        let edge = Edge::new();
+        let edge = GuardedPage::new();
         let attr = edge.constant(&fi_av_attr {
             type_: fi_av_type::FI_AV_TABLE,
             flags: FI_EVENT,
             ..fi_av_attr::default()
         });
         assert_eq!(call!(domain, ops.av_open(attr, &raw mut av, null_mut())), 0);
-        let edge = Edge::new();
+        let edge = GuardedPage::new();
         let attr = edge.constant(&fi_cntr_attr::default());
         assert_eq!(
             call!(domain, ops.cntr_open(attr, &raw mut cntr, null_mut())),
             0
         );
-        let edge = Edge::new();
+        let edge = GuardedPage::new();
         let attr = edge.constant(&fi_cq_attr {
             format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
             ..fi_cq_attr::default()
@@ -206,7 +211,7 @@ unsafe fn register(domain: *mut fid_domain, version: u32) {
     attr.auth_key = 3 as *mut u8;
     attr.iface = fi_hmem_iface(77);
     attr.device.reserved = u64::MAX;
-    let edge = Edge::new();
+    let edge = GuardedPage::new();
     let attr = edge.first_bytes(&attr, bytes(MR, version));
     let mut mr: *mut fid_mr = null_mut();
     // SAFETY: the domain is open, the memory stays until the region is closed.
@@ -227,7 +232,7 @@ unsafe fn cancelled(ep: *mut fid_ep, cq: *mut fid_cq, version: u32) {
         let cancel = (*(*ep).ops).cancel.unwrap();
         assert_eq!(cancel(ep.cast(), context), 0);
         assert_eq!(next(cq).unwrap_err(), -(FI_EAVAIL as isize));
-        let edge = Edge::new();
+        let edge = GuardedPage::new();
         let entry = edge.first_bytes(&fi_cq_err_entry::default(), bytes(CQ_ERROR, version));
         assert_eq!(call!(cq, ops.readerr(entry, 0)), 1);
         assert_eq!(((*entry).err, (*entry).op_context), (FI_ECANCELED, context));
@@ -250,7 +255,7 @@ unsafe fn not_inserted(av: *mut fid_av, eq: *mut fid_eq) {
             call!(eq, ops.sread(event, out, 64, timeout, 0))
         };
         assert_eq!(read(60_000), -(FI_EAVAIL as isize));
-        let edge = Edge::new();
+        let edge = GuardedPage::new();
         let entry = edge.whole(&fi_eq_err_entry::default());
         let got = call!(eq, ops.readerr(entry, 0));
         assert_eq!(
@@ -272,7 +277,7 @@ fn constant_attributes_stay() {
         let opened = Opened::new(info);
         let domain = opened.domain;
         for (format, _) in FORMATS {
-            let edge = Edge::new();
+            let edge = GuardedPage::new();
             let attr = edge.constant(&fi_cq_attr {
                 format,
                 ..fi_cq_attr::default()
@@ -280,7 +285,7 @@ fn constant_attributes_stay() {
             open_cq(domain, attr).unwrap();
         }
         for type_ in [fi_av_type::FI_AV_TABLE, fi_av_type::FI_AV_MAP] {
-            let edge = Edge::new();
+            let edge = GuardedPage::new();
             let attr = edge.constant(&fi_av_attr {
                 type_,
                 ..fi_av_attr::default()
@@ -353,7 +358,7 @@ fn large_thresholds_are_numbers() {
         waits.cq.wait_obj = fi_wait_obj::FI_WAIT_UNSPEC;
         waits.cq.wait_cond = fi_cq_wait_cond::FI_CQ_COND_THRESHOLD;
         let two = Two::open(info, waits);
-        let edge = Edge::new();
+        let edge = GuardedPage::new();
         let forbidden = edge.forbidden().as_ptr().addr();
         let mut room = [0u8; 8];
         for number in [1 << 16, (1 << 16) + 1, 1 << 20, forbidden, usize::MAX] {

@@ -28,7 +28,7 @@ use ferro_fi::abi::{
     fi_cq_attr, fi_cq_err_entry, fi_eq_attr, fi_mr_attr, fi_msg, fi_msg_tagged, fi_wait_obj, fid,
     fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq, fid_mr,
 };
-use support::edge::Edge;
+use support::edge::GuardedPage;
 use two::{EAGAIN, PATIENCE, Side, Two, control, count, everywhere, insert, read, shape};
 
 /// Calls with each of the 64 flags. A flag in `known` gives one of the results of its row, any
@@ -566,7 +566,7 @@ fn each_command_and_option() {
             side.sent.cast(),
             side.ep.cast(),
         ];
-        let edge = Edge::new();
+        let edge = GuardedPage::new();
         for (at, &object) in objects.iter().enumerate() {
             // SAFETY: the object is open.
             let class = unsafe { (*object).fclass };
@@ -952,7 +952,7 @@ fn vectors_at_their_limits(two: &Two) {
             }
         }
         // Room that is exactly enough, said to be more.
-        let edge = Edge::new();
+        let edge = GuardedPage::new();
         let whole = {
             let mut len = 0;
             assert_eq!(call!(av, ops.lookup(two.to_b, null_mut(), &raw mut len)), 0);
@@ -992,7 +992,7 @@ fn regions_at_their_limits(info: &Info<'_>, two: &Two) {
             let got = opened(code, mr);
             is_one_of(&format!("{len} bytes at {at:p}"), outcome, got);
         }
-        let edge = Edge::new();
+        let edge = GuardedPage::new();
         let list = edge.whole(&part(memory.as_ptr(), 64));
         for (list, count) in [
             (null_mut(), 0),
@@ -1054,7 +1054,7 @@ fn transfers_at_their_limits(info: &Info<'_>, two: &Two) {
         }
         // Lists: as long as they may be, longer, and with lengths that no number holds together. A
         // list that is said to be longer than any is looked at no further than the longest.
-        let edge = Edge::new();
+        let edge = GuardedPage::new();
         let entries = |len| [part(bytes.as_ptr(), len); 16];
         let iov: *const libc::iovec = edge.whole(&entries(usize::MAX)).cast();
         for count in [2, 4, 5, 16, 17, 1 << 32, usize::MAX] {
@@ -1068,7 +1068,7 @@ fn transfers_at_their_limits(info: &Info<'_>, two: &Two) {
         }
         let iov: *const libc::iovec = edge.whole(&entries(1)).cast();
         let (from, to) = ((&*(*b).msg), (&*(*b).tagged));
-        let of_descs = Edge::new();
+        let of_descs = GuardedPage::new();
         let descs: *mut *mut c_void = of_descs.whole(&[3 as *mut c_void; 16]).cast();
         for desc in [null_mut(), descs] {
             for count in [5, 16, 17, 1 << 32, usize::MAX] {

@@ -43,7 +43,7 @@ struct Calls {
 
 /// The call that a thread is in when it is cancelled, with the numbers of the C file.
 #[derive(Clone, Copy, Debug)]
-enum Call {
+enum CancelledCall {
     CqSread = 0,
     EqSread = 1,
     CntrWait = 2,
@@ -53,7 +53,7 @@ enum Call {
 /// As C programs are compiled, and as those whose code may be unwound.
 const OPTIONS: [&str; 2] = ["-fno-exceptions", "-fexceptions"];
 
-impl Call {
+impl CancelledCall {
     const ALL: [Self; 4] = [
         Self::CqSread,
         Self::EqSread,
@@ -126,12 +126,12 @@ fn open(info: &Info<'_>) -> Two {
 
 /// The work of the threads of a test so far.
 #[derive(Default)]
-struct Done {
+struct ThreadProgress {
     posted: u64,
     read: u64,
 }
 
-fn calls(two: &Two, done: &mut Done) -> Calls {
+fn calls(two: &Two, done: &mut ThreadProgress) -> Calls {
     // SAFETY: the objects are open, and their tables full.
     unsafe {
         let (cq, eq, cntr) = (two.a.tx, two.opened.eq, two.a.received);
@@ -155,7 +155,7 @@ fn calls(two: &Two, done: &mut Done) -> Calls {
 }
 
 /// Has threads cancelled in a call, and checks each time that the objects still work.
-fn cancel_in(info: &Info<'_>, call: Call) {
+fn cancel_in(info: &Info<'_>, call: CancelledCall) {
     let rounds = match std::env::var_os("FERRO_MACHINE") {
         // Both are slow.
         Some(_) => 6,
@@ -172,12 +172,12 @@ fn cancel_in(info: &Info<'_>, call: Call) {
                 .expect("it is there")
         };
         let two = open(info);
-        let mut done = Done::default();
+        let mut done = ThreadProgress::default();
         let calls = calls(&two, &mut done);
         for pause in pauses(rounds) {
             let pause = match call {
                 // It never sleeps.
-                Call::SendAndRead => pause.max(0),
+                CancelledCall::SendAndRead => pause.max(0),
                 _ => pause,
             };
             // SAFETY: the objects are open, and used as FI_THREAD_SAFE allows.
@@ -249,7 +249,7 @@ fn drain(two: &Two, tag: u64) {
 #[test]
 fn in_a_wait_for_a_completion() {
     everywhere("in_a_wait_for_a_completion", |info| {
-        cancel_in(info, Call::CqSread);
+        cancel_in(info, CancelledCall::CqSread);
     });
 }
 
@@ -257,7 +257,7 @@ fn in_a_wait_for_a_completion() {
 #[test]
 fn in_a_wait_for_an_event() {
     everywhere("in_a_wait_for_an_event", |info| {
-        cancel_in(info, Call::EqSread);
+        cancel_in(info, CancelledCall::EqSread);
     });
 }
 
@@ -265,7 +265,7 @@ fn in_a_wait_for_an_event() {
 #[test]
 fn in_a_wait_for_a_count() {
     everywhere("in_a_wait_for_a_count", |info| {
-        cancel_in(info, Call::CntrWait);
+        cancel_in(info, CancelledCall::CntrWait);
     });
 }
 
@@ -273,7 +273,7 @@ fn in_a_wait_for_a_count() {
 #[test]
 fn in_a_loop_of_sends_and_polls() {
     everywhere("in_a_loop_of_sends_and_polls", |info| {
-        cancel_in(info, Call::SendAndRead);
+        cancel_in(info, CancelledCall::SendAndRead);
     });
 }
 
@@ -287,7 +287,7 @@ fn in_each_call_under(tool: Tool, test: &str) {
         test,
         |_| {},
         |info| {
-            for call in Call::ALL {
+            for call in CancelledCall::ALL {
                 cancel_in(info, call);
             }
         },

@@ -32,12 +32,12 @@ fn alone(test: &str, body: impl FnOnce(&Info<'_>)) {
 
 /// An event queue.
 #[derive(Clone, Copy)]
-struct Queue(*mut fid_eq);
+struct EventQueue(*mut fid_eq);
 
 // SAFETY: an event queue is for any thread.
-unsafe impl Send for Queue {}
+unsafe impl Send for EventQueue {}
 
-impl Queue {
+impl EventQueue {
     fn open(opened: &Opened, flags: u64, wait_obj: fi_wait_obj) -> Result<Self, c_int> {
         let mut attr = fi_eq_attr {
             size: 2,
@@ -129,7 +129,7 @@ fn failed<T>(errno: c_int) -> Result<T, isize> {
 }
 
 /// An asynchronous address vector that is bound to a queue.
-fn vector(opened: &Opened, eq: Queue) -> *mut fid_av {
+fn vector(opened: &Opened, eq: EventQueue) -> *mut fid_av {
     let (domain, mut av) = (opened.domain, null_mut());
     let mut attr = fi_av_attr {
         type_: fi_av_type::FI_AV_TABLE,
@@ -174,13 +174,13 @@ fn an_application_writes_events_of_its_own() {
     alone("an_application_writes_events_of_its_own", |info| {
         let opened = Opened::new(info);
         let none = fi_wait_obj::FI_WAIT_NONE;
-        let refused = Queue::open(&opened, FI_READ, none).err();
+        let refused = EventQueue::open(&opened, FI_READ, none).err();
         assert_eq!(refused, Some(-FI_EBADFLAGS));
-        let deaf = Queue::open(&opened, 0, none).unwrap();
+        let deaf = EventQueue::open(&opened, 0, none).unwrap();
         assert_eq!(deaf.write(1, b"x"), -(FI_EINVAL as isize));
         deaf.close();
 
-        let eq = Queue::open(&opened, FI_WRITE, none).unwrap();
+        let eq = EventQueue::open(&opened, FI_WRITE, none).unwrap();
         assert_eq!(eq.read(64, 0), failed(FI_EAGAIN));
         assert_eq!(
             eq.readerr(&mut fi_eq_err_entry::default(), 0),
@@ -221,13 +221,13 @@ fn events_are_waited_for() {
     alone("events_are_waited_for", |info| {
         let opened = Opened::new(info);
         for wait in [fi_wait_obj::FI_WAIT_SET, fi_wait_obj::FI_WAIT_MUTEX_COND] {
-            let refused = Queue::open(&opened, 0, wait).err();
+            let refused = EventQueue::open(&opened, 0, wait).err();
             assert_eq!(refused, Some(-FI_ENOSYS));
         }
         // Without attributes there is nothing to wait with.
         for eq in [
-            Queue::with(&opened, null_mut()),
-            Queue::open(&opened, FI_WRITE, fi_wait_obj::FI_WAIT_NONE),
+            EventQueue::with(&opened, null_mut()),
+            EventQueue::open(&opened, FI_WRITE, fi_wait_obj::FI_WAIT_NONE),
         ] {
             let eq = eq.unwrap();
             assert_eq!(eq.sread(64, 0, 0), failed(FI_ENOSYS));
@@ -238,7 +238,7 @@ fn events_are_waited_for() {
             fi_wait_obj::FI_WAIT_YIELD,
             fi_wait_obj::FI_WAIT_FD,
         ] {
-            let eq = Queue::open(&opened, FI_WRITE, wait).unwrap();
+            let eq = EventQueue::open(&opened, FI_WRITE, wait).unwrap();
             let mut object = fi_wait_obj::FI_WAIT_NONE;
             assert_eq!(eq.control(FI_GETWAITOBJ, (&raw mut object).cast()), 0);
             assert_eq!(object, wait);
@@ -269,8 +269,8 @@ fn events_are_waited_for() {
 fn the_descriptor_says_when_to_read() {
     alone("the_descriptor_says_when_to_read", |info| {
         let opened = Opened::new(info);
-        let eq = Queue::open(&opened, FI_WRITE, fi_wait_obj::FI_WAIT_FD).unwrap();
-        let try_wait = |eq: Queue| {
+        let eq = EventQueue::open(&opened, FI_WRITE, fi_wait_obj::FI_WAIT_FD).unwrap();
+        let try_wait = |eq: EventQueue| {
             let mut fids: [*mut fid; 1] = [eq.0.cast()];
             // SAFETY: a list of one.
             unsafe { call!(opened.fabric, ops.trywait(fids.as_mut_ptr(), 1)) }
@@ -303,7 +303,7 @@ fn the_descriptor_says_when_to_read() {
         assert_eq!((readable(fd), try_wait(eq)), (false, 0));
         eq.close();
 
-        let blind = Queue::open(&opened, 0, fi_wait_obj::FI_WAIT_UNSPEC).unwrap();
+        let blind = EventQueue::open(&opened, 0, fi_wait_obj::FI_WAIT_UNSPEC).unwrap();
         let asked = blind.control(FI_GETWAIT, (&raw mut fd).cast());
         assert_eq!((asked, try_wait(blind)), (-FI_ENODATA, -FI_EINVAL));
         blind.close();
@@ -318,7 +318,7 @@ fn the_descriptor_says_when_to_read() {
 fn errors_bring_what_there_is_room_for() {
     alone("errors_bring_what_there_is_room_for", |info| {
         let opened = Opened::new(info);
-        let eq = Queue::open(&opened, 0, fi_wait_obj::FI_WAIT_UNSPEC).unwrap();
+        let eq = EventQueue::open(&opened, 0, fi_wait_obj::FI_WAIT_UNSPEC).unwrap();
         let av = vector(&opened, eq);
         let mut addrs = [0; 3];
         let bad = [[1; 64]; 3];
@@ -391,7 +391,7 @@ fn errors_of_old_applications_bring_their_data() {
         // SAFETY: the offer is the test's.
         unsafe { (*(*info.info).fabric_attr).api_version = FI_VERSION(1, 4) };
         let opened = Opened::new(info);
-        let eq = Queue::open(&opened, 0, fi_wait_obj::FI_WAIT_UNSPEC).unwrap();
+        let eq = EventQueue::open(&opened, 0, fi_wait_obj::FI_WAIT_UNSPEC).unwrap();
         let av = vector(&opened, eq);
         let mut addrs = [0];
         insert_bad(av, &[[1; 64]], &mut addrs);

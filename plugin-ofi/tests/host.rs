@@ -338,9 +338,9 @@ fn settings_are_parameters() {
 }
 
 /// Counts how often it is printed.
-struct Counted<'a>(&'a Cell<u32>);
+struct PrintCounter<'a>(&'a Cell<u32>);
 
-impl std::fmt::Display for Counted<'_> {
+impl std::fmt::Display for PrintCounter<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.set(self.0.get() + 1);
         f.write_str("counted")
@@ -356,7 +356,7 @@ fn events_are_lines_of_its_log() {
         log::install(host);
         let printed = Cell::new(0);
         let all = || {
-            let counted = Counted(&printed);
+            let counted = PrintCounter(&printed);
             tracing::error!(target: "ferrofabric_verbs::cq", "an error");
             tracing::info!(target: "ferrofabric_shm", peer = 7, why = %"none", "two\nlines");
             tracing::debug!(target: "ferrofabric_verbs::mr", "debug {counted}");

@@ -82,7 +82,7 @@ const DIFFERS_IN_2_1: &[(&str, i64)] = &[
 ];
 
 /// Sizes (`fi_info`), offsets (`fi_info.caps`) and constants (`FI_MSG`), each under its C name.
-type Numbers = BTreeMap<String, i64>;
+type LayoutNumbers = BTreeMap<String, i64>;
 
 #[test]
 fn rust_agrees_with_the_c_compiler() {
@@ -150,9 +150,9 @@ fn since(name: &str) -> Option<(u32, u32)> {
 
 /// Sizes and offsets as the compile-time assertions of the bindings have them, constants as they
 /// are written there.
-fn numbers_of_rust() -> Numbers {
+fn numbers_of_rust() -> LayoutNumbers {
     let text: String = BINDINGS.split_whitespace().collect();
-    let mut numbers = Numbers::new();
+    let mut numbers = LayoutNumbers::new();
     for part in text.split("size_of::<").skip(1) {
         let (name, rest) = part.split_once(">()-").expect("a name and a size");
         if !name.contains("__bindgen") {
@@ -246,7 +246,7 @@ fn leading_number(text: &str) -> i64 {
 
 /// The committed numbers of a version; computed anew if FERRO_LIBFABRIC_INCLUDE has the headers of
 /// that very version.
-fn numbers_of_c(version: &str, committed: &str) -> Numbers {
+fn numbers_of_c(version: &str, committed: &str) -> LayoutNumbers {
     if let Some(include) = std::env::var_os("FERRO_LIBFABRIC_INCLUDE") {
         let output = layout::run_c(&c_program(), &include);
         let (found, fresh) = output.split_once('\n').expect("a line for the version");

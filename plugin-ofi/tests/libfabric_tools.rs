@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::counters::Counters;
+use support::counters::EndpointCounters;
 use support::folder::Folder;
 use support::plugin::Plugin;
 use support::{has_device, has_program, run, skip};
@@ -107,42 +107,42 @@ fn fi_info_lists_datagrams_on_devices_alone() {
 
 #[test]
 fn fi_pingpong_untagged() {
-    pingpong("msg", Carrier::Default);
+    pingpong("msg", ToolCarrier::Default);
 }
 
 #[test]
 fn fi_pingpong_tagged() {
-    pingpong("tagged", Carrier::Default);
+    pingpong("tagged", ToolCarrier::Default);
 }
 
 #[test]
 fn fi_pingpong_untagged_verbs() {
-    pingpong("msg", Carrier::Verbs);
+    pingpong("msg", ToolCarrier::Verbs);
 }
 
 #[test]
 fn fi_pingpong_tagged_verbs() {
-    pingpong("tagged", Carrier::Verbs);
+    pingpong("tagged", ToolCarrier::Verbs);
 }
 
 #[test]
 fn fi_pingpong_datagrams() {
-    pingpong("msg", Carrier::Datagrams);
+    pingpong("msg", ToolCarrier::Datagrams);
 }
 
 /// The transport of messages between two processes of one machine.
 #[derive(Clone, Copy, PartialEq)]
-enum Carrier {
+enum ToolCarrier {
     Default,
     Verbs,
     Datagrams,
 }
 
-fn pingpong(mode: &str, carrier: Carrier) {
+fn pingpong(mode: &str, carrier: ToolCarrier) {
     if !libfabric_is_here() {
         return;
     }
-    if carrier != Carrier::Default && !has_device() {
+    if carrier != ToolCarrier::Default && !has_device() {
         return skip("this machine has no RDMA device");
     }
     let (plugin, stats) = (Plugin::new(), Folder::new());
@@ -151,11 +151,11 @@ fn pingpong(mode: &str, carrier: Carrier) {
         let mut command = Command::new("fi_pingpong");
         plugin.choose(&mut command);
         command.env("FERRO_STATS", stats.path());
-        if carrier == Carrier::Verbs {
+        if carrier == ToolCarrier::Verbs {
             command.env("FERRO_SHM", "off");
         }
         let endpoint = match carrier {
-            Carrier::Datagrams => "dgram",
+            ToolCarrier::Datagrams => "dgram",
             _ => "rdm",
         };
         command.args(["-p", "ferro", "-e", endpoint, "-m", mode, "-S", "all", "-c"]);
@@ -172,14 +172,14 @@ fn pingpong(mode: &str, carrier: Carrier) {
     // A header and a line for each size.
     let sizes = said.lines().count() as u64 - 1;
     assert!(sizes >= 10, "{said}");
-    let counters = Counters::read(stats.path());
+    let counters = EndpointCounters::read(stats.path());
     assert_eq!(counters.endpoints(), 2, "{counters:?}");
     let paths = ["shm", "verbs", "dgram"];
     let of = |path: &str| counters.sum(&format!("{path}_messages_sent"));
     let expected = match carrier {
-        Carrier::Default => "shm",
-        Carrier::Verbs => "verbs",
-        Carrier::Datagrams => "dgram",
+        ToolCarrier::Default => "shm",
+        ToolCarrier::Verbs => "verbs",
+        ToolCarrier::Datagrams => "dgram",
     };
     for path in paths {
         match path == expected {

@@ -136,14 +136,14 @@ fn rounds(domain: &str, times: usize) {
         return skip("there is no libfabric 2 here (libfabric1, or ci/mpich)");
     };
     let info = libfabric.discover(domain, fi_threading::FI_THREAD_SAFE);
-    let mut before = Held::now();
+    let mut before = ProcessResources::now();
     for number in 0..FIRST + times {
         if number == FIRST {
-            before = Held::now();
+            before = ProcessResources::now();
         }
         round(&info, number as u8);
     }
-    let after = Held::now();
+    let after = ProcessResources::now();
     println!("after {times} rounds: {before:?} has become {after:?}");
     assert_eq!(
         (after.descriptors, after.threads),
@@ -159,14 +159,14 @@ fn rounds(domain: &str, times: usize) {
 
 /// The resources of the process.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct ProcessResources {
     /// Bytes that are allocated.
     bytes: usize,
     descriptors: usize,
     threads: usize,
 }
 
-impl Held {
+impl ProcessResources {
     fn now() -> Self {
         let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
         // A thread that was joined stays in the list until the kernel is done with it.

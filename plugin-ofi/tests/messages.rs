@@ -31,7 +31,7 @@ const KINDS: [u64; 2] = [FI_MSG, FI_TAGGED];
 
 /// A call that sends, with the flags of those calls that take flags.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Call {
+enum SendCall {
     Plain,
     Vector,
     Data,
@@ -40,17 +40,17 @@ enum Call {
     Message(u64),
 }
 
-const SENDS: [Call; 7] = [
-    Call::Plain,
-    Call::Vector,
-    Call::Data,
-    Call::Inject,
-    Call::InjectData,
-    Call::Message(FI_COMPLETION),
-    Call::Message(FI_COMPLETION | FI_INJECT | FI_REMOTE_CQ_DATA),
+const SENDS: [SendCall; 7] = [
+    SendCall::Plain,
+    SendCall::Vector,
+    SendCall::Data,
+    SendCall::Inject,
+    SendCall::InjectData,
+    SendCall::Message(FI_COMPLETION),
+    SendCall::Message(FI_COMPLETION | FI_INJECT | FI_REMOTE_CQ_DATA),
 ];
 
-impl Call {
+impl SendCall {
     fn has_data(self) -> bool {
         match self {
             Self::Data | Self::InjectData => true,
@@ -74,7 +74,7 @@ impl Call {
 
 /// A message, and what it is sent with.
 #[derive(Clone, Copy)]
-struct Sending<'a> {
+struct SentMessage<'a> {
     kind: u64,
     bytes: &'a [u8],
     to: fi_addr_t,
@@ -85,7 +85,7 @@ struct Sending<'a> {
 
 /// The messages that a receive matches.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct ReceiveFilter {
     kind: u64,
     from: fi_addr_t,
     tag: u64,
@@ -94,8 +94,8 @@ struct Wanted {
 }
 
 /// Anything of a kind.
-fn any(kind: u64, context: usize) -> Wanted {
-    Wanted {
+fn any(kind: u64, context: usize) -> ReceiveFilter {
+    ReceiveFilter {
         kind,
         from: FI_ADDR_UNSPEC,
         tag: 0,
@@ -114,7 +114,7 @@ fn pieces(ptr: *const u8, len: usize) -> [iovec; 2] {
 }
 
 /// One call of fi_msg(3) or fi_tagged(3). The tests keep the bytes until it completes.
-fn send(side: &Side, call: Call, s: Sending<'_>) -> isize {
+fn send(side: &Side, call: SendCall, s: SentMessage<'_>) -> isize {
     let (ep, none) = (side.ep, null_mut());
     let (ptr, len) = (s.bytes.as_ptr().cast::<c_void>(), s.bytes.len());
     let iov = pieces(s.bytes.as_ptr(), len);
@@ -125,12 +125,14 @@ fn send(side: &Side, call: Call, s: Sending<'_>) -> isize {
         if s.kind == FI_MSG {
             let table = &*(*ep).msg;
             return match call {
-                Call::Plain => table.send.unwrap()(ep, ptr, len, none, s.to, context),
-                Call::Vector => table.sendv.unwrap()(ep, list, null_mut(), 2, s.to, context),
-                Call::Data => table.senddata.unwrap()(ep, ptr, len, none, s.data, s.to, context),
-                Call::Inject => table.inject.unwrap()(ep, ptr, len, s.to),
-                Call::InjectData => table.injectdata.unwrap()(ep, ptr, len, s.data, s.to),
-                Call::Message(flags) => {
+                SendCall::Plain => table.send.unwrap()(ep, ptr, len, none, s.to, context),
+                SendCall::Vector => table.sendv.unwrap()(ep, list, null_mut(), 2, s.to, context),
+                SendCall::Data => {
+                    table.senddata.unwrap()(ep, ptr, len, none, s.data, s.to, context)
+                }
+                SendCall::Inject => table.inject.unwrap()(ep, ptr, len, s.to),
+                SendCall::InjectData => table.injectdata.unwrap()(ep, ptr, len, s.data, s.to),
+                SendCall::Message(flags) => {
                     let msg = fi_msg {
                         msg_iov: list,
                         desc: null_mut(),
@@ -145,12 +147,14 @@ fn send(side: &Side, call: Call, s: Sending<'_>) -> isize {
         }
         let table = &*(*ep).tagged;
         match call {
-            Call::Plain => table.send.unwrap()(ep, ptr, len, none, s.to, s.tag, context),
-            Call::Vector => table.sendv.unwrap()(ep, list, null_mut(), 2, s.to, s.tag, context),
-            Call::Data => table.senddata.unwrap()(ep, ptr, len, none, s.data, s.to, s.tag, context),
-            Call::Inject => table.inject.unwrap()(ep, ptr, len, s.to, s.tag),
-            Call::InjectData => table.injectdata.unwrap()(ep, ptr, len, s.data, s.to, s.tag),
-            Call::Message(flags) => {
+            SendCall::Plain => table.send.unwrap()(ep, ptr, len, none, s.to, s.tag, context),
+            SendCall::Vector => table.sendv.unwrap()(ep, list, null_mut(), 2, s.to, s.tag, context),
+            SendCall::Data => {
+                table.senddata.unwrap()(ep, ptr, len, none, s.data, s.to, s.tag, context)
+            }
+            SendCall::Inject => table.inject.unwrap()(ep, ptr, len, s.to, s.tag),
+            SendCall::InjectData => table.injectdata.unwrap()(ep, ptr, len, s.data, s.to, s.tag),
+            SendCall::Message(flags) => {
                 let msg = fi_msg_tagged {
                     msg_iov: list,
                     desc: null_mut(),
@@ -168,7 +172,7 @@ fn send(side: &Side, call: Call, s: Sending<'_>) -> isize {
 }
 
 /// The same, as soon as there is room.
-fn send_soon(side: &Side, call: Call, s: Sending<'_>) {
+fn send_soon(side: &Side, call: SendCall, s: SentMessage<'_>) {
     let until = Instant::now() + PATIENCE;
     loop {
         match send(side, call, s) {
@@ -182,7 +186,7 @@ fn send_soon(side: &Side, call: Call, s: Sending<'_>) {
 
 /// One call that receives: plain, of a list, or with flags. The tests keep the memory until it
 /// completes.
-fn receive(side: &Side, call: Call, into: &mut [u8], w: Wanted) -> isize {
+fn receive(side: &Side, call: SendCall, into: &mut [u8], w: ReceiveFilter) -> isize {
     let (ep, none) = (side.ep, null_mut());
     let (ptr, len) = (into.as_mut_ptr().cast::<c_void>(), into.len());
     let whole = [iovec {
@@ -196,10 +200,10 @@ fn receive(side: &Side, call: Call, into: &mut [u8], w: Wanted) -> isize {
         if w.kind == FI_MSG {
             let table = &*(*ep).msg;
             return match call {
-                Call::Vector => {
+                SendCall::Vector => {
                     table.recvv.unwrap()(ep, iov.as_ptr(), null_mut(), 2, w.from, context)
                 }
-                Call::Message(flags) => {
+                SendCall::Message(flags) => {
                     let msg = fi_msg {
                         msg_iov: whole.as_ptr(),
                         desc: null_mut(),
@@ -215,7 +219,7 @@ fn receive(side: &Side, call: Call, into: &mut [u8], w: Wanted) -> isize {
         }
         let table = &*(*ep).tagged;
         match call {
-            Call::Vector => table.recvv.unwrap()(
+            SendCall::Vector => table.recvv.unwrap()(
                 ep,
                 iov.as_ptr(),
                 null_mut(),
@@ -225,7 +229,7 @@ fn receive(side: &Side, call: Call, into: &mut [u8], w: Wanted) -> isize {
                 w.ignore,
                 context,
             ),
-            Call::Message(flags) => {
+            SendCall::Message(flags) => {
                 let msg = fi_msg_tagged {
                     msg_iov: whole.as_ptr(),
                     desc: null_mut(),
@@ -288,12 +292,16 @@ fn each_call_that_sends_and_receives() {
                     if call.injects() && len > inject {
                         continue;
                     }
-                    for into in [Call::Plain, Call::Vector, Call::Message(FI_COMPLETION)] {
+                    for into in [
+                        SendCall::Plain,
+                        SendCall::Vector,
+                        SendCall::Message(FI_COMPLETION),
+                    ] {
                         seed += 1;
                         let what = format!("{kind:#x}, {call:?} of {len} into {into:?}");
                         let mut out = filled(len, seed as u8);
                         let mut room = vec![0xee; len + 5];
-                        let wanted = Wanted {
+                        let wanted = ReceiveFilter {
                             from: two.to_a,
                             ..any(kind, seed)
                         };
@@ -303,7 +311,7 @@ fn each_call_that_sends_and_receives() {
                         } else {
                             0
                         };
-                        let sending = Sending {
+                        let sending = SentMessage {
                             kind,
                             bytes: &out,
                             to: two.to_b,
@@ -324,7 +332,7 @@ fn each_call_that_sends_and_receives() {
                         assert_eq!((done.len, done.tag, from), (len, tag, two.to_a), "{what}");
                         assert_eq!(done.flags, kind | FI_RECV | data.0, "{what}");
                         assert_eq!(done.data, data.1, "{what}");
-                        if into != Call::Vector {
+                        if into != SendCall::Vector {
                             assert_eq!(done.buf.cast_const(), room.as_ptr().cast(), "{what}");
                         }
                         assert!(room[..len] == filled(len, seed as u8), "{what}");
@@ -355,7 +363,7 @@ fn sources_tags_and_masks() {
         // Its own messages are from another than those of `a`.
         let own = insert(two.b.av, two.b.ep);
         let send_tag = |side: &Side, to, kind, tag| {
-            let sending = Sending {
+            let sending = SentMessage {
                 kind,
                 bytes: &[],
                 to,
@@ -363,17 +371,17 @@ fn sources_tags_and_masks() {
                 data: tag,
                 context: 1,
             };
-            send_soon(side, Call::InjectData, sending);
+            send_soon(side, SendCall::InjectData, sending);
         };
         for kind in KINDS {
             for early in [true, false] {
                 let post = || {
                     for (context, from) in [(1, two.to_a), (2, own), (3, FI_ADDR_UNSPEC)] {
-                        let wanted = Wanted {
+                        let wanted = ReceiveFilter {
                             from,
                             ..any(kind, context)
                         };
-                        assert_eq!(receive(&two.b, Call::Plain, &mut [], wanted), 0);
+                        assert_eq!(receive(&two.b, SendCall::Plain, &mut [], wanted), 0);
                     }
                 };
                 if early {
@@ -401,12 +409,12 @@ fn sources_tags_and_masks() {
             let receives = [(0x100, 0xf, 1), (0x105, 0, 2), (0, u64::MAX, 3)];
             let post = || {
                 for (tag, ignore, context) in receives {
-                    let wanted = Wanted {
+                    let wanted = ReceiveFilter {
                         tag,
                         ignore,
                         ..any(FI_TAGGED, context)
                     };
-                    assert_eq!(receive(&two.b, Call::Plain, &mut [], wanted), 0);
+                    assert_eq!(receive(&two.b, SendCall::Plain, &mut [], wanted), 0);
                 }
             };
             if early {
@@ -457,12 +465,12 @@ fn multi_receives() {
         for kind in KINDS {
             let mut room = vec![0u8; 300];
             let flags = FI_MULTI_RECV | FI_COMPLETION;
-            let posted = receive(&two.b, Call::Message(flags), &mut room, any(kind, 7));
+            let posted = receive(&two.b, SendCall::Message(flags), &mut room, any(kind, 7));
             assert_eq!(posted, 0);
             let (start, mut before) = (room.as_ptr() as usize, 0);
             for n in 1..=3u8 {
                 let bytes = filled(80 + usize::from(n), n);
-                let sending = Sending {
+                let sending = SentMessage {
                     kind,
                     bytes: &bytes,
                     to: two.to_b,
@@ -470,7 +478,7 @@ fn multi_receives() {
                     data: 0,
                     context: 1,
                 };
-                send_soon(&two.a, Call::Inject, sending);
+                send_soon(&two.a, SendCall::Inject, sending);
                 let (done, _) = next_from(two.b.rx);
                 assert_eq!((done.op_context as usize, done.len), (7, bytes.len()));
                 let at = done.buf as usize - start;
@@ -493,7 +501,12 @@ fn probes() {
     everywhere("probes", |info| {
         let two = Two::open(info, shape());
         let probe = |kind, flags, context| {
-            let asked = receive(&two.b, Call::Message(flags), &mut [], any(kind, context));
+            let asked = receive(
+                &two.b,
+                SendCall::Message(flags),
+                &mut [],
+                any(kind, context),
+            );
             assert_eq!(asked, 0);
             match read(two.b.rx) {
                 Ok(done) => {
@@ -523,7 +536,7 @@ fn probes() {
             }
             let messages = [1u8, 2, 3].map(|n| filled(50 * usize::from(n), n));
             for (n, bytes) in messages.iter().enumerate() {
-                let sending = Sending {
+                let sending = SentMessage {
                     kind,
                     bytes,
                     to: two.to_b,
@@ -531,21 +544,21 @@ fn probes() {
                     data: n as u64,
                     context: 1,
                 };
-                send_soon(&two.a, Call::InjectData, sending);
+                send_soon(&two.a, SendCall::InjectData, sending);
             }
             assert_eq!(until_found(kind, FI_PEEK, 1), (50, 0));
             assert_eq!(until_found(kind, FI_PEEK, 2), (50, 0), "it stays");
             assert_eq!(until_found(kind, FI_PEEK | FI_CLAIM, 3), (50, 0));
             assert_eq!(until_found(kind, FI_PEEK | FI_DISCARD, 4), (100, 1));
             let mut room = vec![0; 200];
-            assert_eq!(receive(&two.b, Call::Plain, &mut room, any(kind, 6)), 0);
+            assert_eq!(receive(&two.b, SendCall::Plain, &mut room, any(kind, 6)), 0);
             let (done, _) = next_from(two.b.rx);
             assert_eq!((done.op_context as usize, done.len), (6, 150));
             assert!(room[..150] == messages[2]);
             let mut room = vec![0; 200];
             let flags = FI_CLAIM | FI_COMPLETION;
             assert_eq!(
-                receive(&two.b, Call::Message(flags), &mut room, any(kind, 3)),
+                receive(&two.b, SendCall::Message(flags), &mut room, any(kind, 3)),
                 0
             );
             let (done, _) = next_from(two.b.rx);
@@ -572,8 +585,14 @@ fn cancellation_and_truncation() {
         };
         for kind in KINDS {
             let (mut first, mut second) = ([0u8; 8], [0u8; 8]);
-            assert_eq!(receive(&two.b, Call::Plain, &mut first, any(kind, 1)), 0);
-            assert_eq!(receive(&two.b, Call::Plain, &mut second, any(kind, 2)), 0);
+            assert_eq!(
+                receive(&two.b, SendCall::Plain, &mut first, any(kind, 1)),
+                0
+            );
+            assert_eq!(
+                receive(&two.b, SendCall::Plain, &mut second, any(kind, 2)),
+                0
+            );
             assert_eq!(cancel(1), 0);
             let error = next_failure(two.b.rx);
             assert_eq!((error.op_context as usize, error.err), (1, FI_ECANCELED));
@@ -582,7 +601,7 @@ fn cancellation_and_truncation() {
             assert_eq!(cancel(1), 0);
             assert_eq!(read(two.b.rx).unwrap_err(), EAGAIN);
             let bytes = filled(100, 4);
-            let sending = Sending {
+            let sending = SentMessage {
                 kind,
                 bytes: &bytes,
                 to: two.to_b,
@@ -590,7 +609,7 @@ fn cancellation_and_truncation() {
                 data: 3,
                 context: 1,
             };
-            send_soon(&two.a, Call::InjectData, sending);
+            send_soon(&two.a, SendCall::InjectData, sending);
             let error = next_failure(two.b.rx);
             assert_eq!((error.op_context as usize, error.err), (2, FI_ETRUNC));
             assert_eq!((error.len, error.olen, error.data), (8, 92, 3));
@@ -615,11 +634,11 @@ fn more_to_come() {
                 let messages: Vec<_> = (0..COUNT).map(|n| filled(n * 37, n as u8)).collect();
                 let mut rooms = vec![vec![0u8; COUNT * 37]; COUNT];
                 for (n, room) in rooms.iter_mut().enumerate() {
-                    assert_eq!(receive(&two.b, Call::Plain, room, any(kind, n)), 0);
+                    assert_eq!(receive(&two.b, SendCall::Plain, room, any(kind, n)), 0);
                 }
                 for (n, bytes) in messages.iter().enumerate() {
                     let more = if n + 1 < COUNT { FI_MORE } else { last };
-                    let sending = Sending {
+                    let sending = SentMessage {
                         kind,
                         bytes,
                         to: two.to_b,
@@ -627,7 +646,7 @@ fn more_to_come() {
                         data: 0,
                         context: n,
                     };
-                    send_soon(&two.a, Call::Message(FI_COMPLETION | more), sending);
+                    send_soon(&two.a, SendCall::Message(FI_COMPLETION | more), sending);
                 }
                 for (n, bytes) in messages.iter().enumerate() {
                     let (done, _) = next_from(two.b.rx);
@@ -655,7 +674,7 @@ fn delivery_complete_by_default() {
         let mut flags = FI_TRANSMIT | FI_COMPLETION | FI_DELIVERY_COMPLETE;
         assert_eq!(control(fid, FI_SETOPSFLAG, (&raw mut flags).cast()), 0);
         let bytes = filled(500, 1);
-        let sending = Sending {
+        let sending = SentMessage {
             kind: FI_TAGGED,
             bytes: &bytes,
             to: two.to_b,
@@ -663,13 +682,13 @@ fn delivery_complete_by_default() {
             data: 0,
             context: 8,
         };
-        send_soon(&two.a, Call::Plain, sending);
+        send_soon(&two.a, SendCall::Plain, sending);
         for _ in 0..300 {
             assert_eq!(read(two.a.tx).unwrap_err(), EAGAIN);
         }
         let mut room = vec![0; 500];
         assert_eq!(
-            receive(&two.b, Call::Plain, &mut room, any(FI_TAGGED, 1)),
+            receive(&two.b, SendCall::Plain, &mut room, any(FI_TAGGED, 1)),
             0
         );
         assert_eq!(next(two.a.tx).unwrap().op_context as usize, 8);
@@ -715,8 +734,11 @@ fn datagrams() {
                 let len = [0, 8, 600, longest][n % 4];
                 let bytes = filled(prefix + len, n as u8);
                 let mut room = vec![0; prefix + longest];
-                assert_eq!(receive(&two.b, Call::Plain, &mut room, any(FI_MSG, n)), 0);
-                let sending = Sending {
+                assert_eq!(
+                    receive(&two.b, SendCall::Plain, &mut room, any(FI_MSG, n)),
+                    0
+                );
+                let sending = SentMessage {
                     kind: FI_MSG,
                     bytes: &bytes,
                     to: two.to_b,
@@ -725,12 +747,12 @@ fn datagrams() {
                     context: 9,
                 };
                 // The first piece of a list is a third of it.
-                let is_list = matches!(call, Call::Vector | Call::Message(_));
+                let is_list = matches!(call, SendCall::Vector | SendCall::Message(_));
                 let call = match is_list && prefix + len < 3 * prefix {
                     true => {
                         let refused = send(&two.a, call, sending);
                         assert_eq!(refused, -(libc::EINVAL as isize), "no room for the prefix");
-                        Call::Data
+                        SendCall::Data
                     }
                     false => call,
                 };
@@ -748,7 +770,7 @@ fn datagrams() {
                 assert_eq!(count(two.b.received), sum, "bytes without the prefix");
             }
             let bytes = filled(prefix + longest + 1, 1);
-            let sending = Sending {
+            let sending = SentMessage {
                 kind: FI_MSG,
                 bytes: &bytes,
                 to: two.to_b,
@@ -756,7 +778,7 @@ fn datagrams() {
                 data: 0,
                 context: 9,
             };
-            let refused = send(&two.a, Call::Plain, sending);
+            let refused = send(&two.a, SendCall::Plain, sending);
             assert_eq!(refused, -(libc::EMSGSIZE as isize));
             two.close();
         }

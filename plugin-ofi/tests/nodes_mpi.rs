@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::counters::Counters;
+use support::counters::EndpointCounters;
 use support::folder::Folder;
 use support::mpi::{Launcher, Mpi, PATIENCE, PYTHON, programs};
 use support::nodes::Meeting;
@@ -12,7 +12,7 @@ use support::{run, skip};
 const HOSTS: [&str; 2] = ["ferro0", "ferro1"];
 
 /// One run of a program on both nodes.
-struct Job {
+struct NodesJob {
     mpi: Mpi,
     /// Ranks on each node.
     each: usize,
@@ -24,7 +24,7 @@ struct Job {
 
 #[test]
 fn open_mpi_pingpong() {
-    Job {
+    NodesJob {
         mpi: Mpi::Open,
         each: 1,
         program: &["pingpong.py"],
@@ -35,7 +35,7 @@ fn open_mpi_pingpong() {
 
 #[test]
 fn open_mpi_collectives_beside_local_ranks() {
-    Job {
+    NodesJob {
         mpi: Mpi::Open,
         each: 2,
         program: &["collectives.py", "--every", "4"],
@@ -46,7 +46,7 @@ fn open_mpi_collectives_beside_local_ranks() {
 
 #[test]
 fn open_mpi_random_beside_local_ranks() {
-    Job {
+    NodesJob {
         mpi: Mpi::Open,
         each: 2,
         program: &["random_p2p.py", "7"],
@@ -57,7 +57,7 @@ fn open_mpi_random_beside_local_ranks() {
 
 #[test]
 fn mpich_pingpong() {
-    Job {
+    NodesJob {
         mpi: Mpi::Mpich,
         each: 1,
         program: &["pingpong.py"],
@@ -68,7 +68,7 @@ fn mpich_pingpong() {
 
 #[test]
 fn mpich_collectives_beside_local_ranks() {
-    Job {
+    NodesJob {
         mpi: Mpi::Mpich,
         each: 2,
         program: &["collectives.py", "--every", "4"],
@@ -79,7 +79,7 @@ fn mpich_collectives_beside_local_ranks() {
 
 #[test]
 fn mpich_random_beside_local_ranks() {
-    Job {
+    NodesJob {
         mpi: Mpi::Mpich,
         each: 2,
         program: &["random_p2p.py", "8"],
@@ -88,7 +88,7 @@ fn mpich_random_beside_local_ranks() {
     .passes();
 }
 
-impl Job {
+impl NodesJob {
     fn passes(self) {
         let Some(mut meeting) = Meeting::wait() else {
             return skip("this is one machine alone (./scripts/vm --nodes 2)");
@@ -105,7 +105,7 @@ impl Job {
         } else {
             meeting.serve();
         }
-        self.check(&Counters::read(stats.path()));
+        self.check(&EndpointCounters::read(stats.path()));
     }
 
     fn launch(&self, plugin: &Plugin, stats: &Folder) -> String {
@@ -125,7 +125,7 @@ impl Job {
         run::run(command, PATIENCE).expect_success()
     }
 
-    fn check(&self, counters: &Counters) {
+    fn check(&self, counters: &EndpointCounters) {
         assert!(counters.endpoints() >= self.each, "{counters:?}");
         let [shm, verbs] =
             ["shm", "verbs"].map(|path| counters.sum(&format!("{path}_messages_sent")));

@@ -23,9 +23,9 @@ use two::{EAGAIN, PATIENCE, Two, everywhere, everywhere_as, next, shape};
 
 /// An object of libfabric's, which a thread may use that did not open it (`FI_THREAD_SAFE`).
 #[derive(Clone, Copy)]
-struct Address(usize);
+struct SharedFid(usize);
 
-impl Address {
+impl SharedFid {
     fn get<T>(self) -> *mut T {
         self.0 as *mut T
     }
@@ -201,9 +201,9 @@ fn a_signal_ends_a_wait() {
     everywhere("a_signal_ends_a_wait", |info| {
         let two = open(info);
         let [cq, eq, cntr] = [
-            Address(two.a.tx as usize),
-            Address(two.opened.eq as usize),
-            Address(two.a.received as usize),
+            SharedFid(two.a.tx as usize),
+            SharedFid(two.opened.eq as usize),
+            SharedFid(two.a.received as usize),
         ];
         let of_cq = interrupted(move || {
             let (cq, mut out): (*mut fid_cq, _) = (cq.get(), fi_cq_tagged_entry::default());
@@ -234,7 +234,7 @@ fn a_signal_of_the_queue_ends_all_waits() {
     const WAITERS: usize = 4;
     everywhere("a_signal_of_the_queue_ends_all_waits", |info| {
         let two = open(info);
-        let queue = Address(two.b.rx as usize);
+        let queue = SharedFid(two.b.rx as usize);
         let sread = move |timeout| {
             let (cq, mut out): (*mut fid_cq, _) = (queue.get(), fi_cq_tagged_entry::default());
             // SAFETY: there is room for one.

@@ -20,7 +20,7 @@ use ferro_fi::abi::{
     FI_ENABLE, FI_ENOSYS, FI_ETOOSMALL, FI_REFRESH, FI_SEND, fi_addr_t, fi_cq_tagged_entry, fi_msg,
     fi_msg_tagged, fi_wait_obj, fid, fid_mr,
 };
-use support::edge::Edge;
+use support::edge::GuardedPage;
 use two::{EAGAIN, FORMATS, PATIENCE, Two, everywhere, name_of, shape};
 
 const BINDINGS: &str = include_str!("../src/abi/bindings.rs");
@@ -230,9 +230,9 @@ fn the_rest_of_queues_and_vectors() {
         let quiet = Two::open(info, shape());
         // SAFETY: as fi_cq(3) and fi_av(3) have it, but for the counts.
         unsafe {
-            let edge = Edge::new();
+            let edge = GuardedPage::new();
             let to: *mut c_void = edge.whole(&fi_cq_tagged_entry::default()).cast();
-            let from_edge = Edge::new();
+            let from_edge = GuardedPage::new();
             let from = from_edge.whole(&7u64);
             for (from, most) in [(from, 1), (null_mut(), 1), (null_mut(), usize::MAX)] {
                 let got = call!(two.a.rx, ops.sreadfrom(to, most, from, null(), 0));
@@ -311,7 +311,7 @@ fn what_is_passed_ends_where_the_memory_does() {
 
 /// Sends a message from constants to constants, and reads both ends into entries of so many bytes.
 fn exchange(two: &Two, tagged: bool, entry_bytes: usize) {
-    let edges: [Edge; 6] = std::array::from_fn(|_| Edge::new());
+    let edges: [GuardedPage; 6] = std::array::from_fn(|_| GuardedPage::new());
     let sent = edges[0].constant(&[9u8; 40]);
     let received = edges[1].whole(&[0u8; 40]);
     let part = |at: *mut [u8; 40]| libc::iovec {
@@ -319,7 +319,7 @@ fn exchange(two: &Two, tagged: bool, entry_bytes: usize) {
         iov_len: 40,
     };
     // The list, and behind it the message, each at the end of a page that nobody may write to.
-    let post = |sends: bool, list: &Edge, message: &Edge| {
+    let post = |sends: bool, list: &GuardedPage, message: &GuardedPage| {
         let (side, at, addr) = match sends {
             true => (&two.a, sent, two.to_b),
             false => (&two.b, received, u64::MAX),
@@ -362,9 +362,9 @@ fn exchange(two: &Two, tagged: bool, entry_bytes: usize) {
     };
     assert_eq!(post(false, &edges[2], &edges[3]), 0);
     assert_eq!(post(true, &edges[4], &edges[5]), 0);
-    let room = Edge::new();
+    let room = GuardedPage::new();
     let at = room.forbidden().as_ptr().wrapping_sub(entry_bytes);
-    let from_edge = Edge::new();
+    let from_edge = GuardedPage::new();
     let from = from_edge.whole(&7u64);
     let until = Instant::now() + PATIENCE;
     for (cq, with_source) in [(two.a.tx, false), (two.b.rx, true)] {
@@ -390,7 +390,7 @@ fn exchange(two: &Two, tagged: bool, entry_bytes: usize) {
 /// The address of an endpoint, and its text, with as much room as they take.
 fn names(two: &Two) {
     let name = name_of(two.b.ep);
-    let (edge, result) = (Edge::new(), Edge::new());
+    let (edge, result) = (GuardedPage::new(), GuardedPage::new());
     let end = edge.forbidden().as_ptr();
     let at = end.wrapping_sub(name.len());
     let addr = result.whole(&7u64);
@@ -411,7 +411,7 @@ fn names(two: &Two) {
         let mut len = 0;
         let text = call!(two.a.av, ops.straddr(at.cast(), null_mut(), &raw mut len));
         assert!(text.is_null() && len > 1, "{len}");
-        let text_edge = Edge::new();
+        let text_edge = GuardedPage::new();
         for room in 1..=len {
             let to = text_edge.forbidden().as_ptr().wrapping_sub(room);
             let mut needs = room;

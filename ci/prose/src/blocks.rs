@@ -3,15 +3,15 @@
 use crate::WIDTH;
 
 /// A line and its number, from 1.
-pub(crate) type Line = (usize, String);
+pub(crate) type NumberedLine = (usize, String);
 
 /// The prose of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Prose {
     /// Paragraphs of comments and documents, and messages.
-    pub(crate) blocks: Vec<Block>,
+    pub(crate) blocks: Vec<ProseBlock>,
     /// Lines that are wider than [`WIDTH`].
-    pub(crate) wide: Vec<Line>,
+    pub(crate) wide: Vec<NumberedLine>,
 }
 
 impl Prose {
@@ -25,13 +25,13 @@ impl Prose {
 
 /// A paragraph.
 #[derive(Debug, Default)]
-pub(crate) struct Block {
-    pub(crate) lines: Vec<Line>,
+pub(crate) struct ProseBlock {
+    pub(crate) lines: Vec<NumberedLine>,
     /// Whether a mark outside of the text is about it.
     pub(crate) marked: bool,
 }
 
-impl Block {
+impl ProseBlock {
     /// Whether it is marked as right as it is, with a reason.
     pub(crate) fn is_marked(&self) -> bool {
         let text: Vec<&str> = self.lines.iter().map(|(_, text)| text.as_str()).collect();
@@ -48,8 +48,8 @@ pub(crate) fn has_mark(text: &str) -> bool {
 /// Comment lines that follow each other, which become paragraphs as Markdown has them.
 #[derive(Debug, Default)]
 pub(crate) struct Comments {
-    run: Vec<Line>,
-    done: Vec<Block>,
+    run: Vec<NumberedLine>,
+    done: Vec<ProseBlock>,
 }
 
 impl Comments {
@@ -67,7 +67,7 @@ impl Comments {
         self.done.extend(crate::markdown::paragraphs(&run));
     }
 
-    pub(crate) fn blocks(mut self) -> Vec<Block> {
+    pub(crate) fn blocks(mut self) -> Vec<ProseBlock> {
         self.end_run();
         self.done
     }

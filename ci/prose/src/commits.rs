@@ -1,7 +1,7 @@
 //! The messages of commits: `area: imperative change` in at most 72 columns, then why.
 
 use crate::git::Commit;
-use crate::rules::Rule;
+use crate::rules::ProseRule;
 use crate::words::Words;
 use crate::{Finding, markdown, of_prose};
 
@@ -26,7 +26,7 @@ pub(crate) fn findings(words: &Words, commit: &Commit) -> Vec<Finding> {
         });
     };
     if let Some(why) = subject_fault(subject) {
-        add(Rule::Subject, 1, format!("{subject} [{why}]"));
+        add(ProseRule::Subject, 1, format!("{subject} [{why}]"));
     }
     let body: Vec<&str> = lines.collect();
     let said: usize = body
@@ -35,10 +35,10 @@ pub(crate) fn findings(words: &Words, commit: &Commit) -> Vec<Finding> {
         .map(|line| line.split_whitespace().count())
         .sum();
     if said < FEWEST_WORDS {
-        add(Rule::Body, 1, format!("{subject} [no body says why]"));
+        add(ProseRule::Body, 1, format!("{subject} [no body says why]"));
     } else if !body[0].trim().is_empty() {
         let text = format!("{subject} [no empty line below]");
-        add(Rule::Body, 2, text);
+        add(ProseRule::Body, 2, text);
     }
     let prose = markdown::document(&commit.message);
     found.extend(of_prose(words, &place, &prose));

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use blocks::Prose;
 pub use git::{Base, base, fork_point};
-use rules::Rule;
+use rules::ProseRule;
 use words::Words;
 
 /// The widest line of a comment or a document, in columns.
@@ -65,7 +65,7 @@ pub struct Finding {
     /// Where the sentence begins, from 1.
     pub line: usize,
     /// The broken rule.
-    pub rule: Rule,
+    pub rule: ProseRule,
     /// The sentence, and a hint where there is one.
     pub text: String,
 }
@@ -83,7 +83,7 @@ impl fmt::Display for Finding {
 }
 
 /// How many findings each rule has.
-pub fn counts(findings: &[Finding]) -> BTreeMap<Rule, usize> {
+pub fn counts(findings: &[Finding]) -> BTreeMap<ProseRule, usize> {
     let mut counts = BTreeMap::new();
     for finding in findings {
         *counts.entry(finding.rule).or_default() += 1;
@@ -116,7 +116,7 @@ pub fn whole(root: &Path) -> Result<Vec<Finding>, Error> {
 /// Git does not know the base, or the list of words can not be read.
 pub fn since(root: &Path, base: &Base) -> Result<Vec<Finding>, Error> {
     let words = Words::read(root)?;
-    let mut old: BTreeMap<(Rule, String), usize> = BTreeMap::new();
+    let mut old: BTreeMap<(ProseRule, String), usize> = BTreeMap::new();
     let mut findings = Vec::new();
     if let Some(tree) = base.tree() {
         let changed = git::changed(root, tree)?;
@@ -192,7 +192,7 @@ fn of_prose(words: &Words, place: &str, prose: &Prose) -> Vec<Finding> {
         }
     }
     for (line, text) in &prose.wide {
-        found(*line, Rule::Wide, text.trim().to_owned());
+        found(*line, ProseRule::Wide, text.trim().to_owned());
     }
     findings.sort_by_key(|finding| finding.line);
     findings

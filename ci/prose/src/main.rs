@@ -13,7 +13,7 @@ const USAGE: &str = "usage: ferrofabric-prose [--new | --base REV] [--most N] [P
 const MOST: usize = 40;
 
 fn main() -> ExitCode {
-    let Some(options) = Options::parse(std::env::args().skip(1)) else {
+    let Some(options) = ProseOptions::parse(std::env::args().skip(1)) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
@@ -27,14 +27,14 @@ fn main() -> ExitCode {
 }
 
 #[derive(Default)]
-struct Options {
+struct ProseOptions {
     new: bool,
     base: Option<String>,
     most: Option<usize>,
     paths: Vec<String>,
 }
 
-impl Options {
+impl ProseOptions {
     fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Self> {
         let mut options = Self::default();
         while let Some(argument) = arguments.next() {

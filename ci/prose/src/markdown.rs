@@ -1,10 +1,10 @@
 //! The paragraphs of Markdown: a document, or the lines of a comment.
 
-use crate::blocks::{Block, Line, Prose};
+use crate::blocks::{NumberedLine, Prose, ProseBlock};
 
 /// Reads a document. Code and tables may be wider than prose.
 pub(crate) fn document(text: &str) -> Prose {
-    let lines: Vec<Line> = (1..).zip(text.lines().map(str::to_owned)).collect();
+    let lines: Vec<NumberedLine> = (1..).zip(text.lines().map(str::to_owned)).collect();
     let blocks = paragraphs(&lines);
     let mut prose = Prose::default();
     let in_prose = blocks.iter().flat_map(|block| &block.lines);
@@ -21,8 +21,8 @@ pub(crate) fn document(text: &str) -> Prose {
 
 /// The paragraphs of some lines. List items and the cells of tables are paragraphs of their own;
 /// headings and code are none.
-pub(crate) fn paragraphs(lines: &[Line]) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+pub(crate) fn paragraphs(lines: &[NumberedLine]) -> Vec<ProseBlock> {
+    let mut blocks: Vec<ProseBlock> = Vec::new();
     let (mut open, mut fenced) = (false, false);
     for (number, line) in lines {
         let text = line.trim();
@@ -38,7 +38,7 @@ pub(crate) fn paragraphs(lines: &[Line]) -> Vec<Block> {
         if text.starts_with('|') {
             let cells = text.split('|').map(str::trim);
             for cell in cells.filter(|cell| !cell.is_empty()) {
-                blocks.push(Block {
+                blocks.push(ProseBlock {
                     lines: vec![(*number, cell.to_owned())],
                     marked: crate::blocks::has_mark(text),
                 });
@@ -50,7 +50,7 @@ pub(crate) fn paragraphs(lines: &[Line]) -> Vec<Block> {
         let text = item.unwrap_or(text).to_owned();
         match blocks.last_mut() {
             Some(block) if open && item.is_none() => block.lines.push((*number, text)),
-            _ => blocks.push(Block {
+            _ => blocks.push(ProseBlock {
                 lines: vec![(*number, text)],
                 marked: false,
             }),

@@ -7,7 +7,7 @@ use crate::words::Words;
 
 /// A rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rule {
+pub enum ProseRule {
     /// "Who sends waits": the subject is a clause instead of a noun. prose: ok (example)
     FreeRelative,
     /// "a list of what came": a clause where a noun names the thing. prose: ok (example)
@@ -26,7 +26,7 @@ pub enum Rule {
     Body,
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for ProseRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::FreeRelative => "free relative as subject",
@@ -42,23 +42,23 @@ impl fmt::Display for Rule {
 }
 
 /// The rules that a sentence breaks, some with a hint.
-pub(crate) fn broken(sentence: &Sentence, words: &Words) -> Vec<(Rule, Option<String>)> {
+pub(crate) fn broken(sentence: &Sentence, words: &Words) -> Vec<(ProseRule, Option<String>)> {
     let tokens: Vec<&str> = sentence.tokens.iter().map(String::as_str).collect();
     let mut broken = Vec::new();
     if is_free_relative(sentence, &tokens) {
-        broken.push((Rule::FreeRelative, None));
+        broken.push((ProseRule::FreeRelative, None));
     }
     if has_relative(&tokens) {
-        broken.push((Rule::Relative, None));
+        broken.push((ProseRule::Relative, None));
     }
     if let Some(verb) = peoples_verb(&tokens) {
-        broken.push((Rule::PeoplesVerb, Some(verb)));
+        broken.push((ProseRule::PeoplesVerb, Some(verb)));
     }
     if lacks_noun(&tokens) {
-        broken.push((Rule::NumberWithoutNoun, None));
+        broken.push((ProseRule::NumberWithoutNoun, None));
     }
     if let Some(better) = words.better(&sentence.tokens) {
-        broken.push((Rule::Replaced, Some(format!("write: {better}"))));
+        broken.push((ProseRule::Replaced, Some(format!("write: {better}"))));
     }
     broken
 }

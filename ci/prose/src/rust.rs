@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use proc_macro2::{TokenStream, TokenTree};
 
-use crate::blocks::{Block, Comments, Prose, comment_lines, has_mark};
+use crate::blocks::{Comments, Prose, ProseBlock, comment_lines, has_mark};
 
 /// The fewest words of a message.
 const FEWEST_WORDS: usize = 5;
@@ -25,7 +25,7 @@ pub(crate) fn prose(code: &str) -> Prose {
     leaves.sort_by_key(|range| (range.start, range.end));
     leaves.dedup();
     let lines = LineNumbers::of(code);
-    let mut read = Reader {
+    let mut read = RustReader {
         code,
         lines,
         comments: Comments::default(),
@@ -70,17 +70,17 @@ impl LineNumbers {
     }
 }
 
-struct Reader<'a> {
+struct RustReader<'a> {
     code: &'a str,
     lines: LineNumbers,
     comments: Comments,
-    strings: Vec<Block>,
+    strings: Vec<ProseBlock>,
     prose: Prose,
     /// Lines of comments with a mark, which also is about a message on that line or the next.
     marked_lines: Vec<usize>,
 }
 
-impl Reader<'_> {
+impl RustReader<'_> {
     /// Reads the comments between two tokens.
     fn between(&mut self, gap: Range<usize>) {
         let mut at = gap.start;
@@ -137,7 +137,7 @@ impl Reader<'_> {
                 .map(|(_, it)| it.split_whitespace().count())
                 .sum();
             if words >= FEWEST_WORDS {
-                self.strings.push(Block {
+                self.strings.push(ProseBlock {
                     lines,
                     marked: false,
                 });

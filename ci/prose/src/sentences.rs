@@ -1,6 +1,6 @@
 //! Sentences of a paragraph, as words.
 
-use crate::blocks::Block;
+use crate::blocks::ProseBlock;
 
 /// A sentence, or the part of one before a colon or a semicolon.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Sentence {
 }
 
 /// The sentences of a paragraph.
-pub(crate) fn of(block: &Block) -> Vec<Sentence> {
+pub(crate) fn of(block: &ProseBlock) -> Vec<Sentence> {
     let characters = flat(block);
     let mut sentences = Vec::new();
     let mut rest = characters.as_slice();
@@ -43,7 +43,7 @@ pub(crate) fn of(block: &Block) -> Vec<Sentence> {
 }
 
 /// The characters of a paragraph with their lines, code replaced and links reduced to their text.
-fn flat(block: &Block) -> Vec<(char, usize)> {
+fn flat(block: &ProseBlock) -> Vec<(char, usize)> {
     let joined = block.lines.iter().flat_map(|(number, text)| {
         let text = text.trim().chars().chain([' ']);
         text.map(move |character| (character, *number))

@@ -2,7 +2,7 @@
 
 use crate::commits;
 use crate::git::Commit;
-use crate::rules::Rule;
+use crate::rules::ProseRule;
 use crate::words::Words;
 use crate::{Finding, of_file};
 
@@ -12,7 +12,7 @@ fn words() -> Words {
     Words::parse(include_str!("../../../docs/glossary.md")).expect("the list of words")
 }
 
-fn found(file: &str, text: &str) -> Vec<(usize, Rule)> {
+fn found(file: &str, text: &str) -> Vec<(usize, ProseRule)> {
     let findings = of_file(&words(), file, text);
     findings.iter().map(|it| (it.line, it.rule)).collect()
 }
@@ -40,13 +40,13 @@ fn comments_documentation_and_messages_of_rust_are_read() {
     let code = "//! Who reads waits.\n\nfn a() {\n    // Who writes waits.\n    \
         b(\"Who holds it waits here.\");\n    /* Who\n     * polls waits. */\n}\n\n\
         /// It counts\n/// so many.\nstruct C; // What stays.\n";
-    let relative = Rule::FreeRelative;
+    let relative = ProseRule::FreeRelative;
     let expected = [
         (1, relative),
         (4, relative),
         (5, relative),
         (6, relative),
-        (10, Rule::NumberWithoutNoun),
+        (10, ProseRule::NumberWithoutNoun),
         (12, relative),
     ];
     assert_eq!(found("a.rs", code), expected);
@@ -60,7 +60,7 @@ fn strings_that_look_like_comments_are_no_comments() {
     // prose: ok (examples)
     let lifetime =
         "fn a<'a>(b: &'a str) {} // Who waits.\nfn c() {} /* a /* nested */ one */ // Who.\n";
-    let relative = Rule::FreeRelative;
+    let relative = ProseRule::FreeRelative;
     assert_eq!(found("a.rs", lifetime), [(1, relative), (2, relative)]);
 }
 
@@ -68,14 +68,14 @@ fn strings_that_look_like_comments_are_no_comments() {
 fn messages_go_on_behind_an_escaped_line_break() {
     // prose: ok (examples)
     let code = "const A: &str = \"The table is full: \\\n    who {name} waits\";\n// prose: ok (an example)\nconst B: &str = \"Who comes late waits long\";\n";
-    assert_eq!(found("a.rs", code), [(2, Rule::FreeRelative)]);
+    assert_eq!(found("a.rs", code), [(2, ProseRule::FreeRelative)]);
 }
 
 #[test]
 fn code_in_documents_is_not_read() {
     // prose: ok (an example)
     let document = "A `Who` is code.\n\n```\nWho waits.\n```\n\n    Who waits.\n\n# What counts\n\n- Who waits.\n";
-    assert_eq!(found("a.md", document), [(11, Rule::FreeRelative)]);
+    assert_eq!(found("a.md", document), [(11, ProseRule::FreeRelative)]);
 }
 
 #[test]
@@ -84,23 +84,26 @@ fn a_mark_needs_a_reason() {
     assert_eq!(found("a.md", marked), []);
     // prose: ok (an example)
     let unmarked = "Who waits. <!-- prose: ok () -->";
-    assert_eq!(found("a.md", unmarked), [(1, Rule::FreeRelative)]);
+    assert_eq!(found("a.md", unmarked), [(1, ProseRule::FreeRelative)]);
 }
 
 #[test]
 fn wide_lines_are_found_in_prose_alone() {
     let wide = "wide ".repeat(21);
-    assert_eq!(found("a.md", &wide), [(1, Rule::Wide)]);
+    assert_eq!(found("a.md", &wide), [(1, ProseRule::Wide)]);
     assert_eq!(found("a.md", &format!("| {wide} |")), []);
     assert_eq!(found("a.md", &format!("    {wide}")), []);
     assert_eq!(found("a.md", &format!("{wide} https://example.org")), []);
-    assert_eq!(found("a.rs", &format!("\n// {wide}\n")), [(2, Rule::Wide)]);
+    assert_eq!(
+        found("a.rs", &format!("\n// {wide}\n")),
+        [(2, ProseRule::Wide)]
+    );
     assert_eq!(found("a.rs", &format!("const A: &str = \"{wide}\";")), []);
 }
 
 #[test]
 fn comments_of_scripts_and_c_are_read() {
-    let relative = Rule::FreeRelative;
+    let relative = ProseRule::FreeRelative;
     let script = "#!/bin/sh\n# Who waits.\necho '# Who'\n";
     assert_eq!(found("scripts/a", script), [(2, relative)]);
     assert_eq!(found("a/b", script), []);
@@ -109,7 +112,7 @@ fn comments_of_scripts_and_c_are_read() {
     assert_eq!(found("a.c", c), [(1, relative), (3, relative)]);
 }
 
-fn broken(message: &str) -> Vec<Rule> {
+fn broken(message: &str) -> Vec<ProseRule> {
     let commit = Commit {
         hash: "0".to_owned(),
         message: message.to_owned(),
@@ -124,7 +127,8 @@ fn commits_have_an_area_an_imperative_and_a_reason() {
     let good = |subject: &str| assert_eq!(broken(&format!("{subject}{body}")), [], "{subject}");
     good("verbs: answer repeated requests");
     good("core/av, runtime: address entries by slot");
-    let subject = |it: &str| assert_eq!(broken(&format!("{it}{body}")), [Rule::Subject], "{it}");
+    let subject =
+        |it: &str| assert_eq!(broken(&format!("{it}{body}")), [ProseRule::Subject], "{it}");
     subject("Answer repeated requests");
     subject("verbs: answered repeated requests");
     subject("verbs: answering repeated requests");
@@ -133,14 +137,14 @@ fn commits_have_an_area_an_imperative_and_a_reason() {
     subject("verbs: answer repeated requests.");
     subject("verbs: the answer to repeated requests");
     subject(&format!("verbs: answer {}", "x".repeat(60)));
-    assert_eq!(broken("verbs: answer requests"), [Rule::Body]);
+    assert_eq!(broken("verbs: answer requests"), [ProseRule::Body]);
     assert_eq!(
         broken("verbs: answer requests\n\nSigned-off-by: Some One"),
-        [Rule::Body]
+        [ProseRule::Body]
     );
     assert_eq!(
         broken("verbs: answer requests\n\nWho repeats one has lost the answer."),
-        [Rule::FreeRelative]
+        [ProseRule::FreeRelative]
     );
 }
 

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ferrofabric_prose::rules::Rule;
+use ferrofabric_prose::rules::ProseRule;
 use ferrofabric_prose::{Base, GLOSSARY, SINCE, base, since};
 
 /// A repository in a folder of its own.
@@ -58,7 +58,7 @@ impl Repository {
     }
 
     /// The places and rules of the findings that are newer than the tree's base.
-    fn new_findings(&self) -> Vec<(String, Rule)> {
+    fn new_findings(&self) -> Vec<(String, ProseRule)> {
         let base = base(&self.0).unwrap_or_else(|e| panic!("{e}"));
         let findings = since(&self.0, &base).unwrap_or_else(|e| panic!("{e}"));
         let place = |it: &str| it.split(' ').next().unwrap_or_default().to_owned();
@@ -89,8 +89,8 @@ fn only_new_sentences_are_found() {
     // Once more the same sentence is one more.
     tree.write("c.md", OLD);
     let twice = [
-        ("c.md".to_owned(), Rule::FreeRelative),
-        ("c.md".to_owned(), Rule::PeoplesVerb),
+        ("c.md".to_owned(), ProseRule::FreeRelative),
+        ("c.md".to_owned(), ProseRule::PeoplesVerb),
     ];
     tree.git(&["add", "c.md"]);
     assert_eq!(tree.new_findings(), twice);
@@ -105,8 +105,8 @@ fn commits_are_read_from_the_base_on() {
     assert_eq!(tree.new_findings(), []);
     tree.commit("Changed it");
     let found = [
-        ("commit".to_owned(), Rule::Subject),
-        ("commit".to_owned(), Rule::Body),
+        ("commit".to_owned(), ProseRule::Subject),
+        ("commit".to_owned(), ProseRule::Body),
     ];
     assert_eq!(tree.new_findings(), found);
     tree.write(SINCE, &tree.git(&["rev-parse", "HEAD"]));

@@ -2,13 +2,13 @@
 //! tests that are missing (`reasons`).
 //!
 //! A table says what its columns are: ID, behaviour, and either all tests in one, or one for each
-//! [`Place`]. The columns of tests are written by the program, all else by hand.
+//! [`TestPlace`]. The columns of tests are written by the program, all else by hand.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
-use crate::id::{self, Id, NotAnId};
-use crate::place::Place;
+use crate::id::{self, NotAnId, RequirementId};
+use crate::place::TestPlace;
 use crate::reasons::{Reasons, reason};
 use crate::scan::{Marks, Test};
 use crate::scenarios;
@@ -23,14 +23,14 @@ const GROUPS_BY_PLACE: [&str; 2] = ["AV", "GI"];
 /// The document, line by line.
 #[derive(Debug)]
 pub struct Document {
-    lines: Vec<Line>,
+    lines: Vec<DocumentLine>,
 }
 
 #[derive(Debug)]
-enum Line {
+enum DocumentLine {
     Text(String),
     Row {
-        id: Id,
+        id: RequirementId,
         behaviour: String,
         tests: Cells,
     },
@@ -40,7 +40,7 @@ enum Line {
 #[derive(Clone, Debug)]
 enum Cells {
     Together(String),
-    ByPlace([String; Place::ALL.len()]),
+    ByPlace([String; TestPlace::ALL.len()]),
 }
 
 /// A fault of the document, or a difference between the document and the tests.
@@ -51,30 +51,34 @@ pub enum DocumentError {
     Id { line: usize, source: NotAnId },
     #[error("line {line}: a row has an ID, a behaviour and its tests, between vertical bars")]
     Row { line: usize },
-    #[error("line {line}: the columns are ID, behaviour, and `tests` or each of {:?}", Place::ALL.map(|place| place.to_string()))]
+    #[error("line {line}: the columns are ID, behaviour, and `tests` or each of {:?}", TestPlace::ALL.map(|place| place.to_string()))]
     Columns { line: usize },
     #[error("{0} stands in a table that has its tests in one column: its group has one a place")]
-    Together(Id),
+    Together(RequirementId),
     #[error("{0} has two rows")]
-    Twice(Id),
+    Twice(RequirementId),
     #[error(
         "no test without `#[ignore]` says `Covers: {0}`, and it is not among what is not built"
     )]
-    Unproven(Id),
+    Unproven(RequirementId),
     #[error("{0} is called not built, but a test proves it: take it off that list")]
-    Built(Id),
+    Built(RequirementId),
     #[error("{0} is called not built, but has no row")]
-    UnknownNotBuilt(Id),
+    UnknownNotBuilt(RequirementId),
     #[error("`{test}` in {file} covers {id}, which has no row")]
-    Unknown { id: Id, file: String, test: String },
-    #[error("line {line}: `- {}ID, ID: reason` was expected, or another place", Place::SharedMemory.lacks().unwrap_or_default())]
+    Unknown {
+        id: RequirementId,
+        file: String,
+        test: String,
+    },
+    #[error("line {line}: `- {}ID, ID: reason` was expected, or another place", TestPlace::SharedMemory.lacks().unwrap_or_default())]
     Reason { line: usize },
     #[error("without a test and without a reason: {}", shown(.0))]
-    Missing(Vec<(Id, Place)>),
+    Missing(Vec<(RequirementId, TestPlace)>),
     #[error("{id} has a test in the column `{place}`: take it off the reasons why it has none")]
-    NeedlessReason { id: Id, place: Place },
+    NeedlessReason { id: RequirementId, place: TestPlace },
     #[error("a reason is given why {id} has no test in the column `{place}`, which it has not")]
-    ReasonForNothing { id: Id, place: Place },
+    ReasonForNothing { id: RequirementId, place: TestPlace },
 }
 
 impl Document {
@@ -95,7 +99,7 @@ impl Document {
             lines.push(match &columns {
                 Some(columns) if is_row && cells[1] != "ID" => row(line, &cells, columns)?,
                 _ if is_row && cells[1] != "ID" => return Err(DocumentError::Columns { line }),
-                _ => Line::Text(text.to_owned()),
+                _ => DocumentLine::Text(text.to_owned()),
             });
         }
         let document = Document { lines };
@@ -104,10 +108,10 @@ impl Document {
         twice.map_or(Ok(document), |id| Err(DocumentError::Twice(id)))
     }
 
-    fn ids(&self) -> impl Iterator<Item = &Id> {
+    fn ids(&self) -> impl Iterator<Item = &RequirementId> {
         self.lines.iter().filter_map(|line| match line {
-            Line::Row { id, .. } => Some(id),
-            Line::Text(_) => None,
+            DocumentLine::Row { id, .. } => Some(id),
+            DocumentLine::Text(_) => None,
         })
     }
 
@@ -115,13 +119,13 @@ impl Document {
     fn texts(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines = self.lines.iter().enumerate();
         lines.filter_map(|(index, line)| match line {
-            Line::Text(text) => Some((index + 1, text.as_str())),
-            Line::Row { .. } => None,
+            DocumentLine::Text(text) => Some((index + 1, text.as_str())),
+            DocumentLine::Row { .. } => None,
         })
     }
 
     /// The requirements that it says are not built.
-    fn not_built(&self) -> Result<BTreeSet<Id>, DocumentError> {
+    fn not_built(&self) -> Result<BTreeSet<RequirementId>, DocumentError> {
         let mut ids = BTreeSet::new();
         for (line, text) in self.texts() {
             let Some(listed) = text.strip_prefix(NOT_BUILT) else {
@@ -151,7 +155,7 @@ impl Document {
     pub fn with_tests(mut self, marks: &Marks) -> Result<Self, DocumentError> {
         let not_built = self.not_built()?;
         let mut reasons = self.reasons()?;
-        let known: BTreeSet<Id> = self.ids().cloned().collect();
+        let known: BTreeSet<RequirementId> = self.ids().cloned().collect();
         for (id, tests) in marks {
             if let (false, Some(test)) = (known.contains(id), tests.first()) {
                 return Err(DocumentError::Unknown {
@@ -166,7 +170,7 @@ impl Document {
         }
         let mut missing = Vec::new();
         for line in &mut self.lines {
-            let Line::Row { id, tests, .. } = line else {
+            let DocumentLine::Row { id, tests, .. } = line else {
                 continue;
             };
             let proofs = match (marks.get(id), not_built.contains(id)) {
@@ -186,7 +190,7 @@ impl Document {
                 (Cells::Together(all), Some(proofs)) => *all = cell(proofs, None),
                 (Cells::ByPlace(places), None) => places.fill(NO_TESTS.to_owned()),
                 (Cells::ByPlace(places), Some(proofs)) => {
-                    for (place, tests) in Place::ALL.into_iter().zip(places) {
+                    for (place, tests) in TestPlace::ALL.into_iter().zip(places) {
                         match by_place(id, place, proofs, &mut reasons)? {
                             Some(found) => *tests = found,
                             None => missing.push((id.clone(), place)),
@@ -209,7 +213,7 @@ impl Cells {
         let ["", "ID", "behaviour", titles @ .., ""] = cells else {
             return None;
         };
-        let places = Place::ALL.map(|place| place.to_string());
+        let places = TestPlace::ALL.map(|place| place.to_string());
         match titles {
             ["tests"] => Some(Self::Together(String::new())),
             titles if titles == places => Some(Self::ByPlace(Default::default())),
@@ -229,13 +233,13 @@ impl Cells {
     }
 }
 
-fn row(line: usize, cells: &[&str], columns: &Cells) -> Result<Line, DocumentError> {
+fn row(line: usize, cells: &[&str], columns: &Cells) -> Result<DocumentLine, DocumentError> {
     let id = cells[1].parse();
     let id = id.map_err(|source| DocumentError::Id { line, source })?;
     let ["", _, behaviour, texts @ .., ""] = cells else {
         return Err(DocumentError::Row { line });
     };
-    Ok(Line::Row {
+    Ok(DocumentLine::Row {
         id,
         behaviour: (*behaviour).to_owned(),
         tests: columns.with(texts).ok_or(DocumentError::Row { line })?,
@@ -243,7 +247,7 @@ fn row(line: usize, cells: &[&str], columns: &Cells) -> Result<Line, DocumentErr
 }
 
 /// Names columns of rows.
-fn shown(columns: &[(Id, Place)]) -> String {
+fn shown(columns: &[(RequirementId, TestPlace)]) -> String {
     let each = columns.iter().map(|(id, place)| format!("{id} ({place})"));
     each.collect::<Vec<_>>().join(", ")
 }
@@ -251,14 +255,14 @@ fn shown(columns: &[(Id, Place)]) -> String {
 /// The tests of a requirement in one place. The reason why there is none is taken. `None`: there is
 /// neither.
 fn by_place(
-    id: &Id,
-    place: Place,
+    id: &RequirementId,
+    place: TestPlace,
     proofs: &BTreeSet<Test>,
     reasons: &mut Reasons,
 ) -> Result<Option<String>, DocumentError> {
     let here = proofs.iter().filter(|test| match place {
         // Scenarios that also run on the fake device stand in the other columns.
-        Place::Elsewhere => test.places.iter().all(|one| *one == place),
+        TestPlace::Elsewhere => test.places.iter().all(|one| *one == place),
         _ => test.places.contains(&place),
     });
     let here: BTreeSet<Test> = here.cloned().collect();
@@ -275,7 +279,7 @@ fn by_place(
 }
 
 /// Tests by file. A column of a place leaves out its folder.
-fn cell(tests: &BTreeSet<Test>, place: Option<Place>) -> String {
+fn cell(tests: &BTreeSet<Test>, place: Option<TestPlace>) -> String {
     let separator = if place.is_some() { "<br>" } else { "; " };
     let mut out = String::new();
     let mut last = None;
@@ -294,7 +298,7 @@ fn cell(tests: &BTreeSet<Test>, place: Option<Place>) -> String {
 }
 
 /// The name of a file in a column, without the folder and the ending that all files there share.
-fn label(file: &str, place: Place) -> String {
+fn label(file: &str, place: TestPlace) -> String {
     let file_name = file.trim_end_matches(".rs");
     if let Some(scenarios) = file_name.strip_prefix(scenarios::FOLDER) {
         return format!("conformance/{scenarios}");
@@ -309,8 +313,8 @@ impl fmt::Display for Document {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for line in &self.lines {
             match line {
-                Line::Text(text) => writeln!(out, "{text}")?,
-                Line::Row {
+                DocumentLine::Text(text) => writeln!(out, "{text}")?,
+                DocumentLine::Row {
                     id,
                     behaviour,
                     tests,

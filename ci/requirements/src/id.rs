@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// A requirement's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Id {
+pub struct RequirementId {
     group: String,
     number: u32,
 }
@@ -17,7 +17,7 @@ pub struct Id {
 )]
 pub struct NotAnId(pub String);
 
-impl FromStr for Id {
+impl FromStr for RequirementId {
     type Err = NotAnId;
 
     fn from_str(text: &str) -> Result<Self, NotAnId> {
@@ -25,7 +25,7 @@ impl FromStr for Id {
             let capitals = !group.is_empty() && group.bytes().all(|b| b.is_ascii_uppercase());
             let digits = number.bytes().all(|b| b.is_ascii_digit());
             let number = number.parse().ok()?;
-            (capitals && digits).then(|| Id {
+            (capitals && digits).then(|| RequirementId {
                 group: group.to_owned(),
                 number,
             })
@@ -34,14 +34,14 @@ impl FromStr for Id {
     }
 }
 
-impl Id {
+impl RequirementId {
     /// Its group, as `AV`.
     pub fn group(&self) -> &str {
         &self.group
     }
 }
 
-impl fmt::Display for Id {
+impl fmt::Display for RequirementId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}-{}", self.group, self.number)
     }
@@ -51,7 +51,7 @@ impl fmt::Display for Id {
 ///
 /// # Errors
 /// The first part that is no name.
-pub fn list(text: &str) -> Result<Vec<Id>, NotAnId> {
+pub fn list(text: &str) -> Result<Vec<RequirementId>, NotAnId> {
     text.split(',').map(|part| part.trim().parse()).collect()
 }
 
@@ -63,12 +63,12 @@ mod tests {
     fn names_read_and_print_alike() {
         for name in ["AV-1", "PEER-13", "RMR-11"] {
             assert_eq!(
-                name.parse::<Id>().map(|id| id.to_string()),
+                name.parse::<RequirementId>().map(|id| id.to_string()),
                 Ok(name.to_owned())
             );
         }
         for name in ["", "AV", "AV-", "-1", "av-1", "AV-+1", "AV-1x", "AV 1"] {
-            assert_eq!(name.parse::<Id>(), Err(NotAnId(name.to_owned())));
+            assert_eq!(name.parse::<RequirementId>(), Err(NotAnId(name.to_owned())));
         }
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// A column of a table by places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum TestPlace {
     /// The tests of the shared-memory provider, over real segments.
     SharedMemory,
     /// The tests of the plugin, which ask stock libfabric through its C interface.
@@ -16,7 +16,7 @@ pub enum Place {
     Elsewhere,
 }
 
-impl Place {
+impl TestPlace {
     /// All of them, in the order of the columns.
     pub const ALL: [Self; 4] = [
         Self::SharedMemory,
@@ -57,7 +57,7 @@ impl Place {
 }
 
 /// The title of its column.
-impl fmt::Display for Place {
+impl fmt::Display for TestPlace {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::SharedMemory => "shared memory",
@@ -75,14 +75,14 @@ mod tests {
     #[test]
     fn a_place_is_where_the_file_lies() {
         for (file, place) in [
-            ("provider-shm/tests/getinfo.rs", Place::SharedMemory),
-            ("plugin-ofi/tests/getinfo.rs", Place::Plugin),
-            ("hw-tests/tests/getinfo.rs", Place::SoftRoce),
-            ("hw-tests/fake-device/tests/a.rs", Place::Elsewhere),
-            ("plugin-ofi/src/nic.rs", Place::Elsewhere),
-            ("core/runtime/tests/getinfo/offers.rs", Place::Elsewhere),
+            ("provider-shm/tests/getinfo.rs", TestPlace::SharedMemory),
+            ("plugin-ofi/tests/getinfo.rs", TestPlace::Plugin),
+            ("hw-tests/tests/getinfo.rs", TestPlace::SoftRoce),
+            ("hw-tests/fake-device/tests/a.rs", TestPlace::Elsewhere),
+            ("plugin-ofi/src/nic.rs", TestPlace::Elsewhere),
+            ("core/runtime/tests/getinfo/offers.rs", TestPlace::Elsewhere),
         ] {
-            assert_eq!(Place::of(file), place, "{file}");
+            assert_eq!(TestPlace::of(file), place, "{file}");
         }
     }
 }

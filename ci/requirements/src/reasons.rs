@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 
 use crate::document::DocumentError;
-use crate::id::{self, Id};
-use crate::place::Place;
+use crate::id::{self, RequirementId};
+use crate::place::TestPlace;
 
 /// Pairs of a requirement and a place where it needs no test.
-pub(crate) type Reasons = BTreeSet<(Id, Place)>;
+pub(crate) type Reasons = BTreeSet<(RequirementId, TestPlace)>;
 
 /// The pairs that a line excuses. A long reason goes on in the next lines.
 pub(crate) fn reason(line: usize, text: &str) -> Result<Reasons, DocumentError> {
@@ -18,7 +18,7 @@ pub(crate) fn reason(line: usize, text: &str) -> Result<Reasons, DocumentError> 
     else {
         return Ok(Reasons::new());
     };
-    let here = Place::ALL.into_iter().find_map(|place| {
+    let here = TestPlace::ALL.into_iter().find_map(|place| {
         let rest = item.strip_prefix(place.lacks()?)?;
         Some((place, rest))
     });
@@ -42,7 +42,7 @@ mod tests {
             3,
             "- No test on Soft-RoCE: AV-2, GI-7: no device is touched",
         );
-        let expected = ["AV-2", "GI-7"].map(|id| (id.parse().expect("an ID"), Place::SoftRoce));
+        let expected = ["AV-2", "GI-7"].map(|id| (id.parse().expect("an ID"), TestPlace::SoftRoce));
         assert_eq!(found, Ok(Reasons::from(expected)));
         assert_eq!(reason(3, "- No tests at all."), Ok(Reasons::new()));
     }

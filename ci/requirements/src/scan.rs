@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
-use crate::id::{self, Id, NotAnId};
-use crate::place::Place;
+use crate::id::{self, NotAnId, RequirementId};
+use crate::place::TestPlace;
 use crate::scenarios::{FOLDER as SCENARIOS, Runners};
 
 /// For each requirement the tests that prove it.
-pub type Marks = BTreeMap<Id, BTreeSet<Test>>;
+pub type Marks = BTreeMap<RequirementId, BTreeSet<Test>>;
 
 /// A test, or a scenario that tests run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,14 +20,14 @@ pub struct Test {
     /// The name of its function.
     pub name: String,
     /// Where it runs. A scenario may run in several places.
-    pub places: BTreeSet<Place>,
+    pub places: BTreeSet<TestPlace>,
     /// It has the attribute `#[ignore]`: a plain run leaves it out.
     pub ignored: bool,
 }
 
 /// A source file.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct SourceFile {
     /// Its path, from the root of the tree.
     pub(crate) file: String,
     pub(crate) text: String,
@@ -65,7 +65,7 @@ pub fn tree(root: &Path) -> Result<Marks, Error> {
 }
 
 /// Reads all sources below `root`.
-fn sources(root: &Path) -> Result<Vec<Source>, Error> {
+fn sources(root: &Path) -> Result<Vec<SourceFile>, Error> {
     let mut sources = Vec::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -80,7 +80,7 @@ fn sources(root: &Path) -> Result<Vec<Source>, Error> {
                 let text = std::fs::read_to_string(&path).map_err(|e| io(&path, e))?;
                 let file = path.strip_prefix(root).unwrap_or(&path);
                 let file = file.to_string_lossy().into_owned();
-                sources.push(Source { file, text });
+                sources.push(SourceFile { file, text });
             }
         }
     }
@@ -102,7 +102,7 @@ fn io(path: &Path, source: std::io::Error) -> Error {
 }
 
 /// The marks of these sources.
-fn marks(sources: &[Source]) -> Result<Marks, MarkError> {
+fn marks(sources: &[SourceFile]) -> Result<Marks, MarkError> {
     let runners = Runners::among(sources);
     let mut marks = Marks::new();
     for source in sources {
@@ -113,8 +113,8 @@ fn marks(sources: &[Source]) -> Result<Marks, MarkError> {
 
 /// Adds the marks of one file. It is read by lines, since many tests stand in macros (`proptest!`,
 /// `conformance!`).
-fn add(source: &Source, runners: &Runners, marks: &mut Marks) -> Result<(), MarkError> {
-    let Source { file, text } = source;
+fn add(source: &SourceFile, runners: &Runners, marks: &mut Marks) -> Result<(), MarkError> {
+    let SourceFile { file, text } = source;
     let is_scenario = file.starts_with(SCENARIOS);
     let mut open = Open::default();
     for (index, line) in text.lines().enumerate() {
@@ -139,7 +139,7 @@ fn add(source: &Source, runners: &Runners, marks: &mut Marks) -> Result<(), Mark
             }
             let places = match is_scenario {
                 true => runners.places(file, name),
-                false if open.is_test => BTreeSet::from([Place::of(file)]),
+                false if open.is_test => BTreeSet::from([TestPlace::of(file)]),
                 false => return Err(fail(open.line, Why::NoTest(name.to_owned()))),
             };
             if places.is_empty() {
@@ -173,7 +173,7 @@ fn covered(line: &str) -> Option<&str> {
 /// A mark whose function has not come yet.
 #[derive(Default)]
 struct Open {
-    ids: Vec<Id>,
+    ids: Vec<RequirementId>,
     line: usize,
     is_test: bool,
     is_ignored: bool,
@@ -195,11 +195,11 @@ mod tests {
     use super::*;
 
     fn found(sources: &[(&str, &str)]) -> Result<Vec<String>, String> {
-        let source = |(file, text): &(&str, &str)| Source {
+        let source = |(file, text): &(&str, &str)| SourceFile {
             file: (*file).to_owned(),
             text: (*text).to_owned(),
         };
-        let sources: Vec<Source> = sources.iter().map(source).collect();
+        let sources: Vec<SourceFile> = sources.iter().map(source).collect();
         let marks = marks(&sources).map_err(|e| e.to_string())?;
         let pairs = marks.iter().flat_map(|(id, tests)| {
             let tests = tests.iter();

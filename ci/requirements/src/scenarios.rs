@@ -8,27 +8,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::code::{code, in_word, without_ignored};
-use crate::place::Place;
-use crate::scan::Source;
+use crate::place::TestPlace;
+use crate::scan::SourceFile;
 
 /// Scenarios stand here.
 pub(crate) const FOLDER: &str = "hw-tests/conformance/src/";
 
 /// Of scenarios by `group::name`, as the macros of the suite list them.
-type Lists = BTreeMap<String, BTreeSet<String>>;
+type ScenarioLists = BTreeMap<String, BTreeSet<String>>;
 
 /// Before the groups of datagrams, which have the names of others.
 const DATAGRAMS: &str = "dgram::";
 
 /// The tests that may run scenarios.
 pub(crate) struct Runners {
-    lists: Lists,
+    lists: ScenarioLists,
     /// The place and the code of each file.
-    sources: Vec<(Place, String)>,
+    sources: Vec<(TestPlace, String)>,
 }
 
 impl Runners {
-    pub(crate) fn among(sources: &[Source]) -> Self {
+    pub(crate) fn among(sources: &[SourceFile]) -> Self {
         let (suite, others): (Vec<_>, Vec<_>) = sources
             .iter()
             .partition(|source| source.file.starts_with(FOLDER));
@@ -36,13 +36,13 @@ impl Runners {
             lists: suite.iter().flat_map(|source| lists(source)).collect(),
             sources: others
                 .iter()
-                .map(|it| (Place::of(&it.file), without_ignored(&code(&it.text))))
+                .map(|it| (TestPlace::of(&it.file), without_ignored(&code(&it.text))))
                 .collect(),
         }
     }
 
     /// Where tests run the scenario `name` of `file`.
-    pub(crate) fn places(&self, file: &str, name: &str) -> BTreeSet<Place> {
+    pub(crate) fn places(&self, file: &str, name: &str) -> BTreeSet<TestPlace> {
         let path = file.trim_start_matches(FOLDER).trim_end_matches(".rs");
         let group = path.rsplit('/').next().unwrap_or(path);
         let entry = format!("{group}::{name}");
@@ -65,8 +65,8 @@ impl Runners {
 }
 
 /// The macros of a file of the suite, each with the scenarios behind it.
-fn lists(source: &Source) -> Lists {
-    let mut found = Lists::new();
+fn lists(source: &SourceFile) -> ScenarioLists {
+    let mut found = ScenarioLists::new();
     let mut list = None;
     for line in code(&source.text).lines().map(str::trim) {
         if let Some(rest) = line.strip_prefix("macro_rules! ") {
@@ -94,8 +94,8 @@ fn has_word(code: &str, words: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn source(file: &str, text: &str) -> Source {
-        Source {
+    fn source(file: &str, text: &str) -> SourceFile {
+        SourceFile {
             file: file.to_owned(),
             text: text.to_owned(),
         }
@@ -124,12 +124,12 @@ mod tests {
             let places = runners.places(&format!("{FOLDER}{file}"), name);
             places.into_iter().collect::<Vec<_>>()
         };
-        assert_eq!(places("sends.rs", "each"), [Place::SharedMemory]);
-        assert_eq!(places("levels.rs", "some"), [Place::SharedMemory]);
-        assert_eq!(places("sends.rs", "alone"), [Place::SoftRoce]);
-        assert_eq!(places("dgram/sends.rs", "other"), [Place::SoftRoce]);
-        assert_eq!(places("dgram/sends.rs", "fourth"), [Place::SoftRoce]);
-        assert_eq!(places("sends.rs", "fifth"), [Place::SoftRoce]);
+        assert_eq!(places("sends.rs", "each"), [TestPlace::SharedMemory]);
+        assert_eq!(places("levels.rs", "some"), [TestPlace::SharedMemory]);
+        assert_eq!(places("sends.rs", "alone"), [TestPlace::SoftRoce]);
+        assert_eq!(places("dgram/sends.rs", "other"), [TestPlace::SoftRoce]);
+        assert_eq!(places("dgram/sends.rs", "fourth"), [TestPlace::SoftRoce]);
+        assert_eq!(places("sends.rs", "fifth"), [TestPlace::SoftRoce]);
         // Of the same name elsewhere, and one that nobody runs.
         for (file, name) in [
             ("sends.rs", "other"),
@@ -159,11 +159,11 @@ mod tests {
         ];
         let runners = Runners::among(&sources);
         for (name, places) in [
-            ("each", &[Place::SharedMemory][..]),
+            ("each", &[TestPlace::SharedMemory][..]),
             ("other", &[]),
             ("third", &[]),
             ("fourth", &[]),
-            ("fifth", &[Place::SoftRoce]),
+            ("fifth", &[TestPlace::SoftRoce]),
         ] {
             let found = runners.places(&format!("{FOLDER}sends.rs"), name);
             assert!(found.iter().eq(places), "{name}: {found:?}");

@@ -6,28 +6,28 @@ use std::fmt::Write as _;
 use petgraph::algo::{astar, tarjan_scc};
 use petgraph::graphmap::DiGraphMap;
 
-use crate::modules::{Place, Program};
-use crate::resolve::{Edge, edges};
+use crate::modules::{ProgramModules, SourceLine};
+use crate::resolve::{ImportEdge, edges};
 
 /// The items that one module imports from another, and where.
-type Imports = BTreeMap<(usize, usize), BTreeSet<(Place, String)>>;
+type Imports = BTreeMap<(usize, usize), BTreeSet<(SourceLine, String)>>;
 
 /// How many items of an import are named.
 const NAMED: usize = 4;
 
 /// The circles of a program's modules, a text for each.
-pub(crate) struct Shape {
+pub(crate) struct ProgramCircles {
     pub(crate) circles: Vec<String>,
     pub(crate) pairs: Vec<String>,
 }
 
-impl Shape {
-    pub(crate) fn of(program: &Program) -> Self {
+impl ProgramCircles {
+    pub(crate) fn of(program: &ProgramModules) -> Self {
         // By parent: its children's imports of each other.
         let mut siblings: BTreeMap<usize, Imports> = BTreeMap::new();
         // From a child to its parent, and from a parent to its child.
         let (mut up, mut down) = (Imports::new(), Imports::new());
-        for Edge { from, to, at, item } in edges(program) {
+        for ImportEdge { from, to, at, item } in edges(program) {
             let (source, target) = (program.ancestry(from), program.ancestry(to));
             let common = source.iter().zip(&target).take_while(|(a, b)| a == b);
             let common = common.count();
@@ -55,7 +55,7 @@ impl Shape {
 }
 
 /// The shortest circle through each edge that is in one: none is left where all of these are cut.
-fn circles_in(program: &Program, imports: &Imports) -> Vec<Vec<usize>> {
+fn circles_in(program: &ProgramModules, imports: &Imports) -> Vec<Vec<usize>> {
     let graph: DiGraphMap<usize, ()> = imports.keys().copied().collect();
     let mut circles = BTreeSet::new();
     for tangle in tarjan_scc(&graph) {
@@ -76,7 +76,12 @@ fn circles_in(program: &Program, imports: &Imports) -> Vec<Vec<usize>> {
     circles.into_iter().map(|(_, circle)| circle).collect()
 }
 
-fn circle_text(program: &Program, parent: usize, circle: &[usize], imports: &Imports) -> String {
+fn circle_text(
+    program: &ProgramModules,
+    parent: usize,
+    circle: &[usize],
+    imports: &Imports,
+) -> String {
     let names: Vec<&str> = circle.iter().map(|&it| program.name(it)).collect();
     let mut text = format!(
         "{} {}: {} -> {}\n",
@@ -93,7 +98,12 @@ fn circle_text(program: &Program, parent: usize, circle: &[usize], imports: &Imp
     text
 }
 
-fn pair_text(program: &Program, pair: (usize, usize), up: &Imports, down: &Imports) -> String {
+fn pair_text(
+    program: &ProgramModules,
+    pair: (usize, usize),
+    up: &Imports,
+    down: &Imports,
+) -> String {
     let (parent, child) = pair;
     format!(
         "{} {} <-> {}: parent {}; child {}\n",

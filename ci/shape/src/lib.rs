@@ -15,7 +15,7 @@ mod tree;
 
 use std::fmt;
 
-use circles::Shape;
+use circles::ProgramCircles;
 use modules::Code;
 
 pub use tree::{Files, Package, Tree};
@@ -43,7 +43,7 @@ pub enum Error {
 
 /// The result of the check.
 #[derive(Debug)]
-pub struct Report {
+pub struct ShapeReport {
     /// The breaches, by rule.
     pub faults: Vec<Section>,
     /// The largest things of each kind, also those within the limits.
@@ -72,11 +72,11 @@ impl fmt::Display for Section {
 ///
 /// # Errors
 /// A file that is not there or is not Rust.
-pub fn check(tree: &Tree, strict: bool) -> Result<Report, Error> {
+pub fn check(tree: &Tree, strict: bool) -> Result<ShapeReport, Error> {
     let code = Code::read(tree)?;
     let (mut circles, mut pairs) = (Vec::new(), Vec::new());
     for program in &code.programs {
-        let shape = Shape::of(program);
+        let shape = ProgramCircles::of(program);
         circles.extend(shape.circles);
         pairs.extend(shape.pairs);
     }
@@ -97,5 +97,5 @@ pub fn check(tree: &Tree, strict: bool) -> Result<Report, Error> {
         true => faults.push(pairs),
         false => tables.push(pairs),
     }
-    Ok(Report { faults, tables })
+    Ok(ShapeReport { faults, tables })
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-use crate::sizes::{Kind, Measure};
+use crate::sizes::{Measure, SizeKind};
 use crate::tree::Tree;
 use crate::{Error, syntax};
 
@@ -17,12 +17,12 @@ pub(crate) type Path = Vec<String>;
 
 /// A line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct SourceLine {
     pub(crate) file: Rc<str>,
     pub(crate) line: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)
     }
@@ -34,7 +34,7 @@ pub(crate) struct Import {
     pub(crate) path: Path,
     /// `None`: all that is there (`use path::*`).
     pub(crate) name: Option<String>,
-    pub(crate) at: Place,
+    pub(crate) at: SourceLine,
 }
 
 /// A module of a program.
@@ -47,17 +47,17 @@ pub(crate) struct Module {
     pub(crate) declared: BTreeSet<String>,
     pub(crate) imports: Vec<Import>,
     /// Paths outside of `use`.
-    pub(crate) paths: Vec<(Path, Place)>,
+    pub(crate) paths: Vec<(Path, SourceLine)>,
 }
 
 /// A library or a program. The first module is its root.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct ProgramModules {
     pub(crate) package: String,
     pub(crate) modules: Vec<Module>,
 }
 
-impl Program {
+impl ProgramModules {
     pub(crate) fn name(&self, module: usize) -> &str {
         &self.modules[module].name
     }
@@ -80,7 +80,7 @@ impl Program {
 /// The production code of a tree.
 #[derive(Debug, Default)]
 pub(crate) struct Code {
-    pub(crate) programs: Vec<Program>,
+    pub(crate) programs: Vec<ProgramModules>,
     pub(crate) measures: BTreeSet<Measure>,
     /// By package.
     pub(crate) lines: BTreeMap<String, usize>,
@@ -96,7 +96,7 @@ impl Code {
                 let mut waiting = vec![FileOf::root(root)];
                 while let Some(next) = waiting.pop() {
                     let file = next.file.clone();
-                    let mut reader = Reader::new(tree, next, &mut modules);
+                    let mut reader = FileReader::new(tree, next, &mut modules);
                     reader.file()?;
                     waiting.append(&mut reader.files);
                     // A library and a program may share a file.
@@ -106,7 +106,7 @@ impl Code {
                     }
                 }
                 let package = package.name.clone();
-                code.programs.push(Program { package, modules });
+                code.programs.push(ProgramModules { package, modules });
             }
         }
         Ok(code)
@@ -134,7 +134,7 @@ impl FileOf {
 }
 
 /// Reads one file.
-struct Reader<'a> {
+struct FileReader<'a> {
     tree: &'a Tree,
     modules: &'a mut Vec<Module>,
     /// The module that is being read.
@@ -154,7 +154,7 @@ struct Reader<'a> {
     error: Option<Error>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FileReader<'a> {
     fn new(tree: &'a Tree, this: FileOf, modules: &'a mut Vec<Module>) -> Self {
         let text = tree.files.get(&this.file).map_or("", String::as_str);
         Self {
@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
         }
         let name = self.this.name.clone();
         self.module = self.add_module(name, self.this.parent);
-        self.measure(Kind::File, self.text.lines().count(), "", 1);
+        self.measure(SizeKind::File, self.text.lines().count(), "", 1);
         self.visit_file(&parsed);
         self.error.take().map_or(Ok(()), Err)
     }
@@ -208,12 +208,12 @@ impl<'a> Reader<'a> {
         module
     }
 
-    fn at(&self, line: usize) -> Place {
+    fn at(&self, line: usize) -> SourceLine {
         let file = Rc::clone(&self.file);
-        Place { file, line }
+        SourceLine { file, line }
     }
 
-    fn measure(&mut self, kind: Kind, size: usize, name: &str, line: usize) {
+    fn measure(&mut self, kind: SizeKind, size: usize, name: &str, line: usize) {
         let what = format!("{} {name}", self.file).trim_end().to_owned();
         let at = self.at(line);
         self.measures.insert(Measure {
@@ -281,11 +281,11 @@ impl<'a> Reader<'a> {
         if signature.abi.is_none() {
             let is_parameter = |it: &&syn::FnArg| matches!(it, syn::FnArg::Typed(_));
             let parameters = signature.inputs.iter().filter(is_parameter).count();
-            self.measure(Kind::Parameters, parameters, &name, line);
+            self.measure(SizeKind::Parameters, parameters, &name, line);
         }
         if let Some(body) = body {
             let last = body.brace_token.span.close().end().line;
-            self.measure(Kind::Function, last + 1 - line, &name, line);
+            self.measure(SizeKind::Function, last + 1 - line, &name, line);
         }
     }
 
@@ -315,7 +315,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl<'ast> Visit<'ast> for Reader<'_> {
+impl<'ast> Visit<'ast> for FileReader<'_> {
     fn visit_item(&mut self, item: &'ast syn::Item) {
         if self.skips(syntax::attributes(item), item) {
             return;
@@ -348,7 +348,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
             let fields = item.fields.iter();
             let fields = fields.filter(|it| !syntax::is_for_tests(&it.attrs)).count();
             let line = item.struct_token.span.start().line;
-            self.measure(Kind::Struct, fields, &item.ident.to_string(), line);
+            self.measure(SizeKind::Struct, fields, &item.ident.to_string(), line);
         }
         visit::visit_item_struct(self, item);
     }

@@ -1,10 +1,10 @@
 //! Finds the module that declares the item of a path, by syntax alone.
 
-use crate::modules::{Module, Path, Place, Program};
+use crate::modules::{Module, Path, ProgramModules, SourceLine};
 
 /// The module or item of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found<'a> {
+enum PathTarget<'a> {
     Module(usize),
     /// An item that this module declares, and its name.
     Item(usize, &'a str),
@@ -12,21 +12,21 @@ enum Found<'a> {
 
 /// Module `from` imports an item that module `to` declares.
 #[derive(Debug)]
-pub(crate) struct Edge {
+pub(crate) struct ImportEdge {
     pub(crate) from: usize,
     pub(crate) to: usize,
-    pub(crate) at: Place,
+    pub(crate) at: SourceLine,
     pub(crate) item: String,
 }
 
 /// The imports and inline paths of a program that lead from one of its modules to another.
-pub(crate) fn edges(program: &Program) -> Vec<Edge> {
+pub(crate) fn edges(program: &ProgramModules) -> Vec<ImportEdge> {
     let modules = &program.modules;
     let mut edges = Vec::new();
     for (from, module) in modules.iter().enumerate() {
-        let mut add = |to: usize, item: &str, at: &Place| {
+        let mut add = |to: usize, item: &str, at: &SourceLine| {
             if to != from {
-                edges.push(Edge {
+                edges.push(ImportEdge {
                     from,
                     to,
                     at: at.clone(),
@@ -36,9 +36,9 @@ pub(crate) fn edges(program: &Program) -> Vec<Edge> {
         };
         for import in &module.imports {
             match resolve(modules, from, &import.path, &mut Vec::new()) {
-                Some(Found::Item(to, item)) => add(to, item, &import.at),
+                Some(PathTarget::Item(to, item)) => add(to, item, &import.at),
                 // The name of a module alone uses nothing in it.
-                Some(Found::Module(to)) if import.name.is_none() => add(to, "*", &import.at),
+                Some(PathTarget::Module(to)) if import.name.is_none() => add(to, "*", &import.at),
                 _ => {}
             }
         }
@@ -59,13 +59,13 @@ fn used<'a>(modules: &'a [Module], from: usize, path: &'a Path) -> Option<(usize
     let mut imports = module.imports.iter();
     if let Some(import) = imports.find(|it| it.name.as_ref() == Some(first)) {
         let imported = resolve(modules, from, &import.path, &mut Vec::new());
-        if path.len() == 1 || !matches!(imported, Some(Found::Module(_))) {
+        if path.len() == 1 || !matches!(imported, Some(PathTarget::Module(_))) {
             return None;
         }
     }
     match resolve(modules, from, path, &mut Vec::new())? {
-        Found::Item(to, item) => Some((to, item)),
-        Found::Module(_) => None,
+        PathTarget::Item(to, item) => Some((to, item)),
+        PathTarget::Module(_) => None,
     }
 }
 
@@ -75,22 +75,22 @@ fn resolve<'a>(
     from: usize,
     path: &'a Path,
     seen: &mut Vec<(usize, &'a str)>,
-) -> Option<Found<'a>> {
+) -> Option<PathTarget<'a>> {
     let mut found = None;
     for part in path {
         let at = match found {
             None => from,
-            Some(Found::Module(at)) => at,
+            Some(PathTarget::Module(at)) => at,
             // A variant or an associated item.
-            Some(Found::Item(..)) => return found,
+            Some(PathTarget::Item(..)) => return found,
         };
         found = match part.as_str() {
-            "crate" => Some(Found::Module(0)),
-            "self" => Some(Found::Module(at)),
-            "super" => Some(Found::Module(modules[at].parent?)),
+            "crate" => Some(PathTarget::Module(0)),
+            "self" => Some(PathTarget::Module(at)),
+            "super" => Some(PathTarget::Module(modules[at].parent?)),
             name => match lookup(modules, at, name, seen) {
                 // An item that a macro declares, or the re-export of another crate's item.
-                None if found.is_some() => Some(Found::Item(at, name)),
+                None if found.is_some() => Some(PathTarget::Item(at, name)),
                 other => other,
             },
         };
@@ -104,13 +104,13 @@ fn lookup<'a>(
     at: usize,
     name: &'a str,
     seen: &mut Vec<(usize, &'a str)>,
-) -> Option<Found<'a>> {
+) -> Option<PathTarget<'a>> {
     let module = &modules[at];
     if let Some(&child) = module.children.get(name) {
-        return Some(Found::Module(child));
+        return Some(PathTarget::Module(child));
     }
     if module.declared.contains(name) {
-        return Some(Found::Item(at, name));
+        return Some(PathTarget::Item(at, name));
     }
     if seen.contains(&(at, name)) {
         return None;
@@ -123,8 +123,8 @@ fn lookup<'a>(
     let mut globs = module.imports.iter().filter(|it| it.name.is_none());
     let found = found.or_else(|| {
         globs.find_map(|glob| match resolve(modules, at, &glob.path, seen)? {
-            Found::Module(to) => lookup(modules, to, name, seen),
-            Found::Item(..) => None,
+            PathTarget::Module(to) => lookup(modules, to, name, seen),
+            PathTarget::Item(..) => None,
         })
     });
     seen.pop();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::Section;
-use crate::modules::{Code, Place};
+use crate::modules::{Code, SourceLine};
 use crate::tree::ARCHITECTURE;
 
 const HEADING: &str = "## Exceptions to the limits of size";
@@ -13,14 +13,14 @@ const MOST_EXCEPTIONS: usize = 10;
 
 /// The kinds of items that have a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum SizeKind {
     File,
     Struct,
     Function,
     Parameters,
 }
 
-impl Kind {
+impl SizeKind {
     const ALL: [Self; 4] = [Self::File, Self::Struct, Self::Function, Self::Parameters];
 
     fn limit(self) -> usize {
@@ -53,11 +53,11 @@ impl Kind {
 /// The size of a file, a struct or a function.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Measure {
-    pub(crate) kind: Kind,
+    pub(crate) kind: SizeKind,
     pub(crate) size: usize,
     /// The file, and behind a blank the name of the measured item, if it is not the file itself.
     pub(crate) what: String,
-    pub(crate) at: Place,
+    pub(crate) at: SourceLine,
 }
 
 impl fmt::Display for Measure {
@@ -71,7 +71,7 @@ impl fmt::Display for Measure {
 
 /// The ten largest of each kind, and the lines of each package.
 pub(crate) fn tables(code: &Code) -> Vec<Section> {
-    let mut tables = Vec::from(Kind::ALL.map(|kind| largest(code, kind)));
+    let mut tables = Vec::from(SizeKind::ALL.map(|kind| largest(code, kind)));
     let lines = code.lines.iter();
     tables.push(Section {
         title: "Crates, in lines without tests, blank lines, comments and generated files"
@@ -83,7 +83,7 @@ pub(crate) fn tables(code: &Code) -> Vec<Section> {
     tables
 }
 
-fn largest(code: &Code, kind: Kind) -> Section {
+fn largest(code: &Code, kind: SizeKind) -> Section {
     let mut measures: Vec<_> = code.measures.iter().filter(|it| it.kind == kind).collect();
     measures.sort_by_key(|it| (Reverse(it.size), &it.what));
     let over = measures.iter().filter(|it| it.size > kind.limit()).count();
@@ -151,7 +151,7 @@ fn exception(row: &str) -> Option<((String, String), usize)> {
     let what = cells.next()?.to_owned();
     let (size, unit) = cells.next()?.split_once(' ')?;
     let reason = cells.next()?;
-    let is_unit = Kind::ALL.iter().any(|kind| kind.unit() == unit);
+    let is_unit = SizeKind::ALL.iter().any(|kind| kind.unit() == unit);
     let size = size.parse().ok()?;
     (is_unit && !reason.is_empty()).then(|| ((what, unit.to_owned()), size))
 }

@@ -30,7 +30,7 @@ pub(crate) struct Rules {
 
 /// How a phase ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct PhaseEnd {
     code: i32,
     seconds: u64,
 }
@@ -38,11 +38,11 @@ pub(crate) struct End {
 /// The exit code of a phase without what it needs.
 const CANNOT_RUN: i32 = 77;
 
-impl End {
+impl PhaseEnd {
     /// Of "CODE SECONDS"; a failure where that is not there.
     pub(crate) fn of(text: &str) -> Self {
         let mut words = text.split_whitespace();
-        End {
+        PhaseEnd {
             code: words.next().and_then(|word| word.parse().ok()).unwrap_or(1),
             seconds: words.next().and_then(|word| word.parse().ok()).unwrap_or(0),
         }
@@ -51,8 +51,8 @@ impl End {
 
 /// The result of a phase.
 #[derive(Clone, Debug)]
-pub(crate) struct Outcome {
-    sums: Sums,
+pub(crate) struct PhaseOutcome {
+    sums: ResultSums,
     word: &'static str,
     seconds: u64,
     title: String,
@@ -61,15 +61,15 @@ pub(crate) struct Outcome {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sums {
+struct ResultSums {
     passed: u64,
     failed: u64,
     skipped: u64,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for PhaseOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Sums {
+        let ResultSums {
             passed,
             failed,
             skipped,
@@ -83,12 +83,18 @@ impl fmt::Display for Outcome {
 }
 
 /// Counts the results in a phase's log.
-pub(crate) fn count(kind: Kind, title: &str, log: &str, end: End, rules: Rules) -> Outcome {
+pub(crate) fn count(
+    kind: Kind,
+    title: &str,
+    log: &str,
+    end: PhaseEnd,
+    rules: Rules,
+) -> PhaseOutcome {
     let mut notes = Vec::new();
     let (sums, word) = if end.code == CANNOT_RUN && !rules.nothing_missing {
-        let skipped = Sums {
+        let skipped = ResultSums {
             skipped: 1,
-            ..Sums::default()
+            ..ResultSums::default()
         };
         (skipped, "SKIP")
     } else {
@@ -113,7 +119,7 @@ pub(crate) fn count(kind: Kind, title: &str, log: &str, end: End, rules: Rules) 
         let word = if sums.failed == 0 { "ok" } else { "FAILED" };
         (sums, word)
     };
-    Outcome {
+    PhaseOutcome {
         sums,
         word,
         seconds: end.seconds,
@@ -122,20 +128,20 @@ pub(crate) fn count(kind: Kind, title: &str, log: &str, end: End, rules: Rules) 
     }
 }
 
-fn check(log: &str, code: i32) -> Sums {
+fn check(log: &str, code: i32) -> ResultSums {
     let skips = log.lines().filter(|line| line.starts_with("SKIP"));
     match code {
-        0 => Sums {
+        0 => ResultSums {
             passed: 1,
             failed: 0,
             skipped: skips.count() as u64,
         },
-        _ => Sums::default(),
+        _ => ResultSums::default(),
     }
 }
 
-fn tests(log: &str, skip_is_failure: bool) -> Sums {
-    let mut results = Results::default();
+fn tests(log: &str, skip_is_failure: bool) -> ResultSums {
+    let mut results = ProgramResults::default();
     let (mut skips, mut allowed) = (0, 0);
     for line in log.lines() {
         let (machine, line) = of_machine(line);
@@ -151,7 +157,7 @@ fn tests(log: &str, skip_is_failure: bool) -> Sums {
             allowed += u64::from(line.contains("[NIC]") || line.contains("[soak]"));
         }
     }
-    let Sums {
+    let ResultSums {
         passed,
         mut failed,
         skipped: ignored,
@@ -161,7 +167,7 @@ fn tests(log: &str, skip_is_failure: bool) -> Sums {
         failed += skips - allowed;
         skips = allowed;
     }
-    Sums {
+    ResultSums {
         passed,
         failed,
         skipped: skips + ignored,
@@ -178,12 +184,12 @@ fn of_machine(line: &str) -> (Option<u32>, &str) {
 /// Results of programs. Of each program the last result line counts: before it may stand one of a
 /// program that a test ran. The lines of two machines come in any order, so they are kept apart.
 #[derive(Default)]
-struct Results<'a> {
+struct ProgramResults<'a> {
     last: HashMap<Option<u32>, &'a str>,
-    sums: Sums,
+    sums: ResultSums,
 }
 
-impl Results<'_> {
+impl ProgramResults<'_> {
     /// Adds the result of the machine's program.
     fn add(&mut self, machine: Option<u32>) {
         let Some(result) = self.last.remove(&machine) else {
@@ -203,26 +209,26 @@ impl Results<'_> {
         }
     }
 
-    fn sums(mut self) -> Sums {
+    fn sums(mut self) -> ResultSums {
         let machines: Vec<_> = self.last.keys().copied().collect();
         machines.into_iter().for_each(|machine| self.add(machine));
         self.sums
     }
 }
 
-fn whole_run(log: &str) -> Sums {
-    let failed = Sums {
+fn whole_run(log: &str) -> ResultSums {
+    let failed = ResultSums {
         failed: 1,
-        ..Sums::default()
+        ..ResultSums::default()
     };
     log.lines().last().and_then(last_line).unwrap_or(failed)
 }
 
 /// Of "N passed, N failed, N skipped".
-fn last_line(line: &str) -> Option<Sums> {
+fn last_line(line: &str) -> Option<ResultSums> {
     let mut parts = line.split(", ");
     let mut next = |word| -> Option<u64> { parts.next()?.strip_suffix(word)?.parse().ok() };
-    let sums = Sums {
+    let sums = ResultSums {
         passed: next(" passed")?,
         failed: next(" failed")?,
         skipped: next(" skipped")?,

@@ -19,8 +19,8 @@ pub(crate) fn take_apart(
     err: impl Write,
     mut reports: impl Write,
 ) -> io::Result<()> {
-    let mut out = Lines::new(out, prefix);
-    let mut err = Lines::new(err, prefix);
+    let mut out = PrefixedLines::new(out, prefix);
+    let mut err = PrefixedLines::new(err, prefix);
     while let Some((kind, data)) = next(&mut frames)? {
         match kind {
             b'o' => out.take(&data)?,
@@ -67,16 +67,16 @@ fn understood(header: &[u8]) -> Option<(u8, u64)> {
 }
 
 /// Output whose lines get a prefix. Without one, it goes on as it comes.
-struct Lines<'a, W> {
+struct PrefixedLines<'a, W> {
     to: W,
     prefix: &'a str,
     /// The last line, which has no end yet: two machines write to the same place.
     unfinished: Vec<u8>,
 }
 
-impl<'a, W: Write> Lines<'a, W> {
+impl<'a, W: Write> PrefixedLines<'a, W> {
     fn new(to: W, prefix: &'a str) -> Self {
-        Lines {
+        PrefixedLines {
             to,
             prefix,
             unfinished: Vec::new(),

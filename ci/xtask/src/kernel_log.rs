@@ -22,7 +22,7 @@ const COMPLAINTS: &[&str] = &[
 
 /// A machine that has ended.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedMachine {
     /// The number of the machine
     #[arg(long)]
     node: u32,
@@ -39,17 +39,17 @@ pub(crate) struct Ended {
 
 /// The part of the log that a user is to see.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct ShownLog {
     pub(crate) text: String,
     /// Whether the kernel complained.
     pub(crate) complained: bool,
 }
 
-impl Ended {
+impl EndedMachine {
     /// # Errors
     ///
     /// If the console's file can not be read.
-    pub(crate) fn shown(&self) -> io::Result<Shown> {
+    pub(crate) fn shown(&self) -> io::Result<ShownLog> {
         // Where QEMU did not start there is none.
         let console = fs::read(&self.console).unwrap_or_default();
         let emulator = fs::read(&self.emulator)?;
@@ -62,7 +62,7 @@ impl Ended {
     }
 }
 
-fn shown(node: u32, code: i32, console: &str, emulator: &str) -> Shown {
+fn shown(node: u32, code: i32, console: &str, emulator: &str) -> ShownLog {
     let console = console.replace('\r', "");
     let began = console.find(COMMAND_STARTS);
     let (log, mut text) = match began {
@@ -71,7 +71,7 @@ fn shown(node: u32, code: i32, console: &str, emulator: &str) -> Shown {
     };
     let complained = log.lines().any(complains);
     text += &match (code, complained) {
-        (0, false) => return Shown { text, complained },
+        (0, false) => return ShownLog { text, complained },
         (0, true) => format!("vm: node {node}: exit code 0, but its kernel complained:\n"),
         _ if log.is_empty() => {
             format!("vm: node {node}: exit code {code}; its kernel said nothing\n")
@@ -81,7 +81,7 @@ fn shown(node: u32, code: i32, console: &str, emulator: &str) -> Shown {
     for line in log.lines() {
         text += &format!("  kernel{node}: {line}\n");
     }
-    Shown { text, complained }
+    ShownLog { text, complained }
 }
 
 /// The text after its first line.
@@ -102,13 +102,13 @@ mod tests {
 
     const BOOT: &str = "Linux 6.12\r\nWARNING: at boot\r\n[1] ferro: the command starts\r\n";
 
-    fn shown_of(code: i32, rest: &str) -> Shown {
+    fn shown_of(code: i32, rest: &str) -> ShownLog {
         shown(0, code, &format!("{BOOT}{rest}"), "qemu: fine\n")
     }
 
     #[test]
     fn a_quiet_machine_shows_nothing() {
-        let quiet = Shown {
+        let quiet = ShownLog {
             text: String::new(),
             complained: false,
         };

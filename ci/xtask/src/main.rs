@@ -21,7 +21,7 @@ use clap::{Parser, Subcommand};
 /// Reads and counts for the scripts of this tree.
 #[derive(Parser)]
 #[command(name = "xtask")]
-struct Cli {
+struct XtaskCli {
     #[command(subcommand)]
     command: Command,
 }
@@ -63,11 +63,11 @@ enum Command {
         reports: PathBuf,
     },
     /// Shows what a machine's kernel said, if that says something; exit code 3 where it complained
-    KernelLog(kernel_log::Ended),
+    KernelLog(kernel_log::EndedMachine),
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    match run(XtaskCli::parse().command) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error}");
@@ -88,7 +88,8 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
             end.push(".end");
             // Not there where what was to write it was ended.
             let end = fs::read_to_string(end).unwrap_or_default();
-            let outcome = count::count(kind, &title, &text(&log)?, count::End::of(&end), rules);
+            let outcome =
+                count::count(kind, &title, &text(&log)?, count::PhaseEnd::of(&end), rules);
             outcome.notes.iter().for_each(|note| eprintln!("{note}"));
             println!("{outcome}");
         }

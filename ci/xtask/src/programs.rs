@@ -10,18 +10,18 @@ use serde::Deserialize;
 
 /// A test program, and the folder of its package, in which it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Program {
+pub(crate) struct TestProgram {
     folder: PathBuf,
     path: PathBuf,
 }
 
-impl fmt::Display for Program {
+impl fmt::Display for TestProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.folder.display(), self.path.display())
     }
 }
 
-impl Program {
+impl TestProgram {
     /// The test's name: that of the file, without the hash that cargo adds.
     fn name(&self) -> &str {
         let name = self.path.file_name().and_then(|name| name.to_str());
@@ -32,7 +32,7 @@ impl Program {
 
 /// A message of cargo about something that it built.
 #[derive(Deserialize)]
-struct Message {
+struct CargoMessage {
     manifest_path: Option<PathBuf>,
     profile: Option<Profile>,
     executable: Option<PathBuf>,
@@ -48,18 +48,19 @@ struct Profile {
 /// # Errors
 ///
 /// If a line is no message, or there is no test program.
-pub(crate) fn built(messages: &str) -> Result<Vec<Program>, String> {
+pub(crate) fn built(messages: &str) -> Result<Vec<TestProgram>, String> {
     let mut programs = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
-        let message: Message = serde_json::from_str(line).map_err(|e| format!("{e}: {line}"))?;
-        if let Message {
+        let message: CargoMessage =
+            serde_json::from_str(line).map_err(|e| format!("{e}: {line}"))?;
+        if let CargoMessage {
             manifest_path: Some(manifest),
             profile: Some(Profile { test: true }),
             executable: Some(path),
         } = message
         {
             let folder = manifest.parent().unwrap_or(Path::new("/")).to_owned();
-            programs.push(Program { folder, path });
+            programs.push(TestProgram { folder, path });
         }
     }
     match programs.is_empty() {
@@ -73,11 +74,11 @@ pub(crate) fn built(messages: &str) -> Result<Vec<Program>, String> {
 /// # Errors
 ///
 /// If a line is not "FOLDER PROGRAM".
-pub(crate) fn read(list: &str) -> Result<Vec<Program>, String> {
+pub(crate) fn read(list: &str) -> Result<Vec<TestProgram>, String> {
     let program = |line: &str| {
         let (folder, path) = line.split_once(' ')?;
         let (folder, path) = (folder.into(), path.into());
-        Some(Program { folder, path })
+        Some(TestProgram { folder, path })
     };
     list.lines()
         .map(|line| program(line).ok_or_else(|| format!("no program: {line}")))
@@ -87,7 +88,7 @@ pub(crate) fn read(list: &str) -> Result<Vec<Program>, String> {
 /// Where a program of `hw-tests` or of the plugin runs, which its name says: `lossy_….rs` and
 /// `nodes_….rs`; all others are plain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum ProgramKind {
     /// In one machine.
     Plain,
     /// In one machine whose network loses packets.
@@ -113,16 +114,16 @@ pub(crate) struct Selection {
     except_tests: Vec<String>,
     /// Of this kind
     #[arg(long, value_enum)]
-    kind: Option<Kind>,
+    kind: Option<ProgramKind>,
 }
 
 impl Selection {
-    pub(crate) fn fits(&self, program: &Program) -> bool {
+    pub(crate) fn fits(&self, program: &TestProgram) -> bool {
         let name = program.name();
         let kind = match name {
-            _ if name.starts_with("lossy") => Kind::Lossy,
-            _ if name.starts_with("nodes") => Kind::Nodes,
-            _ => Kind::Plain,
+            _ if name.starts_with("lossy") => ProgramKind::Lossy,
+            _ if name.starts_with("nodes") => ProgramKind::Nodes,
+            _ => ProgramKind::Plain,
         };
         let named = |names: &[String]| names.iter().any(|it| it == name);
         (self.packages.is_empty() || self.packages.contains(&program.folder))
@@ -141,10 +142,10 @@ impl Selection {
 pub(crate) fn members(tree: &Path) -> Result<Vec<PathBuf>, String> {
     #[derive(Deserialize)]
     struct Metadata {
-        packages: Vec<Package>,
+        packages: Vec<CargoPackage>,
     }
     #[derive(Deserialize)]
-    struct Package {
+    struct CargoPackage {
         manifest_path: PathBuf,
     }
     let output = Command::new("cargo")
@@ -158,7 +159,7 @@ pub(crate) fn members(tree: &Path) -> Result<Vec<PathBuf>, String> {
     }
     let metadata: Metadata =
         serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
-    let folder = |package: Package| Some(package.manifest_path.parent()?.to_owned());
+    let folder = |package: CargoPackage| Some(package.manifest_path.parent()?.to_owned());
     Ok(metadata.packages.into_iter().filter_map(folder).collect())
 }
 
@@ -248,14 +249,14 @@ mod tests {
         let list = read(list).expect("a list");
         let taken = |selection: Selection| {
             let names = list.iter().filter(|program| selection.fits(program));
-            names.map(Program::name).collect::<Vec<_>>()
+            names.map(TestProgram::name).collect::<Vec<_>>()
         };
         let all = Selection::default();
         assert_eq!(taken(all.clone()).len(), 4);
         assert_eq!(
             taken(Selection {
                 packages: vec!["/t/hw-tests".into()],
-                kind: Some(Kind::Plain),
+                kind: Some(ProgramKind::Plain),
                 ..all.clone()
             }),
             ["rdm"]

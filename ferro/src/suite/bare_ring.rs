@@ -70,7 +70,7 @@ pub(super) fn measure(bench: Bench, size: usize, messages: u64, on: (usize, usiz
         }
         took.split_off(2)
     };
-    let rings = || Ring::new(size, bench == Bench::Latency);
+    let rings = || BareRing::new(size, bench == Bench::Latency);
     let [sender, receiver] = between_two([rings(), rings()], on, run)?;
     let middle = |times: &[f64]| median(times).unwrap_or(f64::NAN);
     Ok(match bench {
@@ -82,7 +82,7 @@ pub(super) fn measure(bench: Bench, size: usize, messages: u64, on: (usize, usiz
 
 /// Has two threads, each on a core of its own, do something with the sides of two rings.
 fn between_two<T: Send>(
-    rings: [Ring; 2],
+    rings: [BareRing; 2],
     on: (usize, usize),
     run: impl Fn(RingSide<'_>, bool) -> T + Sync,
 ) -> Result<[T; 2]> {
@@ -125,7 +125,7 @@ struct RingSlot {
 struct CounterLine(AtomicU64);
 
 /// One direction.
-struct Ring {
+struct BareRing {
     slots: Vec<RingSlot>,
     taken: CounterLine,
     payload: UnsafeCell<Vec<u8>>,
@@ -137,9 +137,9 @@ struct Ring {
 }
 
 // SAFETY: `word` and `taken` say which thread may touch which part of the ring.
-unsafe impl Sync for Ring {}
+unsafe impl Sync for BareRing {}
 
-impl Ring {
+impl BareRing {
     /// One for messages of a size, which take turns with those of the other direction, or follow
     /// each other.
     fn new(size: usize, takes_turns: bool) -> Self {
@@ -178,16 +178,16 @@ impl Ring {
 
 /// The part of the rings that one thread uses.
 struct RingSide<'a> {
-    to: &'a Ring,
+    to: &'a BareRing,
     sent: u64,
     free: u64,
-    from: &'a Ring,
+    from: &'a BareRing,
     received: u64,
     told: u64,
 }
 
 impl<'a> RingSide<'a> {
-    fn new(to: &'a Ring, from: &'a Ring) -> Self {
+    fn new(to: &'a BareRing, from: &'a BareRing) -> Self {
         Self {
             to,
             sent: 0,
@@ -281,8 +281,12 @@ mod tests {
                 };
                 (0..200).filter(is_spoilt).count()
             };
-            let spoilt =
-                between_two([false, true].map(|turns| Ring::new(size, turns)), on, run).unwrap();
+            let spoilt = between_two(
+                [false, true].map(|turns| BareRing::new(size, turns)),
+                on,
+                run,
+            )
+            .unwrap();
             assert_eq!(spoilt, [0, 0], "messages of {size} bytes");
         }
     }

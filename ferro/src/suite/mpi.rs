@@ -218,7 +218,7 @@ impl MpiRun {
             .arg(what)
             .args([size as u64, messages, on.0 as u64, on.1 as u64].map(|n| n.to_string()));
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        let counters = self.carrier.map(|_| Counters::new()).transpose()?;
+        let counters = self.carrier.map(|_| CounterFolder::new()).transpose()?;
         if let Some(counters) = &counters {
             command.env("FERRO_STATS", &counters.0);
         }
@@ -239,15 +239,15 @@ impl MpiRun {
 
 /// The folder into which our endpoints write what they have done (setting `stats`). Gone when
 /// dropped.
-struct Counters(PathBuf);
+struct CounterFolder(PathBuf);
 
 /// The fields of such a file that count here.
 #[derive(Deserialize)]
-struct Done {
+struct DoneCounters {
     counters: std::collections::HashMap<String, u64>,
 }
 
-impl Counters {
+impl CounterFolder {
     fn new() -> Result<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -267,7 +267,7 @@ impl Counters {
         for file in std::fs::read_dir(&self.0).map_err(|e| failed(&e))? {
             let path = file.map_err(|e| failed(&e))?.path();
             let text = std::fs::read_to_string(path).map_err(|e| failed(&e))?;
-            let done: Done = serde_json::from_str(&text).map_err(|e| failed(&e))?;
+            let done: DoneCounters = serde_json::from_str(&text).map_err(|e| failed(&e))?;
             for path in [Path::Verbs, Path::Shm] {
                 let name = format!("{}_messages_sent", name_of(path));
                 let sent = done.counters.get(&name).copied().unwrap_or(0);
@@ -288,7 +288,7 @@ impl Counters {
     }
 }
 
-impl Drop for Counters {
+impl Drop for CounterFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_counters_say_who_carried_the_messages() {
-        let counters = Counters::new().unwrap();
+        let counters = CounterFolder::new().unwrap();
         for (name, sent) in [("1-0", (60, 0)), ("2-0", (50, 0))] {
             let text = format!(
                 r#"{{"process": 1, "counters": {{"shm_messages_sent": {}, "verbs_messages_sent": {}, "x": 1}}}}"#,

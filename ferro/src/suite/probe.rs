@@ -24,7 +24,7 @@ const BUSY: f64 = 0.2;
 
 /// A line of its own, for those processors that fetch two at a time as well.
 #[repr(align(128))]
-struct Line(AtomicU32);
+struct ProbeLine(AtomicU32);
 
 /// How far apart two cores are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,7 +64,7 @@ pub(super) fn distance(cores: (usize, usize)) -> Option<Distance> {
 
 /// The time that a cache line takes from one core to the other, in ns.
 fn one_way_ns(on: (usize, usize)) -> Option<f64> {
-    let line = Arc::new(Line(AtomicU32::new(0)));
+    let line = Arc::new(ProbeLine(AtomicU32::new(0)));
     let over = Arc::new(AtomicBool::new(false));
     let (far_line, far_over) = (line.clone(), over.clone());
     let far = std::thread::spawn(move || {

@@ -7,10 +7,10 @@ use ferrofabric_contracts::addr::{
 };
 
 use super::seed;
-use crate::{Target, saw};
+use crate::{FuzzTarget, saw};
 
 /// The format's number, then an address.
-pub(super) const BYTES: Target = Target {
+pub(super) const BYTES: FuzzTarget = FuzzTarget {
     name: "address_bytes",
     take: take_bytes,
     seeds: byte_seeds,
@@ -18,7 +18,7 @@ pub(super) const BYTES: Target = Target {
 };
 
 /// An address as text.
-pub(super) const TEXT: Target = Target {
+pub(super) const TEXT: FuzzTarget = FuzzTarget {
     name: "address_text",
     take: take_text,
     seeds: text_seeds,

@@ -12,10 +12,10 @@ use ferrofabric_contracts::types::AvType;
 
 use super::{addresses, seed};
 use crate::input::Input;
-use crate::{Target, saw};
+use crate::{FuzzTarget, saw};
 
 /// Fields that are set one after the other: the number of a field, then its value.
-pub(super) const HINTS: Target = Target {
+pub(super) const HINTS: FuzzTarget = FuzzTarget {
     name: "hints",
     take,
     seeds,

@@ -7,10 +7,10 @@ mod queries;
 mod shared_memory;
 mod text;
 
-use crate::Target;
+use crate::FuzzTarget;
 
 /// All of them.
-pub const ALL: &[Target] = &[
+pub const ALL: &[FuzzTarget] = &[
     addresses::BYTES,
     addresses::TEXT,
     hints::HINTS,

@@ -15,10 +15,10 @@ use ferrofabric_protocol::wire::{SessionId, WireError};
 use ferrofabric_protocol::{PLACE_BYTES, PeerKey};
 
 use super::{addresses, seed};
-use crate::{Target, saw};
+use crate::{FuzzTarget, saw};
 
 /// A packet on the UD queue pairs.
-pub(super) const CONTROL: Target = Target {
+pub(super) const CONTROL: FuzzTarget = FuzzTarget {
     name: "control_packets",
     take: take_control,
     seeds: control_seeds,
@@ -26,7 +26,7 @@ pub(super) const CONTROL: Target = Target {
 };
 
 /// A packet on a lane.
-pub(super) const DATA: Target = Target {
+pub(super) const DATA: FuzzTarget = FuzzTarget {
     name: "data_packets",
     take: take_data,
     seeds: data_seeds,
@@ -34,7 +34,7 @@ pub(super) const DATA: Target = Target {
 };
 
 /// A packet on the UD lane.
-pub(super) const DATAGRAM: Target = Target {
+pub(super) const DATAGRAM: FuzzTarget = FuzzTarget {
     name: "datagram_packets",
     take: take_datagram,
     seeds: datagram_seeds,
@@ -42,7 +42,7 @@ pub(super) const DATAGRAM: Target = Target {
 };
 
 /// Private data of the connection manager's questions and answers.
-pub(super) const PRIVATE_DATA: Target = Target {
+pub(super) const PRIVATE_DATA: FuzzTarget = FuzzTarget {
     name: "private_data",
     take: take_private_data,
     seeds: private_data_seeds,

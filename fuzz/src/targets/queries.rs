@@ -12,10 +12,10 @@ use ferrofabric_runtime::fabric::{Discovery, Domain, Provider};
 
 use super::{addresses, hints, seed};
 use crate::input::Input;
-use crate::{Target, saw};
+use crate::{FuzzTarget, saw};
 
 /// Flags, version, node, service, and fields of hints.
-pub(super) const QUERIES: Target = Target {
+pub(super) const QUERIES: FuzzTarget = FuzzTarget {
     name: "queries",
     take,
     seeds,
@@ -62,11 +62,11 @@ impl Provider for Machine {
 }
 
 /// A resolver that resolves every name, and panics if the query allows numeric hosts alone.
-struct Book {
+struct NameBook {
     numeric: bool,
 }
 
-impl Resolver for Book {
+impl Resolver for NameBook {
     fn host(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
         assert!(
             !self.numeric,
@@ -118,7 +118,7 @@ fn take(bytes: &[u8]) -> u64 {
     };
     let settings = Settings::read(|_| None).expect("the defaults");
     let numeric = flags.contains(QueryFlags::NUMERICHOST);
-    match explain(&[&Machine], &query, &Book { numeric }, &settings) {
+    match explain(&[&Machine], &query, &NameBook { numeric }, &settings) {
         Ok(found) => {
             for info in &found.infos {
                 if flags.contains(QueryFlags::PROV_ATTR_ONLY) {

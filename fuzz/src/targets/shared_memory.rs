@@ -4,10 +4,10 @@
 use ferrofabric_shm::fuzzing;
 
 use super::seed;
-use crate::Target;
+use crate::FuzzTarget;
 
 /// The kind of record that is due, then a record of the handshake.
-pub(super) const HANDSHAKE: Target = Target {
+pub(super) const HANDSHAKE: FuzzTarget = FuzzTarget {
     name: "shm_handshake",
     take: fuzzing::handshake,
     seeds: records,
@@ -15,7 +15,7 @@ pub(super) const HANDSHAKE: Target = Target {
 };
 
 /// Writes of the other side of a segment.
-pub(super) const SEGMENT: Target = Target {
+pub(super) const SEGMENT: FuzzTarget = FuzzTarget {
     name: "shm_segment",
     take: fuzzing::segment,
     seeds: steps,

@@ -4,10 +4,10 @@ use ferrofabric_contracts::config::{self, Settings};
 use ferrofabric_contracts::info::PciAddr;
 
 use super::seed;
-use crate::{Target, saw};
+use crate::{FuzzTarget, saw};
 
 /// The number of a setting, then its value.
-pub(super) const SETTINGS: Target = Target {
+pub(super) const SETTINGS: FuzzTarget = FuzzTarget {
     name: "settings",
     take,
     seeds,

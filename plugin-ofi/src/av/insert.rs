@@ -16,7 +16,7 @@ use crate::memory::text;
 
 /// Where a call's results go.
 #[derive(Clone, Copy)]
-struct Results {
+struct InsertResults {
     addrs: *mut fi_addr_t,
     errors: *mut c_int,
     /// The addresses are IDs before they are results (`FI_AV_USER_ID`).
@@ -26,9 +26,9 @@ struct Results {
 }
 
 // SAFETY: fi_av(3): the memory is the call's until it is over, whichever thread does it.
-unsafe impl Send for Results {}
+unsafe impl Send for InsertResults {}
 
-impl Results {
+impl InsertResults {
     /// The application's ID for an address.
     ///
     /// # Safety
@@ -42,7 +42,7 @@ impl Results {
     /// The function that writes the result of each address of an asynchronous call.
     fn reporter(self) -> InsertReport {
         Box::new(move |i, one| {
-            let results: Results = self;
+            let results: InsertResults = self;
             // SAFETY: the memory stays until the event, which comes after this.
             unsafe { results.write(i, one) };
         })
@@ -71,13 +71,13 @@ impl Results {
 }
 
 /// A call, after what is common to all three was looked at.
-struct Call<'a> {
+struct InsertCall<'a> {
     this: &'a AvObject,
-    results: Results,
+    results: InsertResults,
     context: *mut c_void,
 }
 
-impl<'a> Call<'a> {
+impl<'a> InsertCall<'a> {
     /// # Safety
     ///
     /// As C calls us: the address vector is open, the memory is that of the call.
@@ -112,7 +112,7 @@ impl<'a> Call<'a> {
         }
         Ok(Self {
             this,
-            results: Results {
+            results: InsertResults {
                 addrs: fi_addr,
                 errors: match tells {
                     true => context.cast(),
@@ -244,7 +244,7 @@ pub(super) unsafe extern "C" fn insert(
 ) -> c_int {
     counted(|| {
         // SAFETY: as C calls us.
-        let call = unsafe { Call::new(av, fi_addr, flags, context) }?;
+        let call = unsafe { InsertCall::new(av, fi_addr, flags, context) }?;
         if addr.is_null() && count != 0 {
             return Err(Errno::EINVAL.into());
         }
@@ -277,7 +277,7 @@ pub(super) unsafe extern "C" fn insertsvc(
 ) -> c_int {
     counted(|| {
         // SAFETY: as C calls us.
-        let call = unsafe { Call::new(av, fi_addr, flags, context) }?;
+        let call = unsafe { InsertCall::new(av, fi_addr, flags, context) }?;
         // SAFETY: both are strings or NULL.
         let (node, service) = unsafe { (text(node), text(service)) };
         let node = node.ok_or(Errno::EINVAL)?;
@@ -297,7 +297,7 @@ pub(super) unsafe extern "C" fn insertsym(
 ) -> c_int {
     counted(|| {
         // SAFETY: as C calls us.
-        let call = unsafe { Call::new(av, fi_addr, flags, context) }?;
+        let call = unsafe { InsertCall::new(av, fi_addr, flags, context) }?;
         // SAFETY: both are strings or NULL.
         let (node, service) = unsafe { (text(node), text(service)) };
         let (node, service) = (node.ok_or(Errno::EINVAL)?, service.ok_or(Errno::EINVAL)?);

@@ -19,7 +19,7 @@ use crate::abi::{
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
 use crate::fi_addr::given;
-use crate::fid::{Object, Shared, ops_of, share_if};
+use crate::fid::{Object, SharedObject, ops_of, share_if};
 use crate::guard::{Refused, control, value};
 use crate::memory::{copy_cut, copy_text, text};
 use crate::unsupported::Unsupported;
@@ -61,7 +61,7 @@ impl AvObject {
     ///
     /// `attr` is there or NULL.
     pub(crate) unsafe fn open(
-        domain: Shared<DomainObject>,
+        domain: SharedObject<DomainObject>,
         attr: *mut fi_av_attr,
     ) -> Result<Self, Refused> {
         let wanted = match attr.is_null() {

@@ -11,7 +11,7 @@ use ferrofabric_runtime::fabric::Av;
 use crate::abi::fid_av;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
-use crate::fid::{Shared, object};
+use crate::fid::{SharedObject, object};
 
 /// An address vector.
 pub(crate) struct AvObject {
@@ -21,8 +21,8 @@ pub(crate) struct AvObject {
     pub(super) asynchronous: bool,
     /// Opened for IDs of the application's (`FI_AV_USER_ID`).
     pub(super) user_ids: bool,
-    pub(super) eq: OnceLock<Shared<EqObject>>,
-    pub(super) domain: Shared<DomainObject>,
+    pub(super) eq: OnceLock<SharedObject<EqObject>>,
+    pub(super) domain: SharedObject<DomainObject>,
 }
 
 impl AvObject {

@@ -14,7 +14,7 @@ use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::endpoint::object::EndpointObject;
 use crate::fabric::FabricObject;
-use crate::fid::{Object, Shared, open_on};
+use crate::fid::{Object, SharedObject, open_on};
 use crate::guard::Refused;
 use crate::unsupported::Unsupported;
 use crate::{discovery, mr};
@@ -55,7 +55,7 @@ unsafe impl Object for DomainObject {
 /// `info` is one that discovery gave, perhaps changed, as long as it is in the version of the
 /// fabric.
 pub(super) unsafe fn open(
-    fabric: Shared<FabricObject>,
+    fabric: SharedObject<FabricObject>,
     info: *const fi_info,
     flags: u64,
 ) -> Result<DomainObject, Refused> {

@@ -27,10 +27,10 @@ use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
-use crate::fid::{Object, Shared, object, ops_of, share_if};
+use crate::fid::{Object, SharedObject, object, ops_of, share_if};
 use crate::guard::{Refused, control};
-use crate::info::Counting;
-use object::{Direction, EndpointObject, Setup};
+use crate::info::UsedAddresses;
+use object::{EndpointObject, Setup, TransferFlags};
 
 // SAFETY: `fid_ep` starts with the `fid`.
 unsafe impl Object for EndpointObject {
@@ -64,7 +64,7 @@ impl EndpointObject {
     /// `info` is one that discovery gave for this domain, perhaps changed, as long as it is in the
     /// version of the fabric.
     pub(crate) unsafe fn open(
-        domain: Shared<DomainObject>,
+        domain: SharedObject<DomainObject>,
         info: *const fi_info,
         flags: u64,
     ) -> Result<Self, Refused> {
@@ -72,7 +72,7 @@ impl EndpointObject {
             return Err(Errno::EBADFLAGS.into());
         }
         // SAFETY: as the caller says.
-        let info = unsafe { crate::info::wanted(domain.version(), info, Counting::BOTH) }?;
+        let info = unsafe { crate::info::wanted(domain.version(), info, UsedAddresses::BOTH) }?;
         crate::info::check_keys(&info)?;
         let offer = ferrofabric_contracts::info::filter(&info, &offer_of(&*domain.domain));
         let offer = offer.map_err(|mismatch| {
@@ -87,8 +87,8 @@ impl EndpointObject {
         };
         Ok(Self {
             endpoint: OnceLock::new(),
-            tx: Direction::new(info.tx.op_flags),
-            rx: Direction::new(info.rx.op_flags),
+            tx: TransferFlags::new(info.tx.op_flags),
+            rx: TransferFlags::new(info.rx.op_flags),
             setup: Mutex::new(setup),
             min_multi_recv: AtomicU64::new(options::UNSET),
             domain,
@@ -166,8 +166,8 @@ fn offer_of(domain: &dyn ferrofabric_runtime::fabric::Domain) -> ferrofabric_con
 ///
 /// `EINVAL`: there is one already.
 fn bind_to<T: Object>(
-    to: &mut Option<Shared<T>>,
-    object: &Shared<T>,
+    to: &mut Option<SharedObject<T>>,
+    object: &SharedObject<T>,
     asked: bool,
     what: &str,
 ) -> Result<(), Refused> {
@@ -280,7 +280,7 @@ unsafe extern "C" fn command(ep: *mut fid, command: c_int, arg: *mut c_void) -> 
 
 impl EndpointObject {
     /// The direction that flags name: one of the two.
-    fn direction(&self, flags: Flags) -> Result<&Direction, Refused> {
+    fn direction(&self, flags: Flags) -> Result<&TransferFlags, Refused> {
         match (flags.contains(Flags::SEND), flags.contains(Flags::RECV)) {
             (true, false) => Ok(&self.tx),
             (false, true) => Ok(&self.rx),

@@ -14,21 +14,21 @@ use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
-use crate::fid::Shared;
+use crate::fid::SharedObject;
 
 /// An endpoint.
 pub(crate) struct EndpointObject {
     /// There once it is enabled.
     pub(super) endpoint: OnceLock<Arc<dyn Endpoint>>,
-    pub(super) tx: Direction,
-    pub(super) rx: Direction,
+    pub(super) tx: TransferFlags,
+    pub(super) rx: TransferFlags,
     pub(super) setup: Mutex<Setup>,
     pub(super) min_multi_recv: AtomicU64,
-    pub(super) domain: Shared<DomainObject>,
+    pub(super) domain: SharedObject<DomainObject>,
 }
 
 /// The flags that operations one way go by.
-pub(super) struct Direction {
+pub(super) struct TransferFlags {
     /// The endpoint's (`op_flags`), for calls that take none.
     pub(super) op_flags: AtomicU64,
     /// `COMPLETION` unless the queue was bound for selective completion.
@@ -38,13 +38,13 @@ pub(super) struct Direction {
 /// The objects to which the endpoint is bound so far.
 #[derive(Default)]
 pub(super) struct Setup {
-    pub(super) av: Option<Shared<AvObject>>,
-    pub(super) tx_cq: Option<Shared<CqObject>>,
-    pub(super) rx_cq: Option<Shared<CqObject>>,
-    pub(super) tx_cntr: Option<Shared<CntrObject>>,
-    pub(super) rx_cntr: Option<Shared<CntrObject>>,
+    pub(super) av: Option<SharedObject<AvObject>>,
+    pub(super) tx_cq: Option<SharedObject<CqObject>>,
+    pub(super) rx_cq: Option<SharedObject<CqObject>>,
+    pub(super) tx_cntr: Option<SharedObject<CntrObject>>,
+    pub(super) rx_cntr: Option<SharedObject<CntrObject>>,
     /// Gets no event: each failure of such an endpoint is the failure of an operation.
-    pub(super) eq: Option<Shared<EqObject>>,
+    pub(super) eq: Option<SharedObject<EqObject>>,
     pub(super) caps: Flags,
     /// Where it is to be found, in domains whose addresses are those of sockets.
     pub(super) source: Option<SocketAddr>,
@@ -68,7 +68,7 @@ impl EndpointObject {
     }
 }
 
-impl Direction {
+impl TransferFlags {
     pub(super) fn new(op_flags: Flags) -> Self {
         Self {
             op_flags: AtomicU64::new(op_flags.bits()),

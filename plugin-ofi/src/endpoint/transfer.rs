@@ -8,7 +8,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use libc::iovec;
 
-use super::object::{Direction, EndpointObject};
+use super::object::{EndpointObject, TransferFlags};
 use crate::abi::{Roomy, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tagged, fid_ep};
 use crate::fi_addr::given;
 use crate::fid::object;
@@ -37,7 +37,7 @@ macro_rules! transfers {
             ) -> isize {
                 let op = RecvOp { $($matched,)* ..recv_op($KIND, desc, src, context) };
                 // SAFETY: as C calls us.
-                unsafe { receive(ep, &one(buf, len), op, Direction::$recv_flags) }
+                unsafe { receive(ep, &one(buf, len), op, TransferFlags::$recv_flags) }
             }
 
             unsafe extern "C" fn recvv(
@@ -53,7 +53,7 @@ macro_rules! transfers {
                 unsafe {
                     let desc = common(desc, count);
                     let op = RecvOp { $($matched,)* ..recv_op($KIND, desc, src, context) };
-                    receive(ep, buffers(iov, count), op, Direction::$recv_flags)
+                    receive(ep, buffers(iov, count), op, TransferFlags::$recv_flags)
                 }
             }
 
@@ -85,7 +85,7 @@ macro_rules! transfers {
             ) -> isize {
                 let op = SendOp { $($tag,)? ..send_op($KIND, desc, dest, context) };
                 // SAFETY: as C calls us.
-                unsafe { transmit(ep, &one(buf, len), op, Direction::flags) }
+                unsafe { transmit(ep, &one(buf, len), op, TransferFlags::flags) }
             }
 
             unsafe extern "C" fn sendv(
@@ -101,7 +101,7 @@ macro_rules! transfers {
                 unsafe {
                     let desc = common(desc, count);
                     let op = SendOp { $($tag,)? ..send_op($KIND, desc, dest, context) };
-                    transmit(ep, buffers(iov, count), op, Direction::flags)
+                    transmit(ep, buffers(iov, count), op, TransferFlags::flags)
                 }
             }
 
@@ -146,7 +146,7 @@ macro_rules! transfers {
                 context: *mut c_void,
             ) -> isize {
                 let op = SendOp { $($tag,)? data, ..send_op($KIND, desc, dest, context) };
-                let flags = |tx: &Direction| tx.flags() | Flags::REMOTE_CQ_DATA;
+                let flags = |tx: &TransferFlags| tx.flags() | Flags::REMOTE_CQ_DATA;
                 // SAFETY: as C calls us.
                 unsafe { transmit(ep, &one(buf, len), op, flags) }
             }
@@ -160,7 +160,7 @@ macro_rules! transfers {
                 $($tag: u64,)?
             ) -> isize {
                 let op = SendOp { $($tag,)? data, ..send_op($KIND, null_mut(), dest, null_mut()) };
-                let flags = |_: &Direction| Flags::INJECT | Flags::REMOTE_CQ_DATA;
+                let flags = |_: &TransferFlags| Flags::INJECT | Flags::REMOTE_CQ_DATA;
                 // SAFETY: as C calls us.
                 unsafe { transmit(ep, &one(buf, len), op, flags) }
             }
@@ -230,7 +230,7 @@ unsafe fn transmit(
     ep: *const fid_ep,
     iov: &[IoBuf],
     op: SendOp,
-    flags: impl FnOnce(&Direction) -> Flags,
+    flags: impl FnOnce(&TransferFlags) -> Flags,
 ) -> isize {
     data(|| {
         // SAFETY: as the caller says.
@@ -251,7 +251,7 @@ unsafe fn receive(
     ep: *const fid_ep,
     iov: &[IoBuf],
     op: RecvOp,
-    flags: impl FnOnce(&Direction) -> Flags,
+    flags: impl FnOnce(&TransferFlags) -> Flags,
 ) -> isize {
     data(|| {
         // SAFETY: as the caller says.

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 /// Of all processes of a run.
 #[derive(Debug)]
-pub struct Counters(Vec<Value>);
+pub struct EndpointCounters(Vec<Value>);
 
-impl Counters {
+impl EndpointCounters {
     /// The counters of all files of a folder.
     pub fn read(folder: &Path) -> Self {
         let files = std::fs::read_dir(folder).unwrap();

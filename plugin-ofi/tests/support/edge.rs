@@ -5,12 +5,12 @@ use std::ptr::{NonNull, null_mut};
 
 /// A page, and behind it one without access.
 #[derive(Debug)]
-pub struct Edge {
+pub struct GuardedPage {
     start: *mut u8,
     page: usize,
 }
 
-impl Edge {
+impl GuardedPage {
     /// Maps both.
     pub fn new() -> Self {
         // SAFETY: a new mapping, whose second page nobody may touch.
@@ -63,7 +63,7 @@ impl Edge {
     }
 }
 
-impl Drop for Edge {
+impl Drop for GuardedPage {
     fn drop(&mut self) {
         // SAFETY: both pages are this one's.
         unsafe { libc::munmap(self.start.cast(), 2 * self.page) };

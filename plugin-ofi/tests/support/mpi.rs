@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::counters::Counters;
+use super::counters::EndpointCounters;
 use super::folder::Folder;
 use super::nodes::COMMAND_PORT;
 use super::plugin::Plugin;
@@ -100,7 +100,7 @@ impl Job {
             "{}",
             line.unwrap_or_else(|| panic!("no {passed}:\n{output}"))
         );
-        self.check(&Counters::read(stats.path()), &output);
+        self.check(&EndpointCounters::read(stats.path()), &output);
     }
 
     /// Whether the emulated machine leaves the job out, since it is no soak and another run covers
@@ -122,7 +122,7 @@ impl Job {
         emulated && !soak && repeats
     }
 
-    fn check(&self, counters: &Counters, output: &str) {
+    fn check(&self, counters: &EndpointCounters, output: &str) {
         assert!(
             counters.endpoints() >= self.ranks,
             "{} endpoints have left their counters: {counters:?}\n{output}",

@@ -16,7 +16,7 @@ pub const MARK: &str = "FERRO_TEST_RUN";
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A program under way. Dropped, it ends.
-pub struct Running {
+pub struct RunningProgram {
     mark: String,
     ended: mpsc::Receiver<ExitStatus>,
     group: i32,
@@ -43,7 +43,7 @@ pub fn run(command: Command, patience: Duration) -> Finished {
 }
 
 /// Starts a program that has so much time.
-pub fn start(mut command: Command, patience: Duration) -> Running {
+pub fn start(mut command: Command, patience: Duration) -> RunningProgram {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
     let mark = format!("{}-{number}", std::process::id());
@@ -60,7 +60,7 @@ pub fn start(mut command: Command, patience: Duration) -> Running {
         drain(child.stderr.take().unwrap()),
     ];
     let group = i32::try_from(child.id()).unwrap();
-    Running {
+    RunningProgram {
         mark,
         ended: wait(child),
         group,
@@ -71,7 +71,7 @@ pub fn start(mut command: Command, patience: Duration) -> Running {
     }
 }
 
-impl Running {
+impl RunningProgram {
     /// Waits for its end, or ends it when its time is over.
     pub fn finish(mut self) -> Finished {
         let left = self.deadline.saturating_duration_since(Instant::now());
@@ -103,7 +103,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         self.end();
     }

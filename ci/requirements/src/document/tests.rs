@@ -46,7 +46,7 @@ fn marks(of: &[(&str, &str, &str)]) -> Marks {
         let test = Test {
             file: (*file).to_owned(),
             name: (*test).to_owned(),
-            places: BTreeSet::from([Place::of(file)]),
+            places: BTreeSet::from([TestPlace::of(file)]),
             ignored: false,
         };
         marks.entry(id).or_default().insert(test);
@@ -121,17 +121,21 @@ fn what_does_not_agree_is_named() {
 fn each_place_has_a_column() {
     let mut of = marks(&ENOUGH);
     // A scenario that runs in two places and on the fake device, and a unit test.
-    let id: Id = "AV-1".parse().expect("an ID");
+    let id: RequirementId = "AV-1".parse().expect("an ID");
     let scenario = Test {
         file: "hw-tests/conformance/src/c.rs".to_owned(),
         name: "s".to_owned(),
-        places: BTreeSet::from([Place::SharedMemory, Place::SoftRoce, Place::Elsewhere]),
+        places: BTreeSet::from([
+            TestPlace::SharedMemory,
+            TestPlace::SoftRoce,
+            TestPlace::Elsewhere,
+        ]),
         ignored: false,
     };
     let unit = Test {
         file: "core/src/u.rs".to_owned(),
         name: "u".to_owned(),
-        places: BTreeSet::from([Place::Elsewhere]),
+        places: BTreeSet::from([TestPlace::Elsewhere]),
         ignored: false,
     };
     of.entry(id).or_default().extend([scenario, unit]);
@@ -202,10 +206,10 @@ fn a_test_that_is_ignored_fills_no_column() {
     let ignored = |file: &str| Test {
         file: file.to_owned(),
         name: "soak".to_owned(),
-        places: BTreeSet::from([Place::of(file)]),
+        places: BTreeSet::from([TestPlace::of(file)]),
         ignored: true,
     };
-    let id: Id = "AV-1".parse().expect("an ID");
+    let id: RequirementId = "AV-1".parse().expect("an ID");
     let mut of = marks(&ENOUGH[1..]);
     of.entry(id.clone()).or_default().insert(ignored(SHM));
     let refused = written_with(PLACES, &of).expect_err("the column is empty");

@@ -4,7 +4,7 @@ use super::*;
 
 /// Counts a log; gives "PASSED FAILED SKIPPED WORD".
 fn counted(kind: Kind, code: i32, log: &str, rules: Rules) -> String {
-    let end = End::of(&format!("{code} 3\n"));
+    let end = PhaseEnd::of(&format!("{code} 3\n"));
     let outcome = count(kind, "the case", log, end, rules).to_string();
     let (sums, title) = outcome.rsplit_once("   3 s  ").expect("seconds");
     assert_eq!(title, "the case");
@@ -31,7 +31,7 @@ SKIP: no device
 test result: ok. 2 passed; 0 failed; 0 ignored
 ";
     assert_eq!(tests(skipping), "0 1 2 FAILED");
-    let notes = count(Kind::Tests, "it", "", End::of("0 3"), Rules::default()).notes;
+    let notes = count(Kind::Tests, "it", "", PhaseEnd::of("0 3"), Rules::default()).notes;
     assert_eq!(notes, ["FAILED: it: no test ran"]);
 }
 
@@ -127,7 +127,7 @@ fn another_run_ends_with_its_sums() {
 
 #[test]
 fn a_phase_that_was_ended_has_failed() {
-    let end = End::of("");
+    let end = PhaseEnd::of("");
     let log = "     Running one-1\ntest result: ok. 3 passed; 0 failed; 0 ignored\n";
     let outcome = count(Kind::Tests, "it", log, end, Rules::default());
     assert_eq!(outcome.to_string(), "3 1 0 FAILED    0 s  it");

@@ -14,7 +14,7 @@ use super::process::{Host, run_pair};
 use super::spinner::Spinner;
 use super::{bare_ring, mpi};
 use crate::failure::{Failure, Result};
-use perftest::Test;
+use perftest::PerftestProgram;
 
 /// The statistic of a burst that a peer reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(super) struct Peer {
 enum Tool {
     Perftest {
         device: String,
-        test: Test,
+        test: PerftestProgram,
     },
     Libfabric {
         provider: &'static str,
@@ -106,7 +106,7 @@ pub(super) fn over_verbs(bench: Bench, device: &str, address: &str) -> Vec<Rival
 
 /// The programs of perftest that do what a bench does.
 fn of_perftest(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
-    let rival = |name, test: Test, spinner| {
+    let rival = |name, test: PerftestProgram, spinner| {
         let tool = Tool::Perftest {
             device: device.to_owned(),
             test,
@@ -118,26 +118,42 @@ fn of_perftest(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
         Rival::of(name, test.program(), vec![peer])
     };
     match bench {
-        Bench::Latency => vec![rival("perftest ib_send_lat RC", Test::SendLat, false)],
+        Bench::Latency => vec![rival(
+            "perftest ib_send_lat RC",
+            PerftestProgram::SendLat,
+            false,
+        )],
         Bench::DatagramLatency => {
-            vec![rival("perftest ib_send_lat UD", Test::DatagramLat, false)]
+            vec![rival(
+                "perftest ib_send_lat UD",
+                PerftestProgram::DatagramLat,
+                false,
+            )]
         }
         Bench::Bandwidth => vec![
-            rival("perftest ib_send_bw RC", Test::SendBw, false),
+            rival("perftest ib_send_bw RC", PerftestProgram::SendBw, false),
             // Our receiver polls; this one's side does nothing at all.
             rival(
                 "perftest ib_write_bw RC beside a spinner",
-                Test::WriteBw,
+                PerftestProgram::WriteBw,
                 true,
             ),
         ],
-        Bench::BlockingBandwidth => vec![rival("perftest ib_write_bw RC", Test::WriteBw, false)],
-        Bench::BothWays => vec![rival(
-            "perftest ib_send_bw -b RC",
-            Test::SendBothWays,
+        Bench::BlockingBandwidth => vec![rival(
+            "perftest ib_write_bw RC",
+            PerftestProgram::WriteBw,
             false,
         )],
-        Bench::Rate => vec![rival("perftest ib_send_bw RC", Test::SendBw, false)],
+        Bench::BothWays => vec![rival(
+            "perftest ib_send_bw -b RC",
+            PerftestProgram::SendBothWays,
+            false,
+        )],
+        Bench::Rate => vec![rival(
+            "perftest ib_send_bw RC",
+            PerftestProgram::SendBw,
+            false,
+        )],
         // None of its programs does so.
         Bench::ThreadRate(_) | Bench::Alltoall(_) | Bench::Allreduce(_) => Vec::new(),
     }

@@ -8,7 +8,7 @@ const GID_INDEX: u32 = 1;
 
 /// A program with its arguments beside device, size and count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Test {
+pub(super) enum PerftestProgram {
     /// Messages there and back.
     SendLat,
     /// The same by datagrams.
@@ -21,7 +21,7 @@ pub(super) enum Test {
     WriteBw,
 }
 
-impl Test {
+impl PerftestProgram {
     /// The program.
     pub(super) fn program(self) -> &'static str {
         match self {
@@ -34,20 +34,20 @@ impl Test {
 
 /// Server and client.
 pub(super) fn programs(
-    test: Test,
+    test: PerftestProgram,
     device: &str,
     address: &str,
     size: usize,
     messages: u64,
     port: u16,
 ) -> (Program, Program) {
-    let both_ways = if test == Test::SendBothWays {
+    let both_ways = if test == PerftestProgram::SendBothWays {
         "-b "
     } else {
         ""
     };
     let kind = match test {
-        Test::DatagramLat => "UD",
+        PerftestProgram::DatagramLat => "UD",
         _ => "RC",
     };
     let common = format!(
