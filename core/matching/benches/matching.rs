@@ -1,18 +1,18 @@
-//! What matching costs, in nanoseconds per pair of calls, and what depth costs: matching with
-//! 100,000 receives posted, or messages unexpected, against matching with 10, in one process, burst
+//! The cost of matching in nanoseconds per pair of calls, and its growth with the depth. Each round
+//! compares 100,000 posted receives or unexpected messages with 10 of them, in one process, burst
 //! by burst in turn.
 //!
-//! `cargo bench -p ferrofabric-matching`, with parts of the names to run no others. Every operation
-//! takes one entry out of the queue and puts a new one in, which has never been there, so that the
-//! depth stays. `order`: the oldest goes, as where senders keep order. `random`: any goes. In turn
-//! with these, a bare dependent load from as many cache lines as there are entries says what one
-//! miss costs here and now: `misses` is how many of those the depth costs. `empty`: one receive and
-//! one message for it, again and again, and nothing else there. `cancel`: the oldest receive is
-//! taken back, and another posted.
+//! `cargo bench -p ferrofabric-matching`; arguments are parts of names and select the measurements.
+//! Every operation takes one entry out of the queue and puts a new one in, which has never been
+//! there, so the depth stays. `order` takes the oldest entry, as senders that keep order do.
+//! `random` takes any entry. In turn with these, a bare dependent load from one cache line per
+//! entry measures the cost of one miss on this machine. `misses` gives the cost of the depth in
+//! such misses. `empty` posts one receive and delivers one message for it, again and again, with
+//! nothing else in the queue. `cancel` takes the oldest receive back and posts another.
 //!
 //! Figures are the lower quartile of the bursts, ratios the median of the rounds' ratios. `order`
-//! is to stay below 2; `random` can not, where a miss takes several times what a match takes that
-//! finds all in the cache.
+//! must stay below 2. `random` cannot, because one cache miss takes several times as long as a
+//! match whose data is all in the cache.
 
 #![allow(missing_docs, reason = "a program")]
 
@@ -134,7 +134,7 @@ impl Script {
     }
 }
 
-/// What is done to a queue.
+/// The operations that a measurement repeats on a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     /// A message takes a receive, another is posted.

@@ -1,9 +1,9 @@
 //! Memory of the tables: arrays that begin at a cache line, and at a huge page once they are large.
 //!
-//! A queue of 100,000 entries takes some 10 MB. In pages of 4 KiB most accesses to that miss the
-//! first TLB, in a virtual machine they cost more than the data's own cache miss; where the kernel
-//! gives huge pages to who asks (`transparent_hugepage/enabled`: `madvise` or `always`), a handful
-//! of TLB entries cover all of it.
+//! A queue of 100,000 entries takes some 10 MB. With pages of 4 KiB most accesses to that memory
+//! miss the first TLB, and in a virtual machine such a miss costs more than the data's own cache
+//! miss. Where the kernel gives huge pages on request (`transparent_hugepage/enabled`: `madvise` or
+//! `always`), a handful of TLB entries cover all of it.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -16,7 +16,7 @@ use ferrofabric_system::prefetch::prefetch;
 
 /// Alignment of small arrays.
 const LINE_BYTES: usize = 64;
-/// What most 64-bit processors take for a huge page.
+/// Size of a huge page on most 64-bit processors.
 const HUGE_BYTES: usize = 2 << 20;
 /// Arrays of this size are made of huge pages: no more than half of the last one is unused.
 const HUGE_FROM_BYTES: usize = HUGE_BYTES / 2;

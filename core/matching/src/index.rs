@@ -40,7 +40,7 @@ impl Link {
     };
 }
 
-/// What can be on a list: anything that has a [`Link`] inside.
+/// An element of a list: any type that has a [`Link`] inside.
 pub(super) trait Linked {
     fn link(&self) -> Link;
     fn link_mut(&mut self) -> &mut Link;
@@ -445,7 +445,8 @@ impl Index {
             nodes[next as usize].link_mut().prev = prev;
             return;
         }
-        // At an end of its list, which tells the list apart from others with the same hash.
+        // The element is at an end of its list. That distinguishes the list from others with the
+        // same hash.
         let at_end = |head: u32| head == id || !first && nodes[head as usize].link().prev == id;
         match self.find(hash, at_end) {
             Some((place, head)) if head == id => self.pop(nodes, place, id),

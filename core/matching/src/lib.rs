@@ -3,9 +3,9 @@
 //!
 //! A [`Matcher`] holds the posted receives and the unexpected messages of one endpoint, tagged or
 //! untagged (one matcher each; an untagged receive is one with tag 0 and ignore mask `u64::MAX`).
-//! It is a plain data structure: whoever calls it holds the domain's lock, and starts, discards or
-//! completes what it returns. Receives and messages go in and come out by value, so no entry
-//! outlives a call.
+//! It is a plain data structure. The caller holds the domain's lock, and starts, discards or
+//! completes the matches that a call returns. Receives and messages go in and come out by value, so
+//! no entry outlives a call.
 //!
 //! Rules (fi_tagged(3), fi_peer(3)): messages of one sender match in order of arrival; a message
 //! takes the oldest posted receive that matches, whatever mix of masks and sources those have; a
@@ -13,9 +13,9 @@
 //! receive that names a source matches messages of that source only, never one whose sender is not
 //! in the address vector.
 //!
-//! Every operation is O(1) at any depth, in the expected case: `index` says what the worst is,
-//! `posted` and `unexpected` what happens with very many different masks. Nothing is allocated once
-//! the tables have grown to the depth in use; they are never shrunk.
+//! Every operation takes O(1) expected time at any depth. The module `index` documents the worst
+//! case, `posted` and `unexpected` the case of very many different masks. Once the tables have
+//! grown to the depth in use, no operation allocates. Tables never shrink.
 
 #![deny(unsafe_code)]
 
@@ -43,7 +43,7 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
 pub enum Buffers {
     /// One buffer.
     One(IoBuf),
-    /// A list, filled in order. Allocated by whoever posts it.
+    /// A list, filled in order. The caller that posts the receive allocates it.
     Many(Box<[IoBuf]>),
 }
 
@@ -100,7 +100,7 @@ pub struct Posted {
     pub flags: Flags,
 }
 
-/// What a message takes of a posted receive.
+/// The part of a posted receive that one message takes.
 // No two fields lie side by side here as they do in `Posted`: a compiler that copies such a pair in
 // one load waits for the two stores that have just made it.
 #[repr(C)]
@@ -108,15 +108,16 @@ pub struct Posted {
 pub struct Matched {
     /// As posted.
     pub context: u64,
-    /// Where the message goes: all that was posted; of a multi-receive the piece that the message
-    /// fills, or all that is left if it is the last. The transport tells truncation by it.
+    /// The destination of the message: the whole posted buffer; or, of a multi-receive, the piece
+    /// that the message fills, or the whole rest for the last message. The transport compares its
+    /// length with the message's to detect truncation.
     pub buf: Buffers,
     /// As posted.
     pub flags: Flags,
     /// As posted.
     pub desc: MrDesc,
-    /// Of which multi-receive it is a piece: to be told to [`Matcher::complete_piece`] when it is
-    /// filled.
+    /// The multi-receive that this piece belongs to. The transport passes it to
+    /// [`Matcher::complete_piece`] when the piece is filled.
     pub piece: Piece,
 }
 
@@ -131,7 +132,7 @@ pub struct TakenBack {
     pub busy: Piece,
 }
 
-/// What the completion of a piece means for its multi-receive.
+/// The effect of a piece's completion on its multi-receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PieceDone {
     /// Its buffer is in use still.
@@ -145,9 +146,9 @@ pub enum PieceDone {
 /// An unexpected message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unexpected<T> {
-    /// What the transport announced.
+    /// The envelope that the transport delivered.
     pub arrived: Arrived,
-    /// What the transport needs to start it, or to discard it.
+    /// The transport's handle of the message, to start it or to discard it.
     pub token: T,
 }
 
@@ -160,7 +161,7 @@ pub struct Start<T> {
     pub message: Unexpected<T>,
 }
 
-/// Posted receives and unexpected messages. `T` is what transports leave with a message to find it
+/// Posted receives and unexpected messages. `T` is the handle by which a transport finds a message
 /// again.
 pub struct Matcher<T: Copy> {
     posted: PostedQueue,
@@ -331,12 +332,12 @@ impl<T: Copy> Matcher<T> {
         self.posted.complete_piece(piece)
     }
 
-    /// Asks for the source of each message whose sender was unknown, in order of arrival
-    /// (`foreach_unspec_addr`); [`FiAddr::NOTAVAIL`] leaves it unknown. Those that a posted receive
-    /// now matches are appended to `start`.
+    /// Calls back for the source of each message whose sender was unknown, in order of arrival
+    /// (`foreach_unspec_addr`); the answer [`FiAddr::NOTAVAIL`] leaves it unknown. Messages that a
+    /// posted receive now matches are appended to `start`.
     ///
-    /// To be called before any message arrives under the new address, so that these stay behind the
-    /// old ones.
+    /// Call this before any message arrives under the new address, so that later messages stay
+    /// behind the old ones.
     pub fn resolve(
         &mut self,
         mut source_of: impl FnMut(&Unexpected<T>) -> FiAddr,
@@ -384,8 +385,9 @@ impl<T: Copy> Matcher<T> {
     }
 }
 
-/// A message of `len` bytes takes its piece of a multi-receive buffer: the piece, and what is left
-/// for others. `None` when too little is left for that: the message gets the last piece.
+/// A message of `len` bytes takes its piece of a multi-receive buffer. Returns the piece and the
+/// rest, which stays for other messages. `None` if the rest would be too small: the message then
+/// gets the whole buffer as the last piece.
 fn cut(buf: IoBuf, len: u64, min_multi_recv: usize) -> Option<(IoBuf, IoBuf)> {
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     let left = buf.len.checked_sub(len)?;

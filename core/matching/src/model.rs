@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// One call, or what a transport does in one go.
+/// One call, or several calls that a transport makes as one unit.
 #[derive(Clone, Debug)]
 enum Op {
     /// `arrive`, and `queue` if nothing matches.
@@ -78,7 +78,8 @@ struct ModelPosted {
     multi: Option<usize>,
 }
 
-/// A multi-receive: pieces that are out, and what the last of them to complete is answered.
+/// A multi-receive: its pieces in use, and the result of [`Matcher::complete_piece`] for the last
+/// of them.
 #[derive(Default)]
 struct ModelMulti {
     out: usize,
@@ -116,7 +117,7 @@ struct Model {
 }
 
 impl Model {
-    /// What a message takes of a receive, and whether nothing is left.
+    /// The part of a receive that a message takes, and whether that was the last part.
     fn consume(
         &mut self,
         posted: &mut Posted,
@@ -427,7 +428,7 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
         let claimed = model.messages.len() - model.queued();
         prop_assert_eq!(matcher.unexpected.claimed(), claimed);
     }
-    // What is left comes out in order.
+    // The remaining receives come out in order.
     for context in 0..CONTEXTS {
         while let Some(taken) = matcher.cancel(context) {
             let with = |p: &ModelPosted| p.posted.context == context;
@@ -532,7 +533,7 @@ fn stream() -> impl Strategy<Value = Vec<Op>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Whatever is called in whatever order, the matcher answers as the model does.
+    /// For any calls in any order, the matcher returns the model's results.
     ///
     /// Covers: PEER-8, PEER-9, PEER-10
     #[test]

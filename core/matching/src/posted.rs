@@ -1,8 +1,9 @@
 //! Posted receives.
 //!
-//! Receives with the same ignore mask, directed or not, are one *class*: within it a message
-//! matches those of one key, and the oldest of them heads that key's list. An arrival asks each
-//! class that holds receives (a bit set tells which) and takes the oldest of the heads.
+//! Receives with the same ignore mask that all name a source, or all name none, are one *class*.
+//! Within a class a message matches the receives of one key, and the oldest of them is the head of
+//! that key's list. An arrival looks into each class that has receives (a bit set lists these
+//! classes) and takes the oldest of the heads.
 
 mod classes;
 mod extra;
@@ -34,8 +35,8 @@ const POST_SHIFT: u32 = 8;
 
 const _: () = assert!(CLASSES_MAX as u64 <= CLASS);
 
-/// A posted receive: the one cache line that a search reads and a match hands out. What few
-/// receives have is beside it.
+/// A posted receive: the one cache line that a search reads and a match hands out. Rare properties
+/// are in an [`Extra`] beside it.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 struct Entry {
@@ -56,7 +57,7 @@ struct Entry {
 const _: () = assert!(size_of::<Entry>() == 64);
 
 impl Entry {
-    /// What a match takes of it, but for an [`Extra`].
+    /// The values that a match takes of the entry. Those of an [`Extra`] are not among them.
     #[inline]
     fn matched(&self) -> Matched {
         Matched {
@@ -97,8 +98,8 @@ struct Stride {
 }
 
 impl Stride {
-    /// An entry matches. Which one is likely to match some matches later, if the last two are as
-    /// far apart as those before.
+    /// An entry matches. Returns the entry that will probably match some matches later, if the last
+    /// two entries are as far apart as those before.
     #[inline]
     fn ahead(&mut self, id: u32) -> Option<u32> {
         let step = id.wrapping_sub(self.matched);

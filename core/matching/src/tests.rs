@@ -215,20 +215,20 @@ fn a_multi_receive_hands_out_pieces() {
     assert_eq!(next(35), (40, 35));
     assert_eq!(next(1), (75, 25), "the last piece is all that is left");
     assert_eq!(arrive(&mut m, message(A, 0)), None);
-    // Released by what completes last, whichever it is.
+    // The last piece to complete releases the buffer, in any order of completion.
     for piece in [pieces[3], pieces[0], pieces[1]] {
         assert_eq!(m.complete_piece(piece), PieceDone::InUse);
     }
     assert_eq!(m.complete_piece(pieces[2]), PieceDone::Released);
 
-    // A message that is longer than what is left gets all of it, and no overflow comes of any
-    // length.
+    // A message that is longer than the rest of the buffer gets the whole rest. No length makes the
+    // arithmetic overflow.
     m.post_multi(receive(ANY, 0, u64::MAX, 2), &mut start);
     let long = m.arrive(&message_of(A, 0, u64::MAX)).unwrap();
     assert_eq!(long.buf.segments()[0].len, 100);
     assert_eq!(m.complete_piece(long.piece), PieceDone::Released);
 
-    // Messages that wait are taken at posting; what is then left stays posted.
+    // Posting takes the messages that wait. The rest of the buffer stays posted.
     for (token, len) in [(1, 30), (2, 10), (3, 5)] {
         m.queue(message_of(A, 0, len), token);
     }
@@ -316,7 +316,7 @@ fn a_failed_source_takes_its_own_with_it() {
     }
 }
 
-/// Views are few, go when nobody asks any more, and their absence changes no answer.
+/// Views are few and are dropped when no search uses them. Their absence changes no result.
 #[test]
 fn views_are_bounded_and_go_when_idle() {
     let mut m = Matcher::new(1);
@@ -358,8 +358,8 @@ fn any_number_of_masks() {
     assert!(m.posted.classes() <= 64);
 }
 
-/// A row of receives that are alike, then one that differs in what it is asked: that one takes what
-/// the others do not.
+/// Several receives that are alike, then one that matches fewer or other messages: that receive
+/// takes the messages that the others do not match.
 ///
 /// Covers: PEER-8
 #[test]

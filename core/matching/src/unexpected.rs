@@ -1,10 +1,11 @@
 //! Unexpected messages.
 //!
 //! All are on one list in order of arrival. A receive that looks for one has an ignore mask and
-//! names a source or not; for each such pair that is being asked for there is a *view*, an index of
-//! the messages by what remains of source and tag. A view is made by one pass over the list when a
-//! search finds the list long, kept up to date while it is used, and dropped when it is not or when
-//! the list runs empty. Messages that nobody searches for cost a link.
+//! names a source or not. For each such pair that searches use there is a *view*: an index of the
+//! messages by the tag bits outside the mask and by the source, if named. A search that finds the
+//! list long makes the view by one pass over the list. Each arrival then updates the view while
+//! searches use it. The view is dropped when searches stop, or when the list runs empty. A message
+//! that no search looks for costs one link.
 
 mod claims;
 mod view;
@@ -69,7 +70,7 @@ pub(super) struct UnexpectedQueue<T: Copy> {
     unknown: Fifo,
     unknown_links: Vec<Link>,
     scratch: Vec<u32>,
-    /// Which key a message came with, as the source of receives that name one.
+    /// Returns the key of a message's sender as receives name it, at its arrival.
     key_of: fn(&T) -> FiAddr,
 }
 
@@ -358,7 +359,8 @@ impl<T: Copy> UnexpectedQueue<T> {
         if self.views_on != 0 {
             for view in self.views.iter_mut().filter(|view| view.on) {
                 view.remove(self.seed, &self.entries[id as usize], id);
-                // An empty table costs nothing to drop, and the next burst may ask for another one.
+                // Dropping an empty table costs nothing, and the next burst may need a table for
+                // another mask.
                 view.on = self.len != 0;
             }
             if self.len == 0 {

@@ -5,27 +5,27 @@
 //! ```text
 //!   released as the sender knows it  ≤  released  ≤  arrived  ≤  sent        (all of one session)
 //!   sent − released as the sender knows it  ≤  quota                        (the sender's rule)
-//!   so: arrived − released, what the receiver holds, ≤ quota                (checked by the receiver)
+//!   so: arrived − released, which the receiver holds, ≤ quota           (checked by the receiver)
 //! ```
 //!
-//! A sender out of credit does not wait: it sends the message as a rendezvous request, whose
-//! envelope is always taken. So no credit has ever to arrive for a message to go on, and a full
-//! receiver cannot deadlock. What a receiver keeps of envelopes has a bound of its own
-//! ([`open_requests`]): a sender with so many of them untaken waits until the receiver takes one.
-//! And credit comes back: a receiver that has consumed everything owes less than a quarter of the
-//! quota ([`ReceiveCredit::owes`]), so the sender then has more than three quarters. Counters
-//! rather than increments make repeated, lost and overtaken returns harmless.
+//! A sender out of credit does not wait: it sends the message as a rendezvous request, and the
+//! receiver always takes the envelope. So a message never waits for credit, and a full receiver
+//! cannot deadlock. Envelopes that a receiver holds have a bound of their own ([`open_requests`]):
+//! at that bound the sender waits until the receiver takes one. And credit comes back: a receiver
+//! that has consumed everything owes less than a quarter of the quota ([`ReceiveCredit::owes`]), so
+//! the sender then has more than three quarters. Counters rather than increments make repeated,
+//! lost and overtaken returns harmless.
 
 use thiserror::Error;
 
 /// Size of a credit unit in bytes.
 pub(crate) const UNIT_BYTES: u32 = 64;
 
-/// Largest quota in units (2 MiB − 64 B): half the range of the counter on the wire, so that old
-/// values are told apart.
+/// Largest quota in units (2 MiB − 64 B): half the range of the counter on the wire, so that the
+/// receiver of a counter recognizes an old value.
 pub(crate) const MAX_QUOTA_UNITS: u16 = 0x7fff;
 
-/// What an eager message of so many bytes costs, in units: its bytes, and one unit for keeping it.
+/// The cost in units of an eager message of `bytes` bytes: its bytes, and one unit for its storage.
 #[inline]
 #[must_use]
 pub fn cost_units(payload_bytes: u32) -> u32 {
@@ -53,7 +53,7 @@ pub enum CreditError {
     #[error("the peer returned credit that was not used")]
     OverReturned,
     /// More requests open than the quota allows.
-    #[error("the peer announced more messages than its quota")]
+    #[error("the peer sent more rendezvous requests than its quota")]
     OverRequested,
 }
 
@@ -245,7 +245,7 @@ impl ReceiveCredit {
         self.retell || self.released.wrapping_sub(self.told) >= (self.quota / 4).max(1)
     }
 
-    /// The lane broke: what was told last may be lost.
+    /// The lane broke: the peer may not have received the last published counter.
     pub(crate) fn on_lane_change(&mut self) {
         self.retell = true;
     }
@@ -364,8 +364,8 @@ mod tests {
             }
         }
 
-        /// Whatever a hostile peer puts into the field, the sender never exceeds its quota or gains
-        /// what it did not use.
+        /// For every value that a hostile peer puts into the field, the sender stays within its
+        /// quota and gains no unit that it did not use.
         #[test]
         fn hostile_returns_are_caught(quota in 0u16.., ops in proptest::collection::vec(any::<(bool, u16)>(), 0..200)) {
             let mut send = SendCredit::new(quota);

@@ -1,10 +1,11 @@
-//! Which peers get an RC lane, and which lane makes room for another at the limit.
+//! The choice of peers that get an RC lane, and of the lane that makes room for another at the
+//! limit.
 //!
-//! A peer begins on UD. It is promoted once it has been sent enough messages or bytes in a short
-//! time, or at once for what only RC can carry. At the limit the lane that was used least recently
-//! goes, if it is idle; its peer falls back to UD. So that peers do not take the lanes from one
-//! another in turns, an idle lane is one that was not used for a while, and a peer that has lost
-//! its lane is not promoted for its traffic before a rest, which doubles each time.
+//! A peer begins on UD. It is promoted once it was sent enough messages or bytes in a short time,
+//! or at once for a transfer that needs RC. At the limit the lane that was used least recently
+//! goes, if it is idle; its peer falls back to UD. Two rules keep peers from taking the lanes from
+//! one another in turns: a lane is idle only if it was not used for a while, and a peer that has
+//! lost its lane is not promoted for its traffic before a rest, which doubles each time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -48,8 +49,8 @@ impl Default for Config {
 pub enum Need {
     /// It would be faster.
     Traffic,
-    /// It can not go on without: a rendezvous, a one-sided operation, or the peer itself asks for
-    /// the lane.
+    /// The peer cannot continue without the lane: a rendezvous or a one-sided operation waits, or
+    /// the peer itself requests the lane.
     Bulk,
 }
 
@@ -68,7 +69,7 @@ pub enum Admission {
 /// Longest rest: so many times doubled.
 const MAX_DOUBLINGS: u32 = 6;
 
-/// Lanes with operations under way that are looked at before a peer is told that there is no room.
+/// Number of busy lanes that are checked before the policy answers that there is no room.
 const MAX_BUSY: usize = 16;
 
 /// How long peers that can not go on without an RC lane wait for one that is quiet, before one goes
@@ -159,7 +160,7 @@ impl LanePolicy {
         Admission::Recycle(victim)
     }
 
-    /// A lane to a peer is there that nobody was asked for: the peer wanted it.
+    /// A lane exists that this side did not request: the peer initiated it.
     pub fn took(&mut self, peer: u32, now: Time) {
         if !self.peer(peer).has_lane {
             self.enter(peer, now);
@@ -206,7 +207,7 @@ impl LanePolicy {
         self.rest(peer, now);
     }
 
-    /// A peer is no more, nor is its lane: who gets its number next begins anew.
+    /// A peer is no more, nor is its lane. The next peer with its number begins anew.
     pub fn forget(&mut self, peer: u32) {
         if let Some(entry) = self.peers.get_mut(peer as usize) {
             self.lanes -= usize::from(entry.has_lane);

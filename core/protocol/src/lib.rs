@@ -10,7 +10,7 @@
 //!   UD, made reliable), [`parts`] (messages of several packets) and [`rendezvous`] (bulk by RDMA
 //!   read).
 //!
-//! [`wire`] is what both put on the wire; `docs/wire-protocol.md` has the pictures.
+//! [`wire`] defines the packets of both; `docs/wire-protocol.md` has the pictures.
 
 #![deny(unsafe_code)]
 

@@ -35,7 +35,7 @@ impl Cut {
         self.total_bytes.div_ceil(self.room_bytes).max(1)
     }
 
-    /// What of the message goes in each packet, in order.
+    /// The range of the message's bytes in each packet, in order.
     pub fn ranges(self) -> impl Iterator<Item = Range<u32>> {
         (0..self.packets()).map(move |number| {
             let start = number * self.room_bytes;
@@ -48,13 +48,15 @@ impl Cut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PartError {
     /// A part of a message that was not begun, or is whole.
-    #[error("part of a message that was not begun")]
+    #[error("the peer sent a fragment of a message that was not begun")]
     NotBegun,
     /// A message before the one begun was whole.
-    #[error("message within a message")]
+    #[error("the peer began a message before the one before it was complete")]
     NotWhole,
     /// Not the next bytes of the message, or more than it has.
-    #[error("part at {got} of {total_bytes} bytes, expected at {expected}")]
+    #[error(
+        "the peer sent a fragment at byte {got} of {total_bytes}, expected was byte {expected}"
+    )]
     Place {
         /// Where the part should start, in bytes.
         expected: u32,
@@ -65,7 +67,7 @@ pub enum PartError {
     },
 }
 
-/// What a packet is to the messages of a session.
+/// The role of a packet in the messages of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// It is not in parts.
@@ -87,8 +89,7 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// Judges the next packet that the session delivers. To be asked before anything is done with
-    /// the packet.
+    /// Judges the next packet that the session delivers. Call this before the packet is used.
     ///
     /// # Errors
     /// [`PartError`]; nothing is changed.
@@ -147,7 +148,8 @@ impl Assembly {
 
     fn take(&mut self, part: &[u8]) -> Part {
         let offset_bytes = self.have_bytes;
-        self.have_bytes += part.len() as u32; // at most `total_bytes`: checked by the parser or above
+        // At most `total_bytes`: the parser or the caller has checked it.
+        self.have_bytes += part.len() as u32;
         Part::Bytes {
             offset_bytes,
             last: self.is_whole(),
@@ -170,7 +172,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is cut is put together again, byte for byte.
+        /// The receiver joins the fragments to the same message, byte for byte.
         #[test]
         fn cut_and_put_together(lengths in proptest::collection::vec(0..5000u32, 1..10), room in 0..1500u32) {
             let mut assembly = Assembly::default();
@@ -201,7 +203,8 @@ mod tests {
             }
         }
 
-        /// Whatever a hostile peer puts in a row, no byte goes beyond the message that was begun.
+        /// For any sequence of packets from a hostile peer, no byte goes beyond the message that
+        /// was begun.
         #[test]
         fn hostile_parts_stay_within_the_message(
             packets in proptest::collection::vec((0..4u8, 0..40u32, 1..20usize), 0..60),

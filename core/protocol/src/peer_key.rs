@@ -1,4 +1,4 @@
-//! Who a peer is, as far as the protocol cares.
+//! The identity of a peer in the protocol.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ pub const PLACE_BYTES: usize = 64;
 /// build the same key from the same address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerKey {
-    /// Where the endpoint is: its native address with what a restart changes (incarnation,
-    /// shared-memory name) set to zero. Opaque here.
+    /// The endpoint's place: its native address, with the parts that a restart changes
+    /// (incarnation, shared-memory name) set to zero. Opaque here.
     pub place: [u8; PLACE_BYTES],
-    /// Which of the processes that lived at that place, one after the other. Not ordered: a new one
-    /// is only different.
+    /// The process among those that lived at that place, one after the other. Incarnations have no
+    /// order: a new one is only different.
     pub incarnation: u64,
 }
 

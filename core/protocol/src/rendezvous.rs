@@ -32,7 +32,8 @@ use super::table::{Key, Table};
 use super::wire::data::Segment;
 
 /// Cuts pieces of a message where the receiver's buffers end, so that no piece goes to two of them.
-/// `lens` are the lengths of the buffers in bytes, in order; what is beyond the last stays whole.
+/// `lens` are the lengths of the buffers in bytes, in order; the rest beyond the last buffer stays
+/// whole.
 #[must_use]
 pub fn cut_at_buffers(segments: Vec<Segment>, lens: impl IntoIterator<Item = u64>) -> Vec<Segment> {
     let mut lens = lens.into_iter();
@@ -65,7 +66,7 @@ pub struct SendTable<T> {
 
 /// A Fin for an operation that is not (or no longer) there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the peer ended operation {0:#x}, which is not there")]
+#[error("the peer ended operation {0:#x}, which does not exist")]
 pub struct StaleOp(pub u64);
 
 impl<T> SendTable<T> {
@@ -175,7 +176,7 @@ pub struct Transfers<T> {
     chunk_bytes: u64,
     /// Chunks that are done.
     moved: u64,
-    /// What that was when the chunk size changed last.
+    /// Chunks that were done at the last change of the chunk size.
     moved_before: u64,
 }
 
@@ -360,7 +361,7 @@ impl<T> Transfers<T> {
             .map(|(_, transfer)| transfer.owner)
     }
 
-    /// What the owner gave for a transfer.
+    /// The owner's value for a transfer.
     #[must_use]
     pub fn owner(&self, transfer: Key) -> Option<&T> {
         self.transfers.get(transfer).map(|t| &t.owner)
@@ -417,7 +418,7 @@ impl<T> Transfer<T> {
         !self.lost.is_empty() || self.next_offset < self.fit_bytes
     }
 
-    /// As [`Transfer::cut`], of what was lost last.
+    /// As [`Transfer::cut`], for the chunks that were lost last.
     fn cut_lost(&mut self, chunk_bytes: u64) -> Option<(u64, Segment)> {
         let (offset, mut source) = self.lost.pop()?;
         if source.length_bytes > chunk_bytes {

@@ -16,11 +16,11 @@ use super::credit::{ReceiveCredit, SendCredit};
 use super::wire::SessionId;
 use super::wire::data::{Header, Predecessor};
 
-/// Numbered packets that a session may have unconfirmed: far below half the number space, so that
-/// old and new are told apart.
+/// Maximum number of unconfirmed packets in a session: far below half the number space, so that an
+/// old number is never mistaken for a new one.
 pub const WINDOW: u32 = 1 << 24;
 
-/// What a sequence number says about a packet.
+/// The meaning of a sequence number for its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
     /// It is the next one; it counts as taken now.
@@ -35,28 +35,31 @@ pub enum Accept {
 /// The session cannot go on, or the request does not fit its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SessionError {
-    /// A confirmation of what was never sent, or one that takes back an earlier one.
-    #[error("the peer confirmed up to {got}, possible is {confirmed} to {next}")]
+    /// A confirmation of packets that were never sent, or one that takes back an earlier
+    /// confirmation.
+    #[error(
+        "the peer confirmed packets up to {got}, outside the sent range of {confirmed} to {next}"
+    )]
     Confirmation {
-        /// What had been confirmed.
+        /// The number confirmed before.
         confirmed: u32,
-        /// What would be sent next.
+        /// The number of the next packet to send.
         next: u32,
-        /// What the peer claims to expect next.
+        /// The number that the peer claims to expect next.
         got: u32,
     },
 }
 
-/// What a lane brings for the session that may begin with it.
+/// Parameters of the session that may begin with a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
     /// The lane's name, the same at both ends, and of no other lane: the session takes it.
     pub name: u64,
     /// The name of the session in the headers of packets to the peer.
     pub remote: SessionId,
-    /// What the peer grants us ([`super::wire::control::Limits::quota_units`]).
+    /// Quota that the peer grants us ([`super::wire::control::Limits::quota_units`]).
     pub peer_grants_units: u16,
-    /// What we grant the peer.
+    /// Quota that we grant the peer.
     pub we_grant_units: u16,
 }
 
@@ -74,8 +77,8 @@ pub struct Session {
     pub send_credit: SendCredit,
     /// Credit that the peer uses.
     pub receive_credit: ReceiveCredit,
-    /// Numbers of the next packet each way, counted on and on: what is on the wire is the low half.
-    /// So a session in which 2³² packets have gone is not taken for one in which none has.
+    /// Numbers of the next packet each way, counted without wrap; the wire carries the low half. So
+    /// a session with 2³² packets differs from one without any.
     next: u64,
     expected: u64,
     confirmed: u32,
@@ -125,7 +128,7 @@ impl Session {
         self.next == begin && self.expected == begin
     }
 
-    /// The header of the next numbered packet, which takes the number and tells the credit; `None`
+    /// The header of the next numbered packet. It takes the number and carries the credit; `None`
     /// while [`WINDOW`] packets are unconfirmed. Call it when the packet is sure to be posted.
     #[inline]
     pub fn stamp(&mut self) -> Option<Header> {

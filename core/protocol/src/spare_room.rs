@@ -7,8 +7,8 @@ use std::hash::{BuildHasher, Hash};
 /// Room for so many entries is never given back.
 const SOME: usize = 1024;
 
-/// Gives back room of a map that is less than a quarter full. What is left is room for twice its
-/// entries: so the work is small beside that of the removals before.
+/// Gives back room of a map that is less than a quarter full. The map keeps room for twice its
+/// entries, so the work is small beside that of the removals before.
 pub fn give_back_room<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S>) {
     if map.capacity() > SOME && map.len() < map.capacity() / 4 {
         map.shrink_to(2 * map.len());

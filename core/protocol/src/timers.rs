@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// The items of objects that are gone do not pile up; what stands comes up all the same.
+    /// The items of objects that are gone do not pile up; the valid items come up all the same.
     #[test]
     fn objects_that_come_and_go_take_no_memory() {
         let (mut timers, objects) = begun(2);

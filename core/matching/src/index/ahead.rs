@@ -1,8 +1,8 @@
-//! What is likely to be looked up next in a table that no cache holds.
+//! Prefetch of the lines of a large table that the next look-ups will probably need.
 //!
-//! Where keys count (tags, peers in turn), the lines of the table that they fall on count too,
-//! before they are hashed. A miss of a large table costs more than all the work of a match; asking
-//! for the line one group of keys ahead hides it.
+//! Where keys are consecutive (tags that count up, peers in turn), the lines of the table are
+//! consecutive too, before keys are hashed. A miss of a large table costs more than all the other
+//! work of a match. A prefetch one group of keys ahead hides the miss.
 
 use super::{GROUP_SHIFT, Seed};
 
@@ -83,7 +83,7 @@ impl Ahead {
 mod tests {
     use super::*;
 
-    /// The share of lines that were told of before their first key came.
+    /// The share of lines that were prefetched before their first key came.
     fn foretold(keys: impl Iterator<Item = (u64, u64)>) -> f64 {
         let (seed, mut ahead) = (Seed::random(), Ahead::default());
         let line = |hash: u32| hash >> GROUP_SHIFT;

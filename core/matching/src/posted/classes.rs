@@ -12,7 +12,7 @@ pub(super) struct Class {
     pub(super) ignore: u64,
     pub(super) directed: bool,
     pub(super) index: Index,
-    /// What will be posted, and what matched.
+    /// Prefetchers for the keys of later posts and of later matches.
     posting: Ahead,
     matching: Ahead,
 }
@@ -25,7 +25,8 @@ impl Class {
         (src, tag & !self.ignore)
     }
 
-    /// A receive with this key is posted: what is likely to be posted behind it is fetched.
+    /// A receive with this key is posted. Prefetches the line of the key that will probably be
+    /// posted later.
     #[inline]
     pub(super) fn expect_post(&mut self, seed: Seed, (src, tag): (FiAddr, u64)) {
         if self.index.is_deep() {
@@ -35,7 +36,7 @@ impl Class {
         }
     }
 
-    /// A message matches: what is likely to match behind it is fetched.
+    /// A message matches. Prefetches the line of the key that will probably match later.
     #[inline]
     pub(super) fn expect_match(&mut self, seed: Seed, a: &Arrived) {
         if self.index.is_deep() {

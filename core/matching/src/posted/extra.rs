@@ -1,5 +1,5 @@
-//! What only some receives have: a memory descriptor, a list of buffers, flags of the upper half, a
-//! mask with no class. It stands beside the entries, so that these fit a cache line.
+//! Rare properties of a receive: a memory descriptor, a list of buffers, flags of the upper half, a
+//! mask with no class. They are stored beside the entries, so that an entry fits one cache line.
 
 use super::{Entry, Posted, PostedQueue};
 use crate::{Buffers, Matched};

@@ -8,14 +8,14 @@ use ferrofabric_contracts::peer::Piece;
 
 use super::Posted;
 
-/// What becomes of a multi-receive once no piece is out.
+/// The outcome of a multi-receive once none of its pieces is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// Nothing: it is posted still.
     No,
     /// All of its buffer was handed out.
     UsedUp,
-    /// What was left was taken back.
+    /// The rest of the buffer was taken back.
     TakenBack,
 }
 
@@ -45,7 +45,7 @@ impl Pieces {
         }
     }
 
-    /// What is left of a receive was taken out of the queue.
+    /// The rest of a receive was taken out of the queue.
     pub(super) fn take_back(&mut self, posted: Posted, of: Piece) -> TakenBack {
         let mut busy = Piece::NONE;
         if let Some(multi) = self.0.get_mut(slot(of)) {

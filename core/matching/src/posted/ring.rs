@@ -79,7 +79,7 @@ impl Ring {
     #[inline(always)]
     pub(super) fn arrive(&mut self, a: &Arrived) -> Option<Matched> {
         if !matches(&self.slots[self.place(0)], a) {
-            // Of a copy: what is common need not have the message in memory.
+            // Pass a copy: the usual case then needs no message in memory.
             self.bring_forward(&{ *a })?;
         }
         let next = self.place(1);

@@ -67,7 +67,7 @@ impl PostedQueue {
         }
     }
 
-    /// Takes any receive out, as it was posted (a multi-receive: what is left of it).
+    /// Takes any receive out as it was posted, or the rest of a multi-receive.
     #[cold]
     fn take(&mut self, id: u32) -> TakenBack {
         let Entry {

@@ -4,7 +4,8 @@ use super::Entry;
 use crate::index::{Ahead, Seed, SideIndex};
 use ferrofabric_contracts::types::FiAddr;
 
-/// An index of the queued messages by what an ignore mask leaves of the tag, and by source or not.
+/// An index of the queued messages by the tag bits outside an ignore mask, and by source if
+/// receives name one.
 #[derive(Default)]
 pub(super) struct View {
     pub(super) on: bool,
@@ -12,7 +13,7 @@ pub(super) struct View {
     pub(super) directed: bool,
     pub(super) used_at: u64,
     pub(super) index: SideIndex,
-    /// What will arrive, and what be taken.
+    /// Prefetchers for the keys of later arrivals and of later matches.
     arriving: Ahead,
     taking: Ahead,
 }

@@ -69,7 +69,7 @@ impl Congestion {
         self.credit = 0;
     }
 
-    /// What had called for the last halving was not lost after all.
+    /// The packets that had caused the last halving were not lost after all.
     pub(super) fn on_needless(&mut self) {
         if let Some((window, threshold)) = self.before.take() {
             self.window = self.window.max(window);
@@ -88,7 +88,7 @@ impl Congestion {
         self.before = None;
     }
 
-    /// Nothing went out for so long that what was known of the path is old.
+    /// Nothing went out for a long time, so the estimate of the path is old.
     pub(super) fn on_idle(&mut self, initial: u32) {
         self.window = self.window.min(initial.clamp(MIN_WINDOW, self.max));
     }

@@ -167,7 +167,7 @@ impl Flights {
         }
     }
 
-    /// What was held counts as lost.
+    /// Marks all packets that the receiver had held as lost.
     pub(super) fn forget_held(&mut self) {
         for flight in &mut self.list {
             if flight.state == State::Held {

@@ -72,9 +72,9 @@ impl<T> DatagramLane<T> {
         self.sender.on_ack(shared, session, ack, now)
     }
 
-    /// Judges a numbered packet that arrived: its number, and whether its sender asks for an
-    /// acknowledgement. `may_hold`: whether `packet`'s buffer may be kept, should it have come too
-    /// early.
+    /// Judges a numbered packet that arrived, by its number and by its flag for an immediate
+    /// acknowledgement. `may_hold` says whether the lane may keep the buffer of `packet` if the
+    /// packet came too early.
     #[inline]
     pub fn arrive(
         &mut self,
@@ -96,14 +96,14 @@ impl<T> DatagramLane<T> {
         self.receiver.next_held(session)
     }
 
-    /// What has arrived, for a datagram that is sure to go out now.
+    /// The acknowledgement for a datagram that is sure to go out now.
     #[inline]
     pub fn ack(&mut self, session: &Session) -> Ack {
         self.receiver.ack(session)
     }
 
-    /// Whether an Ack packet should go out although nothing else does. To be asked once what came
-    /// has been handled, and answers were sent.
+    /// Whether an Ack packet should go out although nothing else does. Call this after all arrivals
+    /// were handled and all replies were sent.
     #[inline]
     #[must_use]
     pub fn owes_ack(&self, now: Time) -> bool {
@@ -120,21 +120,22 @@ impl<T> DatagramLane<T> {
         }
     }
 
-    /// Time has come. Afterwards there may be packets to send, or an Ack. Says whether to ask after
-    /// the peer: it has not answered so often that it may be gone.
+    /// The deadline is reached. Afterwards there may be packets to send, or an Ack. Returns whether
+    /// the owner should check that the peer still has the lane, because many probes in a row have
+    /// no answer.
     pub fn on_deadline(&mut self, shared: &Shared, session: &Session, now: Time) -> bool {
         self.sender.on_deadline(&shared.config, session, now)
             && self.sender.probes > shared.config.suspect_after
     }
 
-    /// The session sends on another lane from now on, and begins there with what is not confirmed.
-    /// Arrivals and acknowledgements go on here, for the peer may change later, and datagrams be
-    /// late.
+    /// The session sends on another lane from now on, and begins there with its unconfirmed
+    /// packets. Arrivals and acknowledgements continue on this lane, because the peer may change
+    /// lanes later and datagrams may be late.
     pub fn pause(&mut self) {
         self.sender.pause();
     }
 
-    /// The session sends on this lane again, and begins with what is not confirmed.
+    /// The session sends on this lane again, and begins with its unconfirmed packets.
     pub fn resume(&mut self) {
         self.sender.resume();
     }

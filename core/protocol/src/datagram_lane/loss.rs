@@ -1,11 +1,12 @@
-//! What an acknowledgement tells of the packets that it does not name: which of them are lost, and
-//! which only late.
+//! Loss detection: of the packets that an acknowledgement does not name, some are lost and some are
+//! only late.
 //!
-//! Each transmission has a number. Once one has arrived, an earlier one that has not is lost when
-//! it is overdue: after the usual round trip if the later one is ahead by a margin, else after a
-//! generous one. The margin begins at three, as in TCP, and grows with each packet that is seen to
-//! have been overtaken by more, and patience with each that was taken for lost and was not; so a
-//! network that reorders costs a few needless repeats at the start, and none later.
+//! Each transmission has a number. After one has arrived, an earlier one that has not arrived
+//! counts as lost once it is overdue. The limit is the usual round trip if the later one is ahead
+//! by a margin, else a generous one. The margin begins at three, as in TCP, and grows with each
+//! packet that a larger number of later ones has overtaken. The time limit grows with each packet
+//! that was counted as lost and then arrived. So a network that reorders causes a few needless
+//! repeats at the start, and none later.
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ pub(super) struct Evidence {
     fastest: Option<Duration>,
 }
 
-/// What [`Evidence::judge`] finds.
+/// The result of [`Evidence::judge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Nothing that was sent after it has arrived.

@@ -1,17 +1,17 @@
 //! The UD lane: a session's numbered packets over datagrams that get lost, repeated and reordered.
 //!
 //! ```text
-//!   sender                                            receiver
-//!     [`DatagramLane::next_packet`] ── n, n+1, n+2 ──►  [`DatagramLane::arrive`]: deliver, hold, or drop
-//!     [`DatagramLane::on_ack`]   ◄── expected, held ──  [`DatagramLane::ack`], in every datagram
+//!   sender                                        receiver
+//!     [`DatagramLane::next_packet`] ── n, n+1 ──►  [`DatagramLane::arrive`]: deliver, hold, drop
+//!     [`DatagramLane::on_ack`]   ◄── next, held ──  [`DatagramLane::ack`], in every datagram
 //! ```
 //!
-//! The numbers are the session's ([`crate::session`]), not the lane's: whichever lane brings a
-//! packet first delivers it, and what comes again, on any lane, is a repeat. So a session moves
-//! from this lane to RC and back with nothing but [`DatagramLane::pause`] and
-//! [`DatagramLane::resume`]: what is not confirmed is sent again.
+//! The numbers are the session's ([`crate::session`]), not the lane's. The lane that brings a
+//! packet first delivers it; a packet that comes again, on any lane, is a repeat. So a session
+//! moves from this lane to RC and back with nothing but [`DatagramLane::pause`] and
+//! [`DatagramLane::resume`]: it sends its unconfirmed packets again.
 //!
-//! * *Window.* Starts small, grows with what arrives, is halved once per round trip that loses
+//! * *Window.* Starts small, grows with each arrival, is halved once per round trip that loses
 //!   something.
 //! * *Loss* is seen from acknowledgements: packets sent later have arrived, by a margin that grows
 //!   where the network is seen to reorder. Only where nothing arrives a timeout sends the oldest
@@ -19,7 +19,8 @@
 //! * *Acknowledgements* ride on what goes the other way. One alone goes out after a delay, every
 //!   few packets, and at once where the sender waits for it or something is missing.
 //! * *Silence is not death.* Probes go on for ever, at a capped interval.
-//! * Whatever the peer claims is held against what was sent, before anything changes.
+//! * *Distrust.* Each claim of the peer is checked against the packets that were sent, before
+//!   anything changes.
 
 mod congestion;
 mod flights;
@@ -70,16 +71,16 @@ impl Default for Config {
     }
 }
 
-/// What all lanes of an endpoint have in common.
+/// State that all UD lanes of an endpoint share.
 #[derive(Clone, Debug, Default)]
 pub struct Shared {
     /// How they behave.
     pub config: Config,
-    /// What they have done together.
+    /// Sums over the lanes of the endpoint.
     pub counters: Counters,
 }
 
-/// What lanes have done.
+/// Counts of the events on lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Numbered packets sent, repeats included.

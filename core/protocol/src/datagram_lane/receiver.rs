@@ -7,7 +7,7 @@ use crate::Time;
 use crate::session::{Accept, Session};
 use crate::wire::datagram::{Ack, SPAN};
 
-/// What becomes of a packet that arrived. `T` is where it lies: its receive buffer.
+/// The decision on a packet that arrived. `T` is its receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival<T> {
     /// It is the next one, and counts as taken. After it, ask for
@@ -30,7 +30,7 @@ pub enum Held<T> {
 
 #[derive(Clone, Debug)]
 pub(super) struct Receiver<T> {
-    /// What the session expected when it was last looked at.
+    /// The number that the session expected at the last call.
     base: u32,
     /// Bit *i*: packet `base + i` is kept.
     kept: u64,
@@ -93,8 +93,8 @@ impl<T> Receiver<T> {
             self.came(&shared.config, true, now);
             return Arrival::Drop(packet);
         }
-        // Numbers count from `base`, which the session has left behind if another lane brings
-        // packets, too: the owner is about to ask for what that has freed.
+        // Numbers count from `base`. If another lane brings packets too, the session is already
+        // beyond `base`. The owner's next call of [`Receiver::next_held`] then frees room.
         if at >= SPAN || !may_hold {
             shared.counters.dropped += 1;
             if asks && at < SPAN {
@@ -142,7 +142,7 @@ impl<T> Receiver<T> {
         self.packets.pop_front().flatten()
     }
 
-    /// What has arrived, for a datagram that goes out now.
+    /// The acknowledgement for a datagram that goes out now.
     #[inline]
     pub(super) fn ack(&mut self, session: &Session) -> Ack {
         self.unacknowledged = 0;

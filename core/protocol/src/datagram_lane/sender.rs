@@ -1,4 +1,4 @@
-//! The sending half: what is under way, what is to be sent next, and what of it was lost.
+//! The sending half: the packets under way, the next packet to send, and the lost ones.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::wire::datagram::{Ack, SPAN};
 pub struct Outgoing {
     /// Its number.
     pub sequence: u32,
-    /// Whether to ask for an acknowledgement at once: [`crate::wire::datagram::Prefix::asks`].
+    /// Whether the receiver should acknowledge at once: [`crate::wire::datagram::Prefix::asks`].
     pub asks: bool,
     /// Whether it was sent on this lane before.
     pub repeat: bool,
@@ -196,8 +196,9 @@ impl Sender {
         if acked == 0 && newly == 0 {
             return Ok(0);
         }
-        // Of what it confirms, the packet sent last tells the round trip; others may have waited
-        // for a lost acknowledgement. Of one sent twice nobody knows which was answered.
+        // Of the packets that the acknowledgement confirms, the one sent last gives the round trip,
+        // because others may have waited for a lost acknowledgement. For a packet that was sent
+        // twice the answered transmission is unclear, so it gives none.
         if let Some((_, Some(round_trip))) = self.sample.take() {
             self.rtt.sample(round_trip);
         }

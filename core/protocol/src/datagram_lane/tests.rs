@@ -58,7 +58,7 @@ impl Tx {
         self.now = self.now + span;
     }
 
-    /// Lets time pass until the lane wants to be asked.
+    /// Lets time pass until the lane's deadline.
     fn until_deadline(&mut self) -> bool {
         self.now = self.now.max(self.lane.deadline().expect("a deadline"));
         self.lane.on_deadline(&self.shared, &self.session, self.now)
@@ -93,7 +93,7 @@ fn a_lost_packet_is_shown_by_three_others() {
         assert_eq!(tx.flush().len(), 8);
         tx.wait(10 * US);
         tx.ack(first.wrapping_add(lost), 0).unwrap();
-        tx.wait(5 * US); // within the usual round trip of what came before
+        tx.wait(5 * US); // within the usual round trip of the earlier packets
         for came in 1..=7 - lost {
             tx.ack(first.wrapping_add(lost), (1 << came) - 1).unwrap();
         }
@@ -111,7 +111,7 @@ fn a_lost_packet_is_shown_by_three_others() {
     }
 }
 
-/// What was only late makes the lane patient, and gives the window back.
+/// A packet that was only late raises the lane's time limit, and restores the window.
 #[test]
 fn a_packet_that_was_only_late_is_forgiven() {
     let mut tx = Tx::new(0, 8);
@@ -151,7 +151,8 @@ fn silence_sends_one_packet_at_a_time_and_more_rarely() {
     );
     assert!(waits[11] <= tx.shared.config.max_interval * 5 / 4);
     assert_eq!(tx.lane.window(), 2);
-    // One word, and it goes on: what the probe's answer does not name is lost.
+    // A single answer to the probe restarts the lane: packets that the answer does not name are
+    // lost.
     tx.wait(10 * US);
     tx.ack(1, 0).unwrap();
     assert_eq!(tx.flush(), [1, 2, 3]);
@@ -255,8 +256,9 @@ fn acknowledgements_wait_a_little_but_not_when_asked() {
 }
 
 proptest! {
-    /// Any numbers, in any order, with or without room: each is delivered once, in order, and what
-    /// is kept is bounded. At the end all that is kept is given back.
+    /// For any numbers, in any order, with or without room: each packet is delivered once, in
+    /// order, and the number of held packets is bounded. At the end all held packets are given
+    /// back.
     #[test]
     fn any_numbers_are_judged(
         start in prop_oneof![Just(0u32), Just(u32::MAX - 30)],
@@ -305,8 +307,8 @@ proptest! {
         prop_assert_eq!(lane.ack(&session).held, 0);
     }
 
-    /// Whatever acknowledgements come: nothing is confirmed that was not sent, the counts hold, and
-    /// an honest peer that then answers gets the rest.
+    /// For any acknowledgements: the lane confirms no packet that was not sent, the counts hold,
+    /// and an honest peer that then answers gets the rest.
     #[test]
     fn any_acknowledgements_are_judged(
         start in prop_oneof![Just(0u32), Just(u32::MAX - 10)],

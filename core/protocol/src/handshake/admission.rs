@@ -42,7 +42,7 @@ impl Initiators {
         self.line.push_back(key);
     }
 
-    /// Who comes next; it may want no place any more.
+    /// The next peer in line; it may not need the place any more.
     pub(super) fn next_in_line(&mut self) -> Option<Key> {
         self.line.pop_front()
     }
@@ -58,7 +58,7 @@ pub(super) struct HalfOpen {
 }
 
 impl HalfOpen {
-    /// With room for so many, one at least.
+    /// A table with room for `room` peers, at least one.
     pub(super) fn new(room: usize) -> Self {
         Self {
             room: room.max(1),

@@ -1,5 +1,5 @@
-//! The machine: what its owner tells it, and the steps of a lane's life. The steps of a lane are in
-//! `steps.rs`, packets are judged in `receive.rs`.
+//! The state machine of the handshake: the events that its owner passes in. The steps of a lane are
+//! in `steps.rs`; `receive.rs` judges packets.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -142,7 +142,7 @@ impl Connector {
                 self.invite(key);
                 self.begin(key, kind, patience, now, out);
             }
-            // It is down already: the engine will hear.
+            // It is down already: the engine will be notified.
             _ => return self.connect(now, peer, kind, patience, out),
         }
         self.settle(now, out);
@@ -181,9 +181,10 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The endpoint closes: as [`Connector::close`] for all peers, those without a lane that hold a
-    /// session as well, and no new lanes. Done when [`Connector::is_idle`]. `taken` is what the
-    /// sessions of lanes have taken ([`Session::expected`]), for the peers to know.
+    /// The endpoint closes: as [`Connector::close`] for all peers, also for those that hold a
+    /// session without a lane, and no new lanes. Done when [`Connector::is_idle`]. `taken` holds,
+    /// for each lane with a session, the number that the session expects next
+    /// ([`Session::expected`]); the peers receive it.
     ///
     /// [`Session::expected`]: super::super::session::Session::expected
     pub fn shutdown(&mut self, now: Time, taken: &HashMap<LaneKey, u32>, out: &mut Vec<Action>) {
@@ -206,8 +207,8 @@ impl Connector {
         }
     }
 
-    /// From now on peers are granted so many units for each session ([`Limits::quota_units`]). Who
-    /// was granted others keeps them.
+    /// From now on peers are granted `quota_units` for each session ([`Limits::quota_units`]). A
+    /// peer with an earlier grant keeps it.
     ///
     /// [`Limits::quota_units`]: super::super::wire::control::Limits::quota_units
     pub fn grant(&mut self, quota_units: u16) {
@@ -327,8 +328,8 @@ impl Connector {
         self.give_up(now, lane, told, reason, out);
     }
 
-    /// The engine has given a lane up on which there is no more to say: it is released and the peer
-    /// told. The session rests at both ends until one of them asks for another lane.
+    /// The engine has given up a lane that has nothing more to carry. The lane is released and the
+    /// peer notified. The session rests at both ends until one of them requests another lane.
     pub fn lane_left(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
         self.give_up(now, lane, RejectReason::Left, Reason::Left, out);
     }
@@ -348,9 +349,9 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The engine no longer wants the lane that it has asked for: an attempt of ours ends, and the
-    /// engine hears no more of it. A lane that the peer has begun, or has answered to, comes up all
-    /// the same.
+    /// The engine no longer needs the lane that it requested. An attempt of this side ends, and the
+    /// engine gets no further event for it. A lane that the peer has begun, or has answered to,
+    /// comes up all the same.
     pub fn cancel(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<Action>) {
         let found = self.find(peer);
         if let Some((key, state)) = found.and_then(|key| Some((key, self.peers.get_mut(key)?))) {
@@ -371,8 +372,8 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The peer of a lane of the UD kind does not confirm what it is sent: asks whether it still
-    /// has the lane. If not, the lane is down; if no answer comes nothing follows from it.
+    /// The peer of a UD lane does not confirm packets. Checks with a packet whether the peer still
+    /// has the lane. If the peer has not, the lane is down; without an answer nothing changes.
     pub fn ask_after(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
         if let Some((_, peer)) = peer_of(&self.lanes, &mut self.peers, lane) {
             if peer.phase == Phase::Up && peer.key != self.me {
@@ -411,15 +412,14 @@ impl Connector {
         self.timers.next()
     }
 
-    /// What happened so far.
+    /// Counts of the events so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Whether a peer is one that has a lane, or with which there is one to be made or to be
-    /// closed, or with which a session is held. All others are strangers, who get answers to what
-    /// they send and nothing else.
+    /// Whether a peer has a lane, has a lane in the making or in the closing, or holds a session.
+    /// All other senders are unknown sources: they get answers to their packets and nothing else.
     #[must_use]
     pub fn knows(&self, peer: &PeerKey) -> bool {
         self.find(peer).is_some() || self.sessions.contains_key(peer)
@@ -436,7 +436,7 @@ impl Connector {
         self.peers.is_empty()
     }
 
-    /// Lanes that were asked for and not yet released.
+    /// Lanes that were requested and not yet released.
     #[must_use]
     pub fn lanes(&self) -> usize {
         self.lanes.len()

@@ -13,7 +13,7 @@
 //!        ──────────── Ready, or data on the lane ──►  MaySend
 //! ```
 //!
-//! What holds, whatever is lost, repeated, delayed or reordered:
+//! Invariants, for every loss, repeat, delay and change of order:
 //!
 //! * A lane is named by its initiator, the initiator's epoch (never used twice) and a nonce of each
 //!   side. A packet about another lane than the one at hand changes nothing but, at most, makes its
@@ -78,14 +78,14 @@ pub struct Config {
     /// Name of our shared memory, 0 for none: told to peers, which can so put our whole native
     /// address together.
     pub shm_name: u64,
-    /// What our end of each lane can take.
+    /// Limits of our end of each lane.
     pub limits: Limits,
     /// How long it waits between tries.
     pub intervals: Intervals,
     /// After so long without a word a peer has failed; `None`: never.
     pub peer_timeout: Option<Duration>,
-    /// The same where `peer_timeout` is not set, of peers whose lane is of the UD kind: no device
-    /// tells that they died.
+    /// The same for peers with a UD lane where `peer_timeout` is not set, because no device reports
+    /// the death of such a peer.
     pub datagram_timeout: Option<Duration>,
     /// Attempts begun at a time; more wait in line. An attempt that goes unanswered long leaves its
     /// place to others.
@@ -95,8 +95,8 @@ pub struct Config {
     /// When `max_half_open` is reached, the oldest is dropped if it is older than this; else the
     /// newcomer is sent away.
     pub half_open_min_age: Duration,
-    /// Whether lanes of the UD kind are taken. Who asks for one and may not have it is asked for
-    /// one of the RC kind.
+    /// Whether lanes of the UD kind are allowed. A peer that requests one in vain gets a request
+    /// for a lane of the RC kind.
     pub datagrams: bool,
     /// Lanes in all; at most [`SessionId::LIMIT`].
     pub max_lanes: usize,
@@ -135,7 +135,7 @@ pub struct Intervals {
     /// First wait after a lack of resources, here or at the peer.
     pub busy_interval: Duration,
     /// How long a closed lane's Bye is repeated.
-    pub linger: Duration,
+    pub close_timeout: Duration,
 }
 
 impl Default for Intervals {
@@ -146,14 +146,14 @@ impl Default for Intervals {
             max_interval: Duration::from_secs(5),
             max_hurried_interval: Duration::from_millis(200),
             busy_interval: Duration::from_millis(20),
-            linger: Duration::from_secs(1),
+            close_timeout: Duration::from_secs(1),
         }
     }
 }
 
-/// What the owner shall do. Actions are carried out in order. `MakeLane` and `ConnectLane` are
-/// answered by [`Connector::lane_made`] and [`Connector::lane_connected`], also if `ReleaseLane`
-/// was queued in between (the answer is then ignored).
+/// Requests to the owner, in the order in which it carries them out. [`Connector::lane_made`] and
+/// [`Connector::lane_connected`] answer `MakeLane` and `ConnectLane`, also if `ReleaseLane` was
+/// queued in between (the answer is then ignored).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send a datagram on the UD queue pair; it may get lost.
@@ -170,7 +170,7 @@ pub enum Action {
         lane: LaneKey,
         /// For which peer.
         peer: PeerKey,
-        /// What the lane is made of.
+        /// The kind of the lane.
         kind: LaneKind,
     },
     /// Take a lane's queue pair to ready-to-send; for one of the UD kind get the address handle.
@@ -212,19 +212,20 @@ pub enum Action {
         /// There is no room here, rather than at the peer.
         here: bool,
     },
-    /// A closed peer is gone: it has answered, or the linger time is over.
+    /// The exchange with a closed peer is over: the peer has answered, or the close timeout
+    /// has passed.
     Closed {
         /// The peer.
         peer: PeerKey,
     },
 }
 
-/// The other end of a lane, and what was agreed.
+/// The other end of a lane, and the parameters that both ends agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectLane {
     /// The lane.
     pub lane: LaneKey,
-    /// What it is made of.
+    /// The kind of the lane.
     pub kind: LaneKind,
     /// Its peer; this endpoint itself for a queue pair to be connected to itself.
     pub peer: PeerKey,
@@ -247,7 +248,7 @@ pub struct ConnectLane {
 pub struct LaneUp {
     /// The lane; [`LaneKey::session`] is our name of the session.
     pub lane: LaneKey,
-    /// What it is made of.
+    /// The kind of the lane.
     pub kind: LaneKind,
     /// Queue pair number of the other end.
     pub remote_qpn: u32,
@@ -263,9 +264,10 @@ pub struct LaneUp {
     pub resumes: bool,
     /// Name of the peer's shared memory, 0 for none.
     pub remote_shm_name: u64,
-    /// What the peer's end can take.
+    /// Limits of the peer's end.
     pub remote_limits: Limits,
-    /// What the peer was granted for a session that starts with this lane ([`Connector::grant`]).
+    /// Quota that the peer was granted for a session that starts with this lane
+    /// ([`Connector::grant`]).
     pub local_quota_units: u16,
     /// Whether to send at once, or first to wait for [`Action::MaySend`].
     pub may_send: bool,
@@ -292,7 +294,7 @@ pub enum Reason {
     PeerReset,
     /// The peer closed the lane.
     PeerClosed {
-        /// What it had taken of the session, if it said so.
+        /// The number that the peer's session expected next, if the peer gave one.
         expected: Option<u32>,
     },
     /// The peer is closing and takes no new lanes.
@@ -331,7 +333,7 @@ impl Reason {
     }
 }
 
-/// What happened so far.
+/// Counts of the events so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Control packets sent.

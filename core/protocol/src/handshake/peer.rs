@@ -1,4 +1,4 @@
-//! What a [`super::Connector`] knows of one incarnation of one peer.
+//! The state of a [`super::Connector`] for one incarnation of one peer.
 
 use super::super::table::Key;
 use super::super::wire::control::{Control, LaneKind, LaneName, LaneParameters};
@@ -43,27 +43,27 @@ pub(super) struct Peer {
     pub(super) has_place: bool,
     /// Counts among the half-open.
     pub(super) uninvited: bool,
-    /// When it became uninvited; for a closed one, when the linger time is over.
+    /// Time at which it became uninvited; for a closed peer, the end of the close timeout.
     pub(super) since: Time,
     /// Name of the lane at hand: which side we are, epoch, nonces (0 if not known yet).
     pub(super) name: LaneName,
     pub(super) own: OwnEnd,
     pub(super) remote: RemoteEnd,
     pub(super) life: Life,
-    /// Tries of what is being repeated.
+    /// Number of tries of the packet that is being repeated.
     pub(super) tries: u32,
 }
 
-/// What the engine has asked for, and what it knows.
+/// The engine's request for a lane, and the state of the session.
 #[derive(Clone, Debug)]
 pub(super) struct EngineSide {
     /// It asked for a lane and has not got it.
     pub(super) wanted: bool,
-    /// What attempts of ours are to be made of.
+    /// Lane kind of our own attempts.
     pub(super) wanted_kind: LaneKind,
     /// It knows the lane ([`super::Action::LaneUp`]).
     pub(super) announced: bool,
-    /// What its session had taken when the endpoint closed.
+    /// The number that its session expected next when the endpoint closed.
     pub(super) taken: Option<u32>,
 }
 
@@ -71,11 +71,11 @@ pub(super) struct EngineSide {
 #[derive(Clone, Debug)]
 pub(super) struct OwnEnd {
     pub(super) lane: Option<LaneKey>,
-    /// What it is made of.
+    /// The kind of the lane.
     pub(super) kind: LaneKind,
     pub(super) qpn: u32,
     pub(super) psn: u32,
-    /// What the peer is granted with it.
+    /// Quota that the peer is granted with this lane.
     pub(super) granted_units: u16,
     /// The engine holds a session, as of when the lane was begun.
     pub(super) holds_session: bool,
@@ -88,7 +88,7 @@ impl OwnEnd {
     }
 }
 
-/// What the peer has said of its end.
+/// The peer's description of its end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RemoteEnd {
     pub(super) parameters: LaneParameters,
@@ -110,14 +110,14 @@ impl RemoteEnd {
     }
 }
 
-/// Keep-alives that a peer has not answered before its silence counts: who was stopped himself, and
-/// heard nothing for that, asks first.
+/// Unanswered keep-alives before the peer's silence counts. If our own process was stopped, it
+/// received nothing meanwhile, so it first sends keep-alives again.
 const MIN_UNANSWERED: u32 = 4;
 
 /// Whether the peer lives, as far as its packets tell, and how long the engine waits for one.
 #[derive(Clone, Debug)]
 pub(super) struct Life {
-    /// When the peer was heard last, or first spoken to.
+    /// Time of the last packet from the peer, or of the first packet to it.
     heard: Time,
     /// Keep-alives sent since.
     unanswered: u32,
@@ -148,7 +148,7 @@ impl Life {
         self.heard = now;
     }
 
-    /// The peer is asked whether it is there.
+    /// A keep-alive goes to the peer.
     pub(super) fn asked(&mut self) {
         self.unanswered += 1;
     }

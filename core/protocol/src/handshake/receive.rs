@@ -16,8 +16,8 @@ use super::{Action, Connector, Reason};
 const P_KEY_MEMBERSHIP: u16 = 0x8000;
 
 impl Connector {
-    /// A datagram arrived on the UD queue pair: `bytes` without the 40 in front. What is not a
-    /// packet of ours is counted and dropped.
+    /// A datagram arrived on the UD queue pair: `bytes` without the 40 in front. A datagram that is
+    /// not a control packet is counted and dropped.
     pub fn receive(&mut self, now: Time, bytes: &[u8], out: &mut Vec<Action>) {
         match Control::parse(bytes) {
             Ok(packet) => self.on_packet(now, &packet, out),
@@ -108,7 +108,7 @@ impl Connector {
             }
             return;
         }
-        // What only RC carries goes first; else the lower key.
+        // An attempt for RC precedes one for UD; of two equal kinds the lower key's attempt wins.
         let our_attempt_wins = peer.phase == Phase::HelloSent
             && match (peer.own.kind, remote.kind) {
                 (LaneKind::Rc, LaneKind::Ud) => true,
@@ -124,7 +124,7 @@ impl Connector {
             Phase::Queued | Phase::Making | Phase::Waiting | Phase::HelloSent => {}
             // The queue pair is not connected to anything yet.
             Phase::Answering => {}
-            // The peer has begun anew: what was there is gone at its end.
+            // The peer has begun anew: the earlier lane is gone at its end.
             Phase::Connecting | Phase::Joining | Phase::HalfOpen | Phase::Up => {
                 self.drop_lane(key, Reason::PeerReset, out);
             }
@@ -260,8 +260,8 @@ impl Connector {
         named_incarnation: u64,
         out: &mut Vec<Action>,
     ) {
-        // What was refused went to the incarnation that it named, which need not be the one that
-        // refuses.
+        // The refused packet went to the incarnation that it named. The sender of the refusal may
+        // be another incarnation.
         let named = PeerKey {
             incarnation: named_incarnation,
             ..packet.from
@@ -340,7 +340,7 @@ impl Connector {
             Some((key, Phase::HelloSent | Phase::Connecting | Phase::Up, _)) => {
                 self.fail(key, reason, out)
             }
-            // The initiator gave up; what we want ourselves stays.
+            // The initiator gave up; our own attempt stays.
             Some((key, ..)) => {
                 self.drop_lane(key, reason, out);
                 self.wait_or_forget(key, now);
@@ -348,7 +348,7 @@ impl Connector {
         }
     }
 
-    /// The engine may be about to ask for a lane to go on with a session, which would be in vain.
+    /// The session is over. The engine could otherwise request a lane to resume it, in vain.
     fn session_is_over(&mut self, peer: &PeerKey, reason: Reason, out: &mut Vec<Action>) {
         match self.sessions.remove(peer) {
             Some(_) => out.push(Action::ConnectFailed {

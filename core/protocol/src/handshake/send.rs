@@ -68,14 +68,14 @@ impl Connector {
         let Some(peer) = self.peers.get(key) else {
             return;
         };
-        let (to, lane, tries, linger_end) = (peer.key, peer.name, peer.tries, peer.since);
+        let (to, lane, tries, close_ends) = (peer.key, peer.name, peer.tries, peer.since);
         let (expected, ends) = (peer.engine.taken, self.closing);
         self.send(to, lane, Body::Bye { expected, ends }, out);
         let wait = self.rtt.backoff(self.rtt.timeout(), tries, &mut self.rng);
-        self.arm(key, now, wait.min(linger_end - now));
+        self.arm(key, now, wait.min(close_ends - now));
     }
 
-    /// Asks whether a silent peer is there; only where there is a limit to its silence.
+    /// Sends a keep-alive to a silent peer, if there is a limit to its silence.
     pub(super) fn send_keep_alive(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
@@ -107,8 +107,8 @@ impl Connector {
         self.arm(key, now, wait);
     }
 
-    /// Tells the peer that the lane at hand is no more; once, since the peer's next packet about it
-    /// is answered so, too.
+    /// Notifies the peer that the current lane has ended. One packet is enough, since the peer's
+    /// next packet about the lane gets the same answer.
     pub(super) fn tell_no_such_lane(&mut self, key: Key, out: &mut Vec<Action>) {
         self.reject_attempt(key, RejectReason::NoSuchLane, out);
     }

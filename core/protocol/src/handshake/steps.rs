@@ -79,7 +79,7 @@ impl Connector {
         }
     }
 
-    /// Asks for a queue pair; `false` if there are too many lanes.
+    /// Requests a queue pair from the owner; `false` if there are too many lanes.
     pub(super) fn make_lane(
         &mut self,
         key: Key,
@@ -106,7 +106,7 @@ impl Connector {
         true
     }
 
-    /// Asks for the queue pair to be connected.
+    /// Requests that the owner connects the queue pair.
     pub(super) fn join(&mut self, key: Key, phase: Phase, out: &mut Vec<Action>) {
         let local = self.local_parameters(key);
         let Some(peer) = self.peers.get_mut(key) else {
@@ -211,7 +211,8 @@ impl Connector {
         self.timers.set(key, Some(at));
     }
 
-    /// The lane is gone, the peer lives: go on with what the engine wants, or forget the peer.
+    /// The lane is gone, the peer lives: starts the lane that the engine still needs, or forgets
+    /// the peer.
     pub(super) fn wait_or_forget(&mut self, key: Key, now: Time) {
         match self.peers.get(key) {
             Some(peer) if peer.engine.wanted => self.wait(key, now),
@@ -236,7 +237,7 @@ impl Connector {
         match error {
             LaneError::NoResources => {
                 if let Some(peer) = self.peers.get_mut(key) {
-                    // Nobody was asked: silence means nothing.
+                    // No keep-alive was sent, so silence means nothing.
                     peer.life.heard_from(now);
                     if peer.own.kind == LaneKind::Rc {
                         let (peer, here) = (peer.key, true);
@@ -249,7 +250,7 @@ impl Connector {
         }
     }
 
-    /// Ends all there is with a peer: its lane, and what the engine waits for.
+    /// Ends everything with a peer: its lane, and the engine's request.
     pub(super) fn fail(&mut self, key: Key, reason: Reason, out: &mut Vec<Action>) {
         self.drop_lane(key, reason, out);
         let Some(peer) = self.peers.get(key) else {
@@ -297,7 +298,7 @@ impl Connector {
         peer.engine.wanted = false;
         peer.engine.announced = false; // the engine knows: it asked
         let (phase, peer_key) = (peer.phase, peer.key);
-        // Who holds a session waits for us, also without a lane.
+        // A peer that holds a session waits for our Bye, also without a lane.
         let waits = self.closing && self.sessions.contains_key(&peer_key);
         match phase {
             Phase::Closing => {}
@@ -319,13 +320,13 @@ impl Connector {
                     return;
                 };
                 if peer.name.initiator_nonce == 0 {
-                    // No lane is there to be named; what answers has to name something.
+                    // There is no lane to name, and the peer's answer has to name one.
                     self.epoch += 1;
                     peer.name.epoch = self.epoch;
                     peer.name.initiator_nonce = self.rng.u64(1..);
                 }
                 peer.phase = Phase::Closing;
-                peer.since = now + self.config.intervals.linger;
+                peer.since = now + self.config.intervals.close_timeout;
                 peer.tries = 0;
                 self.send_bye(key, now, out);
             }

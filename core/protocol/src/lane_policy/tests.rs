@@ -148,8 +148,8 @@ fn the_busiest_have_the_lanes() {
 }
 
 proptest! {
-    /// Never more lanes than the limit; the one that goes is the least recently used of those that
-    /// are idle and quiet; and what only RC can carry gets a lane whenever one is quiet.
+    /// Never more lanes than the limit. The lane that goes is the least recently used of those that
+    /// are idle and quiet. A transfer that needs RC gets a lane whenever some lane is quiet.
     #[test]
     fn agrees_with_a_list(
         max_lanes in 1..6usize,
@@ -206,7 +206,8 @@ proptest! {
     }
 }
 
-/// Who waits for room gets the lane of a quiet peer at once, and any other after a fair share.
+/// A peer that waits for room gets the lane of a quiet peer at once, and any other after a fair
+/// share.
 #[test]
 fn room_is_made_after_a_fair_share() {
     let mut policy = LanePolicy::new(config(2));

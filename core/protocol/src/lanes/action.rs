@@ -1,4 +1,4 @@
-//! What the owner of the lanes is asked to do, and what it is asked about.
+//! Actions that the owner of the lanes carries out, and questions that it answers ([`Facts`]).
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::session::Said;
 use crate::wire::control::LaneKind;
 use crate::wire::data::Predecessor;
 
-/// What the owner shall do. Actions are carried out in order.
+/// A request of [`super::PeerLanes`] to its owner. The owner carries actions out in order.
 #[derive(Clone, Copy, Debug)]
 pub enum Action {
     /// Ask the handshake for a lane.
@@ -20,7 +20,7 @@ pub enum Action {
         /// A session waits: silence of the peer has a limit.
         limited: bool,
     },
-    /// Tell the handshake: the lane that was asked for is no longer wanted.
+    /// Notify the handshake: the lane that was requested is no longer needed.
     Cancel {
         /// The peer.
         peer: u32,
@@ -103,8 +103,8 @@ pub enum Action {
         /// The lane.
         lane: LaneKey,
     },
-    /// Send a Resume on a lane: which session is parked at the peer, and what that has taken; as of
-    /// the session that the lane would begin, if none is.
+    /// Send a Resume on a lane: the session that is parked at the peer, and the number that it
+    /// expects next. If none is parked, send it for the session that the lane would begin.
     SayResume {
         /// The peer.
         peer: u32,
@@ -120,7 +120,7 @@ pub enum Action {
         peer: u32,
         /// The lane.
         lane: LaneKey,
-        /// What the peer said.
+        /// The peer's Resume.
         heard: Said,
     },
     /// The lane carries a session from here on: the parked one, or one that begins.
@@ -160,14 +160,14 @@ pub enum Action {
         peer: u32,
         /// The lane.
         lane: LaneKey,
-        /// With what.
+        /// The cause of the end.
         end: LaneEnd,
     },
     /// End the parked session, and all that hangs on it.
     EndParked {
         /// The peer.
         peer: u32,
-        /// With what.
+        /// The cause of the end.
         end: LaneEnd,
         /// It rested: nothing was under way, and nothing is lost.
         rested: bool,
@@ -176,17 +176,17 @@ pub enum Action {
     FailWaiting {
         /// The peer.
         peer: u32,
-        /// With what.
+        /// The cause of the end.
         end: LaneEnd,
     },
-    /// A peer has no lane, and none was asked for: it may be in use no longer.
+    /// A peer has no lane, and none was requested: it may be in use no longer.
     Idle {
         /// The peer.
         peer: u32,
     },
 }
 
-/// What a peer's next lane has to carry.
+/// Requirements on a peer's next lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// The parked session can not go on over datagrams.
@@ -212,17 +212,17 @@ pub struct SessionFacts {
     pub moved: u64,
 }
 
-/// What the lanes' owner is asked about.
+/// Questions to the lanes' owner.
 pub trait Facts {
     /// Whether messages wait to be sent to a peer.
     fn waits(&mut self, peer: u32) -> bool;
-    /// What a peer's next lane has to carry.
+    /// Requirements on a peer's next lane.
     fn demand(&mut self, peer: u32) -> Demand;
     /// The session on a lane.
     fn carried(&mut self, lane: LaneKey) -> SessionFacts;
     /// The session that is parked at a peer.
     fn parked(&mut self, peer: u32) -> SessionFacts;
-    /// What was posted on an RC lane, and what was taken from it, counted on and on.
+    /// Requests posted on an RC lane, and completions taken from it, both counted without reset.
     fn used(&mut self, lane: LaneKey) -> (u32, u32);
     /// Whether nothing is under way on an RC lane that could not go on over datagrams.
     fn is_quiet(&mut self, lane: LaneKey) -> bool;

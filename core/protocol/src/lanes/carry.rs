@@ -90,7 +90,7 @@ impl PeerLanes {
             Some(at) if at.kind == LaneKind::Rc && !matches!(at.stage, Stage::Resuming(_)) => {
                 self.give_up(id, end, now);
             }
-            // What has come on it may not be taken yet, and goes first.
+            // Packets that have arrived on it may not be taken yet, and are taken first.
             _ => self.end_when_taken(id, end),
         }
         let Some(peer) = peer else {
@@ -263,14 +263,14 @@ impl PeerLanes {
             _ => end,
         };
         entry.lost_rc = end.then == AfterLane::Resume;
-        // A lane that is left in good order may have had packets for us on their way, and so may
-        // one on which nothing was said that we know of. (Strangers who only ever began a lane are
-        // not called back all the same.)
+        // A lane that was closed in good order may have had packets for us on their way. So may a
+        // lane without any packet that this side has seen. (An unknown source that has only begun a
+        // lane is not connected to again.)
         let (goes_on, lost) = match end.then {
             AfterLane::Change => (true, false),
             AfterLane::Resume if facts.is_unused => (true, false),
-            // A peer that leaves has heard all that was said: who wants us to say it again and
-            // again is out of order.
+            // The peer has received everything when it closes the lane, so a peer that requests the
+            // same again and again breaks the protocol.
             AfterLane::Rest if facts.is_settled => (true, false),
             AfterLane::Resume | AfterLane::Rest => (session.lane_lost(facts), true),
             _ => (false, false),

@@ -1,4 +1,4 @@
-//! Lanes that are asked for, and do not come about.
+//! Requests for lanes, and requests that fail.
 
 use ferrofabric_contracts::config::LaneChoice;
 
@@ -8,7 +8,7 @@ use crate::handshake::{LaneKey, Reason};
 use crate::wire::control::LaneKind;
 
 impl PeerLanes {
-    /// Asks for a lane to a peer, if anything waits for one.
+    /// Requests a lane to a peer, if anything waits for one.
     pub fn wants_lane(&mut self, peer: u32, facts: &mut impl Facts) {
         let entry = self.at(peer);
         if entry.link != Link::Idle || !(entry.goes_on() || facts.waits(peer)) {
@@ -18,7 +18,7 @@ impl PeerLanes {
         self.connect(peer, facts.demand(peer));
     }
 
-    /// Asks for a lane, of whatever kind is right by now.
+    /// Requests a lane, of the kind that suits the peer now.
     pub(super) fn connect(&mut self, peer: u32, demand: Demand) {
         let kind = self.kind_for(peer, demand);
         // Of a peer that we had no quarrel with silence means nothing.
@@ -76,7 +76,7 @@ impl PeerLanes {
         self.connect_failed(peer, Reason::PeerClosed { expected }, now);
     }
 
-    /// A lane that was asked for did not come about.
+    /// The request for a lane failed.
     pub fn connect_failed(&mut self, peer: u32, reason: Reason, now: Time) {
         let mut end = evidence(reason);
         let entry = self.peer(peer);
@@ -107,19 +107,18 @@ impl PeerLanes {
         self.wait_ended(peer, end, now);
     }
 
-    /// A peer has no lane and will get none: ends its session, and what waits for it.
+    /// A peer has no lane and will get none: ends its session, and all messages that wait for it.
     fn wait_ended(&mut self, peer: u32, end: LaneEnd, now: Time) {
         match self.peer(peer).parked.take() {
-            // Whatever lane carried it last, it is over.
+            // The lane that carried the session last does not matter: the session is over.
             Some(parked) => self.end_parked(peer, parked, end),
             None => self.act(Action::FailWaiting { peer, end }),
         }
         self.lies_idle(peer, now);
     }
 
-    /// If a peer has no lane any more and nothing asks for one, its place among those with RC lanes
-    /// is free, should it have been promised one; and if it was removed, nothing is kept that leads
-    /// to it.
+    /// If a peer has no lane any more and nothing requests one, it frees its place among the peers
+    /// with RC lanes, should it have one. If the peer was removed, the path to it is dropped.
     pub(super) fn lies_idle(&mut self, peer: u32, now: Time) {
         let entry = self.at(peer);
         if entry.link != Link::Idle {

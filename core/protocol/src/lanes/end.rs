@@ -1,23 +1,23 @@
-//! How lanes end, and what each end means to the session.
+//! The ends of lanes: their causes, and the effect of each on the session.
 
 use ferrofabric_contracts::error::Errno;
 
 use crate::handshake::Reason;
 
-/// How a lane's end came about.
+/// The cause of a lane's end, and its effect on the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneEnd {
-    /// What its operations end with, if they do.
+    /// Error of the operations that end with the lane.
     pub errno: Errno,
     /// The same in words.
     pub why: &'static str,
-    /// What the device said, 0 if nothing.
+    /// Status that the device reported, 0 if none.
     pub status: i32,
-    /// What becomes of the session.
+    /// The session's next state.
     pub then: AfterLane,
 }
 
-/// What becomes of the session when its lane has ended.
+/// The next state of a session whose lane has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterLane {
     /// It goes on over another lane.
@@ -29,7 +29,7 @@ pub enum AfterLane {
     Rest,
     /// It is over: the peer is gone, or broken.
     Fail,
-    /// It is over, and another one begins: what was under way may be lost, what waits to be sent is
+    /// It is over, and another one begins: messages under way may be lost, messages that wait are
     /// not.
     Restart,
     /// The peer closed it in good order, and had taken so much.
@@ -49,7 +49,7 @@ impl AfterLane {
 /// A lane that broke for no known reason.
 pub const BROKEN: LaneEnd = LaneEnd {
     errno: Errno::ECONNRESET,
-    why: "the connection to the peer broke",
+    why: "the lane to the peer broke: check the peer's process and the network",
     status: 0,
     then: AfterLane::Resume,
 };
@@ -58,14 +58,14 @@ pub const BROKEN: LaneEnd = LaneEnd {
 pub(super) const LOST_BY_PEER: LaneEnd = LaneEnd {
     errno: Errno::ECONNRESET,
     status: 0,
-    why: "the peer gave the connection up, and what was under way with it",
+    why: "the peer gave up the session, and operations under way with it may be lost",
     then: AfterLane::Restart,
 };
 
 /// A session that moves to another lane.
 pub(super) const CHANGE: LaneEnd = LaneEnd {
     errno: Errno::ECONNRESET,
-    why: "the connection to the peer broke",
+    why: "the lane to the peer broke: check the peer's process and the network",
     status: 0,
     then: AfterLane::Change,
 };
@@ -74,23 +74,23 @@ pub(super) const CHANGE: LaneEnd = LaneEnd {
 /// nothing.
 pub(super) const REST: LaneEnd = LaneEnd {
     errno: Errno::ECONNRESET,
-    why: "the peer gives each connection up and takes nothing",
+    why: "the peer closed one lane after the other and took no packet",
     status: 0,
     then: AfterLane::Rest,
 };
 
-/// What a lane's end means to its session.
+/// The effect of a lane's end on its session.
 #[must_use]
 pub fn evidence(reason: Reason) -> LaneEnd {
     let (errno, why, then) = match reason {
         Reason::PeerRestarted { .. } => (
             Errno::ECONNRESET,
-            "the peer's process was restarted: its address is another one now",
+            "the peer's process was restarted and has another address: insert that address",
             AfterLane::Fail,
         ),
         Reason::PeerReset => (
             Errno::ECONNRESET,
-            "the peer dropped the connection",
+            "the peer dropped the lane",
             AfterLane::Resume,
         ),
         Reason::PeerClosed { expected } => (
@@ -103,17 +103,17 @@ pub fn evidence(reason: Reason) -> LaneEnd {
         }
         Reason::Version => (
             Errno::EPROTO,
-            "the peer speaks another version of the protocol",
+            "the peer speaks another version of the protocol: install one release at both ends",
             AfterLane::Fail,
         ),
         Reason::Keys => (
             Errno::EKEYREJECTED,
-            "the peer's partition key or queue key is another one",
+            "the peer's partition key or queue key is another one: set the same keys at both ends",
             AfterLane::Fail,
         ),
         Reason::Timeout => (
             Errno::ETIMEDOUT,
-            "the peer was silent for longer than peer_timeout",
+            "the peer was silent for longer than peer_timeout: check its process, or raise the limit",
             AfterLane::Fail,
         ),
         Reason::Broken => return BROKEN,
@@ -121,12 +121,12 @@ pub fn evidence(reason: Reason) -> LaneEnd {
         Reason::Left => return REST,
         Reason::Unreachable => (
             Errno::EHOSTUNREACH,
-            "there is no path to the peer from this port",
+            "there is no path to the peer from this port: check the network, or use another port",
             AfterLane::Fail,
         ),
         Reason::Local(errno) => (
             Errno(errno),
-            "a queue pair to the peer could not be made",
+            "a queue pair to the peer could not be made: check the limits of the device",
             AfterLane::Fail,
         ),
         Reason::ShuttingDown => (Errno::ESHUTDOWN, "the endpoint is closing", AfterLane::Fail),

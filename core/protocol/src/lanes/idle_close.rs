@@ -30,7 +30,7 @@ impl IdleClose {
     }
 }
 
-/// What was seen of a removed peer's lane.
+/// Observations of a removed peer's lane.
 #[derive(Clone, Copy, Debug, Default)]
 struct Watch {
     /// Packets that the peer was sent, and that were taken from it; `None`: it was not looked at.
@@ -102,10 +102,10 @@ impl PeerLanes {
         None
     }
 
-    /// Gives a lane up in good order, and tells the peer.
+    /// Closes a lane in good order, and notifies the peer.
     fn close(&mut self, id: SessionId, lane: LaneKey, kind: LaneKind, facts: &mut impl Facts) {
-        // The queue pair of an RC lane goes when the peer has been told: what it says until then
-        // would break its lane, and have it come back.
+        // The queue pair of an RC lane goes after the peer was notified: a packet from the peer
+        // before that would break its lane, and make it reconnect.
         self.act(Action::TellLeft { lane });
         if kind == LaneKind::Ud {
             self.datagrams_down(id, REST, facts);

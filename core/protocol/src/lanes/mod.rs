@@ -1,18 +1,18 @@
-//! The life of lanes: which lane carries the session with a peer, and what becomes of both when a
-//! lane breaks, is recycled, is promoted from, or is closed because it is idle.
+//! The life of lanes: the choice of the lane that carries the session with a peer, and the fate of
+//! lane and session when a lane breaks, is recycled, is promoted from, or is closed because it is
+//! idle.
 //!
-//! [`PeerLanes`] is told of events and returns [`Action`]s; the endpoint carries them out in order
-//! and knows no rule of its own. It sees no packet that carries a message: sends and receives use
-//! the lane that [`Action::Enter`] named last. What it has to know of sessions it reads from
-//! [`Facts`].
+//! [`PeerLanes`] takes events and returns [`Action`]s. The endpoint carries them out in order and
+//! decides nothing itself. [`PeerLanes`] sees no packet that carries a message: sends and receives
+//! use the lane that [`Action::Enter`] named last. It reads the state of sessions from [`Facts`].
 //!
 //! Invariants:
 //!
 //! * A session is in one place: on one lane, or parked at its peer.
 //! * A lane that came up ends with exactly one of [`Action::Park`], [`Action::EndCarried`] (the
 //!   session leaves it) and [`Action::Release`] (it never carried one).
-//! * A session leaves a lane only once all that came on it was taken, and what was posted on it is
-//!   flushed. So nothing of the old lane comes after anything of the next.
+//! * A session leaves a lane only once all its arrivals were taken, and all requests posted on it
+//!   are flushed. So nothing of the old lane comes after anything of the next.
 //! * One lane at a time: of the lanes on which a session is to be resumed, the next has its turn
 //!   when the one before it is no more.
 
@@ -44,7 +44,7 @@ use idle_close::IdleClose;
 /// How an endpoint makes and changes lanes.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// What carries messages to a peer.
+    /// The setting that chooses the kind of lane.
     pub choice: LaneChoice,
     /// Whether lanes of the UD kind can be had.
     pub datagrams: bool,
@@ -57,10 +57,10 @@ pub struct Config {
 /// How a peer is reached at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Link {
-    /// Not at all, and no lane was asked for.
+    /// Not at all, and no lane was requested.
     #[default]
     Idle,
-    /// A lane was asked for.
+    /// A lane was requested.
     Connecting,
     /// A lane is there, on which the session has yet to be resumed.
     Resuming(SessionId),
@@ -68,10 +68,10 @@ enum Link {
     Up(SessionId),
 }
 
-/// What is known here of a session. It goes where the session goes.
+/// The lanes' record of a session. It moves with the session.
 #[derive(Clone, Copy, Debug)]
 struct Session {
-    /// Lanes lost in a row, and what had arrived either way when the last of them broke.
+    /// Lanes lost in a row, and the progress either way when the last of them broke.
     breaks: u32,
     progress: (u32, u32, u64),
     /// Why it left its last lane.
@@ -94,7 +94,7 @@ struct Parked {
     session: Session,
     /// No packet has gone either way.
     is_unused: bool,
-    /// All is said: no lane is asked for on its account.
+    /// All packets are settled: the session requests no lane.
     rests: bool,
 }
 
@@ -167,7 +167,7 @@ struct Lane {
     stage: Stage,
     /// It is down, and ends once all that has come was taken.
     down: Option<LaneEnd>,
-    /// What was posted and taken when its use was looked at last.
+    /// Requests posted and completions taken at the last check of its use.
     used: (u32, u32),
 }
 
@@ -190,10 +190,10 @@ struct Resuming {
     heard: Option<Said>,
 }
 
-/// What is decided once all actions before it were carried out.
+/// A decision that follows once all actions before it were carried out.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A peer's lane is no more: the next one has its turn, or is asked for.
+    /// A peer's lane is no more: the next one has its turn, or is requested.
     Next(u32),
     /// Both sides may have said on a lane what they hold.
     Meet(SessionId),
@@ -226,8 +226,8 @@ impl PeerLanes {
         }
     }
 
-    /// The next action. Each is to be carried out before the next is asked for; carrying it out may
-    /// be an event. To be called after each event until there is none.
+    /// The next action. The caller carries each out before it takes the next; carrying it out may
+    /// be an event. Call this after each event until it returns none.
     pub fn next_action(&mut self, facts: &mut impl Facts, now: Time) -> Option<Action> {
         loop {
             if let Some(action) = self.actions.pop_front() {
@@ -276,7 +276,7 @@ impl PeerLanes {
         }
     }
 
-    /// Whether a peer has a lane, or one was asked for.
+    /// Whether a peer has a lane, or one was requested.
     #[must_use]
     pub fn is_linked(&self, peer: u32) -> bool {
         self.at(peer).link != Link::Idle
@@ -307,7 +307,8 @@ impl PeerLanes {
         self.policy.has_room()
     }
 
-    /// Peers for which a lane was asked for, and peers whose session is being resumed.
+    /// Number of peers for which a lane was requested, and number of peers whose session is being
+    /// resumed.
     #[must_use]
     pub fn waiting(&self) -> (usize, usize) {
         let count = |is_so: fn(Link) -> bool| self.peers.iter().filter(|p| is_so(p.link)).count();

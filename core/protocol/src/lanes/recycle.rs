@@ -69,7 +69,7 @@ impl PeerLanes {
         self.lanes.remove(&id);
         let session_facts = facts.carried(key);
         if self.newer_lane(peer).is_some() || self.at(peer).link != Link::Up(id) {
-            // What is sent on the next lane is chosen by what waits.
+            // The waiting messages decide on the kind of the next lane.
             let leaving = Leaving {
                 lane: key,
                 peer,
@@ -140,7 +140,7 @@ impl PeerLanes {
         self.give_up(id, CHANGE, now);
     }
 
-    /// Tells the policy which lanes were used since it was told last.
+    /// Reports to the policy which lanes were used since the last report.
     pub fn look_at_use(&mut self, facts: &mut impl Facts, now: Time) {
         for lane in self.lanes.values_mut() {
             if lane.kind != LaneKind::Rc || !matches!(lane.stage, Stage::Carries(_)) {

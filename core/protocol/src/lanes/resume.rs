@@ -1,7 +1,8 @@
 //! Sessions that go on over another lane.
 //!
-//! On a new lane each side says, once it has drained the old one, which session it holds and what it
-//! has taken of it; having heard the same of the other side, it replays the rest.
+//! After a side has drained the old lane, it sends a Resume on the new one: the session that it
+//! holds, and the number that it expects next. When it has received the peer's Resume, it replays
+//! the rest.
 
 use super::carry::Leaving;
 use super::end::LOST_BY_PEER;
@@ -52,8 +53,8 @@ impl PeerLanes {
         }
     }
 
-    /// The peer has said on a lane which session it holds. Says whether the lane waits for that:
-    /// what the peer says again counts no more.
+    /// The peer's Resume has arrived on a lane. Returns whether the lane waits for it; a repeated
+    /// Resume has no effect.
     pub fn resume_heard(&mut self, id: SessionId, heard: Said) -> bool {
         let Some((lane, peer, resuming)) = self.resuming(id) else {
             return false;
@@ -105,8 +106,8 @@ impl PeerLanes {
         }
         if resuming.said == 0 {
             // A side that holds no session holds from here on the one that starts with this lane.
-            // The peer begins it as soon as it hears that, so it is kept even if the lane ends
-            // before we have heard the peer.
+            // The peer begins it as soon as it receives our Resume, so the session is kept even if
+            // the lane ends before the peer's Resume arrives.
             if self.at(peer).parked.is_none() {
                 self.peer(peer).parked = Some(Parked {
                     session: Session::new(),
@@ -138,7 +139,7 @@ impl PeerLanes {
         }
     }
 
-    /// What has become of the parked session that met what the peer said on a lane.
+    /// The outcome of [`Action::Meet`] for the parked session.
     pub fn met(
         &mut self,
         lane: LaneKey,
@@ -166,7 +167,7 @@ impl PeerLanes {
                 self.act(Action::TellBroken { lane });
                 self.lanes.remove(&id);
                 self.act(Action::Release { lane });
-                let end = protocol_broken("the peer confirmed what was never sent");
+                let end = protocol_broken("the peer confirmed packets that were never sent");
                 self.leave_unresumed(lane, peer, parked, (end, facts.parked(peer)));
             }
         }

@@ -1,9 +1,9 @@
-//! Which session goes on over a new lane.
+//! The agreement of both ends on the session that continues over a new lane.
 //!
-//! Each side says in a Resume which session it holds and what that expects next. On lanes of
-//! datagrams a Resume may get lost, and any lane may end when one side alone has heard the other.
-//! The side that has heard begins a session then that its peer may never begin, and sends in it.
-//! Nothing of that is lost, however many such lanes follow one another:
+//! Each side sends a Resume with the session that it holds and the number that this session expects
+//! next. On lanes of datagrams a Resume may get lost, and any lane may end when one side alone has
+//! received the other's. That side then begins a session that its peer may never begin, and sends
+//! in it. Nothing of that is lost, however many such lanes follow one another:
 //!
 //! * A side without a session begins the one of the lane before it says anything, and names it.
 //! * A session remembers the one that the peer named when it began, its predecessor. A peer that
@@ -19,7 +19,7 @@ use crate::credit::open_requests;
 use crate::wire::SessionId;
 use crate::wire::data::{Predecessor, Resume};
 
-/// What a Resume says.
+/// The content of a Resume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// The session that its sender holds.
@@ -28,14 +28,14 @@ pub struct Said {
     pub expected: u32,
 }
 
-/// What becomes of a session when both sides have spoken.
+/// The result for a session once both sides have sent a Resume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It goes on.
     Continues(Replay),
     /// It is the one that begins with the lane: all that was sent in it is sent again, readdressed.
     BeginsAgain,
-    /// The peer does not have it: what was under way is lost, and the session of the lane begins,
+    /// The peer does not have it: packets under way are lost, and the session of the lane begins,
     /// with this one before it.
     Ends(Predecessor),
 }
@@ -50,8 +50,8 @@ impl Session {
         }
     }
 
-    /// What to say on a lane that does not carry the session yet. The peer may go on without it
-    /// from here on.
+    /// The Resume to send on a lane that does not carry the session yet. The peer may continue
+    /// without the session from here on.
     pub fn say(&mut self) -> Said {
         self.offered = true;
         Said {
@@ -69,15 +69,15 @@ impl Session {
         }
     }
 
-    /// Whether it was offered on a lane that it has not taken: what it expects next may be about a
-    /// session that the peer has left.
+    /// Whether it was offered on a lane that it has not taken: the number that it expects next may
+    /// belong to a session that the peer has left.
     #[must_use]
     pub fn is_offered(&self) -> bool {
         self.offered
     }
 
-    /// Both sides have spoken on a lane. `requests` is the number of messages that the peer was
-    /// told of and has not taken.
+    /// Both sides have sent a Resume on a lane. `requests` is the number of rendezvous requests
+    /// that the peer was sent and has not taken.
     ///
     /// # Errors
     /// [`SessionError::Confirmation`]; nothing is changed.
@@ -106,8 +106,8 @@ impl Session {
         still_holds_what_it_held || says_so
     }
 
-    /// What we know of the peer's session, which is another than ours. If it took the place of ours
-    /// it began after ours, so that we have never begun it.
+    /// Our record of the peer's session, which is not ours. If it replaced ours it began after
+    /// ours, so we have never begun it.
     fn predecessor(&self, heard: Said) -> Predecessor {
         let took_our_place = heard.held.before.name == self.name;
         let is_the_same = heard.held.name == self.before.name;
@@ -144,10 +144,10 @@ impl Session {
         })
     }
 
-    /// The peer never began this session, and begins one now that is to take its place: what was
-    /// sent is sent again, with its old numbers, since both sides count from the same ones. Says
-    /// whether that can be. It can not if a packet was confirmed or taken, or if the peer grants
-    /// less by now than was sent; then nothing is changed.
+    /// The peer never began this session, and now begins one in its place. All packets are sent
+    /// again with their old numbers, since both sides count from the same ones. Returns whether
+    /// that is possible. It is not if a packet was confirmed or taken, or if the peer now grants
+    /// less than was sent; then nothing is changed.
     fn begin_again(&mut self, before: Predecessor, start: &Start, requests: usize) -> bool {
         let begin = u64::from(self.begin);
         let none_confirmed = self.next.wrapping_sub(begin) == u64::from(self.unconfirmed());
@@ -168,7 +168,7 @@ impl Session {
     }
 }
 
-/// What to send again after a lane change.
+/// The packets to send again after a lane change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replay {
     /// The oldest number.
@@ -229,8 +229,8 @@ mod tests {
         );
     }
 
-    /// What was sent in a session that the peer never began is sent in the next, whatever that
-    /// grants, but no more than it does; a session of which anything came through is not begun
+    /// Packets of a session that the peer never began are sent in the next session, for any grant
+    /// of it, but no more than it allows. A session of which any packet came through is not begun
     /// again.
     #[test]
     fn a_session_begins_again() {

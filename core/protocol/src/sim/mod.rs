@@ -1,10 +1,10 @@
-//! A simulated network with a virtual clock, and what is tested on it.
+//! A simulated network with a virtual clock, and the tests that run on it.
 //!
 //! [`node`] carries out a connector's actions on model queue pairs and checks that they make sense;
 //! [`network`] joins many nodes by links that lose, repeat and delay; [`traffic`] runs sessions and
 //! rendezvous over the lanes that come up, [`datagrams`] sessions over UD, [`resumption`] a session
-//! from lane to lane, [`lanes`] the life of lanes. `storms` has the big runs, `orders` and `restarts` search small ones
-//! exhaustively.
+//! from lane to lane, [`lanes`] the life of lanes. `storms` has the big runs, `orders` and
+//! `restarts` search small ones exhaustively.
 
 mod datagrams;
 mod lanes;

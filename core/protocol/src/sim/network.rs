@@ -111,7 +111,7 @@ impl Network {
         self.schedule(at, effects);
     }
 
-    /// Runs `step` on a node and what follows from it.
+    /// Runs `step` on a node, and all effects that follow.
     pub(super) fn act(&mut self, at: usize, step: impl FnOnce(&mut Node, Time) -> Vec<Effect>) {
         let effects = step(&mut self.nodes[at], self.now);
         self.schedule(at, effects);
@@ -184,7 +184,8 @@ impl Network {
                 .all(|node| node.lanes.values().all(|lane| lane.may_send))
     }
 
-    /// Tells each end whose other end is gone, as RC's exhausted retries would once it is used.
+    /// Reports a broken lane to each end without another end, as RC's exhausted retries would once
+    /// the lane is used.
     pub(super) fn break_widows(&mut self) {
         for at in 0..self.nodes.len() {
             let from = self.key(at);

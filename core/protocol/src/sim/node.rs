@@ -36,7 +36,7 @@ pub(super) struct Lane {
     pub(super) may_send: bool,
 }
 
-/// What is left to be done for a node, at once or later.
+/// An action that a node carries out at once or later.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Effect {
     Send { to: PeerKey, bytes: Vec<u8> },
@@ -49,7 +49,7 @@ pub(super) struct Node {
     pub(super) key: PeerKey,
     pub(super) connector: Connector,
     pub(super) lanes: BTreeMap<LaneKey, Lane>,
-    /// What the engine asked for and has not got.
+    /// The peers to which the engine requested a lane and has none yet.
     pub(super) wants: BTreeSet<PeerKey>,
     pub(super) failures: Vec<(PeerKey, Reason)>,
     pub(super) downs: Vec<(PeerKey, Reason)>,
@@ -133,7 +133,7 @@ impl Node {
         self.perform(out)
     }
 
-    /// No longer wants what it has asked for.
+    /// The engine cancels its request.
     pub(super) fn cancel(&mut self, now: Time, peer: PeerKey) -> Vec<Effect> {
         self.wants.remove(&peer);
         let mut out = Vec::new();
@@ -311,7 +311,7 @@ impl Node {
                     let over = matches!(reason, Reason::PeerClosed { .. });
                     assert!(
                         self.wants.remove(&peer) || over,
-                        "failure of what nobody wants"
+                        "a connection failed that no engine had requested"
                     );
                     self.failures.push((peer, reason));
                 }

@@ -13,23 +13,23 @@ use crate::wire::control::LaneKind;
 struct World {
     now: Time,
     nodes: [Node; 2],
-    /// What can happen next, in any order: the node that it happens to, and what.
+    /// Effects that can happen next, in any order, each with its node.
     pending: Vec<(usize, Effect)>,
     losses: u32,
     repeats: u32,
     early_timers: u32,
-    /// What the engines still have to ask for, at any time.
+    /// Lanes that the engines have yet to request, at any time.
     connects: Vec<(usize, usize)>,
-    /// What the engines still have to close, at any time after it is up.
+    /// Lanes that the engines have yet to close, at any time after they are up.
     closes: Vec<(usize, usize)>,
-    /// The kind of lane that each engine asks for.
+    /// The kind of lane that each engine requests.
     kinds: [LaneKind; 2],
     /// Engines that still have to leave their lane for one of the other kind, at any time after it
     /// is up.
     changes: Vec<usize>,
     /// Engines that still have to leave the lane to a peer, at any time after it is up.
     leaves: Vec<(usize, usize)>,
-    /// What the engines may still cancel of what they ask for, at any time before they have it.
+    /// Requests that the engines may still cancel, at any time before the lane is up.
     cancels: Vec<(usize, usize)>,
 }
 
@@ -390,7 +390,8 @@ fn a_lane_is_left_for_one_of_the_other_kind() {
     }
 }
 
-/// A lane is left by one side or both, while either may ask for it again: each time both ends know.
+/// A lane is left by one side or both, while either may request it again: each time both ends learn
+/// it.
 ///
 /// Covers: AV-17
 #[test]
@@ -407,7 +408,7 @@ fn a_lane_is_left_and_asked_for_again() {
     }
 }
 
-/// Who has asked for a lane no longer wants it, at any time; the other side may want it as well.
+/// An engine cancels its request for a lane, at any time; the other side may request one as well.
 ///
 /// Covers: AV-17
 #[test]

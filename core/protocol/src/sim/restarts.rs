@@ -9,7 +9,7 @@ use crate::handshake::{Config, Reason};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Who asks for whom, once node 1 has restarted.
+/// The nodes that request a lane once node 1 has restarted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
     Nobody,
@@ -132,7 +132,7 @@ fn at_every_step() {
     assert!(runs > 2000, "{runs} runs: too few to mean anything");
 }
 
-/// The lane was left before, by the one that dies or by the other, which asks for it again.
+/// The lane was left before, by the node that dies or by the other one, which requests it again.
 ///
 /// Covers: AV-17
 #[test]

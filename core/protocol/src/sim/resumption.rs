@@ -19,7 +19,7 @@ enum Packet {
     Ack { expected: u32 },
 }
 
-/// A lane: what is on its way to each end, and which ends the session has entered it at.
+/// A lane: the packets on their way to each end, and the ends at which the session has entered it.
 #[derive(Default)]
 struct Lane {
     to: [VecDeque<Packet>; 2],
@@ -157,7 +157,8 @@ impl World {
         self.lost += std::mem::take(&mut self.ends[at].kept).len() as u64;
     }
 
-    /// A Resume, which a side that has gone on repeats as well as one that has heard nothing.
+    /// Sends a Resume, from a side that has continued as well as from one that has received
+    /// nothing.
     fn say(&mut self, at: usize) {
         let end = &mut self.ends[at];
         let said = match (&mut end.session, end.place) {
@@ -216,7 +217,7 @@ impl World {
         }
     }
 
-    /// The other side has not heard us: says again what we hold now.
+    /// The other side lacks our Resume: sends it again, with the current session.
     fn answer(&mut self, at: usize, lane: usize) {
         if !self.lanes[lane].entered[1 - at] {
             let session = self.ends[at].session.as_ref().unwrap();

@@ -11,7 +11,8 @@ use proptest::prelude::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Each node asks for `partners` others, all at the same time. Returns the number of pairs.
+/// Each node requests lanes to `partners` others, all at the same time. Returns the number of
+/// pairs.
 fn everybody_connects(network: &mut Network, partners: usize, seed: u64) -> u64 {
     let nodes = network.nodes.len();
     let mut rng = Rng::with_seed(seed);
@@ -302,8 +303,8 @@ fn a_flood_of_invented_hellos_is_bounded() {
         network.act(0, |node, now| node.receive(now, &invented.to_bytes()));
         network.run_for(Duration::from_millis(1));
         if name == 2500 {
-            network.connect(1, 0); // an honest one gets in all the same
-            network.connect(0, 2); // and what we want ourselves is not hampered
+            network.connect(1, 0); // an honest peer gets in all the same
+            network.connect(0, 2); // and our own connects are not hampered
         }
     }
     assert!(

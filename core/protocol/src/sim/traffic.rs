@@ -1,5 +1,5 @@
 //! Sessions, credits and rendezvous between two endpoints, over model RC lanes: in order, nothing
-//! lost until a lane breaks. What happens next (a packet arrives, a read completes, the application
+//! lost until a lane breaks. Each next event (a packet arrives, a read completes, the application
 //! posts, the lane breaks) is drawn at random; every packet is real bytes.
 
 use std::collections::VecDeque;
@@ -67,7 +67,7 @@ struct Sending {
     segments: Vec<Segment>,
 }
 
-/// What lies in a send queue.
+/// An entry of a send queue.
 enum Wire {
     Packet(Option<u32>, Vec<u8>),
     Write { receive: u64, chunk: Chunk },
@@ -79,7 +79,7 @@ enum Completion {
     Chunk(Key),
 }
 
-/// One end: what the verbs endpoint's engine does, in short.
+/// One end: a short form of the verbs endpoint's engine.
 struct End {
     lane: LaneKey,
     session: Session,
@@ -340,7 +340,8 @@ impl End {
         self.credits_sent += 1;
     }
 
-    /// Posts what can be posted: of what was lost the writes first, for a Done may be behind them.
+    /// Posts all requests that can go. Of the lost requests the writes go first, for a Done may be
+    /// behind them.
     fn run(&mut self) {
         while let Some(chunk) = self.writes.next_chunk() {
             let receive = *self.writes.owner(chunk.transfer).unwrap();
@@ -396,7 +397,7 @@ impl End {
             .push((moved.number, moved.arrived.len() as u64, moved.total));
     }
 
-    /// The sender hears that something has arrived.
+    /// The sender's completion: its packet has arrived.
     fn completes(&mut self, completion: &Completion) {
         match completion {
             Completion::Packet(sequence) => {
@@ -490,7 +491,7 @@ fn deliver(ends: &mut [End; 2], at: usize) {
     }
 }
 
-/// The lane breaks: what lies in the queues is lost, and the session goes on over a new one.
+/// The lane breaks: the entries of the queues are lost, and the session goes on over a new one.
 fn change_lane(ends: &mut [End; 2]) {
     ends.iter_mut().for_each(End::drained);
     let expected = [0, 1].map(|at: usize| ends[at].session.expected());
@@ -624,15 +625,14 @@ fn a_full_receiver_is_not_a_deadlock() {
         );
         assert_eq!(
             rx.credits_sent, 4,
-            "one each quarter of the quota, and only for what was eager"
+            "one each quarter of the quota, and only for eager messages"
         );
         tx.send(8);
         assert_eq!(tx.eager, 33, "credit is back");
     }
 }
 
-/// Headers can be written for any session state; a stamped header is what the peer's session
-/// expects.
+/// Headers can be written for any session state. The peer's session expects a stamped header.
 #[test]
 fn a_header_names_the_peers_session() {
     let [mut a, b] = lane(64, false, 2);

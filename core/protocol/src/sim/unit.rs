@@ -273,11 +273,11 @@ fn a_close_is_answered_and_both_forget() {
 }
 
 #[test]
-fn a_close_ends_with_the_linger_time() {
+fn a_close_ends_with_the_close_timeout() {
     let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
     ready_of(&mut a, &mut b);
     a.close(NOW, b.key);
-    let end = NOW + Config::default().intervals.linger;
+    let end = NOW + Config::default().intervals.close_timeout;
     let mut byes = 0;
     while let Some(next) = a
         .connector
@@ -353,7 +353,7 @@ fn a_broken_lane_is_told_and_a_late_bye_about_it_harms_nothing_new() {
     );
 }
 
-/// What is left is told, and what was told about an earlier lane harms no later one.
+/// A lane that is left is reported, and a report about an earlier lane harms no later one.
 ///
 /// Covers: AV-17
 #[test]
@@ -451,7 +451,7 @@ fn a_session_without_a_lane_is_over_with_its_peer() {
     let bye = goodbye(&mut b, &a);
     a.receive(NOW, &bye.to_bytes());
     assert_eq!(a.failures, [(b.key, OVER)]);
-    // Once is enough, and nothing is left to take leave of.
+    // One Bye is enough, and nothing is left to close.
     a.receive(NOW, &bye.to_bytes());
     assert_eq!(a.failures.len(), 1);
     a.shutdown(NOW);

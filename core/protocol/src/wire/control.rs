@@ -19,9 +19,9 @@ pub const MAGIC: [u8; 4] = *b"FFc\x01";
 /// A control packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// Who sends it.
+    /// The sender.
     pub from: PeerKey,
-    /// Which incarnation of the receiver is meant.
+    /// The incarnation of the receiver that the packet is for.
     pub to_incarnation: u64,
     /// Which lane it is about.
     pub lane: LaneName,
@@ -30,7 +30,7 @@ pub struct Control {
     pub newest_epoch: u64,
     /// Keys of the sender's queue pairs.
     pub keys: Keys,
-    /// What it says.
+    /// The content of the packet.
     pub body: Body,
 }
 
@@ -56,7 +56,8 @@ impl LaneName {
     }
 }
 
-/// What protects UD traffic and is checked here for RC, which has no such key of its own.
+/// Keys that protect UD traffic. Control packets carry them for RC, which has no such key of its
+/// own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     /// Partition key.
@@ -65,7 +66,7 @@ pub struct Keys {
     pub q_key: u32,
 }
 
-/// What a control packet says.
+/// The content of a control packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Initiator: connect a queue pair of yours to this one. Repeated until answered.
@@ -75,7 +76,7 @@ pub enum Body {
         /// The initiator's queue pair.
         parameters: LaneParameters,
     },
-    /// Responder: done, here is mine. Repeated until the lane is heard.
+    /// Responder: done, here is mine. Repeated until a packet arrives on the lane.
     HelloAck {
         /// Echo of the newest Hello's stamp.
         stamp_ns: u64,
@@ -91,14 +92,15 @@ pub enum Body {
         /// The incarnation of the sender that the rejected packet named.
         named_incarnation: u64,
     },
-    /// Either side: this lane is closed. Repeated until answered or the linger time is over.
+    /// Either side: this lane is closed. Repeated until answered, or until the close timeout.
     Bye {
-        /// What the sender has taken of the session, if there was one: its [`Session::expected`].
+        /// The number that the sender's session expects next, if there was a session:
+        /// [`Session::expected`].
         ///
         /// [`Session::expected`]: crate::session::Session::expected
         expected: Option<u32>,
-        /// The sender's endpoint closes: whatever else the receiver has with it is over, too, and
-        /// nothing new comes about.
+        /// The sender's endpoint closes: every other lane and session of the receiver with it is
+        /// over, too, and nothing new comes about.
         ends: bool,
     },
     /// Answer to every Bye.
@@ -117,7 +119,7 @@ pub enum Body {
 }
 
 listed_enum! {
-    /// What a lane is made of.
+    /// The kind of a lane.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum LaneKind: u8 {
         /// An RC queue pair at each end.
@@ -129,10 +131,10 @@ listed_enum! {
     }
 }
 
-/// One end of a lane: a queue pair and what its owner can take.
+/// One end of a lane: a queue pair and its owner's limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneParameters {
-    /// What the lane is made of.
+    /// The kind of the lane.
     pub kind: LaneKind,
     /// Queue pair number, 24 bits, at least 2: for a lane of the UD kind that of the endpoint's
     /// data queue pair.
@@ -141,8 +143,8 @@ pub struct LaneParameters {
     pub psn: u32,
     /// The session at this end, to be named in data packets towards it.
     pub session: SessionId,
-    /// Name of this endpoint's shared memory, 0 for none: what the native address has beside the
-    /// [`PeerKey`]. Opaque here.
+    /// Name of this endpoint's shared memory, 0 for none: the part of the native address that is
+    /// not in the [`PeerKey`]. Opaque here.
     pub shm_name: u64,
     /// Limits of this end.
     pub limits: Limits,
@@ -150,7 +152,7 @@ pub struct LaneParameters {
     pub holds_session: bool,
 }
 
-/// What one end of a lane can take.
+/// The limits of one end of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Eager data that a sender may have unconsumed at this end, in units of 64 bytes of credit; at
@@ -207,9 +209,9 @@ listed_enum! {
 pub struct Foreign {
     /// Its version.
     pub version: u8,
-    /// Who sent it.
+    /// The sender.
     pub from: PeerKey,
-    /// Which incarnation of the receiver was meant.
+    /// The incarnation of the receiver that the packet was for.
     pub to_incarnation: u64,
     /// Which lane it is about.
     pub lane: LaneName,
@@ -371,7 +373,7 @@ impl Control {
     /// Reads a packet: the payload of a datagram, without the 40 bytes that UD puts in front.
     ///
     /// # Errors
-    /// [`WireError`]; on [`WireError::Version`], [`Foreign::parse`] says whom to tell.
+    /// [`WireError`]; on [`WireError::Version`], [`Foreign::parse`] gives the peer to notify.
     pub fn parse(bytes: &[u8]) -> Result<Control, WireError> {
         let (head, _) = RawHead::ref_from_prefix(bytes).map_err(|_| WireError::Length)?;
         if head.magic != MAGIC {

@@ -1,5 +1,5 @@
-//! Data packets: messages and what belongs to them, on a lane. The header is 24 bytes, 32 with CQ
-//! data.
+//! Data packets on a lane: messages, and the packets that serve them. The header is 24 bytes, 32
+//! with CQ data.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -34,7 +34,7 @@ pub const MIN_RECEIVE_BYTES: u32 = 512;
 const _: () = assert!(HEADER_BYTES == 24 && MAX_RTS_BYTES <= MIN_RECEIVE_BYTES as usize);
 const _: () = assert!(MAX_HEADER_BYTES <= MAX_NOTICE_BYTES);
 
-/// What every data packet starts with.
+/// The common beginning of every data packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The session, as the receiver of the packet names it.
@@ -46,7 +46,7 @@ pub struct Header {
     pub credit: u16,
 }
 
-/// What tells a message apart at the receiver.
+/// The matching fields of a message: its envelope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Envelope {
     /// The tag, `None` for an untagged message.
@@ -60,14 +60,14 @@ pub struct Envelope {
 pub enum Packet<'a> {
     /// A whole message.
     Eager {
-        /// What to match.
+        /// The fields to match.
         envelope: Envelope,
         /// The message.
         payload: &'a [u8],
     },
     /// The start of a message that takes several packets.
     EagerFirst {
-        /// What to match.
+        /// The fields to match.
         envelope: Envelope,
         /// Length of the message in bytes.
         total_bytes: u32,
@@ -83,7 +83,7 @@ pub enum Packet<'a> {
     },
     /// A message to be fetched by the receiver.
     Rts {
-        /// What to match.
+        /// The fields to match.
         envelope: Envelope,
         /// Where it is.
         request: Request<'a>,
@@ -132,7 +132,7 @@ pub struct Grant {
     pub receive: u64,
     /// Remote virtual address of the buffer.
     pub address: u64,
-    /// Bytes to write, not 0: what fits of the message.
+    /// Bytes to write, not 0: the part of the message that fits the receiver's buffer.
     pub fit_bytes: u64,
     /// Remote key of the region that holds the buffer.
     pub rkey: u32,

@@ -19,7 +19,7 @@ pub const SPAN: u32 = u64::BITS;
 
 const _: () = assert!(PREFIX_BYTES == 24);
 
-/// What has arrived at the sender of a datagram.
+/// The acknowledgement in a datagram: the packets that have arrived at its sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ack {
     /// All packets below this number.
@@ -41,7 +41,7 @@ impl Ack {
     }
 }
 
-/// What precedes the data packet.
+/// The prefix of a data packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
     /// The sender waits for an acknowledgement: do not delay it.
@@ -49,7 +49,7 @@ pub struct Prefix {
     /// Both ends know it from the handshake, and no other session has it: so what was meant for
     /// another session of that name, of a process before, is caught.
     pub cookie: u32,
-    /// What has arrived.
+    /// The acknowledgement.
     pub ack: Ack,
     /// Units of credit returned so far in this session, modulo 2³². The field of the data header is
     /// its low half at the time that the packet was first sent, and is not looked at.
@@ -216,8 +216,8 @@ mod tests {
             prop_assert_eq!(packet, Packet::Eager { envelope: Envelope::default(), payload: &payload });
         }
 
-        /// Any bytes, and a sound datagram with any byte changed, are refused or are read as what
-        /// they say.
+        /// Any bytes, and a valid datagram with any byte changed, are refused or give a value that
+        /// prints to the same bytes.
         #[test]
         fn any_bytes_are_judged(
             bytes in proptest::collection::vec(any::<u8>(), 0..80),

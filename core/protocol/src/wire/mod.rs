@@ -1,9 +1,9 @@
-//! What travels: [`control`] packets on the UD queue pairs, [`data`] packets on a lane, behind a
-//! [`datagram`] prefix where that is UD; [`sidr`] private data with the connection manager.
-//! Layouts: `docs/wire-protocol.md`.
+//! The packets on the wire: [`control`] packets on the UD queue pairs, [`data`] packets on a lane,
+//! behind a [`datagram`] prefix where that is UD; [`sidr`] private data with the connection
+//! manager. Layouts: `docs/wire-protocol.md`.
 //!
-//! Integers are little-endian. Every parser is total: any bytes give a value or a [`WireError`],
-//! and what a parser accepts, the printer prints back to the same bytes.
+//! Integers are little-endian. Every parser is total: any bytes give a value or a [`WireError`].
+//! The printer prints each parsed value back to the same bytes.
 
 pub mod control;
 pub mod data;
@@ -22,19 +22,19 @@ pub const VERSION: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WireError {
     /// Fewer or more bytes than the packet says or needs.
-    #[error("wrong length")]
+    #[error("the packet has a wrong length")]
     Length,
     /// A control packet that does not start with the magic number: not ours.
-    #[error("not a Ferrofabric packet")]
+    #[error("the bytes are not a Ferrofabric packet")]
     Magic,
     /// Of another version than [`VERSION`].
-    #[error("version {0}, not {VERSION}")]
+    #[error("the packet has protocol version {0}, not {VERSION}")]
     Version(u8),
     /// A kind that this version does not know.
-    #[error("unknown kind {0}")]
+    #[error("the packet is of unknown kind {0}")]
     Kind(u8),
     /// A field out of its range, or one that must be zero and is not.
-    #[error("bad field")]
+    #[error("a field of the packet has an invalid value")]
     Field,
 }
 

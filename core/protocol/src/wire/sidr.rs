@@ -1,7 +1,8 @@
-//! What travels with the connection manager's service ID resolution, in the private data of request
-//! and reply: who is asked for, and the native address of who listens.
+//! The private data of the connection manager's service ID resolution: the request names a service,
+//! the reply carries the native address of the endpoint that listens there.
 //!
-//! The connection manager fills private data up with zeros; what follows is not looked at.
+//! The connection manager fills private data up with zeros; the parser ignores the bytes beyond
+//! ours.
 
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -60,7 +61,7 @@ impl Service {
         zerocopy::transmute!(raw)
     }
 
-    /// What is asked for.
+    /// Reads the requested service.
     ///
     /// # Errors
     ///
@@ -88,7 +89,7 @@ impl Service {
         bytes
     }
 
-    /// Who answered a question for this kind.
+    /// Reads the address of the endpoint that answered a request for this service.
     ///
     /// # Errors
     ///

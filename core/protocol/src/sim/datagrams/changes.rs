@@ -96,7 +96,7 @@ fn restart_at_every_step() {
                         let went_on = steps(&mut world, killed - promoted.unwrap_or(0).min(killed));
                         let dead = killed % 2;
                         world.restart(dead, greets);
-                        // RC tells of a dead peer by itself.
+                        // RC reports a dead peer by itself.
                         world.recycle(dead ^ 1);
                         if !greets {
                             world.add(dead ^ 1, 8);

@@ -1,5 +1,5 @@
-//! One end of a session: what the verbs endpoint's engine does with it, in short, and an
-//! application that checks what it gets.
+//! One end of a session: a short form of the verbs endpoint's engine, and an application that
+//! checks its arrivals.
 
 use std::collections::VecDeque;
 
@@ -34,14 +34,14 @@ pub(super) struct Rc {
     next: u32,
 }
 
-/// What goes out.
+/// An outgoing packet.
 #[derive(Clone, Debug)]
 pub(super) enum Out {
     Datagram { bytes: Vec<u8>, numbered: bool },
     Rc { epoch: u64, bytes: Vec<u8> },
 }
 
-/// What was agreed when the session began.
+/// Parameters agreed on when the session began.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Agreed {
     /// Tells sessions apart, for the checks alone.
@@ -171,7 +171,7 @@ impl End {
         bytes
     }
 
-    /// Gives numbers to what the application sends, and to our notices.
+    /// Gives numbers to the application's messages, and to our control packets.
     fn stamp(&mut self) {
         while let Some(op) = self.fins.pop_front() {
             let header = self.session.stamp().unwrap();
@@ -321,7 +321,8 @@ impl End {
         });
     }
 
-    /// The first word on the RC lane may go out: what the UD lane has not confirmed goes there.
+    /// The RC lane may send its first packet: the packets that the UD lane has not confirmed go
+    /// there.
     pub(super) fn rc_may_send(&mut self, epoch: u64) {
         if let Some(rc) = self.rc.as_mut().filter(|rc| rc.epoch == epoch) {
             rc.may_send = true;

@@ -1,4 +1,5 @@
-//! Against the plain model: whatever the network does, each message arrives once, whole, in order.
+//! Against the plain model: for any behaviour of the network, each message arrives once, whole, in
+//! order.
 
 use std::time::Duration;
 
@@ -76,7 +77,7 @@ fn exhausted_credit_stops_nothing() {
     world.assert_complete();
     assert_eq!(world.ends[0].requests, 500 - 32, "2 units each of 64");
     world.ends[1].consume_all();
-    world.add(1, 0); // tells of it
+    world.add(1, 0); // carries the credit
     assert!(world.finish(60 * SECOND) && world.calm_down(SECOND));
     let requests = world.ends[0].requests;
     (0..30).for_each(|_| world.add(0, 8));
@@ -134,7 +135,7 @@ fn a_network_that_reorders_costs_few_repeats() {
     assert!(world.ends[0].lane.window() > 32);
 }
 
-/// A peer that says nothing is asked ever more rarely, and for ever.
+/// A peer that does not answer gets probes more and more rarely, and for ever.
 #[test]
 fn silence_is_no_storm_and_no_death() {
     let weather = Weather {

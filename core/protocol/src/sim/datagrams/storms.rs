@@ -15,7 +15,7 @@ const ONE_PERCENT: Weather = Weather {
     ..Weather::FAIR
 };
 
-/// Nodes with `partners` others each, drawn at random; who talks to whom.
+/// Nodes with `partners` others each, drawn at random; returns the pairs that exchange messages.
 fn random_pairs(nodes: u64, partners: usize, seed: u64) -> Vec<(u32, u32)> {
     let mut rng = Rng::with_seed(seed);
     let mut pairs = std::collections::BTreeSet::new();
@@ -82,8 +82,8 @@ fn ten_thousand_peers_talk_without_a_storm() {
     ));
 }
 
-/// All to all at once is more than the receivers' lines hold: what finds no room is lost, and
-/// senders learn to hold back.
+/// All to all at once is more than the receivers' lines hold: a packet that finds no room is lost,
+/// and senders learn to hold back.
 #[test]
 fn all_to_all_of_64_overruns_and_recovers() {
     let world = exchange(&all_pairs(64), 32, ONE_PERCENT, Some(128));

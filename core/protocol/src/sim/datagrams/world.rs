@@ -67,7 +67,7 @@ enum Event {
     },
 }
 
-/// What the network did to numbered packets.
+/// Counts of the network's faults on numbered packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fates {
     pub(super) datagrams: u64,
@@ -84,7 +84,7 @@ pub(super) struct World {
     pub(super) fates: Fates,
     /// Received packets that each end may keep for later.
     pub(super) may_hold: usize,
-    /// Which node an end is on: what arrives there waits in one line.
+    /// The node of each end: all packets for a node wait in one line.
     pub(super) node_of: Vec<u32>,
     /// Packets that fit in that line; more are lost.
     pub(super) line: u64,
@@ -193,8 +193,7 @@ impl World {
         self.run(end);
     }
 
-    /// An RC lane comes up: at `first`, and later at the other end, which the peer may hear from
-    /// first.
+    /// An RC lane comes up, with `first` as the initiator.
     pub(super) fn promote(&mut self, first: usize) {
         self.epoch += 1;
         let epoch = self.epoch;
@@ -449,7 +448,8 @@ impl World {
         }
     }
 
-    /// What arrives at a node is taken one after the other; what finds no room in the line is lost.
+    /// A node takes its arrivals one after the other. A packet that finds no room in the line is
+    /// lost.
     fn wait_in_line(&mut self, to: usize, delay: Duration) -> Option<Duration> {
         if self.line == u64::MAX {
             return Some(delay);

@@ -8,7 +8,7 @@ use crate::handshake::LaneKey;
 use crate::lanes::{Demand, Facts, PeerLanes, SessionFacts};
 use crate::session::Session;
 
-/// What an end has with a peer.
+/// The state of an end for one peer.
 #[derive(Default)]
 pub(super) struct Peer {
     pub(super) session: Option<Session>,
@@ -55,7 +55,7 @@ impl Peer {
     }
 }
 
-/// What the lanes' life reads of an end.
+/// The facts about an end that [`PeerLanes`](crate::lanes::PeerLanes) reads.
 pub(super) struct View<'w> {
     pub(super) at: usize,
     pub(super) peers: &'w [Peer; PAIRS],

@@ -20,7 +20,8 @@ pub(super) enum State {
     Absent,
     /// It is up, and takes packets.
     Up,
-    /// In error: what was posted is being flushed; or, of the UD kind, nothing more is taken.
+    /// In error: the posted requests are being flushed; or, for the UD kind, no more packets are
+    /// taken.
     Failed,
     /// Its queue pair is released, or it never came up.
     Gone,
@@ -35,16 +36,16 @@ pub(super) struct Lane {
     pub(super) may_send: [bool; 2],
     /// Its session has entered it.
     pub(super) carries: [bool; 2],
-    /// The handshake of an end has dropped it, and tells the other end for this reason.
+    /// The handshake of an end has dropped it, and notifies the other end with this reason.
     pub(super) dropped: [Option<Reason>; 2],
-    /// Its owner is to be told that it is down, and why.
+    /// Its owner has yet to learn that it is down, with this reason.
     pub(super) down: [Option<Reason>; 2],
     /// [`Action::TakeAll`](crate::lanes::Action::TakeAll) was returned.
     pub(super) take_all: [bool; 2],
     /// A Resume is to be repeated.
     pub(super) repeats: [bool; 2],
     pub(super) outgrown: [bool; 2],
-    /// What was posted is flushed.
+    /// All posted requests are flushed.
     pub(super) drained: [bool; 2],
 }
 
@@ -79,8 +80,8 @@ impl Lane {
         }
     }
 
-    /// An end of which the handshake has dropped the lane tells the other one. Says whether that
-    /// did not know.
+    /// The handshake of an end has dropped the lane, and notifies the other end. Returns whether
+    /// that is news to the other end.
     pub(super) fn tell(&mut self, at: usize) -> bool {
         let Some(why) = self.dropped[1 - at] else {
             return false;
@@ -100,7 +101,7 @@ impl Lane {
 #[derive(Default)]
 pub(super) struct Pair {
     pub(super) lanes: Vec<Lane>,
-    /// The kind of lane that each end asks for.
+    /// The kind of lane that each end requests.
     pub(super) asks: [Option<LaneKind>; 2],
     /// The last lane that came up at each end, unless the session of that is over.
     pub(super) holds: [Option<usize>; 2],

@@ -1,4 +1,5 @@
-//! The world: both ends, the pairs of peers, the clock, and what happens to them.
+//! The simulated world: both ends, the pairs of peers, the clock, and the events that happen to
+//! them.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -31,7 +32,7 @@ thread_local! {
     static COUNTS: RefCell<[u64; 5]> = const { RefCell::new([0; 5]) };
 }
 
-/// What has happened since this was asked last.
+/// The counts of events since the last call.
 pub(super) fn take_counts() -> [u64; 5] {
     COUNTS.take()
 }
@@ -203,7 +204,7 @@ impl World {
         self.event(at, |life, view, _| life.wants_lane(pair as u32, view));
     }
 
-    /// The handshake goes on: a lane is made if one is asked for.
+    /// The handshake makes a lane if one was requested.
     fn handshake(&mut self, pair: usize) {
         let Pair { asks, holds, .. } = &self.pairs[pair];
         let kind = match asks {
@@ -272,7 +273,7 @@ impl World {
         self.event(at, |life, _, now| life.lane_up(pair as u32, &up, now));
     }
 
-    /// The handshake learns that the other end has dropped a lane, and tells the owner of it.
+    /// The handshake learns that the other end has dropped a lane, and notifies the owner.
     fn hear_of_end(&mut self, at: usize, pair: usize, lane: usize) {
         let this = self.lane(pair, lane);
         this.tell(at);
@@ -305,7 +306,7 @@ impl World {
         }
     }
 
-    /// What was posted on an RC lane is flushed.
+    /// All requests posted on an RC lane are flushed.
     fn drain(&mut self, at: usize, pair: usize, lane: usize) {
         let this = &self.pairs[pair].lanes[lane];
         if this.kind == LaneKind::Rc && this.state[at] == State::Failed {
@@ -448,7 +449,7 @@ impl World {
         }
     }
 
-    /// The other side may not have heard us: says again what we hold now.
+    /// The other side may lack our Resume: sends it again, with the current session.
     fn answer(&mut self, at: usize, pair: usize, lane: usize) {
         let session = self.ends[at].peers[pair].session.as_ref().unwrap();
         let (held, expected) = (session.held(), session.expected());

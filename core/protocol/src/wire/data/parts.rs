@@ -11,7 +11,7 @@ use super::{
     EAGER_FIRST, EAGER_PART, Envelope, Header, MAX_HEADER_BYTES, Packet, RawHeader, WireError,
 };
 
-/// Size of what precedes the bytes of a first packet, at most.
+/// Maximum size of the headers before the bytes of a first packet.
 pub const MAX_FIRST_HEADER_BYTES: usize = MAX_HEADER_BYTES + size_of::<U32>();
 
 impl Header {

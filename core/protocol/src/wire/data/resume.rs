@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{Header, MAX_NOTICE_BYTES, RESUME};
 use crate::wire::WireError;
 
-/// Which session the sender of a Resume continues.
+/// The session that the sender of a Resume continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resume {
     /// Name of the session; 0 for none.

@@ -122,7 +122,7 @@ impl World {
         });
     }
 
-    /// A session is over, and what was under way with it lost.
+    /// A session is over, and its messages under way are lost.
     fn end_session(&mut self, at: usize, pair: usize) {
         let peer = &mut self.ends[at].peers[pair];
         assert!(peer.on.is_none() && peer.session.take().is_some());

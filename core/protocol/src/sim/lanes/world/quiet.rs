@@ -97,9 +97,9 @@ impl World {
         let mut waits = String::new();
         for (at, pair) in all() {
             let peer = &self.ends[at].peers[pair];
-            let asks = self.pairs[pair].asks[at];
+            let kind = self.pairs[pair].asks[at];
             waits += &format!(
-                "\nend {at} pair {pair}: on {:?}, {} kept, {} waiting, asks {asks:?}",
+                "\nend {at} pair {pair}: on {:?}, {} kept, {} waiting, requests {kind:?}",
                 peer.on,
                 peer.kept.len(),
                 peer.waiting.len()
