@@ -32,10 +32,10 @@ const ROUNDS: usize = 60;
 const WARMUP: usize = 500;
 const BURST: usize = 4000;
 
-type Token = [u64; 2];
+type BenchToken = [u64; 2];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MatchKind {
     Exact,
     AnySource,
     Masked,
@@ -45,24 +45,25 @@ enum Kind {
     OneTag,
 }
 
-impl Kind {
-    const ALL: [(&str, Kind); 5] = [
-        ("exact", Kind::Exact),
-        ("any_source", Kind::AnySource),
-        ("masked", Kind::Masked),
-        ("mixed", Kind::Mixed),
-        ("one_tag", Kind::OneTag),
+impl MatchKind {
+    const ALL: [(&str, MatchKind); 5] = [
+        ("exact", MatchKind::Exact),
+        ("any_source", MatchKind::AnySource),
+        ("masked", MatchKind::Masked),
+        ("mixed", MatchKind::Mixed),
+        ("one_tag", MatchKind::OneTag),
     ];
 
     #[inline]
     fn receive(self, n: u64) -> Posted {
         let (src, tag, ignore) = match self {
-            Kind::Exact => (FiAddr(n % SENDERS), n, 0),
-            Kind::AnySource => (FiAddr::UNSPEC, n, 0),
-            Kind::Masked => (FiAddr(n % SENDERS), n | (0xabc << 40), 0xfff << 40),
-            Kind::OneTag => (FiAddr::UNSPEC, 7, 0),
-            Kind::Mixed => {
-                return [Kind::Exact, Kind::AnySource, Kind::Masked][n as usize % 3].receive(n);
+            MatchKind::Exact => (FiAddr(n % SENDERS), n, 0),
+            MatchKind::AnySource => (FiAddr::UNSPEC, n, 0),
+            MatchKind::Masked => (FiAddr(n % SENDERS), n | (0xabc << 40), 0xfff << 40),
+            MatchKind::OneTag => (FiAddr::UNSPEC, 7, 0),
+            MatchKind::Mixed => {
+                return [MatchKind::Exact, MatchKind::AnySource, MatchKind::Masked][n as usize % 3]
+                    .receive(n);
             }
         };
         Posted {
@@ -83,7 +84,7 @@ impl Kind {
     fn message(self, n: u64) -> Arrived {
         Arrived {
             src: FiAddr(n % SENDERS),
-            tag: if self == Kind::OneTag { 7 } else { n },
+            tag: if self == MatchKind::OneTag { 7 } else { n },
             len: 8,
             data: 0,
             flags: Flags::empty(),
@@ -92,15 +93,15 @@ impl Kind {
 }
 
 /// Numbers of the entries that go and come, so that choosing them costs the bursts nothing.
-struct Script {
+struct EntryScript {
     steps: Vec<(u32, u32)>,
     at: usize,
 }
 
-impl Script {
+impl EntryScript {
     /// Long enough that the deep queue is gone through twice; then its end takes in what its
     /// beginning takes out.
-    fn new(depth: u64, random: bool) -> Script {
+    fn new(depth: u64, random: bool) -> EntryScript {
         let len = 2 * DEEP as usize;
         let mut queue: Vec<u32> = (0..depth as u32).collect();
         let mut rng = Rng::with_seed(0);
@@ -120,7 +121,7 @@ impl Script {
             };
             steps.push((queue[at], first));
         }
-        Script { steps, at: 0 }
+        EntryScript { steps, at: 0 }
     }
 
     #[inline]
@@ -146,15 +147,15 @@ enum Work {
 }
 
 /// A queue that is kept at its depth.
-struct Queue {
-    kind: Kind,
-    matcher: Matcher<Token>,
-    script: Script,
+struct BenchQueue {
+    kind: MatchKind,
+    matcher: Matcher<BenchToken>,
+    script: EntryScript,
     work: Work,
 }
 
-impl Queue {
-    fn new(kind: Kind, work: Work, depth: u64, random: bool) -> Queue {
+impl BenchQueue {
+    fn new(kind: MatchKind, work: Work, depth: u64, random: bool) -> BenchQueue {
         let mut matcher = Matcher::new(64);
         for n in 0..depth {
             if work == Work::Unexpected {
@@ -163,10 +164,10 @@ impl Queue {
                 assert!(matcher.post(kind.receive(n)).is_none());
             }
         }
-        Queue {
+        BenchQueue {
             kind,
             matcher,
-            script: Script::new(depth, random),
+            script: EntryScript::new(depth, random),
             work,
         }
     }
@@ -216,17 +217,17 @@ fn time(mut run: impl FnMut(usize)) -> f64 {
 
 #[repr(align(64))]
 #[derive(Clone)]
-struct Line(u32);
+struct MissLine(u32);
 
 /// One cycle through all lines, in random order.
 struct Chase {
-    lines: Vec<Line>,
+    lines: Vec<MissLine>,
     at: u32,
 }
 
 impl Chase {
     fn new() -> Chase {
-        let mut lines: Vec<Line> = (0..DEEP as u32).map(Line).collect();
+        let mut lines: Vec<MissLine> = (0..DEEP as u32).map(MissLine).collect();
         let mut rng = Rng::with_seed(0);
         // Sattolo's shuffle.
         for i in (1..lines.len()).rev() {
@@ -261,18 +262,18 @@ fn main() {
     );
     let is_wanted = |name: &str| wanted.iter().all(|w| name.contains(w.as_str()));
     for (side, work) in [("posted", Work::Posted), ("unexpected", Work::Unexpected)] {
-        for (name, kind) in Kind::ALL {
+        for (name, kind) in MatchKind::ALL {
             for (order, random) in [("order", false), ("random", true)] {
                 // Of one list, the oldest goes always.
                 let name = format!("{side}/{name}/{order}");
-                if is_wanted(&name) && !(random && kind == Kind::OneTag) {
+                if is_wanted(&name) && !(random && kind == MatchKind::OneTag) {
                     compare(&name, kind, work, random);
                 }
             }
         }
     }
     if is_wanted("cancel/exact/order") {
-        compare("cancel/exact/order", Kind::Exact, Work::Cancel, false);
+        compare("cancel/exact/order", MatchKind::Exact, Work::Cancel, false);
     }
     for (name, src, tag, ignore) in [
         ("tagged", FiAddr(5), 5, 0),
@@ -283,7 +284,7 @@ fn main() {
             src,
             tag,
             ignore,
-            ..Kind::Exact.receive(5)
+            ..MatchKind::Exact.receive(5)
         };
         for (side, unexpected) in [("posted", false), ("unexpected", true)] {
             let name = format!("empty/{side}/{name}");
@@ -299,8 +300,8 @@ fn main() {
 
 /// Nanoseconds of one receive and one message for it, the one before the other.
 fn ping_pong(receive: &Posted, unexpected: bool) -> f64 {
-    let mut matcher: Matcher<Token> = Matcher::new(64);
-    let message = Kind::Exact.message(5);
+    let mut matcher: Matcher<BenchToken> = Matcher::new(64);
+    let message = MatchKind::Exact.message(5);
     time(|n| {
         for _ in 0..n {
             let receive = black_box(receive).clone();
@@ -317,9 +318,9 @@ fn ping_pong(receive: &Posted, unexpected: bool) -> f64 {
     })
 }
 
-fn compare(name: &str, kind: Kind, work: Work, random: bool) {
-    let mut shallow = Queue::new(kind, work, SHALLOW, random);
-    let mut deep = Queue::new(kind, work, DEEP, random);
+fn compare(name: &str, kind: MatchKind, work: Work, random: bool) {
+    let mut shallow = BenchQueue::new(kind, work, SHALLOW, random);
+    let mut deep = BenchQueue::new(kind, work, DEEP, random);
     let mut chase = Chase::new();
     // Once through, as after a while of use.
     for _ in 0..2 * DEEP as usize / BURST {

@@ -5,7 +5,7 @@
 //! the next one, and the full one counts it: a search goes on behind a line only if some key did.
 //! So most searches, insertions and removals touch one line, with no branch that depends on the
 //! data, and a key with a hundred thousand entries costs its neighbours nothing. The entries live
-//! in the caller's slab; the table sees their [`Link`]s only.
+//! in the caller's slab; the table sees their [`ListLink`]s only.
 //!
 //! Keys whose source and tag differ in the lowest bits alone share a line: applications count in
 //! tags and go round their peers, so with a hundred thousand keys eight messages in a row cost one
@@ -28,32 +28,32 @@ pub(super) const NIL: u32 = u32::MAX;
 
 /// Neighbours in a list.
 #[derive(Clone, Copy)]
-pub(super) struct Link {
+pub(super) struct ListLink {
     pub(super) next: u32,
     pub(super) prev: u32,
 }
 
-impl Link {
-    pub(super) const LOOSE: Link = Link {
+impl ListLink {
+    pub(super) const LOOSE: ListLink = ListLink {
         next: NIL,
         prev: NIL,
     };
 }
 
-/// An element of a list: any type that has a [`Link`] inside.
+/// An element of a list: any type that has a [`ListLink`] inside.
 pub(super) trait Linked {
-    fn link(&self) -> Link;
-    fn link_mut(&mut self) -> &mut Link;
+    fn link(&self) -> ListLink;
+    fn link_mut(&mut self) -> &mut ListLink;
 }
 
-impl Linked for Link {
+impl Linked for ListLink {
     #[inline]
-    fn link(&self) -> Link {
+    fn link(&self) -> ListLink {
         *self
     }
 
     #[inline]
-    fn link_mut(&mut self) -> &mut Link {
+    fn link_mut(&mut self) -> &mut ListLink {
         self
     }
 }
@@ -116,13 +116,13 @@ impl Fifo {
         } else {
             nodes[next as usize].link_mut().prev = id;
         }
-        *nodes[id as usize].link_mut() = Link { next, prev: at };
+        *nodes[id as usize].link_mut() = ListLink { next, prev: at };
     }
 
     /// Takes an entry of this list out of it.
     #[inline]
     pub(super) fn unlink<N: Linked>(&mut self, nodes: &mut [N], id: u32) {
-        let Link { next, prev } = nodes[id as usize].link();
+        let ListLink { next, prev } = nodes[id as usize].link();
         if prev == NIL {
             self.head = next;
         } else {
@@ -190,7 +190,7 @@ const DEEP_LINES: usize = 1 << 11;
 /// A cache line of the table.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-struct Line {
+struct IndexLine {
     /// A byte for each slot, 0 for a free one; in the upper half of the second word the number of
     /// keys that found this line full and went on.
     tags: [u64; 2],
@@ -199,13 +199,13 @@ struct Line {
     heads: [u32; SLOTS],
 }
 
-const _: () = assert!(size_of::<Line>() == 64);
+const _: () = assert!(size_of::<IndexLine>() == 64);
 
 const BYTES: u64 = 0x0101_0101_0101_0101;
 const PASSED: u64 = 1 << 32;
 
-impl Line {
-    const FREE: Line = Line {
+impl IndexLine {
+    const FREE: IndexLine = IndexLine {
         tags: [0; 2],
         heads: [NIL; SLOTS],
     };
@@ -271,7 +271,7 @@ impl Iterator for Slots {
 
 /// Where a key's list is named.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct IndexPlace {
     /// Where the search for the key begins.
     home: usize,
     line: usize,
@@ -283,7 +283,7 @@ pub(super) struct Place {
 #[derive(Default)]
 pub(super) struct Index {
     /// Empty, or a power of two of them.
-    lines: Arena<Line>,
+    lines: Arena<IndexLine>,
     keys: usize,
 }
 
@@ -318,16 +318,16 @@ impl Index {
 
     /// The place of a key, and its first entry: `same(id)` says whether entry `id` has that key.
     #[inline]
-    pub(super) fn find(&self, hash: u32, same: impl Fn(u32) -> bool) -> Option<(Place, u32)> {
+    pub(super) fn find(&self, hash: u32, same: impl Fn(u32) -> bool) -> Option<(IndexPlace, u32)> {
         let home = self.home(hash);
         let mut at = home;
         let mut line = self.lines.get(at)?;
         loop {
-            for slot in line.with(Line::tag(hash)) {
+            for slot in line.with(IndexLine::tag(hash)) {
                 let head = line.heads[slot];
                 if same(head) {
                     let line = at;
-                    return Some((Place { home, line, slot }, head));
+                    return Some((IndexPlace { home, line, slot }, head));
                 }
             }
             if !line.is_passed() {
@@ -356,12 +356,12 @@ impl Index {
         let room = self.keys < self.lines.len() * LINE_KEYS;
         let home = self.home(hash);
         if let Some(line) = self.lines.get_mut(home).filter(|_| room) {
-            let tag = Line::tag(hash);
+            let tag = IndexLine::tag(hash);
             if line.with(tag).is_empty() && !line.is_passed() {
                 if let Some(slot) = line.with(0).next() {
                     line.set(slot, tag, id);
                     self.keys += 1;
-                    *nodes[id as usize].link_mut() = Link {
+                    *nodes[id as usize].link_mut() = ListLink {
                         next: NIL,
                         prev: id,
                     };
@@ -389,7 +389,7 @@ impl Index {
         if self.keys >= self.lines.len() * LINE_KEYS {
             self.grow(|id| hash_of(nodes, id));
         }
-        *nodes[id as usize].link_mut() = Link {
+        *nodes[id as usize].link_mut() = ListLink {
             next: NIL,
             prev: id,
         };
@@ -403,7 +403,7 @@ impl Index {
         loop {
             let line = &mut self.lines[at];
             if let Some(slot) = line.with(0).next() {
-                line.set(slot, Line::tag(hash), head);
+                line.set(slot, IndexLine::tag(hash), head);
                 self.keys += 1;
                 return;
             }
@@ -414,8 +414,8 @@ impl Index {
 
     /// Takes the first entry of a key out, which `find` has just seen.
     #[inline]
-    pub(super) fn pop<N: Linked>(&mut self, nodes: &mut [N], place: Place, head: u32) {
-        let Link { next, prev } = nodes[head as usize].link();
+    pub(super) fn pop<N: Linked>(&mut self, nodes: &mut [N], place: IndexPlace, head: u32) {
+        let ListLink { next, prev } = nodes[head as usize].link();
         if next == NIL {
             self.remove_key(place);
         } else {
@@ -425,7 +425,7 @@ impl Index {
     }
 
     #[inline]
-    fn remove_key(&mut self, place: Place) {
+    fn remove_key(&mut self, place: IndexPlace) {
         self.lines[place.line].set(place.slot, 0, NIL);
         self.keys -= 1;
         let mut passed = place.home;
@@ -438,7 +438,7 @@ impl Index {
     /// Takes entry `id`, which is on the list of a key with that hash, out of it.
     #[inline]
     pub(super) fn remove<N: Linked>(&mut self, nodes: &mut [N], hash: u32, id: u32) {
-        let Link { next, prev } = nodes[id as usize].link();
+        let ListLink { next, prev } = nodes[id as usize].link();
         let first = nodes[prev as usize].link().next != id;
         if !first && next != NIL {
             nodes[prev as usize].link_mut().next = next;
@@ -462,7 +462,7 @@ impl Index {
     /// empty.
     pub(super) fn clear(&mut self) {
         if self.keys != 0 {
-            self.lines.fill(Line::FREE);
+            self.lines.fill(IndexLine::FREE);
             self.keys = 0;
         }
     }
@@ -476,7 +476,7 @@ impl Index {
     #[inline(never)]
     fn grow(&mut self, hash_of: impl Fn(u32) -> u32) {
         let lines = (self.lines.len() * 2).max(FIRST_LINES);
-        let old = std::mem::replace(&mut self.lines, Arena::filled(lines, Line::FREE));
+        let old = std::mem::replace(&mut self.lines, Arena::filled(lines, IndexLine::FREE));
         self.keys = 0;
         for head in old.iter().flat_map(|line| line.heads) {
             if head != NIL {
@@ -497,12 +497,12 @@ fn enlist<N: Linked>(nodes: &mut [N], head: u32, id: u32, later: impl Fn(u32) ->
         prev = nodes[prev as usize].link().prev;
         if next == head {
             // Before all others; `prev` is the last one.
-            *nodes[id as usize].link_mut() = Link { next, prev };
+            *nodes[id as usize].link_mut() = ListLink { next, prev };
             nodes[head as usize].link_mut().prev = id;
             return id;
         }
     }
-    *nodes[id as usize].link_mut() = Link { next, prev };
+    *nodes[id as usize].link_mut() = ListLink { next, prev };
     nodes[prev as usize].link_mut().next = id;
     let behind = if next == NIL { head } else { next };
     nodes[behind as usize].link_mut().prev = id;
@@ -517,7 +517,7 @@ const FIRST_LINKS: usize = 16;
 #[derive(Default)]
 pub(super) struct SideIndex {
     index: Index,
-    links: Arena<Link>,
+    links: Arena<ListLink>,
 }
 
 impl SideIndex {
@@ -587,7 +587,7 @@ impl SideIndex {
     #[inline(never)]
     fn reserve(&mut self, id: u32) {
         let len = (id as usize + 1).next_power_of_two().max(FIRST_LINKS);
-        self.links.grow(len, |_| Link::LOOSE);
+        self.links.grow(len, |_| ListLink::LOOSE);
     }
 }
 

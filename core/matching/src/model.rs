@@ -7,7 +7,7 @@ use super::*;
 
 /// One call, or several calls that a transport makes as one unit.
 #[derive(Clone, Debug)]
-enum Op {
+enum ModelCall {
     /// `arrive`, and `queue` if nothing matches.
     Arrive {
         src: FiAddr,
@@ -15,30 +15,30 @@ enum Op {
         len: u64,
     },
     Post {
-        want: Want,
+        want: ModelWant,
         context: u64,
     },
     PostList {
-        want: Want,
+        want: ModelWant,
         context: u64,
     },
     PostMulti {
-        want: Want,
+        want: ModelWant,
         context: u64,
         len: usize,
     },
     Cancel {
         context: u64,
     },
-    Peek(Want),
+    Peek(ModelWant),
     Claim {
-        want: Want,
+        want: ModelWant,
         context: u64,
     },
     TakeClaimed {
         context: u64,
     },
-    Discard(Want),
+    Discard(ModelWant),
     Resolve {
         src: u64,
     },
@@ -59,13 +59,13 @@ enum Op {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Want {
+struct ModelWant {
     src: FiAddr,
     tag: u64,
     ignore: u64,
 }
 
-impl Want {
+impl ModelWant {
     fn takes(&self, a: &Arrived) -> bool {
         let from = self.src == FiAddr::UNSPEC || (a.src != FiAddr::NOTAVAIL && a.src == self.src);
         from && (self.tag ^ a.tag) & !self.ignore == 0
@@ -90,11 +90,11 @@ struct ModelMulti {
 type ModelMatched = (Matched, Option<usize>);
 
 impl ModelPosted {
-    fn want(&self) -> Want {
+    fn want(&self) -> ModelWant {
         let Posted {
             src, tag, ignore, ..
         } = self.posted;
-        Want { src, tag, ignore }
+        ModelWant { src, tag, ignore }
     }
 }
 
@@ -106,7 +106,7 @@ struct ModelMessage {
 
 /// Tokens number the messages in order of arrival, descriptors the receives in order of posting.
 #[derive(Default)]
-struct Model {
+struct MatchModel {
     posted: Vec<ModelPosted>,
     multis: Vec<ModelMulti>,
     /// Pieces that are out, as the matcher names them.
@@ -116,7 +116,7 @@ struct Model {
     claims: u64,
 }
 
-impl Model {
+impl MatchModel {
     /// The part of a receive that a message takes, and whether that was the last part.
     fn consume(
         &mut self,
@@ -203,7 +203,7 @@ impl Model {
         ours.posted == *posted && (ours.busy != Piece::NONE) == *busy
     }
 
-    fn find(&self, want: Want) -> Option<usize> {
+    fn find(&self, want: ModelWant) -> Option<usize> {
         self.messages
             .iter()
             .position(|m| m.claimed.is_none() && want.takes(&m.message.arrived))
@@ -218,7 +218,7 @@ impl Model {
             self.multis.len() - 1
         });
         let mut start = Vec::new();
-        while let Some(at) = self.find(Want { src, tag, ignore }) {
+        while let Some(at) = self.find(ModelWant { src, tag, ignore }) {
             let message = self.messages.remove(at).message;
             let (matched, done) = self.consume(&mut posted, multi, message.arrived.len);
             start.push((matched, message));
@@ -268,15 +268,15 @@ fn arrived(src: FiAddr, tag: u64, len: u64) -> Arrived {
     }
 }
 
-fn run(program: &[Op]) -> Result<(), TestCaseError> {
+fn run(program: &[ModelCall]) -> Result<(), TestCaseError> {
     let mut matcher: Matcher<u64> = Matcher::new(0);
-    let mut model = Model {
+    let mut model = MatchModel {
         min_multi_recv: 1,
-        ..Model::default()
+        ..MatchModel::default()
     };
     let mut messages = 0;
     let mut posts = 0;
-    let mut receive = |want: Want, context: u64, buf: Buffers| {
+    let mut receive = |want: ModelWant, context: u64, buf: Buffers| {
         posts += 1;
         Posted {
             src: want.src,
@@ -291,7 +291,7 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
     let one = |len| Buffers::One(IoBuf { addr: 0x1000, len });
     for op in program {
         match *op {
-            Op::Arrive { src, tag, len } => {
+            ModelCall::Arrive { src, tag, len } => {
                 let a = arrived(src, tag, len);
                 let matched = matcher.arrive(&a);
                 let unexpected = matched.is_none();
@@ -308,13 +308,13 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
                     });
                 }
             }
-            Op::Post { want, context } => {
+            ModelCall::Post { want, context } => {
                 let p = receive(want, context, one(64));
                 let start: Vec<_> = matcher.post(p.clone()).into_iter().collect();
                 let expected = model.post(p, false);
                 prop_assert!(model.same_starts(start, expected));
             }
-            Op::PostList { want, context } => {
+            ModelCall::PostList { want, context } => {
                 let list = [IoBuf { addr: 8, len: 8 }, IoBuf { addr: 32, len: 4 }];
                 let p = receive(want, context, Buffers::Many(Box::new(list)));
                 let mut start = Vec::new();
@@ -322,14 +322,14 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
                 let expected = model.post(p, true);
                 prop_assert!(model.same_starts(start, expected));
             }
-            Op::PostMulti { want, context, len } => {
+            ModelCall::PostMulti { want, context, len } => {
                 let p = receive(want, context, one(len));
                 let mut start = Vec::new();
                 matcher.post_multi(p.clone(), &mut start);
                 let expected = model.post(p, true);
                 prop_assert!(model.same_starts(start, expected));
             }
-            Op::Cancel { context } => {
+            ModelCall::Cancel { context } => {
                 let with = |p: &ModelPosted| p.posted.context == context;
                 let at = model.posted.iter().position(with);
                 let expected = at.map(|at| {
@@ -343,11 +343,11 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
                     (taken, expected) => prop_assert!(taken.is_none() && expected.is_none()),
                 }
             }
-            Op::Peek(w) => {
+            ModelCall::Peek(w) => {
                 let expected = model.find(w).map(|at| model.messages[at].message);
                 prop_assert_eq!(matcher.peek(w.src, w.tag, w.ignore), expected);
             }
-            Op::Claim { want: w, context } => {
+            ModelCall::Claim { want: w, context } => {
                 let expected = model.find(w).map(|at| {
                     model.claims += 1;
                     model.messages[at].claimed = Some((context, model.claims));
@@ -355,7 +355,7 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
                 });
                 prop_assert_eq!(matcher.claim(w.src, w.tag, w.ignore, context), expected);
             }
-            Op::TakeClaimed { context } => {
+            ModelCall::TakeClaimed { context } => {
                 let claim = |m: &ModelMessage| m.claimed.filter(|c| c.0 == context);
                 let first = (0..model.messages.len())
                     .filter(|&at| claim(&model.messages[at]).is_some())
@@ -363,11 +363,11 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
                 let expected = first.map(|at| model.messages.remove(at).message);
                 prop_assert_eq!(matcher.take_claimed(context), expected);
             }
-            Op::Discard(w) => {
+            ModelCall::Discard(w) => {
                 let expected = model.find(w).map(|at| model.messages.remove(at).message);
                 prop_assert_eq!(matcher.discard(w.src, w.tag, w.ignore), expected);
             }
-            Op::Resolve { src } => {
+            ModelCall::Resolve { src } => {
                 let mut start = Vec::new();
                 let source_of = |m: &Unexpected<u64>| {
                     if m.token % 3 == src {
@@ -380,7 +380,7 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
                 let expected = model.resolve(src);
                 prop_assert!(model.same_starts(start, expected));
             }
-            Op::Forget { src } => {
+            ModelCall::Forget { src } => {
                 matcher.forget_source(src);
                 for m in &mut model.messages {
                     if m.message.arrived.src == src {
@@ -388,7 +388,7 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
                     }
                 }
             }
-            Op::Fail { src, all } => {
+            ModelCall::Fail { src, all } => {
                 let lost = |m: &Unexpected<u64>| all || m.token % 2 == 0;
                 let (mut receives, mut messages) = (Vec::new(), Vec::new());
                 matcher.fail_source(src, lost, &mut receives, &mut messages);
@@ -405,12 +405,12 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
                     .map(|m| m.message);
                 prop_assert!(messages.into_iter().eq(expected));
             }
-            Op::MinMultiRecv { bytes } => {
+            ModelCall::MinMultiRecv { bytes } => {
                 matcher.set_min_multi_recv(bytes);
                 model.min_multi_recv = bytes.max(1);
                 prop_assert_eq!(matcher.min_multi_recv(), bytes.max(1));
             }
-            Op::Complete { nth } => {
+            ModelCall::Complete { nth } => {
                 if !model.out.is_empty() {
                     let (piece, multi) = model.out.swap_remove(nth % model.out.len());
                     let multi = &mut model.multis[multi];
@@ -474,38 +474,38 @@ fn known_source() -> impl Strategy<Value = FiAddr> {
 }
 
 /// `bits` 2: few masks and deep queues; 7: more masks than there are classes.
-fn want(bits: u32) -> impl Strategy<Value = Want> {
+fn want(bits: u32) -> impl Strategy<Value = ModelWant> {
     let all = (1u64 << bits) - 1;
     let ignore = prop_oneof![3 => Just(0), 2 => 0..=all, 1 => Just(u64::MAX)];
     let src = prop_oneof![4 => known_source(), 6 => Just(FiAddr::UNSPEC)];
-    (src, 0..=all, ignore).prop_map(|(src, tag, ignore)| Want { src, tag, ignore })
+    (src, 0..=all, ignore).prop_map(|(src, tag, ignore)| ModelWant { src, tag, ignore })
 }
 
-fn op(bits: u32, arrive: u32, post: u32) -> impl Strategy<Value = Op> {
+fn op(bits: u32, arrive: u32, post: u32) -> impl Strategy<Value = ModelCall> {
     let want = || want(bits);
     let context = || 0..CONTEXTS;
     prop_oneof![
         arrive => (source(), 0..1u64 << bits, 0..40u64)
-            .prop_map(|(src, tag, len)| Op::Arrive { src, tag, len }),
-        post => (want(), context()).prop_map(|(want, context)| Op::Post { want, context }),
-        1 => (want(), context()).prop_map(|(want, context)| Op::PostList { want, context }),
+            .prop_map(|(src, tag, len)| ModelCall::Arrive { src, tag, len }),
+        post => (want(), context()).prop_map(|(want, context)| ModelCall::Post { want, context }),
+        1 => (want(), context()).prop_map(|(want, context)| ModelCall::PostList { want, context }),
         2 => (want(), context(), 0..200usize)
-            .prop_map(|(want, context, len)| Op::PostMulti { want, context, len }),
-        2 => context().prop_map(|context| Op::Cancel { context }),
-        1 => want().prop_map(Op::Peek),
-        1 => (want(), context()).prop_map(|(want, context)| Op::Claim { want, context }),
-        1 => context().prop_map(|context| Op::TakeClaimed { context }),
-        1 => want().prop_map(Op::Discard),
-        1 => (0..3u64).prop_map(|src| Op::Resolve { src }),
-        1 => source().prop_map(|src| Op::Forget { src }),
-        1 => (source(), any::<bool>()).prop_map(|(src, all)| Op::Fail { src, all }),
-        1 => (0..32usize).prop_map(|bytes| Op::MinMultiRecv { bytes }),
-        5 => any::<usize>().prop_map(|nth| Op::Complete { nth }),
+            .prop_map(|(want, context, len)| ModelCall::PostMulti { want, context, len }),
+        2 => context().prop_map(|context| ModelCall::Cancel { context }),
+        1 => want().prop_map(ModelCall::Peek),
+        1 => (want(), context()).prop_map(|(want, context)| ModelCall::Claim { want, context }),
+        1 => context().prop_map(|context| ModelCall::TakeClaimed { context }),
+        1 => want().prop_map(ModelCall::Discard),
+        1 => (0..3u64).prop_map(|src| ModelCall::Resolve { src }),
+        1 => source().prop_map(|src| ModelCall::Forget { src }),
+        1 => (source(), any::<bool>()).prop_map(|(src, all)| ModelCall::Fail { src, all }),
+        1 => (0..32usize).prop_map(|bytes| ModelCall::MinMultiRecv { bytes }),
+        5 => any::<usize>().prop_map(|nth| ModelCall::Complete { nth }),
     ]
 }
 
 /// Programs in which receives pile up, messages pile up, or neither.
-fn program() -> impl Strategy<Value = Vec<Op>> {
+fn program() -> impl Strategy<Value = Vec<ModelCall>> {
     (
         prop_oneof![Just(2u32), Just(7u32)],
         prop_oneof![Just((10u32, 40u32)), Just((40, 10)), Just((20, 20))],
@@ -517,13 +517,13 @@ fn program() -> impl Strategy<Value = Vec<Op>> {
 
 /// Programs of receives that are alike, up to more than stand in a row without a table, and now and
 /// then something else.
-fn stream() -> impl Strategy<Value = Vec<Op>> {
+fn stream() -> impl Strategy<Value = Vec<ModelCall>> {
     let (src, tag) = (FiAddr(1), 2);
-    let want = move |ignore| Want { src, tag, ignore };
+    let want = move |ignore| ModelWant { src, tag, ignore };
     (1..40u32, prop_oneof![Just(0), Just(1)]).prop_flat_map(move |(post, ignore)| {
         let step = prop_oneof![
-            post => (0..CONTEXTS).prop_map(move |context| Op::Post { want: want(ignore), context }),
-            20 => (0..40u64).prop_map(move |len| Op::Arrive { src, tag, len }),
+            post => (0..CONTEXTS).prop_map(move |context| ModelCall::Post { want: want(ignore), context }),
+            20 => (0..40u64).prop_map(move |len| ModelCall::Arrive { src, tag, len }),
             1 => op(2, 10, 10),
         ];
         prop::collection::vec(step, 1..200)

@@ -12,24 +12,24 @@ mod ring;
 mod withdraw;
 
 use super::arena::Arena;
-use super::index::{Fifo, Link, Linked, NIL, Place, Seed};
+use super::index::{Fifo, IndexPlace, Linked, ListLink, NIL, Seed};
 use super::{Buffers, Matched, PieceDone, Posted};
-use classes::{CLASSES_MAX, Class, Classes};
+use classes::{CLASSES_MAX, Class, MaskClasses};
 use extra::Extra;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Piece};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
 use pieces::Pieces;
-use ring::Ring;
+use ring::ReceiveRing;
 use withdraw::Asides;
 
 /// Entries made at first.
 const FIRST_ENTRIES: usize = 16;
-/// `Entry::order` of an entry that is not in use.
+/// `ReceiveEntry::order` of an entry that is not in use.
 const FREE: u64 = u64::MAX;
-/// In `Entry::order`: the number of the class.
+/// In `ReceiveEntry::order`: the number of the class.
 const CLASS: u64 = 0x7f;
-/// In `Entry::order`: there is an [`Extra`] beside the entry.
+/// In `ReceiveEntry::order`: there is an [`Extra`] beside the entry.
 const EXTRA: u64 = 0x80;
 const POST_SHIFT: u32 = 8;
 
@@ -39,13 +39,13 @@ const _: () = assert!(CLASSES_MAX as u64 <= CLASS);
 /// are in an [`Extra`] beside it.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-struct Entry {
+struct ReceiveEntry {
     src: FiAddr,
     tag: u64,
     /// Number of the post, above [`EXTRA`] and the number of the class ([`CLASSES_MAX`]: none).
     order: u64,
     /// In the list of its key; the free list while not in use.
-    link: Link,
+    link: ListLink,
     context: u64,
     buf: IoBuf,
     /// The lower half of the flags; all of them, but for an [`Extra`].
@@ -54,9 +54,9 @@ struct Entry {
     piece: Piece,
 }
 
-const _: () = assert!(size_of::<Entry>() == 64);
+const _: () = assert!(size_of::<ReceiveEntry>() == 64);
 
-impl Entry {
+impl ReceiveEntry {
     /// The values that a match takes of the entry. Those of an [`Extra`] are not among them.
     #[inline]
     fn matched(&self) -> Matched {
@@ -70,23 +70,23 @@ impl Entry {
     }
 }
 
-impl Linked for Entry {
+impl Linked for ReceiveEntry {
     #[inline]
-    fn link(&self) -> Link {
+    fn link(&self) -> ListLink {
         self.link
     }
 
     #[inline]
-    fn link_mut(&mut self) -> &mut Link {
+    fn link_mut(&mut self) -> &mut ListLink {
         &mut self.link
     }
 }
 
 /// Where the receive for a message is: at the head of a list.
-struct Found {
+struct FoundReceive {
     number: usize,
     /// Unless `number` is [`CLASSES_MAX`].
-    place: Option<Place>,
+    place: Option<IndexPlace>,
     head: u32,
 }
 
@@ -112,14 +112,14 @@ impl Stride {
 /// All posted receives of a matcher.
 pub(super) struct PostedQueue {
     seed: Seed,
-    entries: Arena<Entry>,
+    entries: Arena<ReceiveEntry>,
     extras: Vec<Extra>,
     free: u32,
     len: usize,
     /// Holds either all receives or none.
-    ring: Ring,
+    ring: ReceiveRing,
     posts: u64,
-    classes: Classes,
+    classes: MaskClasses,
     stride: Stride,
     /// Receives whose mask has no class.
     odd: Fifo,
@@ -138,9 +138,9 @@ impl PostedQueue {
             extras: Vec::new(),
             free: NIL,
             len: 0,
-            ring: Ring::new(),
+            ring: ReceiveRing::new(),
             posts: 0,
-            classes: Classes::default(),
+            classes: MaskClasses::default(),
             stride: Stride::default(),
             odd: Fifo::EMPTY,
             asides: Asides::default(),
@@ -236,12 +236,12 @@ impl PostedQueue {
         };
         let (src, tag) = class.key(src, tag);
         let ignore = class.ignore;
-        let same = |entries: &[Entry], other: u32| {
+        let same = |entries: &[ReceiveEntry], other: u32| {
             let other = &entries[other as usize];
             other.src == src && other.tag & !ignore == tag
         };
         let (seed, directed) = (self.seed, class.directed);
-        let hash_of = |entries: &[Entry], other: u32| {
+        let hash_of = |entries: &[ReceiveEntry], other: u32| {
             let other = &entries[other as usize];
             let src = if directed { other.src } else { FiAddr::UNSPEC };
             seed.hash(src.0, other.tag & !ignore)
@@ -272,7 +272,7 @@ impl PostedQueue {
             Some(number) if self.odd.is_empty() => {
                 let class = self.classes.get(number)?;
                 let (place, head) = self.find_in(class, a)?;
-                Found {
+                FoundReceive {
                     number,
                     place: Some(place),
                     head,
@@ -287,7 +287,7 @@ impl PostedQueue {
     pub(super) fn arrive_with_key(&mut self, a: &Arrived, key: FiAddr) -> Option<Matched> {
         self.settle();
         let keyed = Arrived { src: key, ..*a };
-        let age = |found: &Option<Found>| match found {
+        let age = |found: &Option<FoundReceive>| match found {
             Some(found) => self.entries[found.head as usize].order,
             None => FREE,
         };
@@ -300,7 +300,7 @@ impl PostedQueue {
     }
 
     #[inline(always)]
-    fn take_found(&mut self, found: Found, a: &Arrived) -> Option<Matched> {
+    fn take_found(&mut self, found: FoundReceive, a: &Arrived) -> Option<Matched> {
         let id = found.head;
         if self.entries[id as usize].piece != Piece::NONE {
             if let Some(piece) = self.piece(id, a.len) {
@@ -345,11 +345,11 @@ impl PostedQueue {
         let more = len.max(FIRST_ENTRIES);
         assert!(len + more < NIL as usize, "a receive queue of 2^32 entries");
         let free = self.free;
-        self.entries.grow(len + more, |id| Entry {
+        self.entries.grow(len + more, |id| ReceiveEntry {
             src: FiAddr::UNSPEC,
             tag: 0,
             order: FREE,
-            link: Link {
+            link: ListLink {
                 next: if id + 1 < len + more {
                     id as u32 + 1
                 } else {
@@ -408,7 +408,7 @@ impl PostedQueue {
 
     /// The list of a class that has what the message matches.
     #[inline]
-    fn find_in(&self, class: &Class, a: &Arrived) -> Option<(Place, u32)> {
+    fn find_in(&self, class: &Class, a: &Arrived) -> Option<(IndexPlace, u32)> {
         let (src, tag) = class.key(a.src, a.tag);
         let same = |id: u32| {
             let entry = &self.entries[id as usize];
@@ -419,7 +419,7 @@ impl PostedQueue {
 
     /// As `find_in`, in all classes: the list with the oldest head.
     #[inline(never)]
-    fn find_among_many(&self, a: &Arrived) -> Option<Found> {
+    fn find_among_many(&self, a: &Arrived) -> Option<FoundReceive> {
         let mut oldest = FREE;
         let mut found = None;
         for (number, class) in self.classes.all_filled() {
@@ -427,7 +427,7 @@ impl PostedQueue {
                 let order = self.entries[head as usize].order;
                 if order < oldest {
                     oldest = order;
-                    found = Some(Found {
+                    found = Some(FoundReceive {
                         number,
                         place: Some(place),
                         head,
@@ -438,7 +438,7 @@ impl PostedQueue {
         if !self.odd.is_empty() {
             let id = self.find_odd(a);
             if id != NIL && self.entries[id as usize].order < oldest {
-                found = Some(Found {
+                found = Some(FoundReceive {
                     number: CLASSES_MAX,
                     place: None,
                     head: id,

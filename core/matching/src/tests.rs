@@ -395,30 +395,27 @@ mod keys {
     type Keyed = (usize, u32);
 
     #[derive(Clone, Copy, Debug)]
-    struct Want {
+    struct KeyedWant {
         src: FiAddr,
         tag: u64,
         ignore: u64,
     }
 
-    impl Want {
+    impl KeyedWant {
         fn takes(&self, src: FiAddr, key: u32, tag: u64) -> bool {
             let from = self.src == ANY || self.src == src || self.src == key_source(key);
             from && (self.tag ^ tag) & !self.ignore == 0
         }
     }
 
-    fn any_want() -> impl Strategy<Value = Want> {
+    fn any_want() -> impl Strategy<Value = KeyedWant> {
         let src = prop_oneof![Just(ANY), Just(A), Just(B), (0..2u32).prop_map(key_source)];
-        (src, 0..2u64, prop_oneof![Just(0), Just(u64::MAX)]).prop_map(|(src, tag, ignore)| Want {
-            src,
-            tag,
-            ignore,
-        })
+        (src, 0..2u64, prop_oneof![Just(0), Just(u64::MAX)])
+            .prop_map(|(src, tag, ignore)| KeyedWant { src, tag, ignore })
     }
 
     /// A receive, or a message: source, key, tag.
-    fn any_step() -> impl Strategy<Value = Result<Want, (FiAddr, u32, u64)>> {
+    fn any_step() -> impl Strategy<Value = Result<KeyedWant, (FiAddr, u32, u64)>> {
         let src = prop_oneof![Just(A), Just(B), Just(FiAddr::NOTAVAIL)];
         prop_oneof![
             any_want().prop_map(Ok),
@@ -432,7 +429,7 @@ mod keys {
         fn keys_match_as_in_a_plain_list(steps in prop::collection::vec(any_step(), 0..120)) {
             let mut m: Matcher<Keyed> = Matcher::new(1);
             m.set_key_of(|(_, key)| key_source(*key));
-            let mut posted: Vec<(u64, Want)> = Vec::new();
+            let mut posted: Vec<(u64, KeyedWant)> = Vec::new();
             let mut waiting: Vec<(usize, (FiAddr, u32, u64))> = Vec::new();
             for (n, step) in steps.into_iter().enumerate() {
                 match step {

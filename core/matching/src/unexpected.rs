@@ -12,12 +12,12 @@ mod view;
 
 use super::Unexpected;
 use super::arena::Arena;
-use super::index::{Fifo, Link, NIL, Seed};
+use super::index::{Fifo, ListLink, NIL, Seed};
 use claims::Claims;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Arrived;
 use ferrofabric_contracts::types::{FiAddr, is_key_source};
-use view::View;
+use view::MessageView;
 
 /// Entries made at first.
 const FIRST_ENTRIES: usize = 16;
@@ -29,14 +29,14 @@ const VIEWS_MAX: usize = 8;
 /// Messages queued since a view's last use after which it is dropped.
 const VIEW_IDLE: u64 = if cfg!(test) { 16 } else { 4096 };
 
-/// `Entry::order` of an entry that is not in use.
+/// `MessageEntry::order` of an entry that is not in use.
 const FREE: u64 = u64::MAX;
 
 /// A message: one cache line, with a token of 16 bytes. Its links are apart, for taking it out of a
 /// list writes to those of its neighbours.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-struct Entry<T> {
+struct MessageEntry<T> {
     src: FiAddr,
     tag: u64,
     /// Number of the message.
@@ -49,26 +49,26 @@ struct Entry<T> {
     claimed: bool,
 }
 
-const _: () = assert!(size_of::<Entry<[u64; 2]>>() == 64);
+const _: () = assert!(size_of::<MessageEntry<[u64; 2]>>() == 64);
 
 /// All unexpected messages of a matcher, claimed ones too.
 pub(super) struct UnexpectedQueue<T: Copy> {
     seed: Seed,
-    entries: Arena<Entry<T>>,
+    entries: Arena<MessageEntry<T>>,
     /// In the list of all that are queued, or of all that are claimed; the free list of those not
     /// in use.
-    links: Arena<Link>,
+    links: Arena<ListLink>,
     free: u32,
     /// Queued messages.
     queued: Fifo,
     len: usize,
     arrivals: u64,
-    views: Vec<View>,
+    views: Vec<MessageView>,
     views_on: usize,
     claims: Claims,
     /// Messages of unknown source, queued or claimed, in order of arrival.
     unknown: Fifo,
-    unknown_links: Vec<Link>,
+    unknown_links: Vec<ListLink>,
     scratch: Vec<u32>,
     /// Returns the key of a message's sender as receives name it, at its arrival.
     key_of: fn(&T) -> FiAddr,
@@ -304,7 +304,7 @@ impl<T: Copy> UnexpectedQueue<T> {
         let more = len.max(FIRST_ENTRIES);
         assert!(len + more < NIL as usize, "2^32 unexpected messages");
         let free = self.free;
-        self.links.grow(len + more, |id| Link {
+        self.links.grow(len + more, |id| ListLink {
             next: if id + 1 < len + more {
                 id as u32 + 1
             } else {
@@ -312,7 +312,7 @@ impl<T: Copy> UnexpectedQueue<T> {
             },
             prev: NIL,
         });
-        self.entries.grow(len + more, |_| Entry {
+        self.entries.grow(len + more, |_| MessageEntry {
             src: FiAddr::NOTAVAIL,
             tag: 0,
             order: FREE,
@@ -343,7 +343,7 @@ impl<T: Copy> UnexpectedQueue<T> {
     fn enlist_unknown(&mut self, id: u32) {
         if self.unknown_links.len() <= id as usize {
             let len = self.entries.len().next_power_of_two();
-            self.unknown_links.resize(len, Link::LOOSE);
+            self.unknown_links.resize(len, ListLink::LOOSE);
         }
         let entries = &self.entries;
         let order = entries[id as usize].order;
@@ -372,7 +372,7 @@ impl<T: Copy> UnexpectedQueue<T> {
     /// The number of the view for such receives.
     #[inline]
     fn view(&mut self, directed: bool, ignore: u64) -> usize {
-        let wanted = |v: &View| v.on && v.ignore == ignore && v.directed == directed;
+        let wanted = |v: &MessageView| v.on && v.ignore == ignore && v.directed == directed;
         let number = match self.views.iter().position(wanted) {
             Some(number) => number,
             None => self.make_view(directed, ignore),
@@ -387,7 +387,7 @@ impl<T: Copy> UnexpectedQueue<T> {
         let number = match self.views.iter().position(|view| !view.on) {
             Some(number) => number,
             None if self.views.len() < VIEWS_MAX => {
-                self.views.push(View::default());
+                self.views.push(MessageView::default());
                 self.views.len() - 1
             }
             None => {

@@ -39,16 +39,16 @@ fn session() -> Session {
     )
 }
 
-struct End {
+struct BenchEnd {
     session: Session,
     lane: DatagramLane<u32>,
     shared: Shared,
 }
 
-impl End {
+impl BenchEnd {
     fn new() -> Self {
         let (session, shared) = (session(), Shared::default());
-        End {
+        BenchEnd {
             lane: DatagramLane::new(&shared, &session, 1),
             session,
             shared,
@@ -131,7 +131,7 @@ fn in_order(criterion: &mut Criterion) {
 fn datagrams(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("ud_lane");
     group.throughput(Throughput::Elements(64));
-    let (mut tx, mut rx) = (End::new(), End::new());
+    let (mut tx, mut rx) = (BenchEnd::new(), BenchEnd::new());
     let mut now = Time(1);
     let mut step = move || {
         now = now + Duration::from_nanos(100);
@@ -155,7 +155,7 @@ fn datagrams(criterion: &mut Criterion) {
             }
         });
     });
-    let (mut a, mut b) = (End::new(), End::new());
+    let (mut a, mut b) = (BenchEnd::new(), BenchEnd::new());
     group.bench_function("ping_pong", |bencher| {
         bencher.iter(|| {
             for _ in 0..32 {

@@ -270,7 +270,7 @@ mod tests {
     use std::collections::VecDeque;
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum CreditStep {
         Send(u32),
         Arrive,
         Consume(usize),
@@ -280,15 +280,15 @@ mod tests {
         CreditRepeats,
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = CreditStep> {
         prop_oneof![
-            4 => (0..3000u32).prop_map(Step::Send),
-            4 => Just(Step::Arrive),
-            4 => any::<usize>().prop_map(Step::Consume),
-            2 => Just(Step::Return),
-            2 => Just(Step::CreditArrives),
-            1 => Just(Step::CreditLost),
-            1 => Just(Step::CreditRepeats),
+            4 => (0..3000u32).prop_map(CreditStep::Send),
+            4 => Just(CreditStep::Arrive),
+            4 => any::<usize>().prop_map(CreditStep::Consume),
+            2 => Just(CreditStep::Return),
+            2 => Just(CreditStep::CreditArrives),
+            1 => Just(CreditStep::CreditLost),
+            1 => Just(CreditStep::CreditRepeats),
         ]
     }
 
@@ -311,21 +311,21 @@ mod tests {
             let mut last = start as u16;
             for step in steps {
                 match step {
-                    Step::Send(bytes) => if send.admit(bytes) == Admission::Eager { wire.push_back(bytes) },
-                    Step::Arrive => if let Some(bytes) = wire.pop_front() {
+                    CreditStep::Send(bytes) => if send.admit(bytes) == Admission::Eager { wire.push_back(bytes) },
+                    CreditStep::Arrive => if let Some(bytes) = wire.pop_front() {
                         prop_assert_eq!(receive.take(bytes), Ok(()));
                         held.push(bytes);
                     },
-                    Step::Consume(which) => if !held.is_empty() {
+                    CreditStep::Consume(which) => if !held.is_empty() {
                         receive.release(held.swap_remove(which % held.len()));
                     },
-                    Step::Return => credits.push_back(receive.field()),
-                    Step::CreditArrives => if let Some(credit) = credits.pop_front() {
+                    CreditStep::Return => credits.push_back(receive.field()),
+                    CreditStep::CreditArrives => if let Some(credit) = credits.pop_front() {
                         prop_assert_eq!(send.on_credit(credit), Ok(()));
                         last = credit;
                     },
-                    Step::CreditLost => { credits.pop_front(); }
-                    Step::CreditRepeats => prop_assert_eq!(send.on_credit(last), Ok(())),
+                    CreditStep::CreditLost => { credits.pop_front(); }
+                    CreditStep::CreditRepeats => prop_assert_eq!(send.on_credit(last), Ok(())),
                 }
                 let units: u32 = held.iter().map(|&bytes| cost_units(bytes)).sum();
                 prop_assert_eq!(receive.held_units(), units);

@@ -80,7 +80,7 @@ const FAIR_SHARE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub struct LanePolicy {
     config: Config,
-    peers: Vec<Peer>,
+    peers: Vec<PolicyPeer>,
     lanes: usize,
     /// One item for each lane: when it was used, as far as was known when it was put in.
     by_use: BinaryHeap<Reverse<(Time, u32)>>,
@@ -89,7 +89,7 @@ pub struct LanePolicy {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Peer {
+struct PolicyPeer {
     /// Begin of the count on UD; last use on RC.
     at: Time,
     messages: u32,
@@ -212,9 +212,9 @@ impl LanePolicy {
         if let Some(entry) = self.peers.get_mut(peer as usize) {
             self.lanes -= usize::from(entry.has_lane);
             // An item of it may be in line still.
-            *entry = Peer {
+            *entry = PolicyPeer {
                 queued: entry.queued,
-                ..Peer::default()
+                ..PolicyPeer::default()
             };
         }
     }
@@ -241,10 +241,10 @@ impl LanePolicy {
     }
 
     #[inline]
-    fn peer(&mut self, peer: u32) -> &mut Peer {
+    fn peer(&mut self, peer: u32) -> &mut PolicyPeer {
         let at = peer as usize;
         if self.peers.len() <= at {
-            self.peers.resize(at + 1, Peer::default());
+            self.peers.resize(at + 1, PolicyPeer::default());
         }
         &mut self.peers[at]
     }

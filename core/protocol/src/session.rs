@@ -274,19 +274,19 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum SessionStep {
         Send,
         Arrive,
         Complete,
         Break,
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = SessionStep> {
         prop_oneof![
-            4 => Just(Step::Send),
-            4 => Just(Step::Arrive),
-            3 => Just(Step::Complete),
-            1 => Just(Step::Break),
+            4 => Just(SessionStep::Send),
+            4 => Just(SessionStep::Arrive),
+            3 => Just(SessionStep::Complete),
+            1 => Just(SessionStep::Break),
         ]
     }
 
@@ -303,24 +303,24 @@ mod tests {
             let mut lane: VecDeque<(u32, usize)> = VecDeque::new();
             let mut completions: VecDeque<u32> = VecDeque::new();
             let (mut sent, mut delivered) = (0, Vec::new());
-            for step in steps.into_iter().chain([Step::Break]) {
+            for step in steps.into_iter().chain([SessionStep::Break]) {
                 match step {
-                    Step::Send => {
+                    SessionStep::Send => {
                         let header = tx.stamp().unwrap();
                         kept.push_back((header.sequence, sent));
                         lane.push_back((header.sequence, sent));
                         sent += 1;
                     }
-                    Step::Arrive => if let Some((sequence, message)) = lane.pop_front() {
+                    SessionStep::Arrive => if let Some((sequence, message)) = lane.pop_front() {
                         assert_eq!(rx.accept(sequence), Accept::Deliver);
                         delivered.push(message);
                         completions.push_back(sequence);
                     },
-                    Step::Complete => if let Some(sequence) = completions.pop_front() {
+                    SessionStep::Complete => if let Some(sequence) = completions.pop_front() {
                         let newly = tx.confirm(sequence.wrapping_add(1)).unwrap();
                         kept.drain(..newly as usize);
                     },
-                    Step::Break => {
+                    SessionStep::Break => {
                         lane.clear();
                         completions.clear();
                         let before = tx.unconfirmed();

@@ -40,14 +40,14 @@ impl Key {
 /// key stays caught for as long as possible.
 #[derive(Clone, Debug)]
 pub struct Table<T> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<TableSlot<T>>,
     free: VecDeque<u32>,
     limit: usize,
     len: usize,
 }
 
 #[derive(Clone, Debug)]
-struct Slot<T> {
+struct TableSlot<T> {
     generation: u32,
     value: Option<T>,
 }
@@ -79,7 +79,7 @@ impl<T> Table<T> {
             return Ok(Key::new(index, slot.generation));
         }
         let index = self.slots.len() as u32; // below `limit`, which fits
-        self.slots.push(Slot {
+        self.slots.push(TableSlot {
             generation: 1,
             value: Some(value),
         });

@@ -36,11 +36,11 @@ impl Placed for SessionId {
 #[derive(Clone, Debug)]
 pub struct Timers<K> {
     heap: BinaryHeap<Reverse<(Time, u32)>>,
-    places: Vec<Place<K>>,
+    places: Vec<TimerPlace<K>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place<K> {
+struct TimerPlace<K> {
     owner: Option<K>,
     at: Option<Time>,
     /// The earliest item in the heap.
@@ -56,8 +56,8 @@ impl<K> Default for Timers<K> {
     }
 }
 
-impl<K> Place<K> {
-    const EMPTY: Self = Place {
+impl<K> TimerPlace<K> {
+    const EMPTY: Self = TimerPlace {
         owner: None,
         at: None,
         queued: None,
@@ -69,7 +69,7 @@ impl<K: Placed> Timers<K> {
     pub fn begin(&mut self, key: K) {
         let index = key.place();
         if self.places.len() <= index {
-            self.places.resize(index + 1, Place::EMPTY);
+            self.places.resize(index + 1, TimerPlace::EMPTY);
         }
         let place = &mut self.places[index];
         (place.owner, place.at) = (Some(key), None);
@@ -161,23 +161,23 @@ mod tests {
 
     /// A place, and how many objects were there before.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-    struct Object(usize, u32);
+    struct TimedObject(usize, u32);
 
-    impl Placed for Object {
+    impl Placed for TimedObject {
         fn place(self) -> usize {
             self.0
         }
     }
 
-    fn begun(places: usize) -> (Timers<Object>, Vec<Object>) {
-        let objects: Vec<_> = (0..places).map(|place| Object(place, 0)).collect();
+    fn begun(places: usize) -> (Timers<TimedObject>, Vec<TimedObject>) {
+        let objects: Vec<_> = (0..places).map(|place| TimedObject(place, 0)).collect();
         let mut timers = Timers::default();
         objects.iter().for_each(|object| timers.begin(*object));
         (timers, objects)
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum TimerStep {
         /// An object comes to a place.
         Begin(usize),
         /// A deadline of the object there, or of the one before.
@@ -186,12 +186,12 @@ mod tests {
         Pass(u64),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = TimerStep> {
         let at = proptest::option::of(0u64..100);
         prop_oneof![
-            1 => (0usize..8).prop_map(Step::Begin),
-            8 => (0usize..8, any::<bool>(), at).prop_map(|(p, old, at)| Step::Set(p, old, at)),
-            2 => (0u64..10).prop_map(Step::Pass),
+            1 => (0usize..8).prop_map(TimerStep::Begin),
+            8 => (0usize..8, any::<bool>(), at).prop_map(|(p, old, at)| TimerStep::Set(p, old, at)),
+            2 => (0u64..10).prop_map(TimerStep::Pass),
         ]
     }
 
@@ -202,28 +202,28 @@ mod tests {
         #[test]
         fn exactly_what_stands_comes_up(steps in vec(step(), 0..200)) {
             let mut timers = Timers::default();
-            let mut model: BTreeMap<usize, (Object, Option<Time>)> = BTreeMap::new();
+            let mut model: BTreeMap<usize, (TimedObject, Option<Time>)> = BTreeMap::new();
             let mut now = 0;
-            for step in steps.into_iter().chain([Step::Pass(1000)]) {
+            for step in steps.into_iter().chain([TimerStep::Pass(1000)]) {
                 match step {
-                    Step::Begin(place) => {
+                    TimerStep::Begin(place) => {
                         let before = model.get(&place).map_or(0, |(object, _)| object.1);
-                        let object = Object(place, before + 1);
+                        let object = TimedObject(place, before + 1);
                         timers.begin(object);
                         model.insert(place, (object, None));
                     }
-                    Step::Set(place, old, at) => {
+                    TimerStep::Set(place, old, at) => {
                         let at = at.map(|at| Time(now + at));
                         let Some((object, stands)) = model.get_mut(&place) else {
-                            timers.set(Object(place, 0), at);
+                            timers.set(TimedObject(place, 0), at);
                             continue;
                         };
-                        timers.set(Object(place, object.1 - u32::from(old)), at);
+                        timers.set(TimedObject(place, object.1 - u32::from(old)), at);
                         if !old {
                             *stands = at;
                         }
                     }
-                    Step::Pass(time) => {
+                    TimerStep::Pass(time) => {
                         now += time;
                         let mut came = Vec::new();
                         while let Some(object) = timers.pop(Time(now)) {
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn deadlines_that_stand_take_no_memory() {
         let (mut timers, objects) = begun(8);
-        let round = |timers: &mut Timers<Object>| {
+        let round = |timers: &mut Timers<TimedObject>| {
             for object in &objects {
                 timers.set(*object, Some(Time(0)));
                 assert_eq!(timers.pop(Time(1)), Some(*object));
@@ -283,7 +283,7 @@ mod tests {
         let (mut timers, objects) = begun(2);
         timers.set(objects[0], Some(Time(5)));
         for number in 1..100_000 {
-            let object = Object(1, number);
+            let object = TimedObject(1, number);
             timers.begin(object);
             timers.set(object, Some(Time(7 + u64::from(number % 3))));
             timers.set(object, None);

@@ -7,7 +7,7 @@ fn colliding(id: u32) -> u32 {
     id % 7 % 3
 }
 
-fn lists(index: &Index, links: &[Link]) -> Vec<Vec<u32>> {
+fn lists(index: &Index, links: &[ListLink]) -> Vec<Vec<u32>> {
     (0..7)
         .map(|key| {
             let mut ids = Vec::new();
@@ -30,12 +30,12 @@ fn lists(index: &Index, links: &[Link]) -> Vec<Vec<u32>> {
 /// anywhere.
 #[test]
 fn equal_hashes_do_not_mix() {
-    let hash = |_: &[Link], id: u32| colliding(id);
-    let mut links = vec![Link::LOOSE; 210];
+    let hash = |_: &[ListLink], id: u32| colliding(id);
+    let mut links = vec![ListLink::LOOSE; 210];
     let mut index = Index::default();
     let mut model: Vec<Vec<u32>> = vec![Vec::new(); 7];
     for id in 0..210 {
-        let same = |_: &[Link], other: u32| other % 7 == id % 7;
+        let same = |_: &[ListLink], other: u32| other % 7 == id % 7;
         index.insert(&mut links, colliding(id), id, same, |_| false, hash);
         model[(id % 7) as usize].push(id);
     }
@@ -55,10 +55,10 @@ fn equal_hashes_do_not_mix() {
 #[test]
 fn entries_go_in_by_age() {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [0, 3, 1, 2], [2, 0, 3, 1]] {
-        let mut links = vec![Link::LOOSE; 4];
+        let mut links = vec![ListLink::LOOSE; 4];
         let mut index = Index::default();
         for id in order {
-            let (same, hash) = (|_: &[Link], _| true, |_: &[Link], _| 5);
+            let (same, hash) = (|_: &[ListLink], _| true, |_: &[ListLink], _| 5);
             index.insert(&mut links, 5, id, same, |other| other > id, hash);
         }
         for id in 0..4 {
@@ -79,10 +79,10 @@ fn full_lines_are_passed() {
     // same tag.
     let hash = |id: u32| (last << GROUP_SHIFT) | (id % 5);
     let ids = 3 * SLOTS as u32;
-    let mut links = vec![Link::LOOSE; ids as usize];
+    let mut links = vec![ListLink::LOOSE; ids as usize];
     let mut index = Index::default();
     for id in 0..ids {
-        let same = |_: &[Link], other| other == id;
+        let same = |_: &[ListLink], other| other == id;
         index.insert(&mut links, hash(id), id, same, |_| false, |_, id| hash(id));
     }
     assert_eq!(index.lines(), FIRST_LINES);
@@ -110,12 +110,12 @@ fn full_lines_are_passed() {
 fn regular_keys_spread() {
     for round in 0..300 {
         let stride = [1, 2, 4, 64, 1 << 16, 1 << 32, 1 << 48][round % 7];
-        let mut links = vec![Link::LOOSE; 1024];
+        let mut links = vec![ListLink::LOOSE; 1024];
         let mut index = Index::default();
         let seed = Seed::random();
         let hash = |id: u32| seed.hash(0, u64::from(id) * stride);
         for id in 0..1024u32 {
-            let same = |_: &[Link], other| other == id;
+            let same = |_: &[ListLink], other| other == id;
             index.insert(&mut links, hash(id), id, same, |_| false, |_, id| hash(id));
         }
         let passed: u64 = index.lines.iter().map(|line| line.tags[1] / PASSED).sum();

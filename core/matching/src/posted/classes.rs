@@ -50,7 +50,7 @@ impl Class {
 
 /// All of them, by number.
 #[derive(Default)]
-pub(super) struct Classes {
+pub(super) struct MaskClasses {
     list: Vec<Class>,
     /// Bit n: `list[n]` holds receives.
     filled: u64,
@@ -58,7 +58,7 @@ pub(super) struct Classes {
     recent: usize,
 }
 
-impl Classes {
+impl MaskClasses {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.list.len()

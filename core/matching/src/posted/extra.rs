@@ -1,7 +1,7 @@
 //! Rare properties of a receive: a memory descriptor, a list of buffers, flags of the upper half, a
 //! mask with no class. They are stored beside the entries, so that an entry fits one cache line.
 
-use super::{Entry, Posted, PostedQueue};
+use super::{Posted, PostedQueue, ReceiveEntry};
 use crate::{Buffers, Matched};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
@@ -79,7 +79,7 @@ impl PostedQueue {
 
     /// The ignore mask of an entry in use.
     pub(super) fn ignore_of(&self, id: u32) -> u64 {
-        let Entry { order, .. } = self.entries[id as usize];
+        let ReceiveEntry { order, .. } = self.entries[id as usize];
         match self.classes.get((order & super::CLASS) as usize) {
             Some(class) => class.ignore,
             None => self.extras[id as usize].ignore,

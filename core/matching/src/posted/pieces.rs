@@ -10,7 +10,7 @@ use super::Posted;
 
 /// The outcome of a multi-receive once none of its pieces is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum MultiEnd {
     /// Nothing: it is posted still.
     No,
     /// All of its buffer was handed out.
@@ -19,20 +19,20 @@ enum End {
     TakenBack,
 }
 
-struct Multi {
+struct MultiReceive {
     out: usize,
-    end: End,
+    end: MultiEnd,
 }
 
 /// All multi-receives that are posted or in use.
 #[derive(Default)]
-pub(super) struct Pieces(Slab<Multi>);
+pub(super) struct Pieces(Slab<MultiReceive>);
 
 impl Pieces {
     /// Begins a multi-receive.
     pub(super) fn open(&mut self) -> Piece {
-        let end = End::No;
-        Piece(self.0.insert(Multi { out: 0, end }) as u32 + 1)
+        let end = MultiEnd::No;
+        Piece(self.0.insert(MultiReceive { out: 0, end }) as u32 + 1)
     }
 
     /// A transport gets a piece; `last` when nothing is left behind it.
@@ -40,7 +40,7 @@ impl Pieces {
         if let Some(multi) = self.0.get_mut(slot(of)) {
             multi.out += 1;
             if last {
-                multi.end = End::UsedUp;
+                multi.end = MultiEnd::UsedUp;
             }
         }
     }
@@ -49,7 +49,7 @@ impl Pieces {
     pub(super) fn take_back(&mut self, posted: Posted, of: Piece) -> TakenBack {
         let mut busy = Piece::NONE;
         if let Some(multi) = self.0.get_mut(slot(of)) {
-            multi.end = End::TakenBack;
+            multi.end = MultiEnd::TakenBack;
             match multi.out {
                 0 => drop(self.0.remove(slot(of))),
                 _ => busy = of,
@@ -65,12 +65,12 @@ impl Pieces {
         };
         multi.out = multi.out.saturating_sub(1);
         let (out, end) = (multi.out, multi.end);
-        if out != 0 || end == End::No {
+        if out != 0 || end == MultiEnd::No {
             return PieceDone::InUse;
         }
         self.0.remove(slot(of));
         match end {
-            End::TakenBack => PieceDone::TakenBack,
+            MultiEnd::TakenBack => PieceDone::TakenBack,
             _ => PieceDone::Released,
         }
     }

@@ -14,16 +14,16 @@ const FEW: usize = 4;
 const ALIKE: usize = if cfg!(test) { 16 } else { 256 };
 
 /// A ring of receives. Where there are more than [`FEW`], all have the same source, tag and mask.
-pub(super) struct Ring {
+pub(super) struct ReceiveRing {
     /// A power of two of them.
     slots: Box<[Posted]>,
     first: usize,
     len: usize,
 }
 
-impl Ring {
-    pub(super) fn new() -> Ring {
-        Ring {
+impl ReceiveRing {
+    pub(super) fn new() -> ReceiveRing {
+        ReceiveRing {
             slots: (0..FEW).map(|_| blank()).collect(),
             first: 0,
             len: 0,

@@ -4,7 +4,7 @@
 //! so they exist only while they are being used.
 
 use super::classes::CLASSES_MAX;
-use super::{CLASS, Entry, FREE, PostedQueue};
+use super::{CLASS, FREE, PostedQueue, ReceiveEntry};
 use crate::index::SideIndex;
 use crate::{Posted, TakenBack};
 use ferrofabric_contracts::types::FiAddr;
@@ -70,7 +70,7 @@ impl PostedQueue {
     /// Takes any receive out as it was posted, or the rest of a multi-receive.
     #[cold]
     fn take(&mut self, id: u32) -> TakenBack {
-        let Entry {
+        let ReceiveEntry {
             src, tag, order, ..
         } = self.entries[id as usize];
         let number = (order & CLASS) as usize;

@@ -1,6 +1,6 @@
 //! Claimed messages: set apart for a receive with the same context (`FI_CLAIM`).
 
-use crate::index::{Fifo, Link, NIL, Seed, SideIndex};
+use crate::index::{Fifo, ListLink, NIL, Seed, SideIndex};
 
 #[derive(Default)]
 pub(super) struct Claims {
@@ -12,7 +12,7 @@ pub(super) struct Claims {
 
 impl Claims {
     /// A message that is on no list was claimed.
-    pub(super) fn add(&mut self, seed: Seed, links: &mut [Link], id: u32, context: u64) {
+    pub(super) fn add(&mut self, seed: Seed, links: &mut [ListLink], id: u32, context: u64) {
         self.list.push_back(links, id);
         if self.contexts.len() <= id as usize {
             self.contexts.resize(links.len(), 0);
@@ -26,7 +26,7 @@ impl Claims {
 
     /// A claimed message is taken.
     #[cold]
-    pub(super) fn remove(&mut self, seed: Seed, links: &mut [Link], id: u32) {
+    pub(super) fn remove(&mut self, seed: Seed, links: &mut [ListLink], id: u32) {
         self.list.unlink(links, id);
         let hash = seed.hash(self.contexts[id as usize], 0);
         self.index.remove(hash, id);
@@ -40,7 +40,7 @@ impl Claims {
     }
 
     /// All, by order of claim.
-    pub(super) fn ids<'a>(&self, links: &'a [Link]) -> impl Iterator<Item = u32> + use<'a> {
+    pub(super) fn ids<'a>(&self, links: &'a [ListLink]) -> impl Iterator<Item = u32> + use<'a> {
         let some = |id: u32| (id != NIL).then_some(id);
         std::iter::successors(some(self.list.head), move |&id| {
             some(links[id as usize].next)

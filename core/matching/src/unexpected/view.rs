@@ -1,13 +1,13 @@
 //! Indexes of unexpected messages.
 
-use super::Entry;
+use super::MessageEntry;
 use crate::index::{Ahead, Seed, SideIndex};
 use ferrofabric_contracts::types::FiAddr;
 
 /// An index of the queued messages by the tag bits outside an ignore mask, and by source if
 /// receives name one.
 #[derive(Default)]
-pub(super) struct View {
+pub(super) struct MessageView {
     pub(super) on: bool,
     pub(super) ignore: u64,
     pub(super) directed: bool,
@@ -18,11 +18,11 @@ pub(super) struct View {
     taking: Ahead,
 }
 
-impl View {
+impl MessageView {
     /// Adds a message at its place by age.
     #[inline]
-    pub(super) fn insert<T: Copy>(&mut self, seed: Seed, entries: &[Entry<T>], id: u32) {
-        let Entry {
+    pub(super) fn insert<T: Copy>(&mut self, seed: Seed, entries: &[MessageEntry<T>], id: u32) {
+        let MessageEntry {
             src, tag, order, ..
         } = entries[id as usize];
         let (directed, ignore) = (self.directed, self.ignore);
@@ -50,7 +50,7 @@ impl View {
     }
 
     #[inline]
-    pub(super) fn remove<T: Copy>(&mut self, seed: Seed, entry: &Entry<T>, id: u32) {
+    pub(super) fn remove<T: Copy>(&mut self, seed: Seed, entry: &MessageEntry<T>, id: u32) {
         if self.directed && entry.src == FiAddr::NOTAVAIL {
             return;
         }

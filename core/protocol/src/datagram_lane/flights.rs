@@ -11,12 +11,12 @@ pub(super) struct Flight {
     pub(super) sent_at: Time,
     /// Number of its last transmission.
     pub(super) transmission: u64,
-    pub(super) state: State,
+    pub(super) state: FlightState,
     pub(super) repeated: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum FlightState {
     UnderWay,
     /// It has arrived, and others before it have not.
     Held,
@@ -90,7 +90,7 @@ impl Flights {
         self.list.push_back(Flight {
             sent_at: now,
             transmission,
-            state: State::UnderWay,
+            state: FlightState::UnderWay,
             repeated: false,
         });
         number
@@ -104,7 +104,7 @@ impl Flights {
                 Flight {
                     sent_at: now,
                     transmission,
-                    state: State::UnderWay,
+                    state: FlightState::UnderWay,
                     repeated: true,
                 },
             );
@@ -119,12 +119,12 @@ impl Flights {
         let Some(flight) = self.list.get_mut(at) else {
             return false;
         };
-        if flight.state != State::UnderWay {
+        if flight.state != FlightState::UnderWay {
             return false;
         }
         self.under_way -= 1;
         if is_repeat {
-            flight.state = State::Lost;
+            flight.state = FlightState::Lost;
             self.lost += 1;
         } else {
             self.list.truncate(at);
@@ -150,7 +150,7 @@ impl Flights {
     /// A flight has arrived that was not held, and others before it have not.
     pub(super) fn hold(&mut self, at: usize) {
         if let Some(flight) = self.list.get_mut(at) {
-            let before = std::mem::replace(&mut flight.state, State::Held);
+            let before = std::mem::replace(&mut flight.state, FlightState::Held);
             self.held += 1;
             self.uncount(before);
         }
@@ -159,8 +159,8 @@ impl Flights {
     /// Those of the flights under way are lost for which `is_lost` says so.
     pub(super) fn lose(&mut self, mut is_lost: impl FnMut(&Flight) -> bool) {
         for flight in &mut self.list {
-            if flight.state == State::UnderWay && is_lost(flight) {
-                flight.state = State::Lost;
+            if flight.state == FlightState::UnderWay && is_lost(flight) {
+                flight.state = FlightState::Lost;
                 self.under_way -= 1;
                 self.lost += 1;
             }
@@ -170,8 +170,8 @@ impl Flights {
     /// Marks all packets that the receiver had held as lost.
     pub(super) fn forget_held(&mut self) {
         for flight in &mut self.list {
-            if flight.state == State::Held {
-                flight.state = State::Lost;
+            if flight.state == FlightState::Held {
+                flight.state = FlightState::Lost;
                 self.held -= 1;
                 self.lost += 1;
             }
@@ -184,7 +184,7 @@ impl Flights {
     }
 
     pub(super) fn first_lost(&self) -> Option<usize> {
-        self.list.iter().position(|f| f.state == State::Lost)
+        self.list.iter().position(|f| f.state == FlightState::Lost)
     }
 
     pub(super) fn any_repeated(&self) -> bool {
@@ -197,19 +197,19 @@ impl Flights {
     }
 
     #[inline]
-    fn uncount(&mut self, state: State) {
+    fn uncount(&mut self, state: FlightState) {
         match state {
-            State::UnderWay => self.under_way -= 1,
-            State::Held => self.held -= 1,
-            State::Lost => self.lost -= 1,
+            FlightState::UnderWay => self.under_way -= 1,
+            FlightState::Held => self.held -= 1,
+            FlightState::Lost => self.lost -= 1,
         }
     }
 
     #[cfg(test)]
     pub(super) fn assert_counts(&self) {
         let count = |state| self.list.iter().filter(|f| f.state == state).count() as u32;
-        assert_eq!(count(State::UnderWay), self.under_way);
-        assert_eq!(count(State::Held), self.held);
-        assert_eq!(count(State::Lost), self.lost);
+        assert_eq!(count(FlightState::UnderWay), self.under_way);
+        assert_eq!(count(FlightState::Held), self.held);
+        assert_eq!(count(FlightState::Lost), self.lost);
     }
 }

@@ -1,8 +1,8 @@
 //! A lane: both halves, under one session.
 
 use super::Shared;
-use super::receiver::{Arrival, Held, Receiver};
-use super::sender::{Outgoing, Sender};
+use super::receiver::{Arrival, Held, PacketReceiver};
+use super::sender::{OutgoingPacket, PacketSender};
 use crate::Time;
 use crate::session::{Session, SessionError};
 use crate::wire::datagram::Ack;
@@ -14,8 +14,8 @@ use crate::wire::datagram::Ack;
 /// same [`Shared`] to each call. After any of them [`DatagramLane::deadline`] may be another.
 #[derive(Clone, Debug)]
 pub struct DatagramLane<T> {
-    sender: Sender,
-    receiver: Receiver<T>,
+    sender: PacketSender,
+    receiver: PacketReceiver<T>,
 }
 
 impl<T> DatagramLane<T> {
@@ -24,8 +24,8 @@ impl<T> DatagramLane<T> {
     #[must_use]
     pub fn new(shared: &Shared, session: &Session, seed: u64) -> Self {
         DatagramLane {
-            sender: Sender::new(&shared.config, session.oldest_unconfirmed(), seed),
-            receiver: Receiver::new(session.expected()),
+            sender: PacketSender::new(&shared.config, session.oldest_unconfirmed(), seed),
+            receiver: PacketReceiver::new(session.expected()),
         }
     }
 
@@ -46,13 +46,13 @@ impl<T> DatagramLane<T> {
         shared: &mut Shared,
         session: &Session,
         now: Time,
-    ) -> Option<Outgoing> {
+    ) -> Option<OutgoingPacket> {
         self.sender.next_packet(shared, session, now)
     }
 
     /// The packet that [`DatagramLane::next_packet`] gave last could not be posted (a full send
     /// queue): it comes again.
-    pub fn not_sent(&mut self, shared: &mut Shared, outgoing: Outgoing) {
+    pub fn not_sent(&mut self, shared: &mut Shared, outgoing: OutgoingPacket) {
         self.sender.not_sent(outgoing, shared);
     }
 

@@ -29,7 +29,7 @@ pub(super) struct Evidence {
 
 /// The result of [`Evidence::judge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum LossVerdict {
     /// Nothing that was sent after it has arrived.
     Open,
     /// It is lost unless it is acknowledged before that time.
@@ -80,9 +80,9 @@ impl Evidence {
         sent_at: Time,
         now: Time,
         rtt: &RttEstimator,
-    ) -> Verdict {
+    ) -> LossVerdict {
         let Some(newest) = self.newest.filter(|&newest| newest > number) else {
-            return Verdict::Open;
+            return LossVerdict::Open;
         };
         let wait = match newest - number >= self.margin {
             true => rtt.usual(),
@@ -90,8 +90,8 @@ impl Evidence {
         };
         let overdue = sent_at + wait;
         match overdue <= now {
-            true => Verdict::Lost,
-            false => Verdict::Wait(overdue),
+            true => LossVerdict::Lost,
+            false => LossVerdict::Wait(overdue),
         }
     }
 

@@ -31,7 +31,7 @@ mod sender;
 
 pub use lane::DatagramLane;
 pub use receiver::{Arrival, Held};
-pub use sender::Outgoing;
+pub use sender::OutgoingPacket;
 
 use std::time::Duration;
 

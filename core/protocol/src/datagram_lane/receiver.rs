@@ -29,7 +29,7 @@ pub enum Held<T> {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Receiver<T> {
+pub(super) struct PacketReceiver<T> {
     /// The number that the session expected at the last call.
     base: u32,
     /// Bit *i*: packet `base + i` is kept.
@@ -41,9 +41,9 @@ pub(super) struct Receiver<T> {
     ack_now: bool,
 }
 
-impl<T> Receiver<T> {
+impl<T> PacketReceiver<T> {
     pub(super) fn new(base: u32) -> Self {
-        Receiver {
+        PacketReceiver {
             base,
             kept: 0,
             packets: VecDeque::new(),
@@ -94,7 +94,7 @@ impl<T> Receiver<T> {
             return Arrival::Drop(packet);
         }
         // Numbers count from `base`. If another lane brings packets too, the session is already
-        // beyond `base`. The owner's next call of [`Receiver::next_held`] then frees room.
+        // beyond `base`. The owner's next call of [`PacketReceiver::next_held`] then frees room.
         if at >= SPAN || !may_hold {
             shared.counters.dropped += 1;
             if asks && at < SPAN {

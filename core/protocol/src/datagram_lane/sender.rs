@@ -5,8 +5,8 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use super::congestion::Congestion;
-use super::flights::{Flight, Flights, State};
-use super::loss::{Evidence, Verdict};
+use super::flights::{Flight, FlightState, Flights};
+use super::loss::{Evidence, LossVerdict};
 use super::{Config, Shared};
 use crate::Time;
 use crate::rtt::RttEstimator;
@@ -15,7 +15,7 @@ use crate::wire::datagram::{Ack, SPAN};
 
 /// A numbered packet to be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct OutgoingPacket {
     /// Its number.
     pub sequence: u32,
     /// Whether the receiver should acknowledge at once: [`crate::wire::datagram::Prefix::asks`].
@@ -25,7 +25,7 @@ pub struct Outgoing {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Sender {
+pub(super) struct PacketSender {
     flights: Flights,
     /// Whether a flight may have been overtaken: only then they are looked through.
     gaps: bool,
@@ -48,9 +48,9 @@ pub(super) struct Sender {
     rng: Rng,
 }
 
-impl Sender {
+impl PacketSender {
     pub(super) fn new(config: &Config, base: u32, seed: u64) -> Self {
-        Sender {
+        PacketSender {
             flights: Flights::new(base),
             gaps: false,
             next_transmission: 0,
@@ -92,7 +92,7 @@ impl Sender {
         shared: &mut Shared,
         session: &Session,
         now: Time,
-    ) -> Option<Outgoing> {
+    ) -> Option<OutgoingPacket> {
         if self.paused {
             return None;
         }
@@ -111,7 +111,7 @@ impl Sender {
         let transmission = self.launch(&shared.config, now);
         let sequence = self.flights.send(now, transmission);
         shared.counters.sent += 1;
-        Some(Outgoing {
+        Some(OutgoingPacket {
             sequence,
             asks: !self.is_open(),
             repeat: false,
@@ -119,14 +119,14 @@ impl Sender {
     }
 
     #[cold]
-    fn repeat(&mut self, shared: &mut Shared, now: Time) -> Option<Outgoing> {
+    fn repeat(&mut self, shared: &mut Shared, now: Time) -> Option<OutgoingPacket> {
         let probe = std::mem::take(&mut self.probe);
         let at = match probe {
             true => 0,
             false if self.flights.under_way() >= self.congestion.window() => return None,
             false => self.flights.first_lost()?,
         };
-        if self.flights.get(at)?.state == State::Held {
+        if self.flights.get(at)?.state == FlightState::Held {
             // The peer had it and does not say so any more: it changed lanes in between. Nothing it
             // said then counts.
             self.flights.forget_held();
@@ -137,7 +137,7 @@ impl Sender {
         shared.counters.sent += 1;
         shared.counters.repeated += 1;
         shared.counters.probes += u64::from(probe);
-        Some(Outgoing {
+        Some(OutgoingPacket {
             sequence: self.flights.number(at),
             asks: true,
             repeat: true,
@@ -153,7 +153,7 @@ impl Sender {
     }
 
     /// The packet that was given last did not go out: it comes again.
-    pub(super) fn not_sent(&mut self, outgoing: Outgoing, shared: &mut Shared) {
+    pub(super) fn not_sent(&mut self, outgoing: OutgoingPacket, shared: &mut Shared) {
         let at = self.flights.place(outgoing.sequence);
         if self.flights.not_sent(at, outgoing.repeat) {
             shared.counters.sent -= 1;
@@ -226,7 +226,7 @@ impl Sender {
             let Some(&flight) = self.flights.get(at) else {
                 continue;
             };
-            if flight.state == State::Held {
+            if flight.state == FlightState::Held {
                 continue;
             }
             acked += u32::from(self.flight_acked(flight, now, shared));
@@ -248,16 +248,16 @@ impl Sender {
             self.sample = Some((flight.transmission, sample));
         }
         match flight.state {
-            State::Held => return false,
-            State::UnderWay if !flight.repeated => {
+            FlightState::Held => return false,
+            FlightState::UnderWay if !flight.repeated => {
                 self.evidence.arrived(flight.transmission, round_trip);
             }
-            State::UnderWay => {
+            FlightState::UnderWay => {
                 if !self.evidence.one_arrived(flight.transmission, round_trip) {
                     self.was_needless(shared);
                 }
             }
-            State::Lost => self.was_needless(shared),
+            FlightState::Lost => self.was_needless(shared),
         }
         true
     }
@@ -280,12 +280,12 @@ impl Sender {
         } = self;
         flights.lose(|flight| {
             match evidence.judge(flight.transmission, flight.sent_at, now, rtt) {
-                Verdict::Open => false,
-                Verdict::Wait(until) => {
+                LossVerdict::Open => false,
+                LossVerdict::Wait(until) => {
                     overdue_at = Some(overdue_at.map_or(until, |at| at.min(until)));
                     false
                 }
-                Verdict::Lost => {
+                LossVerdict::Lost => {
                     congestion.on_loss(flight.transmission, self.next_transmission);
                     true
                 }

@@ -11,20 +11,20 @@ use proptest::prelude::*;
 const US: Duration = Duration::from_micros(1);
 
 /// A lane whose session has stamped `count` packets from `start` on.
-struct Tx {
+struct TestSender {
     shared: Shared,
     session: Session,
     lane: DatagramLane<u32>,
     now: Time,
 }
 
-impl Tx {
+impl TestSender {
     fn new(start: u32, count: u32) -> Self {
         let shared = Shared::default();
         let mut session = Session::at(SessionId(1), 100, start);
         (0..count).for_each(|_| assert!(session.stamp().is_some()));
         let session_then = Session::at(SessionId(1), 100, start);
-        Tx {
+        TestSender {
             lane: DatagramLane::new(&shared, &session_then, 1),
             shared,
             session,
@@ -67,7 +67,7 @@ impl Tx {
 
 #[test]
 fn the_window_asks_when_it_is_full() {
-    let mut tx = Tx::new(0, 20);
+    let mut tx = TestSender::new(0, 20);
     let mut asks = Vec::new();
     while let Some(packet) = tx.lane.next_packet(&mut tx.shared, &tx.session, tx.now) {
         asks.push(packet.asks);
@@ -88,7 +88,7 @@ fn the_window_asks_when_it_is_full() {
 #[test]
 fn a_lost_packet_is_shown_by_three_others() {
     for lost in 0..5u32 {
-        let mut tx = Tx::new(u32::MAX - 1, 8);
+        let mut tx = TestSender::new(u32::MAX - 1, 8);
         let first = tx.session.oldest_unconfirmed();
         assert_eq!(tx.flush().len(), 8);
         tx.wait(10 * US);
@@ -114,7 +114,7 @@ fn a_lost_packet_is_shown_by_three_others() {
 /// A packet that was only late raises the lane's time limit, and restores the window.
 #[test]
 fn a_packet_that_was_only_late_is_forgiven() {
-    let mut tx = Tx::new(0, 8);
+    let mut tx = TestSender::new(0, 8);
     tx.flush();
     tx.wait(10 * US);
     tx.ack(0, 0b111_1111).unwrap();
@@ -132,7 +132,7 @@ fn a_packet_that_was_only_late_is_forgiven() {
 
 #[test]
 fn silence_sends_one_packet_at_a_time_and_more_rarely() {
-    let mut tx = Tx::new(0, 100);
+    let mut tx = TestSender::new(0, 100);
     assert_eq!(tx.flush().len(), 8);
     let mut waits = Vec::new();
     let mut suspected = None;
@@ -161,7 +161,7 @@ fn silence_sends_one_packet_at_a_time_and_more_rarely() {
 /// A peer that had said that it holds packets, and drops them: they are sent again all the same.
 #[test]
 fn what_the_peer_gives_up_is_sent_again() {
-    let mut tx = Tx::new(0, 8);
+    let mut tx = TestSender::new(0, 8);
     tx.flush();
     tx.wait(10 * US);
     tx.ack(0, 0b111_1111).unwrap();
@@ -185,8 +185,8 @@ fn what_the_peer_gives_up_is_sent_again() {
 
 #[test]
 fn what_was_not_posted_comes_again() {
-    let mut tx = Tx::new(0, 3);
-    let packet = |tx: &mut Tx| tx.lane.next_packet(&mut tx.shared, &tx.session, tx.now);
+    let mut tx = TestSender::new(0, 3);
+    let packet = |tx: &mut TestSender| tx.lane.next_packet(&mut tx.shared, &tx.session, tx.now);
     let first = packet(&mut tx).unwrap();
     tx.lane.not_sent(&mut tx.shared, first);
     assert_eq!(tx.shared.counters.sent, 0);
@@ -201,7 +201,7 @@ fn what_was_not_posted_comes_again() {
 
 #[test]
 fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
-    let mut tx = Tx::new(u32::MAX, 4);
+    let mut tx = TestSender::new(u32::MAX, 4);
     tx.flush();
     for (expected, held) in [(4, 0), (u32::MAX, 0b1000), (2, 0b1), (1 << 30, 1 << 62)] {
         assert!(
@@ -314,7 +314,7 @@ proptest! {
         start in prop_oneof![Just(0u32), Just(u32::MAX - 10)],
         acks in proptest::collection::vec((0..60u32, any::<u64>(), 0..3u8, 0..3000u64), 0..60),
     ) {
-        let mut tx = Tx::new(start, 40);
+        let mut tx = TestSender::new(start, 40);
         for (ahead, held, kind, wait_us) in acks {
             tx.flush();
             let held = match kind {

@@ -14,7 +14,7 @@ use super::super::wire::SessionId;
 use super::super::wire::control::{Body, LaneKind, LaneName, RejectReason};
 use super::super::{PLACE_BYTES, PeerKey, Time};
 use super::admission::{HalfOpen, Initiators};
-use super::peer::{Carried, Peer, Phase};
+use super::peer::{Carried, LanePhase, PeerState};
 use super::{Action, Config, Counters, LaneError, LaneKey, Reason};
 
 /// The lanes of one endpoint.
@@ -29,7 +29,7 @@ pub struct Connector {
     pub(super) rtt: RttEstimator,
     /// The newest epoch of ours.
     pub(super) epoch: u64,
-    pub(super) peers: Table<Peer>,
+    pub(super) peers: Table<PeerState>,
     pub(super) by_place: HashMap<[u8; PLACE_BYTES], Key>,
     /// The peer of each lane.
     pub(super) lanes: Table<Key>,
@@ -101,14 +101,14 @@ impl Connector {
                     self.begin(key, kind, patience, now, out);
                 }
             }
-            Some((_, state)) if state.phase == Phase::Up => {}
+            Some((_, state)) if state.phase == LanePhase::Up => {}
             Some((key, state)) => {
                 state.engine.wanted = true;
                 state.engine.wanted_kind = kind;
                 let begins_anew = match state.phase {
-                    Phase::Making | Phase::HelloSent => state.own.kind != kind,
+                    LanePhase::Making | LanePhase::HelloSent => state.own.kind != kind,
                     // There is always room for the UD kind.
-                    Phase::Waiting => kind == LaneKind::Ud,
+                    LanePhase::Waiting => kind == LaneKind::Ud,
                     _ => false,
                 };
                 if begins_anew {
@@ -228,7 +228,7 @@ impl Connector {
         };
         let phase = peer.phase;
         match (phase, made) {
-            (Phase::Making, Ok(qpn)) => {
+            (LanePhase::Making, Ok(qpn)) => {
                 let psn = first_psn(peer.own.kind, &mut self.rng);
                 peer.own.made(qpn, psn, self.config.limits.quota_units);
                 peer.life.spoken_to(now);
@@ -242,18 +242,18 @@ impl Connector {
                 };
                 if peer.key == self.me {
                     self.remote_is_local(key);
-                    self.join(key, Phase::Connecting, out);
+                    self.join(key, LanePhase::Connecting, out);
                 } else {
-                    peer.phase = Phase::HelloSent;
+                    peer.phase = LanePhase::HelloSent;
                     self.send_hello(key, now, out);
                 }
             }
-            (Phase::Answering, Ok(qpn)) => {
+            (LanePhase::Answering, Ok(qpn)) => {
                 let psn = first_psn(peer.own.kind, &mut self.rng);
                 peer.own.made(qpn, psn, self.config.limits.quota_units);
-                self.join(key, Phase::Joining, out);
+                self.join(key, LanePhase::Joining, out);
             }
-            (Phase::Making | Phase::Answering, Err(error)) => {
+            (LanePhase::Making | LanePhase::Answering, Err(error)) => {
                 peer.own.lane = None;
                 self.lanes.remove(lane.0);
                 self.lane_failed(key, phase, error, now, out);
@@ -276,19 +276,19 @@ impl Connector {
         };
         let phase = peer.phase;
         match (phase, result) {
-            (Phase::Connecting, Ok(())) => {
+            (LanePhase::Connecting, Ok(())) => {
                 self.announce(key, true, out);
                 self.up(key, now, out);
                 self.send_ready(key, out);
             }
-            (Phase::Joining, Ok(())) => {
-                peer.phase = Phase::HalfOpen;
+            (LanePhase::Joining, Ok(())) => {
+                peer.phase = LanePhase::HalfOpen;
                 peer.tries = 0;
                 peer.life.spoken_to(now);
                 self.announce(key, false, out);
                 self.send_hello_ack(key, now, out);
             }
-            (Phase::Connecting | Phase::Joining, Err(error)) => {
+            (LanePhase::Connecting | LanePhase::Joining, Err(error)) => {
                 self.drop_lane(key, Reason::PeerReset, out);
                 self.lane_failed(key, phase, error, now, out);
             }
@@ -304,7 +304,7 @@ impl Connector {
             return;
         };
         peer.life.heard_from(now);
-        if peer.phase == Phase::HalfOpen {
+        if peer.phase == LanePhase::HalfOpen {
             out.push(Action::MaySend { lane });
             self.up(key, now, out);
         }
@@ -358,12 +358,15 @@ impl Connector {
             let was_wanted = std::mem::take(&mut state.engine.wanted);
             state.life.end_patience();
             match state.phase {
-                Phase::Queued | Phase::Making | Phase::HelloSent | Phase::Waiting => {
+                LanePhase::Queued
+                | LanePhase::Making
+                | LanePhase::HelloSent
+                | LanePhase::Waiting => {
                     self.tell_no_such_lane(key, out);
                     self.drop_lane(key, Reason::ShuttingDown, out);
                     self.remove(key);
                 }
-                Phase::Answering | Phase::Joining | Phase::HalfOpen if was_wanted => {
+                LanePhase::Answering | LanePhase::Joining | LanePhase::HalfOpen if was_wanted => {
                     self.count_uninvited(key, now);
                 }
                 _ => {}
@@ -376,7 +379,7 @@ impl Connector {
     /// has the lane. If the peer has not, the lane is down; without an answer nothing changes.
     pub fn ask_after(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
         if let Some((_, peer)) = peer_of(&self.lanes, &mut self.peers, lane) {
-            if peer.phase == Phase::Up && peer.key != self.me {
+            if peer.phase == LanePhase::Up && peer.key != self.me {
                 let (to, name) = (peer.key, peer.name);
                 self.send(to, name, Body::KeepAlive { stamp_ns: now.0 }, out);
             }
@@ -453,9 +456,9 @@ fn first_psn(kind: LaneKind, rng: &mut Rng) -> u32 {
 
 fn peer_of<'a>(
     lanes: &Table<Key>,
-    peers: &'a mut Table<Peer>,
+    peers: &'a mut Table<PeerState>,
     lane: LaneKey,
-) -> Option<(Key, &'a mut Peer)> {
+) -> Option<(Key, &'a mut PeerState)> {
     let key = *lanes.get(lane.0)?;
     peers.get_mut(key).map(|peer| (key, peer))
 }

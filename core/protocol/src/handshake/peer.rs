@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Where the lane to a peer stands. The initiator's way is `Queued`, `Making`, `HelloSent`,
 /// `Connecting`, `Up`; the responder's `Answering`, `Joining`, `HalfOpen`, `Up`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum LanePhase {
     /// In line for a place among those that initiate.
     Queued,
     /// `MakeLane` is out; no Hello has been sent.
@@ -33,11 +33,11 @@ pub(super) enum Phase {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Peer {
+pub(super) struct PeerState {
     pub(super) key: PeerKey,
     /// The next peer at the same place (another incarnation).
     pub(super) next_at_place: Option<Key>,
-    pub(super) phase: Phase,
+    pub(super) phase: LanePhase,
     pub(super) engine: EngineSide,
     /// Counts among those that initiate.
     pub(super) has_place: bool,
@@ -205,12 +205,12 @@ impl Carried {
     }
 }
 
-impl Peer {
+impl PeerState {
     pub(super) fn new(key: PeerKey, now: Time) -> Self {
-        Peer {
+        PeerState {
             key,
             next_at_place: None,
-            phase: Phase::Waiting,
+            phase: LanePhase::Waiting,
             engine: EngineSide {
                 wanted: false,
                 wanted_kind: LaneKind::Rc,
@@ -251,15 +251,15 @@ impl Peer {
 
 impl Config {
     /// How long a peer may be silent; `None`: for ever.
-    pub(super) fn silence_limit(&self, peer: &Peer) -> Option<Duration> {
-        let by_datagrams = peer.phase == Phase::Up && peer.own.kind == LaneKind::Ud;
+    pub(super) fn silence_limit(&self, peer: &PeerState) -> Option<Duration> {
+        let by_datagrams = peer.phase == LanePhase::Up && peer.own.kind == LaneKind::Ud;
         let of_datagrams = self.datagram_timeout.filter(|_| by_datagrams);
         self.peer_timeout.or(of_datagrams)
     }
 
     /// When a peer has been silent for too long; `None`: never.
-    pub(super) fn silent_at(&self, peer: &Peer) -> Option<Time> {
-        if peer.phase == Phase::Up && peer.life.unanswered < MIN_UNANSWERED {
+    pub(super) fn silent_at(&self, peer: &PeerState) -> Option<Time> {
+        if peer.phase == LanePhase::Up && peer.life.unanswered < MIN_UNANSWERED {
             return None;
         }
         Some(peer.life.heard + self.silence_limit(peer)?)

@@ -8,7 +8,7 @@ use super::super::wire::WireError;
 use super::super::wire::control::{
     Body, Control, Foreign, LaneKind, LaneName, LaneParameters, RejectReason,
 };
-use super::peer::Phase;
+use super::peer::LanePhase;
 use super::{Action, Connector, Reason};
 
 /// The membership bit of a P_Key: limited and full members of a partition have the same key but for
@@ -103,13 +103,13 @@ impl Connector {
             peer.remote.stamp_ns = stamp_ns;
             peer.life.heard_from(now);
             match peer.phase {
-                Phase::HalfOpen | Phase::Up => self.send_hello_ack(key, now, out),
+                LanePhase::HalfOpen | LanePhase::Up => self.send_hello_ack(key, now, out),
                 _ => self.counters.stale += 1,
             }
             return;
         }
         // An attempt for RC precedes one for UD; of two equal kinds the lower key's attempt wins.
-        let our_attempt_wins = peer.phase == Phase::HelloSent
+        let our_attempt_wins = peer.phase == LanePhase::HelloSent
             && match (peer.own.kind, remote.kind) {
                 (LaneKind::Rc, LaneKind::Ud) => true,
                 (LaneKind::Ud, LaneKind::Rc) => false,
@@ -121,14 +121,14 @@ impl Connector {
         }
         match peer.phase {
             // Our own attempt has not gone out, or gives way: the queue pair serves the peer's.
-            Phase::Queued | Phase::Making | Phase::Waiting | Phase::HelloSent => {}
+            LanePhase::Queued | LanePhase::Making | LanePhase::Waiting | LanePhase::HelloSent => {}
             // The queue pair is not connected to anything yet.
-            Phase::Answering => {}
+            LanePhase::Answering => {}
             // The peer has begun anew: the earlier lane is gone at its end.
-            Phase::Connecting | Phase::Joining | Phase::HalfOpen | Phase::Up => {
+            LanePhase::Connecting | LanePhase::Joining | LanePhase::HalfOpen | LanePhase::Up => {
                 self.drop_lane(key, Reason::PeerReset, out);
             }
-            Phase::Closing => {
+            LanePhase::Closing => {
                 let wanted = peer.engine.wanted;
                 out.push(Action::Closed { peer: packet.from });
                 if self.closing {
@@ -192,10 +192,12 @@ impl Connector {
             self.drop_lane(key, Reason::PeerReset, out);
         }
         match (phase, self.peers.get_mut(key)) {
-            (Phase::Making | Phase::Answering, Some(peer)) if fits => peer.phase = Phase::Answering,
-            (Phase::HelloSent, _) if fits => self.join(key, Phase::Joining, out),
+            (LanePhase::Making | LanePhase::Answering, Some(peer)) if fits => {
+                peer.phase = LanePhase::Answering
+            }
+            (LanePhase::HelloSent, _) if fits => self.join(key, LanePhase::Joining, out),
             _ => {
-                if !self.make_lane(key, Phase::Answering, remote.kind, out) {
+                if !self.make_lane(key, LanePhase::Answering, remote.kind, out) {
                     self.reject(packet, RejectReason::Busy, out);
                     self.wait_or_forget(key, now);
                 }
@@ -216,7 +218,7 @@ impl Connector {
             return;
         };
         match peer.phase {
-            Phase::HelloSent => {
+            LanePhase::HelloSent => {
                 peer.life.heard_from(now);
                 peer.remote.make_void(packet.newest_epoch);
                 peer.name.responder_nonce = packet.lane.responder_nonce;
@@ -225,11 +227,11 @@ impl Connector {
                     self.rtt.sample(now - Time(stamp_ns));
                 }
                 self.leave_place(key);
-                self.join(key, Phase::Connecting, out);
+                self.join(key, LanePhase::Connecting, out);
             }
             // Also if the responder made another lane of the same Hello: it will say that ours is
             // not there.
-            Phase::Up => {
+            LanePhase::Up => {
                 peer.life.heard_from(now);
                 self.send_ready(key, out);
             }
@@ -244,7 +246,7 @@ impl Connector {
         };
         peer.life.heard_from(now);
         match (peer.phase, peer.own.lane) {
-            (Phase::HalfOpen, Some(lane)) => {
+            (LanePhase::HalfOpen, Some(lane)) => {
                 out.push(Action::MaySend { lane });
                 self.up(key, now, out);
             }
@@ -278,8 +280,8 @@ impl Connector {
         peer.life.heard_from(now);
         let failure = Reason::of_reject(reason, packet.from.incarnation);
         match (peer.phase, reason) {
-            (Phase::Closing, _) => self.closed(key, now, out),
-            (Phase::HelloSent, RejectReason::Busy) => {
+            (LanePhase::Closing, _) => self.closed(key, now, out),
+            (LanePhase::HelloSent, RejectReason::Busy) => {
                 if peer.own.kind == LaneKind::Rc {
                     let (peer, here) = (peer.key, false);
                     out.push(Action::NoRoom { peer, here });
@@ -293,11 +295,11 @@ impl Connector {
                 self.arm(key, now, wait);
             }
             (
-                Phase::HelloSent,
+                LanePhase::HelloSent,
                 RejectReason::NoSuchLane | RejectReason::Recycled | RejectReason::Left,
             )
             | (_, RejectReason::Busy) => self.counters.stale += 1,
-            (Phase::Up, _) => self.fail(key, failure, out),
+            (LanePhase::Up, _) => self.fail(key, failure, out),
             (_, RejectReason::NoSuchLane | RejectReason::Recycled | RejectReason::Left) => {
                 self.drop_lane(key, failure, out);
                 self.wait_or_forget(key, now);
@@ -314,7 +316,7 @@ impl Connector {
         out: &mut Vec<Action>,
     ) {
         let nonce = packet.lane.responder_nonce;
-        let is_named = |peer: &super::peer::Peer| {
+        let is_named = |peer: &super::peer::PeerState| {
             peer.is_attempt_of(packet)
                 && (nonce == peer.name.responder_nonce
                     || nonce == 0
@@ -335,9 +337,9 @@ impl Connector {
                 self.fail(key, reason, out);
                 self.sessions.remove(&packet.from);
             }
-            Some((key, Phase::Closing, _)) => self.closed(key, now, out),
+            Some((key, LanePhase::Closing, _)) => self.closed(key, now, out),
             // We are the initiator of an attempt that the peer has closed; or the lane was up.
-            Some((key, Phase::HelloSent | Phase::Connecting | Phase::Up, _)) => {
+            Some((key, LanePhase::HelloSent | LanePhase::Connecting | LanePhase::Up, _)) => {
                 self.fail(key, reason, out)
             }
             // The initiator gave up; our own attempt stays.
@@ -361,7 +363,7 @@ impl Connector {
 
     fn on_bye_ack(&mut self, now: Time, packet: &Control, out: &mut Vec<Action>) {
         match self.known(packet, |peer| {
-            peer.phase == Phase::Closing && peer.is_named_by(packet)
+            peer.phase == LanePhase::Closing && peer.is_named_by(packet)
         }) {
             Some((key, _)) => self.closed(key, now, out),
             None => self.counters.stale += 1,
@@ -370,7 +372,7 @@ impl Connector {
 
     fn on_keep_alive(&mut self, now: Time, packet: &Control, stamp_ns: u64, out: &mut Vec<Action>) {
         match self.known(packet, |peer| {
-            peer.is_named_by(packet) && peer.phase != Phase::Closing
+            peer.is_named_by(packet) && peer.phase != LanePhase::Closing
         }) {
             Some((_, peer)) => {
                 peer.life.heard_from(now);
@@ -391,8 +393,8 @@ impl Connector {
     fn known(
         &mut self,
         packet: &Control,
-        test: impl FnOnce(&super::peer::Peer) -> bool,
-    ) -> Option<(Key, &mut super::peer::Peer)> {
+        test: impl FnOnce(&super::peer::PeerState) -> bool,
+    ) -> Option<(Key, &mut super::peer::PeerState)> {
         let key = self.find(&packet.from)?;
         let peer = self.peers.get_mut(key)?;
         test(peer).then_some((key, peer))

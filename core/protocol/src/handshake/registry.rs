@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::table::{Key, Table};
 use super::super::wire::control::{LaneParameters, Limits};
 use super::super::{PeerKey, Time};
-use super::peer::{Peer, Phase};
+use super::peer::{LanePhase, PeerState};
 use super::{Action, Connector, Reason};
 
 impl Connector {
@@ -22,7 +22,7 @@ impl Connector {
     }
 
     pub(super) fn add(&mut self, key: PeerKey, now: Time) -> Option<Key> {
-        let mut peer = Peer::new(key, now);
+        let mut peer = PeerState::new(key, now);
         peer.next_at_place = self.by_place.get(&key.place).copied();
         let added = self.peers.insert(peer).ok()?;
         self.timers.begin(added);
@@ -87,7 +87,7 @@ impl Connector {
                 if self
                     .peers
                     .get(key)
-                    .is_some_and(|peer| peer.phase == Phase::HalfOpen)
+                    .is_some_and(|peer| peer.phase == LanePhase::HalfOpen)
                 {
                     self.tell_no_such_lane(key, out);
                 }
@@ -145,6 +145,6 @@ impl Connector {
 }
 
 /// Whether a peer that was uninvited at a time is so since then.
-fn is_uninvited(peers: &Table<Peer>, since: Time, key: Key) -> bool {
+fn is_uninvited(peers: &Table<PeerState>, since: Time, key: Key) -> bool {
     (peers.get(key)).is_some_and(|peer| peer.uninvited && peer.since == since)
 }

@@ -3,7 +3,7 @@
 use super::super::table::Key;
 use super::super::wire::control::{Body, Control, Foreign, LaneName, RejectReason};
 use super::super::{PeerKey, Time};
-use super::peer::Phase;
+use super::peer::LanePhase;
 use super::{Action, Connector};
 
 impl Connector {
@@ -45,7 +45,7 @@ impl Connector {
             },
             out,
         );
-        if phase == Phase::HalfOpen {
+        if phase == LanePhase::HalfOpen {
             // Later than the initiator would repeat its Hello: only a lost Ready is to be mended
             // from this side.
             let wait = self

@@ -3,7 +3,7 @@
 use super::super::table::Key;
 use super::super::wire::control::{LaneKind, LaneName, RejectReason};
 use super::super::{PeerKey, Time, give_back_room};
-use super::peer::{Carried, Phase};
+use super::peer::{Carried, LanePhase};
 use super::{Action, Connector, LaneError, LaneKey, LaneUp, Reason, connect_lane};
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ impl Connector {
         let silent = self.config.silent_at(peer).is_some_and(|at| at <= now);
         let given_up = peer.life.given_up_at().is_some_and(|at| at <= now);
         match peer.phase {
-            Phase::HelloSent | Phase::HalfOpen | Phase::Up if silent => {
+            LanePhase::HelloSent | LanePhase::HalfOpen | LanePhase::Up if silent => {
                 self.tell_no_such_lane(key, out);
                 self.fail(key, Reason::Timeout, out);
             }
-            Phase::HelloSent | Phase::HalfOpen | Phase::Waiting if given_up => {
+            LanePhase::HelloSent | LanePhase::HalfOpen | LanePhase::Waiting if given_up => {
                 self.tell_no_such_lane(key, out);
                 self.fail(key, Reason::Timeout, out);
             }
-            Phase::HelloSent => {
+            LanePhase::HelloSent => {
                 peer.tries += 1;
                 if peer.tries >= PLACE_TRIES {
                     self.leave_place(key);
@@ -34,24 +34,24 @@ impl Connector {
                 self.counters.resent += 1;
                 self.send_hello(key, now, out);
             }
-            Phase::HalfOpen => {
+            LanePhase::HalfOpen => {
                 peer.tries += 1;
                 self.counters.resent += 1;
                 self.send_hello_ack(key, now, out);
             }
-            Phase::Waiting => self.initiate(key, now, out),
-            Phase::Up => self.send_keep_alive(key, now, out),
-            Phase::Closing if now >= peer.since => self.closed(key, now, out),
-            Phase::Closing => {
+            LanePhase::Waiting => self.initiate(key, now, out),
+            LanePhase::Up => self.send_keep_alive(key, now, out),
+            LanePhase::Closing if now >= peer.since => self.closed(key, now, out),
+            LanePhase::Closing => {
                 peer.tries += 1;
                 self.counters.resent += 1;
                 self.send_bye(key, now, out);
             }
-            Phase::Queued
-            | Phase::Making
-            | Phase::Connecting
-            | Phase::Answering
-            | Phase::Joining => {}
+            LanePhase::Queued
+            | LanePhase::Making
+            | LanePhase::Connecting
+            | LanePhase::Answering
+            | LanePhase::Joining => {}
         }
     }
 
@@ -67,14 +67,14 @@ impl Connector {
         };
         if !peer.has_place {
             if !self.initiators.take_place() {
-                peer.phase = Phase::Queued;
+                peer.phase = LanePhase::Queued;
                 self.initiators.line_up(key);
                 return;
             }
             peer.has_place = true;
         }
         let kind = peer.engine.wanted_kind;
-        if !self.make_lane(key, Phase::Making, kind, out) {
+        if !self.make_lane(key, LanePhase::Making, kind, out) {
             self.wait(key, now);
         }
     }
@@ -83,7 +83,7 @@ impl Connector {
     pub(super) fn make_lane(
         &mut self,
         key: Key,
-        phase: Phase,
+        phase: LanePhase,
         kind: LaneKind,
         out: &mut Vec<Action>,
     ) -> bool {
@@ -107,7 +107,7 @@ impl Connector {
     }
 
     /// Requests that the owner connects the queue pair.
-    pub(super) fn join(&mut self, key: Key, phase: Phase, out: &mut Vec<Action>) {
+    pub(super) fn join(&mut self, key: Key, phase: LanePhase, out: &mut Vec<Action>) {
         let local = self.local_parameters(key);
         let Some(peer) = self.peers.get_mut(key) else {
             return;
@@ -162,7 +162,7 @@ impl Connector {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        peer.phase = Phase::Up;
+        peer.phase = LanePhase::Up;
         peer.engine.wanted = false;
         peer.tries = 0;
         peer.life.heard_from(now);
@@ -178,7 +178,7 @@ impl Connector {
                 break;
             };
             at = state.next_at_place;
-            if other != key && state.phase == Phase::Up {
+            if other != key && state.phase == LanePhase::Up {
                 self.fail(other, Reason::PeerRestarted { incarnation }, out);
             }
         }
@@ -199,7 +199,7 @@ impl Connector {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        peer.phase = Phase::Waiting;
+        peer.phase = LanePhase::Waiting;
         peer.name = LaneName {
             from_initiator: true,
             ..LaneName::default()
@@ -224,14 +224,16 @@ impl Connector {
     pub(super) fn lane_failed(
         &mut self,
         key: Key,
-        phase: Phase,
+        phase: LanePhase,
         error: LaneError,
         now: Time,
         out: &mut Vec<Action>,
     ) {
         match phase {
-            Phase::Connecting => self.tell_no_such_lane(key, out),
-            Phase::Answering | Phase::Joining => self.reject_attempt(key, RejectReason::Busy, out),
+            LanePhase::Connecting => self.tell_no_such_lane(key, out),
+            LanePhase::Answering | LanePhase::Joining => {
+                self.reject_attempt(key, RejectReason::Busy, out)
+            }
             _ => {}
         }
         match error {
@@ -257,7 +259,7 @@ impl Connector {
             return;
         };
         let peer_key = peer.key;
-        if peer.phase == Phase::Closing {
+        if peer.phase == LanePhase::Closing {
             out.push(Action::Closed { peer: peer_key });
         }
         if peer.engine.wanted {
@@ -301,8 +303,8 @@ impl Connector {
         // A peer that holds a session waits for our Bye, also without a lane.
         let waits = self.closing && self.sessions.contains_key(&peer_key);
         match phase {
-            Phase::Closing => {}
-            Phase::Queued | Phase::Making | Phase::Waiting if !waits => {
+            LanePhase::Closing => {}
+            LanePhase::Queued | LanePhase::Making | LanePhase::Waiting if !waits => {
                 self.drop_lane(key, Reason::ShuttingDown, out);
                 self.remove(key);
                 out.push(Action::Closed { peer: peer_key });
@@ -325,7 +327,7 @@ impl Connector {
                     peer.name.epoch = self.epoch;
                     peer.name.initiator_nonce = self.rng.u64(1..);
                 }
-                peer.phase = Phase::Closing;
+                peer.phase = LanePhase::Closing;
                 peer.since = now + self.config.intervals.close_timeout;
                 peer.tries = 0;
                 self.send_bye(key, now, out);
@@ -358,7 +360,7 @@ impl Connector {
             if self
                 .peers
                 .get(key)
-                .is_some_and(|peer| peer.phase == Phase::Queued)
+                .is_some_and(|peer| peer.phase == LanePhase::Queued)
             {
                 self.initiate(key, now, out);
             }

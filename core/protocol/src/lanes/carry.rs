@@ -2,8 +2,8 @@
 
 use super::end::{LOST_BY_PEER, evidence};
 use super::{
-    Action, AfterLane, BROKEN, Facts, Lane, LaneEnd, Link, Parked, PeerLanes, Resuming, Session,
-    SessionFacts, Stage, Step,
+    Action, AfterLane, BROKEN, Facts, LaneEnd, LaneEntry, LaneStage, Parked, PeerLanes, PeerLink,
+    PendingStep, Resuming, SessionFacts, SessionRecord,
 };
 use crate::Time;
 use crate::handshake::{LaneKey, LaneUp, Reason};
@@ -19,7 +19,7 @@ const MAX_BREAKS: u32 = 8;
 pub(super) struct Leaving {
     pub(super) lane: LaneKey,
     pub(super) peer: u32,
-    pub(super) session: Session,
+    pub(super) session: SessionRecord,
     /// It is parked at the peer already, and whether it rests there; `None`: it is on the lane.
     pub(super) parked: Option<bool>,
 }
@@ -32,11 +32,11 @@ impl PeerLanes {
             may_send: up.may_send,
             ..Resuming::default()
         };
-        let lane = Lane {
+        let lane = LaneEntry {
             key: up.lane,
             peer,
             kind: up.kind,
-            stage: Stage::Resuming(resuming),
+            stage: LaneStage::Resuming(resuming),
             down: None,
             used: (0, 0),
         };
@@ -47,22 +47,22 @@ impl PeerLanes {
         if let Some(parked) = self.peer(peer).parked.take() {
             self.end_parked(peer, parked, LOST_BY_PEER);
         }
-        self.enter(id, Session::new(), Some(Predecessor::default()), now);
+        self.enter(id, SessionRecord::new(), Some(Predecessor::default()), now);
     }
 
     /// From here on a lane carries a session.
     pub(super) fn enter(
         &mut self,
         id: SessionId,
-        session: Session,
+        session: SessionRecord,
         begins: Option<Predecessor>,
         now: Time,
     ) {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
-        lane.stage = Stage::Carries(session);
-        let Lane {
+        lane.stage = LaneStage::Carries(session);
+        let LaneEntry {
             key, peer, kind, ..
         } = *lane;
         self.watch_if_removed(peer);
@@ -74,7 +74,7 @@ impl PeerLanes {
             }
             LaneKind::Ud => self.policy.down(peer, now),
         }
-        self.peer(peer).link = Link::Up(id);
+        self.peer(peer).link = PeerLink::Up(id);
         self.act(Action::Enter {
             peer,
             lane: key,
@@ -87,7 +87,7 @@ impl PeerLanes {
         let end = evidence(reason);
         let id = lane.session();
         match self.lanes.get(&id).copied() {
-            Some(at) if at.kind == LaneKind::Rc && !matches!(at.stage, Stage::Resuming(_)) => {
+            Some(at) if at.kind == LaneKind::Rc && !matches!(at.stage, LaneStage::Resuming(_)) => {
                 self.give_up(id, end, now);
             }
             // Packets that have arrived on it may not be taken yet, and are taken first.
@@ -123,7 +123,7 @@ impl PeerLanes {
             return;
         };
         match (at.stage, at.kind) {
-            (Stage::Resuming(_), _) => self.resuming_down(id, end, facts),
+            (LaneStage::Resuming(_), _) => self.resuming_down(id, end, facts),
             (_, LaneKind::Rc) => self.give_up(id, end, now),
             (_, LaneKind::Ud) => self.datagrams_down(id, end, facts),
         }
@@ -136,24 +136,24 @@ impl PeerLanes {
         };
         let broken = Action::TellBroken { lane: lane.key };
         match (lane.stage, lane.kind) {
-            (Stage::Resuming(_), _) => {
+            (LaneStage::Resuming(_), _) => {
                 self.act(broken);
                 self.resuming_down(id, end, facts);
             }
-            (Stage::Carries(_), LaneKind::Rc) => {
+            (LaneStage::Carries(_), LaneKind::Rc) => {
                 self.act(broken);
                 self.give_up(id, end, now);
             }
-            (Stage::Carries(session), LaneKind::Ud) => {
+            (LaneStage::Carries(session), LaneKind::Ud) => {
                 if let Some(at) = self.lanes.get_mut(&id) {
-                    at.stage = Stage::Ending(session, end);
+                    at.stage = LaneStage::Ending(session, end);
                 }
                 self.act(broken);
                 let lane = lane.key;
                 self.act(Action::Stop { lane });
                 self.end_when_taken(id, end);
             }
-            (Stage::Ending(..), _) => {}
+            (LaneStage::Ending(..), _) => {}
         }
     }
 
@@ -167,8 +167,8 @@ impl PeerLanes {
     ) {
         self.broke(id, end, facts, now);
         if let Some(lane) = self.lanes.get_mut(&id) {
-            if let Stage::Ending(session, _) = lane.stage {
-                lane.stage = Stage::Ending(session, end);
+            if let LaneStage::Ending(session, _) = lane.stage {
+                lane.stage = LaneStage::Ending(session, end);
             }
         }
     }
@@ -178,10 +178,10 @@ impl PeerLanes {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
-        let Stage::Carries(session) = lane.stage else {
+        let LaneStage::Carries(session) = lane.stage else {
             return;
         };
-        lane.stage = Stage::Ending(session, end);
+        lane.stage = LaneStage::Ending(session, end);
         let (lane, peer) = (lane.key, lane.peer);
         self.policy.down(peer, now);
         let in_order = end.then.is_in_order();
@@ -191,10 +191,10 @@ impl PeerLanes {
     /// All that was posted on an RC lane is flushed, and all that came was taken.
     pub fn drained(&mut self, lane: LaneKey, facts: &mut impl Facts) {
         let (session, end, peer) = match self.lanes.get(&lane.session()) {
-            Some(&Lane { stage, peer, .. }) => match stage {
-                Stage::Ending(session, end) => (session, end, peer),
-                Stage::Carries(session) => (session, BROKEN, peer),
-                Stage::Resuming(_) => return,
+            Some(&LaneEntry { stage, peer, .. }) => match stage {
+                LaneStage::Ending(session, end) => (session, end, peer),
+                LaneStage::Carries(session) => (session, BROKEN, peer),
+                LaneStage::Resuming(_) => return,
             },
             None => return,
         };
@@ -202,7 +202,7 @@ impl PeerLanes {
         let leaving = Leaving {
             lane,
             peer,
-            session: Session {
+            session: SessionRecord {
                 broken_by: end,
                 ..session
             },
@@ -213,13 +213,13 @@ impl PeerLanes {
 
     /// A lane of the UD kind is no more: the session leaves it.
     pub(super) fn datagrams_down(&mut self, id: SessionId, end: LaneEnd, facts: &mut impl Facts) {
-        let Some(Lane {
+        let Some(LaneEntry {
             key, peer, stage, ..
         }) = self.lanes.remove(&id)
         else {
             return;
         };
-        let (Stage::Carries(session) | Stage::Ending(session, _)) = stage else {
+        let (LaneStage::Carries(session) | LaneStage::Ending(session, _)) = stage else {
             return;
         };
         // The peer may only have moved to an RC lane.
@@ -230,7 +230,7 @@ impl PeerLanes {
         let leaving = Leaving {
             lane: key,
             peer,
-            session: Session {
+            session: SessionRecord {
                 broken_by: end,
                 ..session
             },
@@ -251,9 +251,9 @@ impl PeerLanes {
         let id = lane.session();
         // Else another session has begun on another lane, which may be gone by now: nobody will go
         // on with this one.
-        let is_latest = [Link::Up(id), Link::Resuming(id)].contains(&entry.link);
+        let is_latest = [PeerLink::Up(id), PeerLink::Resuming(id)].contains(&entry.link);
         if is_latest {
-            entry.link = Link::Idle;
+            entry.link = PeerLink::Idle;
         }
         let goes_on = matches!(end.then, AfterLane::Resume) || end.then.is_in_order();
         let end = match entry.closed {
@@ -308,7 +308,7 @@ impl PeerLanes {
                 self.act(Action::LendCredit { peer });
             }
         }
-        self.steps.push_back(Step::Next(peer));
+        self.steps.push_back(PendingStep::Next(peer));
     }
 
     /// Ends a session that is parked, and is not its peer's any more.
@@ -330,8 +330,8 @@ impl PeerLanes {
     /// A peer has no lane any more: a newer one may have come up meanwhile.
     pub(super) fn next_lane(&mut self, peer: u32, facts: &mut impl Facts, now: Time) {
         match self.newer_lane(peer) {
-            Some(newer) if !matches!(self.at(peer).link, Link::Up(_)) => {
-                self.peer(peer).link = Link::Resuming(newer);
+            Some(newer) if !matches!(self.at(peer).link, PeerLink::Up(_)) => {
+                self.peer(peer).link = PeerLink::Resuming(newer);
                 self.resume(newer);
             }
             Some(_) => {}
@@ -343,7 +343,7 @@ impl PeerLanes {
     }
 }
 
-impl Session {
+impl SessionRecord {
     /// Counts a broken lane. Says whether another one is worth a try.
     fn lane_lost(&mut self, facts: SessionFacts) -> bool {
         let progress = (facts.confirmed, facts.expected, facts.moved);

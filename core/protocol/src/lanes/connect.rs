@@ -2,7 +2,7 @@
 
 use ferrofabric_contracts::config::LaneChoice;
 
-use super::{Action, AfterLane, Demand, Facts, Goodbye, LaneEnd, Link, PeerLanes, evidence};
+use super::{Action, AfterLane, Demand, Facts, Goodbye, LaneEnd, PeerLanes, PeerLink, evidence};
 use crate::Time;
 use crate::handshake::{LaneKey, Reason};
 use crate::wire::control::LaneKind;
@@ -11,10 +11,10 @@ impl PeerLanes {
     /// Requests a lane to a peer, if anything waits for one.
     pub fn wants_lane(&mut self, peer: u32, facts: &mut impl Facts) {
         let entry = self.at(peer);
-        if entry.link != Link::Idle || !(entry.goes_on() || facts.waits(peer)) {
+        if entry.link != PeerLink::Idle || !(entry.goes_on() || facts.waits(peer)) {
             return;
         }
-        self.peer(peer).link = Link::Connecting;
+        self.peer(peer).link = PeerLink::Connecting;
         self.connect(peer, facts.demand(peer));
     }
 
@@ -66,11 +66,11 @@ impl PeerLanes {
             lane: Some(lane),
             expected,
         });
-        if matches!(entry.link, Link::Up(_) | Link::Resuming(_)) {
+        if matches!(entry.link, PeerLink::Up(_) | PeerLink::Resuming(_)) {
             return;
         }
         let expected = expected.filter(|_| entry.last_lane == Some(lane));
-        if entry.link == Link::Connecting {
+        if entry.link == PeerLink::Connecting {
             self.act(Action::Cancel { peer });
         }
         self.connect_failed(peer, Reason::PeerClosed { expected }, now);
@@ -84,8 +84,8 @@ impl PeerLanes {
             let lane = None;
             entry.closed.get_or_insert(Goodbye { lane, expected });
         }
-        if entry.link == Link::Connecting {
-            entry.link = Link::Idle;
+        if entry.link == PeerLink::Connecting {
+            entry.link = PeerLink::Idle;
         }
         if let (Some(parked), Reason::Timeout) = (&entry.parked, reason) {
             let then = end.then;
@@ -100,8 +100,8 @@ impl PeerLanes {
     /// Gives up whatever waits for a lane to a peer, or rests without one.
     pub fn give_up_waiting(&mut self, peer: u32, end: LaneEnd, now: Time) {
         let entry = self.peer(peer);
-        if entry.link == Link::Connecting {
-            entry.link = Link::Idle;
+        if entry.link == PeerLink::Connecting {
+            entry.link = PeerLink::Idle;
             self.act(Action::Cancel { peer });
         }
         self.wait_ended(peer, end, now);
@@ -121,7 +121,7 @@ impl PeerLanes {
     /// with RC lanes, should it have one. If the peer was removed, the path to it is dropped.
     pub(super) fn lies_idle(&mut self, peer: u32, now: Time) {
         let entry = self.at(peer);
-        if entry.link != Link::Idle {
+        if entry.link != PeerLink::Idle {
             return;
         }
         if entry.removed {

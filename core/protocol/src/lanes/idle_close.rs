@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::end::REST;
-use super::{Action, Facts, Link, PeerLanes};
+use super::{Action, Facts, PeerLanes, PeerLink};
 use crate::Time;
 use crate::handshake::LaneKey;
 use crate::wire::SessionId;
@@ -21,7 +21,7 @@ const MAX_DOUBLINGS: u32 = 6;
 /// The removed peers that have a lane, or will have one.
 #[derive(Debug, Default)]
 pub(super) struct IdleClose {
-    watched: BTreeMap<u32, Watch>,
+    watched: BTreeMap<u32, IdleWatch>,
 }
 
 impl IdleClose {
@@ -32,7 +32,7 @@ impl IdleClose {
 
 /// Observations of a removed peer's lane.
 #[derive(Clone, Copy, Debug, Default)]
-struct Watch {
+struct IdleWatch {
     /// Packets that the peer was sent, and that were taken from it; `None`: it was not looked at.
     seen: Option<(u32, u32)>,
     /// Looks in a row that found no other.
@@ -45,9 +45,9 @@ impl PeerLanes {
         let entry = self.peer(peer);
         entry.removed = true;
         match entry.link {
-            Link::Idle => self.lies_idle(peer, now),
-            Link::Connecting if !entry.goes_on() => {
-                entry.link = Link::Idle;
+            PeerLink::Idle => self.lies_idle(peer, now),
+            PeerLink::Connecting if !entry.goes_on() => {
+                entry.link = PeerLink::Idle;
                 self.act(Action::Cancel { peer });
                 self.lies_idle(peer, now);
             }
@@ -58,7 +58,7 @@ impl PeerLanes {
     /// A peer has a lane, or will have one: if it was removed, the lane is not to stay for ever.
     pub(super) fn watch_if_removed(&mut self, peer: u32) {
         if self.at(peer).removed {
-            self.idle_close.watched.insert(peer, Watch::default());
+            self.idle_close.watched.insert(peer, IdleWatch::default());
         }
     }
 
@@ -74,11 +74,16 @@ impl PeerLanes {
 
     /// Looks at a removed peer's lane, and closes it if it is idle. Returns what was seen if the
     /// peer is to be looked at again.
-    fn look(&mut self, peer: u32, mut watch: Watch, facts: &mut impl Facts) -> Option<Watch> {
+    fn look(
+        &mut self,
+        peer: u32,
+        mut watch: IdleWatch,
+        facts: &mut impl Facts,
+    ) -> Option<IdleWatch> {
         let entry = self.at(peer);
         let id = match entry.link {
-            Link::Up(id) if entry.removed => id,
-            Link::Connecting | Link::Resuming(_) if entry.removed => return Some(watch),
+            PeerLink::Up(id) if entry.removed => id,
+            PeerLink::Connecting | PeerLink::Resuming(_) if entry.removed => return Some(watch),
             // It was inserted again, or has no lane: the next one is watched from its beginning.
             _ => return None,
         };

@@ -56,7 +56,7 @@ pub struct Config {
 
 /// How a peer is reached at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Link {
+enum PeerLink {
     /// Not at all, and no lane was requested.
     #[default]
     Idle,
@@ -70,7 +70,7 @@ enum Link {
 
 /// The lanes' record of a session. It moves with the session.
 #[derive(Clone, Copy, Debug)]
-struct Session {
+struct SessionRecord {
     /// Lanes lost in a row, and the progress either way when the last of them broke.
     breaks: u32,
     progress: (u32, u32, u64),
@@ -78,9 +78,9 @@ struct Session {
     broken_by: LaneEnd,
 }
 
-impl Session {
+impl SessionRecord {
     fn new() -> Self {
-        Session {
+        SessionRecord {
             breaks: 0,
             progress: (0, 0, 0),
             broken_by: BROKEN,
@@ -91,7 +91,7 @@ impl Session {
 /// A session that has no lane.
 #[derive(Clone, Copy, Debug)]
 struct Parked {
-    session: Session,
+    session: SessionRecord,
     /// No packet has gone either way.
     is_unused: bool,
     /// All packets are settled: the session requests no lane.
@@ -122,8 +122,8 @@ impl Goodbye {
 const RETURNS_OF_UNKNOWN: u32 = 3;
 
 #[derive(Clone, Copy, Debug)]
-struct Peer {
-    link: Link,
+struct PeerEntry {
+    link: PeerLink,
     parked: Option<Parked>,
     /// The lane that carried the parked session last.
     last_lane: Option<LaneKey>,
@@ -140,8 +140,8 @@ struct Peer {
     returns: u32,
 }
 
-const UNKNOWN: Peer = Peer {
-    link: Link::Idle,
+const UNKNOWN: PeerEntry = PeerEntry {
+    link: PeerLink::Idle,
     parked: None,
     last_lane: None,
     falls_back: false,
@@ -151,7 +151,7 @@ const UNKNOWN: Peer = Peer {
     returns: RETURNS_OF_UNKNOWN,
 };
 
-impl Peer {
+impl PeerEntry {
     /// Whether it has a session that wants a lane to go on, whatever else is to be sent.
     fn goes_on(&self) -> bool {
         self.parked
@@ -160,11 +160,11 @@ impl Peer {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Lane {
+struct LaneEntry {
     key: LaneKey,
     peer: u32,
     kind: LaneKind,
-    stage: Stage,
+    stage: LaneStage,
     /// It is down, and ends once all that has come was taken.
     down: Option<LaneEnd>,
     /// Requests posted and completions taken at the last check of its use.
@@ -172,11 +172,11 @@ struct Lane {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum LaneStage {
     Resuming(Resuming),
-    Carries(Session),
+    Carries(SessionRecord),
     /// In error, until what was posted is flushed.
-    Ending(Session, LaneEnd),
+    Ending(SessionRecord, LaneEnd),
 }
 
 /// A lane that does not carry the session yet.
@@ -192,7 +192,7 @@ struct Resuming {
 
 /// A decision that follows once all actions before it were carried out.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum PendingStep {
     /// A peer's lane is no more: the next one has its turn, or is requested.
     Next(u32),
     /// Both sides may have said on a lane what they hold.
@@ -204,11 +204,11 @@ enum Step {
 pub struct PeerLanes {
     config: Config,
     policy: LanePolicy,
-    peers: Vec<Peer>,
-    lanes: BTreeMap<SessionId, Lane>,
+    peers: Vec<PeerEntry>,
+    lanes: BTreeMap<SessionId, LaneEntry>,
     idle_close: IdleClose,
     actions: VecDeque<Action>,
-    steps: VecDeque<Step>,
+    steps: VecDeque<PendingStep>,
 }
 
 impl PeerLanes {
@@ -234,8 +234,8 @@ impl PeerLanes {
                 return Some(action);
             }
             match self.steps.pop_front()? {
-                Step::Next(peer) => self.next_lane(peer, facts, now),
-                Step::Meet(lane) => self.meet(lane, now),
+                PendingStep::Next(peer) => self.next_lane(peer, facts, now),
+                PendingStep::Meet(lane) => self.meet(lane, now),
             }
         }
     }
@@ -279,7 +279,7 @@ impl PeerLanes {
     /// Whether a peer has a lane, or one was requested.
     #[must_use]
     pub fn is_linked(&self, peer: u32) -> bool {
-        self.at(peer).link != Link::Idle
+        self.at(peer).link != PeerLink::Idle
     }
 
     /// Whether a peer has a session that wants a lane to go on.
@@ -298,7 +298,7 @@ impl PeerLanes {
     #[must_use]
     pub fn is_resuming(&self, lane: SessionId) -> bool {
         let lane = self.lanes.get(&lane);
-        lane.is_some_and(|lane| matches!(lane.stage, Stage::Resuming(_)))
+        lane.is_some_and(|lane| matches!(lane.stage, LaneStage::Resuming(_)))
     }
 
     /// Whether an RC lane could be made without another going.
@@ -311,10 +311,11 @@ impl PeerLanes {
     /// resumed.
     #[must_use]
     pub fn waiting(&self) -> (usize, usize) {
-        let count = |is_so: fn(Link) -> bool| self.peers.iter().filter(|p| is_so(p.link)).count();
+        let count =
+            |is_so: fn(PeerLink) -> bool| self.peers.iter().filter(|p| is_so(p.link)).count();
         (
-            count(|link| link == Link::Connecting),
-            count(|link| matches!(link, Link::Resuming(_))),
+            count(|link| link == PeerLink::Connecting),
+            count(|link| matches!(link, PeerLink::Resuming(_))),
         )
     }
 
@@ -323,9 +324,9 @@ impl PeerLanes {
     pub fn without_lane(&self) -> Vec<u32> {
         let peers = self.peers.iter().enumerate();
         let without = peers.filter(|(_, peer)| match peer.link {
-            Link::Idle => peer.parked.is_some(),
-            Link::Connecting => true,
-            Link::Resuming(_) | Link::Up(_) => false,
+            PeerLink::Idle => peer.parked.is_some(),
+            PeerLink::Connecting => true,
+            PeerLink::Resuming(_) | PeerLink::Up(_) => false,
         });
         without.map(|(at, _)| at as u32).collect()
     }
@@ -338,11 +339,11 @@ impl PeerLanes {
         assert_eq!(self.policy.lanes(), 0);
     }
 
-    fn at(&self, peer: u32) -> Peer {
+    fn at(&self, peer: u32) -> PeerEntry {
         self.peers.get(peer as usize).copied().unwrap_or(UNKNOWN)
     }
 
-    fn peer(&mut self, peer: u32) -> &mut Peer {
+    fn peer(&mut self, peer: u32) -> &mut PeerEntry {
         let at = peer as usize;
         if self.peers.len() <= at {
             self.peers.resize(at + 1, UNKNOWN);

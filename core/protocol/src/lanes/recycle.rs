@@ -9,7 +9,7 @@ use ferrofabric_contracts::config::LaneChoice;
 
 use super::carry::Leaving;
 use super::end::CHANGE;
-use super::{Action, Facts, Lane, Link, Parked, Peer, PeerLanes, Stage};
+use super::{Action, Facts, LaneEntry, LaneStage, Parked, PeerEntry, PeerLanes, PeerLink};
 use crate::Time;
 use crate::lane_policy::{Admission, Need};
 use crate::wire::SessionId;
@@ -52,7 +52,7 @@ impl PeerLanes {
     /// Has the session on a lane of the UD kind leave for an RC lane. Says whether it does: a lane
     /// that is down already has its end decide what becomes of the session.
     pub fn promote(&mut self, id: SessionId, facts: &mut impl Facts) -> bool {
-        let Some(&Lane {
+        let Some(&LaneEntry {
             key,
             peer,
             stage,
@@ -63,12 +63,12 @@ impl PeerLanes {
         else {
             return false;
         };
-        let (Stage::Carries(session), LaneKind::Ud, None) = (stage, kind, down) else {
+        let (LaneStage::Carries(session), LaneKind::Ud, None) = (stage, kind, down) else {
             return false;
         };
         self.lanes.remove(&id);
         let session_facts = facts.carried(key);
-        if self.newer_lane(peer).is_some() || self.at(peer).link != Link::Up(id) {
+        if self.newer_lane(peer).is_some() || self.at(peer).link != PeerLink::Up(id) {
             // The waiting messages decide on the kind of the next lane.
             let leaving = Leaving {
                 lane: key,
@@ -89,7 +89,7 @@ impl PeerLanes {
             rests: false,
         });
         entry.last_lane = Some(key);
-        entry.link = Link::Connecting;
+        entry.link = PeerLink::Connecting;
         entry.falls_back = false;
         self.act(Action::Park { peer, lane: key });
         self.act(Action::Promote {
@@ -115,7 +115,7 @@ impl PeerLanes {
                 self.recycle(victim, now);
             }
         }
-        let Some(peer) = peer.filter(|&peer| self.at(peer).link == Link::Connecting) else {
+        let Some(peer) = peer.filter(|&peer| self.at(peer).link == PeerLink::Connecting) else {
             return;
         };
         self.peer(peer).falls_back = true;
@@ -131,7 +131,7 @@ impl PeerLanes {
         let Some((id, lane)) = up(&self.peers, &self.lanes, peer) else {
             return;
         };
-        if lane.kind != LaneKind::Rc || !matches!(lane.stage, Stage::Carries(_)) {
+        if lane.kind != LaneKind::Rc || !matches!(lane.stage, LaneStage::Carries(_)) {
             return;
         }
         let lane = lane.key;
@@ -143,7 +143,7 @@ impl PeerLanes {
     /// Reports to the policy which lanes were used since the last report.
     pub fn look_at_use(&mut self, facts: &mut impl Facts, now: Time) {
         for lane in self.lanes.values_mut() {
-            if lane.kind != LaneKind::Rc || !matches!(lane.stage, Stage::Carries(_)) {
+            if lane.kind != LaneKind::Rc || !matches!(lane.stage, LaneStage::Carries(_)) {
                 continue;
             }
             let used = facts.used(lane.key);
@@ -156,11 +156,11 @@ impl PeerLanes {
 }
 
 fn up<'l>(
-    peers: &[Peer],
-    lanes: &'l BTreeMap<SessionId, Lane>,
+    peers: &[PeerEntry],
+    lanes: &'l BTreeMap<SessionId, LaneEntry>,
     peer: u32,
-) -> Option<(SessionId, &'l Lane)> {
-    let Link::Up(id) = peers.get(peer as usize)?.link else {
+) -> Option<(SessionId, &'l LaneEntry)> {
+    let PeerLink::Up(id) = peers.get(peer as usize)?.link else {
         return None;
     };
     Some((id, lanes.get(&id)?))
@@ -169,8 +169,8 @@ fn up<'l>(
 /// Whether nothing is under way on a peer's RC lane that could not go on over datagrams, and
 /// nothing waits for it.
 fn is_quiet(
-    peers: &[Peer],
-    lanes: &BTreeMap<SessionId, Lane>,
+    peers: &[PeerEntry],
+    lanes: &BTreeMap<SessionId, LaneEntry>,
     peer: u32,
     facts: &mut impl Facts,
 ) -> bool {

@@ -7,8 +7,8 @@
 use super::carry::Leaving;
 use super::end::LOST_BY_PEER;
 use super::{
-    Action, Facts, LaneEnd, Link, MAX_RESUME_INTERVAL, Parked, PeerLanes, RESUME_INTERVAL,
-    Resuming, Session, SessionFacts, Stage, Step, protocol_broken,
+    Action, Facts, LaneEnd, LaneStage, MAX_RESUME_INTERVAL, Parked, PeerLanes, PeerLink,
+    PendingStep, RESUME_INTERVAL, Resuming, SessionFacts, SessionRecord, protocol_broken,
 };
 use crate::Time;
 use crate::handshake::LaneKey;
@@ -22,8 +22,8 @@ impl PeerLanes {
     pub(super) fn begin_resuming(&mut self, peer: u32, id: SessionId) {
         let entry = self.peer(peer);
         // One lane at a time: this one comes after those that are there.
-        if !matches!(entry.link, Link::Up(_) | Link::Resuming(_)) {
-            entry.link = Link::Resuming(id);
+        if !matches!(entry.link, PeerLink::Up(_) | PeerLink::Resuming(_)) {
+            entry.link = PeerLink::Resuming(id);
         }
         self.resume(id);
     }
@@ -31,15 +31,15 @@ impl PeerLanes {
     /// A lane to a peer on which the session is to be resumed.
     pub(super) fn newer_lane(&self, peer: u32) -> Option<SessionId> {
         let mut lanes = self.lanes.iter();
-        let newer =
-            lanes.find(|(_, lane)| lane.peer == peer && matches!(lane.stage, Stage::Resuming(_)));
+        let newer = lanes
+            .find(|(_, lane)| lane.peer == peer && matches!(lane.stage, LaneStage::Resuming(_)));
         newer.map(|(&id, _)| id)
     }
 
     fn resuming(&mut self, id: SessionId) -> Option<(LaneKey, u32, &mut Resuming)> {
         let lane = self.lanes.get_mut(&id)?;
         match &mut lane.stage {
-            Stage::Resuming(resuming) => Some((lane.key, lane.peer, resuming)),
+            LaneStage::Resuming(resuming) => Some((lane.key, lane.peer, resuming)),
             _ => None,
         }
     }
@@ -101,7 +101,7 @@ impl PeerLanes {
         let Some((lane, peer, &mut resuming)) = self.resuming(id) else {
             return;
         };
-        if self.at(peer).link != Link::Resuming(id) || !resuming.may_send {
+        if self.at(peer).link != PeerLink::Resuming(id) || !resuming.may_send {
             return;
         }
         if resuming.said == 0 {
@@ -110,7 +110,7 @@ impl PeerLanes {
             // the lane ends before the peer's Resume arrives.
             if self.at(peer).parked.is_none() {
                 self.peer(peer).parked = Some(Parked {
-                    session: Session::new(),
+                    session: SessionRecord::new(),
                     is_unused: true,
                     rests: false,
                 });
@@ -119,7 +119,7 @@ impl PeerLanes {
             self.say_resume(id);
         }
         // The lane may break when that is said.
-        self.steps.push_back(Step::Meet(id));
+        self.steps.push_back(PendingStep::Meet(id));
     }
 
     /// If both sides have said what they hold, has the session meet what the peer said.
@@ -130,11 +130,11 @@ impl PeerLanes {
         let Some(heard) = resuming.heard else {
             return;
         };
-        if self.at(peer).link != Link::Resuming(id) || resuming.said == 0 {
+        if self.at(peer).link != PeerLink::Resuming(id) || resuming.said == 0 {
             return;
         }
         match self.at(peer).parked {
-            None => self.enter(id, Session::new(), Some(Predecessor::default()), now),
+            None => self.enter(id, SessionRecord::new(), Some(Predecessor::default()), now),
             Some(_) => self.act(Action::Meet { peer, lane, heard }),
         }
     }
@@ -161,7 +161,7 @@ impl PeerLanes {
             }
             Ok(Outcome::Ends(before)) => {
                 self.end_parked(peer, parked, LOST_BY_PEER);
-                self.enter(id, Session::new(), Some(before), now);
+                self.enter(id, SessionRecord::new(), Some(before), now);
             }
             Err(_) => {
                 self.act(Action::TellBroken { lane });
@@ -181,13 +181,13 @@ impl PeerLanes {
         self.lanes.remove(&id);
         self.act(Action::Release { lane });
         let entry = self.peer(peer);
-        if entry.link == Link::Resuming(id) {
+        if entry.link == PeerLink::Resuming(id) {
             if let Some(parked) = entry.parked.take() {
                 return self.leave_unresumed(lane, peer, parked, (end, facts.parked(peer)));
             }
-            entry.link = Link::Idle;
+            entry.link = PeerLink::Idle;
         }
-        self.steps.push_back(Step::Next(peer));
+        self.steps.push_back(PendingStep::Next(peer));
     }
 
     fn leave_unresumed(

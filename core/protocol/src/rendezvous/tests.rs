@@ -47,7 +47,7 @@ proptest! {
 }
 
 /// A message: the address of each byte that fits, and how often each has arrived.
-struct Message {
+struct TestMessage {
     key: Key,
     bytes: Vec<u64>,
     arrived: Vec<u32>,
@@ -65,7 +65,7 @@ proptest! {
         choices in proptest::collection::vec(any::<u16>(), 400),
     ) {
         let mut transfers = Transfers::new(LIMITS);
-        let mut all: Vec<Message> = Vec::new();
+        let mut all: Vec<TestMessage> = Vec::new();
         for (index, (lengths, fit)) in messages.iter().enumerate() {
             let mut address = 1000 * (index as u64 + 1);
             let segments: Vec<Segment> = lengths.iter().map(|&length| {
@@ -76,7 +76,7 @@ proptest! {
             let bytes: Vec<u64> =
                 segments.iter().flat_map(|s| s.address..s.address + s.length_bytes).take(fit as usize).collect();
             let key = transfers.start(index, segments, fit).unwrap();
-            all.push(Message { key, arrived: vec![0; bytes.len()], bytes, handed_out_all: false });
+            all.push(TestMessage { key, arrived: vec![0; bytes.len()], bytes, handed_out_all: false });
         }
         let mut under_way: Vec<Chunk> = Vec::new();
         let mut ended = 0;

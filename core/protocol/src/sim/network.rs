@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::node::{Effect, Lane, Node, assert_one_lane, index_of, key_of};
+use super::node::{NodeEffect, NodeLane, SimNode, assert_one_lane, index_of, key_of};
 use crate::handshake::{Config, LaneKey};
 use crate::{PeerKey, Time};
 
@@ -39,16 +39,16 @@ impl Weather {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum NetworkEvent {
     Arrive { to: usize, bytes: Box<[u8]> },
     Make { at: usize, life: u64, lane: LaneKey },
     Connect { at: usize, life: u64, lane: LaneKey },
     Timer { at: usize },
 }
 
-pub(super) struct Network {
+pub(super) struct SimNetwork {
     pub(super) now: Time,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<SimNode>,
     pub(super) weather: Weather,
     pub(super) datagrams: u64,
     config: Config,
@@ -56,14 +56,14 @@ pub(super) struct Network {
     busy_until: Vec<Time>,
     /// The earliest timer event queued for each node.
     timer: Vec<Option<Time>>,
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    events: BinaryHeap<Reverse<(Time, u64, NetworkEvent)>>,
     order: u64,
     rng: Rng,
 }
 
-impl Network {
+impl SimNetwork {
     pub(super) fn new(nodes: usize, config: Config, weather: Weather, seed: u64) -> Self {
-        let mut network = Network {
+        let mut network = SimNetwork {
             now: Time(1),
             nodes: Vec::new(),
             weather,
@@ -83,8 +83,8 @@ impl Network {
         network
     }
 
-    fn fresh(&mut self, index: usize, life: u64) -> Node {
-        Node::new(
+    fn fresh(&mut self, index: usize, life: u64) -> SimNode {
+        SimNode::new(
             index,
             life,
             Config {
@@ -112,7 +112,11 @@ impl Network {
     }
 
     /// Runs `step` on a node, and all effects that follow.
-    pub(super) fn act(&mut self, at: usize, step: impl FnOnce(&mut Node, Time) -> Vec<Effect>) {
+    pub(super) fn act(
+        &mut self,
+        at: usize,
+        step: impl FnOnce(&mut SimNode, Time) -> Vec<NodeEffect>,
+    ) {
         let effects = step(&mut self.nodes[at], self.now);
         self.schedule(at, effects);
     }
@@ -131,15 +135,15 @@ impl Network {
         };
         self.now = time;
         let (at, effects) = match event {
-            Event::Arrive { to, bytes } => (to, self.nodes[to].receive(time, &bytes)),
-            Event::Make { at, life, lane } if life == self.lives[at] => {
+            NetworkEvent::Arrive { to, bytes } => (to, self.nodes[to].receive(time, &bytes)),
+            NetworkEvent::Make { at, life, lane } if life == self.lives[at] => {
                 (at, self.nodes[at].make(time, lane))
             }
-            Event::Connect { at, life, lane } if life == self.lives[at] => {
+            NetworkEvent::Connect { at, life, lane } if life == self.lives[at] => {
                 (at, self.nodes[at].connect_lane(time, lane))
             }
-            Event::Make { .. } | Event::Connect { .. } => return true,
-            Event::Timer { at } => {
+            NetworkEvent::Make { .. } | NetworkEvent::Connect { .. } => return true,
+            NetworkEvent::Timer { at } => {
                 if self.timer[at] == Some(time) {
                     self.timer[at] = None;
                 }
@@ -151,7 +155,11 @@ impl Network {
     }
 
     /// Runs until `done`, at most for `limit` of virtual time; says whether it got there.
-    pub(super) fn run_until(&mut self, limit: Duration, done: impl Fn(&Network) -> bool) -> bool {
+    pub(super) fn run_until(
+        &mut self,
+        limit: Duration,
+        done: impl Fn(&SimNetwork) -> bool,
+    ) -> bool {
         let end = self.now + limit;
         let mut steps = 0u64;
         loop {
@@ -189,13 +197,13 @@ impl Network {
     pub(super) fn break_widows(&mut self) {
         for at in 0..self.nodes.len() {
             let from = self.key(at);
-            let is_widow = |lane: &Lane| {
+            let is_widow = |lane: &NodeLane| {
                 let (Some(peer), Some(joined)) = (lane.peer, lane.connected) else {
                     return false;
                 };
                 let other = &self.nodes[index_of(&peer)];
                 let is_other_end =
-                    |end: &Lane| end.peer == Some(from) && end.qpn == Some(joined.remote_qpn);
+                    |end: &NodeLane| end.peer == Some(from) && end.qpn == Some(joined.remote_qpn);
                 other.key != peer || !other.lanes.values().any(is_other_end)
             };
             let lanes = self.nodes[at].lanes.iter();
@@ -209,26 +217,26 @@ impl Network {
         }
     }
 
-    fn schedule(&mut self, at: usize, effects: Vec<Effect>) {
+    fn schedule(&mut self, at: usize, effects: Vec<NodeEffect>) {
         for effect in effects {
             match effect {
-                Effect::Send { to, bytes } => self.send(index_of(&to), bytes.into()),
-                Effect::Make(lane) => {
+                NodeEffect::Send { to, bytes } => self.send(index_of(&to), bytes.into()),
+                NodeEffect::Make(lane) => {
                     let when = self.service(at);
                     self.push(
                         when,
-                        Event::Make {
+                        NetworkEvent::Make {
                             at,
                             life: self.lives[at],
                             lane,
                         },
                     );
                 }
-                Effect::Connect(lane) => {
+                NodeEffect::Connect(lane) => {
                     let when = self.service(at);
                     self.push(
                         when,
-                        Event::Connect {
+                        NetworkEvent::Connect {
                             at,
                             life: self.lives[at],
                             lane,
@@ -240,7 +248,7 @@ impl Network {
         if let Some(next) = self.nodes[at].connector.next_timeout() {
             if self.timer[at].is_none_or(|timer| next < timer) {
                 self.timer[at] = Some(next);
-                self.push(next.max(self.now), Event::Timer { at });
+                self.push(next.max(self.now), NetworkEvent::Timer { at });
             }
         }
     }
@@ -266,7 +274,7 @@ impl Network {
             }
             self.push(
                 self.now + delay,
-                Event::Arrive {
+                NetworkEvent::Arrive {
                     to,
                     bytes: bytes.clone(),
                 },
@@ -274,7 +282,7 @@ impl Network {
         }
     }
 
-    fn push(&mut self, at: Time, event: Event) {
+    fn push(&mut self, at: Time, event: NetworkEvent) {
         self.order += 1;
         self.events.push(Reverse((at, self.order, event)));
     }

@@ -27,7 +27,7 @@ pub(super) fn index_of(key: &PeerKey) -> usize {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct NodeLane {
     pub(super) peer: Option<PeerKey>,
     pub(super) kind: LaneKind,
     pub(super) qpn: Option<u32>,
@@ -38,17 +38,17 @@ pub(super) struct Lane {
 
 /// An action that a node carries out at once or later.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Effect {
+pub(super) enum NodeEffect {
     Send { to: PeerKey, bytes: Vec<u8> },
     Make(LaneKey),
     Connect(LaneKey),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct SimNode {
     pub(super) key: PeerKey,
     pub(super) connector: Connector,
-    pub(super) lanes: BTreeMap<LaneKey, Lane>,
+    pub(super) lanes: BTreeMap<LaneKey, NodeLane>,
     /// The peers to which the engine requested a lane and has none yet.
     pub(super) wants: BTreeSet<PeerKey>,
     pub(super) failures: Vec<(PeerKey, Reason)>,
@@ -62,10 +62,10 @@ pub(super) struct Node {
     closing: BTreeSet<PeerKey>,
 }
 
-impl Node {
+impl SimNode {
     pub(super) fn new(index: usize, life: u64, config: Config) -> Self {
         let key = key_of(index, life);
-        Node {
+        SimNode {
             key,
             connector: Connector::new(key, config),
             lanes: BTreeMap::new(),
@@ -82,11 +82,16 @@ impl Node {
         }
     }
 
-    pub(super) fn connect(&mut self, now: Time, peer: PeerKey) -> Vec<Effect> {
+    pub(super) fn connect(&mut self, now: Time, peer: PeerKey) -> Vec<NodeEffect> {
         self.connect_by(now, peer, LaneKind::Rc)
     }
 
-    pub(super) fn connect_by(&mut self, now: Time, peer: PeerKey, kind: LaneKind) -> Vec<Effect> {
+    pub(super) fn connect_by(
+        &mut self,
+        now: Time,
+        peer: PeerKey,
+        kind: LaneKind,
+    ) -> Vec<NodeEffect> {
         if !self
             .lanes
             .values()
@@ -101,7 +106,7 @@ impl Node {
     }
 
     /// Leaves a lane that is up for one of the other kind.
-    pub(super) fn change(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+    pub(super) fn change(&mut self, now: Time, lane: LaneKey) -> Vec<NodeEffect> {
         let Some(state) = self.lanes.get_mut(&lane) else {
             return Vec::new();
         };
@@ -120,28 +125,28 @@ impl Node {
     }
 
     /// Gives a lane up for want of queue pairs.
-    pub(super) fn recycle(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+    pub(super) fn recycle(&mut self, now: Time, lane: LaneKey) -> Vec<NodeEffect> {
         let mut out = Vec::new();
         self.connector.lane_recycled(now, lane, &mut out);
         self.perform(out)
     }
 
     /// Gives a lane up because there is no more to say.
-    pub(super) fn leave(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+    pub(super) fn leave(&mut self, now: Time, lane: LaneKey) -> Vec<NodeEffect> {
         let mut out = Vec::new();
         self.connector.lane_left(now, lane, &mut out);
         self.perform(out)
     }
 
     /// The engine cancels its request.
-    pub(super) fn cancel(&mut self, now: Time, peer: PeerKey) -> Vec<Effect> {
+    pub(super) fn cancel(&mut self, now: Time, peer: PeerKey) -> Vec<NodeEffect> {
         self.wants.remove(&peer);
         let mut out = Vec::new();
         self.connector.cancel(now, &peer, &mut out);
         self.perform(out)
     }
 
-    pub(super) fn close(&mut self, now: Time, peer: PeerKey) -> Vec<Effect> {
+    pub(super) fn close(&mut self, now: Time, peer: PeerKey) -> Vec<NodeEffect> {
         self.wants.remove(&peer);
         self.closing.insert(peer);
         let mut out = Vec::new();
@@ -149,7 +154,7 @@ impl Node {
         self.perform(out)
     }
 
-    pub(super) fn shutdown(&mut self, now: Time) -> Vec<Effect> {
+    pub(super) fn shutdown(&mut self, now: Time) -> Vec<NodeEffect> {
         self.shutdown_having(now, &HashMap::new())
     }
 
@@ -158,7 +163,7 @@ impl Node {
         &mut self,
         now: Time,
         taken: &HashMap<LaneKey, u32>,
-    ) -> Vec<Effect> {
+    ) -> Vec<NodeEffect> {
         self.wants.clear();
         self.closing
             .extend(self.lanes.values().filter_map(|lane| lane.peer));
@@ -167,31 +172,31 @@ impl Node {
         self.perform(out)
     }
 
-    pub(super) fn receive(&mut self, now: Time, bytes: &[u8]) -> Vec<Effect> {
+    pub(super) fn receive(&mut self, now: Time, bytes: &[u8]) -> Vec<NodeEffect> {
         let mut out = Vec::new();
         self.connector.receive(now, bytes, &mut out);
         self.perform(out)
     }
 
-    pub(super) fn timeout(&mut self, now: Time) -> Vec<Effect> {
+    pub(super) fn timeout(&mut self, now: Time) -> Vec<NodeEffect> {
         let mut out = Vec::new();
         self.connector.timeout(now, &mut out);
         self.perform(out)
     }
 
-    pub(super) fn heard(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+    pub(super) fn heard(&mut self, now: Time, lane: LaneKey) -> Vec<NodeEffect> {
         let mut out = Vec::new();
         self.connector.lane_heard(now, lane, &mut out);
         self.perform(out)
     }
 
-    pub(super) fn broken(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+    pub(super) fn broken(&mut self, now: Time, lane: LaneKey) -> Vec<NodeEffect> {
         let mut out = Vec::new();
         self.connector.lane_broken(now, lane, &mut out);
         self.perform(out)
     }
 
-    pub(super) fn unreachable(&mut self, now: Time, peer: PeerKey) -> Vec<Effect> {
+    pub(super) fn unreachable(&mut self, now: Time, peer: PeerKey) -> Vec<NodeEffect> {
         let mut out = Vec::new();
         self.connector.unreachable(now, &peer, &mut out);
         self.perform(out)
@@ -199,7 +204,7 @@ impl Node {
 
     /// Carries out a `MakeLane`. A lane released meanwhile is made and destroyed: only the answer
     /// is left.
-    pub(super) fn make(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+    pub(super) fn make(&mut self, now: Time, lane: LaneKey) -> Vec<NodeEffect> {
         let is_rc = (self.lanes.get(&lane)).is_some_and(|lane| lane.kind == LaneKind::Rc);
         let made = if is_rc && self.queue_pairs_left == 0 {
             Err(LaneError::NoResources)
@@ -224,28 +229,28 @@ impl Node {
     }
 
     /// Carries out a `ConnectLane`.
-    pub(super) fn connect_lane(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+    pub(super) fn connect_lane(&mut self, now: Time, lane: LaneKey) -> Vec<NodeEffect> {
         let mut out = Vec::new();
         self.connector.lane_connected(now, lane, Ok(()), &mut out);
         self.perform(out)
     }
 
-    fn perform(&mut self, actions: Vec<Action>) -> Vec<Effect> {
+    fn perform(&mut self, actions: Vec<Action>) -> Vec<NodeEffect> {
         let mut effects = Vec::new();
         for action in actions {
             match action {
                 Action::SendControl { to, bytes } => {
                     assert_ne!(to, self.key, "a datagram to oneself");
-                    effects.push(Effect::Send {
+                    effects.push(NodeEffect::Send {
                         to,
                         bytes: bytes.to_vec(),
                     });
                 }
                 Action::MakeLane { lane, peer, kind } => {
-                    let fresh = Lane {
+                    let fresh = NodeLane {
                         peer: Some(peer),
                         kind,
-                        ..Lane::default()
+                        ..NodeLane::default()
                     };
                     assert!(
                         self.lanes.insert(lane, fresh).is_none(),
@@ -253,7 +258,7 @@ impl Node {
                     );
                     self.makes += 1;
                     self.max_lanes_seen = self.max_lanes_seen.max(self.lanes.len());
-                    effects.push(Effect::Make(lane));
+                    effects.push(NodeEffect::Make(lane));
                 }
                 Action::ConnectLane(connect) => {
                     let lane = self
@@ -266,7 +271,7 @@ impl Node {
                     );
                     assert_eq!((lane.peer, lane.kind), (Some(connect.peer), connect.kind));
                     lane.connected = Some(connect);
-                    effects.push(Effect::Connect(connect.lane));
+                    effects.push(NodeEffect::Connect(connect.lane));
                 }
                 Action::LaneUp(up) => {
                     let others = self.lanes.iter().any(|(&key, lane)| {
@@ -327,7 +332,7 @@ impl Node {
     }
 
     /// The lane to `peer` that can be used, if there is one.
-    pub(super) fn usable(&self, peer: &PeerKey) -> Option<(LaneKey, &Lane)> {
+    pub(super) fn usable(&self, peer: &PeerKey) -> Option<(LaneKey, &NodeLane)> {
         self.lanes
             .iter()
             .find(|(_, lane)| lane.peer.as_ref() == Some(peer) && lane.may_send)
@@ -336,7 +341,7 @@ impl Node {
 }
 
 /// Checks that two ends are ends of one lane: numbers crossed, sessions crossed, one name.
-pub(super) fn assert_one_lane(a: (LaneKey, &Lane), b: (LaneKey, &Lane)) {
+pub(super) fn assert_one_lane(a: (LaneKey, &NodeLane), b: (LaneKey, &NodeLane)) {
     let ((a_key, a), (b_key, b)) = (a, b);
     assert_eq!(a.kind, b.kind);
     let (a_joined, b_joined) = (

@@ -4,17 +4,17 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::node::{Effect, Node, assert_one_lane, index_of, key_of};
+use super::node::{NodeEffect, SimNode, assert_one_lane, index_of, key_of};
 use crate::Time;
 use crate::handshake::Config;
 use crate::wire::control::LaneKind;
 
 #[derive(Clone)]
-struct World {
+struct OrdersWorld {
     now: Time,
-    nodes: [Node; 2],
+    nodes: [SimNode; 2],
     /// Effects that can happen next, in any order, each with its node.
-    pending: Vec<(usize, Effect)>,
+    pending: Vec<(usize, NodeEffect)>,
     losses: u32,
     repeats: u32,
     early_timers: u32,
@@ -33,18 +33,18 @@ struct World {
     cancels: Vec<(usize, usize)>,
 }
 
-struct Search {
+struct OrderSearch {
     seen: HashSet<u64>,
     /// Worlds to look at, and how many timers fired in a row to get there.
-    open: Vec<(World, u32)>,
+    open: Vec<(OrdersWorld, u32)>,
     ends: usize,
-    check: fn(&World),
+    check: fn(&OrdersWorld),
 }
 
-impl World {
+impl OrdersWorld {
     fn new(connects: &[(usize, usize)]) -> Self {
         let node = |index| {
-            Node::new(
+            SimNode::new(
                 index,
                 0,
                 Config {
@@ -53,7 +53,7 @@ impl World {
                 },
             )
         };
-        World {
+        OrdersWorld {
             now: Time(1),
             nodes: [node(0), node(1)],
             pending: Vec::new(),
@@ -69,20 +69,20 @@ impl World {
         }
     }
 
-    fn add(&mut self, at: usize, effects: Vec<Effect>) {
+    fn add(&mut self, at: usize, effects: Vec<NodeEffect>) {
         self.pending
             .extend(effects.into_iter().map(|effect| match &effect {
-                Effect::Send { to, .. } => (index_of(to), effect),
-                Effect::Make(_) | Effect::Connect(_) => (at, effect),
+                NodeEffect::Send { to, .. } => (index_of(to), effect),
+                NodeEffect::Make(_) | NodeEffect::Connect(_) => (at, effect),
             }));
     }
 
-    fn happen(&mut self, at: usize, effect: &Effect) {
+    fn happen(&mut self, at: usize, effect: &NodeEffect) {
         let node = &mut self.nodes[at];
         let effects = match effect {
-            Effect::Send { bytes, .. } => node.receive(self.now, bytes),
-            Effect::Make(lane) => node.make(self.now, *lane),
-            Effect::Connect(lane) => node.connect_lane(self.now, *lane),
+            NodeEffect::Send { bytes, .. } => node.receive(self.now, bytes),
+            NodeEffect::Make(lane) => node.make(self.now, *lane),
+            NodeEffect::Connect(lane) => node.connect_lane(self.now, *lane),
         };
         self.add(at, effects);
     }
@@ -123,9 +123,9 @@ impl World {
     }
 }
 
-impl Search {
-    fn run(world: World, check: fn(&World)) -> usize {
-        let mut search = Search {
+impl OrderSearch {
+    fn run(world: OrdersWorld, check: fn(&OrdersWorld)) -> usize {
+        let mut search = OrderSearch {
             open: vec![(world, 0)],
             seen: HashSet::new(),
             ends: 0,
@@ -137,11 +137,11 @@ impl Search {
         search.ends
     }
 
-    fn open_up(&mut self, world: World, quiet_fires: u32) {
+    fn open_up(&mut self, world: OrdersWorld, quiet_fires: u32) {
         self.open.push((world, quiet_fires));
     }
 
-    fn visit(&mut self, world: World, quiet_fires: u32) {
+    fn visit(&mut self, world: OrdersWorld, quiet_fires: u32) {
         if !self.seen.insert(world.fingerprint()) {
             return;
         }
@@ -200,7 +200,7 @@ impl Search {
                 continue;
             }
             // The steps of one node's service thread keep their order.
-            let is_step = |other: &Effect| !matches!(other, Effect::Send { .. });
+            let is_step = |other: &NodeEffect| !matches!(other, NodeEffect::Send { .. });
             if is_step(&effect)
                 && world.pending[..index]
                     .iter()
@@ -262,7 +262,7 @@ impl Search {
 }
 
 /// One lane, the same at both ends, one queue pair made by each.
-fn one_lane(world: &World) {
+fn one_lane(world: &OrdersWorld) {
     let [a, b] = &world.nodes;
     let (to_b, to_a) = (
         a.usable(&b.key).expect("a's lane"),
@@ -274,7 +274,7 @@ fn one_lane(world: &World) {
     assert!(a.downs.is_empty() && b.downs.is_empty());
 }
 
-fn one_lane_from_one_queue_pair(world: &World) {
+fn one_lane_from_one_queue_pair(world: &OrdersWorld) {
     one_lane(world);
     assert_eq!(
         (world.nodes[0].makes, world.nodes[1].makes),
@@ -284,7 +284,7 @@ fn one_lane_from_one_queue_pair(world: &World) {
 }
 
 /// Either nothing is left, or both have one lane: a fresh one, since someone asked once more.
-fn none_or_one(world: &World) {
+fn none_or_one(world: &OrdersWorld) {
     let [a, b] = &world.nodes;
     match (a.usable(&b.key), b.usable(&a.key)) {
         (Some(a), Some(b)) => assert_one_lane(a, b),
@@ -298,34 +298,34 @@ const BOTH: [(usize, usize); 2] = [(0, 1), (1, 0)];
 #[test]
 fn one_side_connects() {
     for connects in [[(0, 1)], [(1, 0)]] {
-        let world = World {
+        let world = OrdersWorld {
             losses: 1,
             repeats: 1,
             early_timers: 1,
-            ..World::new(&connects)
+            ..OrdersWorld::new(&connects)
         };
-        assert!(Search::run(world, one_lane_from_one_queue_pair) > 0);
+        assert!(OrderSearch::run(world, one_lane_from_one_queue_pair) > 0);
     }
 }
 
 #[test]
 fn both_connect_at_once() {
-    let world = World {
+    let world = OrdersWorld {
         repeats: 1,
         early_timers: 1,
-        ..World::new(&BOTH)
+        ..OrdersWorld::new(&BOTH)
     };
-    assert!(Search::run(world, one_lane_from_one_queue_pair) > 0);
-    let world = World {
+    assert!(OrderSearch::run(world, one_lane_from_one_queue_pair) > 0);
+    let world = OrdersWorld {
         losses: 2,
-        ..World::new(&BOTH)
+        ..OrdersWorld::new(&BOTH)
     };
-    assert!(Search::run(world, one_lane_from_one_queue_pair) > 0);
+    assert!(OrderSearch::run(world, one_lane_from_one_queue_pair) > 0);
 }
 
 #[test]
 fn connecting_to_oneself_takes_one_queue_pair() {
-    let ends = Search::run(World::new(&[(0, 0)]), |world| {
+    let ends = OrderSearch::run(OrdersWorld::new(&[(0, 0)]), |world| {
         let node = &world.nodes[0];
         let own = node.usable(&node.key).expect("a lane");
         assert_one_lane(own, own);
@@ -337,23 +337,23 @@ fn connecting_to_oneself_takes_one_queue_pair() {
 #[test]
 fn close_and_connect_cross() {
     for closes in [vec![(0, 1)], vec![(1, 0)], vec![(0, 1), (1, 0)]] {
-        let world = World {
+        let world = OrdersWorld {
             closes,
             repeats: 1,
             losses: 1,
-            ..World::new(&[(0, 1)])
+            ..OrdersWorld::new(&[(0, 1)])
         };
-        assert!(Search::run(world, none_or_one) > 0);
+        assert!(OrderSearch::run(world, none_or_one) > 0);
     }
-    let world = World {
+    let world = OrdersWorld {
         closes: vec![(0, 1)],
-        ..World::new(&[(0, 1), (1, 0), (0, 1)])
+        ..OrdersWorld::new(&[(0, 1), (1, 0), (0, 1)])
     };
-    assert!(Search::run(world, none_or_one) > 0);
+    assert!(OrderSearch::run(world, none_or_one) > 0);
 }
 
 /// Both ends have the same lane, also if one was left on the way.
-fn agreed(world: &World) {
+fn agreed(world: &OrdersWorld) {
     let [a, b] = &world.nodes;
     let (a, b) = (a.usable(&b.key), b.usable(&a.key));
     assert_one_lane(a.expect("a lane"), b.expect("a lane"));
@@ -362,31 +362,31 @@ fn agreed(world: &World) {
 #[test]
 fn both_ask_for_different_kinds() {
     for kinds in [[LaneKind::Rc, LaneKind::Ud], [LaneKind::Ud, LaneKind::Rc]] {
-        let world = World {
+        let world = OrdersWorld {
             kinds,
             repeats: 1,
-            ..World::new(&BOTH)
+            ..OrdersWorld::new(&BOTH)
         };
-        assert!(Search::run(world, agreed) > 0);
-        let world = World {
+        assert!(OrderSearch::run(world, agreed) > 0);
+        let world = OrdersWorld {
             kinds,
             losses: 1,
-            ..World::new(&BOTH)
+            ..OrdersWorld::new(&BOTH)
         };
-        assert!(Search::run(world, agreed) > 0);
+        assert!(OrderSearch::run(world, agreed) > 0);
     }
 }
 
 #[test]
 fn a_lane_is_left_for_one_of_the_other_kind() {
     for changes in [vec![0], vec![1], vec![0, 1]] {
-        let world = World {
+        let world = OrdersWorld {
             kinds: [LaneKind::Ud; 2],
             losses: usize::from(changes.len() == 1) as u32,
             changes,
-            ..World::new(&[(0, 1)])
+            ..OrdersWorld::new(&[(0, 1)])
         };
-        assert!(Search::run(world, agreed) > 0);
+        assert!(OrderSearch::run(world, agreed) > 0);
     }
 }
 
@@ -398,12 +398,12 @@ fn a_lane_is_left_for_one_of_the_other_kind() {
 fn a_lane_is_left_and_asked_for_again() {
     for leaves in [vec![(0, 1)], vec![(1, 0)], vec![(0, 1), (1, 0)]] {
         for again in [(0, 1), (1, 0)] {
-            let world = World {
+            let world = OrdersWorld {
                 leaves: leaves.clone(),
                 repeats: 1,
-                ..World::new(&[(0, 1), again])
+                ..OrdersWorld::new(&[(0, 1), again])
             };
-            assert!(Search::run(world, none_or_one) > 0);
+            assert!(OrderSearch::run(world, none_or_one) > 0);
         }
     }
 }
@@ -415,13 +415,13 @@ fn a_lane_is_left_and_asked_for_again() {
 fn a_request_is_cancelled() {
     for connects in [&[(0, 1)][..], &BOTH] {
         for losses in [0, 1] {
-            let world = World {
+            let world = OrdersWorld {
                 cancels: vec![(0, 1)],
                 losses,
                 repeats: 1 - losses,
-                ..World::new(connects)
+                ..OrdersWorld::new(connects)
             };
-            assert!(Search::run(world, none_or_one) > 0);
+            assert!(OrderSearch::run(world, none_or_one) > 0);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::network::{Network, Weather};
+use super::network::{SimNetwork, Weather};
 use super::node::key_of;
 use crate::handshake::{Config, Reason};
 
@@ -27,12 +27,12 @@ fn restart_at(
     weather: Weather,
     seed: u64,
 ) -> bool {
-    let mut network = Network::new(3, Config::default(), weather, seed);
+    let mut network = SimNetwork::new(3, Config::default(), weather, seed);
     connects
         .iter()
         .for_each(|&(at, to)| network.connect(at, to));
     if let Some(at) = left_by {
-        assert!(network.run_until(60 * SECOND, Network::settled));
+        assert!(network.run_until(60 * SECOND, SimNetwork::settled));
         let (lane, _) = (network.nodes[at].usable(&key_of(1 - at, 0))).expect("a lane");
         network.act(at, |node, now| node.leave(now, lane));
         network.connect(1 - at, at);
@@ -49,14 +49,14 @@ fn restart_at(
     let case =
         format!("step {step}, {connects:?}, left by {left_by:?}, then {then:?}, seed {seed}");
     assert!(
-        network.run_until(60 * SECOND, Network::settled),
+        network.run_until(60 * SECOND, SimNetwork::settled),
         "stalled: {case}"
     );
     network.run_for(10 * SECOND);
     // A lane to the dead shows when it is used, unless the successor has shown itself before.
     network.break_widows();
     assert!(
-        network.run_until(10 * SECOND, Network::settled),
+        network.run_until(10 * SECOND, SimNetwork::settled),
         "stalled: {case}"
     );
     network.run_for(SECOND);

@@ -13,7 +13,7 @@ use crate::session::{Accept, Origin, Outcome, Said, Session, Start};
 use crate::wire::SessionId;
 
 #[derive(Clone, Copy, Debug)]
-enum Packet {
+enum ResumptionPacket {
     Resume(Said),
     Data { sequence: u32, message: u64 },
     Ack { expected: u32 },
@@ -21,13 +21,13 @@ enum Packet {
 
 /// A lane: the packets on their way to each end, and the ends at which the session has entered it.
 #[derive(Default)]
-struct Lane {
-    to: [VecDeque<Packet>; 2],
+struct ResumptionLane {
+    to: [VecDeque<ResumptionPacket>; 2],
     entered: [bool; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum SessionPlace {
     /// The lane of this number is next, once there is one.
     Before(usize),
     /// On a lane that does not carry the session yet.
@@ -36,8 +36,8 @@ enum Place {
     Up(usize),
 }
 
-struct End {
-    place: Place,
+struct ResumptionEnd {
+    place: SessionPlace,
     session: Option<Session>,
     /// Sent and not confirmed, with their numbers, oldest first.
     kept: VecDeque<(u32, u64)>,
@@ -45,11 +45,11 @@ struct End {
     waiting: VecDeque<u64>,
 }
 
-struct World {
+struct ResumptionWorld {
     rng: Rng,
     origin: Origin,
-    lanes: Vec<Lane>,
-    ends: [End; 2],
+    lanes: Vec<ResumptionLane>,
+    ends: [ResumptionEnd; 2],
     next_message: u64,
     /// The last message that each end has delivered.
     delivered: [u64; 2],
@@ -69,7 +69,7 @@ fn start(lane: usize) -> Start {
     }
 }
 
-impl World {
+impl ResumptionWorld {
     fn new(seed: u64, amnesia: bool) -> Self {
         let mut rng = Rng::with_seed(seed);
         let near = [0, 1 << 31][rng.usize(..2)];
@@ -77,8 +77,8 @@ impl World {
             sequence: u32::wrapping_sub(near, rng.u32(..20)),
             ..Origin::default()
         };
-        let end = || End {
-            place: Place::Before(0),
+        let end = || ResumptionEnd {
+            place: SessionPlace::Before(0),
             session: None,
             kept: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -119,13 +119,13 @@ impl World {
     }
 
     fn lane_up(&mut self, at: usize) {
-        let Place::Before(lane) = self.ends[at].place else {
+        let SessionPlace::Before(lane) = self.ends[at].place else {
             return;
         };
         if self.lanes.len() == lane {
-            self.lanes.push(Lane::default());
+            self.lanes.push(ResumptionLane::default());
         }
-        self.ends[at].place = Place::Resuming(lane);
+        self.ends[at].place = SessionPlace::Resuming(lane);
         let origin = self.origin;
         let session = &mut self.ends[at].session;
         session.get_or_insert_with(|| Session::begin(origin, &start(lane)));
@@ -134,9 +134,10 @@ impl World {
 
     /// The lane ends here, if it was ever there: its other end may have come up alone.
     fn lane_down(&mut self, at: usize) {
-        let (Place::Before(lane) | Place::Resuming(lane) | Place::Up(lane)) = self.ends[at].place;
+        let (SessionPlace::Before(lane) | SessionPlace::Resuming(lane) | SessionPlace::Up(lane)) =
+            self.ends[at].place;
         if lane < self.lanes.len() {
-            self.ends[at].place = Place::Before(lane + 1);
+            self.ends[at].place = SessionPlace::Before(lane + 1);
             self.lanes[lane].to[at].clear();
         }
     }
@@ -144,7 +145,9 @@ impl World {
     /// A session at rest is forgotten: all that either end said was confirmed, and both have left
     /// the same lanes.
     fn forget(&mut self, at: usize) {
-        let rests = |end: &End| end.kept.is_empty() && matches!(end.place, Place::Before(_));
+        let rests = |end: &ResumptionEnd| {
+            end.kept.is_empty() && matches!(end.place, SessionPlace::Before(_))
+        };
         if self.ends.iter().all(rests) && self.ends[0].place == self.ends[1].place {
             self.ends[at].session = None;
         }
@@ -162,42 +165,44 @@ impl World {
     fn say(&mut self, at: usize) {
         let end = &mut self.ends[at];
         let said = match (&mut end.session, end.place) {
-            (Some(session), Place::Resuming(_)) => session.say(),
+            (Some(session), SessionPlace::Resuming(_)) => session.say(),
             _ => return,
         };
-        self.post(at, Packet::Resume(said));
+        self.post(at, ResumptionPacket::Resume(said));
     }
 
-    fn post(&mut self, at: usize, packet: Packet) {
-        if let Place::Resuming(lane) | Place::Up(lane) = self.ends[at].place {
+    fn post(&mut self, at: usize, packet: ResumptionPacket) {
+        if let SessionPlace::Resuming(lane) | SessionPlace::Up(lane) = self.ends[at].place {
             self.lanes[lane].to[1 - at].push_back(packet);
         }
     }
 
     fn send(&mut self, at: usize) {
-        while let Place::Up(_) = self.ends[at].place {
+        while let SessionPlace::Up(_) = self.ends[at].place {
             let end = &mut self.ends[at];
             let (Some(session), Some(message)) = (&mut end.session, end.waiting.pop_front()) else {
                 return;
             };
             let sequence = session.stamp().unwrap().sequence;
             end.kept.push_back((sequence, message));
-            self.post(at, Packet::Data { sequence, message });
+            self.post(at, ResumptionPacket::Data { sequence, message });
         }
     }
 
     fn repeat(&mut self, at: usize) {
-        if let Place::Up(_) = self.ends[at].place {
+        if let SessionPlace::Up(_) = self.ends[at].place {
             for (sequence, message) in self.ends[at].kept.clone() {
-                self.post(at, Packet::Data { sequence, message });
+                self.post(at, ResumptionPacket::Data { sequence, message });
             }
         }
     }
 
-    fn take_packet(&mut self, at: usize) -> Option<Packet> {
+    fn take_packet(&mut self, at: usize) -> Option<ResumptionPacket> {
         match self.ends[at].place {
-            Place::Resuming(lane) | Place::Up(lane) => self.lanes[lane].to[at].pop_front(),
-            Place::Before(_) => None,
+            SessionPlace::Resuming(lane) | SessionPlace::Up(lane) => {
+                self.lanes[lane].to[at].pop_front()
+            }
+            SessionPlace::Before(_) => None,
         }
     }
 
@@ -206,12 +211,14 @@ impl World {
             return;
         };
         match (self.ends[at].place, packet) {
-            (Place::Resuming(lane), Packet::Resume(heard)) => self.meet(at, lane, heard),
-            (Place::Up(lane), Packet::Resume(_)) => self.answer(at, lane),
-            (Place::Up(_), Packet::Data { sequence, message }) => {
+            (SessionPlace::Resuming(lane), ResumptionPacket::Resume(heard)) => {
+                self.meet(at, lane, heard)
+            }
+            (SessionPlace::Up(lane), ResumptionPacket::Resume(_)) => self.answer(at, lane),
+            (SessionPlace::Up(_), ResumptionPacket::Data { sequence, message }) => {
                 self.deliver(at, sequence, message);
             }
-            (Place::Up(_), Packet::Ack { expected }) => self.confirm(at, expected),
+            (SessionPlace::Up(_), ResumptionPacket::Ack { expected }) => self.confirm(at, expected),
             // Before the session has entered the lane nothing counts.
             _ => {}
         }
@@ -222,7 +229,7 @@ impl World {
         if !self.lanes[lane].entered[1 - at] {
             let session = self.ends[at].session.as_ref().unwrap();
             let (held, expected) = (session.held(), session.expected());
-            self.post(at, Packet::Resume(Said { held, expected }));
+            self.post(at, ResumptionPacket::Resume(Said { held, expected }));
         }
     }
 
@@ -245,7 +252,7 @@ impl World {
             }
         }
         self.lanes[lane].entered[at] = true;
-        self.ends[at].place = Place::Up(lane);
+        self.ends[at].place = SessionPlace::Up(lane);
         self.repeat(at);
         self.send(at);
     }
@@ -261,7 +268,7 @@ impl World {
             self.unconfirmed.insert(message, at);
         }
         let expected = session.expected();
-        self.post(at, Packet::Ack { expected });
+        self.post(at, ResumptionPacket::Ack { expected });
     }
 
     fn confirm(&mut self, at: usize, expected: u32) {
@@ -285,14 +292,14 @@ impl World {
 /// Runs so many events, then a lane that loses nothing, on which all arrives. Returns how many
 /// messages there were, and how many of them were lost.
 fn run(seed: u64, events: u32, amnesia: bool) -> (u64, u64) {
-    let mut world = World::new(seed, amnesia);
+    let mut world = ResumptionWorld::new(seed, amnesia);
     (0..events).for_each(|_| world.step());
     let last = world.lanes.len() + 1;
     for end in &mut world.ends {
-        end.place = Place::Before(last);
+        end.place = SessionPlace::Before(last);
     }
-    world.lanes.resize_with(last, Lane::default);
-    let is_busy = |end: &End| !end.kept.is_empty() || !end.waiting.is_empty();
+    world.lanes.resize_with(last, ResumptionLane::default);
+    let is_busy = |end: &ResumptionEnd| !end.kept.is_empty() || !end.waiting.is_empty();
     for _ in 0..1_000_000 {
         if !world.ends.iter().any(is_busy) {
             return (world.next_message - 1, world.lost);

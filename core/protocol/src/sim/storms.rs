@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::network::{Network, Weather};
+use super::network::{SimNetwork, Weather};
 use crate::handshake::{Config, Reason};
 use crate::wire::control::LaneKind;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Each node requests lanes to `partners` others, all at the same time. Returns the number of
 /// pairs.
-fn everybody_connects(network: &mut Network, partners: usize, seed: u64) -> u64 {
+fn everybody_connects(network: &mut SimNetwork, partners: usize, seed: u64) -> u64 {
     let nodes = network.nodes.len();
     let mut rng = Rng::with_seed(seed);
     let mut pairs = std::collections::BTreeSet::new();
@@ -38,9 +38,12 @@ fn extra_at_one_percent_loss(nodes: usize, partners: usize) -> f64 {
             loss_ppm,
             ..Weather::FAIR
         };
-        let mut network = Network::new(nodes, Config::default(), weather, 7);
+        let mut network = SimNetwork::new(nodes, Config::default(), weather, 7);
         let pairs = everybody_connects(&mut network, partners, 11);
-        assert!(network.run_until(20 * SECOND, Network::settled), "stalled");
+        assert!(
+            network.run_until(20 * SECOND, SimNetwork::settled),
+            "stalled"
+        );
         network.assert_agreement();
         let up: u64 = network
             .nodes
@@ -71,7 +74,7 @@ fn ten_thousand_peers_start_without_a_storm() {
 #[ignore = "soak: all-to-all of 512"]
 fn all_to_all_of_512_starts_without_a_storm() {
     let run = |loss_ppm| {
-        let mut network = Network::new(
+        let mut network = SimNetwork::new(
             512,
             Config::default(),
             Weather {
@@ -85,7 +88,10 @@ fn all_to_all_of_512_starts_without_a_storm() {
                 .filter(|&to| to != at)
                 .for_each(|to| network.connect(at, to));
         }
-        assert!(network.run_until(60 * SECOND, Network::settled), "stalled");
+        assert!(
+            network.run_until(60 * SECOND, SimNetwork::settled),
+            "stalled"
+        );
         network.assert_agreement();
         network.datagrams as f64
     };
@@ -99,9 +105,9 @@ fn all_to_all_of_512_starts_without_a_storm() {
 
 #[test]
 fn no_needless_repeats_in_fair_weather() {
-    let mut network = Network::new(200, Config::default(), Weather::FAIR, 1);
+    let mut network = SimNetwork::new(200, Config::default(), Weather::FAIR, 1);
     everybody_connects(&mut network, 16, 2);
-    assert!(network.run_until(10 * SECOND, Network::settled));
+    assert!(network.run_until(10 * SECOND, SimNetwork::settled));
     network.run_for(60 * SECOND);
     network.assert_agreement();
     let resent: u64 = network
@@ -123,9 +129,12 @@ fn everybody_connects_to_one() {
         loss_ppm: 10_000,
         ..Weather::FAIR
     };
-    let mut network = Network::new(3000, Config::default(), weather, 5);
+    let mut network = SimNetwork::new(3000, Config::default(), weather, 5);
     (1..3000).for_each(|at| network.connect(at, 0));
-    assert!(network.run_until(60 * SECOND, Network::settled), "stalled");
+    assert!(
+        network.run_until(60 * SECOND, SimNetwork::settled),
+        "stalled"
+    );
     network.assert_agreement();
     assert_eq!(network.nodes[0].lanes.len(), 2999);
 }
@@ -138,9 +147,12 @@ fn a_rush_is_turned_away_not_thrown_out() {
         max_half_open: 8,
         ..Config::default()
     };
-    let mut network = Network::new(200, config, Weather::FAIR, 5);
+    let mut network = SimNetwork::new(200, config, Weather::FAIR, 5);
     (1..200).for_each(|at| network.connect(at, 0));
-    assert!(network.run_until(60 * SECOND, Network::settled), "stalled");
+    assert!(
+        network.run_until(60 * SECOND, SimNetwork::settled),
+        "stalled"
+    );
     network.assert_agreement();
     let counters = network.nodes[0].connector.counters();
     assert_eq!(counters.evicted, 0);
@@ -156,7 +168,7 @@ fn the_dead_do_not_hold_up_the_living() {
         max_initiating: 4,
         ..Config::default()
     };
-    let mut network = Network::new(20, config, Weather::FAIR, 5);
+    let mut network = SimNetwork::new(20, config, Weather::FAIR, 5);
     // Twelve addresses behind which nobody is, first in line.
     for nobody in 100..112 {
         network.act(0, |node, now| {
@@ -164,7 +176,7 @@ fn the_dead_do_not_hold_up_the_living() {
         });
     }
     (1..20).for_each(|to| network.connect(0, to));
-    let all_alive = |network: &Network| network.nodes[0].wants.len() == 12;
+    let all_alive = |network: &SimNetwork| network.nodes[0].wants.len() == 12;
     assert!(network.run_until(20 * SECOND, all_alive));
     network.run_for(3600 * SECOND);
     assert_eq!(network.nodes[0].failures, [], "silence is not death");
@@ -198,9 +210,9 @@ proptest! {
             step: Duration::from_micros(step_us),
             ..Weather::FAIR
         };
-        let mut network = Network::new(nodes, Config::default(), weather, seed);
+        let mut network = SimNetwork::new(nodes, Config::default(), weather, seed);
         let pairs = everybody_connects(&mut network, nodes, seed);
-        prop_assert!(network.run_until(120 * SECOND, Network::settled), "stalled");
+        prop_assert!(network.run_until(120 * SECOND, SimNetwork::settled), "stalled");
         network.run_for(5 * SECOND); // what is late comes now, and changes nothing
         prop_assert!(network.settled());
         network.assert_agreement();
@@ -222,7 +234,7 @@ proptest! {
     ) {
         let weather = Weather { loss_ppm, repeat_ppm, late_ppm, ..Weather::FAIR };
         let config = Config { half_open_min_age: Duration::from_millis(50), max_half_open: 2, ..Config::default() };
-        let mut network = Network::new(nodes, config, weather, seed);
+        let mut network = SimNetwork::new(nodes, config, weather, seed);
         for (what, at, to, wait_ms) in steps {
             let (at, to) = (usize::from(at) % nodes, usize::from(to) % nodes);
             let peer = network.key(to);
@@ -254,7 +266,7 @@ proptest! {
         network.nodes.iter_mut().for_each(|node| node.queue_pairs_left = 1000);
         network.weather = Weather::FAIR;
         // A lane whose other end is gone shows when it is used: RC says so.
-        prop_assert!(network.run_until(120 * SECOND, Network::settled), "stalled");
+        prop_assert!(network.run_until(120 * SECOND, SimNetwork::settled), "stalled");
         network.run_for(10 * SECOND);
         for _ in 0..3 {
             network.break_widows();
@@ -280,19 +292,19 @@ fn a_flood_of_invented_hellos_is_bounded() {
         half_open_min_age: SECOND,
         ..Config::default()
     };
-    let mut network = Network::new(40, config, Weather::FAIR, 5);
+    let mut network = SimNetwork::new(40, config, Weather::FAIR, 5);
     // Honest lanes that are up do not count, before the flood or in it.
     (3..40).for_each(|at| network.connect(at, 0));
-    assert!(network.run_until(30 * SECOND, Network::settled));
+    assert!(network.run_until(30 * SECOND, SimNetwork::settled));
     // A real Hello, captured and sent again under 5,000 invented names, at 1,000 a second.
     let hello = {
-        let mut strangers = super::node::Node::new(50, 0, config);
+        let mut strangers = super::node::SimNode::new(50, 0, config);
         let effects = strangers.connect(network.now, network.key(0));
-        let [super::node::Effect::Make(lane)] = effects[..] else {
+        let [super::node::NodeEffect::Make(lane)] = effects[..] else {
             panic!("{effects:?}")
         };
         let effects = strangers.make(network.now, lane);
-        let [super::node::Effect::Send { bytes, .. }] = &effects[..] else {
+        let [super::node::NodeEffect::Send { bytes, .. }] = &effects[..] else {
             panic!("{effects:?}")
         };
         crate::wire::control::Control::parse(bytes).unwrap()
@@ -308,7 +320,7 @@ fn a_flood_of_invented_hellos_is_bounded() {
         }
     }
     assert!(
-        network.run_until(30 * SECOND, Network::nothing_wanted),
+        network.run_until(30 * SECOND, SimNetwork::nothing_wanted),
         "an honest peer was starved"
     );
     let node = &network.nodes[0];
@@ -323,14 +335,14 @@ fn a_flood_of_invented_hellos_is_bounded() {
 #[test]
 fn a_lack_of_queue_pairs_delays_but_does_not_fail() {
     for short in [0, 1] {
-        let mut network = Network::new(2, Config::default(), Weather::FAIR, 5);
+        let mut network = SimNetwork::new(2, Config::default(), Weather::FAIR, 5);
         network.nodes[short].queue_pairs_left = 0;
         network.connect(0, 1);
         network.run_for(30 * SECOND);
         assert!(!network.nothing_wanted());
         assert!(network.nodes.iter().all(|node| node.failures.is_empty()));
         network.nodes[short].queue_pairs_left = 1;
-        assert!(network.run_until(10 * SECOND, Network::settled));
+        assert!(network.run_until(10 * SECOND, SimNetwork::settled));
         network.assert_agreement();
     }
 }
@@ -341,7 +353,7 @@ fn a_peer_timeout_fails_the_silent_alone() {
         peer_timeout: Some(5 * SECOND),
         ..Config::default()
     };
-    let mut network = Network::new(
+    let mut network = SimNetwork::new(
         3,
         config,
         Weather {
@@ -352,7 +364,7 @@ fn a_peer_timeout_fails_the_silent_alone() {
     );
     network.connect(0, 1);
     network.connect(0, 2);
-    assert!(network.run_until(4 * SECOND, Network::settled));
+    assert!(network.run_until(4 * SECOND, SimNetwork::settled));
     network.run_for(60 * SECOND);
     assert!(
         network.nodes.iter().all(|node| node.downs.is_empty()),
@@ -362,7 +374,7 @@ fn a_peer_timeout_fails_the_silent_alone() {
     network.act(0, |node, now| node.connect(now, super::node::key_of(9, 0)));
     // Node 1 falls silent: its service thread is gone, nothing arrives.
     let start = network.now;
-    network.nodes[1] = super::node::Node::new(7, 0, config);
+    network.nodes[1] = super::node::SimNode::new(7, 0, config);
     network.run_for(20 * SECOND);
     let nobody = super::node::key_of(9, 0);
     assert_eq!(network.nodes[0].failures, [(nobody, Reason::Timeout)]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::network::{Network, Weather};
+use super::network::{SimNetwork, Weather};
 use crate::credit::Admission;
 use crate::handshake::{Config, LaneKey, LaneUp};
 use crate::rendezvous::{Chunk, SendTable, TransferLimits, Transfers};
@@ -36,7 +36,7 @@ fn address_of(index: u64, at: u64) -> u64 {
     (index << 32) + at
 }
 
-enum Held {
+enum UnexpectedSend {
     Eager {
         index: u64,
         bytes: u64,
@@ -49,7 +49,7 @@ enum Held {
     },
 }
 
-struct Receive {
+struct PostedReceive {
     number: u64,
     buffer_bytes: u64,
 }
@@ -63,36 +63,36 @@ struct Moving {
 }
 
 /// A message that waits for its receiver, at its sender: where it lies.
-struct Sending {
+struct OpenSend {
     segments: Vec<Segment>,
 }
 
 /// An entry of a send queue.
-enum Wire {
+enum QueuedRequest {
     Packet(Option<u32>, Vec<u8>),
     Write { receive: u64, chunk: Chunk },
 }
 
 /// A completion that the sender has not seen.
-enum Completion {
+enum SendCompletion {
     Packet(u32),
     Chunk(Key),
 }
 
 /// One end: a short form of the verbs endpoint's engine.
-struct End {
+struct TrafficEnd {
     lane: LaneKey,
     session: Session,
     sender_writes: bool,
-    sends: SendTable<Sending>,
+    sends: SendTable<OpenSend>,
     reads: Transfers<Moving>,
     writes: Transfers<u64>,
     /// Receives that are being written to.
     written: Table<Moving>,
     sent: u64,
-    posted: VecDeque<Receive>,
+    posted: VecDeque<PostedReceive>,
     receives: u64,
-    unexpected: VecDeque<Held>,
+    unexpected: VecDeque<UnexpectedSend>,
     /// Receives that had to wait for room among the reads, in order.
     waiting: VecDeque<(Moving, Vec<Segment>)>,
     completed_receives: Vec<(u64, u64, u64)>,
@@ -100,8 +100,8 @@ struct End {
     eager: usize,
     credits_sent: usize,
     reading: Vec<Chunk>,
-    wire: VecDeque<Wire>,
-    completions: VecDeque<Completion>,
+    wire: VecDeque<QueuedRequest>,
+    completions: VecDeque<SendCompletion>,
     /// Numbered packets that are not known to have arrived.
     kept: VecDeque<(u32, Vec<u8>)>,
     /// Those of them that are to be sent again.
@@ -109,9 +109,9 @@ struct End {
     max_held_units: u32,
 }
 
-impl End {
+impl TrafficEnd {
     fn new(up: &LaneUp, ours: Limits, sender_writes: bool) -> Self {
-        End {
+        TrafficEnd {
             lane: up.lane,
             session: Session::begin(
                 Origin::default(),
@@ -188,7 +188,7 @@ impl End {
                 segment
             })
             .collect();
-        let send = Sending {
+        let send = OpenSend {
             segments: segments.clone(),
         };
         let op = self.sends.insert(send).ok().unwrap();
@@ -207,13 +207,15 @@ impl End {
     fn post(&mut self, sequence: u32, bytes: Vec<u8>) {
         self.kept.push_back((sequence, bytes.clone()));
         match self.replay.is_empty() {
-            true => self.wire.push_back(Wire::Packet(Some(sequence), bytes)),
+            true => self
+                .wire
+                .push_back(QueuedRequest::Packet(Some(sequence), bytes)),
             false => self.replay.push_back((sequence, bytes)),
         }
     }
 
     fn post_receive(&mut self, buffer_bytes: u64) {
-        let receive = Receive {
+        let receive = PostedReceive {
             number: self.receives,
             buffer_bytes,
         };
@@ -242,12 +244,12 @@ impl End {
                 self.max_held_units = self
                     .max_held_units
                     .max(self.session.receive_credit.held_units());
-                Held::Eager {
+                UnexpectedSend::Eager {
                     index,
                     bytes: payload.len() as u64,
                 }
             }
-            Packet::Rts { request, .. } => Held::Request {
+            Packet::Rts { request, .. } => UnexpectedSend::Request {
                 op: request.op,
                 total: request.total_bytes,
                 segments: (!request.sender_writes).then(|| request.segments().collect()),
@@ -281,9 +283,9 @@ impl End {
         }
     }
 
-    fn matched(&mut self, receive: Receive, held: Held) {
+    fn matched(&mut self, receive: PostedReceive, held: UnexpectedSend) {
         match held {
-            Held::Eager { index, bytes } => {
+            UnexpectedSend::Eager { index, bytes } => {
                 assert_eq!(index, receive.number, "out of order");
                 self.session.receive_credit.release(bytes as u32);
                 self.completed_receives.push((
@@ -295,7 +297,7 @@ impl End {
                     self.send_credit();
                 }
             }
-            Held::Request {
+            UnexpectedSend::Request {
                 op,
                 total,
                 segments,
@@ -336,7 +338,7 @@ impl End {
         let mut out = [0; MAX_NOTICE_BYTES];
         let length = self.session.stamp_credit().write_credit(&mut out);
         self.wire
-            .push_back(Wire::Packet(None, out[..length].to_vec()));
+            .push_back(QueuedRequest::Packet(None, out[..length].to_vec()));
         self.credits_sent += 1;
     }
 
@@ -345,7 +347,7 @@ impl End {
     fn run(&mut self) {
         while let Some(chunk) = self.writes.next_chunk() {
             let receive = *self.writes.owner(chunk.transfer).unwrap();
-            self.wire.push_back(Wire::Write { receive, chunk });
+            self.wire.push_back(QueuedRequest::Write { receive, chunk });
             let told = (self.kept.iter()).any(|(_, bytes)| {
                 matches!(Packet::parse(bytes).unwrap().1, Packet::Done { receive: told } if told == receive)
             });
@@ -358,7 +360,8 @@ impl End {
         }
         if !self.writes.has_lost() {
             for (sequence, bytes) in self.replay.drain(..) {
-                self.wire.push_back(Wire::Packet(Some(sequence), bytes));
+                self.wire
+                    .push_back(QueuedRequest::Packet(Some(sequence), bytes));
             }
         }
         while let Some((moving, segments)) = self.waiting.pop_front() {
@@ -398,9 +401,9 @@ impl End {
     }
 
     /// The sender's completion: its packet has arrived.
-    fn completes(&mut self, completion: &Completion) {
+    fn completes(&mut self, completion: &SendCompletion) {
         match completion {
-            Completion::Packet(sequence) => {
+            SendCompletion::Packet(sequence) => {
                 let newly = self.session.confirm(sequence.wrapping_add(1)).unwrap();
                 for (_, bytes) in self.kept.drain(..newly as usize) {
                     if let Packet::Done { receive } = Packet::parse(&bytes).unwrap().1 {
@@ -409,7 +412,7 @@ impl End {
                     }
                 }
             }
-            Completion::Chunk(key) => {
+            SendCompletion::Chunk(key) => {
                 self.writes.on_chunk(*key);
                 self.run();
             }
@@ -423,7 +426,7 @@ impl End {
                 .on_lost(chunk.transfer, chunk.offset_bytes, chunk.source);
         }
         for item in self.wire.drain(..) {
-            if let Wire::Write { chunk, .. } = item {
+            if let QueuedRequest::Write { chunk, .. } = item {
                 self.writes
                     .on_lost(chunk.transfer, chunk.offset_bytes, chunk.source);
             }
@@ -431,7 +434,7 @@ impl End {
         // Flushed: whether these have arrived the sender does not know. Writes are repeated,
         // packets perhaps.
         for completion in std::mem::take(&mut self.completions) {
-            if let Completion::Chunk(key) = completion {
+            if let SendCompletion::Chunk(key) = completion {
                 self.writes.on_chunk(key);
             }
         }
@@ -476,24 +479,24 @@ impl Transfers<u64> {
 }
 
 /// Delivers what end `at` has posted first.
-fn deliver(ends: &mut [End; 2], at: usize) {
+fn deliver(ends: &mut [TrafficEnd; 2], at: usize) {
     match ends[at].wire.pop_front() {
-        Some(Wire::Packet(sequence, bytes)) => {
+        Some(QueuedRequest::Packet(sequence, bytes)) => {
             ends[1 - at].arrive(&bytes);
-            (ends[at].completions).extend(sequence.map(Completion::Packet));
+            (ends[at].completions).extend(sequence.map(SendCompletion::Packet));
         }
-        Some(Wire::Write { receive, chunk }) => {
+        Some(QueuedRequest::Write { receive, chunk }) => {
             let key = Key::from_bits(receive);
             ends[1 - at].written.get_mut(key).unwrap().take(&chunk);
-            (ends[at].completions).push_back(Completion::Chunk(chunk.transfer));
+            (ends[at].completions).push_back(SendCompletion::Chunk(chunk.transfer));
         }
         None => {}
     }
 }
 
 /// The lane breaks: the entries of the queues are lost, and the session goes on over a new one.
-fn change_lane(ends: &mut [End; 2]) {
-    ends.iter_mut().for_each(End::drained);
+fn change_lane(ends: &mut [TrafficEnd; 2]) {
+    ends.iter_mut().for_each(TrafficEnd::drained);
     let expected = [0, 1].map(|at: usize| ends[at].session.expected());
     let names = [0, 1].map(|at: usize| ends[at].lane.session());
     for at in 0..2 {
@@ -502,7 +505,7 @@ fn change_lane(ends: &mut [End; 2]) {
 }
 
 /// A lane between two endpoints, by a real handshake over a bad network.
-fn lane(quota_units: u16, sender_writes: bool, seed: u64) -> [End; 2] {
+fn lane(quota_units: u16, sender_writes: bool, seed: u64) -> [TrafficEnd; 2] {
     let limits = Limits {
         quota_units,
         ..Limits::default()
@@ -511,7 +514,7 @@ fn lane(quota_units: u16, sender_writes: bool, seed: u64) -> [End; 2] {
         loss_ppm: 200_000,
         ..Weather::FAIR
     };
-    let mut network = Network::new(
+    let mut network = SimNetwork::new(
         2,
         Config {
             limits,
@@ -522,10 +525,10 @@ fn lane(quota_units: u16, sender_writes: bool, seed: u64) -> [End; 2] {
     );
     network.connect(0, 1);
     network.connect(1, 0);
-    assert!(network.run_until(Duration::from_secs(60), Network::settled));
+    assert!(network.run_until(Duration::from_secs(60), SimNetwork::settled));
     let end = |at: usize, to: usize| {
         let (_, lane) = network.nodes[at].usable(&network.key(to)).unwrap();
-        End::new(&lane.up.unwrap(), limits, sender_writes)
+        TrafficEnd::new(&lane.up.unwrap(), limits, sender_writes)
     };
     [end(0, 1), end(1, 0)]
 }
@@ -570,7 +573,7 @@ proptest! {
                 breaks_left -= 1;
                 change_lane(&mut ends);
             }
-            if to_send.iter().chain(&to_post).all(Vec::is_empty) && ends.iter().all(End::idle) {
+            if to_send.iter().chain(&to_post).all(Vec::is_empty) && ends.iter().all(TrafficEnd::idle) {
                 break;
             }
         }
@@ -606,7 +609,7 @@ fn a_full_receiver_is_not_a_deadlock() {
         assert_eq!(ends[1].unexpected.len(), 500, "every envelope was taken");
         for _ in 0..500 {
             ends[1].post_receive(8);
-            while !ends.iter().all(End::idle) {
+            while !ends.iter().all(TrafficEnd::idle) {
                 if !ends[1].reading.is_empty() {
                     ends[1].read_completes(0);
                 }

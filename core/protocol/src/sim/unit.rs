@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::node::{Effect, Node, key_of};
+use super::node::{NodeEffect, SimNode, key_of};
 use crate::handshake::{Config, Reason};
 use crate::wire::control::{Body, Control, Keys, LaneKind, RejectReason};
 use crate::{PeerKey, Time};
@@ -11,8 +11,8 @@ const NOW: Time = Time(1000);
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn node(index: usize, keys: Keys) -> Node {
-    Node::new(
+fn node(index: usize, keys: Keys) -> SimNode {
+    SimNode::new(
         index,
         0,
         Config {
@@ -24,21 +24,21 @@ fn node(index: usize, keys: Keys) -> Node {
 }
 
 /// The datagrams among effects, read.
-fn packets(effects: &[Effect]) -> Vec<(PeerKey, Control)> {
-    let read = |effect: &Effect| match effect {
-        Effect::Send { to, bytes } => Some((*to, Control::parse(bytes).unwrap())),
-        Effect::Make(_) | Effect::Connect(_) => None,
+fn packets(effects: &[NodeEffect]) -> Vec<(PeerKey, Control)> {
+    let read = |effect: &NodeEffect| match effect {
+        NodeEffect::Send { to, bytes } => Some((*to, Control::parse(bytes).unwrap())),
+        NodeEffect::Make(_) | NodeEffect::Connect(_) => None,
     };
     effects.iter().filter_map(read).collect()
 }
 
-fn hello_of(node: &mut Node, to: PeerKey) -> Control {
+fn hello_of(node: &mut SimNode, to: PeerKey) -> Control {
     hello_by(node, to, LaneKind::Rc)
 }
 
-fn hello_by(node: &mut Node, to: PeerKey, kind: LaneKind) -> Control {
+fn hello_by(node: &mut SimNode, to: PeerKey, kind: LaneKind) -> Control {
     let effects = node.connect_by(NOW, to, kind);
-    let [Effect::Make(lane)] = effects[..] else {
+    let [NodeEffect::Make(lane)] = effects[..] else {
         panic!("{effects:?}")
     };
     let sent = packets(&node.make(NOW, lane));
@@ -46,7 +46,7 @@ fn hello_by(node: &mut Node, to: PeerKey, kind: LaneKind) -> Control {
     sent[0].1
 }
 
-fn rejected(effects: &[Effect], with: RejectReason) -> Control {
+fn rejected(effects: &[NodeEffect], with: RejectReason) -> Control {
     match packets(effects)[..] {
         [
             (
@@ -95,7 +95,7 @@ fn other_keys_are_refused_and_the_initiator_fails() {
     let hello = hello_of(&mut c, b.key);
     assert!(matches!(
         b.receive(NOW, &hello.to_bytes())[..],
-        [Effect::Make(_)]
+        [NodeEffect::Make(_)]
     ));
 }
 
@@ -116,7 +116,10 @@ fn another_version_is_refused_and_the_initiator_fails() {
 
 #[test]
 fn another_incarnation_of_us_is_refused() {
-    let (mut a, mut b) = (node(0, Keys::default()), Node::new(1, 1, Config::default()));
+    let (mut a, mut b) = (
+        node(0, Keys::default()),
+        SimNode::new(1, 1, Config::default()),
+    );
     let hello = hello_of(&mut a, key_of(1, 0));
     let reject = rejected(
         &b.receive(NOW, &hello.to_bytes()),
@@ -179,7 +182,7 @@ fn an_old_hello_does_not_end_a_newer_lane() {
     let new = hello_of(&mut a, b.key);
     assert!(new.lane.epoch > old.lane.epoch);
     let effects = b.receive(NOW, &new.to_bytes());
-    let [Effect::Make(lane)] = effects[..] else {
+    let [NodeEffect::Make(lane)] = effects[..] else {
         panic!("{effects:?}")
     };
     b.make(NOW, lane);
@@ -203,20 +206,20 @@ fn garbage_is_counted_and_costs_nothing() {
 }
 
 /// The handshake of `a` and `b` up to the Ready, which is returned and not delivered.
-fn ready_of(a: &mut Node, b: &mut Node) -> Control {
+fn ready_of(a: &mut SimNode, b: &mut SimNode) -> Control {
     ready_by(a, b, LaneKind::Rc)
 }
 
-fn ready_by(a: &mut Node, b: &mut Node, kind: LaneKind) -> Control {
+fn ready_by(a: &mut SimNode, b: &mut SimNode, kind: LaneKind) -> Control {
     let hello = hello_by(a, b.key, kind);
-    let [Effect::Make(lane)] = b.receive(NOW, &hello.to_bytes())[..] else {
+    let [NodeEffect::Make(lane)] = b.receive(NOW, &hello.to_bytes())[..] else {
         panic!()
     };
-    let [Effect::Connect(lane)] = b.make(NOW, lane)[..] else {
+    let [NodeEffect::Connect(lane)] = b.make(NOW, lane)[..] else {
         panic!()
     };
     let hello_ack = packets(&b.connect_lane(NOW, lane))[0].1;
-    let [Effect::Connect(lane)] = a.receive(NOW, &hello_ack.to_bytes())[..] else {
+    let [NodeEffect::Connect(lane)] = a.receive(NOW, &hello_ack.to_bytes())[..] else {
         panic!()
     };
     let ready = packets(&a.connect_lane(NOW, lane))[0].1;
@@ -308,7 +311,7 @@ fn a_responder_without_queue_pairs_says_busy_and_keeps_nothing() {
     let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
     b.queue_pairs_left = 0;
     let hello = hello_of(&mut a, b.key);
-    let [Effect::Make(lane)] = b.receive(NOW, &hello.to_bytes())[..] else {
+    let [NodeEffect::Make(lane)] = b.receive(NOW, &hello.to_bytes())[..] else {
         panic!()
     };
     let reject = rejected(&b.make(NOW, lane), RejectReason::Busy);
@@ -379,7 +382,7 @@ fn a_lane_that_is_left_is_down_at_both_ends_and_no_later_one_is() {
 }
 
 /// Two ends of a lane.
-fn joined() -> (Node, Node) {
+fn joined() -> (SimNode, SimNode) {
     let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
     let ready = ready_of(&mut a, &mut b);
     b.receive(NOW, &ready.to_bytes());
@@ -387,7 +390,7 @@ fn joined() -> (Node, Node) {
 }
 
 /// The goodbye of an endpoint that closes, to its one peer.
-fn goodbye(node: &mut Node, peer: &Node) -> Control {
+fn goodbye(node: &mut SimNode, peer: &SimNode) -> Control {
     let sent = packets(&node.shutdown(NOW));
     let [(to, bye)] = sent[..] else {
         panic!("{sent:?}")
@@ -459,18 +462,18 @@ fn a_session_without_a_lane_is_over_with_its_peer() {
 }
 
 /// An end of a lane whose peer's silence has a limit only where it is reached by datagrams.
-fn joined_by(kind: LaneKind) -> (Node, Node) {
+fn joined_by(kind: LaneKind) -> (SimNode, SimNode) {
     let config = Config {
         datagram_timeout: Some(60 * SECOND),
         ..Config::default()
     };
-    let (mut a, mut b) = (Node::new(0, 0, config), node(1, Keys::default()));
+    let (mut a, mut b) = (SimNode::new(0, 0, config), node(1, Keys::default()));
     ready_by(&mut a, &mut b, kind);
     (a, b)
 }
 
 /// Lets time pass for a node to which nothing comes. Returns the keep-alives that it sends.
-fn keep_alives(node: &mut Node, until: Time) -> Vec<Control> {
+fn keep_alives(node: &mut SimNode, until: Time) -> Vec<Control> {
     let mut sent = Vec::new();
     while let Some(at) = node.connector.next_timeout().filter(|&at| at <= until) {
         let packets = packets(&node.timeout(at)).into_iter();

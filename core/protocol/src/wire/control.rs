@@ -11,7 +11,7 @@ use crate::{PLACE_BYTES, PeerKey};
 use ferrofabric_contracts::{listed_constants, listed_enum};
 
 /// Size of every control packet in bytes: below the smallest path MTU there is (256).
-pub const CONTROL_BYTES: usize = size_of::<Raw>();
+pub const CONTROL_BYTES: usize = size_of::<RawControl>();
 
 /// The first bytes of a control packet.
 pub const MAGIC: [u8; 4] = *b"FFc\x01";
@@ -221,7 +221,7 @@ pub struct Foreign {
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Raw {
+struct RawControl {
     head: RawHead,
     newest_epoch: U64,
     stamp_ns: U64,
@@ -280,7 +280,7 @@ listed_constants! {
 }
 
 /// Where a packet has them.
-pub const LANE_FLAGS_AT: usize = std::mem::offset_of!(Raw, lane_flags);
+pub const LANE_FLAGS_AT: usize = std::mem::offset_of!(RawControl, lane_flags);
 
 const _: () = assert!(
     std::mem::offset_of!(RawHead, kind) == KIND_AT
@@ -297,7 +297,7 @@ listed_constants! {
 }
 
 /// Where a Bye has them.
-pub const STAMP_AT: usize = std::mem::offset_of!(Raw, stamp_ns);
+pub const STAMP_AT: usize = std::mem::offset_of!(RawControl, stamp_ns);
 
 listed_constants! {
     /// The kinds of packets.
@@ -338,7 +338,7 @@ impl Control {
             Body::KeepAlive { stamp_ns } => (KEEP_ALIVE, stamp_ns, 0, None),
             Body::KeepAliveAck { stamp_ns } => (KEEP_ALIVE_ACK, stamp_ns, 0, None),
         };
-        let mut raw = Raw {
+        let mut raw = RawControl {
             head: RawHead {
                 magic: MAGIC,
                 version: VERSION,
@@ -360,7 +360,7 @@ impl Control {
             stamp_ns: stamp_ns.into(),
             q_key: self.keys.q_key.into(),
             p_key: self.keys.p_key.into(),
-            ..Raw::new_zeroed()
+            ..RawControl::new_zeroed()
         };
         if let Some(parameters) = parameters {
             parameters.write(&mut raw);
@@ -382,7 +382,7 @@ impl Control {
         if head.version != VERSION {
             return Err(WireError::Version(head.version));
         }
-        let raw = Raw::ref_from_bytes(bytes).map_err(|_| WireError::Length)?;
+        let raw = RawControl::ref_from_bytes(bytes).map_err(|_| WireError::Length)?;
         let stamp_ns = raw.stamp_ns.get();
         let body = match head.kind {
             HELLO => Body::Hello {
@@ -469,7 +469,7 @@ impl RawHead {
 }
 
 impl LaneParameters {
-    fn write(&self, raw: &mut Raw) {
+    fn write(&self, raw: &mut RawControl) {
         raw.qpn = self.qpn.into();
         raw.psn = self.psn.into();
         raw.session = self.session.0.into();
@@ -487,7 +487,7 @@ impl LaneParameters {
         }
     }
 
-    fn read(raw: &Raw) -> Result<Self, WireError> {
+    fn read(raw: &RawControl) -> Result<Self, WireError> {
         let kind = match raw.lane_flags & DATAGRAMS {
             0 => LaneKind::Rc,
             _ => LaneKind::Ud,

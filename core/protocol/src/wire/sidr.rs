@@ -12,7 +12,7 @@ use ferrofabric_contracts::addr::{NATIVE_LEN, NativeAddr};
 use ferrofabric_contracts::listed_enum;
 
 /// Size of a question in bytes.
-pub const QUESTION_BYTES: usize = size_of::<Raw>();
+pub const QUESTION_BYTES: usize = size_of::<RawQuestion>();
 
 /// Size of an answer in bytes.
 pub const ANSWER_BYTES: usize = QUESTION_BYTES + NATIVE_LEN;
@@ -41,7 +41,7 @@ listed_enum! {
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Raw {
+struct RawQuestion {
     magic: [u8; 4],
     version: u8,
     service: u8,
@@ -52,7 +52,7 @@ impl Service {
     /// The question for an endpoint of this kind.
     #[must_use]
     pub fn question(self) -> [u8; QUESTION_BYTES] {
-        let raw = Raw {
+        let raw = RawQuestion {
             magic: MAGIC,
             version: VERSION,
             service: self as u8,
@@ -67,7 +67,7 @@ impl Service {
     ///
     /// [`WireError`]: it is not a question of ours.
     pub fn asked(private_data: &[u8]) -> Result<Self, WireError> {
-        let (raw, _) = Raw::ref_from_prefix(private_data).map_err(|_| WireError::Length)?;
+        let (raw, _) = RawQuestion::ref_from_prefix(private_data).map_err(|_| WireError::Length)?;
         if raw.magic != MAGIC {
             return Err(WireError::Magic);
         }

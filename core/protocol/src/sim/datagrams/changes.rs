@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::end::ROOM;
-use super::world::World;
+use super::world::DatagramWorld;
 use crate::datagram_lane::Config;
 use crate::sim::network::Weather;
 use proptest::prelude::*;
@@ -23,20 +23,20 @@ fn plan() -> Vec<u32> {
     vec![8, 2 * ROOM + 5, 0, 300, ROOM, 8, 8, 3 * ROOM + 1, 1, 8]
 }
 
-fn world(weather: Weather, seed: u64) -> World {
-    let mut world = World::new(1, Config::default(), weather, seed);
+fn world(weather: Weather, seed: u64) -> DatagramWorld {
+    let mut world = DatagramWorld::new(1, Config::default(), weather, seed);
     world.plan = vec![plan(), plan()];
     world.begin_all();
     world
 }
 
 /// `false` if the run was over before.
-fn steps(world: &mut World, count: usize) -> bool {
+fn steps(world: &mut DatagramWorld, count: usize) -> bool {
     let end = world.now + 600 * SECOND;
     (0..count).all(|_| world.step(end))
 }
 
-fn end_well(world: &mut World, case: &str) {
+fn end_well(world: &mut DatagramWorld, case: &str) {
     assert!(world.calm_down(600 * SECOND), "goes on for ever: {case}");
     assert!(world.is_joined(0), "no session: {case}");
     world.assert_complete();
@@ -137,7 +137,7 @@ proptest! {
     ) {
         let jitter = Duration::from_micros(jitter_us);
         let weather = Weather { loss_ppm, late_ppm, jitter, ..Weather::FAIR };
-        let mut world = World::new(1, Config::default(), weather, seed);
+        let mut world = DatagramWorld::new(1, Config::default(), weather, seed);
         (world.may_hold, world.start) = (may_hold, start);
         world.plan = vec![sizes.clone(), sizes.clone()];
         world.begin_all();

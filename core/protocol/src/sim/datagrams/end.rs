@@ -36,7 +36,7 @@ pub(super) struct Rc {
 
 /// An outgoing packet.
 #[derive(Clone, Debug)]
-pub(super) enum Out {
+pub(super) enum OutPacket {
     Datagram { bytes: Vec<u8>, numbered: bool },
     Rc { epoch: u64, bytes: Vec<u8> },
 }
@@ -56,7 +56,7 @@ pub(super) struct Agreed {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct End {
+pub(super) struct DatagramEnd {
     pub(super) agreed: Agreed,
     pub(super) session: Session,
     pub(super) lane: DatagramLane<Vec<u8>>,
@@ -83,10 +83,10 @@ pub(super) struct End {
     pub(super) held: usize,
 }
 
-impl End {
+impl DatagramEnd {
     pub(super) fn new(agreed: Agreed, shared: &Shared) -> Self {
         let session = Session::at(agreed.remote_id, agreed.quota_units, agreed.start);
-        End {
+        DatagramEnd {
             lane: DatagramLane::new(shared, &session, u64::from(agreed.cookie)),
             agreed,
             session,
@@ -115,7 +115,7 @@ impl End {
     }
 
     /// Sends what can be sent now.
-    pub(super) fn run(&mut self, shared: &mut Shared, now: Time, out: &mut Vec<Out>) {
+    pub(super) fn run(&mut self, shared: &mut Shared, now: Time, out: &mut Vec<OutPacket>) {
         self.stamp();
         self.send(shared, now, out);
         if self.lane.owes_ack(now) || self.session.receive_credit.owes() {
@@ -124,7 +124,7 @@ impl End {
             let length = header.write_ack(&mut bytes);
             let datagram = self.datagram(&bytes[..length], false);
             self.acks_alone += 1;
-            out.push(Out::Datagram {
+            out.push(OutPacket::Datagram {
                 bytes: datagram,
                 numbered: false,
             });
@@ -133,13 +133,13 @@ impl End {
         self.lane.assert_counts(&self.session);
     }
 
-    fn send(&mut self, shared: &mut Shared, now: Time, out: &mut Vec<Out>) {
+    fn send(&mut self, shared: &mut Shared, now: Time, out: &mut Vec<OutPacket>) {
         if let Some(rc) = &mut self.rc {
             let oldest = self.session.oldest_unconfirmed();
             let end = oldest.wrapping_add(self.session.unconfirmed());
             while rc.may_send && rc.next != end {
                 let at = rc.next.wrapping_sub(oldest) as usize;
-                out.push(Out::Rc {
+                out.push(OutPacket::Rc {
                     epoch: rc.epoch,
                     bytes: self.kept[at].clone(),
                 });
@@ -152,7 +152,7 @@ impl End {
             let bytes = std::mem::take(&mut self.kept[at]);
             let datagram = self.datagram(&bytes, packet.asks);
             self.kept[at] = bytes;
-            out.push(Out::Datagram {
+            out.push(OutPacket::Datagram {
                 bytes: datagram,
                 numbered: true,
             });

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::world::World;
+use super::world::DatagramWorld;
 use crate::datagram_lane::Config;
 use crate::sim::network::Weather;
 
@@ -38,12 +38,17 @@ fn all_pairs(nodes: u32) -> Vec<(u32, u32)> {
 
 /// All pairs exchange `messages` of 8 bytes each way, all beginning at once. `line`: packets that
 /// can wait at a node, which takes one per microsecond; none: no limit.
-fn exchange(pairs: &[(u32, u32)], messages: usize, weather: Weather, line: Option<u64>) -> World {
+fn exchange(
+    pairs: &[(u32, u32)],
+    messages: usize,
+    weather: Weather,
+    line: Option<u64>,
+) -> DatagramWorld {
     let weather = Weather {
         step: Duration::from_micros(1),
         ..weather
     };
-    let mut world = World::new(pairs.len(), Config::default(), weather, 5);
+    let mut world = DatagramWorld::new(pairs.len(), Config::default(), weather, 5);
     world.node_of = pairs.iter().flat_map(|&(a, b)| [a, b]).collect();
     world.line = line.unwrap_or(u64::MAX);
     world.plan.fill(vec![8; messages]);
@@ -53,7 +58,7 @@ fn exchange(pairs: &[(u32, u32)], messages: usize, weather: Weather, line: Optio
     world
 }
 
-fn assert_no_storm(world: &World) {
+fn assert_no_storm(world: &DatagramWorld) {
     let excess = world.excess();
     let counters = world.shared.counters;
     let fates = world.fates;

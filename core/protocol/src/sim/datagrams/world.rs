@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::end::{Agreed, End, Out};
+use super::end::{Agreed, DatagramEnd, OutPacket};
 use crate::Time;
 use crate::datagram_lane::{Config, Shared};
 use crate::sim::network::Weather;
@@ -31,7 +31,7 @@ impl Placed for usize {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum DatagramEvent {
     Datagram {
         to: usize,
         bytes: Box<[u8]>,
@@ -76,9 +76,9 @@ pub(super) struct Fates {
     pub(super) stray: u64,
 }
 
-pub(super) struct World {
+pub(super) struct DatagramWorld {
     pub(super) now: Time,
-    pub(super) ends: Vec<End>,
+    pub(super) ends: Vec<DatagramEnd>,
     pub(super) weather: Weather,
     pub(super) shared: Shared,
     pub(super) fates: Fates,
@@ -93,24 +93,24 @@ pub(super) struct World {
     pub(super) start: u32,
     serial: u64,
     epoch: u64,
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    events: BinaryHeap<Reverse<(Time, u64, DatagramEvent)>>,
     timers: Timers<usize>,
     order: u64,
     rng: Rng,
-    out: Vec<Out>,
+    out: Vec<OutPacket>,
     /// Messages that each end sends in every session.
     pub(super) plan: Vec<Vec<u32>>,
     done: Vec<bool>,
     pub(super) open: usize,
 }
 
-impl World {
+impl DatagramWorld {
     pub(super) fn new(pairs: usize, config: Config, weather: Weather, seed: u64) -> Self {
         let shared = Shared {
             config,
             ..Shared::default()
         };
-        let mut world = World {
+        let mut world = DatagramWorld {
             now: Time(1),
             ends: Vec::with_capacity(2 * pairs),
             weather,
@@ -135,7 +135,7 @@ impl World {
         };
         for end in 0..2 * pairs {
             let agreed = world.agreed(end, 0, 0);
-            world.ends.push(End::new(agreed, &world.shared));
+            world.ends.push(DatagramEnd::new(agreed, &world.shared));
             world.timers.begin(end);
         }
         world
@@ -161,7 +161,7 @@ impl World {
             let end = 2 * pair + side;
             let agreed = self.agreed(end, cookies[side], cookies[1 - side]);
             let before = &self.ends[end];
-            let mut fresh = End::new(agreed, &self.shared);
+            let mut fresh = DatagramEnd::new(agreed, &self.shared);
             (fresh.replies, fresh.consumes) = (before.replies, before.consumes);
             fresh.allowance = before.allowance;
             fresh.to_send = self.plan[end].iter().copied().collect();
@@ -179,11 +179,11 @@ impl World {
     /// The process at `end` dies; its successor greets the peer if it has something to say.
     pub(super) fn restart(&mut self, end: usize, greets: bool) {
         let agreed = self.agreed(end, 0, 0);
-        self.ends[end] = End::new(agreed, &self.shared);
+        self.ends[end] = DatagramEnd::new(agreed, &self.shared);
         self.timers.set(end, None);
         self.note(end);
         if greets {
-            self.push(HANDSHAKE, Event::Handshake { pair: end / 2 });
+            self.push(HANDSHAKE, DatagramEvent::Handshake { pair: end / 2 });
         }
     }
 
@@ -197,7 +197,7 @@ impl World {
     pub(super) fn promote(&mut self, first: usize) {
         self.epoch += 1;
         let epoch = self.epoch;
-        let up = |at, may_send| Event::RcUp {
+        let up = |at, may_send| DatagramEvent::RcUp {
             at,
             epoch,
             may_send,
@@ -217,11 +217,11 @@ impl World {
         let Some(epoch) = self.ends[first].rc.as_ref().map(|rc| rc.epoch) else {
             return;
         };
-        self.push(Duration::ZERO, Event::RcDown { at: first, epoch });
+        self.push(Duration::ZERO, DatagramEvent::RcDown { at: first, epoch });
         let later = Duration::from_nanos(self.rng.u64(..50_000));
         self.push(
             later,
-            Event::RcDown {
+            DatagramEvent::RcDown {
                 at: first ^ 1,
                 epoch,
             },
@@ -274,9 +274,9 @@ impl World {
         self.events.is_empty() && self.timers.next().is_none()
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: DatagramEvent) {
         match event {
-            Event::Datagram { to, bytes } => {
+            DatagramEvent::Datagram { to, bytes } => {
                 let end = &mut self.ends[to];
                 let may_hold = end.held < self.may_hold;
                 if !end.datagram_came(&mut self.shared, &bytes, may_hold, self.now) {
@@ -285,21 +285,21 @@ impl World {
                 }
                 self.run(to);
             }
-            Event::RcPacket { to, epoch, bytes } => {
+            DatagramEvent::RcPacket { to, epoch, bytes } => {
                 let arrives = self.ends[to]
                     .rc
                     .as_ref()
                     .is_some_and(|rc| rc.epoch == epoch);
                 if !arrives {
                     // The device tries again until it gives the lane up.
-                    self.push(RC_RETRIES, Event::RcDown { at: to ^ 1, epoch });
+                    self.push(RC_RETRIES, DatagramEvent::RcDown { at: to ^ 1, epoch });
                     return;
                 }
                 self.ends[to].rc_came(epoch, &bytes);
                 let sequence = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
                 self.push(
                     RC_DELAY,
-                    Event::RcDone {
+                    DatagramEvent::RcDone {
                         at: to ^ 1,
                         epoch,
                         sequence,
@@ -307,7 +307,7 @@ impl World {
                 );
                 self.run(to);
             }
-            Event::RcDone {
+            DatagramEvent::RcDone {
                 at,
                 epoch,
                 sequence,
@@ -315,7 +315,7 @@ impl World {
                 self.ends[at].rc_done(epoch, sequence);
                 self.run(at);
             }
-            Event::RcUp {
+            DatagramEvent::RcUp {
                 at,
                 epoch,
                 may_send,
@@ -338,14 +338,14 @@ impl World {
                 if may_send {
                     // The Ready of the handshake; the first packet may overtake it.
                     let after = Duration::from_nanos(self.rng.u64(..20_000));
-                    self.push(after, Event::RcReady { at: at ^ 1, epoch });
+                    self.push(after, DatagramEvent::RcReady { at: at ^ 1, epoch });
                 }
             }
-            Event::RcReady { at, epoch } => {
+            DatagramEvent::RcReady { at, epoch } => {
                 self.ends[at].rc_may_send(epoch);
                 self.run(at);
             }
-            Event::RcDown { at, epoch } => {
+            DatagramEvent::RcDown { at, epoch } => {
                 if self.ends[at]
                     .rc
                     .as_ref()
@@ -355,14 +355,14 @@ impl World {
                     self.run(at);
                 }
             }
-            Event::Handshake { pair } => {
+            DatagramEvent::Handshake { pair } => {
                 if !self.is_joined(2 * pair) {
                     self.begin(pair);
                 }
             }
-            Event::Ask { by } => {
+            DatagramEvent::Ask { by } => {
                 if !self.is_joined(by) {
-                    self.push(HANDSHAKE, Event::Handshake { pair: by / 2 });
+                    self.push(HANDSHAKE, DatagramEvent::Handshake { pair: by / 2 });
                 }
             }
         }
@@ -377,7 +377,7 @@ impl World {
     fn deadline(&mut self, at: usize) {
         let end = &mut self.ends[at];
         if end.lane.on_deadline(&self.shared, &end.session, self.now) {
-            self.push(HANDSHAKE, Event::Ask { by: at });
+            self.push(HANDSHAKE, DatagramEvent::Ask { by: at });
         }
         self.run(at);
     }
@@ -388,12 +388,14 @@ impl World {
         self.ends[at].run(&mut self.shared, self.now, &mut out);
         for out in out.drain(..) {
             match out {
-                Out::Datagram { bytes, numbered } => self.send(at ^ 1, bytes.into(), numbered),
-                Out::Rc { epoch, bytes } => {
+                OutPacket::Datagram { bytes, numbered } => {
+                    self.send(at ^ 1, bytes.into(), numbered)
+                }
+                OutPacket::Rc { epoch, bytes } => {
                     let to = at ^ 1;
                     self.push(
                         RC_DELAY,
-                        Event::RcPacket {
+                        DatagramEvent::RcPacket {
                             to,
                             epoch,
                             bytes: bytes.into(),
@@ -440,7 +442,7 @@ impl World {
             };
             self.push(
                 delay,
-                Event::Datagram {
+                DatagramEvent::Datagram {
                     to,
                     bytes: bytes.clone(),
                 },
@@ -468,7 +470,7 @@ impl World {
         Some(start - self.now)
     }
 
-    fn push(&mut self, after: Duration, event: Event) {
+    fn push(&mut self, after: Duration, event: DatagramEvent) {
         self.order += 1;
         self.events
             .push(Reverse((self.now + after, self.order, event)));

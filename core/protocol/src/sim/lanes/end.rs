@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::link::{Packet, Pair, State, key, place};
+use super::link::{LanePacket, PeerPair, SimLaneState, key, place};
 use super::world::{LARGE, PAIRS};
 use crate::handshake::LaneKey;
 use crate::lanes::{Demand, Facts, PeerLanes, SessionFacts};
@@ -10,7 +10,7 @@ use crate::session::Session;
 
 /// The state of an end for one peer.
 #[derive(Default)]
-pub(super) struct Peer {
+pub(super) struct SimPeer {
     pub(super) session: Option<Session>,
     /// The lane that carries it.
     pub(super) on: Option<usize>,
@@ -21,12 +21,12 @@ pub(super) struct Peer {
     pub(super) lent: bool,
 }
 
-pub(super) struct End {
+pub(super) struct LanesEnd {
     pub(super) life: PeerLanes,
-    pub(super) peers: [Peer; PAIRS],
+    pub(super) peers: [SimPeer; PAIRS],
 }
 
-impl Peer {
+impl SimPeer {
     /// Whether only an RC lane carries a message that is under way.
     pub(super) fn outgrows(&self) -> bool {
         self.kept.iter().any(|(_, message)| message % LARGE == 0)
@@ -56,15 +56,15 @@ impl Peer {
 }
 
 /// The facts about an end that [`PeerLanes`](crate::lanes::PeerLanes) reads.
-pub(super) struct View<'w> {
+pub(super) struct EndFacts<'w> {
     pub(super) at: usize,
-    pub(super) peers: &'w [Peer; PAIRS],
-    pub(super) pairs: &'w [Pair; PAIRS],
+    pub(super) peers: &'w [SimPeer; PAIRS],
+    pub(super) pairs: &'w [PeerPair; PAIRS],
 }
 
-impl View<'_> {
+impl EndFacts<'_> {
     /// The peer of a lane, which carries its session.
-    fn carrier(&self, lane: LaneKey) -> (&Peer, usize) {
+    fn carrier(&self, lane: LaneKey) -> (&SimPeer, usize) {
         let pair = lane.to_bits() as u32 as usize % PAIRS;
         assert_eq!(
             self.peers[pair].on,
@@ -75,7 +75,7 @@ impl View<'_> {
     }
 }
 
-impl Facts for View<'_> {
+impl Facts for EndFacts<'_> {
     fn waits(&mut self, peer: u32) -> bool {
         !self.peers[peer as usize].waiting.is_empty()
     }
@@ -110,15 +110,15 @@ impl Facts for View<'_> {
     fn is_empty(&mut self, lane: LaneKey) -> bool {
         let (peer, pair) = self.carrier(lane);
         let lane = &self.pairs[pair].lanes[place(lane)];
-        lane.state[self.at] == State::Up && lane.may_send[self.at] && peer.kept.is_empty()
+        lane.state[self.at] == SimLaneState::Up && lane.may_send[self.at] && peer.kept.is_empty()
     }
 }
 
 /// The lane that an end is at, with a packet for it.
-pub(super) fn next_packet(pair: &mut Pair, lane: usize, at: usize) -> Option<Packet> {
+pub(super) fn next_packet(pair: &mut PeerPair, lane: usize, at: usize) -> Option<LanePacket> {
     let lane = pair.lanes.get_mut(lane)?;
     match lane.state[at] {
-        State::Up => lane.to[at].pop_front(),
+        SimLaneState::Up => lane.to[at].pop_front(),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use crate::session::Said;
 use crate::wire::control::LaneKind;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Packet {
+pub(super) enum LanePacket {
     Resume(Said),
     Data { sequence: u32, message: u64 },
     Ack { expected: u32 },
@@ -15,7 +15,7 @@ pub(super) enum Packet {
 
 /// An end of a lane as its owner has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SimLaneState {
     /// Not up yet.
     Absent,
     /// It is up, and takes packets.
@@ -27,12 +27,12 @@ pub(super) enum State {
     Gone,
 }
 
-pub(super) struct Lane {
+pub(super) struct SimLane {
     pub(super) kind: LaneKind,
     pub(super) resumes: bool,
     /// On its way to each end.
-    pub(super) to: [VecDeque<Packet>; 2],
-    pub(super) state: [State; 2],
+    pub(super) to: [VecDeque<LanePacket>; 2],
+    pub(super) state: [SimLaneState; 2],
     pub(super) may_send: [bool; 2],
     /// Its session has entered it.
     pub(super) carries: [bool; 2],
@@ -49,13 +49,13 @@ pub(super) struct Lane {
     pub(super) drained: [bool; 2],
 }
 
-impl Lane {
+impl SimLane {
     pub(super) fn new(kind: LaneKind, resumes: bool) -> Self {
-        Lane {
+        SimLane {
             kind,
             resumes,
             to: Default::default(),
-            state: [State::Absent; 2],
+            state: [SimLaneState::Absent; 2],
             may_send: [false; 2],
             carries: [false; 2],
             dropped: [None; 2],
@@ -69,14 +69,14 @@ impl Lane {
 
     /// Whether an RC queue pair is there for it at an end.
     pub(super) fn has_queue_pair(&self, at: usize) -> bool {
-        self.kind == LaneKind::Rc && self.state[at] != State::Gone
+        self.kind == LaneKind::Rc && self.state[at] != SimLaneState::Gone
     }
 
     /// The handshake of an end drops it. A lane that is not up there never comes up.
     pub(super) fn drop_at(&mut self, at: usize, why: Reason) {
         self.dropped[at].get_or_insert(why);
-        if self.state[at] == State::Absent {
-            self.state[at] = State::Gone;
+        if self.state[at] == SimLaneState::Absent {
+            self.state[at] = SimLaneState::Gone;
         }
     }
 
@@ -89,7 +89,7 @@ impl Lane {
         if self.dropped[at].is_some() {
             return false;
         }
-        if self.state[at] != State::Absent {
+        if self.state[at] != SimLaneState::Absent {
             self.down[at] = Some(why);
         }
         self.drop_at(at, why);
@@ -99,15 +99,15 @@ impl Lane {
 
 /// The lanes between a pair of peers.
 #[derive(Default)]
-pub(super) struct Pair {
-    pub(super) lanes: Vec<Lane>,
+pub(super) struct PeerPair {
+    pub(super) lanes: Vec<SimLane>,
     /// The kind of lane that each end requests.
     pub(super) asks: [Option<LaneKind>; 2],
     /// The last lane that came up at each end, unless the session of that is over.
     pub(super) holds: [Option<usize>; 2],
 }
 
-impl Pair {
+impl PeerPair {
     /// Whether the last lane still has a future: neither end has dropped it.
     pub(super) fn has_lane(&self) -> bool {
         let last = self.lanes.last();

@@ -11,12 +11,12 @@ mod end;
 mod link;
 mod world;
 
-use world::World;
+use world::LanesWorld;
 
 /// Runs so many events, then a time in which nothing breaks. Returns how many messages there were,
 /// and how many of them were lost.
 fn run(seed: u64, events: u32, amnesia: bool) -> (u64, u64) {
-    let mut world = World::new(seed, amnesia);
+    let mut world = LanesWorld::new(seed, amnesia);
     (0..events).for_each(|_| world.step());
     world.settle();
     world.remove_all();

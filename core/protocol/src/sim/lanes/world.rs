@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ferrofabric_contracts::config::LaneChoice;
 
-use super::end::{End, Peer, View, id, next_packet};
-use super::link::{Lane, Packet, Pair, State, key, place};
+use super::end::{EndFacts, LanesEnd, SimPeer, id, next_packet};
+use super::link::{LanePacket, PeerPair, SimLane, SimLaneState, key, place};
 use crate::handshake::{LaneUp, Reason};
 use crate::lane_policy;
 use crate::lanes::{Action, BROKEN, Config, PeerLanes, protocol_broken};
@@ -41,12 +41,12 @@ fn count(what: usize) {
     COUNTS.with_borrow_mut(|counts| counts[what] += 1);
 }
 
-pub(super) struct World {
+pub(super) struct LanesWorld {
     rng: Rng,
     now: Time,
     origin: Origin,
-    ends: [End; 2],
-    pairs: [Pair; PAIRS],
+    ends: [LanesEnd; 2],
+    pairs: [PeerPair; PAIRS],
     next_message: u64,
     /// The last message that each end has delivered, of each pair.
     delivered: [[u64; PAIRS]; 2],
@@ -66,7 +66,7 @@ fn start(pair: usize, lane: usize) -> Start {
     }
 }
 
-impl World {
+impl LanesWorld {
     pub(super) fn new(seed: u64, amnesia: bool) -> Self {
         let mut rng = Rng::with_seed(seed);
         let near = [0, 1 << 31][rng.u64(..2) as usize];
@@ -75,7 +75,7 @@ impl World {
             ..Origin::default()
         };
         let choices = [LaneChoice::Auto, LaneChoice::Rc, LaneChoice::Ud];
-        let mut end = || End {
+        let mut end = || LanesEnd {
             life: PeerLanes::new(Config {
                 choice: choices[rng.u64(..3) as usize],
                 datagrams: true,
@@ -161,7 +161,7 @@ impl World {
             .map(|lane| lane as usize)
     }
 
-    fn lane(&mut self, pair: usize, lane: usize) -> &mut Lane {
+    fn lane(&mut self, pair: usize, lane: usize) -> &mut SimLane {
         &mut self.pairs[pair].lanes[lane]
     }
 
@@ -173,20 +173,21 @@ impl World {
     fn event<R>(
         &mut self,
         at: usize,
-        event: impl FnOnce(&mut PeerLanes, &mut View<'_>, Time) -> R,
+        event: impl FnOnce(&mut PeerLanes, &mut EndFacts<'_>, Time) -> R,
     ) -> R {
-        let End { life, peers } = &mut self.ends[at];
+        let LanesEnd { life, peers } = &mut self.ends[at];
         let pairs = &self.pairs;
-        let result = event(life, &mut View { at, peers, pairs }, self.now);
+        let result = event(life, &mut EndFacts { at, peers, pairs }, self.now);
         self.carry_out(at);
         result
     }
 
     fn carry_out(&mut self, at: usize) {
         loop {
-            let End { life, peers } = &mut self.ends[at];
+            let LanesEnd { life, peers } = &mut self.ends[at];
             let pairs = &self.pairs;
-            let Some(action) = life.next_action(&mut View { at, peers, pairs }, self.now) else {
+            let Some(action) = life.next_action(&mut EndFacts { at, peers, pairs }, self.now)
+            else {
                 return;
             };
             self.act(at, action);
@@ -206,7 +207,7 @@ impl World {
 
     /// The handshake makes a lane if one was requested.
     fn handshake(&mut self, pair: usize) {
-        let Pair { asks, holds, .. } = &self.pairs[pair];
+        let PeerPair { asks, holds, .. } = &self.pairs[pair];
         let kind = match asks {
             [None, None] => return,
             [a, b] if [a, b].contains(&&Some(LaneKind::Rc)) => LaneKind::Rc,
@@ -232,7 +233,7 @@ impl World {
                 last.tell(at);
             });
         }
-        self.pairs[pair].lanes.push(Lane::new(kind, resumes));
+        self.pairs[pair].lanes.push(SimLane::new(kind, resumes));
     }
 
     fn queue_pairs(&self, at: usize) -> usize {
@@ -244,14 +245,14 @@ impl World {
 
     fn come_up(&mut self, at: usize, pair: usize, lane: usize) {
         let this = &self.pairs[pair].lanes[lane];
-        if this.state[at] != State::Absent || this.dropped != [None; 2] {
+        if this.state[at] != SimLaneState::Absent || this.dropped != [None; 2] {
             return;
         }
         // Word of the end of earlier lanes comes before.
         (0..lane).for_each(|before| self.hear_of_end(at, pair, before));
         let this = self.lane(pair, lane);
-        this.state[at] = State::Up;
-        this.may_send[at] = this.state[1 - at] != State::Absent;
+        this.state[at] = SimLaneState::Up;
+        this.may_send[at] = this.state[1 - at] != SimLaneState::Absent;
         let up = LaneUp {
             lane: key(pair, lane),
             kind: this.kind,
@@ -278,7 +279,7 @@ impl World {
         let this = self.lane(pair, lane);
         this.tell(at);
         if let Some(reason) = this.down[at].take() {
-            if this.state[at] != State::Gone {
+            if this.state[at] != SimLaneState::Gone {
                 let peer = Some(pair as u32);
                 self.event(at, |life, _, now| {
                     life.lane_down(key(pair, lane), peer, reason, now);
@@ -288,7 +289,7 @@ impl World {
     }
 
     fn break_lane(&mut self, at: usize, pair: usize, lane: usize) {
-        if self.lane(pair, lane).state[at] == State::Up {
+        if self.lane(pair, lane).state[at] == SimLaneState::Up {
             count(0);
             self.event(at, |life, view, now| {
                 life.broke(id(pair, lane), BROKEN, view, now)
@@ -298,7 +299,7 @@ impl World {
 
     /// An end gives its session up, with all that was under way.
     fn give_up(&mut self, at: usize, pair: usize, lane: usize) {
-        if self.lane(pair, lane).state[at] == State::Up {
+        if self.lane(pair, lane).state[at] == SimLaneState::Up {
             let end = protocol_broken("given up");
             self.event(at, |life, view, now| {
                 life.broke(id(pair, lane), end, view, now)
@@ -309,7 +310,7 @@ impl World {
     /// All requests posted on an RC lane are flushed.
     fn drain(&mut self, at: usize, pair: usize, lane: usize) {
         let this = &self.pairs[pair].lanes[lane];
-        if this.kind == LaneKind::Rc && this.state[at] == State::Failed {
+        if this.kind == LaneKind::Rc && this.state[at] == SimLaneState::Failed {
             self.lane(pair, lane).drained[at] = true;
             self.event(at, |life, view, _| life.drained(key(pair, lane), view));
         }
@@ -324,14 +325,14 @@ impl World {
         }
         let this = self.lane(pair, lane);
         this.take_all[at] = false;
-        if this.state[at] != State::Gone {
+        if this.state[at] != SimLaneState::Gone {
             self.event(at, |life, view, now| life.taken(key(pair, lane), view, now));
         }
     }
 
     fn may_send(&mut self, at: usize, pair: usize, lane: usize) {
         let this = self.lane(pair, lane);
-        if this.state[at] == State::Up && this.state[1 - at] != State::Absent {
+        if this.state[at] == SimLaneState::Up && this.state[1 - at] != SimLaneState::Absent {
             this.may_send[at] = true;
             self.event(at, |life, _, _| life.may_send(id(pair, lane)));
             self.send(at, pair);
@@ -340,7 +341,7 @@ impl World {
 
     fn say_again(&mut self, at: usize, pair: usize, lane: usize) {
         let this = self.lane(pair, lane);
-        if this.repeats[at] && this.state[at] == State::Up {
+        if this.repeats[at] && this.state[at] == SimLaneState::Up {
             self.event(at, |life, _, _| life.resume_is_due(id(pair, lane)));
         }
     }
@@ -362,7 +363,7 @@ impl World {
     /// A session at rest is forgotten: all that either end said was confirmed, and neither has a
     /// lane.
     fn forget(&mut self, at: usize, pair: usize) {
-        let is_over = |end: &End| {
+        let is_over = |end: &LanesEnd| {
             let peer = &end.peers[pair];
             peer.kept.is_empty() && peer.waiting.is_empty() && !end.life.is_linked(pair as u32)
         };
@@ -373,10 +374,10 @@ impl World {
         if let Some(lane) = self.ends[at].life.forget(pair as u32) {
             self.session_ended(at, pair, lane);
         }
-        self.ends[at].peers[pair] = Peer::default();
+        self.ends[at].peers[pair] = SimPeer::default();
     }
 
-    fn post(&mut self, at: usize, pair: usize, lane: usize, packet: Packet) {
+    fn post(&mut self, at: usize, pair: usize, lane: usize, packet: LanePacket) {
         self.lane(pair, lane).to[1 - at].push_back(packet);
     }
 
@@ -384,7 +385,7 @@ impl World {
         while let Some(lane) = self.ends[at].peers[pair].on {
             let this = &self.pairs[pair].lanes[lane];
             let is_ud = this.kind == LaneKind::Ud;
-            if this.state[at] != State::Up || !this.may_send[at] {
+            if this.state[at] != SimLaneState::Up || !this.may_send[at] {
                 return;
             }
             let peer = &mut self.ends[at].peers[pair];
@@ -399,7 +400,7 @@ impl World {
             };
             let sequence = session.stamp().unwrap().sequence;
             peer.kept.push_back((sequence, message));
-            self.post(at, pair, lane, Packet::Data { sequence, message });
+            self.post(at, pair, lane, LanePacket::Data { sequence, message });
             let now = self.now;
             if is_ud && self.ends[at].life.message(pair as u32, 8, now) {
                 let promotes = self.event(at, |life, view, now| {
@@ -413,7 +414,8 @@ impl World {
     fn repeat(&mut self, at: usize, pair: usize) {
         if let Some(lane) = self.ends[at].peers[pair].on {
             let this = &self.pairs[pair].lanes[lane];
-            if this.kind == LaneKind::Ud && this.state[at] == State::Up && this.may_send[at] {
+            if this.kind == LaneKind::Ud && this.state[at] == SimLaneState::Up && this.may_send[at]
+            {
                 self.replay(at, pair, lane);
             }
         }
@@ -421,7 +423,7 @@ impl World {
 
     fn replay(&mut self, at: usize, pair: usize, lane: usize) {
         for (sequence, message) in self.ends[at].peers[pair].kept.clone() {
-            self.post(at, pair, lane, Packet::Data { sequence, message });
+            self.post(at, pair, lane, LanePacket::Data { sequence, message });
         }
     }
 
@@ -435,13 +437,15 @@ impl World {
             self.send(at, pair);
         }
         match packet {
-            Packet::Resume(heard) if !carries => {
+            LanePacket::Resume(heard) if !carries => {
                 self.event(at, |life, _, _| life.resume_heard(id(pair, lane), heard));
             }
-            Packet::Resume(_) => self.answer(at, pair, lane),
+            LanePacket::Resume(_) => self.answer(at, pair, lane),
             _ if !carries => assert_eq!(kind, LaneKind::Ud, "it is lost for good"),
-            Packet::Data { sequence, message } => self.deliver((at, pair, lane), sequence, message),
-            Packet::Ack { expected } => {
+            LanePacket::Data { sequence, message } => {
+                self.deliver((at, pair, lane), sequence, message)
+            }
+            LanePacket::Ack { expected } => {
                 let session = self.ends[at].peers[pair].session.as_mut().unwrap();
                 let confirmed = session.confirm(expected).unwrap();
                 self.arrived(at, pair, confirmed);
@@ -453,7 +457,7 @@ impl World {
     fn answer(&mut self, at: usize, pair: usize, lane: usize) {
         let session = self.ends[at].peers[pair].session.as_ref().unwrap();
         let (held, expected) = (session.held(), session.expected());
-        self.post(at, pair, lane, Packet::Resume(Said { held, expected }));
+        self.post(at, pair, lane, LanePacket::Resume(Said { held, expected }));
     }
 
     fn deliver(&mut self, (at, pair, lane): (usize, usize, usize), sequence: u32, message: u64) {
@@ -465,7 +469,7 @@ impl World {
             self.unconfirmed.insert(message, at);
         }
         let expected = session.expected();
-        self.post(at, pair, lane, Packet::Ack { expected });
+        self.post(at, pair, lane, LanePacket::Ack { expected });
     }
 
     /// The oldest messages of an end are said to have arrived: so they have.

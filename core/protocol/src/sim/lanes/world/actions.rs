@@ -3,7 +3,7 @@
 use super::*;
 use crate::handshake::LaneKey;
 
-impl World {
+impl LanesWorld {
     pub(super) fn act(&mut self, at: usize, action: Action) {
         match action {
             Action::Connect { peer, kind, .. } => {
@@ -30,7 +30,7 @@ impl World {
                 }
             }
             Action::Fail { lane, .. } | Action::Stop { lane } => {
-                self.by_key(lane).0.state[at] = State::Failed;
+                self.by_key(lane).0.state[at] = SimLaneState::Failed;
             }
             Action::TakeAll { lane } => self.by_key(lane).0.take_all[at] = true,
             Action::Release { lane } => self.release(at, lane),
@@ -73,7 +73,7 @@ impl World {
                     },
                 };
                 self.lane(pair, place(lane)).repeats[at] = again_after.is_some();
-                self.post(at, pair, place(lane), Packet::Resume(said));
+                self.post(at, pair, place(lane), LanePacket::Resume(said));
             }
             Action::Meet { peer, lane, heard } => self.meet(at, peer as usize, place(lane), heard),
             Action::Enter { peer, lane, begins } => {
@@ -131,7 +131,7 @@ impl World {
         self.lost += kept.len() as u64;
     }
 
-    fn by_key(&mut self, lane: LaneKey) -> (&mut Lane, usize) {
+    fn by_key(&mut self, lane: LaneKey) -> (&mut SimLane, usize) {
         let pair = lane.to_bits() as u32 as usize % PAIRS;
         (&mut self.pairs[pair].lanes[place(lane)], pair)
     }
@@ -142,11 +142,11 @@ impl World {
 
     fn release(&mut self, at: usize, lane: LaneKey) {
         let (this, _) = self.by_key(lane);
-        assert_ne!(this.state[at], State::Gone, "released twice");
+        assert_ne!(this.state[at], SimLaneState::Gone, "released twice");
         let is_drained = this.drained[at] || !this.carries[at];
         assert!(is_drained || this.kind == LaneKind::Ud, "it is not drained");
         assert!(this.dropped[at].is_some() || this.kind == LaneKind::Ud);
-        this.state[at] = State::Gone;
+        this.state[at] = SimLaneState::Gone;
         this.to[at].clear();
     }
 

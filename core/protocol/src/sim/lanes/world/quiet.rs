@@ -5,7 +5,7 @@ use super::*;
 /// Rounds after which something waits for ever.
 const PATIENCE: u32 = 20_000;
 
-impl World {
+impl LanesWorld {
     /// Goes on without a fault until all has arrived.
     pub(in super::super) fn settle(&mut self) {
         for _ in 0..PATIENCE {
@@ -42,13 +42,16 @@ impl World {
             self.ends[at].life.check_nothing_is_left();
             let lanes = self.pairs.iter().flat_map(|pair| &pair.lanes);
             let mut states = lanes.map(|lane| lane.state[at]);
-            assert!(states.all(|state| state == State::Gone), "a lane is left");
+            assert!(
+                states.all(|state| state == SimLaneState::Gone),
+                "a lane is left"
+            );
         }
         assert!(self.unconfirmed.is_empty() || self.amnesia);
     }
 
     fn is_done(&self) -> bool {
-        let is_over = |peer: &Peer| peer.kept.is_empty() && peer.waiting.is_empty();
+        let is_over = |peer: &SimPeer| peer.kept.is_empty() && peer.waiting.is_empty();
         self.ends.iter().flat_map(|end| &end.peers).all(is_over)
     }
 
@@ -59,7 +62,7 @@ impl World {
             self.handshake(pair);
             let count = self.pairs[pair].lanes.len();
             for lane in 0..count {
-                if self.lane(pair, lane).state == [State::Gone; 2] {
+                if self.lane(pair, lane).state == [SimLaneState::Gone; 2] {
                     continue;
                 }
                 for at in 0..2 {
@@ -73,7 +76,7 @@ impl World {
                 self.fail_lanes_without_peer(pair, lane);
                 for at in [0, 1, 0] {
                     while !self.lane(pair, lane).to[at].is_empty()
-                        && self.lane(pair, lane).state[at] == State::Up
+                        && self.lane(pair, lane).state[at] == SimLaneState::Up
                     {
                         self.arrive(at, pair, lane);
                     }
@@ -87,7 +90,7 @@ impl World {
     fn fail_lanes_without_peer(&mut self, pair: usize, lane: usize) {
         let this = &self.pairs[pair].lanes[lane];
         for at in 0..2 {
-            if this.kind == LaneKind::Rc && this.state[1 - at] == State::Gone {
+            if this.kind == LaneKind::Rc && this.state[1 - at] == SimLaneState::Gone {
                 return self.break_lane(at, pair, lane);
             }
         }
