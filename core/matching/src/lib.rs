@@ -270,7 +270,7 @@ impl<T: Copy> Matcher<T> {
             let mut done = true;
             if let Buffers::One(buf) = matched.buf {
                 if let Some((part, left)) =
-                    cut(buf, message.arrived.len, self.posted.min_multi_recv)
+                    split_piece(buf, message.arrived.len, self.posted.min_multi_recv)
                 {
                     matched.buf = Buffers::One(part);
                     posted.buf = Buffers::One(left);
@@ -388,7 +388,7 @@ impl<T: Copy> Matcher<T> {
 /// A message of `len` bytes takes its piece of a multi-receive buffer. Returns the piece and the
 /// rest, which stays for other messages. `None` if the rest would be too small: the message then
 /// gets the whole buffer as the last piece.
-fn cut(buf: IoBuf, len: u64, min_multi_recv: usize) -> Option<(IoBuf, IoBuf)> {
+fn split_piece(buf: IoBuf, len: u64, min_multi_recv: usize) -> Option<(IoBuf, IoBuf)> {
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     let left = buf.len.checked_sub(len)?;
     (left >= min_multi_recv).then(|| (buf.part(0, len), buf.part(len, left)))

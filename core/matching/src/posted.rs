@@ -391,7 +391,7 @@ impl PostedQueue {
         let entry = &mut self.entries[id as usize];
         let cut = match self.extras.get(id as usize) {
             Some(extra) if entry.order & EXTRA != 0 && extra.is_list() => None,
-            _ => super::cut(entry.buf, len, self.min_multi_recv),
+            _ => super::split_piece(entry.buf, len, self.min_multi_recv),
         };
         self.pieces.hand_out(entry.piece, cut.is_none());
         let (part, left) = cut?;

@@ -165,8 +165,8 @@ pub struct ReceiveCredit {
     quota: u32,
     arrived: u32,
     released: u32,
-    told: u32,
-    retell: bool,
+    published: u32,
+    publish_again: bool,
 }
 
 impl ReceiveCredit {
@@ -182,8 +182,8 @@ impl ReceiveCredit {
             quota: u32::from(quota_units.min(MAX_QUOTA_UNITS)),
             arrived: units,
             released: units,
-            told: units,
-            retell: false,
+            published: units,
+            publish_again: false,
         }
     }
 
@@ -218,8 +218,8 @@ impl ReceiveCredit {
     /// The credit field for a packet that goes out now. Stamp it once the packet is sure to go.
     #[inline]
     pub fn field(&mut self) -> u16 {
-        self.told = self.released;
-        self.retell = false;
+        self.published = self.released;
+        self.publish_again = false;
         self.released as u16
     }
 
@@ -242,12 +242,12 @@ impl ReceiveCredit {
     #[inline]
     #[must_use]
     pub fn owes(&self) -> bool {
-        self.retell || self.released.wrapping_sub(self.told) >= (self.quota / 4).max(1)
+        self.publish_again || self.released.wrapping_sub(self.published) >= (self.quota / 4).max(1)
     }
 
     /// The lane broke: the peer may not have received the last published counter.
     pub(crate) fn on_lane_change(&mut self) {
-        self.retell = true;
+        self.publish_again = true;
     }
 
     /// Units that the peer was granted.

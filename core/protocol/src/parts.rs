@@ -174,7 +174,7 @@ mod tests {
     proptest! {
         /// The receiver joins the fragments to the same message, byte for byte.
         #[test]
-        fn cut_and_put_together(lengths in proptest::collection::vec(0..5000u32, 1..10), room in 0..1500u32) {
+        fn messages_survive_fragmentation(lengths in proptest::collection::vec(0..5000u32, 1..10), room in 0..1500u32) {
             let mut assembly = Assembly::default();
             for total in lengths {
                 let message: Vec<u8> = (0..total).map(|n| (n % 251) as u8).collect();
@@ -206,7 +206,7 @@ mod tests {
         /// For any sequence of packets from a hostile peer, no byte goes beyond the message that
         /// was begun.
         #[test]
-        fn hostile_parts_stay_within_the_message(
+        fn hostile_fragments_stay_within_the_message(
             packets in proptest::collection::vec((0..4u8, 0..40u32, 1..20usize), 0..60),
         ) {
             let bytes = [0; 20];

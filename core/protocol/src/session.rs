@@ -344,7 +344,7 @@ mod tests {
         /// On a lane that loses, repeats and reorders, what is delivered is delivered once and in
         /// order.
         #[test]
-        fn repeats_and_gaps_are_told_apart(
+        fn repeats_and_gaps_are_distinguished(
             start in prop_oneof![Just(0u32), Just(u32::MAX - 5), any::<u32>()],
             arrivals in proptest::collection::vec(0..40u32, 0..200),
         ) {

@@ -11,7 +11,7 @@ use super::{GROUP_SHIFT, Seed};
 pub(crate) struct Ahead {
     words: [Word; 2],
     /// How often the words moved as expected, lately.
-    trust: u8,
+    confidence: u8,
 }
 
 /// One of a key's two words, without the bits that keys of one line differ in.
@@ -25,8 +25,8 @@ struct Word {
     still: u8,
 }
 
-const TRUSTED: u8 = 2;
-const MOST_TRUST: u8 = 4;
+const MIN_CONFIDENCE: u8 = 2;
+const MAX_CONFIDENCE: u8 = 4;
 
 impl Word {
     /// Follows the word. Says whether it moved as expected, if it moved.
@@ -68,11 +68,11 @@ impl Ahead {
     #[inline(never)]
     fn moved(&mut self, seed: Seed, a: u64, b: u64) -> Option<u32> {
         let expected = self.words[0].follow(a) & self.words[1].follow(b);
-        self.trust = match expected {
-            true => MOST_TRUST.min(self.trust + 1),
-            false => self.trust.saturating_sub(1),
+        self.confidence = match expected {
+            true => MAX_CONFIDENCE.min(self.confidence + 1),
+            false => self.confidence.saturating_sub(1),
         };
-        (self.trust >= TRUSTED).then(|| {
+        (self.confidence >= MIN_CONFIDENCE).then(|| {
             let [a, b] = [0, 1].map(|i| self.words[i].next() << GROUP_SHIFT);
             seed.hash(a, b)
         })
@@ -84,39 +84,39 @@ mod tests {
     use super::*;
 
     /// The share of lines that were prefetched before their first key came.
-    fn foretold(keys: impl Iterator<Item = (u64, u64)>) -> f64 {
+    fn prefetched_share(keys: impl Iterator<Item = (u64, u64)>) -> f64 {
         let (seed, mut ahead) = (Seed::random(), Ahead::default());
         let line = |hash: u32| hash >> GROUP_SHIFT;
-        let (mut told, mut last) = (Vec::new(), None);
-        let (mut lines, mut right) = (0, 0);
+        let (mut predicted, mut last) = (Vec::new(), None);
+        let (mut lines, mut hits) = (0, 0);
         for (a, b) in keys {
             let here = line(seed.hash(a, b));
             if last != Some(here) {
                 lines += 1;
-                right += usize::from(told.contains(&here));
+                hits += usize::from(predicted.contains(&here));
             }
             last = Some(here);
-            told.extend(ahead.after(seed, a, b).map(line));
+            predicted.extend(ahead.after(seed, a, b).map(line));
         }
-        f64::from(right as u32) / f64::from(lines)
+        f64::from(hits as u32) / f64::from(lines)
     }
 
     #[test]
-    fn keys_that_count_are_foretold() {
-        assert!(foretold((0..1000).map(|n| (5, n))) > 0.95);
-        assert!(foretold((0..1000).map(|n| (n, 77))) > 0.95);
-        assert!(foretold((0..1000).rev().map(|n| (n, n))) > 0.95);
-        assert!(foretold((0..1000).map(|n| (n + 3, n))) > 0.95);
-        assert!(foretold((0..1000).map(|n| (u64::MAX, n << 40))) > 0.95);
-        assert!(foretold((0..1000).map(|n| (n % 61, n))) > 0.8);
+    fn consecutive_keys_are_prefetched() {
+        assert!(prefetched_share((0..1000).map(|n| (5, n))) > 0.95);
+        assert!(prefetched_share((0..1000).map(|n| (n, 77))) > 0.95);
+        assert!(prefetched_share((0..1000).rev().map(|n| (n, n))) > 0.95);
+        assert!(prefetched_share((0..1000).map(|n| (n + 3, n))) > 0.95);
+        assert!(prefetched_share((0..1000).map(|n| (u64::MAX, n << 40))) > 0.95);
+        assert!(prefetched_share((0..1000).map(|n| (n % 61, n))) > 0.8);
     }
 
     #[test]
-    fn nothing_is_said_of_keys_in_no_order() {
+    fn keys_in_no_order_cause_no_prefetch() {
         let (seed, mut ahead) = (Seed::random(), Ahead::default());
-        let said = (0..1000u64)
+        let prefetches = (0..1000u64)
             .filter(|n| ahead.after(seed, 7, n * n * n * n).is_some())
             .count();
-        assert!(said < 10, "{said}");
+        assert!(prefetches < 10, "{prefetches}");
     }
 }

@@ -15,7 +15,7 @@ use crate::rtt::RttEstimator;
 use crate::wire::datagram::SPAN;
 
 const MARGIN: u64 = 3;
-const MAX_PATIENCE: u32 = 4;
+const MAX_LATENESS_FACTOR: u32 = 4;
 
 #[derive(Clone, Debug)]
 pub(super) struct Evidence {
@@ -23,7 +23,7 @@ pub(super) struct Evidence {
     newest: Option<u64>,
     margin: u64,
     /// By how much more than [`RttEstimator::late`] a packet may be late.
-    patience: u32,
+    lateness_factor: u32,
     fastest: Option<Duration>,
 }
 
@@ -42,7 +42,7 @@ impl Evidence {
         Evidence {
             newest: None,
             margin: MARGIN,
-            patience: 1,
+            lateness_factor: 1,
             fastest: None,
         }
     }
@@ -70,7 +70,7 @@ impl Evidence {
     /// A packet was taken for lost and was not.
     pub(super) fn mistaken(&mut self) {
         self.overtaken_by(self.margin * 2 - 1);
-        self.patience = (self.patience * 2).min(MAX_PATIENCE);
+        self.lateness_factor = (self.lateness_factor * 2).min(MAX_LATENESS_FACTOR);
     }
 
     #[inline]
@@ -86,7 +86,7 @@ impl Evidence {
         };
         let wait = match newest - number >= self.margin {
             true => rtt.usual(),
-            false => rtt.late() * self.patience,
+            false => rtt.late() * self.lateness_factor,
         };
         let overdue = sent_at + wait;
         match overdue <= now {

@@ -33,7 +33,7 @@ pub(super) struct PacketReceiver<T> {
     /// The number that the session expected at the last call.
     base: u32,
     /// Bit *i*: packet `base + i` is kept.
-    kept: u64,
+    held: u64,
     packets: VecDeque<Option<T>>,
     /// Numbered packets that came since the last acknowledgement.
     unacknowledged: u32,
@@ -45,7 +45,7 @@ impl<T> PacketReceiver<T> {
     pub(super) fn new(base: u32) -> Self {
         PacketReceiver {
             base,
-            kept: 0,
+            held: 0,
             packets: VecDeque::new(),
             unacknowledged: 0,
             ack_at: None,
@@ -64,11 +64,11 @@ impl<T> PacketReceiver<T> {
         now: Time,
     ) -> Arrival<T> {
         if self.base == session.expected()
-            && self.kept & 1 == 0
+            && self.held & 1 == 0
             && session.accept(sequence) == Accept::Deliver
         {
             // A gap is closed by it, or goes on behind it: the sender is to know.
-            self.came(&shared.config, asks || self.kept != 0, now);
+            self.count_arrival(&shared.config, asks || self.held != 0, now);
             self.advance();
             return Arrival::Deliver(packet);
         }
@@ -88,9 +88,9 @@ impl<T> PacketReceiver<T> {
         let expected = session.expected();
         let ahead = sequence.wrapping_sub(expected);
         let at = sequence.wrapping_sub(self.base);
-        if ahead > u32::MAX / 2 || at < SPAN && (self.kept >> at) & 1 != 0 {
+        if ahead > u32::MAX / 2 || at < SPAN && (self.held >> at) & 1 != 0 {
             shared.counters.duplicates += 1;
-            self.came(&shared.config, true, now);
+            self.count_arrival(&shared.config, true, now);
             return Arrival::Drop(packet);
         }
         // Numbers count from `base`. If another lane brings packets too, the session is already
@@ -98,7 +98,7 @@ impl<T> PacketReceiver<T> {
         if at >= SPAN || !may_hold {
             shared.counters.dropped += 1;
             if asks && at < SPAN {
-                self.came(&shared.config, true, now);
+                self.count_arrival(&shared.config, true, now);
             }
             return Arrival::Drop(packet);
         }
@@ -107,28 +107,28 @@ impl<T> PacketReceiver<T> {
             self.packets.resize_with(at + 1, || None);
         }
         self.packets[at] = Some(packet);
-        self.kept |= 1 << at;
-        self.came(&shared.config, true, now);
+        self.held |= 1 << at;
+        self.count_arrival(&shared.config, true, now);
         Arrival::Hold
     }
 
     #[inline]
     pub(super) fn next_held(&mut self, session: &mut Session) -> Option<Held<T>> {
-        if self.kept == 0 {
+        if self.held == 0 {
             self.base = session.expected();
             return None;
         }
-        self.kept_next(session)
+        self.next_out_of_order(session)
     }
 
     #[cold]
-    fn kept_next(&mut self, session: &mut Session) -> Option<Held<T>> {
+    fn next_out_of_order(&mut self, session: &mut Session) -> Option<Held<T>> {
         while self.base != session.expected() {
             if let Some(packet) = self.advance() {
                 return Some(Held::Drop(packet));
             }
         }
-        if self.kept & 1 == 0 || session.accept(self.base) != Accept::Deliver {
+        if self.held & 1 == 0 || session.accept(self.base) != Accept::Deliver {
             return None;
         }
         self.advance().map(Held::Deliver)
@@ -138,7 +138,7 @@ impl<T> PacketReceiver<T> {
     #[inline]
     fn advance(&mut self) -> Option<T> {
         self.base = self.base.wrapping_add(1);
-        self.kept >>= 1;
+        self.held >>= 1;
         self.packets.pop_front().flatten()
     }
 
@@ -152,7 +152,7 @@ impl<T> PacketReceiver<T> {
         let behind = expected.wrapping_sub(self.base);
         Ack {
             expected,
-            held: self.kept.checked_shr(behind.saturating_add(1)).unwrap_or(0),
+            held: self.held.checked_shr(behind.saturating_add(1)).unwrap_or(0),
         }
     }
 
@@ -170,13 +170,13 @@ impl<T> PacketReceiver<T> {
 
     /// Gives up all that is kept.
     pub(super) fn release(&mut self, session: &Session) -> impl Iterator<Item = T> + use<T> {
-        self.kept = 0;
+        self.held = 0;
         self.base = session.expected();
         std::mem::take(&mut self.packets).into_iter().flatten()
     }
 
     #[inline]
-    fn came(&mut self, config: &Config, at_once: bool, now: Time) {
+    fn count_arrival(&mut self, config: &Config, at_once: bool, now: Time) {
         self.unacknowledged += 1;
         if at_once || self.unacknowledged >= config.ack_every {
             self.ack_now = true;

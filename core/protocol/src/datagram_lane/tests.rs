@@ -66,7 +66,7 @@ impl TestSender {
 }
 
 #[test]
-fn the_window_asks_when_it_is_full() {
+fn a_full_window_requests_an_ack() {
     let mut tx = TestSender::new(0, 20);
     let mut asks = Vec::new();
     while let Some(packet) = tx.lane.next_packet(&mut tx.shared, &tx.session, tx.now) {
@@ -94,8 +94,9 @@ fn a_lost_packet_is_shown_by_three_others() {
         tx.wait(10 * US);
         tx.ack(first.wrapping_add(lost), 0).unwrap();
         tx.wait(5 * US); // within the usual round trip of the earlier packets
-        for came in 1..=7 - lost {
-            tx.ack(first.wrapping_add(lost), (1 << came) - 1).unwrap();
+        for count_arrival in 1..=7 - lost {
+            tx.ack(first.wrapping_add(lost), (1 << count_arrival) - 1)
+                .unwrap();
         }
         while tx.flush().is_empty() {
             let before = tx.now;
@@ -200,7 +201,7 @@ fn what_was_not_posted_comes_again() {
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
+fn an_ack_of_packets_never_sent_changes_nothing() {
     let mut tx = TestSender::new(u32::MAX, 4);
     tx.flush();
     for (expected, held) in [(4, 0), (u32::MAX, 0b1000), (2, 0b1), (1 << 30, 1 << 62)] {
@@ -218,7 +219,7 @@ fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
 }
 
 #[test]
-fn acknowledgements_wait_a_little_but_not_when_asked() {
+fn acks_are_delayed_unless_requested() {
     let mut shared = Shared::default();
     let mut session = Session::at(SessionId(1), 100, 0);
     let mut lane = DatagramLane::new(&shared, &session, 1);
@@ -269,7 +270,7 @@ proptest! {
         let mut session = Session::at(SessionId(1), 100, start);
         let mut lane = DatagramLane::new(&shared, &session, 1);
         let mut delivered = Vec::new();
-        let mut kept = std::collections::BTreeSet::new();
+        let mut held = std::collections::BTreeSet::new();
         for (step, (ahead, may_hold, other)) in arrivals.into_iter().enumerate() {
             let number = start.wrapping_add(ahead);
             let before = session.expected().wrapping_sub(start);
@@ -278,7 +279,7 @@ proptest! {
                 Arrival::Deliver(packet) => delivered.push(packet.1),
                 Arrival::Hold => {
                     prop_assert!(may_hold && ahead > before && ahead < before + SPAN);
-                    prop_assert!(kept.insert(slot));
+                    prop_assert!(held.insert(slot));
                 }
                 Arrival::Drop(packet) => prop_assert_eq!(packet, slot),
             }
@@ -287,23 +288,23 @@ proptest! {
                 delivered.push(session.expected().wrapping_sub(start));
                 session.accept(session.expected());
             }
-            while let Some(held) = lane.next_held(&mut session) {
-                match held {
+            while let Some(next) = lane.next_held(&mut session) {
+                match next {
                     Held::Deliver(packet) => {
-                        prop_assert!(kept.remove(&packet));
+                        prop_assert!(held.remove(&packet));
                         delivered.push(packet.1);
                     }
-                    Held::Drop(packet) => prop_assert!(kept.remove(&packet)),
+                    Held::Drop(packet) => prop_assert!(held.remove(&packet)),
                 }
             }
             let ack = lane.ack(&session);
             prop_assert_eq!(ack.expected, session.expected());
-            prop_assert_eq!(ack.held.count_ones() as usize, kept.len());
+            prop_assert_eq!(ack.held.count_ones() as usize, held.len());
             prop_assert_eq!(ack.held >> (SPAN - 1), 0);
         }
         prop_assert!(delivered.iter().copied().eq(0..delivered.len() as u32));
         let released: std::collections::BTreeSet<_> = lane.release(&session).collect();
-        prop_assert_eq!(released, kept);
+        prop_assert_eq!(released, held);
         prop_assert_eq!(lane.ack(&session).held, 0);
     }
 

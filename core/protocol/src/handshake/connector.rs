@@ -74,7 +74,7 @@ impl Connector {
     /// answered yet is begun anew where the kind differs. A lane to the endpoint itself is a queue
     /// pair connected to itself.
     ///
-    /// With a limit to its `patience` (there is evidence that the peer may be dead: its lane broke)
+    /// With a limit to its `wait_limit` (there is evidence that the peer may be dead: its lane broke)
     /// tries come closer together, and the connection fails with [`Reason::Timeout`] when so long
     /// no word has come.
     pub fn connect(
@@ -82,7 +82,7 @@ impl Connector {
         now: Time,
         peer: PeerKey,
         kind: LaneKind,
-        patience: Option<Duration>,
+        wait_limit: Option<Duration>,
         out: &mut Vec<Action>,
     ) {
         if self.closing {
@@ -98,7 +98,7 @@ impl Connector {
         {
             None => {
                 if let Some(key) = self.add(peer, now) {
-                    self.begin(key, kind, patience, now, out);
+                    self.begin(key, kind, wait_limit, now, out);
                 }
             }
             Some((_, state)) if state.phase == LanePhase::Up => {}
@@ -113,9 +113,9 @@ impl Connector {
                 };
                 if begins_anew {
                     self.drop_lane(key, Reason::PeerReset, out);
-                    self.begin(key, kind, patience, now, out);
+                    self.begin(key, kind, wait_limit, now, out);
                 } else {
-                    self.be_patient(key, now, patience);
+                    self.set_wait_limit(key, now, wait_limit);
                     self.invite(key);
                 }
             }
@@ -130,20 +130,20 @@ impl Connector {
         now: Time,
         (lane, peer): (LaneKey, PeerKey),
         kind: LaneKind,
-        patience: Option<Duration>,
+        wait_limit: Option<Duration>,
         out: &mut Vec<Action>,
     ) {
         match peer_of(&self.lanes, &mut self.peers, lane) {
             Some((key, state)) if !self.closing => {
-                state.engine.announced = false;
+                state.engine.reported_up = false;
                 state.tries = 0;
                 self.drop_lane(key, Reason::Recycled, out);
                 self.leave_place(key);
                 self.invite(key);
-                self.begin(key, kind, patience, now, out);
+                self.begin(key, kind, wait_limit, now, out);
             }
             // It is down already: the engine will be notified.
-            _ => return self.connect(now, peer, kind, patience, out),
+            _ => return self.connect(now, peer, kind, wait_limit, out),
         }
         self.settle(now, out);
     }
@@ -153,14 +153,14 @@ impl Connector {
         &mut self,
         key: Key,
         kind: LaneKind,
-        patience: Option<Duration>,
+        wait_limit: Option<Duration>,
         now: Time,
         out: &mut Vec<Action>,
     ) {
         if let Some(peer) = self.peers.get_mut(key) {
             peer.engine.wanted_kind = kind;
         }
-        self.be_patient(key, now, patience);
+        self.set_wait_limit(key, now, wait_limit);
         self.initiate(key, now, out);
     }
 
@@ -231,7 +231,7 @@ impl Connector {
             (LanePhase::Making, Ok(qpn)) => {
                 let psn = first_psn(peer.own.kind, &mut self.rng);
                 peer.own.made(qpn, psn, self.config.limits.quota_units);
-                peer.life.spoken_to(now);
+                peer.life.begin_silence(now);
                 peer.tries = 0;
                 self.epoch += 1;
                 peer.name = LaneName {
@@ -284,7 +284,7 @@ impl Connector {
             (LanePhase::Joining, Ok(())) => {
                 peer.phase = LanePhase::HalfOpen;
                 peer.tries = 0;
-                peer.life.spoken_to(now);
+                peer.life.begin_silence(now);
                 self.announce(key, false, out);
                 self.send_hello_ack(key, now, out);
             }
@@ -303,7 +303,7 @@ impl Connector {
         let Some((key, peer)) = peer_of(&self.lanes, &mut self.peers, lane) else {
             return;
         };
-        peer.life.heard_from(now);
+        peer.life.mark_alive(now);
         if peer.phase == LanePhase::HalfOpen {
             out.push(Action::MaySend { lane });
             self.up(key, now, out);
@@ -315,7 +315,7 @@ impl Connector {
     /// broken): it is released and the peer told, as far as that goes.
     pub fn lane_broken(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
         if let Some((key, _)) = peer_of(&self.lanes, &mut self.peers, lane) {
-            self.tell_no_such_lane(key, out);
+            self.reject_ended_lane(key, out);
             self.fail(key, Reason::Broken, out);
         }
         self.settle(now, out);
@@ -324,8 +324,8 @@ impl Connector {
     /// The engine has given a lane up that was idle, for want of queue pairs: it is released and
     /// the peer told.
     pub fn lane_recycled(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
-        let (told, reason) = (RejectReason::Recycled, Reason::Recycled);
-        self.give_up(now, lane, told, reason, out);
+        let (reported, reason) = (RejectReason::Recycled, Reason::Recycled);
+        self.give_up(now, lane, reported, reason, out);
     }
 
     /// The engine has given up a lane that has nothing more to carry. The lane is released and the
@@ -338,12 +338,12 @@ impl Connector {
         &mut self,
         now: Time,
         lane: LaneKey,
-        told: RejectReason,
+        reported: RejectReason,
         reason: Reason,
         out: &mut Vec<Action>,
     ) {
         if let Some((key, _)) = peer_of(&self.lanes, &mut self.peers, lane) {
-            self.reject_attempt(key, told, out);
+            self.reject_attempt(key, reported, out);
             self.fail(key, reason, out);
         }
         self.settle(now, out);
@@ -356,13 +356,13 @@ impl Connector {
         let found = self.find(peer);
         if let Some((key, state)) = found.and_then(|key| Some((key, self.peers.get_mut(key)?))) {
             let was_wanted = std::mem::take(&mut state.engine.wanted);
-            state.life.end_patience();
+            state.life.clear_wait_limit();
             match state.phase {
                 LanePhase::Queued
                 | LanePhase::Making
                 | LanePhase::HelloSent
                 | LanePhase::Waiting => {
-                    self.tell_no_such_lane(key, out);
+                    self.reject_ended_lane(key, out);
                     self.drop_lane(key, Reason::ShuttingDown, out);
                     self.remove(key);
                 }
@@ -393,7 +393,7 @@ impl Connector {
             if self
                 .peers
                 .get(key)
-                .is_none_or(|peer| !peer.life.is_hurried())
+                .is_none_or(|peer| !peer.life.has_wait_limit())
             {
                 self.fail(key, Reason::Unreachable, out);
             }

@@ -131,7 +131,7 @@ pub struct Intervals {
     /// Longest wait between tries.
     pub max_interval: Duration,
     /// Longest wait between tries while there is a limit to the patience.
-    pub max_hurried_interval: Duration,
+    pub max_limited_interval: Duration,
     /// First wait after a lack of resources, here or at the peer.
     pub busy_interval: Duration,
     /// How long a closed lane's Bye is repeated.
@@ -144,7 +144,7 @@ impl Default for Intervals {
             initial_timeout: Duration::from_millis(200),
             min_timeout: Duration::from_millis(5),
             max_interval: Duration::from_secs(5),
-            max_hurried_interval: Duration::from_millis(200),
+            max_limited_interval: Duration::from_millis(200),
             busy_interval: Duration::from_millis(20),
             close_timeout: Duration::from_secs(1),
         }

@@ -62,7 +62,7 @@ pub(super) struct EngineSide {
     /// Lane kind of our own attempts.
     pub(super) wanted_kind: LaneKind,
     /// It knows the lane ([`super::Action::LaneUp`]).
-    pub(super) announced: bool,
+    pub(super) reported_up: bool,
     /// The number that its session expected next when the endpoint closed.
     pub(super) taken: Option<u32>,
 }
@@ -118,38 +118,38 @@ const MIN_UNANSWERED: u32 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Life {
     /// Time of the last packet from the peer, or of the first packet to it.
-    heard: Time,
+    last_arrival: Time,
     /// Keep-alives sent since.
     unanswered: u32,
     /// When the engine gives up on a lane that it wants, if no word comes; moved on by every word.
-    give_up: Option<(Time, Duration)>,
+    wait_end: Option<(Time, Duration)>,
 }
 
 impl Life {
     fn new(now: Time) -> Self {
         Self {
-            heard: now,
+            last_arrival: now,
             unanswered: 0,
-            give_up: None,
+            wait_end: None,
         }
     }
 
     /// The peer gave a sign of life.
-    pub(super) fn heard_from(&mut self, now: Time) {
-        self.heard = now;
+    pub(super) fn mark_alive(&mut self, now: Time) {
+        self.last_arrival = now;
         self.unanswered = 0;
-        if let Some((until, patience)) = &mut self.give_up {
-            *until = now + *patience;
+        if let Some((until, wait_limit)) = &mut self.wait_end {
+            *until = now + *wait_limit;
         }
     }
 
     /// The peer is spoken to for the first time in an attempt: its silence begins.
-    pub(super) fn spoken_to(&mut self, now: Time) {
-        self.heard = now;
+    pub(super) fn begin_silence(&mut self, now: Time) {
+        self.last_arrival = now;
     }
 
     /// A keep-alive goes to the peer.
-    pub(super) fn asked(&mut self) {
+    pub(super) fn count_keep_alive(&mut self) {
         self.unanswered += 1;
     }
 
@@ -157,33 +157,33 @@ impl Life {
         self.unanswered
     }
 
-    pub(super) fn heard(&self) -> Time {
-        self.heard
+    pub(super) fn last_arrival(&self) -> Time {
+        self.last_arrival
     }
 
     /// How long nothing has come.
     pub(super) fn silence(&self, now: Time) -> Duration {
-        now - self.heard
+        now - self.last_arrival
     }
 
     /// Limits how long the engine waits for a lane that it wants.
-    pub(super) fn be_patient(&mut self, now: Time, patience: Option<Duration>) {
-        self.give_up = patience.map(|patience| (now + patience, patience));
+    pub(super) fn set_wait_limit(&mut self, now: Time, wait_limit: Option<Duration>) {
+        self.wait_end = wait_limit.map(|wait_limit| (now + wait_limit, wait_limit));
     }
 
     /// The engine waits no more.
-    pub(super) fn end_patience(&mut self) {
-        self.give_up = None;
+    pub(super) fn clear_wait_limit(&mut self) {
+        self.wait_end = None;
     }
 
     /// Whether there is a limit to the engine's patience.
-    pub(super) fn is_hurried(&self) -> bool {
-        self.give_up.is_some()
+    pub(super) fn has_wait_limit(&self) -> bool {
+        self.wait_end.is_some()
     }
 
     /// When the engine gives up.
-    pub(super) fn given_up_at(&self) -> Option<Time> {
-        self.give_up.map(|(until, _)| until)
+    pub(super) fn wait_ends_at(&self) -> Option<Time> {
+        self.wait_end.map(|(until, _)| until)
     }
 }
 
@@ -214,7 +214,7 @@ impl PeerState {
             engine: EngineSide {
                 wanted: false,
                 wanted_kind: LaneKind::Rc,
-                announced: false,
+                reported_up: false,
                 taken: None,
             },
             has_place: false,
@@ -262,6 +262,6 @@ impl Config {
         if peer.phase == LanePhase::Up && peer.life.unanswered < MIN_UNANSWERED {
             return None;
         }
-        Some(peer.life.heard + self.silence_limit(peer)?)
+        Some(peer.life.last_arrival + self.silence_limit(peer)?)
     }
 }

@@ -101,7 +101,7 @@ impl Connector {
         if peer.is_attempt_of(packet) {
             // A repeat.
             peer.remote.stamp_ns = stamp_ns;
-            peer.life.heard_from(now);
+            peer.life.mark_alive(now);
             match peer.phase {
                 LanePhase::HalfOpen | LanePhase::Up => self.send_hello_ack(key, now, out),
                 _ => self.counters.stale += 1,
@@ -184,7 +184,7 @@ impl Connector {
         peer.remote.make_void(packet.lane.epoch.saturating_sub(1));
         peer.remote.parameters = remote;
         peer.remote.stamp_ns = stamp_ns;
-        peer.life.heard_from(now);
+        peer.life.mark_alive(now);
         peer.tries = 0;
         self.timers.set(key, None);
         let (phase, fits) = (peer.phase, peer.own.kind == remote.kind);
@@ -213,13 +213,13 @@ impl Connector {
         remote: LaneParameters,
         out: &mut Vec<Action>,
     ) {
-        let Some((key, peer)) = self.known(packet, |peer| peer.is_attempt_of(packet)) else {
+        let Some((key, peer)) = self.find_sender(packet, |peer| peer.is_attempt_of(packet)) else {
             self.reject(packet, RejectReason::NoSuchLane, out);
             return;
         };
         match peer.phase {
             LanePhase::HelloSent => {
-                peer.life.heard_from(now);
+                peer.life.mark_alive(now);
                 peer.remote.make_void(packet.newest_epoch);
                 peer.name.responder_nonce = packet.lane.responder_nonce;
                 peer.remote.parameters = remote;
@@ -232,7 +232,7 @@ impl Connector {
             // Also if the responder made another lane of the same Hello: it will say that ours is
             // not there.
             LanePhase::Up => {
-                peer.life.heard_from(now);
+                peer.life.mark_alive(now);
                 self.send_ready(key, out);
             }
             _ => self.counters.stale += 1,
@@ -240,11 +240,11 @@ impl Connector {
     }
 
     fn on_ready(&mut self, now: Time, packet: &Control, out: &mut Vec<Action>) {
-        let Some((key, peer)) = self.known(packet, |peer| peer.is_named_by(packet)) else {
+        let Some((key, peer)) = self.find_sender(packet, |peer| peer.is_named_by(packet)) else {
             self.reject(packet, RejectReason::NoSuchLane, out);
             return;
         };
-        peer.life.heard_from(now);
+        peer.life.mark_alive(now);
         match (peer.phase, peer.own.lane) {
             (LanePhase::HalfOpen, Some(lane)) => {
                 out.push(Action::MaySend { lane });
@@ -277,7 +277,7 @@ impl Connector {
             self.counters.stale += 1;
             return;
         };
-        peer.life.heard_from(now);
+        peer.life.mark_alive(now);
         let failure = Reason::of_reject(reason, packet.from.incarnation);
         match (peer.phase, reason) {
             (LanePhase::Closing, _) => self.closed(key, now, out),
@@ -322,7 +322,7 @@ impl Connector {
                     || nonce == 0
                     || peer.name.responder_nonce == 0)
         };
-        let found = self.known(packet, |peer| ends || is_named(peer));
+        let found = self.find_sender(packet, |peer| ends || is_named(peer));
         let found = found.map(|(key, peer)| (key, peer.phase, is_named(peer)));
         self.answer_packet(packet, Body::ByeAck, out);
         // The count of another lane may be of another session; only the lane that our session has
@@ -362,7 +362,7 @@ impl Connector {
     }
 
     fn on_bye_ack(&mut self, now: Time, packet: &Control, out: &mut Vec<Action>) {
-        match self.known(packet, |peer| {
+        match self.find_sender(packet, |peer| {
             peer.phase == LanePhase::Closing && peer.is_named_by(packet)
         }) {
             Some((key, _)) => self.closed(key, now, out),
@@ -371,11 +371,11 @@ impl Connector {
     }
 
     fn on_keep_alive(&mut self, now: Time, packet: &Control, stamp_ns: u64, out: &mut Vec<Action>) {
-        match self.known(packet, |peer| {
+        match self.find_sender(packet, |peer| {
             peer.is_named_by(packet) && peer.phase != LanePhase::Closing
         }) {
             Some((_, peer)) => {
-                peer.life.heard_from(now);
+                peer.life.mark_alive(now);
                 self.answer_packet(packet, Body::KeepAliveAck { stamp_ns }, out);
             }
             None => self.reject(packet, RejectReason::NoSuchLane, out),
@@ -383,14 +383,14 @@ impl Connector {
     }
 
     fn on_keep_alive_ack(&mut self, now: Time, packet: &Control) {
-        match self.known(packet, |peer| peer.is_named_by(packet)) {
-            Some((_, peer)) => peer.life.heard_from(now),
+        match self.find_sender(packet, |peer| peer.is_named_by(packet)) {
+            Some((_, peer)) => peer.life.mark_alive(now),
             None => self.counters.stale += 1,
         }
     }
 
     /// The sender's state, if it passes `test`.
-    fn known(
+    fn find_sender(
         &mut self,
         packet: &Control,
         test: impl FnOnce(&super::peer::PeerState) -> bool,

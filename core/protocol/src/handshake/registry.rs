@@ -89,7 +89,7 @@ impl Connector {
                     .get(key)
                     .is_some_and(|peer| peer.phase == LanePhase::HalfOpen)
                 {
-                    self.tell_no_such_lane(key, out);
+                    self.reject_ended_lane(key, out);
                 }
                 self.fail(key, Reason::PeerReset, out);
             }
@@ -115,8 +115,8 @@ impl Connector {
             return;
         };
         let silent_at = self.config.silent_at(peer);
-        let given_up_at = peer.life.given_up_at();
-        let ends = [silent_at, given_up_at].into_iter().flatten().min();
+        let wait_ends_at = peer.life.wait_ends_at();
+        let ends = [silent_at, wait_ends_at].into_iter().flatten().min();
         let at = ends.map_or(now + wait, |end| end.min(now + wait));
         self.timers.set(key, Some(at));
     }

@@ -13,7 +13,7 @@ impl Connector {
             return;
         };
         let (to, lane, tries) = (peer.key, peer.name, peer.tries);
-        let hurried = peer.life.is_hurried();
+        let hurried = peer.life.has_wait_limit();
         self.send(
             to,
             lane,
@@ -25,7 +25,7 @@ impl Connector {
         );
         let mut wait = self.rtt.backoff(self.rtt.timeout(), tries, &mut self.rng);
         if hurried {
-            wait = wait.min(self.config.intervals.max_hurried_interval);
+            wait = wait.min(self.config.intervals.max_limited_interval);
         }
         self.arm(key, now, wait);
     }
@@ -84,7 +84,7 @@ impl Connector {
             return;
         };
         if peer.life.silence(now) >= limit / 2 {
-            peer.life.asked();
+            peer.life.count_keep_alive();
             let (to, name) = (peer.key, peer.name);
             self.send(to, name, Body::KeepAlive { stamp_ns: now.0 }, out);
         }
@@ -101,7 +101,7 @@ impl Connector {
         // Idle peers are seldom asked, and often once they do not answer: any datagram may get
         // lost.
         let wait = match peer.life.unanswered() {
-            0 => peer.life.heard() + limit / 2 - now,
+            0 => peer.life.last_arrival() + limit / 2 - now,
             _ => limit / 16,
         };
         self.arm(key, now, wait);
@@ -109,7 +109,7 @@ impl Connector {
 
     /// Notifies the peer that the current lane has ended. One packet is enough, since the peer's
     /// next packet about the lane gets the same answer.
-    pub(super) fn tell_no_such_lane(&mut self, key: Key, out: &mut Vec<Action>) {
+    pub(super) fn reject_ended_lane(&mut self, key: Key, out: &mut Vec<Action>) {
         self.reject_attempt(key, RejectReason::NoSuchLane, out);
     }
 

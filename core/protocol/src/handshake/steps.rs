@@ -16,14 +16,14 @@ impl Connector {
             return;
         };
         let silent = self.config.silent_at(peer).is_some_and(|at| at <= now);
-        let given_up = peer.life.given_up_at().is_some_and(|at| at <= now);
+        let given_up = peer.life.wait_ends_at().is_some_and(|at| at <= now);
         match peer.phase {
             LanePhase::HelloSent | LanePhase::HalfOpen | LanePhase::Up if silent => {
-                self.tell_no_such_lane(key, out);
+                self.reject_ended_lane(key, out);
                 self.fail(key, Reason::Timeout, out);
             }
             LanePhase::HelloSent | LanePhase::HalfOpen | LanePhase::Waiting if given_up => {
-                self.tell_no_such_lane(key, out);
+                self.reject_ended_lane(key, out);
                 self.fail(key, Reason::Timeout, out);
             }
             LanePhase::HelloSent => {
@@ -136,7 +136,7 @@ impl Connector {
             return;
         };
         let Some(lane) = peer.own.lane else { return };
-        peer.engine.announced = true;
+        peer.engine.reported_up = true;
         let name = peer.name;
         self.sessions.insert(peer.key, Carried { lane, name });
         out.push(Action::LaneUp(LaneUp {
@@ -165,8 +165,8 @@ impl Connector {
         peer.phase = LanePhase::Up;
         peer.engine.wanted = false;
         peer.tries = 0;
-        peer.life.heard_from(now);
-        peer.life.end_patience();
+        peer.life.mark_alive(now);
+        peer.life.clear_wait_limit();
         self.timers.set(key, None);
         self.counters.lanes_up += 1;
         let PeerKey { place, incarnation } = peer.key;
@@ -185,9 +185,9 @@ impl Connector {
     }
 
     /// Limits how long the engine waits for a lane that it wants.
-    pub(super) fn be_patient(&mut self, key: Key, now: Time, patience: Option<Duration>) {
+    pub(super) fn set_wait_limit(&mut self, key: Key, now: Time, wait_limit: Option<Duration>) {
         if let Some(peer) = self.peers.get_mut(key) {
-            peer.life.be_patient(now, patience);
+            peer.life.set_wait_limit(now, wait_limit);
         }
     }
 
@@ -207,7 +207,7 @@ impl Connector {
         let wait = self.rtt.backoff(base, peer.tries, &mut self.rng);
         peer.tries += 1;
         let again = now + wait;
-        let at = (peer.life.given_up_at()).map_or(again, |until| again.min(until));
+        let at = (peer.life.wait_ends_at()).map_or(again, |until| again.min(until));
         self.timers.set(key, Some(at));
     }
 
@@ -230,7 +230,7 @@ impl Connector {
         out: &mut Vec<Action>,
     ) {
         match phase {
-            LanePhase::Connecting => self.tell_no_such_lane(key, out),
+            LanePhase::Connecting => self.reject_ended_lane(key, out),
             LanePhase::Answering | LanePhase::Joining => {
                 self.reject_attempt(key, RejectReason::Busy, out)
             }
@@ -240,7 +240,7 @@ impl Connector {
             LaneError::NoResources => {
                 if let Some(peer) = self.peers.get_mut(key) {
                     // No keep-alive was sent, so silence means nothing.
-                    peer.life.heard_from(now);
+                    peer.life.mark_alive(now);
                     if peer.own.kind == LaneKind::Rc {
                         let (peer, here) = (peer.key, true);
                         out.push(Action::NoRoom { peer, here });
@@ -282,7 +282,7 @@ impl Connector {
         let Some(lane) = peer.own.lane.take() else {
             return;
         };
-        if std::mem::take(&mut peer.engine.announced) {
+        if std::mem::take(&mut peer.engine.reported_up) {
             out.push(Action::LaneDown {
                 lane,
                 peer: peer.key,
@@ -298,7 +298,7 @@ impl Connector {
             return;
         };
         peer.engine.wanted = false;
-        peer.engine.announced = false; // the engine knows: it asked
+        peer.engine.reported_up = false; // the engine knows: it asked
         let (phase, peer_key) = (peer.phase, peer.key);
         // A peer that holds a session waits for our Bye, also without a lane.
         let waits = self.closing && self.sessions.contains_key(&peer_key);

@@ -337,7 +337,7 @@ impl PeerLanes {
             Some(_) => {}
             None => {
                 self.wants_lane(peer, facts);
-                self.lies_idle(peer, now);
+                self.became_idle(peer, now);
             }
         }
     }

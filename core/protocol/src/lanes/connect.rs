@@ -94,7 +94,7 @@ impl PeerLanes {
                 ..parked.session.broken_by
             };
         }
-        self.wait_ended(peer, end, now);
+        self.end_waiting(peer, end, now);
     }
 
     /// Gives up whatever waits for a lane to a peer, or rests without one.
@@ -104,22 +104,22 @@ impl PeerLanes {
             entry.link = PeerLink::Idle;
             self.act(Action::Cancel { peer });
         }
-        self.wait_ended(peer, end, now);
+        self.end_waiting(peer, end, now);
     }
 
     /// A peer has no lane and will get none: ends its session, and all messages that wait for it.
-    fn wait_ended(&mut self, peer: u32, end: LaneEnd, now: Time) {
+    fn end_waiting(&mut self, peer: u32, end: LaneEnd, now: Time) {
         match self.peer(peer).parked.take() {
             // The lane that carried the session last does not matter: the session is over.
             Some(parked) => self.end_parked(peer, parked, end),
             None => self.act(Action::FailWaiting { peer, end }),
         }
-        self.lies_idle(peer, now);
+        self.became_idle(peer, now);
     }
 
     /// If a peer has no lane any more and nothing requests one, it frees its place among the peers
     /// with RC lanes, should it have one. If the peer was removed, the path to it is dropped.
-    pub(super) fn lies_idle(&mut self, peer: u32, now: Time) {
+    pub(super) fn became_idle(&mut self, peer: u32, now: Time) {
         let entry = self.at(peer);
         if entry.link != PeerLink::Idle {
             return;

@@ -45,11 +45,11 @@ impl PeerLanes {
         let entry = self.peer(peer);
         entry.removed = true;
         match entry.link {
-            PeerLink::Idle => self.lies_idle(peer, now),
+            PeerLink::Idle => self.became_idle(peer, now),
             PeerLink::Connecting if !entry.goes_on() => {
                 entry.link = PeerLink::Idle;
                 self.act(Action::Cancel { peer });
-                self.lies_idle(peer, now);
+                self.became_idle(peer, now);
             }
             _ => self.watch_if_removed(peer),
         }
@@ -66,7 +66,7 @@ impl PeerLanes {
     /// called each second.
     pub fn close_idle(&mut self, facts: &mut impl Facts) {
         for (peer, watch) in std::mem::take(&mut self.idle_close.watched) {
-            if let Some(watch) = self.look(peer, watch, facts) {
+            if let Some(watch) = self.close_if_idle(peer, watch, facts) {
                 self.idle_close.watched.insert(peer, watch);
             }
         }
@@ -74,7 +74,7 @@ impl PeerLanes {
 
     /// Looks at a removed peer's lane, and closes it if it is idle. Returns what was seen if the
     /// peer is to be looked at again.
-    fn look(
+    fn close_if_idle(
         &mut self,
         peer: u32,
         mut watch: IdleWatch,

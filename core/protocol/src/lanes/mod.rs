@@ -185,7 +185,7 @@ struct Resuming {
     /// The peer's end is up.
     may_send: bool,
     /// Our Resume was sent so many times: over datagrams it may get lost.
-    said: u32,
+    sent_resumes: u32,
     /// The peer's session, and what it has taken of it.
     heard: Option<Said>,
 }

@@ -74,16 +74,16 @@ impl PeerLanes {
     /// Time to say a Resume again that may be lost.
     pub fn resume_is_due(&mut self, id: SessionId) {
         if self.resuming(id).is_some() {
-            self.say_resume(id);
+            self.send_resume(id);
         }
     }
 
-    fn say_resume(&mut self, id: SessionId) {
+    fn send_resume(&mut self, id: SessionId) {
         let Some((_, peer, resuming)) = self.resuming(id) else {
             return;
         };
-        let wait = RESUME_INTERVAL.saturating_mul(1 << resuming.said.min(16));
-        resuming.said += 1;
+        let wait = RESUME_INTERVAL.saturating_mul(1 << resuming.sent_resumes.min(16));
+        resuming.sent_resumes += 1;
         if let Some(at) = self.lanes.get(&id) {
             let repeats = at.kind == LaneKind::Ud;
             let lane = at.key;
@@ -104,7 +104,7 @@ impl PeerLanes {
         if self.at(peer).link != PeerLink::Resuming(id) || !resuming.may_send {
             return;
         }
-        if resuming.said == 0 {
+        if resuming.sent_resumes == 0 {
             // A side that holds no session holds from here on the one that starts with this lane.
             // The peer begins it as soon as it receives our Resume, so the session is kept even if
             // the lane ends before the peer's Resume arrives.
@@ -116,7 +116,7 @@ impl PeerLanes {
                 });
                 self.act(Action::Begin { peer, lane });
             }
-            self.say_resume(id);
+            self.send_resume(id);
         }
         // The lane may break when that is said.
         self.steps.push_back(PendingStep::Meet(id));
@@ -130,7 +130,7 @@ impl PeerLanes {
         let Some(heard) = resuming.heard else {
             return;
         };
-        if self.at(peer).link != PeerLink::Resuming(id) || resuming.said == 0 {
+        if self.at(peer).link != PeerLink::Resuming(id) || resuming.sent_resumes == 0 {
             return;
         }
         match self.at(peer).parked {

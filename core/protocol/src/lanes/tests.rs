@@ -175,7 +175,7 @@ fn progress_makes_up_for_broken_lanes() {
 }
 
 #[test]
-fn a_resume_over_datagrams_is_said_again_at_ever_longer_intervals() {
+fn a_resume_over_datagrams_is_repeated_at_ever_longer_intervals() {
     let (mut life, mut facts) = carrying(LaneChoice::Ud, LaneKind::Ud);
     life.lane_down(lane(1), Some(PEER), Reason::PeerReset, NOW);
     assert_eq!(actions(&mut life, &mut facts, NOW), ["TakeAll"]);
@@ -183,11 +183,11 @@ fn a_resume_over_datagrams_is_said_again_at_ever_longer_intervals() {
     assert_eq!(actions(&mut life, &mut facts, NOW), ["Park", "Connect"]);
     life.lane_up(PEER, &up(2, LaneKind::Ud, true), NOW);
     for wait in [10, 20, 40, 80, 160, 320, 640, 1000, 1000] {
-        let said = life.next_action(&mut facts, NOW);
+        let action = life.next_action(&mut facts, NOW);
         let wait = Some(Duration::from_millis(wait));
         assert!(
-            matches!(said, Some(Action::SayResume { again_after, .. }) if again_after == wait),
-            "{said:?}"
+            matches!(action, Some(Action::SayResume { again_after, .. }) if again_after == wait),
+            "{action:?}"
         );
         assert!(actions(&mut life, &mut facts, NOW).is_empty());
         life.resume_is_due(lane(2).session());
@@ -226,7 +226,7 @@ fn an_idle_lane_of_a_removed_peer_closes_later_each_time_that_it_comes_back() {
 #[test]
 fn a_lane_with_anything_on_it_is_not_idle() {
     let disturb: [fn(&mut Stub, u32); 4] = [
-        |facts, look| facts.session.sent = look,
+        |facts, check| facts.session.sent = check,
         |facts, _| facts.session.is_settled = false,
         |facts, _| facts.waits = true,
         |facts, _| facts.is_busy = true,
@@ -234,8 +234,8 @@ fn a_lane_with_anything_on_it_is_not_idle() {
     for disturb in disturb {
         let (mut life, mut facts) = carrying(LaneChoice::Rc, LaneKind::Rc);
         life.removed(PEER, NOW);
-        for look in 0..200 {
-            disturb(&mut facts, look);
+        for check in 0..200 {
+            disturb(&mut facts, check);
             life.close_idle(&mut facts);
             assert!(!life.has_actions());
         }
@@ -324,7 +324,7 @@ fn the_kind_of_a_lane_follows_choice_demand_and_room() {
 }
 
 #[test]
-fn a_wait_for_a_lane_that_ends_in_silence_ends_with_what_broke_the_last_one() {
+fn a_silent_end_of_a_wait_gives_the_error_of_the_last_lane() {
     let (mut life, mut facts) = carrying(LaneChoice::Rc, LaneKind::Rc);
     let end = LaneEnd {
         status: 12,
@@ -343,7 +343,7 @@ fn a_wait_for_a_lane_that_ends_in_silence_ends_with_what_broke_the_last_one() {
 }
 
 #[test]
-fn an_attempt_that_only_a_removed_peer_was_wanted_for_is_cancelled() {
+fn an_attempt_for_a_removed_peer_alone_is_cancelled() {
     let (mut life, mut facts) = (life(LaneChoice::Rc, 1), Stub::default());
     life.inserted(PEER);
     facts.waits = true;

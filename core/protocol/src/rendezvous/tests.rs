@@ -150,7 +150,7 @@ fn transfers_take_turns() {
 }
 
 #[test]
-fn what_was_lost_comes_before_what_is_new() {
+fn lost_chunks_come_before_new_ones() {
     let mut transfers = Transfers::new(LIMITS);
     let key = transfers.start((), vec![segment(50, 100)], 100).unwrap();
     let first = transfers.next_chunk().unwrap();

@@ -84,35 +84,36 @@ impl Session {
     pub fn meet(
         &mut self,
         start: &Start,
-        heard: Said,
+        received: Said,
         requests: usize,
     ) -> Result<Outcome, SessionError> {
-        if heard.held.name == self.name {
-            let replay = self.change_lane(start.remote, heard.expected)?;
+        if received.held.name == self.name {
+            let replay = self.change_lane(start.remote, received.expected)?;
             self.offered = false;
             return Ok(Outcome::Continues(replay));
         }
-        let before = self.predecessor(heard);
-        if self.is_unknown_to(heard) && self.begin_again(before, start, requests) {
+        let before = self.predecessor(received);
+        if self.is_unknown_to(received) && self.begin_again(before, start, requests) {
             return Ok(Outcome::BeginsAgain);
         }
         Ok(Outcome::Ends(before))
     }
 
     /// Whether the peer that says this has never begun our session.
-    fn is_unknown_to(&self, heard: Said) -> bool {
-        let still_holds_what_it_held = heard.held.name != 0 && heard.held.name == self.before.name;
-        let says_so = heard.held.before.never_begun && heard.held.before.name == self.name;
+    fn is_unknown_to(&self, received: Said) -> bool {
+        let still_holds_what_it_held =
+            received.held.name != 0 && received.held.name == self.before.name;
+        let says_so = received.held.before.never_begun && received.held.before.name == self.name;
         still_holds_what_it_held || says_so
     }
 
     /// Our record of the peer's session, which is not ours. If it replaced ours it began after
     /// ours, so we have never begun it.
-    fn predecessor(&self, heard: Said) -> Predecessor {
-        let took_our_place = heard.held.before.name == self.name;
-        let is_the_same = heard.held.name == self.before.name;
+    fn predecessor(&self, received: Said) -> Predecessor {
+        let took_our_place = received.held.before.name == self.name;
+        let is_the_same = received.held.name == self.before.name;
         Predecessor {
-            name: heard.held.name,
+            name: received.held.name,
             never_begun: took_our_place || (is_the_same && self.before.never_begun),
         }
     }

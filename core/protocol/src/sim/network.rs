@@ -179,13 +179,13 @@ impl SimNetwork {
         while self.step(end) {}
     }
 
-    pub(super) fn nothing_wanted(&self) -> bool {
-        self.nodes.iter().all(|node| node.wants.is_empty())
+    pub(super) fn no_request_is_open(&self) -> bool {
+        self.nodes.iter().all(|node| node.requested.is_empty())
     }
 
     /// Whether no node is in the middle of a handshake.
     pub(super) fn settled(&self) -> bool {
-        self.nothing_wanted()
+        self.no_request_is_open()
             && self
                 .nodes
                 .iter()

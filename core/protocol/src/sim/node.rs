@@ -50,7 +50,7 @@ pub(super) struct SimNode {
     pub(super) connector: Connector,
     pub(super) lanes: BTreeMap<LaneKey, NodeLane>,
     /// The peers to which the engine requested a lane and has none yet.
-    pub(super) wants: BTreeSet<PeerKey>,
+    pub(super) requested: BTreeSet<PeerKey>,
     pub(super) failures: Vec<(PeerKey, Reason)>,
     pub(super) downs: Vec<(PeerKey, Reason)>,
     pub(super) closed: Vec<PeerKey>,
@@ -69,7 +69,7 @@ impl SimNode {
             key,
             connector: Connector::new(key, config),
             lanes: BTreeMap::new(),
-            wants: BTreeSet::new(),
+            requested: BTreeSet::new(),
             failures: Vec::new(),
             downs: Vec::new(),
             closed: Vec::new(),
@@ -97,7 +97,7 @@ impl SimNode {
             .values()
             .any(|lane| lane.peer == Some(peer) && lane.may_send)
         {
-            self.wants.insert(peer);
+            self.requested.insert(peer);
         }
         self.closing.remove(&peer);
         let mut out = Vec::new();
@@ -118,7 +118,7 @@ impl SimNode {
             LaneKind::Rc => LaneKind::Ud,
             LaneKind::Ud => LaneKind::Rc,
         };
-        self.wants.insert(peer);
+        self.requested.insert(peer);
         let mut out = Vec::new();
         (self.connector).change_lane(now, (lane, peer), kind, None, &mut out);
         self.perform(out)
@@ -140,14 +140,14 @@ impl SimNode {
 
     /// The engine cancels its request.
     pub(super) fn cancel(&mut self, now: Time, peer: PeerKey) -> Vec<NodeEffect> {
-        self.wants.remove(&peer);
+        self.requested.remove(&peer);
         let mut out = Vec::new();
         self.connector.cancel(now, &peer, &mut out);
         self.perform(out)
     }
 
     pub(super) fn close(&mut self, now: Time, peer: PeerKey) -> Vec<NodeEffect> {
-        self.wants.remove(&peer);
+        self.requested.remove(&peer);
         self.closing.insert(peer);
         let mut out = Vec::new();
         self.connector.close(now, &peer, &mut out);
@@ -164,7 +164,7 @@ impl SimNode {
         now: Time,
         taken: &HashMap<LaneKey, u32>,
     ) -> Vec<NodeEffect> {
-        self.wants.clear();
+        self.requested.clear();
         self.closing
             .extend(self.lanes.values().filter_map(|lane| lane.peer));
         let mut out = Vec::new();
@@ -283,7 +283,7 @@ impl SimNode {
                     lane.up = Some(up);
                     if up.may_send {
                         lane.may_send = true;
-                        self.wants.remove(&up.peer);
+                        self.requested.remove(&up.peer);
                     }
                 }
                 Action::MaySend { lane } => {
@@ -291,7 +291,7 @@ impl SimNode {
                     assert!(lane.up.is_some() && !lane.may_send);
                     lane.may_send = true;
                     if let Some(peer) = lane.peer {
-                        self.wants.remove(&peer);
+                        self.requested.remove(&peer);
                     }
                 }
                 Action::LaneDown { lane, peer, reason } => {
@@ -315,7 +315,7 @@ impl SimNode {
                     // A session may be over that has no lane, before anybody wants one.
                     let over = matches!(reason, Reason::PeerClosed { .. });
                     assert!(
-                        self.wants.remove(&peer) || over,
+                        self.requested.remove(&peer) || over,
                         "a connection failed that no engine had requested"
                     );
                     self.failures.push((peer, reason));

@@ -109,8 +109,8 @@ impl OrdersWorld {
         hasher.finish()
     }
 
-    fn wanted(&self) -> bool {
-        self.nodes.iter().any(|node| !node.wants.is_empty())
+    fn has_requests(&self) -> bool {
+        self.nodes.iter().any(|node| !node.requested.is_empty())
             || self
                 .nodes
                 .iter()
@@ -173,7 +173,7 @@ impl OrderSearch {
             }
         }
         for (index, &(at, to)) in world.cancels.iter().enumerate() {
-            if world.nodes[at].wants.contains(&key_of(to, 0)) {
+            if world.nodes[at].requested.contains(&key_of(to, 0)) {
                 let mut next = world.clone();
                 next.cancels.remove(index);
                 let effects = next.nodes[at].cancel(next.now, key_of(to, 0));
@@ -240,7 +240,7 @@ impl OrderSearch {
         if !world.pending.is_empty() || !world.connects.is_empty() || !world.changes.is_empty() {
             return;
         }
-        if world.wanted() {
+        if world.has_requests() {
             assert!(quiet_fires < 40, "stalled: {:#?}", world.nodes);
             let mut next = world.clone();
             let due = |at: usize| {
@@ -324,7 +324,7 @@ fn both_connect_at_once() {
 }
 
 #[test]
-fn connecting_to_oneself_takes_one_queue_pair() {
+fn connecting_to_itself_takes_one_queue_pair() {
     let ends = OrderSearch::run(OrdersWorld::new(&[(0, 0)]), |world| {
         let node = &world.nodes[0];
         let own = node.usable(&node.key).expect("a lane");
@@ -360,7 +360,7 @@ fn agreed(world: &OrdersWorld) {
 }
 
 #[test]
-fn both_ask_for_different_kinds() {
+fn both_request_different_kinds() {
     for kinds in [[LaneKind::Rc, LaneKind::Ud], [LaneKind::Ud, LaneKind::Rc]] {
         let world = OrdersWorld {
             kinds,
@@ -395,7 +395,7 @@ fn a_lane_is_left_for_one_of_the_other_kind() {
 ///
 /// Covers: AV-17
 #[test]
-fn a_lane_is_left_and_asked_for_again() {
+fn a_lane_is_left_and_requested_again() {
     for leaves in [vec![(0, 1)], vec![(1, 0)], vec![(0, 1), (1, 0)]] {
         for again in [(0, 1), (1, 0)] {
             let world = OrdersWorld {

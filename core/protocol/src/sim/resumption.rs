@@ -102,7 +102,7 @@ impl ResumptionWorld {
         match self.rng.u64(..64) {
             0..=1 => self.lane_down(at),
             2..=7 => self.lane_up(at),
-            8..=15 => self.say(at),
+            8..=15 => self.send_resume(at),
             16..=21 => drop(self.take_packet(at)),
             22..=26 => self.submit(at),
             27 => self.forget(at),
@@ -129,7 +129,7 @@ impl ResumptionWorld {
         let origin = self.origin;
         let session = &mut self.ends[at].session;
         session.get_or_insert_with(|| Session::begin(origin, &start(lane)));
-        self.say(at);
+        self.send_resume(at);
     }
 
     /// The lane ends here, if it was ever there: its other end may have come up alone.
@@ -162,7 +162,7 @@ impl ResumptionWorld {
 
     /// Sends a Resume, from a side that has continued as well as from one that has received
     /// nothing.
-    fn say(&mut self, at: usize) {
+    fn send_resume(&mut self, at: usize) {
         let end = &mut self.ends[at];
         let said = match (&mut end.session, end.place) {
             (Some(session), SessionPlace::Resuming(_)) => session.say(),
@@ -211,8 +211,8 @@ impl ResumptionWorld {
             return;
         };
         match (self.ends[at].place, packet) {
-            (SessionPlace::Resuming(lane), ResumptionPacket::Resume(heard)) => {
-                self.meet(at, lane, heard)
+            (SessionPlace::Resuming(lane), ResumptionPacket::Resume(received)) => {
+                self.meet(at, lane, received)
             }
             (SessionPlace::Up(lane), ResumptionPacket::Resume(_)) => self.answer(at, lane),
             (SessionPlace::Up(_), ResumptionPacket::Data { sequence, message }) => {
@@ -233,11 +233,11 @@ impl ResumptionWorld {
         }
     }
 
-    fn meet(&mut self, at: usize, lane: usize, heard: Said) {
+    fn meet(&mut self, at: usize, lane: usize, received: Said) {
         let start = start(lane);
         let session = self.ends[at].session.as_mut().unwrap();
         let before = session.unconfirmed();
-        match session.meet(&start, heard, 0).unwrap() {
+        match session.meet(&start, received, 0).unwrap() {
             Outcome::Continues(replay) => self.arrived(at, before - replay.count),
             Outcome::BeginsAgain => {}
             Outcome::Ends(before) => {
@@ -306,7 +306,7 @@ fn run(seed: u64, events: u32, amnesia: bool) -> (u64, u64) {
         }
         for at in [0, 1] {
             world.lane_up(at);
-            world.say(at);
+            world.send_resume(at);
             world.repeat(at);
         }
         for at in [0, 1] {

@@ -13,7 +13,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Each node requests lanes to `partners` others, all at the same time. Returns the number of
 /// pairs.
-fn everybody_connects(network: &mut SimNetwork, partners: usize, seed: u64) -> u64 {
+fn connect_all(network: &mut SimNetwork, partners: usize, seed: u64) -> u64 {
     let nodes = network.nodes.len();
     let mut rng = Rng::with_seed(seed);
     let mut pairs = std::collections::BTreeSet::new();
@@ -39,7 +39,7 @@ fn extra_at_one_percent_loss(nodes: usize, partners: usize) -> f64 {
             ..Weather::FAIR
         };
         let mut network = SimNetwork::new(nodes, Config::default(), weather, 7);
-        let pairs = everybody_connects(&mut network, partners, 11);
+        let pairs = connect_all(&mut network, partners, 11);
         assert!(
             network.run_until(20 * SECOND, SimNetwork::settled),
             "stalled"
@@ -106,7 +106,7 @@ fn all_to_all_of_512_starts_without_a_storm() {
 #[test]
 fn no_needless_repeats_in_fair_weather() {
     let mut network = SimNetwork::new(200, Config::default(), Weather::FAIR, 1);
-    everybody_connects(&mut network, 16, 2);
+    connect_all(&mut network, 16, 2);
     assert!(network.run_until(10 * SECOND, SimNetwork::settled));
     network.run_for(60 * SECOND);
     network.assert_agreement();
@@ -176,7 +176,7 @@ fn the_dead_do_not_hold_up_the_living() {
         });
     }
     (1..20).for_each(|to| network.connect(0, to));
-    let all_alive = |network: &SimNetwork| network.nodes[0].wants.len() == 12;
+    let all_alive = |network: &SimNetwork| network.nodes[0].requested.len() == 12;
     assert!(network.run_until(20 * SECOND, all_alive));
     network.run_for(3600 * SECOND);
     assert_eq!(network.nodes[0].failures, [], "silence is not death");
@@ -211,7 +211,7 @@ proptest! {
             ..Weather::FAIR
         };
         let mut network = SimNetwork::new(nodes, Config::default(), weather, seed);
-        let pairs = everybody_connects(&mut network, nodes, seed);
+        let pairs = connect_all(&mut network, nodes, seed);
         prop_assert!(network.run_until(120 * SECOND, SimNetwork::settled), "stalled");
         network.run_for(5 * SECOND); // what is late comes now, and changes nothing
         prop_assert!(network.settled());
@@ -320,7 +320,7 @@ fn a_flood_of_invented_hellos_is_bounded() {
         }
     }
     assert!(
-        network.run_until(30 * SECOND, SimNetwork::nothing_wanted),
+        network.run_until(30 * SECOND, SimNetwork::no_request_is_open),
         "an honest peer was starved"
     );
     let node = &network.nodes[0];
@@ -339,7 +339,7 @@ fn a_lack_of_queue_pairs_delays_but_does_not_fail() {
         network.nodes[short].queue_pairs_left = 0;
         network.connect(0, 1);
         network.run_for(30 * SECOND);
-        assert!(!network.nothing_wanted());
+        assert!(!network.no_request_is_open());
         assert!(network.nodes.iter().all(|node| node.failures.is_empty()));
         network.nodes[short].queue_pairs_left = 1;
         assert!(network.run_until(10 * SECOND, SimNetwork::settled));

@@ -228,7 +228,7 @@ fn ready_by(a: &mut SimNode, b: &mut SimNode, kind: LaneKind) -> Control {
 }
 
 #[test]
-fn a_responder_sends_once_it_heard_the_lane_or_the_ready() {
+fn a_responder_sends_after_a_packet_on_the_lane_or_the_ready() {
     for by_ready in [true, false] {
         let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
         let ready = ready_of(&mut a, &mut b);
@@ -307,7 +307,7 @@ fn a_lane_whose_other_end_was_dropped_is_reset_by_its_ready() {
 }
 
 #[test]
-fn a_responder_without_queue_pairs_says_busy_and_keeps_nothing() {
+fn a_responder_without_queue_pairs_answers_busy_and_stores_nothing() {
     let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
     b.queue_pairs_left = 0;
     let hello = hello_of(&mut a, b.key);
@@ -326,7 +326,7 @@ fn a_responder_without_queue_pairs_says_busy_and_keeps_nothing() {
 }
 
 #[test]
-fn a_broken_lane_is_told_and_a_late_bye_about_it_harms_nothing_new() {
+fn a_broken_lane_is_reported_and_a_late_bye_about_it_harms_no_newer_one() {
     let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
     let ready = ready_of(&mut a, &mut b);
     b.receive(NOW, &ready.to_bytes());
@@ -403,7 +403,7 @@ fn goodbye(node: &mut SimNode, peer: &SimNode) -> Control {
 const OVER: Reason = Reason::PeerClosed { expected: None };
 
 #[test]
-fn who_closes_ends_attempts_that_it_has_not_heard_of() {
+fn closing_ends_attempts_without_a_packet_from_the_peer() {
     let (mut a, mut b) = joined();
     let lane = a.usable(&b.key).unwrap().0;
     a.change(NOW, lane); // its Hello is lost
@@ -417,7 +417,7 @@ fn who_closes_ends_attempts_that_it_has_not_heard_of() {
 
 /// The count of packets that a goodbye holds is used also where the session has left its lane.
 #[test]
-fn a_goodbye_tells_what_was_taken_of_a_session_that_has_left_its_lane() {
+fn a_bye_carries_the_expected_number_of_a_session_off_its_lane() {
     for attempts in [false, true] {
         let (mut a, mut b) = joined();
         let lane = a.usable(&b.key).unwrap().0;
@@ -435,7 +435,7 @@ fn a_goodbye_tells_what_was_taken_of_a_session_that_has_left_its_lane() {
 }
 
 #[test]
-fn who_closes_says_so_to_those_that_hold_a_session_and_have_no_lane() {
+fn closing_sends_a_bye_to_peers_with_a_session_and_no_lane() {
     let (mut a, mut b) = joined();
     let lane = b.usable(&a.key).unwrap().0;
     b.broken(NOW, lane); // its Reject is lost
@@ -508,7 +508,7 @@ fn a_peer_by_datagrams_that_answers_at_last_lives() {
 }
 
 #[test]
-fn who_was_stopped_himself_asks_before_he_gives_a_peer_up() {
+fn a_stopped_process_sends_keep_alives_before_it_gives_a_peer_up() {
     let (mut a, mut b) = joined_by(LaneKind::Ud);
     let later = NOW + 3600 * SECOND;
     let asked = packets(&a.timeout(later))[0].1;

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ack_says_one_thing() {
+    fn an_ack_has_one_encoding() {
         let header = Header {
             session: SessionId(1),
             sequence: 7,
@@ -202,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_values_are_read_back(
             asks in any::<bool>(),
             (cookie, expected, credit) in any::<(u32, u32, u32)>(),
             held in 0..1u64 << 63,

@@ -119,7 +119,7 @@ mod tests {
     };
 
     #[test]
-    fn questions_and_answers_are_read_with_what_fills_them_up() {
+    fn questions_and_answers_are_read_behind_padding() {
         for &service in Service::ALL {
             let mut request = [0; REQUEST_ROOM];
             request[..QUESTION_BYTES].copy_from_slice(&service.question());
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_told_by_its_fault() {
+    fn invalid_private_data_gives_its_fault() {
         let good = Service::Dgram.answer(&NAME);
         let with = |at: usize, value: u8| {
             let mut bytes = good;

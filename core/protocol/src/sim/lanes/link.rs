@@ -82,7 +82,7 @@ impl SimLane {
 
     /// The handshake of an end has dropped the lane, and notifies the other end. Returns whether
     /// that is news to the other end.
-    pub(super) fn tell(&mut self, at: usize) -> bool {
+    pub(super) fn notify(&mut self, at: usize) -> bool {
         let Some(why) = self.dropped[1 - at] else {
             return false;
         };
@@ -102,7 +102,7 @@ impl SimLane {
 pub(super) struct PeerPair {
     pub(super) lanes: Vec<SimLane>,
     /// The kind of lane that each end requests.
-    pub(super) asks: [Option<LaneKind>; 2],
+    pub(super) requested: [Option<LaneKind>; 2],
     /// The last lane that came up at each end, unless the session of that is over.
     pub(super) holds: [Option<usize>; 2],
 }

@@ -61,6 +61,6 @@ fn runs(count: u64) {
 }
 
 #[test]
-fn nothing_is_lost_or_comes_twice_whatever_becomes_of_lanes() {
+fn nothing_is_lost_or_comes_twice_for_any_fate_of_lanes() {
     runs(5_000);
 }

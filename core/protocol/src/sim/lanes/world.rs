@@ -129,11 +129,11 @@ impl LanesWorld {
             0..=1 => self.break_lane(at, pair, lane),
             2..=9 => self.handshake(pair),
             10..=17 => self.come_up(at, pair, lane),
-            18..=23 => self.hear_of_end(at, pair, lane),
+            18..=23 => self.receive_end(at, pair, lane),
             24..=29 => self.drain(at, pair, lane),
             30..=35 => self.taken(at, pair, lane),
             36..=41 => self.may_send(at, pair, lane),
-            42..=46 => self.say_again(at, pair, lane),
+            42..=46 => self.repeat_resume(at, pair, lane),
             47..=52 => self.repeat(at, pair),
             53..=54 if self.is_lossy(pair, lane) => {
                 let _ = next_packet(&mut self.pairs[pair], lane, at);
@@ -207,8 +207,10 @@ impl LanesWorld {
 
     /// The handshake makes a lane if one was requested.
     fn handshake(&mut self, pair: usize) {
-        let PeerPair { asks, holds, .. } = &self.pairs[pair];
-        let kind = match asks {
+        let PeerPair {
+            requested, holds, ..
+        } = &self.pairs[pair];
+        let kind = match requested {
             [None, None] => return,
             [a, b] if [a, b].contains(&&Some(LaneKind::Rc)) => LaneKind::Rc,
             _ => LaneKind::Ud,
@@ -230,7 +232,7 @@ impl LanesWorld {
         }
         if let Some(last) = self.pairs[pair].lanes.last_mut() {
             (0..2).for_each(|at| {
-                last.tell(at);
+                last.notify(at);
             });
         }
         self.pairs[pair].lanes.push(SimLane::new(kind, resumes));
@@ -249,7 +251,7 @@ impl LanesWorld {
             return;
         }
         // Word of the end of earlier lanes comes before.
-        (0..lane).for_each(|before| self.hear_of_end(at, pair, before));
+        (0..lane).for_each(|before| self.receive_end(at, pair, before));
         let this = self.lane(pair, lane);
         this.state[at] = SimLaneState::Up;
         this.may_send[at] = this.state[1 - at] != SimLaneState::Absent;
@@ -269,15 +271,15 @@ impl LanesWorld {
             local_quota_units: 4096,
             may_send: this.may_send[at],
         };
-        self.pairs[pair].asks[at] = None;
+        self.pairs[pair].requested[at] = None;
         self.pairs[pair].holds[at] = Some(lane);
         self.event(at, |life, _, now| life.lane_up(pair as u32, &up, now));
     }
 
     /// The handshake learns that the other end has dropped a lane, and notifies the owner.
-    fn hear_of_end(&mut self, at: usize, pair: usize, lane: usize) {
+    fn receive_end(&mut self, at: usize, pair: usize, lane: usize) {
         let this = self.lane(pair, lane);
-        this.tell(at);
+        this.notify(at);
         if let Some(reason) = this.down[at].take() {
             if this.state[at] != SimLaneState::Gone {
                 let peer = Some(pair as u32);
@@ -339,7 +341,7 @@ impl LanesWorld {
         }
     }
 
-    fn say_again(&mut self, at: usize, pair: usize, lane: usize) {
+    fn repeat_resume(&mut self, at: usize, pair: usize, lane: usize) {
         let this = self.lane(pair, lane);
         if this.repeats[at] && this.state[at] == SimLaneState::Up {
             self.event(at, |life, _, _| life.resume_is_due(id(pair, lane)));
@@ -437,8 +439,8 @@ impl LanesWorld {
             self.send(at, pair);
         }
         match packet {
-            LanePacket::Resume(heard) if !carries => {
-                self.event(at, |life, _, _| life.resume_heard(id(pair, lane), heard));
+            LanePacket::Resume(received) if !carries => {
+                self.event(at, |life, _, _| life.resume_heard(id(pair, lane), received));
             }
             LanePacket::Resume(_) => self.answer(at, pair, lane),
             _ if !carries => assert_eq!(kind, LaneKind::Ud, "it is lost for good"),

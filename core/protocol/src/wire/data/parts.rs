@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_parts_are_refused() {
+    fn impossible_fragments_are_refused() {
         let none = Envelope::default();
         let mut whole = first(&none, 3, b"ab");
         whole[24] = 2; // the part is all of the message
@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_values_are_read_back(
             (tag, cq_data) in any::<(Option<u64>, Option<u64>)>(),
             rest in 1..u32::MAX / 2,
             part in proptest::collection::vec(any::<u8>(), 1..40),

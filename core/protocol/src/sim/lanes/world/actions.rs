@@ -7,23 +7,23 @@ impl LanesWorld {
     pub(super) fn act(&mut self, at: usize, action: Action) {
         match action {
             Action::Connect { peer, kind, .. } => {
-                self.pairs[peer as usize].asks[at] = Some(kind);
+                self.pairs[peer as usize].requested[at] = Some(kind);
             }
-            Action::Cancel { peer } => self.pairs[peer as usize].asks[at] = None,
+            Action::Cancel { peer } => self.pairs[peer as usize].requested[at] = None,
             Action::Promote { peer, lane, .. } => {
                 let pair = peer as usize;
-                self.pairs[pair].asks[at] = Some(LaneKind::Rc);
+                self.pairs[pair].requested[at] = Some(LaneKind::Rc);
                 self.lane(pair, place(lane)).drop_at(at, Reason::PeerReset);
             }
             Action::SessionEnded { peer, lane } => self.session_ended(at, peer as usize, lane),
-            Action::TellBroken { lane } => self.tell_end(at, lane, Reason::PeerReset),
+            Action::TellBroken { lane } => self.report_end(at, lane, Reason::PeerReset),
             Action::TellRecycled { lane } => {
                 count(2);
-                self.tell_end(at, lane, Reason::Recycled);
+                self.report_end(at, lane, Reason::Recycled);
             }
             Action::TellLeft { lane } => {
                 count(3);
-                self.tell_end(at, lane, Reason::Left);
+                self.report_end(at, lane, Reason::Left);
                 let this = self.by_key(lane).0;
                 if this.kind == LaneKind::Rc {
                     this.down[at] = Some(Reason::Left);
@@ -75,7 +75,9 @@ impl LanesWorld {
                 self.lane(pair, place(lane)).repeats[at] = again_after.is_some();
                 self.post(at, pair, place(lane), LanePacket::Resume(said));
             }
-            Action::Meet { peer, lane, heard } => self.meet(at, peer as usize, place(lane), heard),
+            Action::Meet { peer, lane, heard } => {
+                self.meet(at, peer as usize, place(lane), heard);
+            }
             Action::Enter { peer, lane, begins } => {
                 let (pair, lane) = (peer as usize, place(lane));
                 let peer = &mut self.ends[at].peers[pair];
@@ -109,10 +111,10 @@ impl LanesWorld {
         }
     }
 
-    fn meet(&mut self, at: usize, pair: usize, lane: usize, heard: Said) {
+    fn meet(&mut self, at: usize, pair: usize, lane: usize, received: Said) {
         let session = self.ends[at].peers[pair].session.as_mut().unwrap();
         let before = session.unconfirmed();
-        let outcome = session.meet(&start(pair, lane), heard, 0);
+        let outcome = session.meet(&start(pair, lane), received, 0);
         if let Ok(Outcome::Continues(replay)) = outcome {
             count(4);
             self.arrived(at, pair, before - replay.count);
@@ -136,7 +138,7 @@ impl LanesWorld {
         (&mut self.pairs[pair].lanes[place(lane)], pair)
     }
 
-    fn tell_end(&mut self, at: usize, lane: LaneKey, why: Reason) {
+    fn report_end(&mut self, at: usize, lane: LaneKey, why: Reason) {
         self.by_key(lane).0.dropped[at].get_or_insert(why);
     }
 

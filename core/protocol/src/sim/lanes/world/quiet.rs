@@ -67,11 +67,11 @@ impl LanesWorld {
                 }
                 for at in 0..2 {
                     self.come_up(at, pair, lane);
-                    self.hear_of_end(at, pair, lane);
+                    self.receive_end(at, pair, lane);
                     self.drain(at, pair, lane);
                     self.taken(at, pair, lane);
                     self.may_send(at, pair, lane);
-                    self.say_again(at, pair, lane);
+                    self.repeat_resume(at, pair, lane);
                 }
                 self.fail_lanes_without_peer(pair, lane);
                 for at in [0, 1, 0] {
@@ -100,7 +100,7 @@ impl LanesWorld {
         let mut waits = String::new();
         for (at, pair) in all() {
             let peer = &self.ends[at].peers[pair];
-            let kind = self.pairs[pair].asks[at];
+            let kind = self.pairs[pair].requested[at];
             waits += &format!(
                 "\nend {at} pair {pair}: on {:?}, {} kept, {} waiting, requests {kind:?}",
                 peer.on,
