@@ -23,7 +23,7 @@ use fastrand::Rng;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Arrived;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
-use ferrofabric_matching::{Buffers, Matcher, Posted};
+use ferrofabric_matching::{Matcher, PostedReceive, ReceiveBuffers};
 
 const SHALLOW: u64 = 10;
 const DEEP: u64 = 100_000;
@@ -55,7 +55,7 @@ impl MatchKind {
     ];
 
     #[inline]
-    fn receive(self, n: u64) -> Posted {
+    fn receive(self, n: u64) -> PostedReceive {
         let (src, tag, ignore) = match self {
             MatchKind::Exact => (FiAddr(n % SENDERS), n, 0),
             MatchKind::AnySource => (FiAddr::UNSPEC, n, 0),
@@ -66,11 +66,11 @@ impl MatchKind {
                     .receive(n);
             }
         };
-        Posted {
+        PostedReceive {
             src,
             tag,
             ignore,
-            buf: Buffers::One(IoBuf {
+            buf: ReceiveBuffers::One(IoBuf {
                 addr: 0x1000,
                 len: 64,
             }),
@@ -280,7 +280,7 @@ fn main() {
         ("tagged_any", FiAddr::UNSPEC, 5, 0),
         ("untagged", FiAddr::UNSPEC, 0, u64::MAX),
     ] {
-        let receive = Posted {
+        let receive = PostedReceive {
             src,
             tag,
             ignore,
@@ -299,7 +299,7 @@ fn main() {
 }
 
 /// Nanoseconds of one receive and one message for it, the one before the other.
-fn ping_pong(receive: &Posted, unexpected: bool) -> f64 {
+fn ping_pong(receive: &PostedReceive, unexpected: bool) -> f64 {
     let mut matcher: Matcher<BenchToken> = Matcher::new(64);
     let message = MatchKind::Exact.message(5);
     time(|n| {

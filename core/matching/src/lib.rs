@@ -40,28 +40,28 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
 
 /// Where a received message goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Buffers {
+pub enum ReceiveBuffers {
     /// One buffer.
     One(IoBuf),
     /// A list, filled in order. The caller that posts the receive allocates it.
     Many(Box<[IoBuf]>),
 }
 
-impl Buffers {
+impl ReceiveBuffers {
     /// The list, whatever its length.
     #[inline]
     pub fn segments(&self) -> &[IoBuf] {
         match self {
-            Buffers::One(one) => std::slice::from_ref(one),
-            Buffers::Many(many) => many,
+            ReceiveBuffers::One(one) => std::slice::from_ref(one),
+            ReceiveBuffers::Many(many) => many,
         }
     }
 
     /// Assigns, in the common case from registers.
     #[inline(always)]
-    fn set(&mut self, buf: Buffers) {
+    fn set(&mut self, buf: ReceiveBuffers) {
         match (&mut *self, buf) {
-            (Buffers::One(to), Buffers::One(IoBuf { addr, len })) => {
+            (ReceiveBuffers::One(to), ReceiveBuffers::One(IoBuf { addr, len })) => {
                 to.addr = addr;
                 to.len = len;
             }
@@ -71,10 +71,10 @@ impl Buffers {
 
     /// Moves it out of memory that will be used again.
     #[inline]
-    fn take(&mut self) -> Buffers {
+    fn take(&mut self) -> ReceiveBuffers {
         match self {
-            Buffers::One(one) => Buffers::One(*one),
-            Buffers::Many(_) => std::mem::replace(self, Buffers::One(IoBuf::EMPTY)),
+            ReceiveBuffers::One(one) => ReceiveBuffers::One(*one),
+            ReceiveBuffers::Many(_) => std::mem::replace(self, ReceiveBuffers::One(IoBuf::EMPTY)),
         }
     }
 }
@@ -82,7 +82,7 @@ impl Buffers {
 /// A receive.
 #[repr(C)]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Posted {
+pub struct PostedReceive {
     /// The only sender to receive from; [`FiAddr::UNSPEC`] for any. Never
     /// [`FiAddr::NOTAVAIL`], which is the source of messages whose sender is unknown.
     pub src: FiAddr,
@@ -91,7 +91,7 @@ pub struct Posted {
     /// Bits of the tag that do not count.
     pub ignore: u64,
     /// Where the message goes.
-    pub buf: Buffers,
+    pub buf: ReceiveBuffers,
     /// Memory descriptor.
     pub desc: MrDesc,
     /// The application's context, by which it can be cancelled.
@@ -101,17 +101,17 @@ pub struct Posted {
 }
 
 /// The part of a posted receive that one message takes.
-// No two fields lie side by side here as they do in `Posted`: a compiler that copies such a pair in
-// one load waits for the two stores that have just made it.
+// No two fields lie side by side here as they do in `PostedReceive`: a compiler that copies such a
+// pair in one load waits for the two stores that have just made it.
 #[repr(C)]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Matched {
+pub struct MatchedReceive {
     /// As posted.
     pub context: u64,
     /// The destination of the message: the whole posted buffer; or, of a multi-receive, the piece
     /// that the message fills, or the whole rest for the last message. The transport compares its
     /// length with the message's to detect truncation.
-    pub buf: Buffers,
+    pub buf: ReceiveBuffers,
     /// As posted.
     pub flags: Flags,
     /// As posted.
@@ -123,9 +123,9 @@ pub struct Matched {
 
 /// A receive that was taken back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TakenBack {
+pub struct WithdrawnReceive {
     /// The receive; of a multi-receive what is left of it.
-    pub posted: Posted,
+    pub posted: PostedReceive,
     /// A multi-receive of which pieces are out: the buffer is in use until
     /// [`Matcher::complete_piece`] answers one of these with [`PieceDone::TakenBack`]. Else
     /// [`Piece::NONE`].
@@ -154,9 +154,9 @@ pub struct Unexpected<T> {
 
 /// A receive and the unexpected message that it matches, for the caller to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Start<T> {
+pub struct Match<T> {
     /// The receive.
-    pub matched: Matched,
+    pub matched: MatchedReceive,
     /// The message.
     pub message: Unexpected<T>,
 }
@@ -193,14 +193,14 @@ impl<T: Copy> Matcher<T> {
     /// A message has arrived: takes the oldest receive that matches. `None`: the caller keeps the
     /// message and calls [`Matcher::queue`] before anything else.
     #[inline]
-    pub fn arrive(&mut self, arrived: &Arrived) -> Option<Matched> {
+    pub fn arrive(&mut self, arrived: &Arrived) -> Option<MatchedReceive> {
         self.posted.arrive(arrived)
     }
 
     /// As `arrive`, of a message that came with an authorization key: receives that have the source
     /// `key` match it, too.
     #[inline(never)]
-    pub fn arrive_with_key(&mut self, arrived: &Arrived, key: FiAddr) -> Option<Matched> {
+    pub fn arrive_with_key(&mut self, arrived: &Arrived, key: FiAddr) -> Option<MatchedReceive> {
         self.posted.arrive_with_key(arrived, key)
     }
 
@@ -221,7 +221,7 @@ impl<T: Copy> Matcher<T> {
     ///
     /// [`Flags::MULTI_RECV`] is not looked at: the whole buffer goes to one message.
     #[inline(always)]
-    pub fn post(&mut self, posted: Posted) -> Option<Start<T>> {
+    pub fn post(&mut self, posted: PostedReceive) -> Option<Match<T>> {
         if self.unexpected.len() != 0 {
             return self.post_to_unexpected(posted);
         }
@@ -230,15 +230,15 @@ impl<T: Copy> Matcher<T> {
     }
 
     #[inline(never)]
-    fn post_to_unexpected(&mut self, posted: Posted) -> Option<Start<T>> {
+    fn post_to_unexpected(&mut self, posted: PostedReceive) -> Option<Match<T>> {
         let id = self.unexpected.find(posted.src, posted.tag, posted.ignore);
         if id == NIL {
             self.posted.push(posted);
             return None;
         }
         let message = self.unexpected.take(id);
-        Some(Start {
-            matched: Matched {
+        Some(Match {
+            matched: MatchedReceive {
                 buf: posted.buf,
                 desc: posted.desc,
                 context: posted.context,
@@ -252,7 +252,7 @@ impl<T: Copy> Matcher<T> {
     /// Posts a receive that takes one message after another, each into the next piece of its
     /// buffer, until too little is left. Messages that are there already come out in `start`, which
     /// is appended to. A list of buffers (which fi_recvmsg(3) rules out) takes one message.
-    pub fn post_multi(&mut self, mut posted: Posted, start: &mut Vec<Start<T>>) {
+    pub fn post_multi(&mut self, mut posted: PostedReceive, start: &mut Vec<Match<T>>) {
         let piece = self.posted.open_multi();
         loop {
             let id = self.unexpected.find(posted.src, posted.tag, posted.ignore);
@@ -260,7 +260,7 @@ impl<T: Copy> Matcher<T> {
                 return self.posted.push_multi(posted, piece);
             }
             let message = self.unexpected.take(id);
-            let mut matched = Matched {
+            let mut matched = MatchedReceive {
                 buf: posted.buf.take(),
                 desc: posted.desc,
                 context: posted.context,
@@ -268,17 +268,17 @@ impl<T: Copy> Matcher<T> {
                 piece,
             };
             let mut done = true;
-            if let Buffers::One(buf) = matched.buf {
+            if let ReceiveBuffers::One(buf) = matched.buf {
                 if let Some((part, left)) =
                     split_piece(buf, message.arrived.len, self.posted.min_multi_recv)
                 {
-                    matched.buf = Buffers::One(part);
-                    posted.buf = Buffers::One(left);
+                    matched.buf = ReceiveBuffers::One(part);
+                    posted.buf = ReceiveBuffers::One(left);
                     done = false;
                 }
             }
             self.posted.hand_out(piece, done);
-            start.push(Start { matched, message });
+            start.push(Match { matched, message });
             if done {
                 return;
             }
@@ -323,7 +323,7 @@ impl<T: Copy> Matcher<T> {
 
     /// Takes back the oldest receive posted with a context (`fi_cancel`); of a multi-receive what
     /// is left of it.
-    pub fn cancel(&mut self, context: u64) -> Option<TakenBack> {
+    pub fn cancel(&mut self, context: u64) -> Option<WithdrawnReceive> {
         self.posted.cancel(context)
     }
 
@@ -341,7 +341,7 @@ impl<T: Copy> Matcher<T> {
     pub fn resolve(
         &mut self,
         mut source_of: impl FnMut(&Unexpected<T>) -> FiAddr,
-        start: &mut Vec<Start<T>>,
+        start: &mut Vec<Match<T>>,
     ) {
         let mut id = self.unexpected.unknown_first();
         while id != NIL {
@@ -355,7 +355,7 @@ impl<T: Copy> Matcher<T> {
                 };
                 if let Some(matched) = self.arrive(&arrived) {
                     let message = self.unexpected.take(id);
-                    start.push(Start { matched, message });
+                    start.push(Match { matched, message });
                 }
             }
             id = next;
@@ -377,7 +377,7 @@ impl<T: Copy> Matcher<T> {
         &mut self,
         src: FiAddr,
         lost: impl FnMut(&Unexpected<T>) -> bool,
-        receives: &mut Vec<TakenBack>,
+        receives: &mut Vec<WithdrawnReceive>,
         messages: &mut Vec<Unexpected<T>>,
     ) {
         self.posted.fail_source(src, receives);

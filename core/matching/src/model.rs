@@ -73,7 +73,7 @@ impl ModelWant {
 }
 
 struct ModelPosted {
-    posted: Posted,
+    posted: PostedReceive,
     /// The number of a multi-receive.
     multi: Option<usize>,
 }
@@ -87,11 +87,11 @@ struct ModelMulti {
 }
 
 /// A match as the model has it: with no piece, but the number of the multi-receive.
-type ModelMatched = (Matched, Option<usize>);
+type ModelMatched = (MatchedReceive, Option<usize>);
 
 impl ModelPosted {
     fn want(&self) -> ModelWant {
-        let Posted {
+        let PostedReceive {
             src, tag, ignore, ..
         } = self.posted;
         ModelWant { src, tag, ignore }
@@ -120,11 +120,11 @@ impl MatchModel {
     /// The part of a receive that a message takes, and whether that was the last part.
     fn consume(
         &mut self,
-        posted: &mut Posted,
+        posted: &mut PostedReceive,
         multi: Option<usize>,
         len: u64,
     ) -> (ModelMatched, bool) {
-        let mut matched = Matched {
+        let mut matched = MatchedReceive {
             buf: posted.buf.clone(),
             desc: posted.desc,
             context: posted.context,
@@ -132,11 +132,11 @@ impl MatchModel {
             piece: Piece::NONE,
         };
         let mut done = true;
-        if let (Some(_), Buffers::One(buf)) = (multi, &mut posted.buf) {
+        if let (Some(_), ReceiveBuffers::One(buf)) = (multi, &mut posted.buf) {
             let len = len as usize;
             if buf.len >= len && buf.len - len >= self.min_multi_recv {
                 done = false;
-                matched.buf = Buffers::One(IoBuf {
+                matched.buf = ReceiveBuffers::One(IoBuf {
                     addr: buf.addr,
                     len,
                 });
@@ -162,7 +162,7 @@ impl MatchModel {
     }
 
     /// The same match on both sides? Pieces of one multi-receive have one name, which no other has.
-    fn same(&mut self, ours: Option<Matched>, model: Option<ModelMatched>) -> bool {
+    fn same(&mut self, ours: Option<MatchedReceive>, model: Option<ModelMatched>) -> bool {
         let (Some(mut ours), Some((model, multi))) = (ours.clone(), model.clone()) else {
             return ours.is_none() && model.is_none();
         };
@@ -178,7 +178,7 @@ impl MatchModel {
 
     fn same_starts(
         &mut self,
-        ours: Vec<Start<u64>>,
+        ours: Vec<Match<u64>>,
         model: Vec<(ModelMatched, Unexpected<u64>)>,
     ) -> bool {
         ours.len() == model.len()
@@ -191,7 +191,7 @@ impl MatchModel {
     }
 
     /// Takes a receive out.
-    fn take_back(&mut self, taken: ModelPosted) -> (Posted, bool) {
+    fn take_back(&mut self, taken: ModelPosted) -> (PostedReceive, bool) {
         let busy = taken.multi.is_some_and(|multi| {
             self.multis[multi].end = Some(PieceDone::TakenBack);
             self.multis[multi].out != 0
@@ -199,7 +199,7 @@ impl MatchModel {
         (taken.posted, busy)
     }
 
-    fn same_taken(&self, ours: &TakenBack, (posted, busy): &(Posted, bool)) -> bool {
+    fn same_taken(&self, ours: &WithdrawnReceive, (posted, busy): &(PostedReceive, bool)) -> bool {
         ours.posted == *posted && (ours.busy != Piece::NONE) == *busy
     }
 
@@ -209,8 +209,12 @@ impl MatchModel {
             .position(|m| m.claimed.is_none() && want.takes(&m.message.arrived))
     }
 
-    fn post(&mut self, mut posted: Posted, multi: bool) -> Vec<(ModelMatched, Unexpected<u64>)> {
-        let Posted {
+    fn post(
+        &mut self,
+        mut posted: PostedReceive,
+        multi: bool,
+    ) -> Vec<(ModelMatched, Unexpected<u64>)> {
+        let PostedReceive {
             src, tag, ignore, ..
         } = posted;
         let multi = multi.then(|| {
@@ -276,9 +280,9 @@ fn run(program: &[ModelCall]) -> Result<(), TestCaseError> {
     };
     let mut messages = 0;
     let mut posts = 0;
-    let mut receive = |want: ModelWant, context: u64, buf: Buffers| {
+    let mut receive = |want: ModelWant, context: u64, buf: ReceiveBuffers| {
         posts += 1;
-        Posted {
+        PostedReceive {
             src: want.src,
             tag: want.tag,
             ignore: want.ignore,
@@ -288,7 +292,7 @@ fn run(program: &[ModelCall]) -> Result<(), TestCaseError> {
             flags: Flags::COMPLETION,
         }
     };
-    let one = |len| Buffers::One(IoBuf { addr: 0x1000, len });
+    let one = |len| ReceiveBuffers::One(IoBuf { addr: 0x1000, len });
     for op in program {
         match *op {
             ModelCall::Arrive { src, tag, len } => {
@@ -316,7 +320,7 @@ fn run(program: &[ModelCall]) -> Result<(), TestCaseError> {
             }
             ModelCall::PostList { want, context } => {
                 let list = [IoBuf { addr: 8, len: 8 }, IoBuf { addr: 32, len: 4 }];
-                let p = receive(want, context, Buffers::Many(Box::new(list)));
+                let p = receive(want, context, ReceiveBuffers::Many(Box::new(list)));
                 let mut start = Vec::new();
                 matcher.post_multi(p.clone(), &mut start);
                 let expected = model.post(p, true);

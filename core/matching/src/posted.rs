@@ -13,7 +13,7 @@ mod withdraw;
 
 use super::arena::Arena;
 use super::index::{Fifo, IndexPlace, Linked, ListLink, NIL, Seed};
-use super::{Buffers, Matched, PieceDone, Posted};
+use super::{MatchedReceive, PieceDone, PostedReceive, ReceiveBuffers};
 use classes::{CLASSES_MAX, Class, MaskClasses};
 use extra::Extra;
 use ferrofabric_contracts::flags::Flags;
@@ -59,10 +59,10 @@ const _: () = assert!(size_of::<ReceiveEntry>() == 64);
 impl ReceiveEntry {
     /// The values that a match takes of the entry. Those of an [`Extra`] are not among them.
     #[inline]
-    fn matched(&self) -> Matched {
-        Matched {
+    fn matched(&self) -> MatchedReceive {
+        MatchedReceive {
             context: self.context,
-            buf: Buffers::One(self.buf),
+            buf: ReceiveBuffers::One(self.buf),
             flags: Flags::from_bits_retain(u64::from(self.flags)),
             desc: MrDesc::NONE,
             piece: self.piece,
@@ -162,13 +162,13 @@ impl PostedQueue {
 
     /// Adds a receive for one message behind all others.
     #[inline(always)]
-    pub(super) fn push(&mut self, p: Posted) {
+    pub(super) fn push(&mut self, p: PostedReceive) {
         if self.len == self.ring.len() && self.ring.makes_room_for(p.src, p.tag, p.ignore) {
             self.ring.push(p);
             self.len += 1;
         } else {
             // Another one: `p` itself stays in registers, as nobody takes its address.
-            self.push_indexed(Posted { ..p }, Piece::NONE);
+            self.push_indexed(PostedReceive { ..p }, Piece::NONE);
         }
     }
 
@@ -178,7 +178,7 @@ impl PostedQueue {
     }
 
     /// Adds what is left of a multi-receive behind all others.
-    pub(super) fn push_multi(&mut self, p: Posted, piece: Piece) {
+    pub(super) fn push_multi(&mut self, p: PostedReceive, piece: Piece) {
         self.push_indexed(p, piece);
     }
 
@@ -193,14 +193,14 @@ impl PostedQueue {
     }
 
     #[inline(never)]
-    fn push_indexed(&mut self, p: Posted, piece: Piece) {
+    fn push_indexed(&mut self, p: PostedReceive, piece: Piece) {
         self.settle();
         self.enter(p, piece);
     }
 
     /// Enters a receive in the table of its class.
     #[inline]
-    fn enter(&mut self, p: Posted, piece: Piece) {
+    fn enter(&mut self, p: PostedReceive, piece: Piece) {
         let (src, tag) = (p.src, p.tag);
         let directed = src != FiAddr::UNSPEC;
         let number = self.classes.number_for(p.ignore, directed);
@@ -209,8 +209,8 @@ impl PostedQueue {
         }
         let id = self.free;
         let buf = match p.buf {
-            Buffers::One(buf) => buf,
-            Buffers::Many(_) => IoBuf::EMPTY,
+            ReceiveBuffers::One(buf) => buf,
+            ReceiveBuffers::Many(_) => IoBuf::EMPTY,
         };
         let extra = number == CLASSES_MAX || Extra::is_needed(&p);
         let entry = &mut self.entries[id as usize];
@@ -257,7 +257,7 @@ impl PostedQueue {
     /// Takes the oldest receive that the message matches, or the next piece of it if it is a
     /// multi-receive.
     #[inline]
-    pub(super) fn arrive(&mut self, a: &Arrived) -> Option<Matched> {
+    pub(super) fn arrive(&mut self, a: &Arrived) -> Option<MatchedReceive> {
         if self.ring.len() == 0 {
             // A copy, as in the ring.
             return self.arrive_indexed(&{ *a });
@@ -267,7 +267,7 @@ impl PostedQueue {
         Some(matched)
     }
 
-    fn arrive_indexed(&mut self, a: &Arrived) -> Option<Matched> {
+    fn arrive_indexed(&mut self, a: &Arrived) -> Option<MatchedReceive> {
         let found = match self.classes.only_one() {
             Some(number) if self.odd.is_empty() => {
                 let class = self.classes.get(number)?;
@@ -284,7 +284,7 @@ impl PostedQueue {
     }
 
     /// As `arrive`, of a message that receives with the source `key` match, too.
-    pub(super) fn arrive_with_key(&mut self, a: &Arrived, key: FiAddr) -> Option<Matched> {
+    pub(super) fn arrive_with_key(&mut self, a: &Arrived, key: FiAddr) -> Option<MatchedReceive> {
         self.settle();
         let keyed = Arrived { src: key, ..*a };
         let age = |found: &Option<FoundReceive>| match found {
@@ -300,7 +300,7 @@ impl PostedQueue {
     }
 
     #[inline(always)]
-    fn take_found(&mut self, found: FoundReceive, a: &Arrived) -> Option<Matched> {
+    fn take_found(&mut self, found: FoundReceive, a: &Arrived) -> Option<MatchedReceive> {
         let id = found.head;
         if self.entries[id as usize].piece != Piece::NONE {
             if let Some(piece) = self.piece(id, a.len) {
@@ -367,7 +367,7 @@ impl PostedQueue {
 
     /// Takes a receive that is off its class's lists out of the slab.
     #[inline]
-    fn release(&mut self, id: u32) -> Matched {
+    fn release(&mut self, id: u32) -> MatchedReceive {
         if self.asides.any_on() {
             self.delist_aside(id);
         }
@@ -387,7 +387,7 @@ impl PostedQueue {
     /// the piece is all of it.
     #[cold]
     #[inline(never)]
-    fn piece(&mut self, id: u32, len: u64) -> Option<Matched> {
+    fn piece(&mut self, id: u32, len: u64) -> Option<MatchedReceive> {
         let entry = &mut self.entries[id as usize];
         let cut = match self.extras.get(id as usize) {
             Some(extra) if entry.order & EXTRA != 0 && extra.is_list() => None,
@@ -396,8 +396,8 @@ impl PostedQueue {
         self.pieces.hand_out(entry.piece, cut.is_none());
         let (part, left) = cut?;
         entry.buf = left;
-        let matched = Matched {
-            buf: Buffers::One(part),
+        let matched = MatchedReceive {
+            buf: ReceiveBuffers::One(part),
             ..entry.matched()
         };
         Some(match entry.order & EXTRA {

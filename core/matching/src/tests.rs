@@ -20,12 +20,12 @@ fn message_of(src: FiAddr, tag: u64, len: u64) -> Arrived {
     }
 }
 
-fn receive(src: FiAddr, tag: u64, ignore: u64, context: u64) -> Posted {
-    Posted {
+fn receive(src: FiAddr, tag: u64, ignore: u64, context: u64) -> PostedReceive {
+    PostedReceive {
         src,
         tag,
         ignore,
-        buf: Buffers::One(IoBuf {
+        buf: ReceiveBuffers::One(IoBuf {
             addr: 0x1000,
             len: 100,
         }),
@@ -36,7 +36,7 @@ fn receive(src: FiAddr, tag: u64, ignore: u64, context: u64) -> Posted {
 }
 
 /// Posts, and says which message came of it.
-fn post(m: &mut Matcher<u32>, p: Posted) -> Option<u32> {
+fn post(m: &mut Matcher<u32>, p: PostedReceive) -> Option<u32> {
     m.post(p).map(|start| start.message.token)
 }
 
@@ -204,7 +204,7 @@ fn a_multi_receive_hands_out_pieces() {
     m.post_multi(receive(ANY, 0, u64::MAX, 1), &mut start);
     assert!(start.is_empty());
     let mut pieces = Vec::new();
-    let mut place = |matched: Matched| {
+    let mut place = |matched: MatchedReceive| {
         let first = matched.buf.segments()[0];
         pieces.push(matched.piece);
         (first.addr - 0x1000, first.len)
@@ -242,7 +242,7 @@ fn a_multi_receive_hands_out_pieces() {
     let left = m.cancel(3).unwrap();
     assert_eq!(
         left.posted.buf,
-        Buffers::One(IoBuf {
+        ReceiveBuffers::One(IoBuf {
             addr: 0x1000 + 45,
             len: 55
         })
@@ -267,7 +267,7 @@ fn the_whole_iov_comes_back() {
     let mut m: Matcher<u32> = Matcher::new(1);
     let iov = [IoBuf { addr: 8, len: 3 }, IoBuf { addr: 99, len: 4 }];
     let mut p = receive(A, 1, 0, 7);
-    p.buf = Buffers::Many(Box::new(iov));
+    p.buf = ReceiveBuffers::Many(Box::new(iov));
     assert_eq!(m.post(p.clone()), None);
     assert_eq!(m.arrive(&message(A, 1)).unwrap().buf.segments(), iov);
     assert_eq!(m.post(p.clone()), None);

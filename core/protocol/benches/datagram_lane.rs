@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ferrofabric_protocol::Time;
-use ferrofabric_protocol::datagram_lane::{Arrival, DatagramLane, Shared};
-use ferrofabric_protocol::session::{Accept, Origin, Session, Start};
+use ferrofabric_protocol::datagram_lane::{DatagramLane, PacketArrival, SharedLaneState};
+use ferrofabric_protocol::session::{Accept, Origin, Session, SessionStart};
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{
-    Envelope, HEADER_BYTES, MAX_HEADER_BYTES, MAX_NOTICE_BYTES, Packet,
+    DataEnvelope, DataPacket, HEADER_BYTES, MAX_HEADER_BYTES, MAX_NOTICE_BYTES,
 };
-use ferrofabric_protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
+use ferrofabric_protocol::wire::datagram::{self, DatagramPrefix, PREFIX_BYTES};
 
-const ENVELOPE: Envelope = Envelope {
+const ENVELOPE: DataEnvelope = DataEnvelope {
     tag: Some(7),
     cq_data: None,
 };
@@ -30,7 +30,7 @@ const DATAGRAM_BYTES: usize = PREFIX_BYTES + HEADER_BYTES + 8;
 fn session() -> Session {
     Session::begin(
         Origin::default(),
-        &Start {
+        &SessionStart {
             name: 1,
             remote: SessionId(1),
             peer_grants_units: 4096,
@@ -42,12 +42,12 @@ fn session() -> Session {
 struct BenchEnd {
     session: Session,
     lane: DatagramLane<u32>,
-    shared: Shared,
+    shared: SharedLaneState,
 }
 
 impl BenchEnd {
     fn new() -> Self {
-        let (session, shared) = (session(), Shared::default());
+        let (session, shared) = (session(), SharedLaneState::default());
         BenchEnd {
             lane: DatagramLane::new(&shared, &session, 1),
             session,
@@ -65,7 +65,7 @@ impl BenchEnd {
         let mut head = [0; MAX_HEADER_BYTES];
         let length = header.write_eager(&ENVELOPE, 8, &mut head);
         let mut out = [0; DATAGRAM_BYTES];
-        out[..PREFIX_BYTES].copy_from_slice(&self.prefix(packet.asks));
+        out[..PREFIX_BYTES].copy_from_slice(&self.prefix(packet.ack_at_once));
         out[PREFIX_BYTES..PREFIX_BYTES + length].copy_from_slice(&head[..length]);
         Some(out)
     }
@@ -76,9 +76,9 @@ impl BenchEnd {
         [&self.prefix(false), &head[..length]].concat()
     }
 
-    fn prefix(&mut self, asks: bool) -> [u8; PREFIX_BYTES] {
-        Prefix {
-            asks,
+    fn prefix(&mut self, ack_at_once: bool) -> [u8; PREFIX_BYTES] {
+        DatagramPrefix {
+            ack_at_once,
             cookie: 1,
             ack: self.lane.ack(&self.session),
             credit: self.session.receive_credit.count(),
@@ -92,11 +92,11 @@ impl BenchEnd {
         let acked = (self.lane).on_ack(&mut self.shared, &mut self.session, prefix.ack, now);
         assert!(credited.is_ok() && acked.is_ok());
         if packet.is_numbered() {
-            let numbered = (header.sequence, prefix.asks);
+            let numbered = (header.sequence, prefix.ack_at_once);
             let arrival =
                 self.lane
                     .arrive(&mut self.shared, &mut self.session, numbered, 0, true, now);
-            assert_eq!(arrival, Arrival::Deliver(0));
+            assert_eq!(arrival, PacketArrival::Deliver(0));
             assert!(self.lane.next_held(&mut self.session).is_none());
             black_box(packet);
         }
@@ -116,7 +116,7 @@ fn in_order(criterion: &mut Criterion) {
                 let mut head = [0; MAX_HEADER_BYTES];
                 let length = header.write_eager(&ENVELOPE, 8, &mut head);
                 bytes[..length].copy_from_slice(&head[..length]);
-                let (header, packet) = Packet::parse(black_box(&bytes)).expect("a packet");
+                let (header, packet) = DataPacket::parse(black_box(&bytes)).expect("a packet");
                 assert!(rx.send_credit.on_credit(header.credit).is_ok());
                 assert_eq!(rx.accept(header.sequence), Accept::Deliver);
                 black_box(packet);

@@ -59,7 +59,7 @@ pub enum CreditError {
 
 /// How a message may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub enum SendAdmission {
     /// In the packet; the credit is taken.
     Eager,
     /// By rendezvous.
@@ -92,13 +92,13 @@ impl SendCredit {
 
     /// Takes credit for an eager message, if there is enough.
     #[inline]
-    pub fn admit(&mut self, payload_bytes: u32) -> Admission {
+    pub fn admit(&mut self, payload_bytes: u32) -> SendAdmission {
         let cost = cost_units(payload_bytes);
         if cost > self.available_units() {
-            return Admission::Rendezvous;
+            return SendAdmission::Rendezvous;
         }
         self.sent = self.sent.wrapping_add(cost);
-        Admission::Eager
+        SendAdmission::Eager
     }
 
     /// Takes the credit field of a packet. An old value, overtaken by a newer one, changes nothing.
@@ -241,7 +241,7 @@ impl ReceiveCredit {
     /// Whether a Credit packet should go out although nothing else does.
     #[inline]
     #[must_use]
-    pub fn owes(&self) -> bool {
+    pub fn is_return_due(&self) -> bool {
         self.publish_again || self.released.wrapping_sub(self.published) >= (self.quota / 4).max(1)
     }
 
@@ -311,7 +311,7 @@ mod tests {
             let mut last = start as u16;
             for step in steps {
                 match step {
-                    CreditStep::Send(bytes) => if send.admit(bytes) == Admission::Eager { wire.push_back(bytes) },
+                    CreditStep::Send(bytes) => if send.admit(bytes) == SendAdmission::Eager { wire.push_back(bytes) },
                     CreditStep::Arrive => if let Some(bytes) = wire.pop_front() {
                         prop_assert_eq!(receive.take(bytes), Ok(()));
                         held.push(bytes);
@@ -340,7 +340,7 @@ mod tests {
                 send.on_credit(credit).unwrap();
             }
             receive.on_lane_change(); // returns may have been lost above
-            prop_assert!(receive.owes());
+            prop_assert!(receive.is_return_due());
             send.on_credit(receive.field()).unwrap();
             prop_assert_eq!(send.available_units(), u32::from(quota));
         }
@@ -354,10 +354,10 @@ mod tests {
         ) {
             let (mut send, mut receive) = (SendCredit::new(quota), ReceiveCredit::new(quota));
             for bytes in sizes {
-                prop_assert_eq!(send.admit(bytes), Admission::Eager);
+                prop_assert_eq!(send.admit(bytes), SendAdmission::Eager);
                 receive.take(bytes).unwrap();
                 receive.release(bytes);
-                if receive.owes() {
+                if receive.is_return_due() {
                     send.on_credit(receive.field()).unwrap();
                 }
                 prop_assert!(send.available_units() > u32::from(quota) * 3 / 4);
@@ -388,7 +388,7 @@ mod tests {
         let (mut send, mut receive) = (SendCredit::new(100), ReceiveCredit::new(100));
         let mut returns = Vec::new();
         for _ in 0..3 {
-            assert_eq!(send.admit(64 * 9), Admission::Eager);
+            assert_eq!(send.admit(64 * 9), SendAdmission::Eager);
             receive.take(64 * 9).unwrap();
             receive.release(64 * 9);
             returns.push(receive.field());
@@ -406,12 +406,12 @@ mod tests {
         let (mut send, mut receive) = (SendCredit::new(0x7fff), ReceiveCredit::new(0x7fff));
         let late = receive.count();
         for _ in 0..40 {
-            assert_eq!(send.admit(64 * 999), Admission::Eager);
+            assert_eq!(send.admit(64 * 999), SendAdmission::Eager);
             receive.take(64 * 999).unwrap();
             receive.release(64 * 999);
             assert_eq!(send.on_count(receive.count()), Ok(()));
         }
-        assert_eq!(send.admit(64 * 9), Admission::Eager);
+        assert_eq!(send.admit(64 * 9), SendAdmission::Eager);
         assert_eq!(send.on_count(late), Ok(()));
         assert_eq!(send.available_units(), 0x7fff - 10);
         assert_eq!(
@@ -429,8 +429,8 @@ mod tests {
         receive.take(0).unwrap();
 
         let mut send = SendCredit::new(10);
-        assert_eq!(send.admit(64), Admission::Eager);
+        assert_eq!(send.admit(64), SendAdmission::Eager);
         assert_eq!(send.on_credit(3), Err(CreditError::OverReturned));
-        assert_eq!(send.admit(64 * 9), Admission::Rendezvous);
+        assert_eq!(send.admit(64 * 9), SendAdmission::Rendezvous);
     }
 }

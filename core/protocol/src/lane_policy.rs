@@ -15,10 +15,10 @@ use super::Time;
 
 /// When lanes are made and given up.
 #[derive(Clone, Copy, Debug)]
-pub struct Config {
-    /// Messages to a peer within [`Config::within`] that promote it. 0 counts as 1.
+pub struct LanePolicyConfig {
+    /// Messages to a peer within [`LanePolicyConfig::within`] that promote it. 0 counts as 1.
     pub messages: u32,
-    /// Bytes to a peer within [`Config::within`] that promote it. 0 counts as 1.
+    /// Bytes to a peer within [`LanePolicyConfig::within`] that promote it. 0 counts as 1.
     pub bytes: u64,
     /// The time in which those are counted.
     pub within: Duration,
@@ -31,9 +31,9 @@ pub struct Config {
     pub rest: Duration,
 }
 
-impl Default for Config {
+impl Default for LanePolicyConfig {
     fn default() -> Self {
-        Config {
+        LanePolicyConfig {
             messages: 64,
             bytes: 256 << 10,
             within: Duration::from_millis(100),
@@ -56,7 +56,7 @@ pub enum Need {
 
 /// Whether there is room for a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub enum LaneAdmission {
     /// Make it.
     Make,
     /// Close the lane of this peer, which is [`LanePolicy::down`] now, and make it.
@@ -79,7 +79,7 @@ const FAIR_SHARE: Duration = Duration::from_millis(100);
 /// The peers of an endpoint, numbered densely.
 #[derive(Clone, Debug)]
 pub struct LanePolicy {
-    config: Config,
+    config: LanePolicyConfig,
     peers: Vec<PolicyPeer>,
     lanes: usize,
     /// One item for each lane: when it was used, as far as was known when it was put in.
@@ -103,7 +103,7 @@ struct PolicyPeer {
 impl LanePolicy {
     /// No peer has a lane.
     #[must_use]
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: LanePolicyConfig) -> Self {
         LanePolicy {
             config,
             peers: Vec::new(),
@@ -140,24 +140,24 @@ impl LanePolicy {
         need: Need,
         now: Time,
         mut is_quiet: impl FnMut(u32) -> bool,
-    ) -> Admission {
+    ) -> LaneAdmission {
         self.peer(peer);
         if self.peers[peer as usize].has_lane {
-            return Admission::Make;
+            return LaneAdmission::Make;
         }
         if self.lanes < self.config.max_lanes {
             self.enter(peer, now);
-            return Admission::Make;
+            return LaneAdmission::Make;
         }
         let Some(victim) = self.least_recent(need, now, &mut is_quiet) else {
             if need == Need::Traffic {
                 self.rest(peer, now);
             }
-            return Admission::Full;
+            return LaneAdmission::Full;
         };
         self.down(victim, now);
         self.enter(peer, now);
-        Admission::Recycle(victim)
+        LaneAdmission::Recycle(victim)
     }
 
     /// A lane exists that this side did not request: the peer initiated it.

@@ -7,8 +7,8 @@
 //! * the *service thread's*: [`handshake`] makes, checks and ends RC lanes over the lossy UD
 //!   channel;
 //! * the *engine's*: [`session`] (order, exactly-once, credits), [`datagram_lane`] (a session over
-//!   UD, made reliable), [`parts`] (messages of several packets) and [`rendezvous`] (bulk by RDMA
-//!   read).
+//!   UD, made reliable), [`fragmentation`] (messages of several packets) and [`rendezvous`] (bulk
+//!   by RDMA read).
 //!
 //! [`wire`] defines the packets of both; `docs/wire-protocol.md` has the pictures.
 
@@ -16,10 +16,10 @@
 
 pub mod credit;
 pub mod datagram_lane;
+pub mod fragmentation;
 pub mod handshake;
 pub mod lane_policy;
 pub mod lanes;
-pub mod parts;
 mod peer_key;
 pub mod rendezvous;
 mod rtt;

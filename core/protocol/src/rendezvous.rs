@@ -28,14 +28,17 @@ use std::collections::VecDeque;
 
 use thiserror::Error;
 
-use super::table::{Key, Table};
-use super::wire::data::Segment;
+use super::table::{Key, KeyedTable};
+use super::wire::data::MemorySegment;
 
 /// Cuts pieces of a message where the receiver's buffers end, so that no piece goes to two of them.
 /// `lens` are the lengths of the buffers in bytes, in order; the rest beyond the last buffer stays
 /// whole.
 #[must_use]
-pub fn cut_at_buffers(segments: Vec<Segment>, lens: impl IntoIterator<Item = u64>) -> Vec<Segment> {
+pub fn cut_at_buffers(
+    segments: Vec<MemorySegment>,
+    lens: impl IntoIterator<Item = u64>,
+) -> Vec<MemorySegment> {
     let mut lens = lens.into_iter();
     let mut room = lens.next().unwrap_or(u64::MAX);
     let mut cut = Vec::with_capacity(segments.len());
@@ -45,7 +48,7 @@ pub fn cut_at_buffers(segments: Vec<Segment>, lens: impl IntoIterator<Item = u64
                 room = lens.next().unwrap_or(u64::MAX);
             }
             let length_bytes = rest.length_bytes.min(room);
-            cut.push(Segment {
+            cut.push(MemorySegment {
                 length_bytes,
                 ..rest
             });
@@ -61,7 +64,7 @@ pub fn cut_at_buffers(segments: Vec<Segment>, lens: impl IntoIterator<Item = u64
 /// end only what was sent to it.
 #[derive(Clone, Debug)]
 pub struct SendTable<T> {
-    ops: Table<T>,
+    ops: KeyedTable<T>,
 }
 
 /// A Fin for an operation that is not (or no longer) there.
@@ -74,12 +77,12 @@ impl<T> SendTable<T> {
     #[must_use]
     pub fn new(limit: usize) -> Self {
         SendTable {
-            ops: Table::new(limit),
+            ops: KeyedTable::new(limit),
         }
     }
 
     /// Enters a message before its request goes out; returns the number for
-    /// [`Request::op`](crate::wire::data::Request::op).
+    /// [`Request::op`](crate::wire::data::RendezvousRequest::op).
     ///
     /// # Errors
     /// Gives `message` back while the table is full: try again when one has ended.
@@ -157,7 +160,7 @@ pub struct Chunk {
     /// Its place in the message, in bytes.
     pub offset_bytes: u64,
     /// The piece of the sender's memory: within one of its segments.
-    pub source: Segment,
+    pub source: MemorySegment,
     /// Nothing of the message is left to be handed out.
     pub is_last: bool,
 }
@@ -166,7 +169,7 @@ pub struct Chunk {
 #[derive(Clone, Debug)]
 pub struct Transfers<T> {
     limits: TransferLimits,
-    transfers: Table<Transfer<T>>,
+    transfers: KeyedTable<Transfer<T>>,
     /// Transfers that may post a chunk, in turn.
     runnable: VecDeque<Key>,
     under_way: u32,
@@ -190,13 +193,13 @@ const GROW_AFTER: u64 = 256;
 struct Transfer<T> {
     owner: T,
     fit_bytes: u64,
-    segments: Vec<Segment>,
+    segments: Vec<MemorySegment>,
     /// Next byte to hand out: in the message, and as segment and offset in it.
     next_offset: u64,
     next_segment: usize,
     next_in_segment: u64,
     /// Chunks that were lost with their lane.
-    lost: Vec<(u64, Segment)>,
+    lost: Vec<(u64, MemorySegment)>,
     under_way: u32,
     queued: bool,
 }
@@ -213,7 +216,7 @@ impl<T> Transfers<T> {
         };
         Transfers {
             limits,
-            transfers: Table::new(limits.messages),
+            transfers: KeyedTable::new(limits.messages),
             runnable: VecDeque::new(),
             under_way: 0,
             broken: 0,
@@ -243,7 +246,12 @@ impl<T> Transfers<T> {
     ///
     /// # Errors
     /// Gives `owner` back while too many transfers are under way.
-    pub fn start(&mut self, owner: T, segments: Vec<Segment>, fit_bytes: u64) -> Result<Key, T> {
+    pub fn start(
+        &mut self,
+        owner: T,
+        segments: Vec<MemorySegment>,
+        fit_bytes: u64,
+    ) -> Result<Key, T> {
         let transfer = Transfer {
             owner,
             fit_bytes,
@@ -316,7 +324,7 @@ impl<T> Transfers<T> {
 
     /// A chunk was lost with its lane: it comes again, before what was not handed out yet. A stale
     /// key changes nothing.
-    pub fn on_lost(&mut self, transfer: Key, offset_bytes: u64, source: Segment) {
+    pub fn on_lost(&mut self, transfer: Key, offset_bytes: u64, source: MemorySegment) {
         let Some(state) = self.transfers.get_mut(transfer) else {
             return;
         };
@@ -419,10 +427,10 @@ impl<T> Transfer<T> {
     }
 
     /// As [`Transfer::cut`], for the chunks that were lost last.
-    fn cut_lost(&mut self, chunk_bytes: u64) -> Option<(u64, Segment)> {
+    fn cut_lost(&mut self, chunk_bytes: u64) -> Option<(u64, MemorySegment)> {
         let (offset, mut source) = self.lost.pop()?;
         if source.length_bytes > chunk_bytes {
-            let rest = Segment {
+            let rest = MemorySegment {
                 address: source.address.wrapping_add(chunk_bytes),
                 length_bytes: source.length_bytes - chunk_bytes,
                 rkey: source.rkey,
@@ -434,7 +442,7 @@ impl<T> Transfer<T> {
     }
 
     /// Cuts the next chunk: at most `chunk_bytes`, within one segment and within what fits.
-    fn cut(&mut self, chunk_bytes: u64) -> Option<(u64, Segment)> {
+    fn cut(&mut self, chunk_bytes: u64) -> Option<(u64, MemorySegment)> {
         if self.next_offset >= self.fit_bytes {
             return None;
         }
@@ -442,7 +450,7 @@ impl<T> Transfer<T> {
         let offset = self.next_offset;
         let left = segment.length_bytes - self.next_in_segment;
         let length_bytes = left.min(chunk_bytes).min(self.fit_bytes - offset);
-        let source = Segment {
+        let source = MemorySegment {
             address: segment.address.wrapping_add(self.next_in_segment),
             length_bytes,
             rkey: segment.rkey,

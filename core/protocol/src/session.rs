@@ -3,14 +3,14 @@
 //! A session outlives its lanes. It numbers what must arrive exactly once; a lane confirms it (an
 //! RC completion, or an Ack), and after a lane change both sides say what they expect next, and the
 //! rest is sent again. The machine keeps counters only: the owner keeps the messages that are not
-//! yet confirmed, in a ring indexed by sequence number. [`Start`] says what a lane brings with it,
-//! and `resume` how both sides find out which session goes on over it.
+//! yet confirmed, in a ring indexed by sequence number. [`SessionStart`] says what a lane brings
+//! with it, and `resume` how both sides find out which session goes on over it.
 
 mod resume;
 
 use thiserror::Error;
 
-pub use resume::{Outcome, Replay, Said};
+pub use resume::{Replay, ResumeOutcome, ResumeState};
 
 use super::credit::{ReceiveCredit, SendCredit};
 use super::wire::SessionId;
@@ -52,12 +52,12 @@ pub enum SessionError {
 
 /// Parameters of the session that may begin with a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Start {
+pub struct SessionStart {
     /// The lane's name, the same at both ends, and of no other lane: the session takes it.
     pub name: u64,
     /// The name of the session in the headers of packets to the peer.
     pub remote: SessionId,
-    /// Quota that the peer grants us ([`super::wire::control::Limits::quota_units`]).
+    /// Quota that the peer grants us ([`super::wire::control::LaneLimits::quota_units`]).
     pub peer_grants_units: u16,
     /// Quota that we grant the peer.
     pub we_grant_units: u16,
@@ -99,7 +99,7 @@ pub struct Origin {
 impl Session {
     /// The session that begins with a lane. Both sides count from the same origin.
     #[must_use]
-    pub fn begin(origin: Origin, start: &Start) -> Self {
+    pub fn begin(origin: Origin, start: &SessionStart) -> Self {
         let begin = origin.sequence;
         Session {
             name: start.name,
@@ -253,7 +253,7 @@ impl Session {
             sequence,
             ..Origin::default()
         };
-        let start = Start {
+        let start = SessionStart {
             name: 1,
             remote,
             peer_grants_units: quota_units,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Key of a [`Table`] entry: index in the low 32 bits, generation (never 0) in the high 32.
+/// Key of a [`KeyedTable`] entry: index in the low 32 bits, generation (never 0) in the high 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(u64);
 
@@ -39,7 +39,7 @@ impl Key {
 /// Entries by generational key, up to a limit. Freed positions are reused oldest first, so a stale
 /// key stays caught for as long as possible.
 #[derive(Clone, Debug)]
-pub struct Table<T> {
+pub struct KeyedTable<T> {
     slots: Vec<TableSlot<T>>,
     free: VecDeque<u32>,
     limit: usize,
@@ -52,11 +52,11 @@ struct TableSlot<T> {
     value: Option<T>,
 }
 
-impl<T> Table<T> {
+impl<T> KeyedTable<T> {
     /// An empty table of at most `limit` entries; takes no memory yet.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Table {
+        KeyedTable {
             slots: Vec::new(),
             free: VecDeque::new(),
             limit: limit.min(u32::MAX as usize),
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_full_table_gives_the_value_back() {
-        let mut table = Table::new(1);
+        let mut table = KeyedTable::new(1);
         let key = table.insert('a').unwrap();
         assert_eq!(table.insert('b'), Err('b'));
         assert_eq!(table.remove(key), Some('a'));
@@ -181,7 +181,7 @@ mod tests {
         /// was removed.
         #[test]
         fn agrees_with_a_map(ops in proptest::collection::vec((any::<bool>(), any::<u8>()), 0..200)) {
-            let mut table = Table::new(16);
+            let mut table = KeyedTable::new(16);
             let mut model: HashMap<Key, u8> = HashMap::new();
             let mut gone: Vec<Key> = Vec::new();
             for (insert, n) in ops {
@@ -202,7 +202,7 @@ mod tests {
 
         #[test]
         fn any_number_as_key_is_safe(bits in any::<u64>()) {
-            let mut table = Table::new(4);
+            let mut table = KeyedTable::new(4);
             let key = table.insert(()).unwrap();
             let guess = Key::from_bits(bits);
             prop_assert_eq!(table.get_mut(guess).is_some(), guess == key);

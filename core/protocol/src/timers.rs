@@ -13,18 +13,18 @@ use super::table::Key;
 use super::wire::SessionId;
 
 /// A key of something that has a place.
-pub trait Placed: Copy + Eq {
+pub trait HasPlace: Copy + Eq {
     /// The place: dense, so that an array can be indexed by it.
     fn place(self) -> usize;
 }
 
-impl Placed for Key {
+impl HasPlace for Key {
     fn place(self) -> usize {
         self.index()
     }
 }
 
-impl Placed for SessionId {
+impl HasPlace for SessionId {
     #[inline]
     fn place(self) -> usize {
         self.index()
@@ -64,7 +64,7 @@ impl<K> TimerPlace<K> {
     };
 }
 
-impl<K: Placed> Timers<K> {
+impl<K: HasPlace> Timers<K> {
     /// An object has come to its place; it has no deadline yet.
     pub fn begin(&mut self, key: K) {
         let index = key.place();
@@ -163,7 +163,7 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     struct TimedObject(usize, u32);
 
-    impl Placed for TimedObject {
+    impl HasPlace for TimedObject {
         fn place(self) -> usize {
             self.0
         }

@@ -2,15 +2,16 @@
 
 use ferrofabric_contracts::addr::Address;
 use ferrofabric_protocol::wire::control::{
-    self, BYE_FLAGS, Body, Control, FLAGS_AT, Foreign, KIND_AT, Keys, LANE_FLAGS, LANE_FLAGS_AT,
-    LaneKind, LaneName, LaneParameters, Limits, RejectReason, STAMP_AT,
+    self, BYE_FLAGS, ControlBody, ControlPacket, FLAGS_AT, Foreign, KIND_AT, Keys, LANE_FLAGS,
+    LANE_FLAGS_AT, LaneKind, LaneLimits, LaneName, LaneParameters, RejectReason, STAMP_AT,
 };
 use ferrofabric_protocol::wire::data::{
-    self, Envelope, FinStatus, Grant, Header, MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES,
-    MAX_NOTICE_BYTES, MAX_RTS_BYTES, Packet, Predecessor, Resume, Segment, readdress,
+    self, DataEnvelope, DataPacket, FinStatus, Grant, Header, MAX_FIRST_HEADER_BYTES,
+    MAX_HEADER_BYTES, MAX_NOTICE_BYTES, MAX_RTS_BYTES, MemorySegment, Predecessor, Resume,
+    readdress,
 };
-use ferrofabric_protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
-use ferrofabric_protocol::wire::sidr::{ANSWER_BYTES, QUESTION_BYTES, Service};
+use ferrofabric_protocol::wire::datagram::{self, DatagramPrefix, PREFIX_BYTES};
+use ferrofabric_protocol::wire::sidr::{ANSWER_BYTES, QUESTION_BYTES, ServiceKind};
 use ferrofabric_protocol::wire::{SessionId, WireError};
 use ferrofabric_protocol::{PLACE_BYTES, PeerKey};
 
@@ -51,7 +52,7 @@ pub(super) const PRIVATE_DATA: FuzzTarget = FuzzTarget {
 
 fn take_control(bytes: &[u8]) -> u64 {
     let foreign = Foreign::parse(bytes).is_some();
-    match Control::parse(bytes) {
+    match ControlPacket::parse(bytes) {
         Ok(control) => {
             assert_eq!(control.to_bytes(), *bytes);
             saw(std::mem::discriminant(&control.body))
@@ -66,7 +67,7 @@ fn take_control(bytes: &[u8]) -> u64 {
 }
 
 fn take_data(bytes: &[u8]) -> u64 {
-    match Packet::parse(bytes) {
+    match DataPacket::parse(bytes) {
         Ok((header, packet)) => look(&header, &packet, bytes),
         Err(why) => saw((kind(why), at(bytes, 0), at(bytes, 1))),
     }
@@ -85,14 +86,14 @@ fn take_datagram(bytes: &[u8]) -> u64 {
 }
 
 fn take_private_data(bytes: &[u8]) -> u64 {
-    let asked = Service::asked(bytes);
+    let asked = ServiceKind::parse_question(bytes);
     if let Ok(service) = asked {
         assert_eq!(service.question(), bytes[..QUESTION_BYTES]);
     }
-    let answers: Vec<_> = Service::ALL
+    let answers: Vec<_> = ServiceKind::ALL
         .iter()
         .map(|service| {
-            let answered = service.answered(bytes);
+            let answered = service.parse_answer(bytes);
             if let Ok(name) = answered {
                 assert_eq!(asked, Ok(*service));
                 assert_eq!(service.answer(&name), bytes[..ANSWER_BYTES]);
@@ -103,13 +104,13 @@ fn take_private_data(bytes: &[u8]) -> u64 {
     saw((asked.map_err(kind), answers, at(bytes, 9)))
 }
 
-fn look(header: &Header, packet: &Packet<'_>, bytes: &[u8]) -> u64 {
+fn look(header: &Header, packet: &DataPacket<'_>, bytes: &[u8]) -> u64 {
     let mut copy = bytes.to_vec();
     readdress(&mut copy, SessionId(!header.session.0));
-    let (readdressed, _) = Packet::parse(&copy).expect("the same packet of another session");
+    let (readdressed, _) = DataPacket::parse(&copy).expect("the same packet of another session");
     assert_eq!(readdressed.session, SessionId(!header.session.0));
     let segments = match packet {
-        Packet::Rts { request, .. } => request.segments().count(),
+        DataPacket::Rts { request, .. } => request.segments().count(),
         _ => 0,
     };
     saw((
@@ -149,7 +150,7 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
         psn: 4,
         session: SessionId(5),
         shm_name: 6,
-        limits: Limits::default(),
+        limits: LaneLimits::default(),
         holds_session: true,
     };
     let stamp_ns = 7;
@@ -170,7 +171,7 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
             ..parameters
         };
         let name = format!("hello_{kind:?}").to_lowercase();
-        let hello = Body::Hello {
+        let hello = ControlBody::Hello {
             stamp_ns,
             parameters,
         };
@@ -178,7 +179,7 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
     });
     let rejects = RejectReason::ALL.iter().map(|&reason| {
         let name = format!("reject_{}", reason as u8);
-        let reject = Body::Reject {
+        let reject = ControlBody::Reject {
             reason,
             named_incarnation,
         };
@@ -188,29 +189,33 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
         (
             "hello_ack",
             both,
-            Body::HelloAck {
+            ControlBody::HelloAck {
                 stamp_ns,
                 parameters,
             },
         ),
-        ("ready", ready, Body::Ready),
+        ("ready", ready, ControlBody::Ready),
         (
             "bye",
             both,
-            Body::Bye {
+            ControlBody::Bye {
                 expected: Some(9),
                 ends: true,
             },
         ),
-        ("bye_ack", both, Body::ByeAck),
-        ("keep_alive", both, Body::KeepAlive { stamp_ns }),
-        ("keep_alive_ack", both, Body::KeepAliveAck { stamp_ns }),
+        ("bye_ack", both, ControlBody::ByeAck),
+        ("keep_alive", both, ControlBody::KeepAlive { stamp_ns }),
+        (
+            "keep_alive_ack",
+            both,
+            ControlBody::KeepAliveAck { stamp_ns },
+        ),
     ]
     .map(|(name, lane, body)| (name.to_owned(), lane, body));
     let all = of_kinds.chain(rejects).chain(others);
     let mut all: Vec<_> = all
         .map(|(name, lane, body)| {
-            let control = Control {
+            let control = ControlPacket {
                 from: PeerKey {
                     place: [1; PLACE_BYTES],
                     incarnation: 2,
@@ -254,7 +259,7 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
         sequence: 9,
         credit: 3,
     };
-    let envelope = Envelope {
+    let envelope = DataEnvelope {
         tag: Some(7),
         cq_data: Some(8),
     };
@@ -291,7 +296,7 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
         let len = header.write_fin(1, status, &mut room);
         notice(&format!("fin_{}", status as u32), len, &room);
     }
-    let part = Segment {
+    let part = MemorySegment {
         address: 1,
         length_bytes: 2,
         rkey: 3,
@@ -299,7 +304,7 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
     let mut room = [0; MAX_RTS_BYTES];
     let len = header.write_rts(&envelope, 1, &[part; 3], &mut room);
     notice("rts", len.unwrap_or(0), &room);
-    let len = header.write_offer(&Envelope::default(), 1, 1 << 20, &mut room);
+    let len = header.write_offer(&DataEnvelope::default(), 1, 1 << 20, &mut room);
     notice("offer", len, &room);
     let mut room = [0; MAX_FIRST_HEADER_BYTES + 4];
     let mut head = [0; MAX_FIRST_HEADER_BYTES];
@@ -307,7 +312,7 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
     room[..len].copy_from_slice(&head[..len]);
     notice("first", len + 4, &room);
     let mut head = [0; MAX_HEADER_BYTES];
-    let len = header.write_part(4, 4, &mut head);
+    let len = header.write_fragment(4, 4, &mut head);
     room[..len].copy_from_slice(&head[..len]);
     notice("part", len + 4, &room);
     // Each kind with each flag, sound or not.
@@ -325,7 +330,7 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
 }
 
 fn datagram_seeds() -> Vec<(String, Vec<u8>)> {
-    let prefix = Prefix::default().to_bytes();
+    let prefix = DatagramPrefix::default().to_bytes();
     let mut all: Vec<_> = data_seeds()
         .into_iter()
         .map(|(name, bytes)| (name, [&prefix[..], &bytes].concat()))
@@ -341,7 +346,7 @@ fn datagram_seeds() -> Vec<(String, Vec<u8>)> {
 
 fn private_data_seeds() -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
-    for &service in Service::ALL {
+    for &service in ServiceKind::ALL {
         let number = service as u8;
         all.push(seed(&format!("question_{number}"), service.question()));
         for (name, addr) in addresses::addresses() {
@@ -364,13 +369,14 @@ mod tests {
     fn the_first_inputs_have_each_kind_as_it_should_be() {
         for &kind in control::KINDS {
             let sound = |(_, bytes): &(String, Vec<u8>)| {
-                bytes[KIND_AT] == kind && Control::parse(bytes).is_ok()
+                bytes[KIND_AT] == kind && ControlPacket::parse(bytes).is_ok()
             };
             assert!(control_seeds().iter().any(sound), "control packet {kind}");
         }
         for &kind in data::KINDS {
-            let sound =
-                |(_, bytes): &(String, Vec<u8>)| bytes[0] == kind && Packet::parse(bytes).is_ok();
+            let sound = |(_, bytes): &(String, Vec<u8>)| {
+                bytes[0] == kind && DataPacket::parse(bytes).is_ok()
+            };
             assert!(data_seeds().iter().any(sound), "data packet {kind}");
         }
     }

@@ -22,7 +22,7 @@ use ferrofabric_contracts::peer::{
 };
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, SendOp};
 use ferrofabric_matching as matching;
-use ferrofabric_matching::{Buffers, Matcher, PieceDone, Posted, TakenBack};
+use ferrofabric_matching::{Matcher, PieceDone, PostedReceive, ReceiveBuffers, WithdrawnReceive};
 use ferrofabric_runtime::cq::CqQueue;
 use ferrofabric_shm::{ShmConfig, ShmTransport, node_id};
 
@@ -51,11 +51,11 @@ pub struct Srx {
     failed: Vec<CqError>,
 }
 
-fn buf_of(buffers: &Buffers) -> IoBuf {
+fn buf_of(buffers: &ReceiveBuffers) -> IoBuf {
     buffers.segments()[0]
 }
 
-fn matched_of(m: matching::Matched) -> Matched {
+fn matched_of(m: matching::MatchedReceive) -> Matched {
     Matched {
         buf: buf_of(&m.buf),
         desc: m.desc,
@@ -65,7 +65,7 @@ fn matched_of(m: matching::Matched) -> Matched {
     }
 }
 
-fn start_of(kind: MsgKind, s: matching::Start<Token>) -> Start {
+fn start_of(kind: MsgKind, s: matching::Match<Token>) -> Start {
     Start {
         kind,
         token: s.message.token,
@@ -131,7 +131,7 @@ impl PeerSrx for Srx {
             let (mut receives, mut messages) = (Vec::new(), Vec::new());
             self.of(kind)
                 .fail_source(src, |m| lost(m.token), &mut receives, &mut messages);
-            for TakenBack { posted, .. } in receives {
+            for WithdrawnReceive { posted, .. } in receives {
                 self.failed.push(CqError {
                     completion: Completion {
                         context: posted.context,
@@ -286,11 +286,11 @@ impl Ep {
         buf: &mut [u8],
         context: u64,
     ) {
-        let posted = Posted {
+        let posted = PostedReceive {
             src,
             tag,
             ignore,
-            buf: Buffers::One(IoBuf::new(buf.as_mut_ptr(), buf.len())),
+            buf: ReceiveBuffers::One(IoBuf::new(buf.as_mut_ptr(), buf.len())),
             desc: MrDesc::NONE,
             context,
             flags: Flags::COMPLETION,

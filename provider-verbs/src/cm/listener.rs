@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Error, Result};
-use ferrofabric_protocol::wire::sidr::{ANSWER_BYTES, Service};
+use ferrofabric_protocol::wire::sidr::{ANSWER_BYTES, ServiceKind};
 use ferrofabric_runtime::domain::Listening;
 use ferrofabric_system::threads;
 use ferrofabric_system::wait::WaitSet;
@@ -175,7 +175,7 @@ impl ListenerBoard {
         let Some(request) = &event.request else {
             return Ok(());
         };
-        match Service::asked(&event.private_data) {
+        match ServiceKind::parse_question(&event.private_data) {
             Ok(service) if service == self.service => {}
             Ok(other) => {
                 tracing::debug!("request refused: for {other:?}, this is {:?}", self.service);

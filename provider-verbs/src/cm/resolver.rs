@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use ferrofabric_av::{Closing, Resolve, ResolveRequest, cancelled};
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_protocol::wire::sidr::Service;
+use ferrofabric_protocol::wire::sidr::ServiceKind;
 use ferrofabric_system::wait::WaitSet;
 use ferrofabric_verbs_sys::rdma_cm_event_type as Kind;
 
@@ -261,7 +261,7 @@ impl<'a> SidrSearch<'a> {
                 }
             }
             Kind::RDMA_CM_EVENT_ESTABLISHED => {
-                let answer = self.resolver.service.answered(&event.private_data);
+                let answer = self.resolver.service.parse_answer(&event.private_data);
                 answer.map_err(|why| {
                     let why = format!("the listener there is no endpoint of this kind: {why}");
                     self.error(number, Errno::ECONNREFUSED, &why)

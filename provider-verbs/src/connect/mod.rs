@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_protocol::PeerKey;
-use ferrofabric_protocol::handshake::{LaneKey, LaneUp, Reason};
+use ferrofabric_protocol::handshake::{EndReason, LaneKey, LaneUp};
 use ferrofabric_protocol::wire::control::LaneKind;
 
 use crate::ah::Ah;

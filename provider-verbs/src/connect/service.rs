@@ -13,7 +13,9 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_protocol::handshake::{Action, Config, Connector, LaneKey, Reason};
+use ferrofabric_protocol::handshake::{
+    Connector, EndReason, HandshakeAction, HandshakeConfig, LaneKey,
+};
 use ferrofabric_protocol::wire::control::{CONTROL_BYTES, LaneKind};
 use ferrofabric_protocol::{PeerKey, Time};
 use ferrofabric_system::forked::Birth;
@@ -342,7 +344,7 @@ impl ServiceWorker {
             ToService::ProbePeer(lane) => self.drive(|c, now, out| c.ask_after(now, lane, out)),
             ToService::SessionEnded { peer, lane } => self.connector.session_ended(&peer, lane),
             ToService::Grant(quota_units) => self.connector.grant(quota_units),
-            ToService::LaneHeard(lane) => self.drive(|c, now, out| c.lane_heard(now, lane, out)),
+            ToService::LaneHeard(lane) => self.drive(|c, now, out| c.lane_received(now, lane, out)),
             ToService::LaneBroken(lane) => self.drive(|c, now, out| c.lane_broken(now, lane, out)),
             ToService::Close(received) => {
                 self.drive(|c, now, out| c.shutdown(now, &received, out));
@@ -363,24 +365,24 @@ impl ServiceWorker {
         any
     }
 
-    fn carry_out(&mut self, action: Action) {
+    fn carry_out(&mut self, action: HandshakeAction) {
         match action {
-            Action::SendControl { to, bytes } => self.send(to, bytes),
-            Action::MakeLane { lane, kind, .. } => {
+            HandshakeAction::SendControl { to, bytes } => self.send(to, bytes),
+            HandshakeAction::MakeLane { lane, kind, .. } => {
                 let made = match kind {
                     LaneKind::Rc => self.make_lane(lane),
                     LaneKind::Ud => self.make_datagram_lane(lane),
                 };
                 self.answer(|c, now, out| c.lane_made(now, lane, made, out));
             }
-            Action::ConnectLane(connect) if connect.kind == LaneKind::Ud => {
+            HandshakeAction::ConnectLane(connect) if connect.kind == LaneKind::Ud => {
                 self.find_way(connect.lane, &connect.peer);
             }
-            Action::ConnectLane(connect) => {
+            HandshakeAction::ConnectLane(connect) => {
                 let connected = self.connect_lane(&connect);
                 self.answer(|c, now, out| c.lane_connected(now, connect.lane, connected, out));
             }
-            Action::LaneUp(up) => {
+            HandshakeAction::LaneUp(up) => {
                 let carrier = match self.lanes.get(&up.lane) {
                     Some(Made::Rc(qp)) => LaneCarrier::Rc(qp.clone()),
                     Some(Made::Ud(Some(way))) => LaneCarrier::Ud(way.clone()),
@@ -394,7 +396,7 @@ impl ServiceWorker {
                 let reason = self.local_reason(reason);
                 self.tell(ToEngine::LaneDown { lane, peer, reason });
             }
-            Action::ReleaseLane { lane } => {
+            HandshakeAction::ReleaseLane { lane } => {
                 if let Some(Made::Rc(_)) = self.lanes.remove(&lane) {
                     self.rc_lanes -= 1;
                 }
@@ -404,7 +406,7 @@ impl ServiceWorker {
                 let reason = self.local_reason(reason);
                 self.tell(ToEngine::ConnectFailed { peer, reason });
             }
-            Action::Closed { .. } => {}
+            HandshakeAction::Closed { .. } => {}
         }
     }
 
@@ -426,7 +428,7 @@ impl ServiceWorker {
     /// not the cause.
     fn local_reason(&self, reason: Reason) -> Reason {
         match reason {
-            Reason::Unreachable if self.datagrams.is_dead() => Reason::Local(Errno::EIO.0),
+            EndReason::Unreachable if self.datagrams.is_dead() => EndReason::Local(Errno::EIO.0),
             reason => reason,
         }
     }

@@ -67,10 +67,10 @@ impl VerbsBackend {
         })
     }
 
-    fn service(&self) -> Service {
+    fn service(&self) -> ServiceKind {
         match self.info.ep.ep_type {
-            EpType::Dgram => Service::Dgram,
-            _ => Service::Rdm,
+            EpType::Dgram => ServiceKind::Dgram,
+            _ => ServiceKind::Rdm,
         }
     }
 

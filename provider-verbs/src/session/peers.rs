@@ -372,7 +372,7 @@ mod tests {
     use super::*;
     use ferrofabric_contracts::config::LaneChoice;
     use ferrofabric_protocol::rendezvous::TransferLimits;
-    use ferrofabric_protocol::session::{Origin, Session, Start};
+    use ferrofabric_protocol::session::{Origin, Session, SessionStart};
 
     fn key(number: u64) -> PeerKey {
         PeerKey {
@@ -387,7 +387,7 @@ mod tests {
 
     fn session() -> Option<Box<SessionState>> {
         let limits = TransferLimits::default();
-        let start = Start {
+        let start = SessionStart {
             name: 1,
             remote: SessionId(1),
             peer_grants_units: 1,
@@ -403,7 +403,7 @@ mod tests {
             choice: LaneChoice::Auto,
             datagrams: true,
             requests_fit_datagrams: true,
-            policy: ferrofabric_protocol::lane_policy::Config::default(),
+            policy: ferrofabric_protocol::lane_policy::LanePolicyConfig::default(),
         });
         std::iter::from_fn(|| peers.next_listed(&life)).collect()
     }

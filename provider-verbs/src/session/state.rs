@@ -7,13 +7,13 @@ use std::sync::Arc;
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, SendDone};
 use ferrofabric_contracts::types::MsgKind;
 use ferrofabric_protocol::credit::{CreditError, open_requests};
+use ferrofabric_protocol::fragmentation::Assembly;
 use ferrofabric_protocol::lanes::SessionFacts;
-use ferrofabric_protocol::parts::Assembly;
 use ferrofabric_protocol::rendezvous::{SendTable, TransferLimits, Transfers};
-use ferrofabric_protocol::session::{Session, Start};
-use ferrofabric_protocol::table::{Key, Table};
+use ferrofabric_protocol::session::{Session, SessionStart};
+use ferrofabric_protocol::table::{Key, KeyedTable};
 use ferrofabric_protocol::wire::SessionId;
-use ferrofabric_protocol::wire::data::{FinStatus, Grant, Segment, readdress};
+use ferrofabric_protocol::wire::data::{FinStatus, Grant, MemorySegment, readdress};
 
 use super::packet_pool::PacketPool;
 use super::registered::Registered;
@@ -153,7 +153,7 @@ pub(crate) enum ReplayKind {
 impl SessionState {
     pub(crate) fn new(
         numbers: Session,
-        start: &Start,
+        start: &SessionStart,
         reads: TransferLimits,
         writes: TransferLimits,
     ) -> Self {
@@ -178,8 +178,8 @@ impl SessionState {
 
     /// The session has become the one that begins with another lane ([`Outcome::BeginsAgain`]).
     ///
-    /// [`Outcome::BeginsAgain`]: ferrofabric_protocol::session::Outcome::BeginsAgain
-    pub(crate) fn begins_again(&mut self, start: &Start) {
+    /// [`Outcome::BeginsAgain`]: ferrofabric_protocol::session::ResumeOutcome::BeginsAgain
+    pub(crate) fn begins_again(&mut self, start: &SessionStart) {
         self.sends
             .change_limit(open_requests(start.peer_grants_units));
         self.unmatched.limit = open_requests(start.we_grant_units);
@@ -291,7 +291,7 @@ impl SessionState {
             && self.writes.is_empty()
             && self.reads.is_empty()
             && self.receives.is_empty()
-            && self.incoming.assembly.is_whole()
+            && self.incoming.assembly.is_complete()
     }
 
     /// Whether some packets have to be posted before anything new.

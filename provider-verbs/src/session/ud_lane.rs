@@ -4,7 +4,7 @@
 use ferrofabric_protocol::datagram_lane::DatagramLane;
 use ferrofabric_protocol::handshake::LaneKey;
 use ferrofabric_protocol::wire::SessionId;
-use ferrofabric_protocol::wire::datagram::Prefix;
+use ferrofabric_protocol::wire::datagram::DatagramPrefix;
 
 use super::lane::NamedLane;
 use super::state::SessionState;

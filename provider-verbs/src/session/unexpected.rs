@@ -5,7 +5,7 @@ use slab::Slab;
 
 use super::payload::UnexpectedData;
 
-use ferrofabric_protocol::wire::data::Segment;
+use ferrofabric_protocol::wire::data::MemorySegment;
 
 /// An unexpected message.
 pub(crate) struct RdmUnexpectedMessage {

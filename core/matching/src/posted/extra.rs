@@ -1,8 +1,8 @@
 //! Rare properties of a receive: a memory descriptor, a list of buffers, flags of the upper half, a
 //! mask with no class. They are stored beside the entries, so that an entry fits one cache line.
 
-use super::{Posted, PostedQueue, ReceiveEntry};
-use crate::{Buffers, Matched};
+use super::{PostedQueue, PostedReceive, ReceiveEntry};
+use crate::{MatchedReceive, ReceiveBuffers};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
 
@@ -25,10 +25,10 @@ impl Extra {
 
     /// Whether an entry does not hold all of a receive that has a class.
     #[inline]
-    pub(super) fn is_needed(p: &Posted) -> bool {
+    pub(super) fn is_needed(p: &PostedReceive) -> bool {
         !p.desc.is_none()
             || p.flags.bits() > u64::from(u32::MAX)
-            || matches!(p.buf, Buffers::Many(_))
+            || matches!(p.buf, ReceiveBuffers::Many(_))
     }
 
     /// The ignore mask.
@@ -41,8 +41,8 @@ impl Extra {
     }
 
     /// Makes a match whole that is a piece of the receive. (A list is never cut into pieces.)
-    pub(super) fn add_to(&self, matched: Matched) -> Matched {
-        Matched {
+    pub(super) fn add_to(&self, matched: MatchedReceive) -> MatchedReceive {
+        MatchedReceive {
             desc: self.desc,
             flags: self.flags,
             ..matched
@@ -51,10 +51,10 @@ impl Extra {
 
     /// Makes a match whole that is all of the receive.
     #[inline(never)]
-    pub(super) fn take(&mut self, matched: Matched) -> Matched {
+    pub(super) fn take(&mut self, matched: MatchedReceive) -> MatchedReceive {
         let mut matched = self.add_to(matched);
         if let Some(list) = self.list.take() {
-            matched.buf = Buffers::Many(list);
+            matched.buf = ReceiveBuffers::Many(list);
         }
         matched
     }
@@ -62,7 +62,7 @@ impl Extra {
 
 impl PostedQueue {
     #[inline(never)]
-    pub(super) fn put_extra(&mut self, id: u32, p: Posted) {
+    pub(super) fn put_extra(&mut self, id: u32, p: PostedReceive) {
         if self.extras.len() < self.entries.len() {
             self.extras.resize_with(self.entries.len(), || Extra::NONE);
         }
@@ -71,8 +71,8 @@ impl PostedQueue {
             flags: p.flags,
             ignore: p.ignore,
             list: match p.buf {
-                Buffers::One(_) => None,
-                Buffers::Many(list) => Some(list),
+                ReceiveBuffers::One(_) => None,
+                ReceiveBuffers::Many(list) => Some(list),
             },
         };
     }

@@ -3,10 +3,10 @@
 
 use slab::Slab;
 
-use crate::{PieceDone, TakenBack};
+use crate::{PieceDone, WithdrawnReceive};
 use ferrofabric_contracts::peer::Piece;
 
-use super::Posted;
+use super::PostedReceive;
 
 /// The outcome of a multi-receive once none of its pieces is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Pieces {
     }
 
     /// The rest of a receive was taken out of the queue.
-    pub(super) fn take_back(&mut self, posted: Posted, of: Piece) -> TakenBack {
+    pub(super) fn take_back(&mut self, posted: PostedReceive, of: Piece) -> WithdrawnReceive {
         let mut busy = Piece::NONE;
         if let Some(multi) = self.0.get_mut(slot(of)) {
             multi.end = MultiEnd::TakenBack;
@@ -55,7 +55,7 @@ impl Pieces {
                 _ => busy = of,
             }
         }
-        TakenBack { posted, busy }
+        WithdrawnReceive { posted, busy }
     }
 
     /// A transport has completed a piece.

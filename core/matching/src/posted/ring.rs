@@ -2,7 +2,7 @@
 //! exchange of messages that keeps a receive or two posted costs a comparison or two, and so does a
 //! stream into a window of receives.
 
-use crate::{Buffers, Matched, Posted};
+use crate::{MatchedReceive, PostedReceive, ReceiveBuffers};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Piece};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
@@ -16,7 +16,7 @@ const ALIKE: usize = if cfg!(test) { 16 } else { 256 };
 /// A ring of receives. Where there are more than [`FEW`], all have the same source, tag and mask.
 pub(super) struct ReceiveRing {
     /// A power of two of them.
-    slots: Box<[Posted]>,
+    slots: Box<[PostedReceive]>,
     first: usize,
     len: usize,
 }
@@ -60,7 +60,7 @@ impl ReceiveRing {
 
     /// Adds a receive behind the others, who make room for it.
     #[inline(always)]
-    pub(super) fn push(&mut self, p: Posted) {
+    pub(super) fn push(&mut self, p: PostedReceive) {
         let at = self.place(self.len);
         // Field by field, here and below: a struct put together on the stack and then copied waits
         // for its stores.
@@ -77,7 +77,7 @@ impl ReceiveRing {
 
     /// Takes the oldest receive that the message matches.
     #[inline(always)]
-    pub(super) fn arrive(&mut self, a: &Arrived) -> Option<Matched> {
+    pub(super) fn arrive(&mut self, a: &Arrived) -> Option<MatchedReceive> {
         if !matches(&self.slots[self.place(0)], a) {
             // Pass a copy: the usual case then needs no message in memory.
             self.bring_forward(&{ *a })?;
@@ -85,7 +85,7 @@ impl ReceiveRing {
         let next = self.place(1);
         let p = &mut self.slots[std::mem::replace(&mut self.first, next)];
         self.len -= 1;
-        Some(Matched {
+        Some(MatchedReceive {
             buf: p.buf.take(),
             desc: p.desc,
             context: p.context,
@@ -108,7 +108,7 @@ impl ReceiveRing {
     }
 
     /// Takes the oldest receive.
-    pub(super) fn pop(&mut self) -> Option<Posted> {
+    pub(super) fn pop(&mut self) -> Option<PostedReceive> {
         self.len = self.len.checked_sub(1)?;
         let first = std::mem::replace(&mut self.slots[self.first], blank());
         self.first = self.place(1);
@@ -134,17 +134,17 @@ impl ReceiveRing {
 }
 
 #[inline(always)]
-fn matches(p: &Posted, a: &Arrived) -> bool {
+fn matches(p: &PostedReceive, a: &Arrived) -> bool {
     let from = (p.src == FiAddr::UNSPEC) | (p.src == a.src);
     from & ((p.tag ^ a.tag) & !p.ignore == 0)
 }
 
-fn blank() -> Posted {
-    Posted {
+fn blank() -> PostedReceive {
+    PostedReceive {
         src: FiAddr::UNSPEC,
         tag: 0,
         ignore: 0,
-        buf: Buffers::One(IoBuf::EMPTY),
+        buf: ReceiveBuffers::One(IoBuf::EMPTY),
         desc: MrDesc::NONE,
         context: 0,
         flags: Flags::empty(),

@@ -6,7 +6,7 @@
 use super::classes::CLASSES_MAX;
 use super::{CLASS, FREE, PostedQueue, ReceiveEntry};
 use crate::index::SideIndex;
-use crate::{Posted, TakenBack};
+use crate::{PostedReceive, WithdrawnReceive};
 use ferrofabric_contracts::types::FiAddr;
 
 /// Posts without a cancellation (or failed source) after which the index for it is no longer kept
@@ -37,7 +37,7 @@ impl Asides {
 
 impl PostedQueue {
     /// Takes the oldest receive with that context.
-    pub(crate) fn cancel(&mut self, context: u64) -> Option<TakenBack> {
+    pub(crate) fn cancel(&mut self, context: u64) -> Option<WithdrawnReceive> {
         self.settle();
         self.keep_by_context();
         let entries = &self.entries;
@@ -51,7 +51,7 @@ impl PostedQueue {
     }
 
     /// Takes all receives that only a message from `src` could match, oldest first.
-    pub(crate) fn fail_source(&mut self, src: FiAddr, out: &mut Vec<TakenBack>) {
+    pub(crate) fn fail_source(&mut self, src: FiAddr, out: &mut Vec<WithdrawnReceive>) {
         if !src.is_some() || self.len == 0 {
             return;
         }
@@ -69,7 +69,7 @@ impl PostedQueue {
 
     /// Takes any receive out as it was posted, or the rest of a multi-receive.
     #[cold]
-    fn take(&mut self, id: u32) -> TakenBack {
+    fn take(&mut self, id: u32) -> WithdrawnReceive {
         let ReceiveEntry {
             src, tag, order, ..
         } = self.entries[id as usize];
@@ -85,7 +85,7 @@ impl PostedQueue {
             self.odd.unlink(&mut self.entries, id);
         }
         let m = self.release(id);
-        let posted = Posted {
+        let posted = PostedReceive {
             src,
             tag,
             ignore,

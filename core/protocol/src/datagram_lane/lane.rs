@@ -1,7 +1,7 @@
 //! A lane: both halves, under one session.
 
-use super::Shared;
-use super::receiver::{Arrival, Held, PacketReceiver};
+use super::SharedLaneState;
+use super::receiver::{HeldPacket, PacketArrival, PacketReceiver};
 use super::sender::{OutgoingPacket, PacketSender};
 use crate::Time;
 use crate::session::{Session, SessionError};
@@ -11,7 +11,8 @@ use crate::wire::datagram::Ack;
 /// keeps until the ones before them are there.
 ///
 /// The owner keeps the packets that are not confirmed, by number, and gives the session and the
-/// same [`Shared`] to each call. After any of them [`DatagramLane::deadline`] may be another.
+/// same [`SharedLaneState`] to each call. After any of them [`DatagramLane::deadline`] may be
+/// another.
 #[derive(Clone, Debug)]
 pub struct DatagramLane<T> {
     sender: PacketSender,
@@ -22,7 +23,7 @@ impl<T> DatagramLane<T> {
     /// The lane of a session: a new one, or one that was on another lane. `seed` spreads the probes
     /// in time.
     #[must_use]
-    pub fn new(shared: &Shared, session: &Session, seed: u64) -> Self {
+    pub fn new(shared: &SharedLaneState, session: &Session, seed: u64) -> Self {
         DatagramLane {
             sender: PacketSender::new(&shared.config, session.oldest_unconfirmed(), seed),
             receiver: PacketReceiver::new(session.expected()),
@@ -43,7 +44,7 @@ impl<T> DatagramLane<T> {
     #[inline]
     pub fn next_packet(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLaneState,
         session: &Session,
         now: Time,
     ) -> Option<OutgoingPacket> {
@@ -52,7 +53,7 @@ impl<T> DatagramLane<T> {
 
     /// The packet that [`DatagramLane::next_packet`] gave last could not be posted (a full send
     /// queue): it comes again.
-    pub fn not_sent(&mut self, shared: &mut Shared, outgoing: OutgoingPacket) {
+    pub fn not_sent(&mut self, shared: &mut SharedLaneState, outgoing: OutgoingPacket) {
         self.sender.not_sent(outgoing, shared);
     }
 
@@ -64,7 +65,7 @@ impl<T> DatagramLane<T> {
     #[inline]
     pub fn on_ack(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLaneState,
         session: &mut Session,
         ack: Ack,
         now: Time,
@@ -78,13 +79,13 @@ impl<T> DatagramLane<T> {
     #[inline]
     pub fn arrive(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLaneState,
         session: &mut Session,
         numbered: (u32, bool),
         packet: T,
         may_hold: bool,
         now: Time,
-    ) -> Arrival<T> {
+    ) -> PacketArrival<T> {
         self.receiver
             .arrive(shared, session, numbered, packet, may_hold, now)
     }
@@ -92,7 +93,7 @@ impl<T> DatagramLane<T> {
     /// The next packet that was kept and is wanted now, or is not wanted any more. Call it until it
     /// gives none, after the session took a packet, from this lane or another.
     #[inline]
-    pub fn next_held(&mut self, session: &mut Session) -> Option<Held<T>> {
+    pub fn next_held(&mut self, session: &mut Session) -> Option<HeldPacket<T>> {
         self.receiver.next_held(session)
     }
 
@@ -106,8 +107,8 @@ impl<T> DatagramLane<T> {
     /// were handled and all replies were sent.
     #[inline]
     #[must_use]
-    pub fn owes_ack(&self, now: Time) -> bool {
-        self.receiver.owes_ack(now)
+    pub fn is_ack_due(&self, now: Time) -> bool {
+        self.receiver.is_ack_due(now)
     }
 
     /// When to call [`DatagramLane::on_deadline`]; a time that is past for at once.
@@ -123,7 +124,7 @@ impl<T> DatagramLane<T> {
     /// The deadline is reached. Afterwards there may be packets to send, or an Ack. Returns whether
     /// the owner should check that the peer still has the lane, because many probes in a row have
     /// no answer.
-    pub fn on_deadline(&mut self, shared: &Shared, session: &Session, now: Time) -> bool {
+    pub fn on_deadline(&mut self, shared: &SharedLaneState, session: &Session, now: Time) -> bool {
         self.sender.on_deadline(&shared.config, session, now)
             && self.sender.probes > shared.config.suspect_after
     }

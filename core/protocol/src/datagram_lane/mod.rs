@@ -30,21 +30,21 @@ mod receiver;
 mod sender;
 
 pub use lane::DatagramLane;
-pub use receiver::{Arrival, Held};
+pub use receiver::{HeldPacket, PacketArrival};
 pub use sender::OutgoingPacket;
 
 use std::time::Duration;
 
 /// How UD lanes behave; the same for all lanes of an endpoint.
 #[derive(Clone, Copy, Debug)]
-pub struct Config {
+pub struct DatagramLaneConfig {
     /// Packets under way at the start, and after a long silence.
     pub initial_window: u32,
     /// Packets under way at most; not more than [`super::wire::datagram::SPAN`].
     pub max_window: u32,
     /// Wait for an acknowledgement before a round trip was measured: about that of the handshake.
     pub initial_timeout: Duration,
-    /// Shortest wait for an acknowledgement, [`Config::ack_delay`] not included.
+    /// Shortest wait for an acknowledgement, [`DatagramLaneConfig::ack_delay`] not included.
     pub min_timeout: Duration,
     /// Longest wait between probes.
     pub max_interval: Duration,
@@ -56,9 +56,9 @@ pub struct Config {
     pub suspect_after: u32,
 }
 
-impl Default for Config {
+impl Default for DatagramLaneConfig {
     fn default() -> Self {
-        Config {
+        DatagramLaneConfig {
             initial_window: 8,
             max_window: 64,
             initial_timeout: Duration::from_millis(20),
@@ -73,16 +73,16 @@ impl Default for Config {
 
 /// State that all UD lanes of an endpoint share.
 #[derive(Clone, Debug, Default)]
-pub struct Shared {
+pub struct SharedLaneState {
     /// How they behave.
-    pub config: Config,
+    pub config: DatagramLaneConfig,
     /// Sums over the lanes of the endpoint.
-    pub counters: Counters,
+    pub counters: DatagramLaneCounters,
 }
 
 /// Counts of the events on lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct DatagramLaneCounters {
     /// Numbered packets sent, repeats included.
     pub sent: u64,
     /// Of those, repeats.

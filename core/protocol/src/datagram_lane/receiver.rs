@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use super::{Config, Shared};
+use super::{DatagramLaneConfig, SharedLaneState};
 use crate::Time;
 use crate::session::{Accept, Session};
 use crate::wire::datagram::{Ack, SPAN};
 
 /// The decision on a packet that arrived. `T` is its receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival<T> {
+pub enum PacketArrival<T> {
     /// It is the next one, and counts as taken. After it, ask for
     /// [`super::DatagramLane::next_held`].
     Deliver(T),
@@ -21,7 +21,7 @@ pub enum Arrival<T> {
 
 /// A packet that was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held<T> {
+pub enum HeldPacket<T> {
     /// It is the next one now, and counts as taken.
     Deliver(T),
     /// Another lane has brought it: its buffer is free.
@@ -56,51 +56,58 @@ impl<T> PacketReceiver<T> {
     #[inline]
     pub(super) fn arrive(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLaneState,
         session: &mut Session,
-        (sequence, asks): (u32, bool),
+        (sequence, ack_at_once): (u32, bool),
         packet: T,
         may_hold: bool,
         now: Time,
-    ) -> Arrival<T> {
+    ) -> PacketArrival<T> {
         if self.base == session.expected()
             && self.held & 1 == 0
             && session.accept(sequence) == Accept::Deliver
         {
             // A gap is closed by it, or goes on behind it: the sender is to know.
-            self.count_arrival(&shared.config, asks || self.held != 0, now);
+            self.count_arrival(&shared.config, ack_at_once || self.held != 0, now);
             self.advance();
-            return Arrival::Deliver(packet);
+            return PacketArrival::Deliver(packet);
         }
-        self.out_of_order(shared, session, (sequence, asks), packet, may_hold, now)
+        self.out_of_order(
+            shared,
+            session,
+            (sequence, ack_at_once),
+            packet,
+            may_hold,
+            now,
+        )
     }
 
     #[cold]
     fn out_of_order(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLaneState,
         session: &Session,
-        (sequence, asks): (u32, bool),
+        (sequence, ack_at_once): (u32, bool),
         packet: T,
         may_hold: bool,
         now: Time,
-    ) -> Arrival<T> {
+    ) -> PacketArrival<T> {
         let expected = session.expected();
         let ahead = sequence.wrapping_sub(expected);
         let at = sequence.wrapping_sub(self.base);
         if ahead > u32::MAX / 2 || at < SPAN && (self.held >> at) & 1 != 0 {
             shared.counters.duplicates += 1;
             self.count_arrival(&shared.config, true, now);
-            return Arrival::Drop(packet);
+            return PacketArrival::Drop(packet);
         }
         // Numbers count from `base`. If another lane brings packets too, the session is already
         // beyond `base`. The owner's next call of [`PacketReceiver::next_held`] then frees room.
         if at >= SPAN || !may_hold {
             shared.counters.dropped += 1;
-            if asks && at < SPAN {
+            if ack_at_once && at < SPAN {
                 self.count_arrival(&shared.config, true, now);
             }
-            return Arrival::Drop(packet);
+            return PacketArrival::Drop(packet);
         }
         let at = at as usize;
         if self.packets.len() <= at {
@@ -109,11 +116,11 @@ impl<T> PacketReceiver<T> {
         self.packets[at] = Some(packet);
         self.held |= 1 << at;
         self.count_arrival(&shared.config, true, now);
-        Arrival::Hold
+        PacketArrival::Hold
     }
 
     #[inline]
-    pub(super) fn next_held(&mut self, session: &mut Session) -> Option<Held<T>> {
+    pub(super) fn next_held(&mut self, session: &mut Session) -> Option<HeldPacket<T>> {
         if self.held == 0 {
             self.base = session.expected();
             return None;
@@ -122,16 +129,16 @@ impl<T> PacketReceiver<T> {
     }
 
     #[cold]
-    fn next_out_of_order(&mut self, session: &mut Session) -> Option<Held<T>> {
+    fn next_out_of_order(&mut self, session: &mut Session) -> Option<HeldPacket<T>> {
         while self.base != session.expected() {
             if let Some(packet) = self.advance() {
-                return Some(Held::Drop(packet));
+                return Some(HeldPacket::Drop(packet));
             }
         }
         if self.held & 1 == 0 || session.accept(self.base) != Accept::Deliver {
             return None;
         }
-        self.advance().map(Held::Deliver)
+        self.advance().map(HeldPacket::Deliver)
     }
 
     /// Takes the packet at `base` out, if it is kept, and goes on to the next number.
@@ -157,7 +164,7 @@ impl<T> PacketReceiver<T> {
     }
 
     #[inline]
-    pub(super) fn owes_ack(&self, now: Time) -> bool {
+    pub(super) fn is_ack_due(&self, now: Time) -> bool {
         self.ack_now || self.ack_at.is_some_and(|at| at <= now)
     }
 
@@ -176,7 +183,7 @@ impl<T> PacketReceiver<T> {
     }
 
     #[inline]
-    fn count_arrival(&mut self, config: &Config, at_once: bool, now: Time) {
+    fn count_arrival(&mut self, config: &DatagramLaneConfig, at_once: bool, now: Time) {
         self.unacknowledged += 1;
         if at_once || self.unacknowledged >= config.ack_every {
             self.ack_now = true;

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use super::congestion::Congestion;
 use super::flights::{Flight, FlightState, Flights};
 use super::loss::{Evidence, LossVerdict};
-use super::{Config, Shared};
+use super::{DatagramLaneConfig, SharedLaneState};
 use crate::Time;
 use crate::rtt::RttEstimator;
 use crate::session::{Session, SessionError};
@@ -18,8 +18,9 @@ use crate::wire::datagram::{Ack, SPAN};
 pub struct OutgoingPacket {
     /// Its number.
     pub sequence: u32,
-    /// Whether the receiver should acknowledge at once: [`crate::wire::datagram::Prefix::asks`].
-    pub asks: bool,
+    /// Whether the receiver should acknowledge at once:
+    /// [`crate::wire::datagram::DatagramPrefix::ack_at_once`].
+    pub ack_at_once: bool,
     /// Whether it was sent on this lane before.
     pub repeat: bool,
 }
@@ -49,7 +50,7 @@ pub(super) struct PacketSender {
 }
 
 impl PacketSender {
-    pub(super) fn new(config: &Config, base: u32, seed: u64) -> Self {
+    pub(super) fn new(config: &DatagramLaneConfig, base: u32, seed: u64) -> Self {
         PacketSender {
             flights: Flights::new(base),
             gaps: false,
@@ -89,7 +90,7 @@ impl PacketSender {
     #[inline]
     pub(super) fn next_packet(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLaneState,
         session: &Session,
         now: Time,
     ) -> Option<OutgoingPacket> {
@@ -113,13 +114,13 @@ impl PacketSender {
         shared.counters.sent += 1;
         Some(OutgoingPacket {
             sequence,
-            asks: !self.is_open(),
+            ack_at_once: !self.is_open(),
             repeat: false,
         })
     }
 
     #[cold]
-    fn repeat(&mut self, shared: &mut Shared, now: Time) -> Option<OutgoingPacket> {
+    fn repeat(&mut self, shared: &mut SharedLaneState, now: Time) -> Option<OutgoingPacket> {
         let probe = std::mem::take(&mut self.probe);
         let at = match probe {
             true => 0,
@@ -139,12 +140,12 @@ impl PacketSender {
         shared.counters.probes += u64::from(probe);
         Some(OutgoingPacket {
             sequence: self.flights.number(at),
-            asks: true,
+            ack_at_once: true,
             repeat: true,
         })
     }
 
-    fn launch(&mut self, config: &Config, now: Time) -> u64 {
+    fn launch(&mut self, config: &DatagramLaneConfig, now: Time) -> u64 {
         let transmission = self.next_transmission;
         self.next_transmission += 1;
         self.last_sent = now;
@@ -153,7 +154,7 @@ impl PacketSender {
     }
 
     /// The packet that was given last did not go out: it comes again.
-    pub(super) fn not_sent(&mut self, outgoing: OutgoingPacket, shared: &mut Shared) {
+    pub(super) fn not_sent(&mut self, outgoing: OutgoingPacket, shared: &mut SharedLaneState) {
         let at = self.flights.place(outgoing.sequence);
         if self.flights.not_sent(at, outgoing.repeat) {
             shared.counters.sent -= 1;
@@ -165,7 +166,7 @@ impl PacketSender {
     #[inline]
     pub(super) fn on_ack(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLaneState,
         session: &mut Session,
         ack: Ack,
         now: Time,
@@ -216,7 +217,7 @@ impl PacketSender {
     }
 
     #[cold]
-    fn mark_held(&mut self, ack: Ack, now: Time, shared: &mut Shared) -> u32 {
+    fn mark_held(&mut self, ack: Ack, now: Time, shared: &mut SharedLaneState) -> u32 {
         let mut bits = ack.held;
         let mut acked = 0;
         while bits != 0 {
@@ -238,7 +239,7 @@ impl PacketSender {
 
     /// A flight has arrived; says whether that is news.
     #[inline]
-    fn flight_acked(&mut self, flight: Flight, now: Time, shared: &mut Shared) -> bool {
+    fn flight_acked(&mut self, flight: Flight, now: Time, shared: &mut SharedLaneState) -> bool {
         let round_trip = now - flight.sent_at;
         if self
             .sample
@@ -263,7 +264,7 @@ impl PacketSender {
     }
 
     #[cold]
-    fn was_needless(&mut self, shared: &mut Shared) {
+    fn was_needless(&mut self, shared: &mut SharedLaneState) {
         shared.counters.needless += 1;
         self.evidence.mistaken();
         self.congestion.on_needless();
@@ -296,7 +297,7 @@ impl PacketSender {
     }
 
     /// Sets the probe's timer anew.
-    fn await_answer(&mut self, config: &Config, now: Time) {
+    fn await_answer(&mut self, config: &DatagramLaneConfig, now: Time) {
         let wait = self.rtt.timeout() + config.ack_delay;
         let wait = match self.probes {
             0 => wait,
@@ -313,7 +314,12 @@ impl PacketSender {
     }
 
     /// Handles what is due. Says whether a probe is to be sent.
-    pub(super) fn on_deadline(&mut self, config: &Config, session: &Session, now: Time) -> bool {
+    pub(super) fn on_deadline(
+        &mut self,
+        config: &DatagramLaneConfig,
+        session: &Session,
+        now: Time,
+    ) -> bool {
         self.catch_up(session);
         if self.overdue_at.is_some_and(|at| at <= now) {
             self.find_losses(now);

@@ -12,7 +12,7 @@ const US: Duration = Duration::from_micros(1);
 
 /// A lane whose session has stamped `count` packets from `start` on.
 struct TestSender {
-    shared: Shared,
+    shared: SharedLaneState,
     session: Session,
     lane: DatagramLane<u32>,
     now: Time,
@@ -20,7 +20,7 @@ struct TestSender {
 
 impl TestSender {
     fn new(start: u32, count: u32) -> Self {
-        let shared = Shared::default();
+        let shared = SharedLaneState::default();
         let mut session = Session::at(SessionId(1), 100, start);
         (0..count).for_each(|_| assert!(session.stamp().is_some()));
         let session_then = Session::at(SessionId(1), 100, start);
@@ -68,12 +68,12 @@ impl TestSender {
 #[test]
 fn a_full_window_requests_an_ack() {
     let mut tx = TestSender::new(0, 20);
-    let mut asks = Vec::new();
+    let mut ack_at_once = Vec::new();
     while let Some(packet) = tx.lane.next_packet(&mut tx.shared, &tx.session, tx.now) {
-        asks.push(packet.asks);
+        ack_at_once.push(packet.ack_at_once);
     }
     assert_eq!(
-        asks,
+        ack_at_once,
         [false, false, false, false, false, false, false, true]
     );
     assert!(!tx.lane.has_room(&tx.session));
@@ -220,31 +220,38 @@ fn an_ack_of_packets_never_sent_changes_nothing() {
 
 #[test]
 fn acks_are_delayed_unless_requested() {
-    let mut shared = Shared::default();
+    let mut shared = SharedLaneState::default();
     let mut session = Session::at(SessionId(1), 100, 0);
     let mut lane = DatagramLane::new(&shared, &session, 1);
-    let mut arrive = |lane: &mut DatagramLane<u32>, session: &mut Session, number, asks| {
-        lane.arrive(&mut shared, session, (number, asks), number, true, Time(0))
+    let mut arrive = |lane: &mut DatagramLane<u32>, session: &mut Session, number, ack_at_once| {
+        lane.arrive(
+            &mut shared,
+            session,
+            (number, ack_at_once),
+            number,
+            true,
+            Time(0),
+        )
     };
-    let late = Time(0) + Config::default().ack_delay;
+    let late = Time(0) + DatagramLaneConfig::default().ack_delay;
     assert_eq!(lane.deadline(), None);
     arrive(&mut lane, &mut session, 0, false);
-    assert!(!lane.owes_ack(Time(0)) && lane.owes_ack(late));
+    assert!(!lane.is_ack_due(Time(0)) && lane.is_ack_due(late));
     assert_eq!(lane.deadline(), Some(late));
     lane.ack(&session); // rides on something
-    assert!(!lane.owes_ack(late) && lane.deadline().is_none());
+    assert!(!lane.is_ack_due(late) && lane.deadline().is_none());
     arrive(&mut lane, &mut session, 1, true);
-    assert!(lane.owes_ack(Time(0)), "asked");
+    assert!(lane.is_ack_due(Time(0)), "asked");
     lane.ack(&session);
     (2..9).for_each(|number| {
         arrive(&mut lane, &mut session, number, false);
     });
-    assert!(!lane.owes_ack(Time(0)));
+    assert!(!lane.is_ack_due(Time(0)));
     arrive(&mut lane, &mut session, 9, false);
-    assert!(lane.owes_ack(Time(0)), "every eight");
+    assert!(lane.is_ack_due(Time(0)), "every eight");
     lane.ack(&session);
     arrive(&mut lane, &mut session, 11, false);
-    assert!(lane.owes_ack(Time(0)), "a gap");
+    assert!(lane.is_ack_due(Time(0)), "a gap");
     assert_eq!(
         lane.ack(&session),
         Ack {
@@ -253,7 +260,10 @@ fn acks_are_delayed_unless_requested() {
         }
     );
     arrive(&mut lane, &mut session, 3, false);
-    assert!(lane.owes_ack(Time(0)), "a repeat: its sender did not know");
+    assert!(
+        lane.is_ack_due(Time(0)),
+        "a repeat: its sender did not know"
+    );
 }
 
 proptest! {
@@ -266,7 +276,7 @@ proptest! {
         arrivals in proptest::collection::vec(
             (prop_oneof![8 => 0..100u32, 1 => any::<u32>()], any::<bool>(), 0..20u8), 0..400),
     ) {
-        let mut shared = Shared::default();
+        let mut shared = SharedLaneState::default();
         let mut session = Session::at(SessionId(1), 100, start);
         let mut lane = DatagramLane::new(&shared, &session, 1);
         let mut delivered = Vec::new();
@@ -276,12 +286,12 @@ proptest! {
             let before = session.expected().wrapping_sub(start);
             let (slot, now) = ((step, ahead), Time(step as u64));
             match lane.arrive(&mut shared, &mut session, (number, false), slot, may_hold, now) {
-                Arrival::Deliver(packet) => delivered.push(packet.1),
-                Arrival::Hold => {
+                PacketArrival::Deliver(packet) => delivered.push(packet.1),
+                PacketArrival::Hold => {
                     prop_assert!(may_hold && ahead > before && ahead < before + SPAN);
                     prop_assert!(held.insert(slot));
                 }
-                Arrival::Drop(packet) => prop_assert_eq!(packet, slot),
+                PacketArrival::Drop(packet) => prop_assert_eq!(packet, slot),
             }
             if other == 0 && session.expected() != start.wrapping_add(100) {
                 // Another lane brings the next one.
@@ -290,11 +300,11 @@ proptest! {
             }
             while let Some(next) = lane.next_held(&mut session) {
                 match next {
-                    Held::Deliver(packet) => {
+                    HeldPacket::Deliver(packet) => {
                         prop_assert!(held.remove(&packet));
                         delivered.push(packet.1);
                     }
-                    Held::Drop(packet) => prop_assert!(held.remove(&packet)),
+                    HeldPacket::Drop(packet) => prop_assert!(held.remove(&packet)),
                 }
             }
             let ack = lane.ack(&session);

@@ -8,14 +8,14 @@ use fastrand::Rng;
 
 use super::super::credit::MAX_QUOTA_UNITS;
 use super::super::rtt::RttEstimator;
-use super::super::table::{Key, Table};
+use super::super::table::{Key, KeyedTable};
 use super::super::timers::Timers;
 use super::super::wire::SessionId;
-use super::super::wire::control::{Body, LaneKind, LaneName, RejectReason};
+use super::super::wire::control::{ControlBody, LaneKind, LaneName, RejectReason};
 use super::super::{PLACE_BYTES, PeerKey, Time};
 use super::admission::{HalfOpen, Initiators};
 use super::peer::{Carried, LanePhase, PeerState};
-use super::{Action, Config, Counters, LaneError, LaneKey, Reason};
+use super::{EndReason, HandshakeAction, HandshakeConfig, HandshakeCounters, LaneError, LaneKey};
 
 /// The lanes of one endpoint.
 ///
@@ -24,28 +24,28 @@ use super::{Action, Config, Counters, LaneError, LaneKey, Reason};
 #[derive(Clone, Debug)]
 pub struct Connector {
     pub(super) me: PeerKey,
-    pub(super) config: Config,
+    pub(super) config: HandshakeConfig,
     pub(super) rng: Rng,
     pub(super) rtt: RttEstimator,
     /// The newest epoch of ours.
     pub(super) epoch: u64,
-    pub(super) peers: Table<PeerState>,
+    pub(super) peers: KeyedTable<PeerState>,
     pub(super) by_place: HashMap<[u8; PLACE_BYTES], Key>,
     /// The peer of each lane.
-    pub(super) lanes: Table<Key>,
+    pub(super) lanes: KeyedTable<Key>,
     pub(super) timers: Timers<Key>,
     /// Peers with which the engine holds a session, and the lane that carried it last.
     pub(super) sessions: HashMap<PeerKey, Carried>,
     pub(super) initiators: Initiators,
     pub(super) half_open: HalfOpen,
     pub(super) closing: bool,
-    pub(super) counters: Counters,
+    pub(super) counters: HandshakeCounters,
 }
 
 impl Connector {
     /// The machine of the endpoint `me`.
     #[must_use]
-    pub fn new(me: PeerKey, config: Config) -> Self {
+    pub fn new(me: PeerKey, config: HandshakeConfig) -> Self {
         Connector {
             me,
             rng: Rng::with_seed(config.seed),
@@ -55,40 +55,41 @@ impl Connector {
                 config.intervals.max_interval,
             ),
             epoch: 0,
-            peers: Table::new(u32::MAX as usize),
+            peers: KeyedTable::new(u32::MAX as usize),
             by_place: HashMap::new(),
-            lanes: Table::new(config.max_lanes.min(SessionId::LIMIT)),
+            lanes: KeyedTable::new(config.max_lanes.min(SessionId::LIMIT)),
             timers: Timers::default(),
             sessions: HashMap::new(),
             initiators: Initiators::new(config.max_initiating),
             half_open: HalfOpen::new(config.max_half_open),
             closing: false,
-            counters: Counters::default(),
+            counters: HandshakeCounters::default(),
             config,
         }
     }
 
-    /// The engine wants a lane of a kind to `peer`: ends in [`Action::LaneUp`] and
-    /// [`Action::MaySend`] or in [`Action::ConnectFailed`]. If there is one, or one is on its way,
-    /// nothing more is done, and it may be of the other kind; an attempt of ours that nobody has
-    /// answered yet is begun anew where the kind differs. A lane to the endpoint itself is a queue
-    /// pair connected to itself.
+    /// The engine requests a lane of a kind to `peer`. The request ends in
+    /// [`HandshakeAction::LaneUp`] and [`HandshakeAction::MaySend`], or in
+    /// [`HandshakeAction::ConnectFailed`]. A lane that exists or is in the making serves the
+    /// request, also if it is of the other kind; but an attempt of this side without an answer yet
+    /// begins anew if its kind differs. A lane to the endpoint itself is a queue pair connected to
+    /// itself.
     ///
-    /// With a limit to its `wait_limit` (there is evidence that the peer may be dead: its lane broke)
-    /// tries come closer together, and the connection fails with [`Reason::Timeout`] when so long
-    /// no word has come.
+    /// A `wait_limit` means evidence that the peer may be dead (its lane broke). Tries then come
+    /// closer together, and the request fails with [`EndReason::Timeout`] when no packet has come
+    /// for that time.
     pub fn connect(
         &mut self,
         now: Time,
         peer: PeerKey,
         kind: LaneKind,
         wait_limit: Option<Duration>,
-        out: &mut Vec<Action>,
+        out: &mut Vec<HandshakeAction>,
     ) {
         if self.closing {
-            out.push(Action::ConnectFailed {
+            out.push(HandshakeAction::ConnectFailed {
                 peer,
-                reason: Reason::ShuttingDown,
+                reason: EndReason::ShuttingDown,
             });
             return;
         }
@@ -112,7 +113,7 @@ impl Connector {
                     _ => false,
                 };
                 if begins_anew {
-                    self.drop_lane(key, Reason::PeerReset, out);
+                    self.drop_lane(key, EndReason::PeerReset, out);
                     self.begin(key, kind, wait_limit, now, out);
                 } else {
                     self.set_wait_limit(key, now, wait_limit);
@@ -131,13 +132,13 @@ impl Connector {
         (lane, peer): (LaneKey, PeerKey),
         kind: LaneKind,
         wait_limit: Option<Duration>,
-        out: &mut Vec<Action>,
+        out: &mut Vec<HandshakeAction>,
     ) {
         match peer_of(&self.lanes, &mut self.peers, lane) {
             Some((key, state)) if !self.closing => {
                 state.engine.reported_up = false;
                 state.tries = 0;
-                self.drop_lane(key, Reason::Recycled, out);
+                self.drop_lane(key, EndReason::Recycled, out);
                 self.leave_place(key);
                 self.invite(key);
                 self.begin(key, kind, wait_limit, now, out);
@@ -155,7 +156,7 @@ impl Connector {
         kind: LaneKind,
         wait_limit: Option<Duration>,
         now: Time,
-        out: &mut Vec<Action>,
+        out: &mut Vec<HandshakeAction>,
     ) {
         if let Some(peer) = self.peers.get_mut(key) {
             peer.engine.wanted_kind = kind;
@@ -173,8 +174,8 @@ impl Connector {
     }
 
     /// The engine is done with `peer`: the lane is released at once, the peer told; ends in
-    /// [`Action::Closed`].
-    pub fn close(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<Action>) {
+    /// [`HandshakeAction::Closed`].
+    pub fn close(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<HandshakeAction>) {
         if let Some(key) = self.find(peer) {
             self.close_key(key, now, out);
         }
@@ -187,7 +188,12 @@ impl Connector {
     /// ([`Session::expected`]); the peers receive it.
     ///
     /// [`Session::expected`]: super::super::session::Session::expected
-    pub fn shutdown(&mut self, now: Time, taken: &HashMap<LaneKey, u32>, out: &mut Vec<Action>) {
+    pub fn shutdown(
+        &mut self,
+        now: Time,
+        taken: &HashMap<LaneKey, u32>,
+        out: &mut Vec<HandshakeAction>,
+    ) {
         self.closing = true;
         let keys: Vec<Key> = self.peers.iter().map(|(key, _)| key).collect();
         for key in keys {
@@ -210,7 +216,7 @@ impl Connector {
     /// From now on peers are granted `quota_units` for each session ([`Limits::quota_units`]). A
     /// peer with an earlier grant keeps it.
     ///
-    /// [`Limits::quota_units`]: super::super::wire::control::Limits::quota_units
+    /// [`Limits::quota_units`]: super::super::wire::control::LaneLimits::quota_units
     pub fn grant(&mut self, quota_units: u16) {
         self.config.limits.quota_units = quota_units.min(MAX_QUOTA_UNITS);
     }
@@ -221,7 +227,7 @@ impl Connector {
         now: Time,
         lane: LaneKey,
         made: Result<u32, LaneError>,
-        out: &mut Vec<Action>,
+        out: &mut Vec<HandshakeAction>,
     ) {
         let Some((key, peer)) = peer_of(&self.lanes, &mut self.peers, lane) else {
             return;
@@ -269,7 +275,7 @@ impl Connector {
         now: Time,
         lane: LaneKey,
         result: Result<(), LaneError>,
-        out: &mut Vec<Action>,
+        out: &mut Vec<HandshakeAction>,
     ) {
         let Some((key, peer)) = peer_of(&self.lanes, &mut self.peers, lane) else {
             return;
@@ -289,7 +295,7 @@ impl Connector {
                 self.send_hello_ack(key, now, out);
             }
             (LanePhase::Connecting | LanePhase::Joining, Err(error)) => {
-                self.drop_lane(key, Reason::PeerReset, out);
+                self.drop_lane(key, EndReason::PeerReset, out);
                 self.lane_failed(key, phase, error, now, out);
             }
             _ => {}
@@ -299,13 +305,13 @@ impl Connector {
 
     /// The engine received a packet on a lane that it may not send on yet (or any other, where a
     /// peer timeout is set).
-    pub fn lane_heard(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
+    pub fn lane_received(&mut self, now: Time, lane: LaneKey, out: &mut Vec<HandshakeAction>) {
         let Some((key, peer)) = peer_of(&self.lanes, &mut self.peers, lane) else {
             return;
         };
         peer.life.mark_alive(now);
         if peer.phase == LanePhase::HalfOpen {
-            out.push(Action::MaySend { lane });
+            out.push(HandshakeAction::MaySend { lane });
             self.up(key, now, out);
         }
         self.settle(now, out);
@@ -313,25 +319,25 @@ impl Connector {
 
     /// The engine has evidence that a lane is dead (retries exhausted, queue pair in error, session
     /// broken): it is released and the peer told, as far as that goes.
-    pub fn lane_broken(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
+    pub fn lane_broken(&mut self, now: Time, lane: LaneKey, out: &mut Vec<HandshakeAction>) {
         if let Some((key, _)) = peer_of(&self.lanes, &mut self.peers, lane) {
             self.reject_ended_lane(key, out);
-            self.fail(key, Reason::Broken, out);
+            self.fail(key, EndReason::Broken, out);
         }
         self.settle(now, out);
     }
 
     /// The engine has given a lane up that was idle, for want of queue pairs: it is released and
     /// the peer told.
-    pub fn lane_recycled(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
-        let (reported, reason) = (RejectReason::Recycled, Reason::Recycled);
+    pub fn lane_recycled(&mut self, now: Time, lane: LaneKey, out: &mut Vec<HandshakeAction>) {
+        let (reported, reason) = (RejectReason::Recycled, EndReason::Recycled);
         self.give_up(now, lane, reported, reason, out);
     }
 
     /// The engine has given up a lane that has nothing more to carry. The lane is released and the
     /// peer notified. The session rests at both ends until one of them requests another lane.
-    pub fn lane_left(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
-        self.give_up(now, lane, RejectReason::Left, Reason::Left, out);
+    pub fn lane_left(&mut self, now: Time, lane: LaneKey, out: &mut Vec<HandshakeAction>) {
+        self.give_up(now, lane, RejectReason::Left, EndReason::Left, out);
     }
 
     fn give_up(
@@ -339,8 +345,8 @@ impl Connector {
         now: Time,
         lane: LaneKey,
         reported: RejectReason,
-        reason: Reason,
-        out: &mut Vec<Action>,
+        reason: EndReason,
+        out: &mut Vec<HandshakeAction>,
     ) {
         if let Some((key, _)) = peer_of(&self.lanes, &mut self.peers, lane) {
             self.reject_attempt(key, reported, out);
@@ -352,7 +358,7 @@ impl Connector {
     /// The engine no longer needs the lane that it requested. An attempt of this side ends, and the
     /// engine gets no further event for it. A lane that the peer has begun, or has answered to,
     /// comes up all the same.
-    pub fn cancel(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<Action>) {
+    pub fn cancel(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<HandshakeAction>) {
         let found = self.find(peer);
         if let Some((key, state)) = found.and_then(|key| Some((key, self.peers.get_mut(key)?))) {
             let was_wanted = std::mem::take(&mut state.engine.wanted);
@@ -363,7 +369,7 @@ impl Connector {
                 | LanePhase::HelloSent
                 | LanePhase::Waiting => {
                     self.reject_ended_lane(key, out);
-                    self.drop_lane(key, Reason::ShuttingDown, out);
+                    self.drop_lane(key, EndReason::ShuttingDown, out);
                     self.remove(key);
                 }
                 LanePhase::Answering | LanePhase::Joining | LanePhase::HalfOpen if was_wanted => {
@@ -377,32 +383,32 @@ impl Connector {
 
     /// The peer of a UD lane does not confirm packets. Checks with a packet whether the peer still
     /// has the lane. If the peer has not, the lane is down; without an answer nothing changes.
-    pub fn ask_after(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
+    pub fn check_lane(&mut self, now: Time, lane: LaneKey, out: &mut Vec<HandshakeAction>) {
         if let Some((_, peer)) = peer_of(&self.lanes, &mut self.peers, lane) {
             if peer.phase == LanePhase::Up && peer.key != self.me {
                 let (to, name) = (peer.key, peer.name);
-                self.send(to, name, Body::KeepAlive { stamp_ns: now.0 }, out);
+                self.send(to, name, ControlBody::KeepAlive { stamp_ns: now.0 }, out);
             }
         }
     }
 
     /// The owner has evidence that `peer` cannot be reached (no address handle, no route). With a
     /// limit to its patience the engine waits so long: a link that is down may come up again.
-    pub fn unreachable(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<Action>) {
+    pub fn unreachable(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<HandshakeAction>) {
         if let Some(key) = self.find(peer) {
             if self
                 .peers
                 .get(key)
                 .is_none_or(|peer| !peer.life.has_wait_limit())
             {
-                self.fail(key, Reason::Unreachable, out);
+                self.fail(key, EndReason::Unreachable, out);
             }
         }
         self.settle(now, out);
     }
 
     /// Time has come: call when [`Connector::next_timeout`] has passed (earlier does no harm).
-    pub fn timeout(&mut self, now: Time, out: &mut Vec<Action>) {
+    pub fn timeout(&mut self, now: Time, out: &mut Vec<HandshakeAction>) {
         while let Some(key) = self.timers.pop(now) {
             self.wake(key, now, out);
         }
@@ -417,14 +423,14 @@ impl Connector {
 
     /// Counts of the events so far.
     #[must_use]
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &HandshakeCounters {
         &self.counters
     }
 
     /// Whether a peer has a lane, has a lane in the making or in the closing, or holds a session.
     /// All other senders are unknown sources: they get answers to their packets and nothing else.
     #[must_use]
-    pub fn knows(&self, peer: &PeerKey) -> bool {
+    pub fn has_peer(&self, peer: &PeerKey) -> bool {
         self.find(peer).is_some() || self.sessions.contains_key(peer)
     }
 
@@ -455,8 +461,8 @@ fn first_psn(kind: LaneKind, rng: &mut Rng) -> u32 {
 }
 
 fn peer_of<'a>(
-    lanes: &Table<Key>,
-    peers: &'a mut Table<PeerState>,
+    lanes: &KeyedTable<Key>,
+    peers: &'a mut KeyedTable<PeerState>,
     lane: LaneKey,
 ) -> Option<(Key, &'a mut PeerState)> {
     let key = *lanes.get(lane.0)?;

@@ -42,7 +42,9 @@ use std::time::Duration;
 use super::PeerKey;
 use super::table::Key;
 use super::wire::SessionId;
-use super::wire::control::{CONTROL_BYTES, Keys, LaneKind, LaneParameters, Limits, RejectReason};
+use super::wire::control::{
+    CONTROL_BYTES, Keys, LaneKind, LaneLimits, LaneParameters, RejectReason,
+};
 
 /// A lane at this end, that is: one queue pair. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,7 +72,7 @@ impl LaneKey {
 
 /// How a [`Connector`] behaves.
 #[derive(Clone, Copy, Debug)]
-pub struct Config {
+pub struct HandshakeConfig {
     /// Seed of nonces, packet sequence numbers and jitter; from the system's random source.
     pub seed: u64,
     /// Keys of our queue pairs; a peer's must be the same (of the P_Key, the membership bit aside).
@@ -79,7 +81,7 @@ pub struct Config {
     /// address together.
     pub shm_name: u64,
     /// Limits of our end of each lane.
-    pub limits: Limits,
+    pub limits: LaneLimits,
     /// How long it waits between tries.
     pub intervals: Intervals,
     /// After so long without a word a peer has failed; `None`: never.
@@ -102,13 +104,13 @@ pub struct Config {
     pub max_lanes: usize,
 }
 
-impl Default for Config {
+impl Default for HandshakeConfig {
     fn default() -> Self {
-        Config {
+        HandshakeConfig {
             seed: 0,
             keys: Keys::default(),
             shm_name: 0,
-            limits: Limits::default(),
+            limits: LaneLimits::default(),
             intervals: Intervals::default(),
             peer_timeout: None,
             datagram_timeout: None,
@@ -155,7 +157,7 @@ impl Default for Intervals {
 /// [`Connector::lane_connected`] answer `MakeLane` and `ConnectLane`, also if `ReleaseLane` was
 /// queued in between (the answer is then ignored).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum HandshakeAction {
     /// Send a datagram on the UD queue pair; it may get lost.
     SendControl {
         /// To whom.
@@ -191,7 +193,7 @@ pub enum Action {
         /// Its peer.
         peer: PeerKey,
         /// Why.
-        reason: Reason,
+        reason: EndReason,
     },
     /// Destroy the lane's queue pair, if it was made.
     ReleaseLane {
@@ -203,7 +205,7 @@ pub enum Action {
         /// To whom.
         peer: PeerKey,
         /// Why.
-        reason: Reason,
+        reason: EndReason,
     },
     /// Tell the engine: a lane of the RC kind can not be had at the moment; it is tried again.
     NoRoom {
@@ -265,11 +267,11 @@ pub struct LaneUp {
     /// Name of the peer's shared memory, 0 for none.
     pub remote_shm_name: u64,
     /// Limits of the peer's end.
-    pub remote_limits: Limits,
+    pub remote_limits: LaneLimits,
     /// Quota that the peer was granted for a session that starts with this lane
     /// ([`Connector::grant`]).
     pub local_quota_units: u16,
-    /// Whether to send at once, or first to wait for [`Action::MaySend`].
+    /// Whether to send at once, or first to wait for [`HandshakeAction::MaySend`].
     pub may_send: bool,
 }
 
@@ -284,7 +286,7 @@ pub enum LaneError {
 
 /// Why a lane is no more, or did not come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum EndReason {
     /// The peer's process is another one now.
     PeerRestarted {
         /// The incarnation that lives there now.
@@ -319,23 +321,23 @@ pub enum Reason {
     ShuttingDown,
 }
 
-impl Reason {
+impl EndReason {
     fn of_reject(reason: RejectReason, incarnation: u64) -> Self {
         match reason {
-            RejectReason::Version => Reason::Version,
-            RejectReason::Keys => Reason::Keys,
-            RejectReason::ShuttingDown => Reason::PeerShuttingDown,
-            RejectReason::StaleIncarnation => Reason::PeerRestarted { incarnation },
-            RejectReason::Recycled => Reason::Recycled,
-            RejectReason::Left => Reason::Left,
-            RejectReason::Busy | RejectReason::NoSuchLane => Reason::PeerReset,
+            RejectReason::Version => EndReason::Version,
+            RejectReason::Keys => EndReason::Keys,
+            RejectReason::ShuttingDown => EndReason::PeerShuttingDown,
+            RejectReason::StaleIncarnation => EndReason::PeerRestarted { incarnation },
+            RejectReason::Recycled => EndReason::Recycled,
+            RejectReason::Left => EndReason::Left,
+            RejectReason::Busy | RejectReason::NoSuchLane => EndReason::PeerReset,
         }
     }
 }
 
 /// Counts of the events so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct HandshakeCounters {
     /// Control packets sent.
     pub sent: u64,
     /// Of those: repeats that a timer caused.
@@ -359,8 +361,8 @@ fn connect_lane(
     peer: PeerKey,
     local: &LaneParameters,
     remote: &LaneParameters,
-) -> Action {
-    Action::ConnectLane(ConnectLane {
+) -> HandshakeAction {
+    HandshakeAction::ConnectLane(ConnectLane {
         lane,
         kind: remote.kind,
         peer,

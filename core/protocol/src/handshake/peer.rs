@@ -1,9 +1,9 @@
 //! The state of a [`super::Connector`] for one incarnation of one peer.
 
 use super::super::table::Key;
-use super::super::wire::control::{Control, LaneKind, LaneName, LaneParameters};
+use super::super::wire::control::{ControlPacket, LaneKind, LaneName, LaneParameters};
 use super::super::{PeerKey, Time};
-use super::{Config, LaneKey};
+use super::{HandshakeConfig, LaneKey};
 use std::time::Duration;
 
 /// Where the lane to a peer stands. The initiator's way is `Queued`, `Making`, `HelloSent`,
@@ -61,7 +61,7 @@ pub(super) struct EngineSide {
     pub(super) wanted: bool,
     /// Lane kind of our own attempts.
     pub(super) wanted_kind: LaneKind,
-    /// It knows the lane ([`super::Action::LaneUp`]).
+    /// It knows the lane ([`super::HandshakeAction::LaneUp`]).
     pub(super) reported_up: bool,
     /// The number that its session expected next when the endpoint closed.
     pub(super) taken: Option<u32>,
@@ -196,7 +196,7 @@ pub(super) struct Carried {
 
 impl Carried {
     /// Whether `packet` is about that lane, named in full.
-    pub(super) fn is_named_by(&self, packet: &Control) -> bool {
+    pub(super) fn is_named_by(&self, packet: &ControlPacket) -> bool {
         let named = LaneName {
             from_initiator: !packet.lane.from_initiator,
             ..packet.lane
@@ -236,12 +236,12 @@ impl PeerState {
     }
 
     /// Whether `packet` is about the lane at hand, named in full.
-    pub(super) fn is_named_by(&self, packet: &Control) -> bool {
+    pub(super) fn is_named_by(&self, packet: &ControlPacket) -> bool {
         self.is_attempt_of(packet) && packet.lane.responder_nonce == self.name.responder_nonce
     }
 
     /// Whether `packet` is about the attempt at hand; its responder's nonce may be another.
-    pub(super) fn is_attempt_of(&self, packet: &Control) -> bool {
+    pub(super) fn is_attempt_of(&self, packet: &ControlPacket) -> bool {
         packet.lane.from_initiator != self.name.from_initiator
             && packet.lane.epoch == self.name.epoch
             && packet.lane.initiator_nonce == self.name.initiator_nonce
@@ -249,7 +249,7 @@ impl PeerState {
     }
 }
 
-impl Config {
+impl HandshakeConfig {
     /// How long a peer may be silent; `None`: for ever.
     pub(super) fn silence_limit(&self, peer: &PeerState) -> Option<Duration> {
         let by_datagrams = peer.phase == LanePhase::Up && peer.own.kind == LaneKind::Ud;

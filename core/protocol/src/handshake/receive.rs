@@ -6,10 +6,10 @@ use super::super::Time;
 use super::super::table::Key;
 use super::super::wire::WireError;
 use super::super::wire::control::{
-    Body, Control, Foreign, LaneKind, LaneName, LaneParameters, RejectReason,
+    ControlBody, ControlPacket, Foreign, LaneKind, LaneName, LaneParameters, RejectReason,
 };
 use super::peer::LanePhase;
-use super::{Action, Connector, Reason};
+use super::{Connector, EndReason, HandshakeAction};
 
 /// The membership bit of a P_Key: limited and full members of a partition have the same key but for
 /// it.
@@ -18,8 +18,8 @@ const P_KEY_MEMBERSHIP: u16 = 0x8000;
 impl Connector {
     /// A datagram arrived on the UD queue pair: `bytes` without the 40 in front. A datagram that is
     /// not a control packet is counted and dropped.
-    pub fn receive(&mut self, now: Time, bytes: &[u8], out: &mut Vec<Action>) {
-        match Control::parse(bytes) {
+    pub fn receive(&mut self, now: Time, bytes: &[u8], out: &mut Vec<HandshakeAction>) {
+        match ControlPacket::parse(bytes) {
             Ok(packet) => self.on_packet(now, &packet, out),
             Err(WireError::Version(_)) => match Foreign::parse(bytes) {
                 Some(foreign)
@@ -34,13 +34,13 @@ impl Connector {
         self.settle(now, out);
     }
 
-    fn on_packet(&mut self, now: Time, packet: &Control, out: &mut Vec<Action>) {
+    fn on_packet(&mut self, now: Time, packet: &ControlPacket, out: &mut Vec<HandshakeAction>) {
         if packet.from == self.me {
             self.counters.malformed += 1;
             return;
         }
         self.counters.received += 1;
-        if let Body::Reject {
+        if let ControlBody::Reject {
             reason,
             named_incarnation,
         } = packet.body
@@ -59,30 +59,30 @@ impl Connector {
             return;
         }
         match packet.body {
-            Body::Hello {
+            ControlBody::Hello {
                 stamp_ns,
                 parameters,
             } => self.on_hello(now, packet, stamp_ns, parameters, out),
-            Body::HelloAck {
+            ControlBody::HelloAck {
                 stamp_ns,
                 parameters,
             } => self.on_hello_ack(now, packet, stamp_ns, parameters, out),
-            Body::Ready => self.on_ready(now, packet, out),
-            Body::Bye { expected, ends } => self.on_bye(now, packet, (expected, ends), out),
-            Body::ByeAck => self.on_bye_ack(now, packet, out),
-            Body::KeepAlive { stamp_ns } => self.on_keep_alive(now, packet, stamp_ns, out),
-            Body::KeepAliveAck { .. } => self.on_keep_alive_ack(now, packet),
-            Body::Reject { .. } => {}
+            ControlBody::Ready => self.on_ready(now, packet, out),
+            ControlBody::Bye { expected, ends } => self.on_bye(now, packet, (expected, ends), out),
+            ControlBody::ByeAck => self.on_bye_ack(now, packet, out),
+            ControlBody::KeepAlive { stamp_ns } => self.on_keep_alive(now, packet, stamp_ns, out),
+            ControlBody::KeepAliveAck { .. } => self.on_keep_alive_ack(now, packet),
+            ControlBody::Reject { .. } => {}
         }
     }
 
     fn on_hello(
         &mut self,
         now: Time,
-        packet: &Control,
+        packet: &ControlPacket,
         stamp_ns: u64,
         remote: LaneParameters,
-        out: &mut Vec<Action>,
+        out: &mut Vec<HandshakeAction>,
     ) {
         let Some((key, peer)) = self
             .find(&packet.from)
@@ -126,11 +126,11 @@ impl Connector {
             LanePhase::Answering => {}
             // The peer has begun anew: the earlier lane is gone at its end.
             LanePhase::Connecting | LanePhase::Joining | LanePhase::HalfOpen | LanePhase::Up => {
-                self.drop_lane(key, Reason::PeerReset, out);
+                self.drop_lane(key, EndReason::PeerReset, out);
             }
             LanePhase::Closing => {
                 let wanted = peer.engine.wanted;
-                out.push(Action::Closed { peer: packet.from });
+                out.push(HandshakeAction::Closed { peer: packet.from });
                 if self.closing {
                     self.remove(key);
                     self.reject(packet, RejectReason::ShuttingDown, out);
@@ -158,15 +158,15 @@ impl Connector {
     fn answer(
         &mut self,
         key: Key,
-        packet: &Control,
+        packet: &ControlPacket,
         stamp_ns: u64,
         remote: LaneParameters,
         now: Time,
-        out: &mut Vec<Action>,
+        out: &mut Vec<HandshakeAction>,
     ) {
         self.leave_place(key);
         if remote.kind == LaneKind::Ud && !self.config.datagrams {
-            self.drop_lane(key, Reason::PeerReset, out);
+            self.drop_lane(key, EndReason::PeerReset, out);
             return self.begin(key, LaneKind::Rc, None, now, out);
         }
         let responder_nonce = self.rng.u64(1..);
@@ -189,7 +189,7 @@ impl Connector {
         self.timers.set(key, None);
         let (phase, fits) = (peer.phase, peer.own.kind == remote.kind);
         if peer.own.lane.is_some() && !fits {
-            self.drop_lane(key, Reason::PeerReset, out);
+            self.drop_lane(key, EndReason::PeerReset, out);
         }
         match (phase, self.peers.get_mut(key)) {
             (LanePhase::Making | LanePhase::Answering, Some(peer)) if fits => {
@@ -208,10 +208,10 @@ impl Connector {
     fn on_hello_ack(
         &mut self,
         now: Time,
-        packet: &Control,
+        packet: &ControlPacket,
         stamp_ns: u64,
         remote: LaneParameters,
-        out: &mut Vec<Action>,
+        out: &mut Vec<HandshakeAction>,
     ) {
         let Some((key, peer)) = self.find_sender(packet, |peer| peer.is_attempt_of(packet)) else {
             self.reject(packet, RejectReason::NoSuchLane, out);
@@ -239,7 +239,7 @@ impl Connector {
         }
     }
 
-    fn on_ready(&mut self, now: Time, packet: &Control, out: &mut Vec<Action>) {
+    fn on_ready(&mut self, now: Time, packet: &ControlPacket, out: &mut Vec<HandshakeAction>) {
         let Some((key, peer)) = self.find_sender(packet, |peer| peer.is_named_by(packet)) else {
             self.reject(packet, RejectReason::NoSuchLane, out);
             return;
@@ -247,7 +247,7 @@ impl Connector {
         peer.life.mark_alive(now);
         match (peer.phase, peer.own.lane) {
             (LanePhase::HalfOpen, Some(lane)) => {
-                out.push(Action::MaySend { lane });
+                out.push(HandshakeAction::MaySend { lane });
                 self.up(key, now, out);
             }
             _ => self.counters.stale += 1,
@@ -257,10 +257,10 @@ impl Connector {
     fn on_reject(
         &mut self,
         now: Time,
-        packet: &Control,
+        packet: &ControlPacket,
         reason: RejectReason,
         named_incarnation: u64,
-        out: &mut Vec<Action>,
+        out: &mut Vec<HandshakeAction>,
     ) {
         // The refused packet went to the incarnation that it named. The sender of the refusal may
         // be another incarnation.
@@ -278,13 +278,13 @@ impl Connector {
             return;
         };
         peer.life.mark_alive(now);
-        let failure = Reason::of_reject(reason, packet.from.incarnation);
+        let failure = EndReason::of_reject(reason, packet.from.incarnation);
         match (peer.phase, reason) {
             (LanePhase::Closing, _) => self.closed(key, now, out),
             (LanePhase::HelloSent, RejectReason::Busy) => {
                 if peer.own.kind == LaneKind::Rc {
                     let (peer, here) = (peer.key, false);
-                    out.push(Action::NoRoom { peer, here });
+                    out.push(HandshakeAction::NoRoom { peer, here });
                 }
                 let wait = self.rtt.backoff(
                     self.config.intervals.busy_interval,
@@ -311,9 +311,9 @@ impl Connector {
     fn on_bye(
         &mut self,
         now: Time,
-        packet: &Control,
+        packet: &ControlPacket,
         (expected, ends): (Option<u32>, bool),
-        out: &mut Vec<Action>,
+        out: &mut Vec<HandshakeAction>,
     ) {
         let nonce = packet.lane.responder_nonce;
         let is_named = |peer: &super::peer::PeerState| {
@@ -324,12 +324,12 @@ impl Connector {
         };
         let found = self.find_sender(packet, |peer| ends || is_named(peer));
         let found = found.map(|(key, peer)| (key, peer.phase, is_named(peer)));
-        self.answer_packet(packet, Body::ByeAck, out);
+        self.answer_packet(packet, ControlBody::ByeAck, out);
         // The count of another lane may be of another session; only the lane that our session has
         // left is sure to be of ours.
         let has_left = (self.sessions.get(&packet.from)).is_some_and(|of| of.is_named_by(packet));
         let expected = expected.filter(|_| has_left || found.is_some_and(|(.., named)| named));
-        let reason = Reason::PeerClosed { expected };
+        let reason = EndReason::PeerClosed { expected };
         match found {
             None if ends => self.session_is_over(&packet.from, reason, out),
             None => self.counters.stale += 1,
@@ -351,9 +351,14 @@ impl Connector {
     }
 
     /// The session is over. The engine could otherwise request a lane to resume it, in vain.
-    fn session_is_over(&mut self, peer: &PeerKey, reason: Reason, out: &mut Vec<Action>) {
+    fn session_is_over(
+        &mut self,
+        peer: &PeerKey,
+        reason: EndReason,
+        out: &mut Vec<HandshakeAction>,
+    ) {
         match self.sessions.remove(peer) {
-            Some(_) => out.push(Action::ConnectFailed {
+            Some(_) => out.push(HandshakeAction::ConnectFailed {
                 peer: *peer,
                 reason,
             }),
@@ -361,7 +366,7 @@ impl Connector {
         }
     }
 
-    fn on_bye_ack(&mut self, now: Time, packet: &Control, out: &mut Vec<Action>) {
+    fn on_bye_ack(&mut self, now: Time, packet: &ControlPacket, out: &mut Vec<HandshakeAction>) {
         match self.find_sender(packet, |peer| {
             peer.phase == LanePhase::Closing && peer.is_named_by(packet)
         }) {
@@ -370,19 +375,25 @@ impl Connector {
         }
     }
 
-    fn on_keep_alive(&mut self, now: Time, packet: &Control, stamp_ns: u64, out: &mut Vec<Action>) {
+    fn on_keep_alive(
+        &mut self,
+        now: Time,
+        packet: &ControlPacket,
+        stamp_ns: u64,
+        out: &mut Vec<HandshakeAction>,
+    ) {
         match self.find_sender(packet, |peer| {
             peer.is_named_by(packet) && peer.phase != LanePhase::Closing
         }) {
             Some((_, peer)) => {
                 peer.life.mark_alive(now);
-                self.answer_packet(packet, Body::KeepAliveAck { stamp_ns }, out);
+                self.answer_packet(packet, ControlBody::KeepAliveAck { stamp_ns }, out);
             }
             None => self.reject(packet, RejectReason::NoSuchLane, out),
         }
     }
 
-    fn on_keep_alive_ack(&mut self, now: Time, packet: &Control) {
+    fn on_keep_alive_ack(&mut self, now: Time, packet: &ControlPacket) {
         match self.find_sender(packet, |peer| peer.is_named_by(packet)) {
             Some((_, peer)) => peer.life.mark_alive(now),
             None => self.counters.stale += 1,
@@ -392,7 +403,7 @@ impl Connector {
     /// The sender's state, if it passes `test`.
     fn find_sender(
         &mut self,
-        packet: &Control,
+        packet: &ControlPacket,
         test: impl FnOnce(&super::peer::PeerState) -> bool,
     ) -> Option<(Key, &mut super::peer::PeerState)> {
         let key = self.find(&packet.from)?;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::super::table::{Key, Table};
-use super::super::wire::control::{LaneParameters, Limits};
+use super::super::table::{Key, KeyedTable};
+use super::super::wire::control::{LaneLimits, LaneParameters};
 use super::super::{PeerKey, Time};
 use super::peer::{LanePhase, PeerState};
-use super::{Action, Connector, Reason};
+use super::{Connector, EndReason, HandshakeAction};
 
 impl Connector {
     pub(super) fn find(&self, key: &PeerKey) -> Option<Key> {
@@ -74,7 +74,7 @@ impl Connector {
     }
 
     /// Makes room for an uninvited peer; `false` if those that are there are too young to go.
-    pub(super) fn admit_uninvited(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
+    pub(super) fn admit_uninvited(&mut self, now: Time, out: &mut Vec<HandshakeAction>) -> bool {
         while self.half_open.is_full() {
             let Some((since, key)) = self.half_open.oldest() else {
                 return true;
@@ -91,7 +91,7 @@ impl Connector {
                 {
                     self.reject_ended_lane(key, out);
                 }
-                self.fail(key, Reason::PeerReset, out);
+                self.fail(key, EndReason::PeerReset, out);
             }
             self.half_open.drop_oldest();
         }
@@ -135,7 +135,7 @@ impl Connector {
             psn: peer.own.psn,
             session: lane.session(),
             shm_name: self.config.shm_name,
-            limits: Limits {
+            limits: LaneLimits {
                 quota_units: peer.own.granted_units,
                 ..self.config.limits
             },
@@ -145,6 +145,6 @@ impl Connector {
 }
 
 /// Whether a peer that was uninvited at a time is so since then.
-fn is_uninvited(peers: &Table<PeerState>, since: Time, key: Key) -> bool {
+fn is_uninvited(peers: &KeyedTable<PeerState>, since: Time, key: Key) -> bool {
     (peers.get(key)).is_some_and(|peer| peer.uninvited && peer.since == since)
 }

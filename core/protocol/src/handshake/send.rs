@@ -1,13 +1,13 @@
 //! The packets that a [`Connector`] sends, and when it repeats them.
 
 use super::super::table::Key;
-use super::super::wire::control::{Body, Control, Foreign, LaneName, RejectReason};
+use super::super::wire::control::{ControlBody, ControlPacket, Foreign, LaneName, RejectReason};
 use super::super::{PeerKey, Time};
 use super::peer::LanePhase;
-use super::{Action, Connector};
+use super::{Connector, HandshakeAction};
 
 impl Connector {
-    pub(super) fn send_hello(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+    pub(super) fn send_hello(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
         let parameters = self.local_parameters(key);
         let Some(peer) = self.peers.get(key) else {
             return;
@@ -17,7 +17,7 @@ impl Connector {
         self.send(
             to,
             lane,
-            Body::Hello {
+            ControlBody::Hello {
                 stamp_ns: now.0,
                 parameters,
             },
@@ -30,7 +30,7 @@ impl Connector {
         self.arm(key, now, wait);
     }
 
-    pub(super) fn send_hello_ack(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+    pub(super) fn send_hello_ack(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
         let parameters = self.local_parameters(key);
         let Some(peer) = self.peers.get(key) else {
             return;
@@ -39,7 +39,7 @@ impl Connector {
         self.send(
             to,
             lane,
-            Body::HelloAck {
+            ControlBody::HelloAck {
                 stamp_ns: peer.remote.stamp_ns,
                 parameters,
             },
@@ -55,28 +55,28 @@ impl Connector {
         }
     }
 
-    pub(super) fn send_ready(&mut self, key: Key, out: &mut Vec<Action>) {
+    pub(super) fn send_ready(&mut self, key: Key, out: &mut Vec<HandshakeAction>) {
         let Some(peer) = self.peers.get(key) else {
             return;
         };
         if peer.key != self.me {
-            self.send(peer.key, peer.name, Body::Ready, out);
+            self.send(peer.key, peer.name, ControlBody::Ready, out);
         }
     }
 
-    pub(super) fn send_bye(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+    pub(super) fn send_bye(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
         let Some(peer) = self.peers.get(key) else {
             return;
         };
         let (to, lane, tries, close_ends) = (peer.key, peer.name, peer.tries, peer.since);
         let (expected, ends) = (peer.engine.taken, self.closing);
-        self.send(to, lane, Body::Bye { expected, ends }, out);
+        self.send(to, lane, ControlBody::Bye { expected, ends }, out);
         let wait = self.rtt.backoff(self.rtt.timeout(), tries, &mut self.rng);
         self.arm(key, now, wait.min(close_ends - now));
     }
 
     /// Sends a keep-alive to a silent peer, if there is a limit to its silence.
-    pub(super) fn send_keep_alive(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+    pub(super) fn send_keep_alive(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
@@ -86,7 +86,7 @@ impl Connector {
         if peer.life.silence(now) >= limit / 2 {
             peer.life.count_keep_alive();
             let (to, name) = (peer.key, peer.name);
-            self.send(to, name, Body::KeepAlive { stamp_ns: now.0 }, out);
+            self.send(to, name, ControlBody::KeepAlive { stamp_ns: now.0 }, out);
         }
         self.arm_keep_alive(key, now);
     }
@@ -109,12 +109,17 @@ impl Connector {
 
     /// Notifies the peer that the current lane has ended. One packet is enough, since the peer's
     /// next packet about the lane gets the same answer.
-    pub(super) fn reject_ended_lane(&mut self, key: Key, out: &mut Vec<Action>) {
+    pub(super) fn reject_ended_lane(&mut self, key: Key, out: &mut Vec<HandshakeAction>) {
         self.reject_attempt(key, RejectReason::NoSuchLane, out);
     }
 
     /// Refuses the attempt at hand.
-    pub(super) fn reject_attempt(&mut self, key: Key, reason: RejectReason, out: &mut Vec<Action>) {
+    pub(super) fn reject_attempt(
+        &mut self,
+        key: Key,
+        reason: RejectReason,
+        out: &mut Vec<HandshakeAction>,
+    ) {
         let Some(peer) = self.peers.get(key) else {
             return;
         };
@@ -125,7 +130,7 @@ impl Connector {
         if reason == RejectReason::Busy {
             lane.responder_nonce = 0; // the initiator knows none
         }
-        let body = Body::Reject {
+        let body = ControlBody::Reject {
             reason,
             named_incarnation: self.me.incarnation,
         };
@@ -134,9 +139,14 @@ impl Connector {
     }
 
     /// Refuses a packet, without any state.
-    pub(super) fn reject(&mut self, packet: &Control, reason: RejectReason, out: &mut Vec<Action>) {
+    pub(super) fn reject(
+        &mut self,
+        packet: &ControlPacket,
+        reason: RejectReason,
+        out: &mut Vec<HandshakeAction>,
+    ) {
         self.counters.rejected += 1;
-        let body = Body::Reject {
+        let body = ControlBody::Reject {
             reason,
             named_incarnation: packet.to_incarnation,
         };
@@ -144,9 +154,9 @@ impl Connector {
     }
 
     /// Refuses a packet of another version.
-    pub(super) fn reject_foreign(&mut self, packet: &Foreign, out: &mut Vec<Action>) {
+    pub(super) fn reject_foreign(&mut self, packet: &Foreign, out: &mut Vec<HandshakeAction>) {
         self.counters.rejected += 1;
-        let body = Body::Reject {
+        let body = ControlBody::Reject {
             reason: RejectReason::Version,
             named_incarnation: packet.to_incarnation,
         };
@@ -154,12 +164,23 @@ impl Connector {
     }
 
     /// Answers a packet about the lane that it names.
-    pub(super) fn answer_packet(&mut self, packet: &Control, body: Body, out: &mut Vec<Action>) {
+    pub(super) fn answer_packet(
+        &mut self,
+        packet: &ControlPacket,
+        body: ControlBody,
+        out: &mut Vec<HandshakeAction>,
+    ) {
         self.send(packet.from, opposite(packet.lane), body, out);
     }
 
-    pub(super) fn send(&mut self, to: PeerKey, lane: LaneName, body: Body, out: &mut Vec<Action>) {
-        let packet = Control {
+    pub(super) fn send(
+        &mut self,
+        to: PeerKey,
+        lane: LaneName,
+        body: ControlBody,
+        out: &mut Vec<HandshakeAction>,
+    ) {
+        let packet = ControlPacket {
             from: self.me,
             to_incarnation: to.incarnation,
             lane,
@@ -168,7 +189,7 @@ impl Connector {
             body,
         };
         self.counters.sent += 1;
-        out.push(Action::SendControl {
+        out.push(HandshakeAction::SendControl {
             to,
             bytes: packet.to_bytes(),
         });

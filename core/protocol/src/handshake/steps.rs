@@ -4,14 +4,14 @@ use super::super::table::Key;
 use super::super::wire::control::{LaneKind, LaneName, RejectReason};
 use super::super::{PeerKey, Time, give_back_room};
 use super::peer::{Carried, LanePhase};
-use super::{Action, Connector, LaneError, LaneKey, LaneUp, Reason, connect_lane};
+use super::{Connector, EndReason, HandshakeAction, LaneError, LaneKey, LaneUp, connect_lane};
 use std::time::Duration;
 
 /// Tries after which an unanswered attempt leaves its place to others.
 const PLACE_TRIES: u32 = 3;
 
 impl Connector {
-    pub(super) fn wake(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+    pub(super) fn wake(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
@@ -20,11 +20,11 @@ impl Connector {
         match peer.phase {
             LanePhase::HelloSent | LanePhase::HalfOpen | LanePhase::Up if silent => {
                 self.reject_ended_lane(key, out);
-                self.fail(key, Reason::Timeout, out);
+                self.fail(key, EndReason::Timeout, out);
             }
             LanePhase::HelloSent | LanePhase::HalfOpen | LanePhase::Waiting if given_up => {
                 self.reject_ended_lane(key, out);
-                self.fail(key, Reason::Timeout, out);
+                self.fail(key, EndReason::Timeout, out);
             }
             LanePhase::HelloSent => {
                 peer.tries += 1;
@@ -56,7 +56,7 @@ impl Connector {
     }
 
     /// Begins an attempt of ours, or gets in line for it.
-    pub(super) fn initiate(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+    pub(super) fn initiate(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
@@ -85,7 +85,7 @@ impl Connector {
         key: Key,
         phase: LanePhase,
         kind: LaneKind,
-        out: &mut Vec<Action>,
+        out: &mut Vec<HandshakeAction>,
     ) -> bool {
         let Some(peer) = self.peers.get_mut(key) else {
             return false;
@@ -98,7 +98,7 @@ impl Connector {
         peer.own.holds_session = self.sessions.contains_key(&peer.key);
         peer.phase = phase;
         self.timers.set(key, None);
-        out.push(Action::MakeLane {
+        out.push(HandshakeAction::MakeLane {
             lane,
             peer: peer.key,
             kind,
@@ -107,7 +107,7 @@ impl Connector {
     }
 
     /// Requests that the owner connects the queue pair.
-    pub(super) fn join(&mut self, key: Key, phase: LanePhase, out: &mut Vec<Action>) {
+    pub(super) fn join(&mut self, key: Key, phase: LanePhase, out: &mut Vec<HandshakeAction>) {
         let local = self.local_parameters(key);
         let Some(peer) = self.peers.get_mut(key) else {
             return;
@@ -131,7 +131,7 @@ impl Connector {
         }
     }
 
-    pub(super) fn announce(&mut self, key: Key, may_send: bool, out: &mut Vec<Action>) {
+    pub(super) fn announce(&mut self, key: Key, may_send: bool, out: &mut Vec<HandshakeAction>) {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
@@ -139,7 +139,7 @@ impl Connector {
         peer.engine.reported_up = true;
         let name = peer.name;
         self.sessions.insert(peer.key, Carried { lane, name });
-        out.push(Action::LaneUp(LaneUp {
+        out.push(HandshakeAction::LaneUp(LaneUp {
             lane,
             kind: peer.own.kind,
             remote_qpn: peer.remote.parameters.qpn,
@@ -156,7 +156,7 @@ impl Connector {
 
     /// Both ends can send. The peer has proven to live: an earlier incarnation at its place does
     /// not.
-    pub(super) fn up(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+    pub(super) fn up(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
         self.leave_place(key);
         self.invite(key);
         let Some(peer) = self.peers.get_mut(key) else {
@@ -179,7 +179,7 @@ impl Connector {
             };
             at = state.next_at_place;
             if other != key && state.phase == LanePhase::Up {
-                self.fail(other, Reason::PeerRestarted { incarnation }, out);
+                self.fail(other, EndReason::PeerRestarted { incarnation }, out);
             }
         }
     }
@@ -227,7 +227,7 @@ impl Connector {
         phase: LanePhase,
         error: LaneError,
         now: Time,
-        out: &mut Vec<Action>,
+        out: &mut Vec<HandshakeAction>,
     ) {
         match phase {
             LanePhase::Connecting => self.reject_ended_lane(key, out),
@@ -243,29 +243,29 @@ impl Connector {
                     peer.life.mark_alive(now);
                     if peer.own.kind == LaneKind::Rc {
                         let (peer, here) = (peer.key, true);
-                        out.push(Action::NoRoom { peer, here });
+                        out.push(HandshakeAction::NoRoom { peer, here });
                     }
                 }
                 self.wait_or_forget(key, now);
             }
-            LaneError::Fatal(errno) => self.fail(key, Reason::Local(errno), out),
+            LaneError::Fatal(errno) => self.fail(key, EndReason::Local(errno), out),
         }
     }
 
     /// Ends everything with a peer: its lane, and the engine's request.
-    pub(super) fn fail(&mut self, key: Key, reason: Reason, out: &mut Vec<Action>) {
+    pub(super) fn fail(&mut self, key: Key, reason: EndReason, out: &mut Vec<HandshakeAction>) {
         self.drop_lane(key, reason, out);
         let Some(peer) = self.peers.get(key) else {
             return;
         };
         let peer_key = peer.key;
         if peer.phase == LanePhase::Closing {
-            out.push(Action::Closed { peer: peer_key });
+            out.push(HandshakeAction::Closed { peer: peer_key });
         }
         if peer.engine.wanted {
             // The engine's session, if it has one without a lane, ends with that.
             self.sessions.remove(&peer_key);
-            out.push(Action::ConnectFailed {
+            out.push(HandshakeAction::ConnectFailed {
                 peer: peer_key,
                 reason,
             });
@@ -274,7 +274,12 @@ impl Connector {
     }
 
     /// Releases the lane, if there is one.
-    pub(super) fn drop_lane(&mut self, key: Key, reason: Reason, out: &mut Vec<Action>) {
+    pub(super) fn drop_lane(
+        &mut self,
+        key: Key,
+        reason: EndReason,
+        out: &mut Vec<HandshakeAction>,
+    ) {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
@@ -283,17 +288,17 @@ impl Connector {
             return;
         };
         if std::mem::take(&mut peer.engine.reported_up) {
-            out.push(Action::LaneDown {
+            out.push(HandshakeAction::LaneDown {
                 lane,
                 peer: peer.key,
                 reason,
             });
         }
         self.lanes.remove(lane.0);
-        out.push(Action::ReleaseLane { lane });
+        out.push(HandshakeAction::ReleaseLane { lane });
     }
 
-    pub(super) fn close_key(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+    pub(super) fn close_key(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
@@ -305,17 +310,17 @@ impl Connector {
         match phase {
             LanePhase::Closing => {}
             LanePhase::Queued | LanePhase::Making | LanePhase::Waiting if !waits => {
-                self.drop_lane(key, Reason::ShuttingDown, out);
+                self.drop_lane(key, EndReason::ShuttingDown, out);
                 self.remove(key);
-                out.push(Action::Closed { peer: peer_key });
+                out.push(HandshakeAction::Closed { peer: peer_key });
             }
             _ if peer_key == self.me => {
-                self.drop_lane(key, Reason::ShuttingDown, out);
+                self.drop_lane(key, EndReason::ShuttingDown, out);
                 self.remove(key);
-                out.push(Action::Closed { peer: peer_key });
+                out.push(HandshakeAction::Closed { peer: peer_key });
             }
             _ => {
-                self.drop_lane(key, Reason::ShuttingDown, out);
+                self.drop_lane(key, EndReason::ShuttingDown, out);
                 self.leave_place(key);
                 self.invite(key);
                 let Some(peer) = self.peers.get_mut(key) else {
@@ -336,11 +341,11 @@ impl Connector {
     }
 
     /// A close has come to its end. If the engine wants the peer again meanwhile, it begins anew.
-    pub(super) fn closed(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+    pub(super) fn closed(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        out.push(Action::Closed { peer: peer.key });
+        out.push(HandshakeAction::Closed { peer: peer.key });
         peer.tries = 0;
         if peer.engine.wanted {
             self.initiate(key, now, out);
@@ -350,7 +355,7 @@ impl Connector {
     }
 
     /// Gives free places to those in line.
-    pub(super) fn settle(&mut self, now: Time, out: &mut Vec<Action>) {
+    pub(super) fn settle(&mut self, now: Time, out: &mut Vec<HandshakeAction>) {
         give_back_room(&mut self.by_place);
         give_back_room(&mut self.sessions);
         while self.initiators.has_room() {

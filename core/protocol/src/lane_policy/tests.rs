@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 const MS: Duration = Duration::from_millis(1);
 
-fn config(max_lanes: usize) -> Config {
-    Config {
+fn config(max_lanes: usize) -> LanePolicyConfig {
+    LanePolicyConfig {
         messages: 4,
         bytes: 1000,
         within: 10 * MS,
@@ -41,7 +41,7 @@ fn enough_messages_or_bytes_in_a_short_time() {
     );
     assert_eq!(
         policy.admit(2, Need::Traffic, at(510), |_| true),
-        Admission::Make
+        LaneAdmission::Make
     );
     assert!(!policy.message(2, 5000, at(511)), "it has a lane");
     assert_eq!((policy.lanes(), policy.has_lane(2)), (1, true));
@@ -61,26 +61,26 @@ fn the_least_recently_used_gives_way() {
     };
     assert_eq!(
         traffic(&mut policy, 7, 51),
-        Admission::Full,
+        LaneAdmission::Full,
         "2 was used 49 ms ago"
     );
     assert!((0..9).all(|_| !policy.message(7, 8, at(60))), "it rests");
     assert!((0..4).any(|_| policy.message(7, 8, at(72))));
     assert_eq!(
         traffic(&mut policy, 7, 72),
-        Admission::Recycle(2),
+        LaneAdmission::Recycle(2),
         "1 is not quiet"
     );
     assert_eq!(policy.lanes(), 3);
     assert!((0..9).all(|_| !policy.message(2, 8, at(80))), "it rests");
     assert_eq!(
         policy.admit(2, Need::Bulk, at(80), |victim| victim != 1),
-        Admission::Recycle(0),
+        LaneAdmission::Recycle(0),
         "bulk neither rests nor waits for lanes to be idle"
     );
     assert_eq!(
         policy.admit(9, Need::Bulk, at(80), |_| false),
-        Admission::Full
+        LaneAdmission::Full
     );
 }
 
@@ -95,7 +95,7 @@ fn equal_traffic_does_not_take_turns() {
             carried += u32::from(policy.has_lane(peer));
             if policy.message(peer, 300, at(ms)) {
                 let admission = policy.admit(peer, Need::Traffic, at(ms), |_| true);
-                made += u32::from(admission != Admission::Full);
+                made += u32::from(admission != LaneAdmission::Full);
             }
         }
     }
@@ -116,7 +116,7 @@ fn walking_bursts_change_lanes_rarely() {
                 let now = at(round * 640 + u64::from(peer) * 10 + n);
                 if policy.message(peer, 8, now) {
                     let admission = policy.admit(peer, Need::Traffic, now, |_| true);
-                    made[usize::from(round >= 20)] += u32::from(admission != Admission::Full);
+                    made[usize::from(round >= 20)] += u32::from(admission != LaneAdmission::Full);
                 }
             }
         }
@@ -139,7 +139,7 @@ fn the_busiest_have_the_lanes() {
         carried += u64::from(policy.has_lane(peer));
         if policy.message(peer, 200, now) {
             let admission = policy.admit(peer, Need::Traffic, now, |_| true);
-            made += u32::from(admission != Admission::Full);
+            made += u32::from(admission != LaneAdmission::Full);
         }
     }
     assert!((0..8).all(|peer| policy.has_lane(peer)));
@@ -181,18 +181,18 @@ proptest! {
                         is_quiet(peer) && (need == Need::Bulk || now - used >= config.idle)
                     });
                     match policy.admit(peer, need, now, is_quiet) {
-                        Admission::Make if before.contains_key(&peer) => {}
-                        Admission::Make => {
+                        LaneAdmission::Make if before.contains_key(&peer) => {}
+                        LaneAdmission::Make => {
                             prop_assert!(before.len() < max_lanes);
                             lanes.insert(peer, now);
                         }
-                        Admission::Recycle(gone) => {
+                        LaneAdmission::Recycle(gone) => {
                             prop_assert_eq!(before.len(), max_lanes);
                             prop_assert_eq!(victim.map(|(_, peer)| peer), Some(gone));
                             lanes.remove(&gone);
                             lanes.insert(peer, now);
                         }
-                        Admission::Full => {
+                        LaneAdmission::Full => {
                             prop_assert_eq!(before.len(), max_lanes);
                             prop_assert!(victim.is_none() && !before.contains_key(&peer));
                         }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::LaneEnd;
 use crate::handshake::LaneKey;
-use crate::session::Said;
+use crate::session::ResumeState;
 use crate::wire::control::LaneKind;
 use crate::wire::data::Predecessor;
 
 /// A request of [`super::PeerLanes`] to its owner. The owner carries actions out in order.
 #[derive(Clone, Copy, Debug)]
-pub enum Action {
+pub enum LaneAction {
     /// Ask the handshake for a lane.
     Connect {
         /// To whom.
@@ -31,11 +31,11 @@ pub enum Action {
         peer: u32,
         /// The lane that it has left.
         lane: LaneKey,
-        /// As in [`Action::Connect`].
+        /// As in [`LaneAction::Connect`].
         limited: bool,
     },
     /// Tell the handshake: the path to a removed peer is not needed for it any more.
-    Part {
+    ReleasePath {
         /// The peer.
         peer: u32,
     },
@@ -47,23 +47,23 @@ pub enum Action {
         lane: LaneKey,
     },
     /// Tell the handshake: a lane is dead.
-    TellBroken {
+    ReportBroken {
         /// The lane.
         lane: LaneKey,
     },
     /// Tell the handshake: a packet has come on a lane that might not send yet.
-    TellHeard {
+    ReportArrival {
         /// The lane.
         lane: LaneKey,
     },
     /// Tell the handshake: a lane is given up for want of queue pairs.
-    TellRecycled {
+    ReportRecycled {
         /// The lane.
         lane: LaneKey,
     },
     /// Say goodbye on an idle lane. The queue pair of an RC lane goes when that was said, and
     /// [`super::PeerLanes::lane_down`] follows.
-    TellLeft {
+    ReportLeft {
         /// The lane.
         lane: LaneKey,
     },
@@ -92,7 +92,7 @@ pub enum Action {
         lane: LaneKey,
     },
     /// A peer lives: it is to have its number in the address vector.
-    Heard {
+    PeerAlive {
         /// The peer.
         peer: u32,
     },
@@ -105,7 +105,7 @@ pub enum Action {
     },
     /// Send a Resume on a lane: the session that is parked at the peer, and the number that it
     /// expects next. If none is parked, send it for the session that the lane would begin.
-    SayResume {
+    SendResume {
         /// The peer.
         peer: u32,
         /// The lane.
@@ -121,7 +121,7 @@ pub enum Action {
         /// The lane.
         lane: LaneKey,
         /// The peer's Resume.
-        heard: Said,
+        received: ResumeState,
     },
     /// The lane carries a session from here on: the parked one, or one that begins.
     Enter {

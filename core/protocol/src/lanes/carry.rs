@@ -2,11 +2,11 @@
 
 use super::end::{LOST_BY_PEER, evidence};
 use super::{
-    Action, AfterLane, BROKEN, Facts, LaneEnd, LaneEntry, LaneStage, Parked, PeerLanes, PeerLink,
-    PendingStep, Resuming, SessionFacts, SessionRecord,
+    AfterLane, BROKEN, Facts, LaneAction, LaneEnd, LaneEntry, LaneStage, Parked, PeerLanes,
+    PeerLink, PendingStep, Resuming, SessionFacts, SessionRecord,
 };
 use crate::Time;
-use crate::handshake::{LaneKey, LaneUp, Reason};
+use crate::handshake::{EndReason, LaneKey, LaneUp};
 use crate::wire::SessionId;
 use crate::wire::control::LaneKind;
 use crate::wire::data::Predecessor;
@@ -75,7 +75,7 @@ impl PeerLanes {
             LaneKind::Ud => self.policy.down(peer, now),
         }
         self.peer(peer).link = PeerLink::Up(id);
-        self.act(Action::Enter {
+        self.act(LaneAction::Enter {
             peer,
             lane: key,
             begins,
@@ -83,7 +83,7 @@ impl PeerLanes {
     }
 
     /// The handshake says that a lane is no more. `peer`: its peer, if that is known still.
-    pub fn lane_down(&mut self, lane: LaneKey, peer: Option<u32>, reason: Reason, now: Time) {
+    pub fn lane_down(&mut self, lane: LaneKey, peer: Option<u32>, reason: EndReason, now: Time) {
         let end = evidence(reason);
         let id = lane.session();
         match self.lanes.get(&id).copied() {
@@ -96,7 +96,7 @@ impl PeerLanes {
         let Some(peer) = peer else {
             return;
         };
-        self.peer(peer).falls_back |= reason == Reason::Recycled;
+        self.peer(peer).falls_back |= reason == EndReason::Recycled;
         if let AfterLane::Closed { expected } = end.then {
             self.peer_closed(peer, (lane, expected), now);
         }
@@ -107,12 +107,12 @@ impl PeerLanes {
             if lane.down.is_none() {
                 lane.down = Some(end);
                 let lane = lane.key;
-                self.act(Action::TakeAll { lane });
+                self.act(LaneAction::TakeAll { lane });
             }
         }
     }
 
-    /// All was taken that had come when [`Action::TakeAll`] was returned: the lane may carry a
+    /// All was taken that had come when [`LaneAction::TakeAll`] was returned: the lane may carry a
     /// session by now.
     pub fn taken(&mut self, lane: LaneKey, facts: &mut impl Facts, now: Time) {
         let id = lane.session();
@@ -134,7 +134,7 @@ impl PeerLanes {
         let Some(lane) = self.lanes.get(&id).copied() else {
             return;
         };
-        let broken = Action::TellBroken { lane: lane.key };
+        let broken = LaneAction::ReportBroken { lane: lane.key };
         match (lane.stage, lane.kind) {
             (LaneStage::Resuming(_), _) => {
                 self.act(broken);
@@ -150,7 +150,7 @@ impl PeerLanes {
                 }
                 self.act(broken);
                 let lane = lane.key;
-                self.act(Action::Stop { lane });
+                self.act(LaneAction::Stop { lane });
                 self.end_when_taken(id, end);
             }
             (LaneStage::Ending(..), _) => {}
@@ -185,7 +185,7 @@ impl PeerLanes {
         let (lane, peer) = (lane.key, lane.peer);
         self.policy.down(peer, now);
         let in_order = end.then.is_in_order();
-        self.act(Action::Fail { lane, in_order });
+        self.act(LaneAction::Fail { lane, in_order });
     }
 
     /// All that was posted on an RC lane is flushed, and all that came was taken.
@@ -277,9 +277,9 @@ impl PeerLanes {
         };
         let was_resting = parked == Some(true);
         if !goes_on {
-            self.act(Action::SessionEnded { peer, lane });
+            self.act(LaneAction::SessionEnded { peer, lane });
             match parked {
-                None => self.act(Action::EndCarried { peer, lane, end }),
+                None => self.act(LaneAction::EndCarried { peer, lane, end }),
                 Some(rests) => {
                     let parked = Parked {
                         session,
@@ -299,13 +299,13 @@ impl PeerLanes {
             });
             entry.last_lane = Some(lane);
             if parked.is_none() {
-                self.act(Action::Park { peer, lane });
+                self.act(LaneAction::Park { peer, lane });
             }
             if lost {
-                self.act(Action::MoveLess { peer });
+                self.act(LaneAction::MoveLess { peer });
             }
             if rests && !was_resting {
-                self.act(Action::LendCredit { peer });
+                self.act(LaneAction::LendCredit { peer });
             }
         }
         self.steps.push_back(PendingStep::Next(peer));
@@ -315,7 +315,7 @@ impl PeerLanes {
     pub(super) fn end_parked(&mut self, peer: u32, mut parked: Parked, end: LaneEnd) {
         let rested = parked.rests;
         self.wake(peer, &mut parked);
-        self.act(Action::EndParked { peer, end, rested });
+        self.act(LaneAction::EndParked { peer, end, rested });
     }
 
     /// A session goes on, or ends: it rests no longer.
@@ -323,7 +323,7 @@ impl PeerLanes {
         if std::mem::take(&mut parked.rests) {
             let entry = self.peer(peer);
             entry.returns = entry.returns.saturating_add(u32::from(entry.removed));
-            self.act(Action::ReclaimCredit { peer });
+            self.act(LaneAction::ReclaimCredit { peer });
         }
     }
 
@@ -336,7 +336,7 @@ impl PeerLanes {
             }
             Some(_) => {}
             None => {
-                self.wants_lane(peer, facts);
+                self.request_lane(peer, facts);
                 self.became_idle(peer, now);
             }
         }

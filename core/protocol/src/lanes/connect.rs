@@ -2,14 +2,16 @@
 
 use ferrofabric_contracts::config::LaneChoice;
 
-use super::{Action, AfterLane, Demand, Facts, Goodbye, LaneEnd, PeerLanes, PeerLink, evidence};
+use super::{
+    AfterLane, Demand, Facts, Goodbye, LaneAction, LaneEnd, PeerLanes, PeerLink, evidence,
+};
 use crate::Time;
-use crate::handshake::{LaneKey, Reason};
+use crate::handshake::{EndReason, LaneKey};
 use crate::wire::control::LaneKind;
 
 impl PeerLanes {
     /// Requests a lane to a peer, if anything waits for one.
-    pub fn wants_lane(&mut self, peer: u32, facts: &mut impl Facts) {
+    pub fn request_lane(&mut self, peer: u32, facts: &mut impl Facts) {
         let entry = self.at(peer);
         if entry.link != PeerLink::Idle || !(entry.goes_on() || facts.waits(peer)) {
             return;
@@ -23,7 +25,7 @@ impl PeerLanes {
         let kind = self.kind_for(peer, demand);
         // Of a peer that we had no quarrel with silence means nothing.
         let limited = self.at(peer).goes_on();
-        self.act(Action::Connect {
+        self.act(LaneAction::Connect {
             peer,
             kind,
             limited,
@@ -71,13 +73,13 @@ impl PeerLanes {
         }
         let expected = expected.filter(|_| entry.last_lane == Some(lane));
         if entry.link == PeerLink::Connecting {
-            self.act(Action::Cancel { peer });
+            self.act(LaneAction::Cancel { peer });
         }
-        self.connect_failed(peer, Reason::PeerClosed { expected }, now);
+        self.connect_failed(peer, EndReason::PeerClosed { expected }, now);
     }
 
     /// The request for a lane failed.
-    pub fn connect_failed(&mut self, peer: u32, reason: Reason, now: Time) {
+    pub fn connect_failed(&mut self, peer: u32, reason: EndReason, now: Time) {
         let mut end = evidence(reason);
         let entry = self.peer(peer);
         if let AfterLane::Closed { expected } = end.then {
@@ -87,7 +89,7 @@ impl PeerLanes {
         if entry.link == PeerLink::Connecting {
             entry.link = PeerLink::Idle;
         }
-        if let (Some(parked), Reason::Timeout) = (&entry.parked, reason) {
+        if let (Some(parked), EndReason::Timeout) = (&entry.parked, reason) {
             let then = end.then;
             end = LaneEnd {
                 then,
@@ -102,7 +104,7 @@ impl PeerLanes {
         let entry = self.peer(peer);
         if entry.link == PeerLink::Connecting {
             entry.link = PeerLink::Idle;
-            self.act(Action::Cancel { peer });
+            self.act(LaneAction::Cancel { peer });
         }
         self.end_waiting(peer, end, now);
     }
@@ -112,7 +114,7 @@ impl PeerLanes {
         match self.peer(peer).parked.take() {
             // The lane that carried the session last does not matter: the session is over.
             Some(parked) => self.end_parked(peer, parked, end),
-            None => self.act(Action::FailWaiting { peer, end }),
+            None => self.act(LaneAction::FailWaiting { peer, end }),
         }
         self.became_idle(peer, now);
     }
@@ -125,9 +127,9 @@ impl PeerLanes {
             return;
         }
         if entry.removed {
-            self.act(Action::Part { peer });
+            self.act(LaneAction::ReleasePath { peer });
         }
         self.policy.down(peer, now);
-        self.act(Action::Idle { peer });
+        self.act(LaneAction::Idle { peer });
     }
 }

@@ -2,7 +2,7 @@
 
 use ferrofabric_contracts::error::Errno;
 
-use crate::handshake::Reason;
+use crate::handshake::EndReason;
 
 /// The cause of a lane's end, and its effect on the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,55 +81,55 @@ pub(super) const REST: LaneEnd = LaneEnd {
 
 /// The effect of a lane's end on its session.
 #[must_use]
-pub fn evidence(reason: Reason) -> LaneEnd {
+pub fn evidence(reason: EndReason) -> LaneEnd {
     let (errno, why, then) = match reason {
-        Reason::PeerRestarted { .. } => (
+        EndReason::PeerRestarted { .. } => (
             Errno::ECONNRESET,
             "the peer's process was restarted and has another address: insert that address",
             AfterLane::Fail,
         ),
-        Reason::PeerReset => (
+        EndReason::PeerReset => (
             Errno::ECONNRESET,
             "the peer dropped the lane",
             AfterLane::Resume,
         ),
-        Reason::PeerClosed { expected } => (
+        EndReason::PeerClosed { expected } => (
             Errno::ESHUTDOWN,
             "the peer closed its endpoint",
             AfterLane::Closed { expected },
         ),
-        Reason::PeerShuttingDown => {
-            return evidence(Reason::PeerClosed { expected: None });
+        EndReason::PeerShuttingDown => {
+            return evidence(EndReason::PeerClosed { expected: None });
         }
-        Reason::Version => (
+        EndReason::Version => (
             Errno::EPROTO,
             "the peer speaks another version of the protocol: install one release at both ends",
             AfterLane::Fail,
         ),
-        Reason::Keys => (
+        EndReason::Keys => (
             Errno::EKEYREJECTED,
             "the peer's partition key or queue key is another one: set the same keys at both ends",
             AfterLane::Fail,
         ),
-        Reason::Timeout => (
+        EndReason::Timeout => (
             Errno::ETIMEDOUT,
             "the peer was silent for longer than peer_timeout: check its process, or raise the limit",
             AfterLane::Fail,
         ),
-        Reason::Broken => return BROKEN,
-        Reason::Recycled => return CHANGE,
-        Reason::Left => return REST,
-        Reason::Unreachable => (
+        EndReason::Broken => return BROKEN,
+        EndReason::Recycled => return CHANGE,
+        EndReason::Left => return REST,
+        EndReason::Unreachable => (
             Errno::EHOSTUNREACH,
             "there is no path to the peer from this port: check the network, or use another port",
             AfterLane::Fail,
         ),
-        Reason::Local(errno) => (
+        EndReason::Local(errno) => (
             Errno(errno),
             "a queue pair to the peer could not be made: check the limits of the device",
             AfterLane::Fail,
         ),
-        Reason::ShuttingDown => (Errno::ESHUTDOWN, "the endpoint is closing", AfterLane::Fail),
+        EndReason::ShuttingDown => (Errno::ESHUTDOWN, "the endpoint is closing", AfterLane::Fail),
     };
     LaneEnd {
         errno,

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::end::REST;
-use super::{Action, Facts, PeerLanes, PeerLink};
+use super::{Facts, LaneAction, PeerLanes, PeerLink};
 use crate::Time;
 use crate::handshake::LaneKey;
 use crate::wire::SessionId;
@@ -48,7 +48,7 @@ impl PeerLanes {
             PeerLink::Idle => self.became_idle(peer, now),
             PeerLink::Connecting if !entry.goes_on() => {
                 entry.link = PeerLink::Idle;
-                self.act(Action::Cancel { peer });
+                self.act(LaneAction::Cancel { peer });
                 self.became_idle(peer, now);
             }
             _ => self.watch_if_removed(peer),
@@ -111,7 +111,7 @@ impl PeerLanes {
     fn close(&mut self, id: SessionId, lane: LaneKey, kind: LaneKind, facts: &mut impl Facts) {
         // The queue pair of an RC lane goes after the peer was notified: a packet from the peer
         // before that would break its lane, and make it reconnect.
-        self.act(Action::TellLeft { lane });
+        self.act(LaneAction::ReportLeft { lane });
         if kind == LaneKind::Ud {
             self.datagrams_down(id, REST, facts);
         }

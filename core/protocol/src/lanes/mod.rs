@@ -2,15 +2,16 @@
 //! lane and session when a lane breaks, is recycled, is promoted from, or is closed because it is
 //! idle.
 //!
-//! [`PeerLanes`] takes events and returns [`Action`]s. The endpoint carries them out in order and
-//! decides nothing itself. [`PeerLanes`] sees no packet that carries a message: sends and receives
-//! use the lane that [`Action::Enter`] named last. It reads the state of sessions from [`Facts`].
+//! [`PeerLanes`] takes events and returns [`LaneAction`]s. The endpoint carries them out in order
+//! and decides nothing itself. [`PeerLanes`] sees no packet that carries a message: sends and
+//! receives use the lane that [`LaneAction::Enter`] named last. It reads the state of sessions from
+//! [`Facts`].
 //!
 //! Invariants:
 //!
 //! * A session is in one place: on one lane, or parked at its peer.
-//! * A lane that came up ends with exactly one of [`Action::Park`], [`Action::EndCarried`] (the
-//!   session leaves it) and [`Action::Release`] (it never carried one).
+//! * A lane that came up ends with exactly one of [`LaneAction::Park`], [`LaneAction::EndCarried`]
+//!   (the session leaves it) and [`LaneAction::Release`] (it never carried one).
 //! * A session leaves a lane only once all its arrivals were taken, and all requests posted on it
 //!   are flushed. So nothing of the old lane comes after anything of the next.
 //! * One lane at a time: of the lanes on which a session is to be resumed, the next has its turn
@@ -30,20 +31,20 @@ use std::time::Duration;
 use ferrofabric_contracts::config::LaneChoice;
 
 use super::Time;
-use super::handshake::{LaneKey, Reason};
+use super::handshake::{EndReason, LaneKey};
 use super::lane_policy::{self, LanePolicy};
-use super::session::Said;
+use super::session::ResumeState;
 use super::wire::SessionId;
 use super::wire::control::LaneKind;
 
-pub use action::{Action, Demand, Facts, SessionFacts};
+pub use action::{Demand, Facts, LaneAction, SessionFacts};
 pub use end::{AfterLane, BROKEN, LaneEnd, evidence, protocol_broken};
 
 use idle_close::IdleClose;
 
 /// How an endpoint makes and changes lanes.
 #[derive(Clone, Copy, Debug)]
-pub struct Config {
+pub struct LanesConfig {
     /// The setting that chooses the kind of lane.
     pub choice: LaneChoice,
     /// Whether lanes of the UD kind can be had.
@@ -51,7 +52,7 @@ pub struct Config {
     /// Whether a datagram has room for word of a large message.
     pub requests_fit_datagrams: bool,
     /// When peers are promoted, and how many RC lanes there may be.
-    pub policy: lane_policy::Config,
+    pub policy: lane_policy::LanePolicyConfig,
 }
 
 /// How a peer is reached at the moment.
@@ -109,9 +110,9 @@ struct Goodbye {
 
 impl Goodbye {
     /// The reason for which a session ends that has left its last lane.
-    fn reason(&self, left: LaneKey) -> Reason {
+    fn reason(&self, left: LaneKey) -> EndReason {
         let is_named = self.lane.is_none_or(|lane| lane == left);
-        Reason::PeerClosed {
+        EndReason::PeerClosed {
             expected: self.expected.filter(|_| is_named),
         }
     }
@@ -187,7 +188,7 @@ struct Resuming {
     /// Our Resume was sent so many times: over datagrams it may get lost.
     sent_resumes: u32,
     /// The peer's session, and what it has taken of it.
-    heard: Option<Said>,
+    received: Option<ResumeState>,
 }
 
 /// A decision that follows once all actions before it were carried out.
@@ -202,19 +203,19 @@ enum PendingStep {
 /// The lanes of an endpoint's peers. The owner numbers peers densely.
 #[derive(Debug)]
 pub struct PeerLanes {
-    config: Config,
+    config: LanesConfig,
     policy: LanePolicy,
     peers: Vec<PeerEntry>,
     lanes: BTreeMap<SessionId, LaneEntry>,
     idle_close: IdleClose,
-    actions: VecDeque<Action>,
+    actions: VecDeque<LaneAction>,
     steps: VecDeque<PendingStep>,
 }
 
 impl PeerLanes {
     /// No peer has a lane.
     #[must_use]
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: LanesConfig) -> Self {
         PeerLanes {
             config,
             policy: LanePolicy::new(config.policy),
@@ -228,7 +229,7 @@ impl PeerLanes {
 
     /// The next action. The caller carries each out before it takes the next; carrying it out may
     /// be an event. Call this after each event until it returns none.
-    pub fn next_action(&mut self, facts: &mut impl Facts, now: Time) -> Option<Action> {
+    pub fn next_action(&mut self, facts: &mut impl Facts, now: Time) -> Option<LaneAction> {
         loop {
             if let Some(action) = self.actions.pop_front() {
                 return Some(action);
@@ -241,7 +242,7 @@ impl PeerLanes {
     }
 
     /// Puts back the action that was returned last: the caller can not carry it out.
-    pub fn put_back(&mut self, action: Action) {
+    pub fn put_back(&mut self, action: LaneAction) {
         self.actions.push_front(action);
     }
 
@@ -271,7 +272,7 @@ impl PeerLanes {
     pub fn rest(&mut self, peer: u32) {
         if let Some(parked) = &mut self.peer(peer).parked {
             if !std::mem::replace(&mut parked.rests, true) {
-                self.actions.push_back(Action::LendCredit { peer });
+                self.actions.push_back(LaneAction::LendCredit { peer });
             }
         }
     }
@@ -351,7 +352,7 @@ impl PeerLanes {
         &mut self.peers[at]
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: LaneAction) {
         self.actions.push_back(action);
     }
 }

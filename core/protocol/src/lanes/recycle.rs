@@ -9,9 +9,9 @@ use ferrofabric_contracts::config::LaneChoice;
 
 use super::carry::Leaving;
 use super::end::CHANGE;
-use super::{Action, Facts, LaneEntry, LaneStage, Parked, PeerEntry, PeerLanes, PeerLink};
+use super::{Facts, LaneAction, LaneEntry, LaneStage, Parked, PeerEntry, PeerLanes, PeerLink};
 use crate::Time;
-use crate::lane_policy::{Admission, Need};
+use crate::lane_policy::{LaneAdmission, Need};
 use crate::wire::SessionId;
 use crate::wire::control::LaneKind;
 
@@ -42,9 +42,9 @@ impl PeerLanes {
         } = self;
         let is_quiet = |at| is_quiet(peers, lanes, at, facts);
         match policy.admit(peer, Need::Traffic, now, is_quiet) {
-            Admission::Full => return false,
-            Admission::Make => {}
-            Admission::Recycle(victim) => self.recycle(victim, now),
+            LaneAdmission::Full => return false,
+            LaneAdmission::Make => {}
+            LaneAdmission::Recycle(victim) => self.recycle(victim, now),
         }
         true
     }
@@ -91,8 +91,8 @@ impl PeerLanes {
         entry.last_lane = Some(key);
         entry.link = PeerLink::Connecting;
         entry.falls_back = false;
-        self.act(Action::Park { peer, lane: key });
-        self.act(Action::Promote {
+        self.act(LaneAction::Park { peer, lane: key });
+        self.act(LaneAction::Promote {
             peer,
             lane: key,
             limited,
@@ -136,7 +136,7 @@ impl PeerLanes {
         }
         let lane = lane.key;
         self.peer(peer).falls_back = true;
-        self.act(Action::TellRecycled { lane });
+        self.act(LaneAction::ReportRecycled { lane });
         self.give_up(id, CHANGE, now);
     }
 

@@ -7,12 +7,12 @@
 use super::carry::Leaving;
 use super::end::LOST_BY_PEER;
 use super::{
-    Action, Facts, LaneEnd, LaneStage, MAX_RESUME_INTERVAL, Parked, PeerLanes, PeerLink,
+    Facts, LaneAction, LaneEnd, LaneStage, MAX_RESUME_INTERVAL, Parked, PeerLanes, PeerLink,
     PendingStep, RESUME_INTERVAL, Resuming, SessionFacts, SessionRecord, protocol_broken,
 };
 use crate::Time;
 use crate::handshake::LaneKey;
-use crate::session::{Outcome, Said, SessionError};
+use crate::session::{ResumeOutcome, ResumeState, SessionError};
 use crate::wire::SessionId;
 use crate::wire::control::LaneKind;
 use crate::wire::data::Predecessor;
@@ -48,24 +48,24 @@ impl PeerLanes {
     pub fn may_send(&mut self, id: SessionId) {
         if let Some((_, peer, resuming)) = self.resuming(id) {
             resuming.may_send = true;
-            self.act(Action::Heard { peer });
+            self.act(LaneAction::PeerAlive { peer });
             self.resume(id);
         }
     }
 
     /// The peer's Resume has arrived on a lane. Returns whether the lane waits for it; a repeated
     /// Resume has no effect.
-    pub fn resume_heard(&mut self, id: SessionId, heard: Said) -> bool {
+    pub fn resume_arrived(&mut self, id: SessionId, received: ResumeState) -> bool {
         let Some((lane, peer, resuming)) = self.resuming(id) else {
             return false;
         };
-        if resuming.heard.is_some() {
+        if resuming.received.is_some() {
             return false;
         }
-        resuming.heard = Some(heard);
+        resuming.received = Some(received);
         if !std::mem::replace(&mut resuming.may_send, true) {
-            self.act(Action::TellHeard { lane });
-            self.act(Action::Heard { peer });
+            self.act(LaneAction::ReportArrival { lane });
+            self.act(LaneAction::PeerAlive { peer });
         }
         self.resume(id);
         true
@@ -87,7 +87,7 @@ impl PeerLanes {
         if let Some(at) = self.lanes.get(&id) {
             let repeats = at.kind == LaneKind::Ud;
             let lane = at.key;
-            self.act(Action::SayResume {
+            self.act(LaneAction::SendResume {
                 peer,
                 lane,
                 again_after: repeats.then(|| wait.min(MAX_RESUME_INTERVAL)),
@@ -114,7 +114,7 @@ impl PeerLanes {
                     is_unused: true,
                     rests: false,
                 });
-                self.act(Action::Begin { peer, lane });
+                self.act(LaneAction::Begin { peer, lane });
             }
             self.send_resume(id);
         }
@@ -127,7 +127,7 @@ impl PeerLanes {
         let Some((lane, peer, &mut resuming)) = self.resuming(id) else {
             return;
         };
-        let Some(heard) = resuming.heard else {
+        let Some(received) = resuming.received else {
             return;
         };
         if self.at(peer).link != PeerLink::Resuming(id) || resuming.sent_resumes == 0 {
@@ -135,15 +135,19 @@ impl PeerLanes {
         }
         match self.at(peer).parked {
             None => self.enter(id, SessionRecord::new(), Some(Predecessor::default()), now),
-            Some(_) => self.act(Action::Meet { peer, lane, heard }),
+            Some(_) => self.act(LaneAction::Meet {
+                peer,
+                lane,
+                received,
+            }),
         }
     }
 
-    /// The outcome of [`Action::Meet`] for the parked session.
+    /// The outcome of [`LaneAction::Meet`] for the parked session.
     pub fn met(
         &mut self,
         lane: LaneKey,
-        outcome: Result<Outcome, SessionError>,
+        outcome: Result<ResumeOutcome, SessionError>,
         facts: &mut impl Facts,
         now: Time,
     ) {
@@ -155,18 +159,18 @@ impl PeerLanes {
             return;
         };
         match outcome {
-            Ok(Outcome::Continues(_) | Outcome::BeginsAgain) => {
+            Ok(ResumeOutcome::Continues(_) | ResumeOutcome::BeginsAgain) => {
                 self.wake(peer, &mut parked);
                 self.enter(id, parked.session, None, now);
             }
-            Ok(Outcome::Ends(before)) => {
+            Ok(ResumeOutcome::Ends(before)) => {
                 self.end_parked(peer, parked, LOST_BY_PEER);
                 self.enter(id, SessionRecord::new(), Some(before), now);
             }
             Err(_) => {
-                self.act(Action::TellBroken { lane });
+                self.act(LaneAction::ReportBroken { lane });
                 self.lanes.remove(&id);
-                self.act(Action::Release { lane });
+                self.act(LaneAction::Release { lane });
                 let end = protocol_broken("the peer confirmed packets that were never sent");
                 self.leave_unresumed(lane, peer, parked, (end, facts.parked(peer)));
             }
@@ -179,7 +183,7 @@ impl PeerLanes {
             return;
         };
         self.lanes.remove(&id);
-        self.act(Action::Release { lane });
+        self.act(LaneAction::Release { lane });
         let entry = self.peer(peer);
         if entry.link == PeerLink::Resuming(id) {
             if let Some(parked) = entry.parked.take() {

@@ -4,8 +4,8 @@
 use super::*;
 use crate::PeerKey;
 use crate::handshake::LaneUp;
-use crate::session::{Outcome, Replay};
-use crate::wire::control::Limits;
+use crate::session::{Replay, ResumeOutcome};
+use crate::wire::control::LaneLimits;
 use crate::wire::data::Resume;
 
 const PEER: u32 = 0;
@@ -45,14 +45,14 @@ impl Facts for Stub {
 }
 
 fn life(choice: LaneChoice, max_lanes: usize) -> PeerLanes {
-    PeerLanes::new(Config {
+    PeerLanes::new(LanesConfig {
         choice,
         datagrams: true,
         requests_fit_datagrams: true,
-        policy: lane_policy::Config {
+        policy: lane_policy::LanePolicyConfig {
             max_lanes,
             messages: 2,
-            ..lane_policy::Config::default()
+            ..lane_policy::LanePolicyConfig::default()
         },
     })
 }
@@ -74,7 +74,7 @@ fn up(number: u64, kind: LaneKind, resumes: bool) -> LaneUp {
         name: number,
         resumes,
         remote_shm_name: 0,
-        remote_limits: Limits::default(),
+        remote_limits: LaneLimits::default(),
         local_quota_units: 0,
         may_send: true,
     }
@@ -83,7 +83,7 @@ fn up(number: u64, kind: LaneKind, resumes: bool) -> LaneUp {
 /// The names of the actions that are outstanding.
 fn actions(life: &mut PeerLanes, facts: &mut Stub, now: Time) -> Vec<String> {
     let next = || life.next_action(facts, now);
-    let name = |action: Action| {
+    let name = |action: LaneAction| {
         let text = format!("{action:?}");
         text.split_once(' ')
             .map_or(text.clone(), |(name, _)| name.to_owned())
@@ -109,11 +109,16 @@ fn resume(life: &mut PeerLanes, facts: &mut Stub, number: u64, kind: LaneKind) -
     let mut done = actions(life, facts, NOW);
     let expected = 0;
     let held = Resume::default();
-    assert!(life.resume_heard(lane(number).session(), Said { held, expected }));
+    assert!(life.resume_arrived(lane(number).session(), ResumeState { held, expected }));
     done.extend(actions(life, facts, NOW));
     if done.last().is_some_and(|last| last == "Meet") {
         let replay = Replay { first: 0, count: 0 };
-        life.met(lane(number), Ok(Outcome::Continues(replay)), facts, NOW);
+        life.met(
+            lane(number),
+            Ok(ResumeOutcome::Continues(replay)),
+            facts,
+            NOW,
+        );
         done.extend(actions(life, facts, NOW));
     }
     done
@@ -177,7 +182,7 @@ fn progress_makes_up_for_broken_lanes() {
 #[test]
 fn a_resume_over_datagrams_is_repeated_at_ever_longer_intervals() {
     let (mut life, mut facts) = carrying(LaneChoice::Ud, LaneKind::Ud);
-    life.lane_down(lane(1), Some(PEER), Reason::PeerReset, NOW);
+    life.lane_down(lane(1), Some(PEER), EndReason::PeerReset, NOW);
     assert_eq!(actions(&mut life, &mut facts, NOW), ["TakeAll"]);
     life.taken(lane(1), &mut facts, NOW);
     assert_eq!(actions(&mut life, &mut facts, NOW), ["Park", "Connect"]);
@@ -186,7 +191,7 @@ fn a_resume_over_datagrams_is_repeated_at_ever_longer_intervals() {
         let action = life.next_action(&mut facts, NOW);
         let wait = Some(Duration::from_millis(wait));
         assert!(
-            matches!(action, Some(Action::SayResume { again_after, .. }) if again_after == wait),
+            matches!(action, Some(LaneAction::SendResume { again_after, .. }) if again_after == wait),
             "{action:?}"
         );
         assert!(actions(&mut life, &mut facts, NOW).is_empty());
@@ -205,7 +210,7 @@ fn an_idle_lane_of_a_removed_peer_closes_later_each_time_that_it_comes_back() {
                 life.close_idle(&mut facts);
             }
             facts.waits = true;
-            life.wants_lane(PEER, &mut facts);
+            life.request_lane(PEER, &mut facts);
             facts.waits = false;
             assert_eq!(actions(&mut life, &mut facts, NOW), ["Connect"]);
             number += 1;
@@ -274,9 +279,9 @@ fn traffic_promotes_and_the_idle_lane_of_another_makes_room() {
     assert_eq!(connect, Some(Some(LaneKind::Ud)));
 }
 
-fn kind_of(action: Action) -> Option<LaneKind> {
+fn kind_of(action: LaneAction) -> Option<LaneKind> {
     match action {
-        Action::Connect { kind, .. } => Some(kind),
+        LaneAction::Connect { kind, .. } => Some(kind),
         _ => None,
     }
 }
@@ -284,7 +289,7 @@ fn kind_of(action: Action) -> Option<LaneKind> {
 #[test]
 fn a_lane_that_is_down_is_not_promoted_from() {
     let (mut life, mut facts) = carrying(LaneChoice::Auto, LaneKind::Ud);
-    let closed = Reason::PeerClosed { expected: Some(3) };
+    let closed = EndReason::PeerClosed { expected: Some(3) };
     life.lane_down(lane(1), Some(PEER), closed, NOW);
     assert!(!life.promote(lane(1).session(), &mut facts));
     assert!(life.is_closed(PEER));
@@ -333,9 +338,9 @@ fn a_silent_end_of_a_wait_gives_the_error_of_the_last_lane() {
     life.broke(lane(1).session(), end, &mut facts, NOW);
     life.drained(lane(1), &mut facts);
     drop(actions(&mut life, &mut facts, NOW));
-    life.connect_failed(PEER, Reason::Timeout, NOW);
+    life.connect_failed(PEER, EndReason::Timeout, NOW);
     let ended = life.next_action(&mut facts, NOW);
-    let Some(Action::EndParked { end, rested, .. }) = ended else {
+    let Some(LaneAction::EndParked { end, rested, .. }) = ended else {
         panic!("{ended:?}");
     };
     assert_eq!((end.status, end.then, rested), (12, AfterLane::Fail, false));
@@ -347,8 +352,8 @@ fn an_attempt_for_a_removed_peer_alone_is_cancelled() {
     let (mut life, mut facts) = (life(LaneChoice::Rc, 1), Stub::default());
     life.inserted(PEER);
     facts.waits = true;
-    life.wants_lane(PEER, &mut facts);
-    life.wants_lane(PEER, &mut facts);
+    life.request_lane(PEER, &mut facts);
+    life.request_lane(PEER, &mut facts);
     assert_eq!(actions(&mut life, &mut facts, NOW), ["Connect"]);
     facts.waits = false;
     life.removed(PEER, NOW);

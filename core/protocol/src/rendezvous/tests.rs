@@ -10,8 +10,8 @@ const LIMITS: TransferLimits = TransferLimits {
     messages: 4,
 };
 
-fn segment(address: u64, length_bytes: u64) -> Segment {
-    Segment {
+fn segment(address: u64, length_bytes: u64) -> MemorySegment {
+    MemorySegment {
         address,
         length_bytes,
         rkey: address as u32,
@@ -26,9 +26,9 @@ proptest! {
         lengths in prop::collection::vec(1..40u64, 0..5),
         lens in prop::collection::vec(0..50u64, 0..5),
     ) {
-        let segments: Vec<Segment> =
+        let segments: Vec<MemorySegment> =
             lengths.iter().zip(1..).map(|(&length, n)| segment(n * 1000, length)).collect();
-        let bytes = |segments: &[Segment]| -> Vec<u64> {
+        let bytes = |segments: &[MemorySegment]| -> Vec<u64> {
             segments.iter().flat_map(|s| s.address..s.address + s.length_bytes).collect()
         };
         let cut = cut_at_buffers(segments.clone(), lens.iter().copied());
@@ -68,7 +68,7 @@ proptest! {
         let mut all: Vec<TestMessage> = Vec::new();
         for (index, (lengths, fit)) in messages.iter().enumerate() {
             let mut address = 1000 * (index as u64 + 1);
-            let segments: Vec<Segment> = lengths.iter().map(|&length| {
+            let segments: Vec<MemorySegment> = lengths.iter().map(|&length| {
                 address += length + 7;
                 segment(address, length)
             }).collect();

@@ -14,14 +14,14 @@
 //! Where the peer has not begun ours it took nothing in it, and all goes again in the session of
 //! the new lane. A side that has lost its memory of earlier sessions claims nothing about them.
 
-use super::{Origin, Session, SessionError, Start};
+use super::{Origin, Session, SessionError, SessionStart};
 use crate::credit::open_requests;
 use crate::wire::SessionId;
 use crate::wire::data::{Predecessor, Resume};
 
 /// The content of a Resume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct ResumeState {
     /// The session that its sender holds.
     pub held: Resume,
     /// The number that this session expects next.
@@ -30,7 +30,7 @@ pub struct Said {
 
 /// The result for a session once both sides have sent a Resume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ResumeOutcome {
     /// It goes on.
     Continues(Replay),
     /// It is the one that begins with the lane: all that was sent in it is sent again, readdressed.
@@ -43,7 +43,7 @@ pub enum Outcome {
 impl Session {
     /// The session that begins with a lane, where another one ended.
     #[must_use]
-    pub fn begin_after(before: Predecessor, origin: Origin, start: &Start) -> Self {
+    pub fn begin_after(before: Predecessor, origin: Origin, start: &SessionStart) -> Self {
         Session {
             before,
             ..Session::begin(origin, start)
@@ -52,9 +52,9 @@ impl Session {
 
     /// The Resume to send on a lane that does not carry the session yet. The peer may continue
     /// without the session from here on.
-    pub fn say(&mut self) -> Said {
+    pub fn offer(&mut self) -> ResumeState {
         self.offered = true;
-        Said {
+        ResumeState {
             held: self.held(),
             expected: self.expected(),
         }
@@ -83,24 +83,24 @@ impl Session {
     /// [`SessionError::Confirmation`]; nothing is changed.
     pub fn meet(
         &mut self,
-        start: &Start,
-        received: Said,
+        start: &SessionStart,
+        received: ResumeState,
         requests: usize,
-    ) -> Result<Outcome, SessionError> {
+    ) -> Result<ResumeOutcome, SessionError> {
         if received.held.name == self.name {
             let replay = self.change_lane(start.remote, received.expected)?;
             self.offered = false;
-            return Ok(Outcome::Continues(replay));
+            return Ok(ResumeOutcome::Continues(replay));
         }
         let before = self.predecessor(received);
         if self.is_unknown_to(received) && self.begin_again(before, start, requests) {
-            return Ok(Outcome::BeginsAgain);
+            return Ok(ResumeOutcome::BeginsAgain);
         }
-        Ok(Outcome::Ends(before))
+        Ok(ResumeOutcome::Ends(before))
     }
 
     /// Whether the peer that says this has never begun our session.
-    fn is_unknown_to(&self, received: Said) -> bool {
+    fn is_unknown_to(&self, received: ResumeState) -> bool {
         let still_holds_what_it_held =
             received.held.name != 0 && received.held.name == self.before.name;
         let says_so = received.held.before.never_begun && received.held.before.name == self.name;
@@ -109,7 +109,7 @@ impl Session {
 
     /// Our record of the peer's session, which is not ours. If it replaced ours it began after
     /// ours, so we have never begun it.
-    fn predecessor(&self, received: Said) -> Predecessor {
+    fn predecessor(&self, received: ResumeState) -> Predecessor {
         let took_our_place = received.held.before.name == self.name;
         let is_the_same = received.held.name == self.before.name;
         Predecessor {
@@ -149,7 +149,7 @@ impl Session {
     /// again with their old numbers, since both sides count from the same ones. Returns whether
     /// that is possible. It is not if a packet was confirmed or taken, or if the peer now grants
     /// less than was sent; then nothing is changed.
-    fn begin_again(&mut self, before: Predecessor, start: &Start, requests: usize) -> bool {
+    fn begin_again(&mut self, before: Predecessor, start: &SessionStart, requests: usize) -> bool {
         let begin = u64::from(self.begin);
         let none_confirmed = self.next.wrapping_sub(begin) == u64::from(self.unconfirmed());
         let none_taken = self.expected == begin;
@@ -188,11 +188,11 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credit::{Admission, UNIT_BYTES};
+    use crate::credit::{SendAdmission, UNIT_BYTES};
     use crate::session::Accept;
 
-    fn start(name: u64, peer_grants_units: u16, we_grant_units: u16) -> Start {
-        Start {
+    fn start(name: u64, peer_grants_units: u16, we_grant_units: u16) -> SessionStart {
+        SessionStart {
             name,
             remote: SessionId(name as u32),
             peer_grants_units,
@@ -225,7 +225,7 @@ mod tests {
             })
         );
         assert!(
-            tx.receive_credit.owes(),
+            tx.receive_credit.is_return_due(),
             "the credit told last may be lost with the lane"
         );
     }
@@ -243,7 +243,7 @@ mod tests {
         let begun = || Session::begin(origin, &start(1, 100, 100));
         let mut tx = begun();
         (0..4).for_each(|_| assert!(tx.stamp().is_some()));
-        assert_eq!(tx.send_credit.admit(UNIT_BYTES * 9), Admission::Eager);
+        assert_eq!(tx.send_credit.admit(UNIT_BYTES * 9), SendAdmission::Eager);
         assert!(
             !tx.begin_again(none, &start(2, 9, 50), 0),
             "ten units were sent"

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use super::node::{NodeEffect, NodeLane, SimNode, assert_one_lane, index_of, key_of};
-use crate::handshake::{Config, LaneKey};
+use crate::handshake::{HandshakeConfig, LaneKey};
 use crate::{PeerKey, Time};
 
 /// How datagrams fare.
@@ -51,7 +51,7 @@ pub(super) struct SimNetwork {
     pub(super) nodes: Vec<SimNode>,
     pub(super) weather: Weather,
     pub(super) datagrams: u64,
-    config: Config,
+    config: HandshakeConfig,
     lives: Vec<u64>,
     busy_until: Vec<Time>,
     /// The earliest timer event queued for each node.
@@ -62,7 +62,7 @@ pub(super) struct SimNetwork {
 }
 
 impl SimNetwork {
-    pub(super) fn new(nodes: usize, config: Config, weather: Weather, seed: u64) -> Self {
+    pub(super) fn new(nodes: usize, config: HandshakeConfig, weather: Weather, seed: u64) -> Self {
         let mut network = SimNetwork {
             now: Time(1),
             nodes: Vec::new(),
@@ -87,7 +87,7 @@ impl SimNetwork {
         SimNode::new(
             index,
             life,
-            Config {
+            HandshakeConfig {
                 seed: self.rng.u64(..),
                 ..self.config
             },

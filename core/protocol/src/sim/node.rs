@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::handshake::{
-    Action, Config, ConnectLane, Connector, LaneError, LaneKey, LaneUp, Reason,
+    ConnectLane, Connector, EndReason, HandshakeAction, HandshakeConfig, LaneError, LaneKey, LaneUp,
 };
 use crate::wire::control::LaneKind;
 use crate::{PLACE_BYTES, PeerKey, Time};
@@ -51,8 +51,8 @@ pub(super) struct SimNode {
     pub(super) lanes: BTreeMap<LaneKey, NodeLane>,
     /// The peers to which the engine requested a lane and has none yet.
     pub(super) requested: BTreeSet<PeerKey>,
-    pub(super) failures: Vec<(PeerKey, Reason)>,
-    pub(super) downs: Vec<(PeerKey, Reason)>,
+    pub(super) failures: Vec<(PeerKey, EndReason)>,
+    pub(super) downs: Vec<(PeerKey, EndReason)>,
     pub(super) closed: Vec<PeerKey>,
     pub(super) makes: usize,
     pub(super) max_lanes_seen: usize,
@@ -63,7 +63,7 @@ pub(super) struct SimNode {
 }
 
 impl SimNode {
-    pub(super) fn new(index: usize, life: u64, config: Config) -> Self {
+    pub(super) fn new(index: usize, life: u64, config: HandshakeConfig) -> Self {
         let key = key_of(index, life);
         SimNode {
             key,
@@ -186,7 +186,7 @@ impl SimNode {
 
     pub(super) fn heard(&mut self, now: Time, lane: LaneKey) -> Vec<NodeEffect> {
         let mut out = Vec::new();
-        self.connector.lane_heard(now, lane, &mut out);
+        self.connector.lane_received(now, lane, &mut out);
         self.perform(out)
     }
 
@@ -235,18 +235,18 @@ impl SimNode {
         self.perform(out)
     }
 
-    fn perform(&mut self, actions: Vec<Action>) -> Vec<NodeEffect> {
+    fn perform(&mut self, actions: Vec<HandshakeAction>) -> Vec<NodeEffect> {
         let mut effects = Vec::new();
         for action in actions {
             match action {
-                Action::SendControl { to, bytes } => {
+                HandshakeAction::SendControl { to, bytes } => {
                     assert_ne!(to, self.key, "a datagram to oneself");
                     effects.push(NodeEffect::Send {
                         to,
                         bytes: bytes.to_vec(),
                     });
                 }
-                Action::MakeLane { lane, peer, kind } => {
+                HandshakeAction::MakeLane { lane, peer, kind } => {
                     let fresh = NodeLane {
                         peer: Some(peer),
                         kind,
@@ -260,7 +260,7 @@ impl SimNode {
                     self.max_lanes_seen = self.max_lanes_seen.max(self.lanes.len());
                     effects.push(NodeEffect::Make(lane));
                 }
-                Action::ConnectLane(connect) => {
+                HandshakeAction::ConnectLane(connect) => {
                     let lane = self
                         .lanes
                         .get_mut(&connect.lane)
@@ -273,7 +273,7 @@ impl SimNode {
                     lane.connected = Some(connect);
                     effects.push(NodeEffect::Connect(connect.lane));
                 }
-                Action::LaneUp(up) => {
+                HandshakeAction::LaneUp(up) => {
                     let others = self.lanes.iter().any(|(&key, lane)| {
                         key != up.lane && lane.peer == Some(up.peer) && lane.up.is_some()
                     });
@@ -286,7 +286,7 @@ impl SimNode {
                         self.requested.remove(&up.peer);
                     }
                 }
-                Action::MaySend { lane } => {
+                HandshakeAction::MaySend { lane } => {
                     let lane = self.lanes.get_mut(&lane).expect("may send on no lane");
                     assert!(lane.up.is_some() && !lane.may_send);
                     lane.may_send = true;
@@ -294,13 +294,13 @@ impl SimNode {
                         self.requested.remove(&peer);
                     }
                 }
-                Action::LaneDown { lane, peer, reason } => {
+                HandshakeAction::LaneDown { lane, peer, reason } => {
                     let lane = self.lanes.get_mut(&lane).expect("down of no lane");
                     assert!(lane.up.take().is_some(), "down but never up");
                     lane.may_send = false;
                     self.downs.push((peer, reason));
                 }
-                Action::ReleaseLane { lane } => {
+                HandshakeAction::ReleaseLane { lane } => {
                     let lane = self.lanes.remove(&lane).expect("released twice");
                     let peer = lane.peer.expect("lane of no peer");
                     assert!(
@@ -311,17 +311,17 @@ impl SimNode {
                         lane.qpn.is_some() && lane.kind == LaneKind::Rc,
                     ));
                 }
-                Action::ConnectFailed { peer, reason } => {
+                HandshakeAction::ConnectFailed { peer, reason } => {
                     // A session may be over that has no lane, before anybody wants one.
-                    let over = matches!(reason, Reason::PeerClosed { .. });
+                    let over = matches!(reason, EndReason::PeerClosed { .. });
                     assert!(
                         self.requested.remove(&peer) || over,
                         "a connection failed that no engine had requested"
                     );
                     self.failures.push((peer, reason));
                 }
-                Action::NoRoom { .. } => {}
-                Action::Closed { peer } => {
+                HandshakeAction::NoRoom { .. } => {}
+                HandshakeAction::Closed { peer } => {
                     self.closing.remove(&peer);
                     self.closed.push(peer);
                 }

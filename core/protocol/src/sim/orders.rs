@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::node::{NodeEffect, SimNode, assert_one_lane, index_of, key_of};
 use crate::Time;
-use crate::handshake::Config;
+use crate::handshake::HandshakeConfig;
 use crate::wire::control::LaneKind;
 
 #[derive(Clone)]
@@ -47,9 +47,9 @@ impl OrdersWorld {
             SimNode::new(
                 index,
                 0,
-                Config {
+                HandshakeConfig {
                     seed: 40 + index as u64,
-                    ..Config::default()
+                    ..HandshakeConfig::default()
                 },
             )
         };

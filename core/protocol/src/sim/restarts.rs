@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::network::{SimNetwork, Weather};
 use super::node::key_of;
-use crate::handshake::{Config, Reason};
+use crate::handshake::{EndReason, HandshakeConfig};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -27,7 +27,7 @@ fn restart_at(
     weather: Weather,
     seed: u64,
 ) -> bool {
-    let mut network = SimNetwork::new(3, Config::default(), weather, seed);
+    let mut network = SimNetwork::new(3, HandshakeConfig::default(), weather, seed);
     connects
         .iter()
         .for_each(|&(at, to)| network.connect(at, to));
@@ -75,15 +75,15 @@ fn restart_at(
         survivor.usable(&key_of(2, 0)).is_some(),
         "an innocent lane: {case}"
     );
-    let restarted = Reason::PeerRestarted {
+    let restarted = EndReason::PeerRestarted {
         incarnation: key_of(1, 1).incarnation,
     };
     for (peer, reason) in survivor.failures.iter().chain(&survivor.downs) {
         assert_eq!(*peer, key_of(1, 0), "{case}");
         // `Broken`: by ourselves, above; `PeerReset`: a half-open lane that the successor refused.
-        let left = left_by.is_some() && matches!(reason, Reason::Left | Reason::PeerReset);
+        let left = left_by.is_some() && matches!(reason, EndReason::Left | EndReason::PeerReset);
         assert!(
-            left || *reason == restarted || *reason == Reason::Broken,
+            left || *reason == restarted || *reason == EndReason::Broken,
             "{reason:?}: {case}"
         );
     }
@@ -91,7 +91,7 @@ fn restart_at(
         let broken = survivor
             .downs
             .iter()
-            .any(|(_, reason)| *reason == Reason::Broken);
+            .any(|(_, reason)| *reason == EndReason::Broken);
         assert!(
             !broken,
             "the successor had shown itself, the old lane was to fail by that: {case}"

@@ -9,12 +9,12 @@ use std::collections::{HashMap, VecDeque};
 
 use fastrand::Rng;
 
-use crate::session::{Accept, Origin, Outcome, Said, Session, Start};
+use crate::session::{Accept, Origin, ResumeOutcome, ResumeState, Session, SessionStart};
 use crate::wire::SessionId;
 
 #[derive(Clone, Copy, Debug)]
 enum ResumptionPacket {
-    Resume(Said),
+    Resume(ResumeState),
     Data { sequence: u32, message: u64 },
     Ack { expected: u32 },
 }
@@ -60,8 +60,8 @@ struct ResumptionWorld {
     lost: u64,
 }
 
-fn start(lane: usize) -> Start {
-    Start {
+fn start(lane: usize) -> SessionStart {
+    SessionStart {
         name: lane as u64 + 1,
         remote: SessionId(lane as u32),
         peer_grants_units: 4096,
@@ -165,7 +165,7 @@ impl ResumptionWorld {
     fn send_resume(&mut self, at: usize) {
         let end = &mut self.ends[at];
         let said = match (&mut end.session, end.place) {
-            (Some(session), SessionPlace::Resuming(_)) => session.say(),
+            (Some(session), SessionPlace::Resuming(_)) => session.offer(),
             _ => return,
         };
         self.post(at, ResumptionPacket::Resume(said));
@@ -229,18 +229,18 @@ impl ResumptionWorld {
         if !self.lanes[lane].entered[1 - at] {
             let session = self.ends[at].session.as_ref().unwrap();
             let (held, expected) = (session.held(), session.expected());
-            self.post(at, ResumptionPacket::Resume(Said { held, expected }));
+            self.post(at, ResumptionPacket::Resume(ResumeState { held, expected }));
         }
     }
 
-    fn meet(&mut self, at: usize, lane: usize, received: Said) {
+    fn meet(&mut self, at: usize, lane: usize, received: ResumeState) {
         let start = start(lane);
         let session = self.ends[at].session.as_mut().unwrap();
         let before = session.unconfirmed();
         match session.meet(&start, received, 0).unwrap() {
-            Outcome::Continues(replay) => self.arrived(at, before - replay.count),
-            Outcome::BeginsAgain => {}
-            Outcome::Ends(before) => {
+            ResumeOutcome::Continues(replay) => self.arrived(at, before - replay.count),
+            ResumeOutcome::BeginsAgain => {}
+            ResumeOutcome::Ends(before) => {
                 let kept = std::mem::take(&mut self.ends[at].kept);
                 assert!(
                     self.amnesia || kept.is_empty(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use super::network::{SimNetwork, Weather};
-use crate::handshake::{Config, Reason};
+use crate::handshake::{EndReason, HandshakeConfig};
 use crate::wire::control::LaneKind;
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ fn extra_at_one_percent_loss(nodes: usize, partners: usize) -> f64 {
             loss_ppm,
             ..Weather::FAIR
         };
-        let mut network = SimNetwork::new(nodes, Config::default(), weather, 7);
+        let mut network = SimNetwork::new(nodes, HandshakeConfig::default(), weather, 7);
         let pairs = connect_all(&mut network, partners, 11);
         assert!(
             network.run_until(20 * SECOND, SimNetwork::settled),
@@ -76,7 +76,7 @@ fn all_to_all_of_512_starts_without_a_storm() {
     let run = |loss_ppm| {
         let mut network = SimNetwork::new(
             512,
-            Config::default(),
+            HandshakeConfig::default(),
             Weather {
                 loss_ppm,
                 ..Weather::FAIR
@@ -105,7 +105,7 @@ fn all_to_all_of_512_starts_without_a_storm() {
 
 #[test]
 fn no_needless_repeats_in_fair_weather() {
-    let mut network = SimNetwork::new(200, Config::default(), Weather::FAIR, 1);
+    let mut network = SimNetwork::new(200, HandshakeConfig::default(), Weather::FAIR, 1);
     connect_all(&mut network, 16, 2);
     assert!(network.run_until(10 * SECOND, SimNetwork::settled));
     network.run_for(60 * SECOND);
@@ -129,7 +129,7 @@ fn everybody_connects_to_one() {
         loss_ppm: 10_000,
         ..Weather::FAIR
     };
-    let mut network = SimNetwork::new(3000, Config::default(), weather, 5);
+    let mut network = SimNetwork::new(3000, HandshakeConfig::default(), weather, 5);
     (1..3000).for_each(|at| network.connect(at, 0));
     assert!(
         network.run_until(60 * SECOND, SimNetwork::settled),
@@ -143,9 +143,9 @@ fn everybody_connects_to_one() {
 /// half-way.
 #[test]
 fn a_rush_is_turned_away_not_thrown_out() {
-    let config = Config {
+    let config = HandshakeConfig {
         max_half_open: 8,
-        ..Config::default()
+        ..HandshakeConfig::default()
     };
     let mut network = SimNetwork::new(200, config, Weather::FAIR, 5);
     (1..200).for_each(|at| network.connect(at, 0));
@@ -164,9 +164,9 @@ fn a_rush_is_turned_away_not_thrown_out() {
 
 #[test]
 fn the_dead_do_not_hold_up_the_living() {
-    let config = Config {
+    let config = HandshakeConfig {
         max_initiating: 4,
-        ..Config::default()
+        ..HandshakeConfig::default()
     };
     let mut network = SimNetwork::new(20, config, Weather::FAIR, 5);
     // Twelve addresses behind which nobody is, first in line.
@@ -210,7 +210,7 @@ proptest! {
             step: Duration::from_micros(step_us),
             ..Weather::FAIR
         };
-        let mut network = SimNetwork::new(nodes, Config::default(), weather, seed);
+        let mut network = SimNetwork::new(nodes, HandshakeConfig::default(), weather, seed);
         let pairs = connect_all(&mut network, nodes, seed);
         prop_assert!(network.run_until(120 * SECOND, SimNetwork::settled), "stalled");
         network.run_for(5 * SECOND); // what is late comes now, and changes nothing
@@ -233,7 +233,7 @@ proptest! {
         steps in proptest::collection::vec((0..16u8, any::<u8>(), any::<u8>(), 0..300u64), 1..60),
     ) {
         let weather = Weather { loss_ppm, repeat_ppm, late_ppm, ..Weather::FAIR };
-        let config = Config { half_open_min_age: Duration::from_millis(50), max_half_open: 2, ..Config::default() };
+        let config = HandshakeConfig { half_open_min_age: Duration::from_millis(50), max_half_open: 2, ..HandshakeConfig::default() };
         let mut network = SimNetwork::new(nodes, config, weather, seed);
         for (what, at, to, wait_ms) in steps {
             let (at, to) = (usize::from(at) % nodes, usize::from(to) % nodes);
@@ -287,10 +287,10 @@ proptest! {
 
 #[test]
 fn a_flood_of_invented_hellos_is_bounded() {
-    let config = Config {
+    let config = HandshakeConfig {
         max_half_open: 16,
         half_open_min_age: SECOND,
-        ..Config::default()
+        ..HandshakeConfig::default()
     };
     let mut network = SimNetwork::new(40, config, Weather::FAIR, 5);
     // Honest lanes that are up do not count, before the flood or in it.
@@ -307,7 +307,7 @@ fn a_flood_of_invented_hellos_is_bounded() {
         let [super::node::NodeEffect::Send { bytes, .. }] = &effects[..] else {
             panic!("{effects:?}")
         };
-        crate::wire::control::Control::parse(bytes).unwrap()
+        crate::wire::control::ControlPacket::parse(bytes).unwrap()
     };
     for name in 0..5000 {
         let mut invented = hello;
@@ -335,7 +335,7 @@ fn a_flood_of_invented_hellos_is_bounded() {
 #[test]
 fn a_lack_of_queue_pairs_delays_but_does_not_fail() {
     for short in [0, 1] {
-        let mut network = SimNetwork::new(2, Config::default(), Weather::FAIR, 5);
+        let mut network = SimNetwork::new(2, HandshakeConfig::default(), Weather::FAIR, 5);
         network.nodes[short].queue_pairs_left = 0;
         network.connect(0, 1);
         network.run_for(30 * SECOND);
@@ -349,9 +349,9 @@ fn a_lack_of_queue_pairs_delays_but_does_not_fail() {
 
 #[test]
 fn a_peer_timeout_fails_the_silent_alone() {
-    let config = Config {
+    let config = HandshakeConfig {
         peer_timeout: Some(5 * SECOND),
-        ..Config::default()
+        ..HandshakeConfig::default()
     };
     let mut network = SimNetwork::new(
         3,
@@ -377,7 +377,7 @@ fn a_peer_timeout_fails_the_silent_alone() {
     network.nodes[1] = super::node::SimNode::new(7, 0, config);
     network.run_for(20 * SECOND);
     let nobody = super::node::key_of(9, 0);
-    assert_eq!(network.nodes[0].failures, [(nobody, Reason::Timeout)]);
+    assert_eq!(network.nodes[0].failures, [(nobody, EndReason::Timeout)]);
     assert!(network.nodes[0].usable(&two).is_some());
     assert!(network.nodes[0].usable(&one).is_none());
     assert!(network.now - start >= 20 * SECOND);

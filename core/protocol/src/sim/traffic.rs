@@ -8,16 +8,16 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use super::network::{SimNetwork, Weather};
-use crate::credit::Admission;
-use crate::handshake::{Config, LaneKey, LaneUp};
+use crate::credit::SendAdmission;
+use crate::handshake::{HandshakeConfig, LaneKey, LaneUp};
 use crate::rendezvous::{Chunk, SendTable, TransferLimits, Transfers};
-use crate::session::{Accept, Origin, Session, Start};
-use crate::table::{Key, Table};
+use crate::session::{Accept, Origin, Session, SessionStart};
+use crate::table::{Key, KeyedTable};
 use crate::wire::SessionId;
-use crate::wire::control::Limits;
+use crate::wire::control::LaneLimits;
 use crate::wire::data::{
-    Envelope, FinStatus, Grant, Header, MAX_HEADER_BYTES, MAX_NOTICE_BYTES, MAX_RTS_BYTES,
-    MAX_SEGMENTS, Packet, Segment, readdress,
+    DataEnvelope, DataPacket, FinStatus, Grant, Header, MAX_HEADER_BYTES, MAX_NOTICE_BYTES,
+    MAX_RTS_BYTES, MAX_SEGMENTS, MemorySegment, readdress,
 };
 use proptest::prelude::*;
 
@@ -45,11 +45,11 @@ enum UnexpectedSend {
         op: u64,
         total: u64,
         /// `None`: the sender writes.
-        segments: Option<Vec<Segment>>,
+        segments: Option<Vec<MemorySegment>>,
     },
 }
 
-struct PostedReceive {
+struct SimReceive {
     number: u64,
     buffer_bytes: u64,
 }
@@ -64,7 +64,7 @@ struct Moving {
 
 /// A message that waits for its receiver, at its sender: where it lies.
 struct OpenSend {
-    segments: Vec<Segment>,
+    segments: Vec<MemorySegment>,
 }
 
 /// An entry of a send queue.
@@ -88,13 +88,13 @@ struct TrafficEnd {
     reads: Transfers<Moving>,
     writes: Transfers<u64>,
     /// Receives that are being written to.
-    written: Table<Moving>,
+    written: KeyedTable<Moving>,
     sent: u64,
-    posted: VecDeque<PostedReceive>,
+    posted: VecDeque<SimReceive>,
     receives: u64,
     unexpected: VecDeque<UnexpectedSend>,
     /// Receives that had to wait for room among the reads, in order.
-    waiting: VecDeque<(Moving, Vec<Segment>)>,
+    waiting: VecDeque<(Moving, Vec<MemorySegment>)>,
     completed_receives: Vec<(u64, u64, u64)>,
     completed_sends: usize,
     eager: usize,
@@ -110,12 +110,12 @@ struct TrafficEnd {
 }
 
 impl TrafficEnd {
-    fn new(up: &LaneUp, ours: Limits, sender_writes: bool) -> Self {
+    fn new(up: &LaneUp, ours: LaneLimits, sender_writes: bool) -> Self {
         TrafficEnd {
             lane: up.lane,
             session: Session::begin(
                 Origin::default(),
-                &Start {
+                &SessionStart {
                     name: up.name,
                     remote: up.remote_session,
                     peer_grants_units: up.remote_limits.quota_units,
@@ -129,7 +129,7 @@ impl TrafficEnd {
                 messages: 1000,
                 ..LIMITS
             }),
-            written: Table::new(1000),
+            written: KeyedTable::new(1000),
             sent: 0,
             posted: VecDeque::new(),
             receives: 0,
@@ -159,11 +159,12 @@ impl TrafficEnd {
     fn send(&mut self, bytes: u64) {
         let index = self.sent;
         self.sent += 1;
-        let envelope = Envelope {
+        let envelope = DataEnvelope {
             tag: Some(index),
             cq_data: (index % 3 == 0).then_some(bytes),
         };
-        if bytes <= EAGER_BYTES && self.session.send_credit.admit(bytes as u32) == Admission::Eager
+        if bytes <= EAGER_BYTES
+            && self.session.send_credit.admit(bytes as u32) == SendAdmission::Eager
         {
             let header = self.session.stamp().unwrap();
             let mut out = [0; MAX_HEADER_BYTES];
@@ -176,10 +177,10 @@ impl TrafficEnd {
         }
         let pieces = (1 + index % MAX_SEGMENTS as u64).min(bytes);
         let mut at = 0;
-        let segments: Vec<Segment> = (1..=pieces)
+        let segments: Vec<MemorySegment> = (1..=pieces)
             .map(|piece| {
                 let end = bytes * piece / pieces;
-                let segment = Segment {
+                let segment = MemorySegment {
                     address: address_of(index, at),
                     length_bytes: end - at,
                     rkey: index as u32,
@@ -215,7 +216,7 @@ impl TrafficEnd {
     }
 
     fn post_receive(&mut self, buffer_bytes: u64) {
-        let receive = PostedReceive {
+        let receive = SimReceive {
             number: self.receives,
             buffer_bytes,
         };
@@ -227,14 +228,14 @@ impl TrafficEnd {
     }
 
     fn arrive(&mut self, bytes: &[u8]) {
-        let (header, packet) = Packet::parse(bytes).unwrap();
+        let (header, packet) = DataPacket::parse(bytes).unwrap();
         assert_eq!(header.session, self.lane.session());
         self.session.send_credit.on_credit(header.credit).unwrap();
         if packet.is_numbered() {
             assert_eq!(self.session.accept(header.sequence), Accept::Deliver);
         }
         let held = match packet {
-            Packet::Eager { envelope, payload } => {
+            DataPacket::Eager { envelope, payload } => {
                 let index = envelope.tag.unwrap();
                 assert!(payload.iter().all(|&byte| byte == index as u8));
                 self.session
@@ -249,33 +250,33 @@ impl TrafficEnd {
                     bytes: payload.len() as u64,
                 }
             }
-            Packet::Rts { request, .. } => UnexpectedSend::Request {
+            DataPacket::Rts { request, .. } => UnexpectedSend::Request {
                 op: request.op,
                 total: request.total_bytes,
                 segments: (!request.sender_writes).then(|| request.segments().collect()),
             },
-            Packet::Fin { op, status } => {
+            DataPacket::Fin { op, status } => {
                 assert_eq!(status, FinStatus::Ok);
                 self.sends.on_fin(op).unwrap();
                 self.completed_sends += 1;
                 return;
             }
-            Packet::EagerFirst { .. } | Packet::EagerPart { .. } => {
+            DataPacket::EagerFirst { .. } | DataPacket::EagerPart { .. } => {
                 panic!("RC carries eager messages whole")
             }
-            Packet::Cts(grant) => {
+            DataPacket::Cts(grant) => {
                 let segments = self.sends.on_fin(grant.op).unwrap().segments;
                 let started = self.writes.start(grant.receive, segments, grant.fit_bytes);
                 started.unwrap();
                 return self.run();
             }
-            Packet::Done { receive } => {
+            DataPacket::Done { receive } => {
                 let moved = self.written.remove(Key::from_bits(receive)).unwrap();
                 assert!(moved.arrived.iter().all(|&arrived| arrived));
                 self.receive_completes(&moved);
                 return;
             }
-            Packet::Credit | Packet::Ack | Packet::Resume(_) => return,
+            DataPacket::Credit | DataPacket::Ack | DataPacket::Resume(_) => return,
         };
         match self.posted.pop_front() {
             Some(receive) => self.matched(receive, held),
@@ -283,7 +284,7 @@ impl TrafficEnd {
         }
     }
 
-    fn matched(&mut self, receive: PostedReceive, held: UnexpectedSend) {
+    fn matched(&mut self, receive: SimReceive, held: UnexpectedSend) {
         match held {
             UnexpectedSend::Eager { index, bytes } => {
                 assert_eq!(index, receive.number, "out of order");
@@ -293,7 +294,7 @@ impl TrafficEnd {
                     bytes.min(receive.buffer_bytes),
                     bytes,
                 ));
-                if self.session.receive_credit.owes() {
+                if self.session.receive_credit.is_return_due() {
                     self.send_credit();
                 }
             }
@@ -349,7 +350,7 @@ impl TrafficEnd {
             let receive = *self.writes.owner(chunk.transfer).unwrap();
             self.wire.push_back(QueuedRequest::Write { receive, chunk });
             let told = (self.kept.iter()).any(|(_, bytes)| {
-                matches!(Packet::parse(bytes).unwrap().1, Packet::Done { receive: told } if told == receive)
+                matches!(DataPacket::parse(bytes).unwrap().1, DataPacket::Done { receive: told } if told == receive)
             });
             if chunk.is_last && !told {
                 let header = self.session.stamp().unwrap();
@@ -406,7 +407,7 @@ impl TrafficEnd {
             SendCompletion::Packet(sequence) => {
                 let newly = self.session.confirm(sequence.wrapping_add(1)).unwrap();
                 for (_, bytes) in self.kept.drain(..newly as usize) {
-                    if let Packet::Done { receive } = Packet::parse(&bytes).unwrap().1 {
+                    if let DataPacket::Done { receive } = DataPacket::parse(&bytes).unwrap().1 {
                         self.writes.remove_of(receive);
                         self.completed_sends += 1;
                     }
@@ -445,7 +446,7 @@ impl TrafficEnd {
         let before = self.session.unconfirmed();
         let replay = self.session.change_lane(remote, peer_expects).unwrap();
         for (_, bytes) in self.kept.drain(..(before - replay.count) as usize) {
-            if let Packet::Done { receive } = Packet::parse(&bytes).unwrap().1 {
+            if let DataPacket::Done { receive } = DataPacket::parse(&bytes).unwrap().1 {
                 self.writes.remove_of(receive);
                 self.completed_sends += 1;
             }
@@ -455,7 +456,7 @@ impl TrafficEnd {
         }
         self.replay = self.kept.clone();
         self.run();
-        if self.session.receive_credit.owes() {
+        if self.session.receive_credit.is_return_due() {
             self.send_credit();
         }
     }
@@ -506,9 +507,9 @@ fn change_lane(ends: &mut [TrafficEnd; 2]) {
 
 /// A lane between two endpoints, by a real handshake over a bad network.
 fn lane(quota_units: u16, sender_writes: bool, seed: u64) -> [TrafficEnd; 2] {
-    let limits = Limits {
+    let limits = LaneLimits {
         quota_units,
-        ..Limits::default()
+        ..LaneLimits::default()
     };
     let weather = Weather {
         loss_ppm: 200_000,
@@ -516,9 +517,9 @@ fn lane(quota_units: u16, sender_writes: bool, seed: u64) -> [TrafficEnd; 2] {
     };
     let mut network = SimNetwork::new(
         2,
-        Config {
+        HandshakeConfig {
             limits,
-            ..Config::default()
+            ..HandshakeConfig::default()
         },
         weather,
         seed,

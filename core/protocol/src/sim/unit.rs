@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::node::{NodeEffect, SimNode, key_of};
-use crate::handshake::{Config, Reason};
-use crate::wire::control::{Body, Control, Keys, LaneKind, RejectReason};
+use crate::handshake::{EndReason, HandshakeConfig};
+use crate::wire::control::{ControlBody, ControlPacket, Keys, LaneKind, RejectReason};
 use crate::{PeerKey, Time};
 
 const NOW: Time = Time(1000);
@@ -15,28 +15,28 @@ fn node(index: usize, keys: Keys) -> SimNode {
     SimNode::new(
         index,
         0,
-        Config {
+        HandshakeConfig {
             seed: index as u64,
             keys,
-            ..Config::default()
+            ..HandshakeConfig::default()
         },
     )
 }
 
 /// The datagrams among effects, read.
-fn packets(effects: &[NodeEffect]) -> Vec<(PeerKey, Control)> {
+fn packets(effects: &[NodeEffect]) -> Vec<(PeerKey, ControlPacket)> {
     let read = |effect: &NodeEffect| match effect {
-        NodeEffect::Send { to, bytes } => Some((*to, Control::parse(bytes).unwrap())),
+        NodeEffect::Send { to, bytes } => Some((*to, ControlPacket::parse(bytes).unwrap())),
         NodeEffect::Make(_) | NodeEffect::Connect(_) => None,
     };
     effects.iter().filter_map(read).collect()
 }
 
-fn hello_of(node: &mut SimNode, to: PeerKey) -> Control {
+fn hello_of(node: &mut SimNode, to: PeerKey) -> ControlPacket {
     hello_by(node, to, LaneKind::Rc)
 }
 
-fn hello_by(node: &mut SimNode, to: PeerKey, kind: LaneKind) -> Control {
+fn hello_by(node: &mut SimNode, to: PeerKey, kind: LaneKind) -> ControlPacket {
     let effects = node.connect_by(NOW, to, kind);
     let [NodeEffect::Make(lane)] = effects[..] else {
         panic!("{effects:?}")
@@ -46,13 +46,13 @@ fn hello_by(node: &mut SimNode, to: PeerKey, kind: LaneKind) -> Control {
     sent[0].1
 }
 
-fn rejected(effects: &[NodeEffect], with: RejectReason) -> Control {
+fn rejected(effects: &[NodeEffect], with: RejectReason) -> ControlPacket {
     match packets(effects)[..] {
         [
             (
                 _,
-                reject @ Control {
-                    body: Body::Reject { reason, .. },
+                reject @ ControlPacket {
+                    body: ControlBody::Reject { reason, .. },
                     ..
                 },
             ),
@@ -81,7 +81,7 @@ fn other_keys_are_refused_and_the_initiator_fails() {
     let reject = rejected(&b.receive(NOW, &hello.to_bytes()), RejectReason::Keys);
     assert!(b.lanes.is_empty());
     a.receive(NOW, &reject.to_bytes());
-    assert_eq!(a.failures, [(b.key, Reason::Keys)]);
+    assert_eq!(a.failures, [(b.key, EndReason::Keys)]);
     assert!(a.lanes.is_empty() && a.connector.is_idle());
 
     // A limited member of the same partition is welcome.
@@ -107,7 +107,7 @@ fn another_version_is_refused_and_the_initiator_fails() {
     bytes[4] = 9;
     let reject = rejected(&b.receive(NOW, &bytes), RejectReason::Version);
     a.receive(NOW, &reject.to_bytes());
-    assert_eq!(a.failures, [(b.key, Reason::Version)]);
+    assert_eq!(a.failures, [(b.key, EndReason::Version)]);
     // A refusal is never refused in turn, or two versions would do nothing else.
     let mut foreign = reject.to_bytes();
     foreign[4] = 9;
@@ -118,7 +118,7 @@ fn another_version_is_refused_and_the_initiator_fails() {
 fn another_incarnation_of_us_is_refused() {
     let (mut a, mut b) = (
         node(0, Keys::default()),
-        SimNode::new(1, 1, Config::default()),
+        SimNode::new(1, 1, HandshakeConfig::default()),
     );
     let hello = hello_of(&mut a, key_of(1, 0));
     let reject = rejected(
@@ -126,7 +126,7 @@ fn another_incarnation_of_us_is_refused() {
         RejectReason::StaleIncarnation,
     );
     a.receive(NOW, &reject.to_bytes());
-    let reason = Reason::PeerRestarted {
+    let reason = EndReason::PeerRestarted {
         incarnation: b.key.incarnation,
     };
     assert_eq!(a.failures, [(key_of(1, 0), reason)]);
@@ -139,7 +139,7 @@ fn a_forged_refusal_needs_the_nonce() {
     (forged.from, forged.to_incarnation) = (b.key, a.key.incarnation);
     forged.lane.from_initiator = false;
     forged.lane.initiator_nonce ^= 1;
-    let refusal = |reason| Body::Reject {
+    let refusal = |reason| ControlBody::Reject {
         reason,
         named_incarnation: b.key.incarnation,
     };
@@ -153,7 +153,7 @@ fn a_forged_refusal_needs_the_nonce() {
     a.receive(NOW, &forged.to_bytes());
     assert_eq!(
         a.failures,
-        [(b.key, Reason::PeerShuttingDown)],
+        [(b.key, EndReason::PeerShuttingDown)],
         "the test's forgery is good but for the nonce"
     );
 }
@@ -168,9 +168,9 @@ fn a_closing_endpoint_takes_no_hello() {
         RejectReason::ShuttingDown,
     );
     a.receive(NOW, &reject.to_bytes());
-    assert_eq!(a.failures, [(b.key, Reason::PeerShuttingDown)]);
+    assert_eq!(a.failures, [(b.key, EndReason::PeerShuttingDown)]);
     b.connect(NOW, a.key);
-    assert_eq!(b.failures, [(a.key, Reason::ShuttingDown)]);
+    assert_eq!(b.failures, [(a.key, EndReason::ShuttingDown)]);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn an_old_hello_does_not_end_a_newer_lane() {
     let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
     let old = hello_of(&mut a, b.key);
     a.unreachable(NOW, b.key);
-    assert_eq!(a.failures, [(b.key, Reason::Unreachable)]);
+    assert_eq!(a.failures, [(b.key, EndReason::Unreachable)]);
     let new = hello_of(&mut a, b.key);
     assert!(new.lane.epoch > old.lane.epoch);
     let effects = b.receive(NOW, &new.to_bytes());
@@ -198,7 +198,7 @@ fn garbage_is_counted_and_costs_nothing() {
     for bytes in [&[][..], &[0; 168], &hello[..167], &hello[..100]] {
         assert_eq!(a.receive(NOW, bytes), []);
     }
-    let mut echo = Control::parse(&hello).unwrap();
+    let mut echo = ControlPacket::parse(&hello).unwrap();
     echo.from = a.key; // our own voice
     assert_eq!(a.receive(NOW, &echo.to_bytes()), []);
     assert_eq!(a.connector.counters().malformed, 5);
@@ -206,11 +206,11 @@ fn garbage_is_counted_and_costs_nothing() {
 }
 
 /// The handshake of `a` and `b` up to the Ready, which is returned and not delivered.
-fn ready_of(a: &mut SimNode, b: &mut SimNode) -> Control {
+fn ready_of(a: &mut SimNode, b: &mut SimNode) -> ControlPacket {
     ready_by(a, b, LaneKind::Rc)
 }
 
-fn ready_by(a: &mut SimNode, b: &mut SimNode, kind: LaneKind) -> Control {
+fn ready_by(a: &mut SimNode, b: &mut SimNode, kind: LaneKind) -> ControlPacket {
     let hello = hello_by(a, b.key, kind);
     let [NodeEffect::Make(lane)] = b.receive(NOW, &hello.to_bytes())[..] else {
         panic!()
@@ -263,7 +263,7 @@ fn a_close_is_answered_and_both_forget() {
     let bye = packets(&b.close(NOW, a.key))[0].1;
     assert!(b.lanes.is_empty() && b.closed.is_empty());
     let bye_ack = packets(&a.receive(NOW, &bye.to_bytes()))[0].1;
-    assert_eq!(a.downs, [(b.key, Reason::PeerClosed { expected: None })]);
+    assert_eq!(a.downs, [(b.key, EndReason::PeerClosed { expected: None })]);
     assert!(a.connector.is_idle());
     assert_eq!(
         packets(&a.receive(NOW, &bye.to_bytes()))[0].1,
@@ -280,7 +280,7 @@ fn a_close_ends_with_the_close_timeout() {
     let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
     ready_of(&mut a, &mut b);
     a.close(NOW, b.key);
-    let end = NOW + Config::default().intervals.close_timeout;
+    let end = NOW + HandshakeConfig::default().intervals.close_timeout;
     let mut byes = 0;
     while let Some(next) = a
         .connector
@@ -302,7 +302,7 @@ fn a_lane_whose_other_end_was_dropped_is_reset_by_its_ready() {
     assert!(b.lanes.is_empty());
     let reject = rejected(&b.receive(NOW, &ready.to_bytes()), RejectReason::NoSuchLane);
     a.receive(NOW, &reject.to_bytes());
-    assert_eq!(a.downs, [(b.key, Reason::PeerReset)]);
+    assert_eq!(a.downs, [(b.key, EndReason::PeerReset)]);
     assert!(a.connector.is_idle());
 }
 
@@ -320,7 +320,7 @@ fn a_responder_without_queue_pairs_answers_busy_and_stores_nothing() {
     assert!(a.failures.is_empty());
     // The same Hello goes out again after the busy interval, spread by a quarter.
     let next = a.connector.next_timeout().unwrap();
-    assert!(next - NOW <= Config::default().intervals.busy_interval * 5 / 4);
+    assert!(next - NOW <= HandshakeConfig::default().intervals.busy_interval * 5 / 4);
     let again = packets(&a.timeout(next))[0].1;
     assert_eq!(again.lane, hello.lane);
 }
@@ -331,7 +331,7 @@ fn a_broken_lane_is_reported_and_a_late_bye_about_it_harms_no_newer_one() {
     let ready = ready_of(&mut a, &mut b);
     b.receive(NOW, &ready.to_bytes());
     let mut late = ready;
-    late.body = Body::Bye {
+    late.body = ControlBody::Bye {
         expected: None,
         ends: false,
     };
@@ -339,14 +339,14 @@ fn a_broken_lane_is_reported_and_a_late_bye_about_it_harms_no_newer_one() {
 
     let lane = a.usable(&b.key).unwrap().0;
     let notice = rejected(&a.broken(NOW, lane), RejectReason::NoSuchLane);
-    assert_eq!(a.downs, [(b.key, Reason::Broken)]);
+    assert_eq!(a.downs, [(b.key, EndReason::Broken)]);
     b.receive(NOW, &notice.to_bytes());
-    assert_eq!(b.downs, [(a.key, Reason::PeerReset)]);
+    assert_eq!(b.downs, [(a.key, EndReason::PeerReset)]);
 
     let ready = ready_of(&mut a, &mut b);
     b.receive(NOW, &ready.to_bytes());
     let answer = packets(&b.receive(NOW, &late.to_bytes()))[0].1;
-    assert_eq!(answer.body, Body::ByeAck);
+    assert_eq!(answer.body, ControlBody::ByeAck);
     assert!(b.usable(&a.key).is_some());
     late.lane = ready.lane;
     b.receive(NOW, &late.to_bytes());
@@ -364,10 +364,10 @@ fn a_lane_that_is_left_is_down_at_both_ends_and_no_later_one_is() {
     let (mut a, mut b) = joined();
     let lane = a.usable(&b.key).unwrap().0;
     let notice = rejected(&a.leave(NOW, lane), RejectReason::Left);
-    assert_eq!(a.downs, [(b.key, Reason::Left)]);
+    assert_eq!(a.downs, [(b.key, EndReason::Left)]);
     assert!(a.connector.is_idle());
     b.receive(NOW, &notice.to_bytes());
-    assert_eq!(b.downs, [(a.key, Reason::Left)]);
+    assert_eq!(b.downs, [(a.key, EndReason::Left)]);
     assert!(b.failures.is_empty() && b.connector.is_idle());
 
     let ready = ready_of(&mut b, &mut a);
@@ -390,17 +390,20 @@ fn joined() -> (SimNode, SimNode) {
 }
 
 /// The goodbye of an endpoint that closes, to its one peer.
-fn goodbye(node: &mut SimNode, peer: &SimNode) -> Control {
+fn goodbye(node: &mut SimNode, peer: &SimNode) -> ControlPacket {
     let sent = packets(&node.shutdown(NOW));
     let [(to, bye)] = sent[..] else {
         panic!("{sent:?}")
     };
     assert_eq!(to, peer.key);
-    assert!(matches!(bye.body, Body::Bye { ends: true, .. }), "{bye:?}");
+    assert!(
+        matches!(bye.body, ControlBody::Bye { ends: true, .. }),
+        "{bye:?}"
+    );
     bye
 }
 
-const OVER: Reason = Reason::PeerClosed { expected: None };
+const OVER: EndReason = EndReason::PeerClosed { expected: None };
 
 #[test]
 fn closing_ends_attempts_without_a_packet_from_the_peer() {
@@ -429,7 +432,7 @@ fn a_bye_carries_the_expected_number_of_a_session_off_its_lane() {
         let taken = [(b.usable(&a.key).unwrap().0, 7)].into();
         let sent = packets(&b.shutdown_having(NOW, &taken));
         a.receive(NOW, &sent[0].1.to_bytes());
-        let reason = Reason::PeerClosed { expected: Some(7) };
+        let reason = EndReason::PeerClosed { expected: Some(7) };
         assert_eq!(a.failures, [(b.key, reason)]);
     }
 }
@@ -463,9 +466,9 @@ fn a_session_without_a_lane_is_over_with_its_peer() {
 
 /// An end of a lane whose peer's silence has a limit only where it is reached by datagrams.
 fn joined_by(kind: LaneKind) -> (SimNode, SimNode) {
-    let config = Config {
+    let config = HandshakeConfig {
         datagram_timeout: Some(60 * SECOND),
-        ..Config::default()
+        ..HandshakeConfig::default()
     };
     let (mut a, mut b) = (SimNode::new(0, 0, config), node(1, Keys::default()));
     ready_by(&mut a, &mut b, kind);
@@ -473,13 +476,13 @@ fn joined_by(kind: LaneKind) -> (SimNode, SimNode) {
 }
 
 /// Lets time pass for a node to which nothing comes. Returns the keep-alives that it sends.
-fn keep_alives(node: &mut SimNode, until: Time) -> Vec<Control> {
+fn keep_alives(node: &mut SimNode, until: Time) -> Vec<ControlPacket> {
     let mut sent = Vec::new();
     while let Some(at) = node.connector.next_timeout().filter(|&at| at <= until) {
         let packets = packets(&node.timeout(at)).into_iter();
         sent.extend(packets.map(|(_, packet)| packet));
     }
-    sent.retain(|packet| matches!(packet.body, Body::KeepAlive { .. }));
+    sent.retain(|packet| matches!(packet.body, ControlBody::KeepAlive { .. }));
     sent
 }
 
@@ -489,7 +492,7 @@ fn only_a_peer_by_datagrams_dies_of_silence() {
     assert!(keep_alives(&mut a, NOW + 59 * SECOND).len() > 4);
     assert_eq!(a.downs, []);
     keep_alives(&mut a, NOW + 61 * SECOND);
-    assert_eq!(a.downs, [(b.key, Reason::Timeout)]);
+    assert_eq!(a.downs, [(b.key, EndReason::Timeout)]);
 
     let (mut a, _b) = joined_by(LaneKind::Rc);
     assert_eq!(keep_alives(&mut a, NOW + 600 * SECOND), []);

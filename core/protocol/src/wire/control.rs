@@ -18,7 +18,7 @@ pub const MAGIC: [u8; 4] = *b"FFc\x01";
 
 /// A control packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Control {
+pub struct ControlPacket {
     /// The sender.
     pub from: PeerKey,
     /// The incarnation of the receiver that the packet is for.
@@ -31,7 +31,7 @@ pub struct Control {
     /// Keys of the sender's queue pairs.
     pub keys: Keys,
     /// The content of the packet.
-    pub body: Body,
+    pub body: ControlBody,
 }
 
 /// A lane of a pair of endpoints, unique over their incarnations.
@@ -68,7 +68,7 @@ pub struct Keys {
 
 /// The content of a control packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum ControlBody {
     /// Initiator: connect a queue pair of yours to this one. Repeated until answered.
     Hello {
         /// The sender's clock in nanoseconds, to be echoed.
@@ -147,14 +147,14 @@ pub struct LaneParameters {
     /// not in the [`PeerKey`]. Opaque here.
     pub shm_name: u64,
     /// Limits of this end.
-    pub limits: Limits,
+    pub limits: LaneLimits,
     /// This end holds a session with the peer, from an earlier lane.
     pub holds_session: bool,
 }
 
 /// The limits of one end of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct LaneLimits {
     /// Eager data that a sender may have unconsumed at this end, in units of 64 bytes of credit; at
     /// most 32,767.
     pub quota_units: u16,
@@ -168,9 +168,9 @@ pub struct Limits {
     pub rd_atomic_in: u8,
 }
 
-impl Default for Limits {
+impl Default for LaneLimits {
     fn default() -> Self {
-        Limits {
+        LaneLimits {
             quota_units: 4096,
             receive_bytes: 8192,
             path_mtu: 3,
@@ -312,31 +312,31 @@ listed_constants! {
     const KEEP_ALIVE_ACK = 8;
 }
 
-impl Control {
+impl ControlPacket {
     /// The packet as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; CONTROL_BYTES] {
         let (kind, stamp_ns, reason, parameters) = match self.body {
-            Body::Hello {
+            ControlBody::Hello {
                 stamp_ns,
                 parameters,
             } => (HELLO, stamp_ns, 0, Some(parameters)),
-            Body::HelloAck {
+            ControlBody::HelloAck {
                 stamp_ns,
                 parameters,
             } => (HELLO_ACK, stamp_ns, 0, Some(parameters)),
-            Body::Ready => (READY, 0, 0, None),
-            Body::Reject {
+            ControlBody::Ready => (READY, 0, 0, None),
+            ControlBody::Reject {
                 reason,
                 named_incarnation,
             } => (REJECT, named_incarnation, reason as u8, None),
-            Body::Bye { expected, ends } => {
+            ControlBody::Bye { expected, ends } => {
                 let taken = expected.map_or(0, |expected| HAS_EXPECTED | u64::from(expected));
                 (BYE, taken | if ends { ENDS } else { 0 }, 0, None)
             }
-            Body::ByeAck => (BYE_ACK, 0, 0, None),
-            Body::KeepAlive { stamp_ns } => (KEEP_ALIVE, stamp_ns, 0, None),
-            Body::KeepAliveAck { stamp_ns } => (KEEP_ALIVE_ACK, stamp_ns, 0, None),
+            ControlBody::ByeAck => (BYE_ACK, 0, 0, None),
+            ControlBody::KeepAlive { stamp_ns } => (KEEP_ALIVE, stamp_ns, 0, None),
+            ControlBody::KeepAliveAck { stamp_ns } => (KEEP_ALIVE_ACK, stamp_ns, 0, None),
         };
         let mut raw = RawControl {
             head: RawHead {
@@ -374,7 +374,7 @@ impl Control {
     ///
     /// # Errors
     /// [`WireError`]; on [`WireError::Version`], [`Foreign::parse`] gives the peer to notify.
-    pub fn parse(bytes: &[u8]) -> Result<Control, WireError> {
+    pub fn parse(bytes: &[u8]) -> Result<ControlPacket, WireError> {
         let (head, _) = RawHead::ref_from_prefix(bytes).map_err(|_| WireError::Length)?;
         if head.magic != MAGIC {
             return Err(WireError::Magic);
@@ -385,29 +385,29 @@ impl Control {
         let raw = RawControl::ref_from_bytes(bytes).map_err(|_| WireError::Length)?;
         let stamp_ns = raw.stamp_ns.get();
         let body = match head.kind {
-            HELLO => Body::Hello {
+            HELLO => ControlBody::Hello {
                 stamp_ns,
                 parameters: LaneParameters::read(raw)?,
             },
-            HELLO_ACK => Body::HelloAck {
+            HELLO_ACK => ControlBody::HelloAck {
                 stamp_ns,
                 parameters: LaneParameters::read(raw)?,
             },
-            READY => Body::Ready,
-            REJECT => Body::Reject {
+            READY => ControlBody::Ready,
+            REJECT => ControlBody::Reject {
                 reason: RejectReason::from_number(head.reason).ok_or(WireError::Field)?,
                 named_incarnation: stamp_ns,
             },
-            BYE => Body::Bye {
+            BYE => ControlBody::Bye {
                 expected: (stamp_ns & HAS_EXPECTED != 0).then_some(stamp_ns as u32),
                 ends: stamp_ns & ENDS != 0,
             },
-            BYE_ACK => Body::ByeAck,
-            KEEP_ALIVE => Body::KeepAlive { stamp_ns },
-            KEEP_ALIVE_ACK => Body::KeepAliveAck { stamp_ns },
+            BYE_ACK => ControlBody::ByeAck,
+            KEEP_ALIVE => ControlBody::KeepAlive { stamp_ns },
+            KEEP_ALIVE_ACK => ControlBody::KeepAliveAck { stamp_ns },
             other => return Err(WireError::Kind(other)),
         };
-        let control = Control {
+        let control = ControlPacket {
             from: head.from(),
             to_incarnation: head.to_incarnation.get(),
             lane: head.lane(),
@@ -420,14 +420,15 @@ impl Control {
         };
         // Every field that this kind leaves out must be zero: one packet, one meaning.
         let lane = control.lane;
-        let has_nonce = !matches!(body, Body::Reject { .. });
+        let has_nonce = !matches!(body, ControlBody::Reject { .. });
         if control.to_bytes() != *bytes
             || has_nonce && lane.initiator_nonce == 0
-            || matches!(body, Body::Hello { .. })
+            || matches!(body, ControlBody::Hello { .. })
                 && !(lane.from_initiator && lane.responder_nonce == 0)
-            || matches!(body, Body::HelloAck { .. })
+            || matches!(body, ControlBody::HelloAck { .. })
                 && (lane.from_initiator || lane.responder_nonce == 0)
-            || matches!(body, Body::Ready) && !(lane.from_initiator && lane.responder_nonce != 0)
+            || matches!(body, ControlBody::Ready)
+                && !(lane.from_initiator && lane.responder_nonce != 0)
         {
             return Err(WireError::Field);
         }
@@ -498,7 +499,7 @@ impl LaneParameters {
             psn: raw.psn.get(),
             session: SessionId(raw.session.get()),
             shm_name: raw.shm_name.get(),
-            limits: Limits {
+            limits: LaneLimits {
                 quota_units: raw.quota_units.get(),
                 receive_bytes: raw.receive_bytes.get(),
                 path_mtu: raw.path_mtu,

@@ -17,11 +17,11 @@ pub const MAX_HEADER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
 pub const MAX_SEGMENTS: usize = 16;
 
 mod again;
-mod parts;
+mod fragments;
 mod resume;
 
 pub use again::{readdress, renew_credit};
-pub use parts::MAX_FIRST_HEADER_BYTES;
+pub use fragments::MAX_FIRST_HEADER_BYTES;
 pub use resume::{Predecessor, Resume};
 
 /// Size of the largest packet that is not eager, in bytes.
@@ -48,7 +48,7 @@ pub struct Header {
 
 /// The matching fields of a message: its envelope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Envelope {
+pub struct DataEnvelope {
     /// The tag, `None` for an untagged message.
     pub tag: Option<u64>,
     /// CQ data of the sender, if it gave any.
@@ -57,18 +57,18 @@ pub struct Envelope {
 
 /// A data packet, borrowed from the receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packet<'a> {
+pub enum DataPacket<'a> {
     /// A whole message.
     Eager {
         /// The fields to match.
-        envelope: Envelope,
+        envelope: DataEnvelope,
         /// The message.
         payload: &'a [u8],
     },
     /// The start of a message that takes several packets.
     EagerFirst {
         /// The fields to match.
-        envelope: Envelope,
+        envelope: DataEnvelope,
         /// Length of the message in bytes.
         total_bytes: u32,
         /// Its first bytes, not none and not all.
@@ -84,13 +84,13 @@ pub enum Packet<'a> {
     /// A message to be fetched by the receiver.
     Rts {
         /// The fields to match.
-        envelope: Envelope,
+        envelope: DataEnvelope,
         /// Where it is.
-        request: Request<'a>,
+        request: RendezvousRequest<'a>,
     },
     /// The receiver is done with a message that was announced to it.
     Fin {
-        /// The sender's operation, as given in [`Request::op`].
+        /// The sender's operation, as given in [`RendezvousRequest::op`].
         op: u64,
         /// How it went.
         status: FinStatus,
@@ -113,7 +113,7 @@ pub enum Packet<'a> {
 
 /// A rendezvous request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct RendezvousRequest<'a> {
     /// The sender's operation, to be named in the Fin.
     pub op: u64,
     /// Length of the message in bytes: the sum of the segments' lengths, if there are any.
@@ -126,7 +126,7 @@ pub struct Request<'a> {
 /// Where a message is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The sender's operation, as given in [`Request::op`].
+    /// The sender's operation, as given in [`RendezvousRequest::op`].
     pub op: u64,
     /// The receiver's operation, to be named in the Done.
     pub receive: u64,
@@ -140,7 +140,7 @@ pub struct Grant {
 
 /// Remote memory that holds a part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct MemorySegment {
     /// Remote virtual address of its first byte.
     pub address: u64,
     /// Its length in bytes; not 0.
@@ -237,7 +237,7 @@ impl Header {
     #[inline]
     pub fn write_eager(
         &self,
-        envelope: &Envelope,
+        envelope: &DataEnvelope,
         payload_bytes: u32,
         out: &mut [u8; MAX_HEADER_BYTES],
     ) -> usize {
@@ -258,9 +258,9 @@ impl Header {
     /// around the end of memory, or a total that overflows.
     pub fn write_rts(
         &self,
-        envelope: &Envelope,
+        envelope: &DataEnvelope,
         op: u64,
-        segments: &[Segment],
+        segments: &[MemorySegment],
         out: &mut [u8; MAX_RTS_BYTES],
     ) -> Result<usize, WireError> {
         if segments.len() > MAX_SEGMENTS {
@@ -282,7 +282,7 @@ impl Header {
     /// length in bytes.
     pub fn write_offer(
         &self,
-        envelope: &Envelope,
+        envelope: &DataEnvelope,
         op: u64,
         total_bytes: u64,
         out: &mut [u8; MAX_RTS_BYTES],
@@ -293,7 +293,7 @@ impl Header {
 
     fn write_request(
         &self,
-        envelope: &Envelope,
+        envelope: &DataEnvelope,
         flags: u8,
         op: u64,
         total_bytes: u64,
@@ -397,48 +397,48 @@ impl Header {
     }
 }
 
-impl<'a> Packet<'a> {
+impl<'a> DataPacket<'a> {
     /// Reads the packet that fills `bytes`, as long as the completion says.
     ///
     /// # Errors
     /// [`WireError`] but for `Magic` and `Version`, which data packets do not carry.
     #[inline]
-    pub fn parse(bytes: &'a [u8]) -> Result<(Header, Packet<'a>), WireError> {
+    pub fn parse(bytes: &'a [u8]) -> Result<(Header, DataPacket<'a>), WireError> {
         let (raw, rest) = RawHeader::ref_from_prefix(bytes).map_err(|_| WireError::Length)?;
         let (cq_data, body) = raw.body(rest)?;
         let packet = match raw.kind {
-            EAGER => Packet::Eager {
+            EAGER => DataPacket::Eager {
                 envelope: raw.envelope(cq_data)?,
                 payload: body,
             },
-            EAGER_FIRST => parts::parse_first(raw, cq_data, body)?,
-            EAGER_PART => parts::parse_part(raw, body)?,
-            RTS => Packet::Rts {
+            EAGER_FIRST => fragments::parse_first(raw, cq_data, body)?,
+            EAGER_PART => fragments::parse_fragment(raw, body)?,
+            RTS => DataPacket::Rts {
                 envelope: raw.envelope(cq_data)?,
-                request: Request::parse(body, raw.flags & WRITES != 0)?,
+                request: RendezvousRequest::parse(body, raw.flags & WRITES != 0)?,
             },
-            FIN if raw.flags == 0 => Packet::Fin {
+            FIN if raw.flags == 0 => DataPacket::Fin {
                 op: raw.tag.get(),
                 status: FinStatus::parse(body)?,
             },
-            CTS if raw.flags == 0 => Packet::Cts(Grant::parse(raw.tag.get(), body)?),
-            DONE if raw.names_only() => Packet::Done {
+            CTS if raw.flags == 0 => DataPacket::Cts(Grant::parse(raw.tag.get(), body)?),
+            DONE if raw.names_only() => DataPacket::Done {
                 receive: raw.tag.get(),
             },
-            RESUME if raw.flags == 0 => Packet::Resume(Resume::parse(raw.tag.get(), body)?),
-            CREDIT if raw.is_bare() => Packet::Credit,
-            ACK if raw.is_bare() => Packet::Ack,
+            RESUME if raw.flags == 0 => DataPacket::Resume(Resume::parse(raw.tag.get(), body)?),
+            CREDIT if raw.is_bare() => DataPacket::Credit,
+            ACK if raw.is_bare() => DataPacket::Ack,
             FIN | CTS | DONE | RESUME | CREDIT | ACK => return Err(WireError::Field),
             other => return Err(WireError::Kind(other)),
         };
         Ok((raw.header(), packet))
     }
 
-    /// As [`Packet::parse`], of a whole eager message, which most packets are; `None`: it is
+    /// As [`DataPacket::parse`], of a whole eager message, which most packets are; `None`: it is
     /// something else.
     #[inline]
     #[must_use]
-    pub fn parse_eager(bytes: &'a [u8]) -> Option<(Header, Envelope, &'a [u8])> {
+    pub fn parse_eager(bytes: &'a [u8]) -> Option<(Header, DataEnvelope, &'a [u8])> {
         let (raw, rest) = RawHeader::ref_from_prefix(bytes).ok()?;
         if raw.kind != EAGER {
             return None;
@@ -450,11 +450,14 @@ impl<'a> Packet<'a> {
     /// Whether the packet takes a sequence number of its session.
     #[must_use]
     pub fn is_numbered(&self) -> bool {
-        !matches!(self, Packet::Credit | Packet::Ack | Packet::Resume(_))
+        !matches!(
+            self,
+            DataPacket::Credit | DataPacket::Ack | DataPacket::Resume(_)
+        )
     }
 }
 
-impl<'a> Request<'a> {
+impl<'a> RendezvousRequest<'a> {
     fn parse(body: &'a [u8], sender_writes: bool) -> Result<Self, WireError> {
         let (fixed, rest) = RawRts::ref_from_prefix(body).map_err(|_| WireError::Length)?;
         let segments = <[RawSegment]>::ref_from_bytes(rest).map_err(|_| WireError::Length)?;
@@ -468,7 +471,7 @@ impl<'a> Request<'a> {
         {
             return Err(WireError::Field);
         }
-        Ok(Request {
+        Ok(RendezvousRequest {
             op: fixed.op.get(),
             total_bytes: fixed.total_bytes.get(),
             segments,
@@ -477,8 +480,8 @@ impl<'a> Request<'a> {
     }
 
     /// The segments, in the order of the message; none for an empty message.
-    pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment> + use<'a> {
-        self.segments.iter().map(|raw| Segment {
+    pub fn segments(&self) -> impl ExactSizeIterator<Item = MemorySegment> + use<'a> {
+        self.segments.iter().map(|raw| MemorySegment {
             address: raw.address.get(),
             length_bytes: raw.length_bytes.get(),
             rkey: raw.rkey.get(),
@@ -504,7 +507,7 @@ impl Grant {
     }
 }
 
-impl Envelope {
+impl DataEnvelope {
     fn flags(&self) -> u8 {
         let tagged = if self.tag.is_some() { TAGGED } else { 0 };
         let cq_data = if self.cq_data.is_some() { CQ_DATA } else { 0 };
@@ -538,7 +541,7 @@ impl RawHeader {
     }
 
     #[inline]
-    fn envelope(&self, cq_data: Option<u64>) -> Result<Envelope, WireError> {
+    fn envelope(&self, cq_data: Option<u64>) -> Result<DataEnvelope, WireError> {
         let tagged = self.flags & TAGGED != 0;
         let known = match self.kind {
             RTS => TAGGED | CQ_DATA | WRITES,
@@ -547,7 +550,7 @@ impl RawHeader {
         if self.flags & !known != 0 || !tagged && self.tag.get() != 0 {
             return Err(WireError::Field);
         }
-        Ok(Envelope {
+        Ok(DataEnvelope {
             tag: tagged.then(|| self.tag.get()),
             cq_data,
         })

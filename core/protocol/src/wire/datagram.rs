@@ -7,7 +7,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::WireError;
-use super::data::{Header, Packet};
+use super::data::{DataPacket, Header};
 use ferrofabric_contracts::listed_constants;
 
 /// Size of the prefix in bytes.
@@ -43,9 +43,9 @@ impl Ack {
 
 /// The prefix of a data packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Prefix {
+pub struct DatagramPrefix {
     /// The sender waits for an acknowledgement: do not delay it.
-    pub asks: bool,
+    pub ack_at_once: bool,
     /// Both ends know it from the handshake, and no other session has it: so what was meant for
     /// another session of that name, of a process before, is caught.
     pub cookie: u32,
@@ -74,17 +74,17 @@ const DATAGRAM: u8 = 0xd1;
 listed_constants! {
     /// The flags of the prefix: its second byte.
     pub const FLAGS: [u8];
-    const ASKS = 1 << 0;
+    const ACK_AT_ONCE = 1 << 0;
 }
 
-impl Prefix {
+impl DatagramPrefix {
     /// Writes it.
     #[inline]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; PREFIX_BYTES] {
         let raw = RawPrefix {
             kind: DATAGRAM,
-            flags: if self.asks { ASKS } else { 0 },
+            flags: if self.ack_at_once { ACK_AT_ONCE } else { 0 },
             reserved: 0.into(),
             cookie: self.cookie.into(),
             held: self.ack.held.into(),
@@ -101,10 +101,10 @@ impl Prefix {
 /// header.
 ///
 /// # Errors
-/// [`WireError`] as of [`Packet::parse`]; `Magic` if it does not begin as a datagram of the UD
+/// [`WireError`] as of [`DataPacket::parse`]; `Magic` if it does not begin as a datagram of the UD
 /// lane.
 #[inline]
-pub fn parse(bytes: &[u8]) -> Result<(Prefix, Header, Packet<'_>), WireError> {
+pub fn parse(bytes: &[u8]) -> Result<(DatagramPrefix, Header, DataPacket<'_>), WireError> {
     let (raw, rest) = RawPrefix::ref_from_prefix(bytes).map_err(|_| WireError::Length)?;
     if raw.kind != DATAGRAM {
         return Err(WireError::Magic);
@@ -113,15 +113,15 @@ pub fn parse(bytes: &[u8]) -> Result<(Prefix, Header, Packet<'_>), WireError> {
         expected: raw.expected.get(),
         held: raw.held.get(),
     };
-    if raw.flags & !ASKS != 0 || raw.reserved.get() != 0 || ack.held >> (SPAN - 1) != 0 {
+    if raw.flags & !ACK_AT_ONCE != 0 || raw.reserved.get() != 0 || ack.held >> (SPAN - 1) != 0 {
         return Err(WireError::Field);
     }
-    let (header, packet) = Packet::parse(rest)?;
-    if packet == Packet::Ack && header.sequence != ack.expected {
+    let (header, packet) = DataPacket::parse(rest)?;
+    if packet == DataPacket::Ack && header.sequence != ack.expected {
         return Err(WireError::Field);
     }
-    let prefix = Prefix {
-        asks: raw.flags & ASKS != 0,
+    let prefix = DatagramPrefix {
+        ack_at_once: raw.flags & ACK_AT_ONCE != 0,
         cookie: raw.cookie.get(),
         ack,
         credit: raw.credit.get(),
@@ -133,25 +133,25 @@ pub fn parse(bytes: &[u8]) -> Result<(Prefix, Header, Packet<'_>), WireError> {
 mod tests {
     use super::*;
     use crate::wire::SessionId;
-    use crate::wire::data::{Envelope, MAX_HEADER_BYTES, MAX_NOTICE_BYTES};
+    use crate::wire::data::{DataEnvelope, MAX_HEADER_BYTES, MAX_NOTICE_BYTES};
     use proptest::prelude::*;
 
-    fn eager(prefix: &Prefix, payload: &[u8]) -> Vec<u8> {
+    fn eager(prefix: &DatagramPrefix, payload: &[u8]) -> Vec<u8> {
         let header = Header {
             session: SessionId(1),
             sequence: 2,
             credit: 3,
         };
         let mut head = [0; MAX_HEADER_BYTES];
-        let length = header.write_eager(&Envelope::default(), payload.len() as u32, &mut head);
+        let length = header.write_eager(&DataEnvelope::default(), payload.len() as u32, &mut head);
         [&prefix.to_bytes(), &head[..length], payload].concat()
     }
 
     /// The layout of docs/wire-protocol.md, byte by byte.
     #[test]
     fn layout_is_as_documented() {
-        let prefix = Prefix {
-            asks: true,
+        let prefix = DatagramPrefix {
+            ack_at_once: true,
             cookie: 0x0403_0201,
             ack: Ack {
                 expected: 0x2423_2221,
@@ -177,9 +177,9 @@ mod tests {
         let mut out = [0; MAX_NOTICE_BYTES];
         let length = header.write_ack(&mut out);
         let of = |expected| {
-            let prefix = Prefix {
+            let prefix = DatagramPrefix {
                 ack: Ack { expected, held: 0 },
-                ..Prefix::default()
+                ..DatagramPrefix::default()
             };
             parse(&[&prefix.to_bytes(), &out[..length]].concat()).map(|(prefix, ..)| prefix)
         };
@@ -203,17 +203,17 @@ mod tests {
     proptest! {
         #[test]
         fn written_values_are_read_back(
-            asks in any::<bool>(),
+            ack_at_once in any::<bool>(),
             (cookie, expected, credit) in any::<(u32, u32, u32)>(),
             held in 0..1u64 << 63,
             payload in proptest::collection::vec(any::<u8>(), 0..40),
         ) {
-            let prefix = Prefix { asks, cookie, ack: Ack { expected, held }, credit };
+            let prefix = DatagramPrefix { ack_at_once, cookie, ack: Ack { expected, held }, credit };
             let bytes = eager(&prefix, &payload);
             let (read, header, packet) = parse(&bytes).unwrap();
             prop_assert_eq!(read, prefix);
             prop_assert_eq!(header.sequence, 2);
-            prop_assert_eq!(packet, Packet::Eager { envelope: Envelope::default(), payload: &payload });
+            prop_assert_eq!(packet, DataPacket::Eager { envelope: DataEnvelope::default(), payload: &payload });
         }
 
         /// Any bytes, and a valid datagram with any byte changed, are refused or give a value that
@@ -227,12 +227,12 @@ mod tests {
                 prop_assert_eq!(prefix.to_bytes(), &bytes[..PREFIX_BYTES]);
             }
             for flags in 0..=u8::MAX {
-                let mut flagged = eager(&Prefix::default(), b"x");
+                let mut flagged = eager(&DatagramPrefix::default(), b"x");
                 flagged[1] = flags;
                 let known = FLAGS.iter().fold(0, |all, flag| all | flag);
                 prop_assert_eq!(parse(&flagged).is_ok(), flags & !known == 0);
             }
-            let mut damaged = eager(&Prefix::default(), b"x");
+            let mut damaged = eager(&DatagramPrefix::default(), b"x");
             damaged[at] = value;
             match parse(&damaged) {
                 Ok((prefix, ..)) => prop_assert_eq!(prefix.to_bytes(), &damaged[..PREFIX_BYTES]),

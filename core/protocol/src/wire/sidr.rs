@@ -31,7 +31,7 @@ const MAGIC: [u8; 4] = *b"FFn\x01";
 listed_enum! {
     /// The kind of the endpoint that listens, or is looked for. One kind can not talk to the other.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Service: u8 {
+    pub enum ServiceKind: u8 {
         /// Reliable messages.
         Rdm = 1,
         /// Datagrams.
@@ -48,7 +48,7 @@ struct RawQuestion {
     reserved: U16,
 }
 
-impl Service {
+impl ServiceKind {
     /// The question for an endpoint of this kind.
     #[must_use]
     pub fn question(self) -> [u8; QUESTION_BYTES] {
@@ -66,7 +66,7 @@ impl Service {
     /// # Errors
     ///
     /// [`WireError`]: it is not a question of ours.
-    pub fn asked(private_data: &[u8]) -> Result<Self, WireError> {
+    pub fn parse_question(private_data: &[u8]) -> Result<Self, WireError> {
         let (raw, _) = RawQuestion::ref_from_prefix(private_data).map_err(|_| WireError::Length)?;
         if raw.magic != MAGIC {
             return Err(WireError::Magic);
@@ -94,8 +94,8 @@ impl Service {
     /// # Errors
     ///
     /// [`WireError`]: it is no answer of ours, or not to this question.
-    pub fn answered(self, private_data: &[u8]) -> Result<NativeAddr, WireError> {
-        let service = Self::asked(private_data)?;
+    pub fn parse_answer(self, private_data: &[u8]) -> Result<NativeAddr, WireError> {
+        let service = Self::parse_question(private_data)?;
         if service != self {
             return Err(WireError::Kind(service as u8));
         }
@@ -120,27 +120,27 @@ mod tests {
 
     #[test]
     fn questions_and_answers_are_read_behind_padding() {
-        for &service in Service::ALL {
+        for &service in ServiceKind::ALL {
             let mut request = [0; REQUEST_ROOM];
             request[..QUESTION_BYTES].copy_from_slice(&service.question());
-            assert_eq!(Service::asked(&request), Ok(service));
+            assert_eq!(ServiceKind::parse_question(&request), Ok(service));
             let mut reply = [0; REPLY_ROOM];
             reply[..ANSWER_BYTES].copy_from_slice(&service.answer(&NAME));
-            assert_eq!(service.answered(&reply), Ok(NAME));
+            assert_eq!(service.parse_answer(&reply), Ok(NAME));
         }
         assert_eq!(
-            Service::Rdm.question(),
+            ServiceKind::Rdm.question(),
             [0x46, 0x46, 0x6e, 0x01, 1, 1, 0, 0]
         );
     }
 
     #[test]
     fn invalid_private_data_gives_its_fault() {
-        let good = Service::Dgram.answer(&NAME);
+        let good = ServiceKind::Dgram.answer(&NAME);
         let with = |at: usize, value: u8| {
             let mut bytes = good;
             bytes[at] = value;
-            Service::Dgram.answered(&bytes)
+            ServiceKind::Dgram.parse_answer(&bytes)
         };
         assert_eq!(with(0, 0), Err(WireError::Magic));
         assert_eq!(with(4, 2), Err(WireError::Version(2)));
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(with(6, 1), Err(WireError::Field));
         assert_eq!(with(8, 0), Err(WireError::Field));
         for len in 0..ANSWER_BYTES {
-            let short = Service::Dgram.answered(&good[..len]);
+            let short = ServiceKind::Dgram.parse_answer(&good[..len]);
             assert_eq!(short, Err(WireError::Length), "{len} bytes");
         }
     }
@@ -157,18 +157,18 @@ mod tests {
     proptest! {
         #[test]
         fn hostile_private_data_never_panics(
-            service in prop::sample::select(Service::ALL),
+            service in prop::sample::select(ServiceKind::ALL),
             mut bytes in prop::collection::vec(any::<u8>(), 0..=255),
             sound in 0..=ANSWER_BYTES,
         ) {
             // As much of it as it says is a sound answer.
             let sound = sound.min(bytes.len());
             bytes[..sound].copy_from_slice(&service.answer(&NAME)[..sound]);
-            let asked = Service::asked(&bytes);
-            prop_assert!(sound < QUESTION_BYTES || asked == Ok(service));
-            for &looked_for in Service::ALL {
-                if looked_for.answered(&bytes).is_ok() {
-                    prop_assert_eq!(asked, Ok(looked_for));
+            let question = ServiceKind::parse_question(&bytes);
+            prop_assert!(sound < QUESTION_BYTES || question == Ok(service));
+            for &looked_for in ServiceKind::ALL {
+                if looked_for.parse_answer(&bytes).is_ok() {
+                    prop_assert_eq!(question, Ok(looked_for));
                 }
             }
         }

@@ -14,7 +14,7 @@ use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, PeerAv, PeerCq, Transport};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, RecvOp, SendOp, key_source, total_len};
-use ferrofabric_matching::Buffers;
+use ferrofabric_matching::ReceiveBuffers;
 
 pub(super) struct EndpointHandle<B: Backend> {
     domain: Arc<Inner<B>>,
@@ -146,7 +146,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
             // SAFETY: the caller's contract.
             return unsafe { self.recv_special(op, iov) };
         }
-        let buf = Buffers::One(buf);
+        let buf = ReceiveBuffers::One(buf);
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
         let (transport, mut owner) =
@@ -386,7 +386,7 @@ impl<B: Backend> EndpointHandle<B> {
     unsafe fn probe(&self, probe: Probe, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
         let buffers = match probe {
             Probe::Claimed => self.buffers(iov)?,
-            _ => Buffers::One(IoBuf::EMPTY),
+            _ => ReceiveBuffers::One(IoBuf::EMPTY),
         };
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
@@ -413,7 +413,7 @@ impl<B: Backend> EndpointHandle<B> {
                 false => PROBE_ROUNDS,
             };
             let srx = &mut state.endpoints[self.index].srx;
-            probed = srx.probe(probe, op, Buffers::One(IoBuf::EMPTY));
+            probed = srx.probe(probe, op, ReceiveBuffers::One(IoBuf::EMPTY));
         }
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
@@ -440,12 +440,12 @@ impl<B: Backend> EndpointHandle<B> {
         Ok(())
     }
 
-    fn buffers(&self, iov: &[IoBuf]) -> Result<Buffers, OpError> {
+    fn buffers(&self, iov: &[IoBuf]) -> Result<ReceiveBuffers, OpError> {
         match iov {
-            [] => Ok(Buffers::One(IoBuf::EMPTY)),
-            &[one] => Ok(Buffers::One(one)),
+            [] => Ok(ReceiveBuffers::One(IoBuf::EMPTY)),
+            &[one] => Ok(ReceiveBuffers::One(one)),
             many if many.len() > self.limits.rx_iov => Err(OpError::Failed(Errno::EINVAL)),
-            many => Ok(Buffers::Many(many.into())),
+            many => Ok(ReceiveBuffers::Many(many.into())),
         }
     }
 

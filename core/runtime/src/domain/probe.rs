@@ -7,7 +7,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Completion, CqError, Piece, Start, Token};
 use ferrofabric_contracts::types::{FiAddr, MsgKind, RecvOp};
 use ferrofabric_matching as matching;
-use ferrofabric_matching::Buffers;
+use ferrofabric_matching::ReceiveBuffers;
 
 /// The purpose of a receive operation with such flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl SharedRx {
                 Probed::Dropped(message.arrived, message.token)
             }
             Probe::Claimed => {
-                let matched = matching::Matched {
+                let matched = matching::MatchedReceive {
                     context: op.context,
                     buf,
                     flags: op.flags & Flags::COMPLETION,

@@ -13,7 +13,9 @@ use ferrofabric_contracts::peer::{
 };
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp};
 use ferrofabric_matching as matching;
-use ferrofabric_matching::{Buffers, Matcher, PieceDone, Posted, TakenBack, Unexpected};
+use ferrofabric_matching::{
+    Matcher, PieceDone, PostedReceive, ReceiveBuffers, Unexpected, WithdrawnReceive,
+};
 
 /// Work that a call defers to its end.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ impl SharedRx {
 
     /// Posts a receive for one message. `Some`: a message has matched, to be started now.
     #[inline(always)]
-    pub(super) fn post(&mut self, op: &RecvOp, buf: Buffers) -> Option<Start> {
+    pub(super) fn post(&mut self, op: &RecvOp, buf: ReceiveBuffers) -> Option<Start> {
         let start = self.matcher(op.kind).post(posted_of(op, buf))?;
         Some(self.start_of(op.kind, start))
     }
@@ -64,7 +66,7 @@ impl SharedRx {
     pub(super) fn post_multi(&mut self, op: &RecvOp, buf: IoBuf) {
         let mut starts = Vec::new();
         self.matcher(op.kind)
-            .post_multi(posted_of(op, Buffers::One(buf)), &mut starts);
+            .post_multi(posted_of(op, ReceiveBuffers::One(buf)), &mut starts);
         self.defer_starts(op.kind, starts);
     }
 
@@ -117,7 +119,7 @@ impl SharedRx {
     }
 
     #[inline]
-    fn start_of(&mut self, kind: MsgKind, start: matching::Start<Token>) -> Start {
+    fn start_of(&mut self, kind: MsgKind, start: matching::Match<Token>) -> Start {
         Start {
             kind,
             token: start.message.token,
@@ -128,16 +130,16 @@ impl SharedRx {
 
     /// A match in the form for transports, with a message of `len` bytes.
     #[inline(always)]
-    pub(super) fn matched_of(&mut self, matched: matching::Matched, len: u64) -> Matched {
+    pub(super) fn matched_of(&mut self, matched: matching::MatchedReceive, len: u64) -> Matched {
         match matched.buf {
-            Buffers::One(buf) => Matched {
+            ReceiveBuffers::One(buf) => Matched {
                 buf,
                 desc: matched.desc,
                 context: matched.context,
                 flags: matched.flags,
                 piece: matched.piece,
             },
-            Buffers::Many(segments) => {
+            ReceiveBuffers::Many(segments) => {
                 let of = (matched.desc, matched.context, matched.flags);
                 self.matched_list(segments, of, len)
             }
@@ -167,14 +169,20 @@ impl SharedRx {
         }
     }
 
-    fn defer_starts(&mut self, kind: MsgKind, starts: Vec<matching::Start<Token>>) {
+    fn defer_starts(&mut self, kind: MsgKind, starts: Vec<matching::Match<Token>>) {
         for start in starts {
             let start = self.start_of(kind, start);
             self.deferred.push_back(Deferred::Start(start));
         }
     }
 
-    fn defer_failure(&mut self, kind: MsgKind, taken: &TakenBack, errno: Errno, why: &'static str) {
+    fn defer_failure(
+        &mut self,
+        kind: MsgKind,
+        taken: &WithdrawnReceive,
+        errno: Errno,
+        why: &'static str,
+    ) {
         let posted = &taken.posted;
         let error = CqError {
             completion: Completion {
@@ -299,9 +307,9 @@ impl PeerSrx for SharedRx {
 }
 
 #[inline(always)]
-fn posted_of(op: &RecvOp, buf: Buffers) -> Posted {
+fn posted_of(op: &RecvOp, buf: ReceiveBuffers) -> PostedReceive {
     let (src, tag, ignore) = SharedRx::selector(op);
-    Posted {
+    PostedReceive {
         src,
         tag,
         ignore,

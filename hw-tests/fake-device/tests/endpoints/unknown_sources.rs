@@ -78,7 +78,7 @@ impl UnknownSender {
             verbs: Some(verbs),
             ..self.to
         };
-        let packet = Control {
+        let packet = ControlPacket {
             from: PeerKey {
                 place: from.to_bytes(),
                 incarnation: 7,
@@ -94,7 +94,7 @@ impl UnknownSender {
                 p_key: verbs.pkey,
                 q_key: verbs.qkey,
             },
-            body: Body::KeepAlive { stamp_ns: 0 },
+            body: ControlBody::KeepAlive { stamp_ns: 0 },
         }
         .to_bytes();
         let control = self.to.verbs.unwrap().qpn;

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_fake_device::control::ROCE;
-use ferrofabric_protocol::handshake::{Action, Config, Connector, LaneUp};
-use ferrofabric_protocol::wire::control::{Control, Keys, LaneKind, Limits};
-use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet};
-use ferrofabric_protocol::wire::datagram::{self, Ack, Prefix};
+use ferrofabric_protocol::handshake::{Connector, HandshakeAction, HandshakeConfig, LaneUp};
+use ferrofabric_protocol::wire::control::{ControlPacket, Keys, LaneKind, LaneLimits};
+use ferrofabric_protocol::wire::data::{DataPacket, Header, MAX_NOTICE_BYTES};
+use ferrofabric_protocol::wire::datagram::{self, Ack, DatagramPrefix};
 use ferrofabric_protocol::{PeerKey, Time};
 use ferrofabric_verbs::device::{DeviceContext, Gid};
 use ferrofabric_verbs::raw::ah::{Ah, PortPath};
@@ -209,19 +209,19 @@ impl Scripted {
             shm: None,
             verbs: Some(verbs),
         };
-        let config = Config {
+        let config = HandshakeConfig {
             seed: number,
             keys: Keys {
                 p_key: verbs.pkey,
                 q_key: verbs.qkey,
             },
-            limits: Limits {
+            limits: LaneLimits {
                 quota_units: 64,
                 receive_bytes: SLOT as u32,
                 path_mtu: 1,
-                ..Limits::default()
+                ..LaneLimits::default()
             },
-            ..Config::default()
+            ..HandshakeConfig::default()
         };
         let script = PeerScript {
             connector: Connector::new(key_of(&name), config),
@@ -285,7 +285,7 @@ impl Scripted {
     /// Takes what has come, and answers.
     pub(crate) fn drive(&mut self) {
         for packet in self.control.take() {
-            let Ok(control) = Control::parse(&packet) else {
+            let Ok(control) = ControlPacket::parse(&packet) else {
                 continue;
             };
             let now = self.now();
@@ -327,14 +327,14 @@ impl Scripted {
         let waiting = waiting.filter_map(|(number, script)| Some((*number, script.up?.lane)));
         for (number, lane) in waiting.take(ASK_AT_ONCE).collect::<Vec<_>>() {
             self.with(number, |script, out| {
-                script.connector.ask_after(now, lane, out)
+                script.connector.check_lane(now, lane, out)
             });
         }
     }
 
     /// Each message says in its tag whose it is.
     fn acknowledge(&mut self, packet: &[u8]) {
-        let Ok((_, header, Packet::Eager { envelope, .. })) = datagram::parse(packet) else {
+        let Ok((_, header, DataPacket::Eager { envelope, .. })) = datagram::parse(packet) else {
             return;
         };
         let number = envelope.tag.unwrap();
@@ -348,8 +348,8 @@ impl Scripted {
             sequence: script.taken,
             credit: 0,
         };
-        let prefix = Prefix {
-            asks: false,
+        let prefix = DatagramPrefix {
+            ack_at_once: false,
             cookie: up.name as u32,
             ack: Ack {
                 expected: script.taken,
@@ -364,7 +364,7 @@ impl Scripted {
         self.data.send(&self.handle, up.remote_qpn, qkey, &datagram);
         let now = self.now();
         self.with(number, |script, out| {
-            script.connector.lane_heard(now, up.lane, out)
+            script.connector.lane_received(now, up.lane, out)
         });
     }
 
@@ -383,25 +383,27 @@ impl Scripted {
             let action = actions[at];
             at += 1;
             match action {
-                Action::SendControl { bytes, .. } => {
+                HandshakeAction::SendControl { bytes, .. } => {
                     self.control.send(&self.handle, hub.qpn, hub.qkey, &bytes);
                 }
-                Action::MakeLane { lane, .. } => {
+                HandshakeAction::MakeLane { lane, .. } => {
                     let made = Ok(self.data.qp.number());
                     script.connector.lane_made(now, lane, made, &mut actions);
                 }
-                Action::ConnectLane(connect) => {
+                HandshakeAction::ConnectLane(connect) => {
                     (script.connector).lane_connected(now, connect.lane, Ok(()), &mut actions);
                 }
-                Action::LaneUp(up) => {
+                HandshakeAction::LaneUp(up) => {
                     script.up = Some(up);
                     closes |= script.end == PeerEnding::Unknown;
                 }
-                Action::LaneDown { .. } | Action::Closed { .. } => {
+                HandshakeAction::LaneDown { .. } | HandshakeAction::Closed { .. } => {
                     self.here -= usize::from(!std::mem::replace(&mut script.gone, true));
                 }
-                Action::ConnectFailed { reason, .. } => panic!("{number}: {reason:?}"),
-                Action::MaySend { .. } | Action::ReleaseLane { .. } | Action::NoRoom { .. } => {}
+                HandshakeAction::ConnectFailed { reason, .. } => panic!("{number}: {reason:?}"),
+                HandshakeAction::MaySend { .. }
+                | HandshakeAction::ReleaseLane { .. }
+                | HandshakeAction::NoRoom { .. } => {}
             }
         }
         if closes {

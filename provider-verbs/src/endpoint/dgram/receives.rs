@@ -14,7 +14,7 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Matched, Piece};
 use ferrofabric_contracts::types::{IoBuf, MrDesc, RecvOp, total_len};
-use ferrofabric_matching::Buffers;
+use ferrofabric_matching::ReceiveBuffers;
 use ferrofabric_verbs_sys::{ibv_sge, ibv_wc, ibv_wc_status};
 
 use super::send_queue::SEND;
@@ -56,7 +56,7 @@ pub(super) struct DgramReceives {
 pub(super) struct Bounced {
     context: u64,
     flags: Flags,
-    pub(super) buffers: Buffers,
+    pub(super) buffers: ReceiveBuffers,
 }
 
 /// A receive whose own buffer is posted.
@@ -140,9 +140,9 @@ impl DgramReceives {
             context: op.context,
             flags: op.flags,
             buffers: match iov {
-                [] => Buffers::One(IoBuf::EMPTY),
-                &[one] => Buffers::One(one),
-                many => Buffers::Many(many.into()),
+                [] => ReceiveBuffers::One(IoBuf::EMPTY),
+                &[one] => ReceiveBuffers::One(one),
+                many => ReceiveBuffers::Many(many.into()),
             },
         });
         Ok(())
@@ -402,7 +402,7 @@ impl Bounced {
 impl Direct {
     #[inline]
     fn matched(&self) -> Matched {
-        matched(self.context, self.flags, &Buffers::One(self.buf))
+        matched(self.context, self.flags, &ReceiveBuffers::One(self.buf))
     }
 }
 

@@ -8,7 +8,7 @@ use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_protocol::handshake::LaneUp;
 use ferrofabric_protocol::lanes::BROKEN;
 use ferrofabric_protocol::rendezvous::Chunk;
-use ferrofabric_protocol::session::Start;
+use ferrofabric_protocol::session::SessionStart;
 use ferrofabric_protocol::wire::SessionId;
 
 use super::complete::entered;

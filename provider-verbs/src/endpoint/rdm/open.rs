@@ -6,10 +6,10 @@ use std::time::Duration;
 use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
 use ferrofabric_contracts::config::{LaneChoice, PeerTimeout};
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_protocol::handshake::Config;
+use ferrofabric_protocol::handshake::HandshakeConfig;
 use ferrofabric_protocol::lane_policy;
 use ferrofabric_protocol::lanes::{self, PeerLanes};
-use ferrofabric_protocol::wire::control::{Keys, Limits};
+use ferrofabric_protocol::wire::control::{Keys, LaneLimits};
 use ferrofabric_protocol::wire::data::MAX_RTS_BYTES;
 use ferrofabric_system::random;
 use ferrofabric_system::wait::WaitSet;
@@ -147,14 +147,14 @@ impl RdmConfig {
             PeerTimeout::After(limit) => (limit.0, None),
         };
         let reads = self.tuning.rendezvous.reads_per_lane;
-        Config {
+        HandshakeConfig {
             seed,
             shm_name: name.shm.unwrap_or(0),
             keys: Keys {
                 p_key: verbs.pkey,
                 q_key: verbs.qkey,
             },
-            limits: Limits {
+            limits: LaneLimits {
                 quota_units: QUOTA_UNITS,
                 receive_bytes: receive_bytes as u32,
                 path_mtu: self.port.mtu.code(),
@@ -164,7 +164,7 @@ impl RdmConfig {
             datagrams,
             peer_timeout,
             datagram_timeout,
-            ..Config::default()
+            ..HandshakeConfig::default()
         }
     }
 }
@@ -249,13 +249,13 @@ impl RdmTransport {
         Ok(Self {
             lanes: LaneTable::default(),
             ud,
-            life: PeerLanes::new(lanes::Config {
+            life: PeerLanes::new(lanes::LanesConfig {
                 choice: tuning.lane,
                 datagrams: data_qpn.is_some(),
                 requests_fit_datagrams,
-                policy: lane_policy::Config {
+                policy: lane_policy::LanePolicyConfig {
                     max_lanes: tuning.max_lanes,
-                    ..lane_policy::Config::default()
+                    ..lane_policy::LanePolicyConfig::default()
                 },
             }),
             is_acting: false,

@@ -5,7 +5,7 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{MsgKind, SendOp};
 use ferrofabric_protocol::wire::SessionId;
-use ferrofabric_protocol::wire::data::{Envelope, Header};
+use ferrofabric_protocol::wire::data::{DataEnvelope, Header};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::complete::entered;
@@ -332,8 +332,8 @@ impl Poster {
 }
 
 #[inline]
-pub(super) fn envelope(op: &SendOp) -> Envelope {
-    Envelope {
+pub(super) fn envelope(op: &SendOp) -> DataEnvelope {
+    DataEnvelope {
         tag: match op.kind {
             MsgKind::Tagged => Some(op.tag),
             MsgKind::Msg => None,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::end::ROOM;
 use super::world::DatagramWorld;
-use crate::datagram_lane::Config;
+use crate::datagram_lane::DatagramLaneConfig;
 use crate::sim::network::Weather;
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn plan() -> Vec<u32> {
 }
 
 fn world(weather: Weather, seed: u64) -> DatagramWorld {
-    let mut world = DatagramWorld::new(1, Config::default(), weather, seed);
+    let mut world = DatagramWorld::new(1, DatagramLaneConfig::default(), weather, seed);
     world.plan = vec![plan(), plan()];
     world.begin_all();
     world
@@ -137,7 +137,7 @@ proptest! {
     ) {
         let jitter = Duration::from_micros(jitter_us);
         let weather = Weather { loss_ppm, late_ppm, jitter, ..Weather::FAIR };
-        let mut world = DatagramWorld::new(1, Config::default(), weather, seed);
+        let mut world = DatagramWorld::new(1, DatagramLaneConfig::default(), weather, seed);
         (world.may_hold, world.start) = (may_hold, start);
         world.plan = vec![sizes.clone(), sizes.clone()];
         world.begin_all();

@@ -4,16 +4,16 @@
 use std::collections::VecDeque;
 
 use crate::Time;
-use crate::credit::Admission;
-use crate::datagram_lane::{Arrival, DatagramLane, Held, Shared};
-use crate::parts::{Assembly, Cut, Part};
+use crate::credit::SendAdmission;
+use crate::datagram_lane::{DatagramLane, HeldPacket, PacketArrival, SharedLaneState};
+use crate::fragmentation::{Assembly, FragmentOutcome, FragmentPlan};
 use crate::session::{Accept, Session};
 use crate::wire::SessionId;
 use crate::wire::data::{
-    Envelope, FinStatus, MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, MAX_NOTICE_BYTES, MAX_RTS_BYTES,
-    Packet, Segment,
+    DataEnvelope, DataPacket, FinStatus, MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES,
+    MAX_NOTICE_BYTES, MAX_RTS_BYTES, MemorySegment,
 };
-use crate::wire::datagram::{self, PREFIX_BYTES, Prefix};
+use crate::wire::datagram::{self, DatagramPrefix, PREFIX_BYTES};
 
 /// Largest datagram.
 const MTU: u32 = 256;
@@ -84,7 +84,7 @@ pub(super) struct DatagramEnd {
 }
 
 impl DatagramEnd {
-    pub(super) fn new(agreed: Agreed, shared: &Shared) -> Self {
+    pub(super) fn new(agreed: Agreed, shared: &SharedLaneState) -> Self {
         let session = Session::at(agreed.remote_id, agreed.quota_units, agreed.start);
         DatagramEnd {
             lane: DatagramLane::new(shared, &session, u64::from(agreed.cookie)),
@@ -115,10 +115,15 @@ impl DatagramEnd {
     }
 
     /// Sends what can be sent now.
-    pub(super) fn run(&mut self, shared: &mut Shared, now: Time, out: &mut Vec<OutPacket>) {
+    pub(super) fn run(
+        &mut self,
+        shared: &mut SharedLaneState,
+        now: Time,
+        out: &mut Vec<OutPacket>,
+    ) {
         self.stamp();
         self.send(shared, now, out);
-        if self.lane.owes_ack(now) || self.session.receive_credit.owes() {
+        if self.lane.is_ack_due(now) || self.session.receive_credit.is_return_due() {
             let header = self.session.stamp_ack();
             let mut bytes = [0; MAX_NOTICE_BYTES];
             let length = header.write_ack(&mut bytes);
@@ -133,7 +138,7 @@ impl DatagramEnd {
         self.lane.assert_counts(&self.session);
     }
 
-    fn send(&mut self, shared: &mut Shared, now: Time, out: &mut Vec<OutPacket>) {
+    fn send(&mut self, shared: &mut SharedLaneState, now: Time, out: &mut Vec<OutPacket>) {
         if let Some(rc) = &mut self.rc {
             let oldest = self.session.oldest_unconfirmed();
             let end = oldest.wrapping_add(self.session.unconfirmed());
@@ -150,7 +155,7 @@ impl DatagramEnd {
             let oldest = self.session.oldest_unconfirmed();
             let at = packet.sequence.wrapping_sub(oldest) as usize;
             let bytes = std::mem::take(&mut self.kept[at]);
-            let datagram = self.datagram(&bytes, packet.asks);
+            let datagram = self.datagram(&bytes, packet.ack_at_once);
             self.kept[at] = bytes;
             out.push(OutPacket::Datagram {
                 bytes: datagram,
@@ -159,9 +164,9 @@ impl DatagramEnd {
         }
     }
 
-    fn datagram(&mut self, packet: &[u8], asks: bool) -> Vec<u8> {
-        let prefix = Prefix {
-            asks,
+    fn datagram(&mut self, packet: &[u8], ack_at_once: bool) -> Vec<u8> {
+        let prefix = DatagramPrefix {
+            ack_at_once,
             cookie: self.agreed.remote_cookie,
             ack: self.lane.ack(&self.session),
             credit: self.session.receive_credit.count(),
@@ -197,12 +202,12 @@ impl DatagramEnd {
     fn stamp_message(&mut self, bytes: u32) {
         let number = self.sent;
         self.sent += 1;
-        let envelope = Envelope {
+        let envelope = DataEnvelope {
             tag: Some(number),
             cq_data: Some(self.agreed.serial),
         };
-        if self.session.send_credit.admit(bytes) == Admission::Rendezvous {
-            let segment = Segment {
+        if self.session.send_credit.admit(bytes) == SendAdmission::Rendezvous {
+            let segment = MemorySegment {
                 address: number,
                 length_bytes: u64::from(bytes.max(1)),
                 rkey: 1,
@@ -218,7 +223,7 @@ impl DatagramEnd {
             return;
         }
         let message: Vec<u8> = content(number, bytes);
-        let cut = Cut::new(bytes, ROOM);
+        let cut = FragmentPlan::new(bytes, ROOM);
         for range in cut.ranges() {
             let header = self.session.stamp().unwrap();
             let part = &message[range.start as usize..range.end as usize];
@@ -232,7 +237,7 @@ impl DatagramEnd {
                 header.write_first(&envelope, bytes, part.len() as u32, &mut out)
             } else {
                 let mut head = [0; MAX_HEADER_BYTES];
-                let length = header.write_part(range.start, part.len() as u32, &mut head);
+                let length = header.write_fragment(range.start, part.len() as u32, &mut head);
                 out[..length].copy_from_slice(&head[..length]);
                 length
             };
@@ -243,7 +248,7 @@ impl DatagramEnd {
     /// A datagram came; `may_hold`: whether it may be kept. `false` if it was for another session.
     pub(super) fn datagram_came(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedLaneState,
         bytes: &[u8],
         may_hold: bool,
         now: Time,
@@ -262,17 +267,17 @@ impl DatagramEnd {
             return true;
         }
         let packet = bytes[PREFIX_BYTES..].to_vec();
-        let numbered = (header.sequence, prefix.asks);
+        let numbered = (header.sequence, prefix.ack_at_once);
         match self
             .lane
             .arrive(shared, &mut self.session, numbered, packet, may_hold, now)
         {
-            Arrival::Deliver(packet) => {
+            PacketArrival::Deliver(packet) => {
                 self.deliver(&packet);
                 self.deliver_held();
             }
-            Arrival::Hold => self.held += 1,
-            Arrival::Drop(_) => {}
+            PacketArrival::Hold => self.held += 1,
+            PacketArrival::Drop(_) => {}
         }
         true
     }
@@ -280,7 +285,7 @@ impl DatagramEnd {
     fn deliver_held(&mut self) {
         while let Some(held) = self.lane.next_held(&mut self.session) {
             self.held -= 1;
-            if let Held::Deliver(packet) = held {
+            if let HeldPacket::Deliver(packet) = held {
                 self.deliver(&packet);
             }
         }
@@ -292,7 +297,7 @@ impl DatagramEnd {
             return;
         };
         rc.may_send = true;
-        let (header, packet) = Packet::parse(bytes).unwrap();
+        let (header, packet) = DataPacket::parse(bytes).unwrap();
         assert!(packet.is_numbered());
         match self.session.accept(header.sequence) {
             Accept::Deliver => {
@@ -347,10 +352,10 @@ impl DatagramEnd {
     }
 
     fn deliver(&mut self, bytes: &[u8]) {
-        let (_, packet) = Packet::parse(bytes).unwrap();
+        let (_, packet) = DataPacket::parse(bytes).unwrap();
         let place = self.assembly.on_packet(&packet).unwrap();
         match packet {
-            Packet::Eager { envelope, payload } => {
+            DataPacket::Eager { envelope, payload } => {
                 self.expect(envelope);
                 assert_eq!(payload, content(self.received, payload.len() as u32));
                 let bytes = payload.len() as u32;
@@ -358,7 +363,7 @@ impl DatagramEnd {
                 self.message_came();
                 self.consume(bytes);
             }
-            Packet::EagerFirst {
+            DataPacket::EagerFirst {
                 envelope,
                 total_bytes,
                 part,
@@ -367,31 +372,31 @@ impl DatagramEnd {
                 self.session.receive_credit.take(total_bytes).unwrap();
                 self.building = part.to_vec();
             }
-            Packet::EagerPart { offset_bytes, part } => {
+            DataPacket::EagerPart { offset_bytes, part } => {
                 assert_eq!(self.building.len() as u32, offset_bytes);
                 self.building.extend_from_slice(part);
-                if matches!(place, Part::Bytes { last: true, .. }) {
+                if matches!(place, FragmentOutcome::Bytes { last: true, .. }) {
                     let bytes = self.building.len() as u32;
                     assert_eq!(self.building, content(self.received, bytes));
                     self.message_came();
                     self.consume(bytes);
                 }
             }
-            Packet::Rts { envelope, request } => {
+            DataPacket::Rts { envelope, request } => {
                 self.expect(envelope);
                 assert_eq!(request.op, self.received);
                 self.message_came();
                 self.fins.push_back(request.op);
             }
-            Packet::Fin { .. } => self.open_requests -= 1,
-            Packet::Cts(_) | Packet::Done { .. } | Packet::Resume(_) => {
+            DataPacket::Fin { .. } => self.open_requests -= 1,
+            DataPacket::Cts(_) | DataPacket::Done { .. } | DataPacket::Resume(_) => {
                 panic!("nobody writes here, and no lane is resumed")
             }
-            Packet::Credit | Packet::Ack => panic!("not numbered"),
+            DataPacket::Credit | DataPacket::Ack => panic!("not numbered"),
         }
     }
 
-    fn expect(&self, envelope: Envelope) {
+    fn expect(&self, envelope: DataEnvelope) {
         assert_eq!(
             (envelope.tag, envelope.cq_data),
             (Some(self.received), Some(self.agreed.serial)),

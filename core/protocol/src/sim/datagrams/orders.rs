@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::end::ROOM;
 use super::world::DatagramWorld;
-use crate::datagram_lane::Config;
+use crate::datagram_lane::DatagramLaneConfig;
 use crate::sim::network::Weather;
 use proptest::prelude::*;
 
@@ -16,12 +16,14 @@ fn sizes(max: usize) -> impl Strategy<Value = Vec<u32>> {
     proptest::collection::vec(size, 0..max)
 }
 
-fn config() -> impl Strategy<Value = Config> {
-    (1..70u32, 1..70u32, 1..20u32).prop_map(|(initial_window, max_window, ack_every)| Config {
-        initial_window,
-        max_window,
-        ack_every,
-        ..Config::default()
+fn config() -> impl Strategy<Value = DatagramLaneConfig> {
+    (1..70u32, 1..70u32, 1..20u32).prop_map(|(initial_window, max_window, ack_every)| {
+        DatagramLaneConfig {
+            initial_window,
+            max_window,
+            ack_every,
+            ..DatagramLaneConfig::default()
+        }
     })
 }
 
@@ -68,7 +70,7 @@ fn exhausted_credit_stops_nothing() {
         loss_ppm: 50_000,
         ..Weather::FAIR
     };
-    let mut world = DatagramWorld::new(1, Config::default(), weather, 3);
+    let mut world = DatagramWorld::new(1, DatagramLaneConfig::default(), weather, 3);
     world.quota_units = 64;
     world.ends[1].consumes = false;
     world.plan = vec![vec![8; 500], Vec::new()];
@@ -87,7 +89,7 @@ fn exhausted_credit_stops_nothing() {
 
 #[test]
 fn ping_pong_costs_no_packet_of_its_own() {
-    let mut world = DatagramWorld::new(1, Config::default(), Weather::FAIR, 1);
+    let mut world = DatagramWorld::new(1, DatagramLaneConfig::default(), Weather::FAIR, 1);
     world.plan = vec![vec![8; 1000], vec![8; 1000]];
     for (end, allowance) in [(0, 1), (1, 0)] {
         (world.ends[end].replies, world.ends[end].allowance) = (true, allowance);
@@ -107,7 +109,7 @@ fn a_stream_is_acknowledged_every_few_packets() {
         jitter: Duration::ZERO,
         ..Weather::FAIR
     };
-    let mut world = DatagramWorld::new(1, Config::default(), weather, 1);
+    let mut world = DatagramWorld::new(1, DatagramLaneConfig::default(), weather, 1);
     world.plan = vec![vec![8; 10_000], Vec::new()];
     world.begin_all();
     assert!(world.finish(SECOND));
@@ -125,7 +127,7 @@ fn a_network_that_reorders_costs_few_repeats() {
         jitter: Duration::from_micros(20),
         ..Weather::FAIR
     };
-    let mut world = DatagramWorld::new(1, Config::default(), weather, 1);
+    let mut world = DatagramWorld::new(1, DatagramLaneConfig::default(), weather, 1);
     world.plan = vec![vec![8; 20_000], Vec::new()];
     world.begin_all();
     assert!(world.finish(SECOND));
@@ -142,7 +144,7 @@ fn silence_is_no_storm_and_no_death() {
         loss_ppm: 1_000_000,
         ..Weather::FAIR
     };
-    let mut world = DatagramWorld::new(1, Config::default(), weather, 1);
+    let mut world = DatagramWorld::new(1, DatagramLaneConfig::default(), weather, 1);
     world.plan = vec![vec![8; 1000], Vec::new()];
     world.begin_all();
     assert!(!world.finish(3600 * SECOND));
@@ -162,7 +164,7 @@ fn a_stream_goes_on_under_loss() {
             loss_ppm,
             ..Weather::FAIR
         };
-        let mut world = DatagramWorld::new(1, Config::default(), weather, 9);
+        let mut world = DatagramWorld::new(1, DatagramLaneConfig::default(), weather, 9);
         world.plan = vec![vec![100; 20_000], Vec::new()];
         world.begin_all();
         assert!(world.finish(60 * SECOND), "stalled");

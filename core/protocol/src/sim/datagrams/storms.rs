@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use super::world::DatagramWorld;
-use crate::datagram_lane::Config;
+use crate::datagram_lane::DatagramLaneConfig;
 use crate::sim::network::Weather;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ fn exchange(
         step: Duration::from_micros(1),
         ..weather
     };
-    let mut world = DatagramWorld::new(pairs.len(), Config::default(), weather, 5);
+    let mut world = DatagramWorld::new(pairs.len(), DatagramLaneConfig::default(), weather, 5);
     world.node_of = pairs.iter().flat_map(|&(a, b)| [a, b]).collect();
     world.line = line.unwrap_or(u64::MAX);
     world.plan.fill(vec![8; messages]);

@@ -9,9 +9,9 @@ use fastrand::Rng;
 
 use super::end::{Agreed, DatagramEnd, OutPacket};
 use crate::Time;
-use crate::datagram_lane::{Config, Shared};
+use crate::datagram_lane::{DatagramLaneConfig, SharedLaneState};
 use crate::sim::network::Weather;
-use crate::timers::{Placed, Timers};
+use crate::timers::{HasPlace, Timers};
 use crate::wire::SessionId;
 
 /// Time of a handshake, or of a question whether a peer lives.
@@ -24,7 +24,7 @@ const RC_RETRIES: Duration = Duration::from_millis(1);
 const RC_DELAY: Duration = Duration::from_micros(4);
 
 /// Ends are numbered.
-impl Placed for usize {
+impl HasPlace for usize {
     fn place(self) -> usize {
         self
     }
@@ -80,7 +80,7 @@ pub(super) struct DatagramWorld {
     pub(super) now: Time,
     pub(super) ends: Vec<DatagramEnd>,
     pub(super) weather: Weather,
-    pub(super) shared: Shared,
+    pub(super) shared: SharedLaneState,
     pub(super) fates: Fates,
     /// Received packets that each end may keep for later.
     pub(super) may_hold: usize,
@@ -105,10 +105,15 @@ pub(super) struct DatagramWorld {
 }
 
 impl DatagramWorld {
-    pub(super) fn new(pairs: usize, config: Config, weather: Weather, seed: u64) -> Self {
-        let shared = Shared {
+    pub(super) fn new(
+        pairs: usize,
+        config: DatagramLaneConfig,
+        weather: Weather,
+        seed: u64,
+    ) -> Self {
+        let shared = SharedLaneState {
             config,
-            ..Shared::default()
+            ..SharedLaneState::default()
         };
         let mut world = DatagramWorld {
             now: Time(1),

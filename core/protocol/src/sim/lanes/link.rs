@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use crate::handshake::{LaneKey, Reason};
-use crate::session::Said;
+use crate::handshake::{EndReason, LaneKey};
+use crate::session::ResumeState;
 use crate::wire::control::LaneKind;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LanePacket {
-    Resume(Said),
+    Resume(ResumeState),
     Data { sequence: u32, message: u64 },
     Ack { expected: u32 },
 }
@@ -37,10 +37,10 @@ pub(super) struct SimLane {
     /// Its session has entered it.
     pub(super) carries: [bool; 2],
     /// The handshake of an end has dropped it, and notifies the other end with this reason.
-    pub(super) dropped: [Option<Reason>; 2],
+    pub(super) dropped: [Option<EndReason>; 2],
     /// Its owner has yet to learn that it is down, with this reason.
-    pub(super) down: [Option<Reason>; 2],
-    /// [`Action::TakeAll`](crate::lanes::Action::TakeAll) was returned.
+    pub(super) down: [Option<EndReason>; 2],
+    /// [`Action::TakeAll`](crate::lanes::LaneAction::TakeAll) was returned.
     pub(super) take_all: [bool; 2],
     /// A Resume is to be repeated.
     pub(super) repeats: [bool; 2],
@@ -73,7 +73,7 @@ impl SimLane {
     }
 
     /// The handshake of an end drops it. A lane that is not up there never comes up.
-    pub(super) fn drop_at(&mut self, at: usize, why: Reason) {
+    pub(super) fn drop_at(&mut self, at: usize, why: EndReason) {
         self.dropped[at].get_or_insert(why);
         if self.state[at] == SimLaneState::Absent {
             self.state[at] = SimLaneState::Gone;

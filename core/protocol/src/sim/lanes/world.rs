@@ -9,11 +9,11 @@ use ferrofabric_contracts::config::LaneChoice;
 
 use super::end::{EndFacts, LanesEnd, SimPeer, id, next_packet};
 use super::link::{LanePacket, PeerPair, SimLane, SimLaneState, key, place};
-use crate::handshake::{LaneUp, Reason};
+use crate::handshake::{EndReason, LaneUp};
 use crate::lane_policy;
-use crate::lanes::{Action, BROKEN, Config, PeerLanes, protocol_broken};
-use crate::session::{Accept, Origin, Outcome, Said, Session, Start};
-use crate::wire::control::{LaneKind, Limits};
+use crate::lanes::{BROKEN, LaneAction, LanesConfig, PeerLanes, protocol_broken};
+use crate::session::{Accept, Origin, ResumeOutcome, ResumeState, Session, SessionStart};
+use crate::wire::control::{LaneKind, LaneLimits};
 use crate::wire::data::Resume;
 use crate::{PeerKey, Time};
 use fastrand::Rng;
@@ -57,8 +57,8 @@ pub(super) struct LanesWorld {
     lost: u64,
 }
 
-fn start(pair: usize, lane: usize) -> Start {
-    Start {
+fn start(pair: usize, lane: usize) -> SessionStart {
+    SessionStart {
         name: key(pair, lane).to_bits(),
         remote: id(pair, lane),
         peer_grants_units: 4096,
@@ -76,16 +76,16 @@ impl LanesWorld {
         };
         let choices = [LaneChoice::Auto, LaneChoice::Rc, LaneChoice::Ud];
         let mut end = || LanesEnd {
-            life: PeerLanes::new(Config {
+            life: PeerLanes::new(LanesConfig {
                 choice: choices[rng.u64(..3) as usize],
                 datagrams: true,
                 requests_fit_datagrams: rng.u64(..2) == 0,
-                policy: lane_policy::Config {
+                policy: lane_policy::LanePolicyConfig {
                     messages: 8,
                     max_lanes: MAX_LANES,
                     idle: Duration::from_millis(100),
                     rest: Duration::from_millis(100),
-                    ..lane_policy::Config::default()
+                    ..lane_policy::LanePolicyConfig::default()
                 },
             }),
             peers: Default::default(),
@@ -202,7 +202,7 @@ impl LanesWorld {
         if self.ends[at].peers[pair].on.is_some() {
             return self.send(at, pair);
         }
-        self.event(at, |life, view, _| life.wants_lane(pair as u32, view));
+        self.event(at, |life, view, _| life.request_lane(pair as u32, view));
     }
 
     /// The handshake makes a lane if one was requested.
@@ -267,7 +267,7 @@ impl LanesWorld {
             name: start(pair, lane).name,
             resumes: this.resumes,
             remote_shm_name: 0,
-            remote_limits: Limits::default(),
+            remote_limits: LaneLimits::default(),
             local_quota_units: 4096,
             may_send: this.may_send[at],
         };
@@ -440,7 +440,9 @@ impl LanesWorld {
         }
         match packet {
             LanePacket::Resume(received) if !carries => {
-                self.event(at, |life, _, _| life.resume_heard(id(pair, lane), received));
+                self.event(at, |life, _, _| {
+                    life.resume_arrived(id(pair, lane), received)
+                });
             }
             LanePacket::Resume(_) => self.answer(at, pair, lane),
             _ if !carries => assert_eq!(kind, LaneKind::Ud, "it is lost for good"),
@@ -459,7 +461,12 @@ impl LanesWorld {
     fn answer(&mut self, at: usize, pair: usize, lane: usize) {
         let session = self.ends[at].peers[pair].session.as_ref().unwrap();
         let (held, expected) = (session.held(), session.expected());
-        self.post(at, pair, lane, LanePacket::Resume(Said { held, expected }));
+        self.post(
+            at,
+            pair,
+            lane,
+            LanePacket::Resume(ResumeState { held, expected }),
+        );
     }
 
     fn deliver(&mut self, (at, pair, lane): (usize, usize, usize), sequence: u32, message: u64) {

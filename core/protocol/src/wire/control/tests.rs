@@ -23,7 +23,7 @@ fn any_of(flags: &'static [u8]) -> impl Strategy<Value = u8> {
 
 fn parameters() -> impl Strategy<Value = LaneParameters> {
     let limits = (0..=0x7fffu16, 512u32.., 1..=5u8, any::<u8>(), any::<u8>()).prop_map(
-        |(quota_units, receive_bytes, path_mtu, rd_atomic_out, rd_atomic_in)| Limits {
+        |(quota_units, receive_bytes, path_mtu, rd_atomic_out, rd_atomic_in)| LaneLimits {
             quota_units,
             receive_bytes,
             path_mtu,
@@ -53,44 +53,44 @@ fn parameters() -> impl Strategy<Value = LaneParameters> {
 }
 
 /// The bodies that a packet of a kind may have.
-fn body(kind: u8) -> BoxedStrategy<Body> {
+fn body(kind: u8) -> BoxedStrategy<ControlBody> {
     let stamp_ns = any::<u64>();
     match kind {
         HELLO => (stamp_ns, parameters())
-            .prop_map(|(stamp_ns, parameters)| Body::Hello {
+            .prop_map(|(stamp_ns, parameters)| ControlBody::Hello {
                 stamp_ns,
                 parameters,
             })
             .boxed(),
         HELLO_ACK => (stamp_ns, parameters())
-            .prop_map(|(stamp_ns, parameters)| Body::HelloAck {
+            .prop_map(|(stamp_ns, parameters)| ControlBody::HelloAck {
                 stamp_ns,
                 parameters,
             })
             .boxed(),
-        READY => Just(Body::Ready).boxed(),
+        READY => Just(ControlBody::Ready).boxed(),
         REJECT => (select(RejectReason::ALL), any::<u64>())
-            .prop_map(|(reason, named_incarnation)| Body::Reject {
+            .prop_map(|(reason, named_incarnation)| ControlBody::Reject {
                 reason,
                 named_incarnation,
             })
             .boxed(),
         BYE => any::<(Option<u32>, bool)>()
-            .prop_map(|(expected, ends)| Body::Bye { expected, ends })
+            .prop_map(|(expected, ends)| ControlBody::Bye { expected, ends })
             .boxed(),
-        BYE_ACK => Just(Body::ByeAck).boxed(),
+        BYE_ACK => Just(ControlBody::ByeAck).boxed(),
         KEEP_ALIVE => stamp_ns
-            .prop_map(|stamp_ns| Body::KeepAlive { stamp_ns })
+            .prop_map(|stamp_ns| ControlBody::KeepAlive { stamp_ns })
             .boxed(),
         KEEP_ALIVE_ACK => stamp_ns
-            .prop_map(|stamp_ns| Body::KeepAliveAck { stamp_ns })
+            .prop_map(|stamp_ns| ControlBody::KeepAliveAck { stamp_ns })
             .boxed(),
         other => panic!("say here what a packet of kind {other} says"),
     }
 }
 
 /// A packet of any kind.
-fn control() -> impl Strategy<Value = Control> {
+fn control() -> impl Strategy<Value = ControlPacket> {
     let body = select(KINDS).prop_flat_map(body);
     let nonces = (1u64.., 1u64.., any::<bool>());
     (
@@ -111,16 +111,16 @@ fn control() -> impl Strategy<Value = Control> {
                 body,
             )| {
                 let from_initiator = match body {
-                    Body::Hello { .. } | Body::Ready => true,
-                    Body::HelloAck { .. } => false,
+                    ControlBody::Hello { .. } | ControlBody::Ready => true,
+                    ControlBody::HelloAck { .. } => false,
                     _ => side,
                 };
-                let responder_nonce = if matches!(body, Body::Hello { .. }) {
+                let responder_nonce = if matches!(body, ControlBody::Hello { .. }) {
                     0
                 } else {
                     responder_nonce
                 };
-                Control {
+                ControlPacket {
                     from,
                     to_incarnation,
                     lane: LaneName {
@@ -142,7 +142,7 @@ fn control() -> impl Strategy<Value = Control> {
 
 #[test]
 fn each_byte_of_a_hello_matters() {
-    let hello = Control {
+    let hello = ControlPacket {
         from: PeerKey {
             place: [3; PLACE_BYTES],
             incarnation: 4,
@@ -159,7 +159,7 @@ fn each_byte_of_a_hello_matters() {
             p_key: 0xffff,
             q_key: 8,
         },
-        body: Body::Hello {
+        body: ControlBody::Hello {
             stamp_ns: 9,
             parameters: LaneParameters {
                 qpn: 10,
@@ -169,41 +169,44 @@ fn each_byte_of_a_hello_matters() {
         },
     };
     let bytes = hello.to_bytes();
-    assert_eq!(Control::parse(&bytes), Ok(hello));
+    assert_eq!(ControlPacket::parse(&bytes), Ok(hello));
     for at in 0..CONTROL_BYTES {
         let mut other = bytes;
         other[at] ^= 0x40;
-        assert_ne!(Control::parse(&other), Ok(hello), "byte {at}");
+        assert_ne!(ControlPacket::parse(&other), Ok(hello), "byte {at}");
     }
     let mut newer = bytes;
     newer[4] = 2;
-    assert_eq!(Control::parse(&newer[..112]), Err(WireError::Version(2)));
+    assert_eq!(
+        ControlPacket::parse(&newer[..112]),
+        Err(WireError::Version(2))
+    );
     let foreign = Foreign::parse(&newer[..112]).unwrap();
     assert_eq!(
         (foreign.version, foreign.from, foreign.lane),
         (2, hello.from, hello.lane)
     );
     assert_eq!(
-        Control::parse(&bytes[..CONTROL_BYTES - 1]),
+        ControlPacket::parse(&bytes[..CONTROL_BYTES - 1]),
         Err(WireError::Length)
     );
     assert_eq!(
-        Control::parse(&[bytes.as_slice(), &[0]].concat()),
+        ControlPacket::parse(&[bytes.as_slice(), &[0]].concat()),
         Err(WireError::Length)
     );
-    assert_eq!(Control::parse(&bytes[..20]), Err(WireError::Length));
+    assert_eq!(ControlPacket::parse(&bytes[..20]), Err(WireError::Length));
 }
 
 proptest! {
     #[test]
     fn parses_what_it_prints(packet in control()) {
-        prop_assert_eq!(Control::parse(&packet.to_bytes()), Ok(packet));
+        prop_assert_eq!(ControlPacket::parse(&packet.to_bytes()), Ok(packet));
     }
 
     #[test]
     fn any_bytes_are_judged(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Foreign::parse(&bytes);
-        prop_assert!(Control::parse(&bytes).is_err());
+        prop_assert!(ControlPacket::parse(&bytes).is_err());
     }
 
     /// Each kind, with each flag and reason that exists and some that do not, on a packet that was
@@ -230,11 +233,11 @@ proptest! {
         for (byte, flag) in bytes[STAMP_AT..].iter_mut().zip(stamp.to_le_bytes()) {
             *byte ^= flag;
         }
-        match Control::parse(&bytes) {
+        match ControlPacket::parse(&bytes) {
             Ok(read) => prop_assert_eq!(read.to_bytes(), bytes),
             Err(why) => prop_assert!(why == WireError::Field || why == WireError::Kind(kind)),
         }
-        prop_assert!(KINDS.contains(&kind) || Control::parse(&bytes).is_err());
+        prop_assert!(KINDS.contains(&kind) || ControlPacket::parse(&bytes).is_err());
         let is_reject = Foreign::parse(&bytes).map(|foreign| foreign.is_reject);
         prop_assert_eq!(is_reject, Some(kind == REJECT));
     }
@@ -249,7 +252,7 @@ proptest! {
         for (at, byte) in damage {
             bytes[at] = byte;
         }
-        if let Ok(read) = Control::parse(&bytes) {
+        if let Ok(read) = ControlPacket::parse(&bytes) {
             prop_assert_eq!(read.to_bytes(), bytes);
         }
     }

@@ -12,14 +12,14 @@ fn header() -> impl Strategy<Value = Header> {
     })
 }
 
-fn envelope() -> impl Strategy<Value = Envelope> {
-    any::<(Option<u64>, Option<u64>)>().prop_map(|(tag, cq_data)| Envelope { tag, cq_data })
+fn envelope() -> impl Strategy<Value = DataEnvelope> {
+    any::<(Option<u64>, Option<u64>)>().prop_map(|(tag, cq_data)| DataEnvelope { tag, cq_data })
 }
 
-fn segments() -> impl Strategy<Value = Vec<Segment>> {
+fn segments() -> impl Strategy<Value = Vec<MemorySegment>> {
     let segment =
         (0..1u64 << 60, 1..1u64 << 58, any::<u32>()).prop_map(|(address, length_bytes, rkey)| {
-            Segment {
+            MemorySegment {
                 address,
                 length_bytes,
                 rkey,
@@ -28,18 +28,18 @@ fn segments() -> impl Strategy<Value = Vec<Segment>> {
     proptest::collection::vec(segment, 0..=MAX_SEGMENTS)
 }
 
-fn eager(header: Header, envelope: Envelope, payload: &[u8]) -> Vec<u8> {
+fn eager(header: Header, envelope: DataEnvelope, payload: &[u8]) -> Vec<u8> {
     let mut out = [0; MAX_HEADER_BYTES];
     let length = header.write_eager(&envelope, payload.len() as u32, &mut out);
     [&out[..length], payload].concat()
 }
 
 /// Prints what was read, to the same bytes if the format is canonical.
-fn print(header: Header, packet: Packet<'_>) -> Vec<u8> {
+fn print(header: Header, packet: DataPacket<'_>) -> Vec<u8> {
     let mut out = [0; MAX_NOTICE_BYTES];
     let length = match packet {
-        Packet::Eager { envelope, payload } => return eager(header, envelope, payload),
-        Packet::EagerFirst {
+        DataPacket::Eager { envelope, payload } => return eager(header, envelope, payload),
+        DataPacket::EagerFirst {
             envelope,
             total_bytes,
             part,
@@ -48,30 +48,30 @@ fn print(header: Header, packet: Packet<'_>) -> Vec<u8> {
             let length = header.write_first(&envelope, total_bytes, part.len() as u32, &mut out);
             return [&out[..length], part].concat();
         }
-        Packet::EagerPart { offset_bytes, part } => {
+        DataPacket::EagerPart { offset_bytes, part } => {
             let mut out = [0; MAX_HEADER_BYTES];
-            let length = header.write_part(offset_bytes, part.len() as u32, &mut out);
+            let length = header.write_fragment(offset_bytes, part.len() as u32, &mut out);
             return [&out[..length], part].concat();
         }
-        Packet::Rts { envelope, request } if request.sender_writes => {
+        DataPacket::Rts { envelope, request } if request.sender_writes => {
             let mut out = [0; MAX_RTS_BYTES];
             let length = header.write_offer(&envelope, request.op, request.total_bytes, &mut out);
             return out[..length].to_vec();
         }
-        Packet::Rts { envelope, request } => {
+        DataPacket::Rts { envelope, request } => {
             let mut out = [0; MAX_RTS_BYTES];
-            let segments: Vec<Segment> = request.segments().collect();
+            let segments: Vec<MemorySegment> = request.segments().collect();
             let length = header
                 .write_rts(&envelope, request.op, &segments, &mut out)
                 .unwrap();
             return out[..length].to_vec();
         }
-        Packet::Fin { op, status } => header.write_fin(op, status, &mut out),
-        Packet::Cts(grant) => header.write_cts(&grant, &mut out),
-        Packet::Done { receive } => header.write_done(receive, &mut out),
-        Packet::Resume(resume) => header.write_resume(&resume, &mut out),
-        Packet::Credit => header.write_credit(&mut out),
-        Packet::Ack => header.write_ack(&mut out),
+        DataPacket::Fin { op, status } => header.write_fin(op, status, &mut out),
+        DataPacket::Cts(grant) => header.write_cts(&grant, &mut out),
+        DataPacket::Done { receive } => header.write_done(receive, &mut out),
+        DataPacket::Resume(resume) => header.write_resume(&resume, &mut out),
+        DataPacket::Credit => header.write_credit(&mut out),
+        DataPacket::Ack => header.write_ack(&mut out),
     };
     out[..length].to_vec()
 }
@@ -83,12 +83,12 @@ fn small_messages_stay_small() {
         sequence: 2,
         credit: 3,
     };
-    let tagged = Envelope {
+    let tagged = DataEnvelope {
         tag: Some(9),
         cq_data: None,
     };
     assert_eq!(eager(header, tagged, &[0; 8]).len(), 32);
-    let with_data = Envelope {
+    let with_data = DataEnvelope {
         tag: Some(9),
         cq_data: Some(1),
     };
@@ -103,7 +103,7 @@ fn eager_layout_is_as_documented() {
         sequence: 0x0807_0605,
         credit: 0x1211,
     };
-    let envelope = Envelope {
+    let envelope = DataEnvelope {
         tag: Some(0x2827_2625_2423_2221),
         cq_data: Some(0x38),
     };
@@ -122,26 +122,27 @@ fn impossible_segments_are_refused_on_both_sides() {
         credit: 0,
     };
     let mut out = [0; MAX_RTS_BYTES];
-    let good = Segment {
+    let good = MemorySegment {
         address: 8,
         length_bytes: 8,
         rkey: 1,
     };
-    let none = Envelope::default();
-    let empty = Segment {
+    let none = DataEnvelope::default();
+    let empty = MemorySegment {
         length_bytes: 0,
         ..good
     };
-    let wraps = Segment {
+    let wraps = MemorySegment {
         address: u64::MAX,
         ..good
     };
-    let huge = Segment {
+    let huge = MemorySegment {
         address: 0,
         length_bytes: u64::MAX,
         rkey: 1,
     };
-    let cases: [&[Segment]; 4] = [&[empty], &[wraps], &[huge, good], &[good; MAX_SEGMENTS + 1]];
+    let cases: [&[MemorySegment]; 4] =
+        [&[empty], &[wraps], &[huge, good], &[good; MAX_SEGMENTS + 1]];
     for bad in cases {
         assert_eq!(
             header.write_rts(&none, 1, bad, &mut out),
@@ -149,17 +150,20 @@ fn impossible_segments_are_refused_on_both_sides() {
         );
     }
     let length = header.write_rts(&none, 1, &[good; 2], &mut out).unwrap();
-    assert!(Packet::parse(&out[..length]).is_ok());
+    assert!(DataPacket::parse(&out[..length]).is_ok());
     for (at, what) in [(32, "total"), (48, "length"), (60, "reserved")] {
         let mut bytes = out;
         bytes[at] ^= 1;
         assert_eq!(
-            Packet::parse(&bytes[..length]),
+            DataPacket::parse(&bytes[..length]),
             Err(WireError::Field),
             "{what}"
         );
     }
-    assert_eq!(Packet::parse(&out[..length - 1]), Err(WireError::Length));
+    assert_eq!(
+        DataPacket::parse(&out[..length - 1]),
+        Err(WireError::Length)
+    );
 }
 
 /// A sound packet of a kind.
@@ -169,7 +173,7 @@ fn sound(kind: u8) -> Vec<u8> {
         sequence: 2,
         credit: 3,
     };
-    let envelope = Envelope::default();
+    let envelope = DataEnvelope::default();
     let grant = Grant {
         op: 1,
         receive: 2,
@@ -187,7 +191,7 @@ fn sound(kind: u8) -> Vec<u8> {
         }
         EAGER_PART => {
             let mut out = [0; MAX_HEADER_BYTES];
-            let length = header.write_part(4, 4, &mut out);
+            let length = header.write_fragment(4, 4, &mut out);
             return [&out[..length], b"text"].concat();
         }
         RTS => {
@@ -212,11 +216,11 @@ fn each_kind_and_set_of_flags_is_judged() {
     for &kind in KINDS {
         let good = sound(kind);
         assert_eq!(good[0], kind);
-        assert!(Packet::parse(&good).is_ok(), "kind {kind}");
+        assert!(DataPacket::parse(&good).is_ok(), "kind {kind}");
         for flags in 0..=u8::MAX {
             let mut bytes = good.clone();
             bytes[1] = flags;
-            match Packet::parse(&bytes) {
+            match DataPacket::parse(&bytes) {
                 Ok((header, packet)) => assert_eq!(print(header, packet), bytes),
                 Err(why) => assert!(
                     flags != good[1] && matches!(why, WireError::Field | WireError::Length),
@@ -224,7 +228,7 @@ fn each_kind_and_set_of_flags_is_judged() {
                 ),
             }
             let all = FLAGS.iter().fold(0, |all, flag| all | flag);
-            assert!(flags & !all == 0 || Packet::parse(&bytes).is_err());
+            assert!(flags & !all == 0 || DataPacket::parse(&bytes).is_err());
         }
     }
 }
@@ -241,19 +245,19 @@ proptest! {
         total in 0..1u64 << 62,
     ) {
         let bytes = eager(header, envelope, &payload);
-        prop_assert_eq!(Packet::parse(&bytes), Ok((header, Packet::Eager { envelope, payload: &payload })));
+        prop_assert_eq!(DataPacket::parse(&bytes), Ok((header, DataPacket::Eager { envelope, payload: &payload })));
 
         let mut out = [0; MAX_RTS_BYTES];
         let length = header.write_rts(&envelope, op, &segments, &mut out).unwrap();
-        let (read, packet) = Packet::parse(&out[..length]).unwrap();
-        let Packet::Rts { envelope: read_envelope, request } = packet else { panic!("{packet:?}") };
+        let (read, packet) = DataPacket::parse(&out[..length]).unwrap();
+        let DataPacket::Rts { envelope: read_envelope, request } = packet else { panic!("{packet:?}") };
         prop_assert_eq!((read, read_envelope, request.op), (header, envelope, op));
         prop_assert_eq!(request.segments().collect::<Vec<_>>(), segments.clone());
         prop_assert_eq!(request.total_bytes, segments.iter().map(|s| s.length_bytes).sum::<u64>());
 
         let length = header.write_offer(&envelope, op, total, &mut out);
-        let (read, packet) = Packet::parse(&out[..length]).unwrap();
-        let Packet::Rts { envelope: read_envelope, request } = packet else { panic!("{packet:?}") };
+        let (read, packet) = DataPacket::parse(&out[..length]).unwrap();
+        let DataPacket::Rts { envelope: read_envelope, request } = packet else { panic!("{packet:?}") };
         prop_assert_eq!((read, read_envelope, request.op), (header, envelope, op));
         prop_assert_eq!((request.total_bytes, request.sender_writes, request.segments().len()), (total, true, 0));
 
@@ -261,22 +265,22 @@ proptest! {
         let before = Predecessor { name: total, never_begun: op % 2 == 1 };
         let resume = Resume { name: op, before };
         let plain = [
-            Packet::Fin { op, status },
-            Packet::Cts(grant),
-            Packet::Done { receive: op },
-            Packet::Resume(resume),
-            Packet::Credit,
-            Packet::Ack,
+            DataPacket::Fin { op, status },
+            DataPacket::Cts(grant),
+            DataPacket::Done { receive: op },
+            DataPacket::Resume(resume),
+            DataPacket::Credit,
+            DataPacket::Ack,
         ];
         for packet in plain {
             let mut bytes = print(header, packet);
-            prop_assert_eq!(Packet::parse(&bytes), Ok((header, packet)));
+            prop_assert_eq!(DataPacket::parse(&bytes), Ok((header, packet)));
             let other = Header { session: SessionId(!header.session.0), ..header };
             readdress(&mut bytes, other.session);
-            prop_assert_eq!(Packet::parse(&bytes), Ok((other, packet)));
+            prop_assert_eq!(DataPacket::parse(&bytes), Ok((other, packet)));
             let other = Header { credit: !header.credit, ..other };
             renew_credit(&mut bytes, other.credit);
-            prop_assert_eq!(Packet::parse(&bytes), Ok((other, packet)));
+            prop_assert_eq!(DataPacket::parse(&bytes), Ok((other, packet)));
         }
     }
 
@@ -299,12 +303,12 @@ proptest! {
             let body_bytes = (bytes.len() - header_bytes) as u32;
             bytes[12..16].copy_from_slice(&body_bytes.to_le_bytes());
         }
-        let whole = match Packet::parse(&bytes) {
-            Ok((header, Packet::Eager { envelope, payload })) => Some((header, envelope, payload)),
+        let whole = match DataPacket::parse(&bytes) {
+            Ok((header, DataPacket::Eager { envelope, payload })) => Some((header, envelope, payload)),
             _ => None,
         };
-        prop_assert_eq!(Packet::parse_eager(&bytes), whole);
-        if let Ok((header, packet)) = Packet::parse(&bytes) {
+        prop_assert_eq!(DataPacket::parse_eager(&bytes), whole);
+        if let Ok((header, packet)) = DataPacket::parse(&bytes) {
             prop_assert_eq!(print(header, packet), bytes);
         }
     }
@@ -316,11 +320,11 @@ proptest! {
         damage in proptest::collection::vec((0..MAX_RTS_BYTES, any::<u8>()), 1..4),
     ) {
         let mut out = [0; MAX_RTS_BYTES];
-        let length = header.write_rts(&Envelope::default(), 7, &segments, &mut out).unwrap();
+        let length = header.write_rts(&DataEnvelope::default(), 7, &segments, &mut out).unwrap();
         for (at, byte) in damage {
             out[at] = byte;
         }
-        if let Ok((header, packet)) = Packet::parse(&out[..length]) {
+        if let Ok((header, packet)) = DataPacket::parse(&out[..length]) {
             prop_assert_eq!(print(header, packet), &out[..length]);
         }
     }

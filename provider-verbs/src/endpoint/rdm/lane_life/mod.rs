@@ -12,7 +12,7 @@ use std::sync::Arc;
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::Time;
 use ferrofabric_protocol::handshake::LaneKey;
-use ferrofabric_protocol::lanes::{Action, LaneEnd, PeerLanes};
+use ferrofabric_protocol::lanes::{LaneAction, LaneEnd, PeerLanes};
 use ferrofabric_protocol::wire::SessionId;
 
 use super::RdmTransport;
@@ -91,7 +91,7 @@ impl RdmTransport {
     /// Carries out an action that ends no operation; returns any other action.
     fn order(&mut self, action: Action) -> Result<(), Action> {
         match action {
-            Action::Connect {
+            LaneAction::Connect {
                 peer,
                 kind,
                 limited,
@@ -103,11 +103,11 @@ impl RdmTransport {
                 };
                 self.service.request(request);
             }
-            Action::Cancel { peer } => {
+            LaneAction::Cancel { peer } => {
                 let key = self.peers.at(peer).key;
                 self.service.request(ToService::Cancel(key));
             }
-            Action::Promote {
+            LaneAction::Promote {
                 peer,
                 lane,
                 limited,
@@ -119,42 +119,42 @@ impl RdmTransport {
                 };
                 self.service.request(request);
             }
-            Action::Part { peer } => {
+            LaneAction::ReleasePath { peer } => {
                 let key = self.peers.at(peer).key;
                 self.service.request(ToService::PathRetired(key));
             }
-            Action::SessionEnded { peer, lane } => {
+            LaneAction::SessionEnded { peer, lane } => {
                 let peer = self.peers.at(peer).key;
                 self.service.request(ToService::SessionEnded { peer, lane });
             }
-            Action::TellBroken { lane } => self.service.request(ToService::LaneBroken(lane)),
-            Action::TellHeard { lane } => self.service.request(ToService::LaneHeard(lane)),
-            Action::TellRecycled { lane } => {
+            LaneAction::ReportBroken { lane } => self.service.request(ToService::LaneBroken(lane)),
+            LaneAction::ReportArrival { lane } => self.service.request(ToService::LaneHeard(lane)),
+            LaneAction::ReportRecycled { lane } => {
                 self.poster.counters.lanes.recycled += 1;
                 self.service.request(ToService::Recycled(lane));
             }
-            Action::TellLeft { lane } => {
+            LaneAction::ReportLeft { lane } => {
                 self.poster.counters.lanes.left += 1;
                 self.service.request(ToService::Left(lane));
             }
-            Action::Idle { peer } => self.peers.list(peer),
+            LaneAction::Idle { peer } => self.peers.list(peer),
             _ => return self.order_lane(action),
         }
         Ok(())
     }
 
-    fn order_lane(&mut self, action: Action) -> Result<(), Action> {
+    fn order_lane(&mut self, action: LaneAction) -> Result<(), LaneAction> {
         match action {
-            Action::Fail { lane, in_order } => self.fail_lane(lane.session(), in_order),
-            Action::Stop { lane } => {
+            LaneAction::Fail { lane, in_order } => self.fail_lane(lane.session(), in_order),
+            LaneAction::Stop { lane } => {
                 if let Some(lane) = self.ud.lanes.of(lane.session()) {
                     lane.is_ending = true;
                 }
             }
-            Action::TakeAll { lane } => self.ending.push(Ending::Lane(lane)),
-            Action::Release { lane } => self.release(lane),
-            Action::Begin { peer, lane } => self.begin_session(peer, lane.session()),
-            Action::SayResume {
+            LaneAction::TakeAll { lane } => self.ending.push(Ending::Lane(lane)),
+            LaneAction::Release { lane } => self.release(lane),
+            LaneAction::Begin { peer, lane } => self.begin_session(peer, lane.session()),
+            LaneAction::SendResume {
                 peer,
                 lane,
                 again_after,
@@ -166,29 +166,33 @@ impl RdmTransport {
                     state.reduce_transfers();
                 }
             }
-            Action::LendCredit { peer } => self.lend_credit(peer),
-            Action::ReclaimCredit { peer } => self.reclaim_credit(peer),
+            LaneAction::LendCredit { peer } => self.lend_credit(peer),
+            LaneAction::ReclaimCredit { peer } => self.reclaim_credit(peer),
             action => return Err(action),
         }
         Ok(())
     }
 
     /// Carries out an action that may end operations.
-    fn act_for<O: Owner>(&mut self, action: Action, owner: &mut O) {
+    fn act_for<O: Owner>(&mut self, action: LaneAction, owner: &mut O) {
         match action {
-            Action::Heard { peer } => self.is_heard(peer, owner),
-            Action::Meet { peer, lane, heard } => self.meet(peer, lane, heard, owner),
-            Action::EndCarried { peer, lane, end } => {
+            LaneAction::PeerAlive { peer } => self.is_heard(peer, owner),
+            LaneAction::Meet {
+                peer,
+                lane,
+                received,
+            } => self.meet(peer, lane, received, owner),
+            LaneAction::EndCarried { peer, lane, end } => {
                 if let Some(state) = self.take_off(peer, lane.session()) {
                     self.end_session(peer, state, (end, false), owner);
                 }
             }
-            Action::EndParked { peer, end, rested } => {
+            LaneAction::EndParked { peer, end, rested } => {
                 if let Some(state) = self.peers.at(peer).parked.take() {
                     self.end_session(peer, *state, (end, rested), owner);
                 }
             }
-            Action::FailWaiting { peer, end } => {
+            LaneAction::FailWaiting { peer, end } => {
                 self.fail_pending(peer, |_| true, end.errno, end.why, owner);
                 self.fail_receives(peer, None, end.errno, end.why, owner);
             }

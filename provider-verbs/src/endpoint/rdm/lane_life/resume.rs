@@ -5,10 +5,10 @@ use std::time::Duration;
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::handshake::LaneKey;
 use ferrofabric_protocol::lanes::BROKEN;
-use ferrofabric_protocol::session::{Outcome, Said, SessionError};
+use ferrofabric_protocol::session::{ResumeOutcome, ResumeState, SessionError};
 use ferrofabric_protocol::wire::SessionId;
-use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet, Resume};
-use ferrofabric_protocol::wire::datagram::{Ack, Prefix};
+use ferrofabric_protocol::wire::data::{DataPacket, Header, MAX_NOTICE_BYTES, Resume};
+use ferrofabric_protocol::wire::datagram::{Ack, DatagramPrefix};
 
 use super::super::RdmTransport;
 use super::super::lanes::start;
@@ -28,7 +28,7 @@ impl RdmTransport {
     pub(in super::super) fn on_resume_packet<O: Owner>(
         &mut self,
         header: &Header,
-        packet: &Packet<'_>,
+        packet: &DataPacket<'_>,
         qp_num: u32,
         owner: &mut O,
     ) -> bool {
@@ -48,9 +48,9 @@ impl RdmTransport {
     /// Resume.
     pub(in super::super) fn on_resume_datagram<O: Owner>(
         &mut self,
-        prefix: &Prefix,
+        prefix: &DatagramPrefix,
         header: &Header,
-        packet: &Packet<'_>,
+        packet: &DataPacket<'_>,
         owner: &mut O,
     ) -> bool {
         let session = header.session;
@@ -95,14 +95,14 @@ impl RdmTransport {
         let (said, credit) = match state {
             Some(state) => {
                 let credit = state.numbers.receive_credit.released_units();
-                (state.numbers.say(), credit)
+                (state.numbers.offer(), credit)
             }
             // The numbers of the session that begins then.
             None => {
                 let origin = session_origin();
                 let expected = origin.sequence;
                 let held = Resume::default();
-                (Said { held, expected }, origin.credit_units)
+                (ResumeState { held, expected }, origin.credit_units)
             }
         };
         let header = Header {
@@ -206,31 +206,31 @@ impl RdmTransport {
         &mut self,
         lane: LaneKey,
         state: &mut SessionState,
-        heard: Said,
+        heard: ResumeState,
         owner: &mut O,
-    ) -> Result<Outcome, SessionError> {
+    ) -> Result<ResumeOutcome, SessionError> {
         let Some(start) = (self.new_lanes.of(lane.session())).map(|lane| start(&lane.up)) else {
-            return Ok(Outcome::BeginsAgain);
+            return Ok(ResumeOutcome::BeginsAgain);
         };
         let before = state.numbers.unconfirmed();
         let granted_units = state.numbers.receive_credit.quota_units();
         let outcome = state.numbers.meet(&start, heard, state.sends.len())?;
         let repeated = match outcome {
-            Outcome::Continues(replay) => {
+            ResumeOutcome::Continues(replay) => {
                 let count = before - replay.count;
                 state.confirm_arrived(count, &mut self.ud.packets, owner);
                 state.readdress(start.remote);
                 self.poster.counters.lanes.sessions_resumed += 1;
                 replay.count
             }
-            Outcome::BeginsAgain => {
+            ResumeOutcome::BeginsAgain => {
                 state.begins_again(&start);
                 self.grants.end(granted_units, 0);
                 self.grants.begin(start.we_grant_units);
                 self.publish_grant();
                 before
             }
-            Outcome::Ends(_) => 0,
+            ResumeOutcome::Ends(_) => 0,
         };
         self.poster.counters.lanes.packets_repeated += u64::from(repeated);
         Ok(outcome)

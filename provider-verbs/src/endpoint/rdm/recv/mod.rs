@@ -12,7 +12,7 @@ use ferrofabric_protocol::credit::CreditError;
 use ferrofabric_protocol::lanes::{BROKEN, protocol_broken};
 use ferrofabric_protocol::session::Accept;
 use ferrofabric_protocol::wire::SessionId;
-use ferrofabric_protocol::wire::data::{Envelope, FinStatus, Header, Packet};
+use ferrofabric_protocol::wire::data::{DataEnvelope, DataPacket, FinStatus, Header};
 
 use super::{RdmTransport, TRANSPORT};
 use crate::connect::ToService;
@@ -45,7 +45,7 @@ impl RdmTransport {
     /// peer that keeps to the rules.
     #[inline]
     fn next_message<O: Owner>(&mut self, bytes: &[u8], qp_num: u32, owner: &mut O) -> bool {
-        let Some((header, envelope, payload)) = Packet::parse_eager(bytes) else {
+        let Some((header, envelope, payload)) = DataPacket::parse_eager(bytes) else {
             return false;
         };
         let Some(lane) = self.lanes.of(header.session) else {
@@ -72,7 +72,7 @@ impl RdmTransport {
     }
 
     fn packet<O: Owner>(&mut self, bytes: &[u8], qp_num: u32, owner: &mut O) {
-        let Ok((header, packet)) = Packet::parse(bytes) else {
+        let Ok((header, packet)) = DataPacket::parse(bytes) else {
             return self.drop_packet(qp_num, "it is no data packet");
         };
         let session = header.session;
@@ -120,14 +120,14 @@ impl RdmTransport {
         &mut self,
         session: SessionId,
         from: (u32, u64),
-        packet: Packet<'_>,
+        packet: DataPacket<'_>,
         owner: &mut O,
     ) {
         match packet {
             Packet::Eager { envelope, payload } => {
                 self.on_eager(session, from, envelope, payload, owner);
             }
-            Packet::Rts { envelope, request } => {
+            DataPacket::Rts { envelope, request } => {
                 let way = match request.sender_writes {
                     true => TransferWay::Written,
                     false => TransferWay::Read(request.segments().collect()),
@@ -150,7 +150,7 @@ impl RdmTransport {
         &mut self,
         lane: SessionId,
         (peer, session): (u32, u64),
-        envelope: Envelope,
+        envelope: DataEnvelope,
         payload: &[u8],
         owner: &mut O,
     ) {
@@ -208,7 +208,7 @@ impl RdmTransport {
     pub(super) fn announce(
         &mut self,
         peer: u32,
-        envelope: Envelope,
+        envelope: DataEnvelope,
         len: u64,
     ) -> (MsgKind, Arrived) {
         self.poster.counters.received.messages += 1;
@@ -348,7 +348,7 @@ impl RdmTransport {
 fn judge(
     state: &mut SessionState,
     header: &Header,
-    packet: &Packet<'_>,
+    packet: &DataPacket<'_>,
 ) -> Result<Accept, Box<dyn std::error::Error>> {
     let numbers = &mut state.numbers;
     numbers.send_credit.on_credit(header.credit)?;
@@ -366,17 +366,17 @@ fn judge(
 #[inline]
 pub(super) fn take_credit(
     state: &mut SessionState,
-    packet: &Packet<'_>,
+    packet: &DataPacket<'_>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     match packet {
-        Packet::Eager { payload, .. } => {
+        DataPacket::Eager { payload, .. } => {
             state.incoming.assembly.on_packet(packet)?;
             (state.numbers.receive_credit).take(payload.len() as u32)?;
         }
-        Packet::Rts { .. } => {
+        DataPacket::Rts { .. } => {
             state.incoming.assembly.on_packet(packet)?;
         }
-        Packet::Resume(_) => return Err("a session is resumed in its middle".into()),
+        DataPacket::Resume(_) => return Err("a session is resumed in its middle".into()),
         _ => {}
     }
     Ok(())
@@ -387,7 +387,7 @@ pub(super) fn take_credit(
 pub(super) fn release(state: &mut SessionState, bytes: usize) -> bool {
     let credit = &mut state.numbers.receive_credit;
     credit.release(bytes as u32);
-    credit.owes()
+    credit.is_return_due()
 }
 
 #[inline]

@@ -9,7 +9,7 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_contracts::types::{FiAddr, SendOp};
-use ferrofabric_protocol::credit::Admission;
+use ferrofabric_protocol::credit::SendAdmission;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MAX_RTS_BYTES};
 
@@ -225,7 +225,7 @@ impl Poster {
                 true => None,
                 false => Some(self.bounces.take().ok_or(PostError::PoolExhausted)?),
             };
-            if lane.session.numbers.send_credit.admit(len as u32) == Admission::Eager {
+            if lane.session.numbers.send_credit.admit(len as u32) == SendAdmission::Eager {
                 return self.eager(lane, op, iov, len, slot);
             }
             if let Some(slot) = slot {

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::Time;
-use ferrofabric_protocol::datagram_lane::{DatagramLane, Shared};
+use ferrofabric_protocol::datagram_lane::{DatagramLane, SharedLaneState};
 use ferrofabric_protocol::handshake::LaneUp;
 use ferrofabric_protocol::timers::Timers;
 use ferrofabric_protocol::wire::SessionId;

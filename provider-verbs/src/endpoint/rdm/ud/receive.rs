@@ -2,10 +2,10 @@
 
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::Time;
-use ferrofabric_protocol::datagram_lane::{Arrival, Held};
+use ferrofabric_protocol::datagram_lane::{HeldPacket, PacketArrival};
 use ferrofabric_protocol::wire::SessionId;
-use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet};
-use ferrofabric_protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
+use ferrofabric_protocol::wire::data::{DataPacket, Header, MAX_NOTICE_BYTES};
+use ferrofabric_protocol::wire::datagram::{self, DatagramPrefix, PREFIX_BYTES};
 
 use super::super::RdmTransport;
 use super::super::recv::take_credit;
@@ -51,14 +51,14 @@ impl RdmTransport {
             return;
         }
         match packet {
-            Packet::Resume(held) => {
+            DataPacket::Resume(held) => {
                 self.receives.give_back(slot);
                 self.resume_again(session, held.name);
             }
             _ if packet.is_numbered() => {
                 self.on_numbered(
                     session,
-                    (header.sequence, prefix.asks),
+                    (header.sequence, prefix.ack_at_once),
                     (slot, bytes),
                     now,
                     owner,
@@ -84,7 +84,7 @@ impl RdmTransport {
     fn acknowledged<O: Owner>(
         &mut self,
         session: SessionId,
-        prefix: &Prefix,
+        prefix: &DatagramPrefix,
         now: Time,
         owner: &mut O,
     ) -> bool {
@@ -132,12 +132,12 @@ impl RdmTransport {
             now,
         );
         match arrival {
-            Arrival::Deliver((slot, bytes)) => {
+            PacketArrival::Deliver((slot, bytes)) => {
                 self.deliver_datagram(session, slot, bytes, owner);
                 self.deliver_unexpected(session, owner);
             }
-            Arrival::Hold => self.ud.held_slots += 1,
-            Arrival::Drop((slot, _)) => self.receives.give_back(slot),
+            PacketArrival::Hold => self.ud.held_slots += 1,
+            PacketArrival::Drop((slot, _)) => self.receives.give_back(slot),
         }
     }
 
@@ -151,10 +151,10 @@ impl RdmTransport {
             };
             self.ud.held_slots -= 1;
             match held {
-                Held::Deliver((slot, bytes)) => {
+                HeldPacket::Deliver((slot, bytes)) => {
                     self.deliver_datagram(session, slot, bytes, owner);
                 }
-                Held::Drop((slot, _)) => self.receives.give_back(slot),
+                HeldPacket::Drop((slot, _)) => self.receives.give_back(slot),
             }
         }
     }
@@ -170,7 +170,7 @@ impl RdmTransport {
         // The packet was parsed when it arrived.
         let packet = self.datagram(slot, bytes).get(PREFIX_BYTES..);
         if let (Some(Ok((_, packet))), Some(lane)) =
-            (packet.map(Packet::parse), self.ud.lanes.of(session))
+            (packet.map(DataPacket::parse), self.ud.lanes.of(session))
         {
             let from = (lane.peer, lane.session.numbers.name());
             match take_credit(&mut lane.session, &packet) {

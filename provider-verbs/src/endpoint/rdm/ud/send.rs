@@ -5,8 +5,8 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, SendDone};
 use ferrofabric_contracts::types::SendOp;
 use ferrofabric_protocol::Time;
-use ferrofabric_protocol::credit::Admission;
-use ferrofabric_protocol::parts::Cut;
+use ferrofabric_protocol::credit::SendAdmission;
+use ferrofabric_protocol::fragmentation::FragmentPlan;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{
     MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, MAX_NOTICE_BYTES, MAX_RTS_BYTES,
@@ -243,7 +243,7 @@ impl RdmTransport {
         let Some(lane) = self.ud.lanes.of(session) else {
             return 0;
         };
-        if !lane.window.owes_ack(now) && !lane.session.numbers.receive_credit.owes() {
+        if !lane.window.is_ack_due(now) && !lane.session.numbers.receive_credit.is_return_due() {
             return 0;
         }
         self.send_ack(session);
@@ -290,7 +290,7 @@ fn stamp_message(
     }
     let eager = len <= poster.tuning.eager_bytes && !op.flags.intersects(RECEIVER_LEVELS);
     let credit = &mut lane.session.numbers.send_credit;
-    if !eager || credit.admit(len as u32) != Admission::Eager {
+    if !eager || credit.admit(len as u32) != SendAdmission::Eager {
         if lane.packet_bytes < MAX_RTS_BYTES {
             return Ok(Stamped::Outgrown);
         }
@@ -308,7 +308,7 @@ fn stamp_message(
     poster.counters.sent.bytes += len as u64;
     let envelope = envelope(op);
     let room = lane.packet_bytes - MAX_FIRST_HEADER_BYTES;
-    let cut = Cut::new(len as u32, room as u32);
+    let cut = FragmentPlan::new(len as u32, room as u32);
     for range in cut.ranges() {
         // Checked above, and the window is far larger than a message.
         let Some(header) = lane.session.numbers.stamp() else {
@@ -320,7 +320,7 @@ fn stamp_message(
         let head_len = match (cut.packets(), start) {
             (1, _) => header.write_eager(&envelope, len as u32, &mut plain),
             (_, 0) => header.write_first(&envelope, len as u32, bytes as u32, &mut head),
-            _ => header.write_part(range.start, bytes as u32, &mut plain),
+            _ => header.write_fragment(range.start, bytes as u32, &mut plain),
         };
         if cut.packets() == 1 || start != 0 {
             head[..head_len].copy_from_slice(&plain[..head_len]);

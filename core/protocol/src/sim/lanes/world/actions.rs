@@ -4,44 +4,45 @@ use super::*;
 use crate::handshake::LaneKey;
 
 impl LanesWorld {
-    pub(super) fn act(&mut self, at: usize, action: Action) {
+    pub(super) fn act(&mut self, at: usize, action: LaneAction) {
         match action {
-            Action::Connect { peer, kind, .. } => {
+            LaneAction::Connect { peer, kind, .. } => {
                 self.pairs[peer as usize].requested[at] = Some(kind);
             }
-            Action::Cancel { peer } => self.pairs[peer as usize].requested[at] = None,
-            Action::Promote { peer, lane, .. } => {
+            LaneAction::Cancel { peer } => self.pairs[peer as usize].requested[at] = None,
+            LaneAction::Promote { peer, lane, .. } => {
                 let pair = peer as usize;
                 self.pairs[pair].requested[at] = Some(LaneKind::Rc);
-                self.lane(pair, place(lane)).drop_at(at, Reason::PeerReset);
+                self.lane(pair, place(lane))
+                    .drop_at(at, EndReason::PeerReset);
             }
-            Action::SessionEnded { peer, lane } => self.session_ended(at, peer as usize, lane),
-            Action::TellBroken { lane } => self.report_end(at, lane, Reason::PeerReset),
-            Action::TellRecycled { lane } => {
+            LaneAction::SessionEnded { peer, lane } => self.session_ended(at, peer as usize, lane),
+            LaneAction::ReportBroken { lane } => self.report_end(at, lane, EndReason::PeerReset),
+            LaneAction::ReportRecycled { lane } => {
                 count(2);
-                self.report_end(at, lane, Reason::Recycled);
+                self.report_end(at, lane, EndReason::Recycled);
             }
-            Action::TellLeft { lane } => {
+            LaneAction::ReportLeft { lane } => {
                 count(3);
-                self.report_end(at, lane, Reason::Left);
+                self.report_end(at, lane, EndReason::Left);
                 let this = self.by_key(lane).0;
                 if this.kind == LaneKind::Rc {
-                    this.down[at] = Some(Reason::Left);
+                    this.down[at] = Some(EndReason::Left);
                 }
             }
-            Action::Fail { lane, .. } | Action::Stop { lane } => {
+            LaneAction::Fail { lane, .. } | LaneAction::Stop { lane } => {
                 self.by_key(lane).0.state[at] = SimLaneState::Failed;
             }
-            Action::TakeAll { lane } => self.by_key(lane).0.take_all[at] = true,
-            Action::Release { lane } => self.release(at, lane),
-            Action::Part { .. }
-            | Action::TellHeard { .. }
-            | Action::Heard { .. }
-            | Action::MoveLess { .. }
-            | Action::FailWaiting { .. }
-            | Action::Idle { .. } => {}
-            Action::LendCredit { peer } => self.lend(at, peer, true),
-            Action::ReclaimCredit { peer } => self.lend(at, peer, false),
+            LaneAction::TakeAll { lane } => self.by_key(lane).0.take_all[at] = true,
+            LaneAction::Release { lane } => self.release(at, lane),
+            LaneAction::ReleasePath { .. }
+            | LaneAction::ReportArrival { .. }
+            | LaneAction::PeerAlive { .. }
+            | LaneAction::MoveLess { .. }
+            | LaneAction::FailWaiting { .. }
+            | LaneAction::Idle { .. } => {}
+            LaneAction::LendCredit { peer } => self.lend(at, peer, true),
+            LaneAction::ReclaimCredit { peer } => self.lend(at, peer, false),
             _ => self.act_on_session(at, action),
         }
     }
@@ -51,23 +52,23 @@ impl LanesWorld {
         *holds = holds.filter(|&last| last != place(lane));
     }
 
-    fn act_on_session(&mut self, at: usize, action: Action) {
+    fn act_on_session(&mut self, at: usize, action: LaneAction) {
         match action {
-            Action::Begin { peer, lane } => {
+            LaneAction::Begin { peer, lane } => {
                 let start = start(peer as usize, place(lane));
                 let peer = &mut self.ends[at].peers[peer as usize];
                 assert!(peer.session.is_none());
                 peer.session = Some(Session::begin(self.origin, &start));
             }
-            Action::SayResume {
+            LaneAction::SendResume {
                 peer,
                 lane,
                 again_after,
             } => {
                 let pair = peer as usize;
                 let said = match &mut self.ends[at].peers[pair].session {
-                    Some(session) => session.say(),
-                    None => Said {
+                    Some(session) => session.offer(),
+                    None => ResumeState {
                         held: Resume::default(),
                         expected: self.origin.sequence,
                     },
@@ -75,10 +76,14 @@ impl LanesWorld {
                 self.lane(pair, place(lane)).repeats[at] = again_after.is_some();
                 self.post(at, pair, place(lane), LanePacket::Resume(said));
             }
-            Action::Meet { peer, lane, heard } => {
-                self.meet(at, peer as usize, place(lane), heard);
+            LaneAction::Meet {
+                peer,
+                lane,
+                received,
+            } => {
+                self.meet(at, peer as usize, place(lane), received);
             }
-            Action::Enter { peer, lane, begins } => {
+            LaneAction::Enter { peer, lane, begins } => {
                 let (pair, lane) = (peer as usize, place(lane));
                 let peer = &mut self.ends[at].peers[pair];
                 assert!(peer.on.is_none(), "the session is on a lane already");
@@ -95,27 +100,27 @@ impl LanesWorld {
                 self.replay(at, pair, lane);
                 self.send(at, pair);
             }
-            Action::Park { peer, lane } => {
+            LaneAction::Park { peer, lane } => {
                 let peer = &mut self.ends[at].peers[peer as usize];
                 assert_eq!(peer.on.take(), Some(place(lane)));
                 self.release(at, lane);
             }
-            Action::EndCarried { peer, lane, .. } => {
+            LaneAction::EndCarried { peer, lane, .. } => {
                 let on = self.ends[at].peers[peer as usize].on.take();
                 assert_eq!(on, Some(place(lane)));
                 self.release(at, lane);
                 self.end_session(at, peer as usize);
             }
-            Action::EndParked { peer, .. } => self.end_session(at, peer as usize),
+            LaneAction::EndParked { peer, .. } => self.end_session(at, peer as usize),
             _ => unreachable!("{action:?}"),
         }
     }
 
-    fn meet(&mut self, at: usize, pair: usize, lane: usize, received: Said) {
+    fn meet(&mut self, at: usize, pair: usize, lane: usize, received: ResumeState) {
         let session = self.ends[at].peers[pair].session.as_mut().unwrap();
         let before = session.unconfirmed();
         let outcome = session.meet(&start(pair, lane), received, 0);
-        if let Ok(Outcome::Continues(replay)) = outcome {
+        if let Ok(ResumeOutcome::Continues(replay)) = outcome {
             count(4);
             self.arrived(at, pair, before - replay.count);
         }
@@ -138,7 +143,7 @@ impl LanesWorld {
         (&mut self.pairs[pair].lanes[place(lane)], pair)
     }
 
-    fn report_end(&mut self, at: usize, lane: LaneKey, why: Reason) {
+    fn report_end(&mut self, at: usize, lane: LaneKey, why: EndReason) {
         self.by_key(lane).0.dropped[at].get_or_insert(why);
     }
 

@@ -8,7 +8,8 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 use super::{
-    EAGER_FIRST, EAGER_PART, Envelope, Header, MAX_HEADER_BYTES, Packet, RawHeader, WireError,
+    DataEnvelope, DataPacket, EAGER_FIRST, EAGER_PART, Header, MAX_HEADER_BYTES, RawHeader,
+    WireError,
 };
 
 /// Maximum size of the headers before the bytes of a first packet.
@@ -21,7 +22,7 @@ impl Header {
     #[inline]
     pub fn write_first(
         &self,
-        envelope: &Envelope,
+        envelope: &DataEnvelope,
         total_bytes: u32,
         part_bytes: u32,
         out: &mut [u8; MAX_FIRST_HEADER_BYTES],
@@ -44,7 +45,7 @@ impl Header {
     /// Writes the header of `part_bytes`, not 0, that go to `offset_bytes`, not 0, of the message
     /// begun last. Returns its length in bytes.
     #[inline]
-    pub fn write_part(
+    pub fn write_fragment(
         &self,
         offset_bytes: u32,
         part_bytes: u32,
@@ -60,13 +61,13 @@ pub(super) fn parse_first<'a>(
     raw: &RawHeader,
     cq_data: Option<u64>,
     body: &'a [u8],
-) -> Result<Packet<'a>, WireError> {
+) -> Result<DataPacket<'a>, WireError> {
     let (total, part) = U32::ref_from_prefix(body).map_err(|_| WireError::Length)?;
     let total_bytes = total.get();
     if part.is_empty() || part.len() as u64 >= u64::from(total_bytes) {
         return Err(WireError::Field);
     }
-    Ok(Packet::EagerFirst {
+    Ok(DataPacket::EagerFirst {
         envelope: raw.envelope(cq_data)?,
         total_bytes,
         part,
@@ -74,12 +75,15 @@ pub(super) fn parse_first<'a>(
 }
 
 /// Reads a further packet of a message.
-pub(super) fn parse_part<'a>(raw: &RawHeader, body: &'a [u8]) -> Result<Packet<'a>, WireError> {
+pub(super) fn parse_fragment<'a>(
+    raw: &RawHeader,
+    body: &'a [u8],
+) -> Result<DataPacket<'a>, WireError> {
     let offset_bytes = u32::try_from(raw.tag.get()).map_err(|_| WireError::Field)?;
     if raw.flags != 0 || offset_bytes == 0 || body.is_empty() {
         return Err(WireError::Field);
     }
-    Ok(Packet::EagerPart {
+    Ok(DataPacket::EagerPart {
         offset_bytes,
         part: body,
     })
@@ -99,7 +103,7 @@ mod tests {
         }
     }
 
-    fn first(envelope: &Envelope, total_bytes: u32, part: &[u8]) -> Vec<u8> {
+    fn first(envelope: &DataEnvelope, total_bytes: u32, part: &[u8]) -> Vec<u8> {
         let mut out = [0; MAX_FIRST_HEADER_BYTES];
         let length = header().write_first(envelope, total_bytes, part.len() as u32, &mut out);
         [&out[..length], part].concat()
@@ -107,14 +111,14 @@ mod tests {
 
     fn further(offset_bytes: u32, part: &[u8]) -> Vec<u8> {
         let mut out = [0; MAX_HEADER_BYTES];
-        let length = header().write_part(offset_bytes, part.len() as u32, &mut out);
+        let length = header().write_fragment(offset_bytes, part.len() as u32, &mut out);
         [&out[..length], part].concat()
     }
 
     /// The layouts of docs/wire-protocol.md, byte by byte.
     #[test]
     fn layouts_are_as_documented() {
-        let envelope = Envelope {
+        let envelope = DataEnvelope {
             tag: Some(0x28),
             cq_data: Some(0x38),
         };
@@ -132,21 +136,25 @@ mod tests {
 
     #[test]
     fn impossible_fragments_are_refused() {
-        let none = Envelope::default();
+        let none = DataEnvelope::default();
         let mut whole = first(&none, 3, b"ab");
         whole[24] = 2; // the part is all of the message
-        assert_eq!(Packet::parse(&whole), Err(WireError::Field));
+        assert_eq!(DataPacket::parse(&whole), Err(WireError::Field));
         let mut empty = first(&none, 3, b"ab");
         empty.truncate(28);
         empty[12] = 4;
-        assert_eq!(Packet::parse(&empty), Err(WireError::Field));
+        assert_eq!(DataPacket::parse(&empty), Err(WireError::Field));
         empty.truncate(26);
         empty[12] = 2;
-        assert_eq!(Packet::parse(&empty), Err(WireError::Length));
+        assert_eq!(DataPacket::parse(&empty), Err(WireError::Length));
         for (at, value) in [(16, 0), (20, 1), (1, 1)] {
             let mut bytes = further(7, b"ab");
             bytes[at] = value;
-            assert_eq!(Packet::parse(&bytes), Err(WireError::Field), "byte {at}");
+            assert_eq!(
+                DataPacket::parse(&bytes),
+                Err(WireError::Field),
+                "byte {at}"
+            );
         }
     }
 
@@ -157,14 +165,14 @@ mod tests {
             rest in 1..u32::MAX / 2,
             part in proptest::collection::vec(any::<u8>(), 1..40),
         ) {
-            let envelope = Envelope { tag, cq_data };
+            let envelope = DataEnvelope { tag, cq_data };
             let total_bytes = part.len() as u32 + rest;
-            let packet = Packet::EagerFirst { envelope, total_bytes, part: &part };
+            let packet = DataPacket::EagerFirst { envelope, total_bytes, part: &part };
             let bytes = first(&envelope, total_bytes, &part);
-            prop_assert_eq!(Packet::parse(&bytes), Ok((header(), packet)));
-            let packet = Packet::EagerPart { offset_bytes: rest, part: &part };
+            prop_assert_eq!(DataPacket::parse(&bytes), Ok((header(), packet)));
+            let packet = DataPacket::EagerPart { offset_bytes: rest, part: &part };
             let bytes = further(rest, &part);
-            prop_assert_eq!(Packet::parse(&bytes), Ok((header(), packet)));
+            prop_assert_eq!(DataPacket::parse(&bytes), Ok((header(), packet)));
         }
 
         /// A sound packet with any byte of its header changed is refused, or is printed back to the
@@ -172,21 +180,21 @@ mod tests {
         #[test]
         fn damage_is_judged(kind in prop::sample::select(&[EAGER_FIRST, EAGER_PART]), at in 1..32usize, value in any::<u8>()) {
             let mut bytes = match kind {
-                EAGER_FIRST => first(&Envelope { tag: Some(1), cq_data: None }, 9, b"abcdefg"),
+                EAGER_FIRST => first(&DataEnvelope { tag: Some(1), cq_data: None }, 9, b"abcdefg"),
                 _ => further(3, b"abcdefgh"),
             };
             bytes[at] = value;
-            if let Ok((read, packet)) = Packet::parse(&bytes) {
+            if let Ok((read, packet)) = DataPacket::parse(&bytes) {
                 prop_assert!(packet.is_numbered());
                 let mut out = [0; MAX_FIRST_HEADER_BYTES];
                 let mut head = [0; MAX_HEADER_BYTES];
                 let printed = match packet {
-                    Packet::EagerFirst { envelope, total_bytes, part } => {
+                    DataPacket::EagerFirst { envelope, total_bytes, part } => {
                         let length = read.write_first(&envelope, total_bytes, part.len() as u32, &mut out);
                         [&out[..length], part].concat()
                     }
-                    Packet::EagerPart { offset_bytes, part } => {
-                        let length = read.write_part(offset_bytes, part.len() as u32, &mut head);
+                    DataPacket::EagerPart { offset_bytes, part } => {
+                        let length = read.write_fragment(offset_bytes, part.len() as u32, &mut head);
                         [&head[..length], part].concat()
                     }
                     other => panic!("{other:?}"),

@@ -1,35 +1,37 @@
-//! Eager messages in several packets: how they are cut, and how the receiver puts them together.
+//! Fragmentation of eager messages: the sender cuts a message into packets, and the receiver joins
+//! them.
 //!
-//! A datagram holds no more than the path's MTU, so an eager message may take a few of them. They
-//! are numbered in a row and the session delivers them in order; so one message at a time is put
-//! together, and a table is not needed.
+//! A datagram holds no more than the path's MTU, so an eager message may take several of them.
+//! Their sequence numbers follow one another and the session delivers them in order. So the
+//! receiver joins one message at a time, and needs no table. No fragment writes beyond the length
+//! that the first packet gave.
 
 use std::ops::Range;
 
 use thiserror::Error;
 
-use super::wire::data::Packet;
+use super::wire::data::DataPacket;
 
-/// How an eager message is cut.
+/// The sender's division of an eager message into fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct FragmentPlan {
     total_bytes: u32,
     room_bytes: u32,
 }
 
-impl Cut {
+impl FragmentPlan {
     /// Cuts a message of `total_bytes` for packets that have room for `room_bytes` (0 counts as 1)
     /// behind the largest header, [`super::wire::data::MAX_FIRST_HEADER_BYTES`].
     #[must_use]
     pub fn new(total_bytes: u32, room_bytes: u32) -> Self {
-        Cut {
+        FragmentPlan {
             total_bytes,
             room_bytes: room_bytes.max(1),
         }
     }
 
-    /// Packets that it takes: 1 for an empty message. One is written as Eager, more as EagerFirst
-    /// and EagerPart.
+    /// Number of packets for the message: 1 for an empty message. One is written as Eager, more as
+    /// EagerFirst and EagerPart.
     #[must_use]
     pub fn packets(&self) -> u32 {
         self.total_bytes.div_ceil(self.room_bytes).max(1)
@@ -44,23 +46,23 @@ impl Cut {
     }
 }
 
-/// The peer broke the rules of messages in parts; the session is to be ended.
+/// A violation of the rules of fragmentation by the peer. The receiver must end the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum PartError {
-    /// A part of a message that was not begun, or is whole.
+pub enum FragmentError {
+    /// A fragment of a message that was not begun, or is complete.
     #[error("the peer sent a fragment of a message that was not begun")]
     NotBegun,
-    /// A message before the one begun was whole.
+    /// A message whose predecessor is not complete.
     #[error("the peer began a message before the one before it was complete")]
-    NotWhole,
-    /// Not the next bytes of the message, or more than it has.
+    NotComplete,
+    /// The fragment does not begin at the next byte, or ends beyond the message.
     #[error(
         "the peer sent a fragment at byte {got} of {total_bytes}, expected was byte {expected}"
     )]
-    Place {
-        /// Where the part should start, in bytes.
+    Offset {
+        /// The next byte of the message.
         expected: u32,
-        /// Where it says to start.
+        /// First byte of the fragment.
         got: u32,
         /// Length of the message.
         total_bytes: u32,
@@ -69,19 +71,19 @@ pub enum PartError {
 
 /// The role of a packet in the messages of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// It is not in parts.
+pub enum FragmentOutcome {
+    /// It is no fragment.
     None,
-    /// Bytes of the message begun last: put them where they belong.
+    /// A fragment of the message begun last, for the caller to copy to its offset.
     Bytes {
-        /// Where in the message.
+        /// Offset of the fragment in the message.
         offset_bytes: u32,
-        /// Whether the message is whole with them.
+        /// Whether it completes the message.
         last: bool,
     },
 }
 
-/// The receiver's place in the message that a session's packets are bringing.
+/// The receiver's position in the message that a session's packets carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Assembly {
     total_bytes: u32,
@@ -92,27 +94,27 @@ impl Assembly {
     /// Judges the next packet that the session delivers. Call this before the packet is used.
     ///
     /// # Errors
-    /// [`PartError`]; nothing is changed.
+    /// [`FragmentError`]; nothing is changed.
     #[inline]
-    pub fn on_packet(&mut self, packet: &Packet<'_>) -> Result<Part, PartError> {
+    pub fn on_packet(&mut self, packet: &DataPacket<'_>) -> Result<FragmentOutcome, FragmentError> {
         match *packet {
-            Packet::EagerFirst {
+            DataPacket::EagerFirst {
                 total_bytes, part, ..
             } => {
-                self.must_be_whole()?;
+                self.check_complete()?;
                 *self = Assembly {
                     total_bytes,
                     have_bytes: 0,
                 };
                 Ok(self.take(part))
             }
-            Packet::EagerPart { offset_bytes, part } => {
-                if self.is_whole() {
-                    return Err(PartError::NotBegun);
+            DataPacket::EagerPart { offset_bytes, part } => {
+                if self.is_complete() {
+                    return Err(FragmentError::NotBegun);
                 }
                 let left = u64::from(self.total_bytes - self.have_bytes);
                 if offset_bytes != self.have_bytes || part.len() as u64 > left {
-                    return Err(PartError::Place {
+                    return Err(FragmentError::Offset {
                         expected: self.have_bytes,
                         got: offset_bytes,
                         total_bytes: self.total_bytes,
@@ -120,39 +122,39 @@ impl Assembly {
                 }
                 Ok(self.take(part))
             }
-            Packet::Eager { .. } | Packet::Rts { .. } => {
-                self.must_be_whole()?;
-                Ok(Part::None)
+            DataPacket::Eager { .. } | DataPacket::Rts { .. } => {
+                self.check_complete()?;
+                Ok(FragmentOutcome::None)
             }
-            Packet::Fin { .. }
-            | Packet::Cts(_)
-            | Packet::Done { .. }
-            | Packet::Resume(_)
-            | Packet::Credit
-            | Packet::Ack => Ok(Part::None),
+            DataPacket::Fin { .. }
+            | DataPacket::Cts(_)
+            | DataPacket::Done { .. }
+            | DataPacket::Resume(_)
+            | DataPacket::Credit
+            | DataPacket::Ack => Ok(FragmentOutcome::None),
         }
     }
 
-    /// Whether no message is half here.
+    /// Whether no message is incomplete.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.have_bytes == self.total_bytes
     }
 
-    fn must_be_whole(&self) -> Result<(), PartError> {
-        match self.is_whole() {
+    fn check_complete(&self) -> Result<(), FragmentError> {
+        match self.is_complete() {
             true => Ok(()),
-            false => Err(PartError::NotWhole),
+            false => Err(FragmentError::NotComplete),
         }
     }
 
-    fn take(&mut self, part: &[u8]) -> Part {
+    fn take(&mut self, part: &[u8]) -> FragmentOutcome {
         let offset_bytes = self.have_bytes;
         // At most `total_bytes`: the parser or the caller has checked it.
         self.have_bytes += part.len() as u32;
-        Part::Bytes {
+        FragmentOutcome::Bytes {
             offset_bytes,
-            last: self.is_whole(),
+            last: self.is_complete(),
         }
     }
 }
@@ -160,12 +162,12 @@ impl Assembly {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::data::Envelope;
+    use crate::wire::data::DataEnvelope;
     use proptest::prelude::*;
 
-    fn first(total_bytes: u32, part: &[u8]) -> Packet<'_> {
-        Packet::EagerFirst {
-            envelope: Envelope::default(),
+    fn first(total_bytes: u32, part: &[u8]) -> DataPacket<'_> {
+        DataPacket::EagerFirst {
+            envelope: DataEnvelope::default(),
             total_bytes,
             part,
         }
@@ -178,7 +180,7 @@ mod tests {
             let mut assembly = Assembly::default();
             for total in lengths {
                 let message: Vec<u8> = (0..total).map(|n| (n % 251) as u8).collect();
-                let cut = Cut::new(total, room);
+                let cut = FragmentPlan::new(total, room);
                 let mut got = vec![0; message.len()];
                 prop_assert_eq!(cut.ranges().count(), cut.packets() as usize);
                 prop_assert!(cut.ranges().all(|range| range.len() <= room.max(1) as usize));
@@ -190,15 +192,15 @@ mod tests {
                     let part = &message[range.start as usize..range.end as usize];
                     let packet = match range.start {
                         0 => first(total, part),
-                        offset_bytes => Packet::EagerPart { offset_bytes, part },
+                        offset_bytes => DataPacket::EagerPart { offset_bytes, part },
                     };
-                    let Ok(Part::Bytes { offset_bytes, last }) = assembly.on_packet(&packet) else {
+                    let Ok(FragmentOutcome::Bytes { offset_bytes, last }) = assembly.on_packet(&packet) else {
                         panic!("{range:?} refused");
                     };
                     got[offset_bytes as usize..][..part.len()].copy_from_slice(part);
                     prop_assert_eq!(last, range.end == total);
                 }
-                prop_assert!(assembly.is_whole());
+                prop_assert!(assembly.is_complete());
                 prop_assert_eq!(got, message);
             }
         }
@@ -216,21 +218,21 @@ mod tests {
                 let part = &bytes[..len];
                 let packet = match kind {
                     0 if n > len as u32 => first(n, part),
-                    1 if n > 0 => Packet::EagerPart { offset_bytes: n, part },
-                    2 => Packet::Eager { envelope: Envelope::default(), payload: part },
-                    _ => Packet::EagerPart { offset_bytes: assembly.have_bytes.max(1), part },
+                    1 if n > 0 => DataPacket::EagerPart { offset_bytes: n, part },
+                    2 => DataPacket::Eager { envelope: DataEnvelope::default(), payload: part },
+                    _ => DataPacket::EagerPart { offset_bytes: assembly.have_bytes.max(1), part },
                 };
                 let before = assembly;
                 match assembly.on_packet(&packet) {
-                    Ok(Part::Bytes { offset_bytes, last }) => {
-                        if let Packet::EagerFirst { total_bytes, .. } = packet {
+                    Ok(FragmentOutcome::Bytes { offset_bytes, last }) => {
+                        if let DataPacket::EagerFirst { total_bytes, .. } = packet {
                             total = total_bytes;
                         }
                         let end = offset_bytes + len as u32;
                         prop_assert!(end <= total);
                         prop_assert_eq!(last, end == total);
                     }
-                    Ok(Part::None) => prop_assert!(before.is_whole()),
+                    Ok(FragmentOutcome::None) => prop_assert!(before.is_complete()),
                     Err(_) => prop_assert_eq!(assembly, before),
                 }
             }
@@ -240,38 +242,38 @@ mod tests {
     #[test]
     fn the_rules_are_kept() {
         let mut assembly = Assembly::default();
-        let part = |offset_bytes| Packet::EagerPart {
+        let part = |offset_bytes| DataPacket::EagerPart {
             offset_bytes,
             part: b"ab",
         };
-        assert_eq!(assembly.on_packet(&part(2)), Err(PartError::NotBegun));
+        assert_eq!(assembly.on_packet(&part(2)), Err(FragmentError::NotBegun));
         assembly.on_packet(&first(5, b"ab")).unwrap();
         assert_eq!(
             assembly.on_packet(&first(5, b"ab")),
-            Err(PartError::NotWhole)
+            Err(FragmentError::NotComplete)
         );
-        let place = |got| PartError::Place {
+        let place = |got| FragmentError::Offset {
             expected: 2,
             got,
             total_bytes: 5,
         };
         assert_eq!(assembly.on_packet(&part(3)), Err(place(3)));
-        let too_much = Packet::EagerPart {
+        let too_much = DataPacket::EagerPart {
             offset_bytes: 2,
             part: b"abcd",
         };
         assert_eq!(assembly.on_packet(&too_much), Err(place(2)));
         assembly.on_packet(&part(2)).unwrap();
         assert_eq!(
-            assembly.on_packet(&Packet::EagerPart {
+            assembly.on_packet(&DataPacket::EagerPart {
                 offset_bytes: 4,
                 part: b"a"
             }),
-            Ok(Part::Bytes {
+            Ok(FragmentOutcome::Bytes {
                 offset_bytes: 4,
                 last: true
             })
         );
-        assert_eq!(assembly.on_packet(&part(5)), Err(PartError::NotBegun));
+        assert_eq!(assembly.on_packet(&part(5)), Err(FragmentError::NotBegun));
     }
 }
