@@ -32,12 +32,12 @@ pub fn cost_units(payload_bytes: u32) -> u32 {
     1 + payload_bytes.div_ceil(UNIT_BYTES)
 }
 
-/// Requests that a sender may have open whatever it is granted.
+/// Requests that a sender may have open at least, for any quota.
 const LEAST_OPEN_REQUESTS: u16 = 64;
 
-/// Requests of large messages that a sender with such a quota may have open: told of, and not yet
+/// Number of rendezvous requests that a sender with this quota may have open: sent, and not yet
 /// ended by a Fin or taken up by a Cts. Each costs its receiver about as much as a unit does, until
-/// a receive meets it.
+/// a receive matches it.
 #[must_use]
 pub fn open_requests(quota_units: u16) -> usize {
     usize::from(quota_units.clamp(LEAST_OPEN_REQUESTS, MAX_QUOTA_UNITS))

@@ -24,7 +24,7 @@ pub struct LanePolicyConfig {
     pub within: Duration,
     /// RC lanes at most, those included that are being made.
     pub max_lanes: usize,
-    /// A lane that was not used for so long gives way to a peer with traffic.
+    /// A lane without use for this time gives way to a peer with traffic.
     pub idle: Duration,
     /// How long a peer that has lost its lane, or got none, is not promoted for its traffic;
     /// doubled each time.
@@ -62,11 +62,11 @@ pub enum LaneAdmission {
     /// Close the lane of this peer, which is [`LanePolicy::down`] now, and make it.
     Recycle(u32),
     /// No lane is idle. Traffic stays on UD, and is counted again after a rest; for [`Need::Bulk`]
-    /// ask again when a lane has gone quiet.
+    /// call again when a lane has gone quiet.
     Full,
 }
 
-/// Longest rest: so many times doubled.
+/// Number of times that a rest doubles at most.
 const MAX_DOUBLINGS: u32 = 6;
 
 /// Number of busy lanes that are checked before the policy answers that there is no room.
@@ -113,8 +113,8 @@ impl LanePolicy {
         }
     }
 
-    /// A message of `bytes` goes to a peer, on whatever lane. Says whether the peer is to be
-    /// promoted: ask [`LanePolicy::admit`] for [`Need::Traffic`].
+    /// A message of `bytes` goes to a peer, on any lane. Returns whether the peer should be
+    /// promoted: then call [`LanePolicy::admit`] for [`Need::Traffic`].
     #[inline]
     pub fn message(&mut self, peer: u32, bytes: u64, now: Time) -> bool {
         let config = self.config;
@@ -174,9 +174,9 @@ impl LanePolicy {
         Some(victim)
     }
 
-    /// Somebody who can not go on without has found no room: the lane that goes, which is
-    /// [`LanePolicy::down`] now. One that is not quiet goes when there was none that is for
-    /// 100 ms.
+    /// A transfer that needs RC has found no room. Returns the lane that goes, which is
+    /// [`LanePolicy::down`] now. A lane that is not quiet goes only after 100 ms without a quiet
+    /// one.
     pub fn make_room(&mut self, now: Time, is_quiet: impl FnMut(u32) -> bool) -> Option<u32> {
         let quiet = self.recycle(now, is_quiet);
         if quiet.is_some() {

@@ -11,7 +11,7 @@ pub const PLACE_BYTES: usize = 64;
 /// build the same key from the same address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerKey {
-    /// The endpoint's place: its native address, with the parts that a restart changes
+    /// The endpoint's place: its native address, with the fields that a restart changes
     /// (incarnation, shared-memory name) set to zero. Opaque here.
     pub place: [u8; PLACE_BYTES],
     /// The process among those that lived at that place, one after the other. Incarnations have no

@@ -1,4 +1,4 @@
-//! How long to wait for an answer before asking again.
+//! The round-trip estimate, and the timeouts that follow from it.
 
 use std::time::Duration;
 
@@ -58,8 +58,7 @@ impl RttEstimator {
         }
     }
 
-    /// After so long an answer is late: the textbook's timeout, without the bounds that timers
-    /// want.
+    /// Time after which an answer is late: the textbook's timeout, without the bounds of timers.
     pub(crate) fn late(&self) -> Duration {
         match self.smoothed {
             Some(smoothed) => smoothed + (self.variation * 4).max(smoothed / 4),

@@ -247,7 +247,7 @@ impl Session {
 
 #[cfg(test)]
 impl Session {
-    /// A session through which so many packets have gone each way.
+    /// A session through which `sequence` packets have gone each way.
     pub(crate) fn at(remote: SessionId, quota_units: u16, sequence: u32) -> Self {
         let origin = Origin {
             sequence,

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
 
-/// Room for so many entries is never given back.
+/// A map with room for this number of entries or fewer gives none back.
 const SOME: usize = 1024;
 
 /// Gives back room of a map that is less than a quarter full. The map keeps room for twice its

@@ -90,8 +90,8 @@ impl<T> DatagramLane<T> {
             .arrive(shared, session, numbered, packet, may_hold, now)
     }
 
-    /// The next packet that was kept and is wanted now, or is not wanted any more. Call it until it
-    /// gives none, after the session took a packet, from this lane or another.
+    /// The next held packet that the session expects now, or that it has by now from another lane.
+    /// Call this until it returns none, after the session took a packet from any lane.
     #[inline]
     pub fn next_held(&mut self, session: &mut Session) -> Option<HeldPacket<T>> {
         self.receiver.next_held(session)

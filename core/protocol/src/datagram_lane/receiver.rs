@@ -10,12 +10,11 @@ use crate::wire::datagram::{Ack, SPAN};
 /// The decision on a packet that arrived. `T` is its receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketArrival<T> {
-    /// It is the next one, and counts as taken. After it, ask for
-    /// [`super::DatagramLane::next_held`].
+    /// It is the next one, and counts as taken. Call [`super::DatagramLane::next_held`] after it.
     Deliver(T),
     /// Packets before it are missing: the lane keeps it.
     Hold,
-    /// It is not wanted, or not now: its buffer is free.
+    /// The session does not need it, or not now: its buffer is free.
     Drop(T),
 }
 

@@ -38,7 +38,7 @@ pub(super) struct PacketSender {
     /// Of the packets that the acknowledgement at hand confirms: the last transmission, and its
     /// round trip if known.
     sample: Option<(u64, Option<Duration>)>,
-    /// When the next probe is due: nothing has come for so long.
+    /// Time of the next probe, if no acknowledgement comes before.
     probe_at: Option<Time>,
     /// When the oldest overtaken packet is overdue.
     overdue_at: Option<Time>,
@@ -128,8 +128,9 @@ impl PacketSender {
             false => self.flights.first_lost()?,
         };
         if self.flights.get(at)?.state == FlightState::Held {
-            // The peer had it and does not say so any more: it changed lanes in between. Nothing it
-            // said then counts.
+            // The peer held the packet, and its acknowledgement no longer names it: the peer
+            // changed lanes in between. Earlier acknowledgements of held packets then count no
+            // more.
             self.flights.forget_held();
         }
         let transmission = self.launch(&shared.config, now);

@@ -14,7 +14,7 @@ pub(super) struct Initiators {
 }
 
 impl Initiators {
-    /// With so many places, one at least.
+    /// A line with `places` places, at least one.
     pub(super) fn new(places: usize) -> Self {
         Self {
             places: places.max(1),
@@ -48,7 +48,7 @@ impl Initiators {
     }
 }
 
-/// The uninvited: peers whose lanes are not up, and that nobody here asked for.
+/// The uninvited: peers whose lanes are not up, and which this side did not request.
 #[derive(Clone, Debug)]
 pub(super) struct HalfOpen {
     room: usize,

@@ -104,8 +104,8 @@ impl Connector {
             }
             Some((_, state)) if state.phase == LanePhase::Up => {}
             Some((key, state)) => {
-                state.engine.wanted = true;
-                state.engine.wanted_kind = kind;
+                state.engine.requested = true;
+                state.engine.requested_kind = kind;
                 let begins_anew = match state.phase {
                     LanePhase::Making | LanePhase::HelloSent => state.own.kind != kind,
                     // There is always room for the UD kind.
@@ -124,8 +124,8 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The engine has left a lane, and wants one of another kind to its peer: as
-    /// [`Connector::connect`]. The peer learns by that that the old one is no more.
+    /// The engine has left a lane, and requests one of another kind to its peer: as
+    /// [`Connector::connect`]. The request also notifies the peer that the old lane is no more.
     pub fn change_lane(
         &mut self,
         now: Time,
@@ -159,7 +159,7 @@ impl Connector {
         out: &mut Vec<HandshakeAction>,
     ) {
         if let Some(peer) = self.peers.get_mut(key) {
-            peer.engine.wanted_kind = kind;
+            peer.engine.requested_kind = kind;
         }
         self.set_wait_limit(key, now, wait_limit);
         self.initiate(key, now, out);
@@ -173,8 +173,8 @@ impl Connector {
         }
     }
 
-    /// The engine is done with `peer`: the lane is released at once, the peer told; ends in
-    /// [`HandshakeAction::Closed`].
+    /// The engine no longer needs `peer`. The lane is released at once and the peer notified. Ends
+    /// in [`HandshakeAction::Closed`].
     pub fn close(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<HandshakeAction>) {
         if let Some(key) = self.find(peer) {
             self.close_key(key, now, out);
@@ -318,7 +318,7 @@ impl Connector {
     }
 
     /// The engine has evidence that a lane is dead (retries exhausted, queue pair in error, session
-    /// broken): it is released and the peer told, as far as that goes.
+    /// broken). The lane is released and the peer notified, if a packet can still reach it.
     pub fn lane_broken(&mut self, now: Time, lane: LaneKey, out: &mut Vec<HandshakeAction>) {
         if let Some((key, _)) = peer_of(&self.lanes, &mut self.peers, lane) {
             self.reject_ended_lane(key, out);
@@ -327,8 +327,8 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The engine has given a lane up that was idle, for want of queue pairs: it is released and
-    /// the peer told.
+    /// The engine has given up an idle lane because queue pairs ran out. The lane is released and
+    /// the peer notified.
     pub fn lane_recycled(&mut self, now: Time, lane: LaneKey, out: &mut Vec<HandshakeAction>) {
         let (reported, reason) = (RejectReason::Recycled, EndReason::Recycled);
         self.give_up(now, lane, reported, reason, out);
@@ -361,7 +361,7 @@ impl Connector {
     pub fn cancel(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<HandshakeAction>) {
         let found = self.find(peer);
         if let Some((key, state)) = found.and_then(|key| Some((key, self.peers.get_mut(key)?))) {
-            let was_wanted = std::mem::take(&mut state.engine.wanted);
+            let was_requested = std::mem::take(&mut state.engine.requested);
             state.life.clear_wait_limit();
             match state.phase {
                 LanePhase::Queued
@@ -372,7 +372,7 @@ impl Connector {
                     self.drop_lane(key, EndReason::ShuttingDown, out);
                     self.remove(key);
                 }
-                LanePhase::Answering | LanePhase::Joining | LanePhase::HalfOpen if was_wanted => {
+                LanePhase::Answering | LanePhase::Joining | LanePhase::HalfOpen if was_requested => {
                     self.count_uninvited(key, now);
                 }
                 _ => {}
@@ -392,8 +392,9 @@ impl Connector {
         }
     }
 
-    /// The owner has evidence that `peer` cannot be reached (no address handle, no route). With a
-    /// limit to its patience the engine waits so long: a link that is down may come up again.
+    /// The owner has evidence that `peer` cannot be reached (no address handle, no route). A
+    /// request with a wait limit continues until that limit, because a link that is down may come
+    /// up again.
     pub fn unreachable(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<HandshakeAction>) {
         if let Some(key) = self.find(peer) {
             if self
@@ -439,7 +440,7 @@ impl Connector {
         self.peers.iter().map(|(_, peer)| &peer.key)
     }
 
-    /// Whether no peer is known: every lane is released, every goodbye said.
+    /// Whether the table of peers is empty: every lane is released, every Bye sent.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.peers.is_empty()

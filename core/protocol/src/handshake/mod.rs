@@ -20,12 +20,13 @@
 //!   sender drop that other lane.
 //! * Both initiate at once: the lower key's attempt stands, the other side turns responder with the
 //!   queue pair that it has begun to make.
-//! * Hellos are void once their sender says a newer epoch; so an old one cannot end a lane that
+//! * A Hello is void once its sender has sent a newer epoch, so an old Hello cannot end a lane that
 //!   came after it.
-//! * Another incarnation is another peer until it has proven to live by answering; only then the
-//!   old one has failed.
-//! * Silence is not death: tries go on for ever, at a capped interval, unless a peer timeout is set
-//!   or the engine has evidence that the peer may be dead, and so a limit to its patience.
+//! * Another incarnation is another peer until it has proven by an answer that it lives. Only then
+//!   has the old one failed.
+//! * Silence is not death: tries continue for ever, at a capped interval. A limit exists only if a
+//!   peer timeout is set, or if the engine has evidence that the peer may be dead and gives a wait
+//!   limit.
 
 mod admission;
 mod connector;
@@ -77,14 +78,14 @@ pub struct HandshakeConfig {
     pub seed: u64,
     /// Keys of our queue pairs; a peer's must be the same (of the P_Key, the membership bit aside).
     pub keys: Keys,
-    /// Name of our shared memory, 0 for none: told to peers, which can so put our whole native
-    /// address together.
+    /// Name of our shared memory, 0 for none. Peers receive it and can compose our whole native
+    /// address.
     pub shm_name: u64,
     /// Limits of our end of each lane.
     pub limits: LaneLimits,
     /// How long it waits between tries.
     pub intervals: Intervals,
-    /// After so long without a word a peer has failed; `None`: never.
+    /// A peer without a packet for this time has failed; `None`: never.
     pub peer_timeout: Option<Duration>,
     /// The same for peers with a UD lane where `peer_timeout` is not set, because no device reports
     /// the death of such a peer.
@@ -92,7 +93,8 @@ pub struct HandshakeConfig {
     /// Attempts begun at a time; more wait in line. An attempt that goes unanswered long leaves its
     /// place to others.
     pub max_initiating: usize,
-    /// Lanes that peers began, that are not up, and that nobody here asked for.
+    /// Maximum number of lanes that peers began, that are not up, and that this side did not
+    /// request.
     pub max_half_open: usize,
     /// When `max_half_open` is reached, the oldest is dropped if it is older than this; else the
     /// newcomer is sent away.
@@ -123,7 +125,7 @@ impl Default for HandshakeConfig {
     }
 }
 
-/// How long a [`Connector`] waits before it repeats what it said.
+/// Intervals between the tries of a [`Connector`].
 #[derive(Clone, Copy, Debug)]
 pub struct Intervals {
     /// First wait for an answer, before any was measured.
@@ -132,7 +134,7 @@ pub struct Intervals {
     pub min_timeout: Duration,
     /// Longest wait between tries.
     pub max_interval: Duration,
-    /// Longest wait between tries while there is a limit to the patience.
+    /// Longest wait between tries of a request with a wait limit.
     pub max_limited_interval: Duration,
     /// First wait after a lack of resources, here or at the peer.
     pub busy_interval: Duration,
@@ -166,7 +168,7 @@ pub enum HandshakeAction {
         bytes: [u8; CONTROL_BYTES],
     },
     /// Create a queue pair (state INIT) for a lane; for one of the UD kind only its number is
-    /// wanted.
+    /// needed.
     MakeLane {
         /// The lane.
         lane: LaneKey,
@@ -200,7 +202,7 @@ pub enum HandshakeAction {
         /// The lane.
         lane: LaneKey,
     },
-    /// Tell the engine: the connection that it asked for did not come about.
+    /// Notify the engine: the lane that it requested did not come about.
     ConnectFailed {
         /// To whom.
         peer: PeerKey,
@@ -305,11 +307,11 @@ pub enum EndReason {
     Version,
     /// The peer's P_Key or Q_Key differs.
     Keys,
-    /// The peer timeout, or the patience of a [`Connector::connect`], passed without a word.
+    /// The peer timeout, or the wait limit of a [`Connector::connect`], passed without a packet.
     Timeout,
     /// The lane broke: [`Connector::lane_broken`].
     Broken,
-    /// The peer wants its queue pair elsewhere: [`Connector::lane_recycled`].
+    /// The peer needs its queue pair elsewhere: [`Connector::lane_recycled`].
     Recycled,
     /// The peer has no more to say: [`Connector::lane_left`].
     Left,

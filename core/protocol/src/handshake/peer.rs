@@ -57,10 +57,10 @@ pub(super) struct PeerState {
 /// The engine's request for a lane, and the state of the session.
 #[derive(Clone, Debug)]
 pub(super) struct EngineSide {
-    /// It asked for a lane and has not got it.
-    pub(super) wanted: bool,
+    /// It requested a lane and has not got it.
+    pub(super) requested: bool,
     /// Lane kind of our own attempts.
-    pub(super) wanted_kind: LaneKind,
+    pub(super) requested_kind: LaneKind,
     /// It knows the lane ([`super::HandshakeAction::LaneUp`]).
     pub(super) reported_up: bool,
     /// The number that its session expected next when the endpoint closed.
@@ -114,14 +114,14 @@ impl RemoteEnd {
 /// received nothing meanwhile, so it first sends keep-alives again.
 const MIN_UNANSWERED: u32 = 4;
 
-/// Whether the peer lives, as far as its packets tell, and how long the engine waits for one.
+/// Evidence that the peer lives, from its packets, and the limit of the engine's wait.
 #[derive(Clone, Debug)]
 pub(super) struct Life {
     /// Time of the last packet from the peer, or of the first packet to it.
     last_arrival: Time,
     /// Keep-alives sent since.
     unanswered: u32,
-    /// When the engine gives up on a lane that it wants, if no word comes; moved on by every word.
+    /// End of the engine's wait for a lane, and the limit; every packet from the peer moves it on.
     wait_end: Option<(Time, Duration)>,
 }
 
@@ -143,7 +143,7 @@ impl Life {
         }
     }
 
-    /// The peer is spoken to for the first time in an attempt: its silence begins.
+    /// The first packet of an attempt goes to the peer: its silence begins.
     pub(super) fn begin_silence(&mut self, now: Time) {
         self.last_arrival = now;
     }
@@ -166,7 +166,7 @@ impl Life {
         now - self.last_arrival
     }
 
-    /// Limits how long the engine waits for a lane that it wants.
+    /// Limits the engine's wait for the lane that it requested.
     pub(super) fn set_wait_limit(&mut self, now: Time, wait_limit: Option<Duration>) {
         self.wait_end = wait_limit.map(|wait_limit| (now + wait_limit, wait_limit));
     }
@@ -176,7 +176,7 @@ impl Life {
         self.wait_end = None;
     }
 
-    /// Whether there is a limit to the engine's patience.
+    /// Whether there is a limit to the engine's wait.
     pub(super) fn has_wait_limit(&self) -> bool {
         self.wait_end.is_some()
     }
@@ -212,8 +212,8 @@ impl PeerState {
             next_at_place: None,
             phase: LanePhase::Waiting,
             engine: EngineSide {
-                wanted: false,
-                wanted_kind: LaneKind::Rc,
+                requested: false,
+                requested_kind: LaneKind::Rc,
                 reported_up: false,
                 taken: None,
             },

@@ -129,14 +129,14 @@ impl Connector {
                 self.drop_lane(key, EndReason::PeerReset, out);
             }
             LanePhase::Closing => {
-                let wanted = peer.engine.wanted;
+                let requested = peer.engine.requested;
                 out.push(HandshakeAction::Closed { peer: packet.from });
                 if self.closing {
                     self.remove(key);
                     self.reject(packet, RejectReason::ShuttingDown, out);
                     return;
                 }
-                if !wanted && !self.admit_uninvited(now, out) {
+                if !requested && !self.admit_uninvited(now, out) {
                     self.remove(key);
                     self.reject(packet, RejectReason::Busy, out);
                     return;
@@ -146,7 +146,7 @@ impl Connector {
         if self
             .peers
             .get(key)
-            .is_some_and(|peer| !peer.engine.wanted && !peer.uninvited)
+            .is_some_and(|peer| !peer.engine.requested && !peer.uninvited)
         {
             self.count_uninvited(key, now);
         }

@@ -109,7 +109,7 @@ impl Connector {
     }
 
     /// Sets a peer's timer to `wait` from now, or to the end of its peer timeout or of the engine's
-    /// patience if that is earlier.
+    /// wait if that is earlier.
     pub(super) fn arm(&mut self, key: Key, now: Time, wait: Duration) {
         let Some(peer) = self.peers.get_mut(key) else {
             return;

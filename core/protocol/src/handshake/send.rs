@@ -98,8 +98,8 @@ impl Connector {
         let Some(limit) = self.config.silence_limit(peer) else {
             return;
         };
-        // Idle peers are seldom asked, and often once they do not answer: any datagram may get
-        // lost.
+        // Keep-alives to an idle peer are rare. After one without an answer they are frequent,
+        // because any datagram may get lost.
         let wait = match peer.life.unanswered() {
             0 => peer.life.last_arrival() + limit / 2 - now,
             _ => limit / 16,

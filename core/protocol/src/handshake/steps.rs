@@ -60,7 +60,7 @@ impl Connector {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        peer.engine.wanted = true;
+        peer.engine.requested = true;
         peer.name = LaneName {
             from_initiator: true,
             ..LaneName::default()
@@ -73,7 +73,7 @@ impl Connector {
             }
             peer.has_place = true;
         }
-        let kind = peer.engine.wanted_kind;
+        let kind = peer.engine.requested_kind;
         if !self.make_lane(key, LanePhase::Making, kind, out) {
             self.wait(key, now);
         }
@@ -163,7 +163,7 @@ impl Connector {
             return;
         };
         peer.phase = LanePhase::Up;
-        peer.engine.wanted = false;
+        peer.engine.requested = false;
         peer.tries = 0;
         peer.life.mark_alive(now);
         peer.life.clear_wait_limit();
@@ -184,7 +184,7 @@ impl Connector {
         }
     }
 
-    /// Limits how long the engine waits for a lane that it wants.
+    /// Limits the engine's wait for the lane that it requested.
     pub(super) fn set_wait_limit(&mut self, key: Key, now: Time, wait_limit: Option<Duration>) {
         if let Some(peer) = self.peers.get_mut(key) {
             peer.life.set_wait_limit(now, wait_limit);
@@ -215,7 +215,7 @@ impl Connector {
     /// the peer.
     pub(super) fn wait_or_forget(&mut self, key: Key, now: Time) {
         match self.peers.get(key) {
-            Some(peer) if peer.engine.wanted => self.wait(key, now),
+            Some(peer) if peer.engine.requested => self.wait(key, now),
             _ => self.remove(key),
         }
     }
@@ -262,7 +262,7 @@ impl Connector {
         if peer.phase == LanePhase::Closing {
             out.push(HandshakeAction::Closed { peer: peer_key });
         }
-        if peer.engine.wanted {
+        if peer.engine.requested {
             // The engine's session, if it has one without a lane, ends with that.
             self.sessions.remove(&peer_key);
             out.push(HandshakeAction::ConnectFailed {
@@ -302,8 +302,8 @@ impl Connector {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        peer.engine.wanted = false;
-        peer.engine.reported_up = false; // the engine knows: it asked
+        peer.engine.requested = false;
+        peer.engine.reported_up = false; // the engine itself closed it
         let (phase, peer_key) = (peer.phase, peer.key);
         // A peer that holds a session waits for our Bye, also without a lane.
         let waits = self.closing && self.sessions.contains_key(&peer_key);
@@ -340,14 +340,15 @@ impl Connector {
         }
     }
 
-    /// A close has come to its end. If the engine wants the peer again meanwhile, it begins anew.
+    /// A close has come to its end. If the engine has requested the peer again meanwhile, it begins
+    /// anew.
     pub(super) fn closed(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
         out.push(HandshakeAction::Closed { peer: peer.key });
         peer.tries = 0;
-        if peer.engine.wanted {
+        if peer.engine.requested {
             self.initiate(key, now, out);
         } else {
             self.remove(key);

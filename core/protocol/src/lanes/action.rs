@@ -25,7 +25,7 @@ pub enum LaneAction {
         /// The peer.
         peer: u32,
     },
-    /// Tell the handshake: the session has left a lane, and wants one of the RC kind.
+    /// Notify the handshake: the session has left a lane, and needs one of the RC kind.
     Promote {
         /// The peer.
         peer: u32,
@@ -56,13 +56,13 @@ pub enum LaneAction {
         /// The lane.
         lane: LaneKey,
     },
-    /// Tell the handshake: a lane is given up for want of queue pairs.
+    /// Notify the handshake: a lane is given up because queue pairs ran out.
     ReportRecycled {
         /// The lane.
         lane: LaneKey,
     },
-    /// Say goodbye on an idle lane. The queue pair of an RC lane goes when that was said, and
-    /// [`super::PeerLanes::lane_down`] follows.
+    /// Notify the peer that an idle lane closes. The queue pair of an RC lane goes after that
+    /// packet, and [`super::PeerLanes::lane_down`] follows.
     ReportLeft {
         /// The lane.
         lane: LaneKey,
@@ -110,10 +110,10 @@ pub enum LaneAction {
         peer: u32,
         /// The lane.
         lane: LaneKey,
-        /// Call [`super::PeerLanes::resume_is_due`] after so long: the Resume may get lost.
+        /// Call [`super::PeerLanes::resume_is_due`] after this time: the Resume may get lost.
         again_after: Option<Duration>,
     },
-    /// Have the parked session meet what the peer said
+    /// Compare the parked session with the peer's Resume
     /// ([`Session::meet`](crate::session::Session::meet)), and call [`super::PeerLanes::met`].
     Meet {
         /// The peer.
@@ -200,7 +200,7 @@ pub struct Demand {
 pub struct SessionFacts {
     /// No packet has gone either way.
     pub is_unused: bool,
-    /// All that either side has said was taken, and nobody waits for more.
+    /// All packets of either side were taken, and no operation waits for more.
     pub is_settled: bool,
     /// Number of the next packet to send.
     pub sent: u32,

@@ -157,7 +157,7 @@ impl PeerLanes {
         }
     }
 
-    /// As [`PeerLanes::broke`]; the session ends with this, whatever its lane ends with.
+    /// As [`PeerLanes::broke`], but this error ends the session, for any end of its lane.
     pub fn broke_for_good(
         &mut self,
         id: SessionId,
@@ -249,8 +249,8 @@ impl PeerLanes {
         } = leaving;
         let entry = self.peer(peer);
         let id = lane.session();
-        // Else another session has begun on another lane, which may be gone by now: nobody will go
-        // on with this one.
+        // Else another session has begun on another lane, which may be gone by now: neither end
+        // continues this one.
         let is_latest = [PeerLink::Up(id), PeerLink::Resuming(id)].contains(&entry.link);
         if is_latest {
             entry.link = PeerLink::Idle;
@@ -258,8 +258,8 @@ impl PeerLanes {
         let goes_on = matches!(end.then, AfterLane::Resume) || end.then.is_in_order();
         let end = match entry.closed {
             _ if goes_on && !is_latest => LOST_BY_PEER,
-            // The goodbye came while the lane was given up for another reason.
-            Some(goodbye) if goes_on => evidence(goodbye.reason(lane)),
+            // The peer's close came while the lane was given up for another reason.
+            Some(close) if goes_on => evidence(close.reason(lane)),
             _ => end,
         };
         entry.lost_rc = end.then == AfterLane::Resume;

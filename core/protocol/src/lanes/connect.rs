@@ -3,7 +3,7 @@
 use ferrofabric_contracts::config::LaneChoice;
 
 use super::{
-    AfterLane, Demand, Facts, Goodbye, LaneAction, LaneEnd, PeerLanes, PeerLink, evidence,
+    AfterLane, Demand, Facts, LaneAction, LaneEnd, PeerClose, PeerLanes, PeerLink, evidence,
 };
 use crate::Time;
 use crate::handshake::{EndReason, LaneKey};
@@ -23,7 +23,7 @@ impl PeerLanes {
     /// Requests a lane, of the kind that suits the peer now.
     pub(super) fn connect(&mut self, peer: u32, demand: Demand) {
         let kind = self.kind_for(peer, demand);
-        // Of a peer that we had no quarrel with silence means nothing.
+        // Without a session that needs the lane, silence of the peer means nothing.
         let limited = self.at(peer).goes_on();
         self.act(LaneAction::Connect {
             peer,
@@ -55,8 +55,9 @@ impl PeerLanes {
         }
     }
 
-    /// A peer's endpoint has closed, which its goodbye on a lane says, and what it had taken of the
-    /// session there. A session on a lane ends with the lane; a session that has left it ends here.
+    /// A peer's endpoint has closed. Its Bye on a lane carries the number that the peer expected
+    /// next in the session there. A session on a lane ends with the lane; a session that has left
+    /// it ends here.
     pub(super) fn peer_closed(
         &mut self,
         peer: u32,
@@ -64,7 +65,7 @@ impl PeerLanes {
         now: Time,
     ) {
         let entry = self.peer(peer);
-        entry.closed = Some(Goodbye {
+        entry.closed = Some(PeerClose {
             lane: Some(lane),
             expected,
         });
@@ -84,7 +85,7 @@ impl PeerLanes {
         let entry = self.peer(peer);
         if let AfterLane::Closed { expected } = end.then {
             let lane = None;
-            entry.closed.get_or_insert(Goodbye { lane, expected });
+            entry.closed.get_or_insert(PeerClose { lane, expected });
         }
         if entry.link == PeerLink::Connecting {
             entry.link = PeerLink::Idle;
@@ -99,7 +100,8 @@ impl PeerLanes {
         self.end_waiting(peer, end, now);
     }
 
-    /// Gives up whatever waits for a lane to a peer, or rests without one.
+    /// Gives up all messages that wait for a lane to a peer, and the session that rests without
+    /// one.
     pub fn give_up_waiting(&mut self, peer: u32, end: LaneEnd, now: Time) {
         let entry = self.peer(peer);
         if entry.link == PeerLink::Connecting {

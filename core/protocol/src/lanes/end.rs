@@ -34,7 +34,7 @@ pub enum AfterLane {
     Restart,
     /// The peer closed it in good order, and had taken so much.
     Closed {
-        /// The next number that the peer expected, if it said so.
+        /// The next number that the peer expected, if it gave one.
         expected: Option<u32>,
     },
 }

@@ -14,8 +14,8 @@ use crate::handshake::LaneKey;
 use crate::wire::SessionId;
 use crate::wire::control::LaneKind;
 
-/// Looks without anything new after which a lane goes, doubled each time that its peer comes back,
-/// so many times at most. There is a look each second.
+/// A lane closes after one check without a new packet. The number of checks doubles each time that
+/// its peer comes back, at most this number of times. There is a check each second.
 const MAX_DOUBLINGS: u32 = 6;
 
 /// The removed peers that have a lane, or will have one.

@@ -49,7 +49,7 @@ pub struct LanesConfig {
     pub choice: LaneChoice,
     /// Whether lanes of the UD kind can be had.
     pub datagrams: bool,
-    /// Whether a datagram has room for word of a large message.
+    /// Whether a rendezvous request fits a datagram.
     pub requests_fit_datagrams: bool,
     /// When peers are promoted, and how many RC lanes there may be.
     pub policy: lane_policy::LanePolicyConfig,
@@ -99,16 +99,16 @@ struct Parked {
     rests: bool,
 }
 
-/// The goodbye of a peer's endpoint.
+/// The close of a peer's endpoint, as its Bye reported it.
 #[derive(Clone, Copy, Debug)]
-struct Goodbye {
+struct PeerClose {
     /// The lane that it named; `None` for the one that carried the peer's session last.
     lane: Option<LaneKey>,
     /// The next number that the peer expected of the session there.
     expected: Option<u32>,
 }
 
-impl Goodbye {
+impl PeerClose {
     /// The reason for which a session ends that has left its last lane.
     fn reason(&self, left: LaneKey) -> EndReason {
         let is_named = self.lane.is_none_or(|lane| lane == left);
@@ -134,7 +134,7 @@ struct PeerEntry {
     /// The last lane was of the RC kind, and broke.
     lost_rc: bool,
     /// Its endpoint has closed: it will never have a lane again.
-    closed: Option<Goodbye>,
+    closed: Option<PeerClose>,
     /// It is not in the address vector, or not any more: its lane is closed when idle.
     removed: bool,
     /// Times that it came back after its lane was closed for that.
@@ -153,7 +153,7 @@ const UNKNOWN: PeerEntry = PeerEntry {
 };
 
 impl PeerEntry {
-    /// Whether it has a session that wants a lane to go on, whatever else is to be sent.
+    /// Whether it has a session that needs a lane to continue, apart from messages that wait.
     fn goes_on(&self) -> bool {
         self.parked
             .is_some_and(|parked| !parked.is_unused && !parked.rests)
@@ -185,7 +185,7 @@ enum LaneStage {
 struct Resuming {
     /// The peer's end is up.
     may_send: bool,
-    /// Our Resume was sent so many times: over datagrams it may get lost.
+    /// Number of Resumes that this side sent: over datagrams they may get lost.
     sent_resumes: u32,
     /// The peer's session, and what it has taken of it.
     received: Option<ResumeState>,
@@ -196,7 +196,7 @@ struct Resuming {
 enum PendingStep {
     /// A peer's lane is no more: the next one has its turn, or is requested.
     Next(u32),
-    /// Both sides may have said on a lane what they hold.
+    /// Both sides may have sent their Resume on a lane.
     Meet(SessionId),
 }
 
@@ -283,7 +283,7 @@ impl PeerLanes {
         self.at(peer).link != PeerLink::Idle
     }
 
-    /// Whether a peer has a session that wants a lane to go on.
+    /// Whether a peer has a session that needs a lane to continue.
     #[must_use]
     pub fn goes_on(&self, peer: u32) -> bool {
         self.at(peer).goes_on()
@@ -357,7 +357,7 @@ impl PeerLanes {
     }
 }
 
-/// First wait for the peer's Resume, before ours is said again.
+/// First wait for the peer's Resume, before ours is repeated.
 const RESUME_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Longest such wait.

@@ -1,7 +1,7 @@
 //! Promotion from datagrams to an RC lane, and recycling of RC lanes at the limit.
 //!
-//! The session leaves its lane and is resumed on the next one, as after a lane that broke: so
-//! nothing is lost and nothing comes twice, whatever was under way.
+//! The session leaves its lane and is resumed on the next one, as after a lane that broke. So no
+//! packet under way is lost, and none comes twice.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ impl PeerLanes {
         self.config.choice != LaneChoice::Ud
     }
 
-    /// A message of `bytes` goes to a peer by datagrams. Says whether the peer has traffic enough
-    /// for an RC lane: ask [`PeerLanes::has_traffic`] then.
+    /// A message of `bytes` goes to a peer by datagrams. Returns whether the peer has traffic
+    /// enough for an RC lane: then call [`PeerLanes::has_traffic`].
     #[inline]
     pub fn message(&mut self, peer: u32, bytes: u64, now: Time) -> bool {
         self.counts_traffic() && self.policy.message(peer, bytes, now)
@@ -80,7 +80,7 @@ impl PeerLanes {
             return true;
         }
         // The handshake still has the lane, and makes no other beside it until it learns that the
-        // session has left this one. Of a peer that we had no quarrel with silence means nothing.
+        // session has left this one. For an unused session, silence of the peer means nothing.
         let limited = !session_facts.is_unused;
         let entry = self.peer(peer);
         entry.parked = Some(Parked {

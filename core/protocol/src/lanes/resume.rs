@@ -95,8 +95,8 @@ impl PeerLanes {
         }
     }
 
-    /// Resumes the session, as far as that goes: the old lane is to be drained, the peer's end up,
-    /// both sides heard.
+    /// Resumes the session, as far as possible: the old lane must be drained, the peer's end up,
+    /// and both Resumes received.
     pub(super) fn resume(&mut self, id: SessionId) {
         let Some((lane, peer, &mut resuming)) = self.resuming(id) else {
             return;
@@ -118,11 +118,11 @@ impl PeerLanes {
             }
             self.send_resume(id);
         }
-        // The lane may break when that is said.
+        // The lane may break while the Resume is sent.
         self.steps.push_back(PendingStep::Meet(id));
     }
 
-    /// If both sides have said what they hold, has the session meet what the peer said.
+    /// If both sides have sent their Resume, has the owner compare the session with the peer's.
     pub(super) fn meet(&mut self, id: SessionId, now: Time) {
         let Some((lane, peer, &mut resuming)) = self.resuming(id) else {
             return;

@@ -119,7 +119,7 @@ impl Session {
     }
 
     /// The session moves to a new lane, where the peer names it `remote`. The old one is fenced:
-    /// both sides have moved it to error, drained it, and told each other their
+    /// both sides have moved it to error, drained it, and sent each other their
     /// [`Session::expected`]. Returns the numbers to send again, oldest first
     /// (`first.wrapping_add(i)`); the packets go out as they were, with their old numbers,
     /// [readdressed].

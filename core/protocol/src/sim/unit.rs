@@ -389,8 +389,8 @@ fn joined() -> (SimNode, SimNode) {
     (a, b)
 }
 
-/// The goodbye of an endpoint that closes, to its one peer.
-fn goodbye(node: &mut SimNode, peer: &SimNode) -> ControlPacket {
+/// The Bye of an endpoint that closes, to its one peer.
+fn closing_bye(node: &mut SimNode, peer: &SimNode) -> ControlPacket {
     let sent = packets(&node.shutdown(NOW));
     let [(to, bye)] = sent[..] else {
         panic!("{sent:?}")
@@ -410,7 +410,7 @@ fn closing_ends_attempts_without_a_packet_from_the_peer() {
     let (mut a, mut b) = joined();
     let lane = a.usable(&b.key).unwrap().0;
     a.change(NOW, lane); // its Hello is lost
-    let bye = goodbye(&mut b, &a);
+    let bye = closing_bye(&mut b, &a);
     let answer = packets(&a.receive(NOW, &bye.to_bytes()))[0].1;
     assert_eq!(a.failures, [(b.key, OVER)]);
     assert!(a.connector.is_idle());
@@ -418,7 +418,7 @@ fn closing_ends_attempts_without_a_packet_from_the_peer() {
     assert!(b.connector.is_idle());
 }
 
-/// The count of packets that a goodbye holds is used also where the session has left its lane.
+/// The expected number in a Bye also counts where the session has left its lane.
 #[test]
 fn a_bye_carries_the_expected_number_of_a_session_off_its_lane() {
     for attempts in [false, true] {
@@ -442,7 +442,7 @@ fn closing_sends_a_bye_to_peers_with_a_session_and_no_lane() {
     let (mut a, mut b) = joined();
     let lane = b.usable(&a.key).unwrap().0;
     b.broken(NOW, lane); // its Reject is lost
-    let bye = goodbye(&mut b, &a);
+    let bye = closing_bye(&mut b, &a);
     let answer = packets(&a.receive(NOW, &bye.to_bytes()))[0].1;
     assert_eq!(a.downs, [(b.key, OVER)]);
     b.receive(NOW, &answer.to_bytes());
@@ -454,7 +454,7 @@ fn a_session_without_a_lane_is_over_with_its_peer() {
     let (mut a, mut b) = joined();
     let lane = a.usable(&b.key).unwrap().0;
     a.broken(NOW, lane); // its Reject is lost
-    let bye = goodbye(&mut b, &a);
+    let bye = closing_bye(&mut b, &a);
     a.receive(NOW, &bye.to_bytes());
     assert_eq!(a.failures, [(b.key, OVER)]);
     // One Bye is enough, and nothing is left to close.

@@ -162,7 +162,7 @@ pub struct LaneLimits {
     pub receive_bytes: u32,
     /// Path MTU as verbs encode it: 1 (256 bytes) to 5 (4096).
     pub path_mtu: u8,
-    /// RDMA reads and atomics that this end wants to have outstanding.
+    /// RDMA reads and atomics that this end may have outstanding.
     pub rd_atomic_out: u8,
     /// RDMA reads and atomics of the other end that this end's queue pair can hold.
     pub rd_atomic_in: u8,
@@ -196,7 +196,7 @@ listed_enum! {
         StaleIncarnation = 5,
         /// The lane named does not exist, or no longer.
         NoSuchLane = 6,
-        /// The lane named was given up in good order: its queue pair is wanted elsewhere.
+        /// The lane named was given up in good order: its queue pair is needed elsewhere.
         Recycled = 7,
         /// The lane named was given up in good order: the sender of this has nothing more to send.
         /// The session rests.

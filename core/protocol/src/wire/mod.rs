@@ -44,7 +44,7 @@ pub enum WireError {
 pub struct SessionId(pub u32);
 
 impl SessionId {
-    /// Sessions that an endpoint can tell apart.
+    /// Number of sessions that an endpoint can distinguish.
     pub const LIMIT: usize = 1 << Self::INDEX_BITS;
 
     const INDEX_BITS: u32 = 22;

@@ -1,8 +1,8 @@
 //! Eager messages in several packets, for lanes whose packets are smaller than the message.
 //!
 //! The first packet has the envelope, the message's length and its first bytes; each other one has
-//! where its bytes go. The packets of a message are numbered in a row, with no other message
-//! between them, so that the receiver puts them together without a table ([`crate::parts`]).
+//! the offset of its bytes. The packets of a message are numbered in a row, with no other message
+//! between them, so the receiver joins them without a table ([`crate::fragmentation`]).
 
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
