@@ -128,13 +128,13 @@ fn resume(life: &mut PeerLanes, facts: &mut Stub, number: u64, kind: LaneKind) -
 fn a_broken_lane_is_drained_before_the_session_leaves_it() {
     let (mut life, mut facts) = carrying(LaneChoice::Rc, LaneKind::Rc);
     life.broke(lane(1).session(), BROKEN, &mut facts, NOW);
-    assert_eq!(actions(&mut life, &mut facts, NOW), ["TellBroken", "Fail"]);
+    assert_eq!(actions(&mut life, &mut facts, NOW), ["ReportBroken", "Fail"]);
     // The next lane has to wait.
     life.lane_up(PEER, &up(2, LaneKind::Rc, true), NOW);
     assert!(actions(&mut life, &mut facts, NOW).is_empty());
     life.drained(lane(1), &mut facts);
     let left = actions(&mut life, &mut facts, NOW);
-    assert_eq!(left, ["Park", "MoveLess", "SayResume"]);
+    assert_eq!(left, ["Park", "MoveLess", "SendResume"]);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_session_resumes_only_once_both_sides_have_spoken() {
     let left = actions(&mut life, &mut facts, NOW);
     assert_eq!(left[2..], ["Park", "MoveLess", "Connect"]);
     let resumed = resume(&mut life, &mut facts, 2, LaneKind::Rc);
-    assert_eq!(resumed, ["SayResume", "Meet", "Enter"]);
+    assert_eq!(resumed, ["SendResume", "Meet", "Enter"]);
     assert!(!life.is_resuming(lane(2).session()));
 }
 
@@ -215,7 +215,7 @@ fn an_idle_lane_of_a_removed_peer_closes_later_each_time_that_it_comes_back() {
             assert_eq!(actions(&mut life, &mut facts, NOW), ["Connect"]);
             number += 1;
             let resumed = resume(&mut life, &mut facts, number, LaneKind::Ud);
-            assert_eq!(resumed, ["SayResume", "Meet", "ReclaimCredit", "Enter"]);
+            assert_eq!(resumed, ["SendResume", "Meet", "ReclaimCredit", "Enter"]);
         }
         // The first look finds what was not seen before.
         for _ in 0..1 << returns {
@@ -224,7 +224,7 @@ fn an_idle_lane_of_a_removed_peer_closes_later_each_time_that_it_comes_back() {
         }
         life.close_idle(&mut facts);
         let closed = actions(&mut life, &mut facts, NOW);
-        assert_eq!(closed, ["TellLeft", "Park", "LendCredit", "Part", "Idle"]);
+        assert_eq!(closed, ["ReportLeft", "Park", "LendCredit", "ReleasePath", "Idle"]);
     }
 }
 
@@ -266,7 +266,7 @@ fn traffic_promotes_and_the_idle_lane_of_another_makes_room() {
     assert!(life.has_traffic(PEER, &mut facts, later));
     assert_eq!(
         actions(&mut life, &mut facts, later),
-        ["TellRecycled", "Fail"]
+        ["ReportRecycled", "Fail"]
     );
     assert!(life.promote(lane(1).session(), &mut facts));
     assert_eq!(actions(&mut life, &mut facts, later), ["Park", "Promote"]);
@@ -359,7 +359,7 @@ fn an_attempt_for_a_removed_peer_alone_is_cancelled() {
     life.removed(PEER, NOW);
     assert_eq!(
         actions(&mut life, &mut facts, NOW),
-        ["Cancel", "Part", "Idle"]
+        ["Cancel", "ReleasePath", "Idle"]
     );
     assert!(!life.is_linked(PEER));
 }
