@@ -372,7 +372,9 @@ impl Connector {
                     self.drop_lane(key, EndReason::ShuttingDown, out);
                     self.remove(key);
                 }
-                LanePhase::Answering | LanePhase::Joining | LanePhase::HalfOpen if was_requested => {
+                LanePhase::Answering | LanePhase::Joining | LanePhase::HalfOpen
+                    if was_requested =>
+                {
                     self.count_uninvited(key, now);
                 }
                 _ => {}

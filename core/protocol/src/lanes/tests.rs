@@ -128,7 +128,10 @@ fn resume(life: &mut PeerLanes, facts: &mut Stub, number: u64, kind: LaneKind) -
 fn a_broken_lane_is_drained_before_the_session_leaves_it() {
     let (mut life, mut facts) = carrying(LaneChoice::Rc, LaneKind::Rc);
     life.broke(lane(1).session(), BROKEN, &mut facts, NOW);
-    assert_eq!(actions(&mut life, &mut facts, NOW), ["ReportBroken", "Fail"]);
+    assert_eq!(
+        actions(&mut life, &mut facts, NOW),
+        ["ReportBroken", "Fail"]
+    );
     // The next lane has to wait.
     life.lane_up(PEER, &up(2, LaneKind::Rc, true), NOW);
     assert!(actions(&mut life, &mut facts, NOW).is_empty());
@@ -224,7 +227,10 @@ fn an_idle_lane_of_a_removed_peer_closes_later_each_time_that_it_comes_back() {
         }
         life.close_idle(&mut facts);
         let closed = actions(&mut life, &mut facts, NOW);
-        assert_eq!(closed, ["ReportLeft", "Park", "LendCredit", "ReleasePath", "Idle"]);
+        assert_eq!(
+            closed,
+            ["ReportLeft", "Park", "LendCredit", "ReleasePath", "Idle"]
+        );
     }
 }
 
