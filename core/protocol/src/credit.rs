@@ -12,9 +12,9 @@
 //! receiver always takes the envelope. So a message never waits for credit, and a full receiver
 //! cannot deadlock. Envelopes that a receiver holds have a bound of their own ([`open_requests`]):
 //! at that bound the sender waits until the receiver takes one. And credit comes back: a receiver
-//! that has consumed everything owes less than a quarter of the quota ([`ReceiveCredit::owes`]), so
-//! the sender then has more than three quarters. Counters rather than increments make repeated,
-//! lost and overtaken returns harmless.
+//! that has consumed everything owes less than a quarter of the quota
+//! ([`ReceiveCredit::is_return_due`]), so the sender then has more than three quarters. Counters
+//! rather than increments make repeated, lost and overtaken returns harmless.
 
 use thiserror::Error;
 
