@@ -12,7 +12,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_runtime::fabric::{Av, Domain};
-use ferrofabric_runtime::owning::{OwnedCompletion, EndedOperation, OwningEndpoint};
+use ferrofabric_runtime::owning::{EndedOperation, OwnedCompletion, OwningEndpoint};
 
 use crate::operation::{
     CompletedOperation, Inbound, MessageSource, OperationId, Outbound, ReceivedMessage,
@@ -572,7 +572,11 @@ fn of_unknown_source(failed: &CqError) -> Option<MessageSource> {
     })
 }
 
-fn received(done: OwnedCompletion, completion: &Completion, source: MessageSource) -> CompletedOperation {
+fn received(
+    done: OwnedCompletion,
+    completion: &Completion,
+    source: MessageSource,
+) -> CompletedOperation {
     let has = |flag| completion.flags.contains(flag);
     let message = ReceivedMessage {
         buffer: done.buffer,

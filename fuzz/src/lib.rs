@@ -1,7 +1,7 @@
 //! Random input for every parser that takes what others wrote: strings, addresses, hints, packets,
 //! records of the shared-memory handshake, segments.
 //!
-//! A [target](Target) is a function of bytes that panics when an invariant does not hold. It
+//! A [target](FuzzTarget) is a function of bytes that panics when an invariant does not hold. It
 //! returns a hash of its observations (the kind of packet, the field that was refused). The fuzzer
 //! keeps an input with a new hash and mutates it further, as other fuzzers do with an input that
 //! covers new code (`docs/adr/0031-fuzzing-on-stable-rust.md`).

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char};
 use std::net::Ipv6Addr;
 
-use devices::{Devices, Port};
+use devices::{DevicePort, Devices};
 use ferro_fi::abi::{FI_MSG, FI_REMOTE_COMM, fi_bus_type, fi_ep_type, fi_info, fi_link_state};
 use ferrofabric_contracts::addr::{AddrFormat, Address};
 use support::{has_device, skip};
@@ -46,7 +46,7 @@ fn each_port_is_a_domain_and_the_choice_can_be_overridden() {
     child::run(NAME, &[]);
     for (_, device) in &more.0 {
         child::run(NAME, &[(DEVICE, device)]);
-        for slot in 0..Port(device).gids().len() {
+        for slot in 0..DevicePort(device).gids().len() {
             child::run(NAME, &[(DEVICE, device), (GID_INDEX, &slot.to_string())]);
         }
     }
@@ -63,12 +63,12 @@ fn check<'a>(offers: impl Iterator<Item = &'a fi_info>) {
         if let Some(slot) = &slot {
             assert_eq!(
                 gid(info),
-                Port(&device).gids()[slot.parse::<usize>().unwrap()]
+                DevicePort(&device).gids()[slot.parse::<usize>().unwrap()]
             );
         } else {
-            let (ours, gids) = (gid(info), Port(&device).gids());
+            let (ours, gids) = (gid(info), DevicePort(&device).gids());
             let slot = gids.iter().position(|gid| *gid == ours).unwrap();
-            assert_eq!(Port(&device).kind(slot as u32), "RoCE v2");
+            assert_eq!(DevicePort(&device).kind(slot as u32), "RoCE v2");
             // An IPv4 address is routed wherever IP is.
             assert!(Ipv6Addr::from(ours).to_ipv4_mapped().is_some());
         }
@@ -104,7 +104,7 @@ fn check_card(info: &fi_info) -> (String, u64) {
         )
     };
     let device = text(card.name);
-    let port = Port(&device);
+    let port = DevicePort(&device);
     assert_eq!(domain, format!("{device}:1"));
     let firmware = text(card.firmware);
     assert!(port.firmware().is_none_or(|it| it == firmware));

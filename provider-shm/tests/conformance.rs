@@ -139,7 +139,7 @@ fn a_peer_that_closes_is_shut_down() {
 
 #[test]
 fn sends_to_missing_endpoints_fail() {
-    completions::errors_of_sends_to_nobody(&*domain(&[]), |name| name.shm = Some(0xdead_beef));
+    completions::errors_of_sends_to_missing_peers(&*domain(&[]), |name| name.shm = Some(0xdead_beef));
 }
 
 /// Covers: PEER-8
@@ -208,12 +208,12 @@ fn two_threads_wait_on_two_queues() {
 
 #[test]
 fn a_completion_within_a_call_wakes_a_sleeper() {
-    sleepers(waiting::what_completes_within_a_call);
+    sleepers(waiting::a_completion_within_a_call_wakes);
 }
 
 #[test]
 fn a_sleeper_is_woken_after_another_thread_polled() {
-    sleepers(waiting::somebody_else_has_looked);
+    sleepers(waiting::an_event_after_a_poll_by_another_thread_wakes);
     sleepers(waiting::an_endpoint_opened_meanwhile);
 }
 
@@ -224,7 +224,7 @@ fn waits_end_by_signals_and_timeouts() {
 
 #[test]
 fn another_thread_completes_a_send() {
-    sleepers(waiting::what_others_have_sent);
+    sleepers(waiting::sends_of_other_threads_go_on);
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn an_endpoint_that_closes_with_its_domain_leaves_its_counters() {
     info.domain.threading = Threading::Domain;
     let settings = settings(&[("FERRO_STATS", folder.to_str().unwrap())]);
     let domain = ShmProvider::new().open(&info, &settings).unwrap();
-    let end = End::open(&*domain);
+    let end = QueuedEndpoint::open(&*domain);
     // The domain belongs to this thread: another thread defers the close of the endpoint.
     std::thread::spawn(move || drop(end)).join().unwrap();
     assert!(reports::files(&folder).is_empty());

@@ -337,8 +337,8 @@ impl Followed {
     fn connected(name: &str, peers: usize) -> Self {
         let shared = format!("{name} {}", std::process::id());
         let (ours, theirs) = (domain("off"), domain("off"));
-        let hub = End::open_with(&*ours, &named(&shared), |_| {});
-        let peers: Vec<_> = (0..peers).map(|_| End::open(&*theirs)).collect();
+        let hub = QueuedEndpoint::open_with(&*ours, &named(&shared), |_| {});
+        let peers: Vec<_> = (0..peers).map(|_| QueuedEndpoint::open(&*theirs)).collect();
         let mut other = ChildProcess::start(&shared);
         other.write_line(&ours.info().domain.name);
         let to_peers = peers.iter().map(|peer| {

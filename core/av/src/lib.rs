@@ -12,7 +12,7 @@
 //!  format.rs    bytes → native or socket address        FiAddr          native address
 //!  service.rs   node, service → socket addresses          │                  │
 //!     │                                                   │ table.rs         │ index.rs
-//!     │ in the call, or on a thread (later.rs)            ▼                  ▼
+//!     │ in the call, or on a thread (async_insert.rs)     ▼                  ▼
 //!  table/insertion.rs ──── in the turn ────────► entry: address and generation (chunk.rs)
 //!     │                                             ▲                  │
 //!     │ a socket address takes an entry             │ resolved         │ remove, in the turn
@@ -20,7 +20,7 @@
 //!     └► unresolved.rs ─ resolver_pool.rs ─ resolving.rs         generation even again
 //!                                                                      │
 //!  after the turn: transports are notified                             ▼
-//!  (interest.rs, or follow.rs for a named table)        table/peer.rs: transports that use the
+//!  (subscriptions.rs; follow.rs for a named table)      table/peer.rs: transports that use the
 //!                                                       entry are notified, then it is free
 //! ```
 //!
@@ -33,9 +33,9 @@
 //!   `chunk.rs` is a piece of entries, each of 64 bytes of address and a generation; `doubling.rs`
 //!   counts pieces; `marks.rs` finds the lowest free entry.
 //! - *Symmetric vectors* (`FI_SYMMETRIC`): `symmetric.rs` stores the node's part of an address
-//!   once; an entry takes 80 bits in `symmetric/lines.rs`.
+//!   once; an entry takes 80 bits in `symmetric/entry_lines.rs`.
 //! - *Reverse look-up*: from a native address to its entry in `index.rs`, in symmetric tables in
-//!   `symmetric/places.rs`; from a socket address in `sockets.rs`. [`EntryIndex`] is an index for
+//!   `symmetric/reverse_index.rs`; from a socket address in `sockets.rs`. [`EntryIndex`] is an index for
 //!   other owners.
 //! - *Many look-ups in one call*: `batch.rs` ([`AvTable::lookup_all`], [`AvTable::find_all`])
 //!   overlaps their cache misses.
@@ -47,14 +47,15 @@
 //!   of files that killed processes have left.
 //! - *Names*: [`format`](mod@format) parses the addresses of an application. `service.rs` looks up
 //!   nodes ([`Services`]) and has [`Resolve`], which a provider implements.
-//! - *Asynchronous insertion* (`FI_EVENT`): [`later`] has up to four threads, which write an event
-//!   for each failure and one at the end of a call.
+//! - *Asynchronous insertion* (`FI_EVENT`): [`async_insert`] has up to four threads, which write an
+//!   event for each failure and one at the end of a call.
 //! - *Unresolved entries*: `unresolved.rs` and `unresolved/` have their state, `resolution.rs`
 //!   takes them in, `resolving.rs` starts and ends a resolution, [`ResolverPool`] has the threads.
 //! - *Ranges* (N nodes × K ports in O(N + K) memory): `ranges.rs` stores them,
 //!   `resolving/insertion.rs` inserts them. The first use of an entry starts its resolution.
-//! - *Subscriptions to changes*: `interest.rs` marks the entries that transports of this process
-//!   use, and whether they have unknown sources; [`follow`] lists what other processes change.
+//! - *Subscriptions to changes*: `subscriptions.rs` marks the entries that transports of this
+//!   process use, and whether they have unknown sources; [`follow`] lists the changes of other
+//!   processes.
 //! - *Users' IDs* (`FI_AV_USER_ID`): `ids.rs`.
 //! - *Authorization keys* (`FI_AV_AUTH_KEY`): [`keys`].
 //!

@@ -27,7 +27,7 @@ pub(crate) struct ListenerThread {
 
 /// The endpoints that listen, and the answer that each gives.
 struct ListenerBoard {
-    service: Service,
+    service: ServiceKind,
     channel: Arc<EventChannel>,
     answers: Mutex<HashMap<IdKey, Answer>>,
     wait: WaitSet,
@@ -52,7 +52,7 @@ impl ListenerThread {
     /// # Errors
     ///
     /// There is no connection manager, or the system has no thread left.
-    pub(crate) fn start(service: Service) -> Result<Arc<Self>> {
+    pub(crate) fn start(service: ServiceKind) -> Result<Arc<Self>> {
         let channel = EventChannel::open()?;
         let wait = WaitSet::new()?;
         wait.add(channel.as_fd())?;

@@ -34,7 +34,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(300);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SidrResolver {
     pub(crate) host: PortHost,
-    pub(crate) service: Service,
+    pub(crate) service: ServiceKind,
     /// How long a resolution may last.
     pub(crate) timeout: Duration,
 }

@@ -58,7 +58,7 @@ pub(crate) enum ToEngine {
         /// Its peer.
         peer: PeerKey,
         /// The reason.
-        reason: Reason,
+        reason: EndReason,
     },
     /// It is time to check that the peers of idle lanes still exist.
     Probe,
@@ -74,7 +74,7 @@ pub(crate) enum ToEngine {
         /// The peer of the lane.
         peer: PeerKey,
         /// The reason.
-        reason: Reason,
+        reason: EndReason,
     },
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct ServiceConfig {
     /// The rights of peers through a lane.
     pub(crate) access: crate::mr::Access,
     /// The settings of the handshake.
-    pub(crate) handshake: Config,
+    pub(crate) handshake: HandshakeConfig,
 }
 
 /// The engine's end of the service thread. Dropping it closes the endpoint's lanes, sends the last
@@ -234,7 +234,7 @@ struct ServiceWorker {
     config: ServiceConfig,
     datagrams: ControlQueuePair,
     handles: AhCache<ControlDatagram>,
-    actions: VecDeque<Action>,
+    actions: VecDeque<HandshakeAction>,
     requests: Receiver<ToService>,
     outbox: Sender<ToEngine>,
     inbox: Arc<Inbox>,
@@ -302,7 +302,7 @@ impl ServiceWorker {
     }
 
     /// Passes an event to the connector, then carries out its actions.
-    fn drive(&mut self, event: impl FnOnce(&mut Connector, Time, &mut Vec<Action>)) {
+    fn drive(&mut self, event: impl FnOnce(&mut Connector, Time, &mut Vec<HandshakeAction>)) {
         let mut out = Vec::new();
         let now = self.now();
         event(&mut self.connector, now, &mut out);
@@ -313,7 +313,7 @@ impl ServiceWorker {
     }
 
     /// As `drive`, for events that follow from an action: the outer loop carries out their actions.
-    fn answer(&mut self, event: impl FnOnce(&mut Connector, Time, &mut Vec<Action>)) {
+    fn answer(&mut self, event: impl FnOnce(&mut Connector, Time, &mut Vec<HandshakeAction>)) {
         let mut out = Vec::new();
         let now = self.now();
         event(&mut self.connector, now, &mut out);
@@ -341,14 +341,14 @@ impl ServiceWorker {
             ToService::Left(lane) => self.drive(|c, now, out| c.lane_left(now, lane, out)),
             ToService::Cancel(peer) => self.drive(|c, now, out| c.cancel(now, &peer, out)),
             ToService::PathRetired(peer) => self.retire_path(&peer),
-            ToService::ProbePeer(lane) => self.drive(|c, now, out| c.ask_after(now, lane, out)),
+            ToService::ProbePeer(lane) => self.drive(|c, now, out| c.check_lane(now, lane, out)),
             ToService::SessionEnded { peer, lane } => self.connector.session_ended(&peer, lane),
             ToService::Grant(quota_units) => self.connector.grant(quota_units),
             ToService::LaneHeard(lane) => self.drive(|c, now, out| c.lane_received(now, lane, out)),
             ToService::LaneBroken(lane) => self.drive(|c, now, out| c.lane_broken(now, lane, out)),
             ToService::Close(received) => {
                 self.drive(|c, now, out| c.shutdown(now, &received, out));
-                return Some(Instant::now() + self.config.handshake.intervals.linger);
+                return Some(Instant::now() + self.config.handshake.intervals.close_timeout);
             }
         }
         closing
@@ -391,8 +391,8 @@ impl ServiceWorker {
                 self.keep_path(&up.peer);
                 self.tell(ToEngine::LaneUp { up, carrier });
             }
-            Action::MaySend { lane } => self.tell(ToEngine::MaySend(lane)),
-            Action::LaneDown { lane, peer, reason } => {
+            HandshakeAction::MaySend { lane } => self.tell(ToEngine::MaySend(lane)),
+            HandshakeAction::LaneDown { lane, peer, reason } => {
                 let reason = self.local_reason(reason);
                 self.tell(ToEngine::LaneDown { lane, peer, reason });
             }
@@ -401,8 +401,8 @@ impl ServiceWorker {
                     self.rc_lanes -= 1;
                 }
             }
-            Action::NoRoom { peer, here } => self.tell(ToEngine::NoRoom { peer, here }),
-            Action::ConnectFailed { peer, reason } => {
+            HandshakeAction::NoRoom { peer, here } => self.tell(ToEngine::NoRoom { peer, here }),
+            HandshakeAction::ConnectFailed { peer, reason } => {
                 let reason = self.local_reason(reason);
                 self.tell(ToEngine::ConnectFailed { peer, reason });
             }
@@ -426,7 +426,7 @@ impl ServiceWorker {
 
     /// The reason why a peer cannot be reached. If no packets arrive here at all, a missing path is
     /// not the cause.
-    fn local_reason(&self, reason: Reason) -> Reason {
+    fn local_reason(&self, reason: EndReason) -> EndReason {
         match reason {
             EndReason::Unreachable if self.datagrams.is_dead() => EndReason::Local(Errno::EIO.0),
             reason => reason,
@@ -442,7 +442,7 @@ impl ServiceWorker {
             return self.answer(|c, now, out| c.unreachable(now, &to, out));
         };
         // Dropped if there is no room, as on the wire: an unknown source can repeat its request.
-        if !self.connector.knows(&to) && !self.handles.has_spare_resolver(&path) {
+        if !self.connector.has_peer(&to) && !self.handles.has_spare_resolver(&path) {
             return;
         }
         self.tidy_handles();

@@ -37,7 +37,7 @@ impl Backend for DgramBackend {
         let key = self.0.key_of(opening);
         let port = self.0.port_for(opening, key)?;
         let (transport, name) =
-            self.open_on(opening, port, key, Receiving::Posted, random::number()?)?;
+            self.open_on(opening, port, key, ReceiveMode::Posted, random::number()?)?;
         Ok(OpenedTransport {
             transport,
             name,

@@ -11,7 +11,7 @@ use ferrofabric_contracts::error::Result;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info};
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
-use ferrofabric_protocol::wire::sidr::Service;
+use ferrofabric_protocol::wire::sidr::ServiceKind;
 use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, OpenedTransport, Opening};
 use ferrofabric_runtime::fabric;
 use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
@@ -117,7 +117,7 @@ impl Backend for VerbsBackend {
         &self.info
     }
 
-    fn open_transport(&self, opening: &Opening<'_>) -> Result<OpenedTransport<Paired>> {
+    fn open_transport(&self, opening: &Opening<'_>) -> Result<OpenedTransport<RdmPair>> {
         let key = self.key_of(opening);
         let port = self.port_for(opening, key)?;
         let qkey = key.map_or(DEFAULT_QKEY, AuthKey::qkey);

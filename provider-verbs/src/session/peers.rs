@@ -399,7 +399,7 @@ mod tests {
     }
 
     fn fates(peers: &mut PeerTable) -> Vec<(u32, PeerFate)> {
-        let life = PeerLanes::new(ferrofabric_protocol::lanes::Config {
+        let life = PeerLanes::new(ferrofabric_protocol::lanes::LanesConfig {
             choice: LaneChoice::Auto,
             datagrams: true,
             requests_fit_datagrams: true,

@@ -34,7 +34,7 @@ pub(crate) struct SessionState {
     /// The peer's messages that this side reads.
     pub(crate) reads: Transfers<IncomingTransfer>,
     /// The peer's messages that it is writing.
-    pub(crate) receives: Table<IncomingTransfer>,
+    pub(crate) receives: KeyedTable<IncomingTransfer>,
     /// The peer's message whose fragments are arriving.
     pub(crate) incoming: IncomingFragments,
     /// Control messages that wait for room on the lane.
@@ -66,7 +66,7 @@ pub(crate) enum ControlMessage {
 pub(crate) struct RendezvousSend {
     pub(crate) done: SendDone,
     /// The pieces of the message, with local keys, if this side will write it.
-    pub(crate) local: Option<Vec<Segment>>,
+    pub(crate) local: Option<Vec<MemorySegment>>,
     pub(crate) total_bytes: u64,
     /// Their regions, if the application has not registered the memory.
     pub(crate) regions: Vec<Arc<MemoryRegion>>,
@@ -169,7 +169,7 @@ impl SessionState {
                 ..writes
             }),
             reads: Transfers::new(reads),
-            receives: Table::new(MAX_MOVING),
+            receives: KeyedTable::new(MAX_MOVING),
             incoming: IncomingFragments::default(),
             control_messages: VecDeque::new(),
             replay: VecDeque::new(),

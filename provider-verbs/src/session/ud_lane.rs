@@ -61,9 +61,9 @@ impl UdLane {
     }
 
     /// The prefix of a packet that is sent now.
-    pub(crate) fn prefix(&mut self, asks: bool) -> Prefix {
-        Prefix {
-            asks,
+    pub(crate) fn prefix(&mut self, ack_at_once: bool) -> DatagramPrefix {
+        DatagramPrefix {
+            ack_at_once,
             cookie: self.route.cookie,
             ack: self.window.ack(&self.session.numbers),
             credit: self.session.numbers.receive_credit.count(),

@@ -41,7 +41,7 @@ pub(crate) enum UnexpectedBody {
 /// The way in which a rendezvous message is moved.
 pub(crate) enum TransferWay {
     /// This side reads it from these pieces of the sender's memory.
-    Read(Vec<Segment>),
+    Read(Vec<MemorySegment>),
     /// The sender writes it, once it has a buffer for it.
     Written,
 }

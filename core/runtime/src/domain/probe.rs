@@ -72,7 +72,7 @@ impl Probe {
 
 impl SharedRx {
     /// Looks for the message of a probe; `buf` is the buffer for a claimed one.
-    pub(super) fn probe(&mut self, probe: Probe, op: &RecvOp, buf: Buffers) -> Probed {
+    pub(super) fn probe(&mut self, probe: Probe, op: &RecvOp, buf: ReceiveBuffers) -> Probed {
         let (src, tag, ignore) = Self::selector(op);
         let matcher = self.matcher(op.kind);
         let found = match probe {

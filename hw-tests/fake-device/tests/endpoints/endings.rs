@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point, QueuePairView};
+use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint, QueuePairView};
 use ferrofabric_runtime::owning::{OwnedCompletion, OwningEndpoint};
 use ferrofabric_verbs_sys::{ibv_qp_state, ibv_qp_type, ibv_wc_status as Status};
 
@@ -25,7 +25,7 @@ const TOLD: u64 = 2;
 
 /// A message that the peer took counts as sent; one that it did not take ends with the goodbye, and
 /// so does each later one.
-fn ends_with_the_goodbye(end: &mut OwningEndpoint, to: FiAddr, done: Vec<OwnedCompletion>) {
+fn ends_with_the_close(end: &mut OwningEndpoint, to: FiAddr, done: Vec<OwnedCompletion>) {
     for done in done {
         match (done.token, done.outcome) {
             (TAKEN, Ok(_)) => {}

@@ -7,7 +7,7 @@ use std::time::Instant;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_fake_device::control::{FakeDevice, ROCE};
 use ferrofabric_protocol::PeerKey;
-use ferrofabric_protocol::wire::control::{Body, Control, Keys, LaneName};
+use ferrofabric_protocol::wire::control::{ControlBody, ControlPacket, Keys, LaneName};
 use ferrofabric_verbs::device::{DeviceContext, Gid};
 use ferrofabric_verbs::raw::ah::{Ah, PortPath};
 use ferrofabric_verbs::raw::cq::{Cq, CqConfig};

@@ -369,7 +369,11 @@ impl Scripted {
     }
 
     /// Lets one have an event, and does what it wants.
-    fn with(&mut self, number: u64, event: impl FnOnce(&mut PeerScript, &mut Vec<Action>)) {
+    fn with(
+        &mut self,
+        number: u64,
+        event: impl FnOnce(&mut PeerScript, &mut Vec<HandshakeAction>),
+    ) {
         let now = self.now();
         let Some(script) = self.peers.get_mut(&number) else {
             return;

@@ -407,7 +407,7 @@ impl Direct {
 }
 
 /// A receive's description in its completion: its address, if the receive has one buffer.
-fn matched(context: u64, flags: Flags, buffers: &Buffers) -> Matched {
+fn matched(context: u64, flags: Flags, buffers: &ReceiveBuffers) -> Matched {
     let segments = buffers.segments();
     Matched {
         buf: IoBuf {

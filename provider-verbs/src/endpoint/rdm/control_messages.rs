@@ -54,7 +54,7 @@ impl Poster {
                     }
                 };
                 self.control(lane, &bytes[..len], kind, header)?;
-            } else if lane.session.numbers.receive_credit.owes() {
+            } else if lane.session.numbers.receive_credit.is_return_due() {
                 if self.is_scarce() && !self.has_share(lane) {
                     return Err(PostError::PoolExhausted);
                 }

@@ -252,8 +252,8 @@ impl RdmTransport {
 }
 
 /// The start of a session that begins with a lane, from the result of the lane's handshake.
-pub(super) fn start(up: &LaneUp) -> Start {
-    Start {
+pub(super) fn start(up: &LaneUp) -> SessionStart {
+    SessionStart {
         name: up.name,
         remote: up.remote_session,
         peer_grants_units: up.remote_limits.quota_units,

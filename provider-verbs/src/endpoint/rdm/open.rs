@@ -141,7 +141,7 @@ impl RdmConfig {
         receive_bytes: usize,
         datagrams: bool,
         seed: u64,
-    ) -> Config {
+    ) -> HandshakeConfig {
         let (peer_timeout, datagram_timeout) = match self.timeouts.peer_timeout {
             PeerTimeout::Auto => (None, Some(DATAGRAM_TIMEOUT)),
             PeerTimeout::After(limit) => (limit.0, None),

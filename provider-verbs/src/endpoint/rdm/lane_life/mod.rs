@@ -68,7 +68,7 @@ impl RdmTransport {
     }
 
     /// The next action, unless one is being carried out: the actions that it causes come behind it.
-    fn next_action(&mut self) -> Option<Action> {
+    fn next_action(&mut self) -> Option<LaneAction> {
         if self.is_acting || !self.life.has_actions() {
             return None;
         }
@@ -89,7 +89,7 @@ impl RdmTransport {
     }
 
     /// Carries out an action that ends no operation; returns any other action.
-    fn order(&mut self, action: Action) -> Result<(), Action> {
+    fn order(&mut self, action: LaneAction) -> Result<(), LaneAction> {
         match action {
             LaneAction::Connect {
                 peer,
@@ -159,9 +159,9 @@ impl RdmTransport {
                 lane,
                 again_after,
             } => self.post_resume(peer, lane.session(), again_after),
-            Action::Enter { peer, lane, begins } => self.enter(peer, lane.session(), begins),
-            Action::Park { peer, lane } => self.park(peer, lane.session()),
-            Action::MoveLess { peer } => {
+            LaneAction::Enter { peer, lane, begins } => self.enter(peer, lane.session(), begins),
+            LaneAction::Park { peer, lane } => self.park(peer, lane.session()),
+            LaneAction::MoveLess { peer } => {
                 if let Some(state) = &mut self.peers.at(peer).parked {
                     state.reduce_transfers();
                 }
@@ -240,7 +240,7 @@ impl RdmTransport {
     /// Requests a lane to a peer, if any operation waits for one.
     #[cold]
     pub(super) fn request_lane(&mut self, peer: u32) {
-        self.apply_without_owner(|life, view, _| life.wants_lane(peer, view));
+        self.apply_without_owner(|life, view, _| life.request_lane(peer, view));
     }
 
     /// Carries out the endings that are due: all earlier completions were taken.

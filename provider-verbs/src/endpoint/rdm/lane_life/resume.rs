@@ -37,11 +37,11 @@ impl RdmTransport {
             return false;
         };
         let is_its = matches!(&lane.carrier, LaneCarrier::Rc(qp) if qp.number() == qp_num);
-        let (Packet::Resume(held), true) = (packet, is_its) else {
+        let (DataPacket::Resume(held), true) = (packet, is_its) else {
             return false;
         };
         let heard = said(*held, header);
-        self.apply(owner, |life, _, _| life.resume_heard(session, heard))
+        self.apply(owner, |life, _, _| life.resume_arrived(session, heard))
     }
 
     /// Handles a datagram on a lane that does not carry its session yet. Returns whether it was a
@@ -59,12 +59,12 @@ impl RdmTransport {
         };
         let is_its =
             matches!(&lane.carrier, LaneCarrier::Ud(_)) && lane.up.name as u32 == prefix.cookie;
-        let (Packet::Resume(held), true) = (packet, is_its) else {
+        let (DataPacket::Resume(held), true) = (packet, is_its) else {
             return false;
         };
         let heard = said(*held, header);
         // A repeated Resume has no effect, and is not one of an unknown source either.
-        self.apply(owner, |life, _, _| life.resume_heard(session, heard));
+        self.apply(owner, |life, _, _| life.resume_arrived(session, heard));
         true
     }
 
@@ -127,8 +127,8 @@ impl RdmTransport {
                 }
             }
             LaneCarrier::Ud(way) => {
-                let prefix = Prefix {
-                    asks: true,
+                let prefix = DatagramPrefix {
+                    ack_at_once: true,
                     cookie: lane.up.name as u32,
                     ack: Ack {
                         expected: said.expected,
@@ -188,7 +188,13 @@ impl RdmTransport {
     }
 
     /// Joins the parked session with the peer's Resume on a lane.
-    pub(super) fn meet<O: Owner>(&mut self, peer: u32, lane: LaneKey, heard: Said, owner: &mut O) {
+    pub(super) fn meet<O: Owner>(
+        &mut self,
+        peer: u32,
+        lane: LaneKey,
+        heard: ResumeState,
+        owner: &mut O,
+    ) {
         // Credit is counted anew if the session begins again.
         self.reclaim_credit(peer);
         let Some(mut state) = self.peers.at(peer).parked.take() else {
@@ -238,8 +244,8 @@ impl RdmTransport {
 }
 
 /// The contents of a Resume.
-fn said(held: Resume, header: &Header) -> Said {
-    Said {
+fn said(held: Resume, header: &Header) -> ResumeState {
+    ResumeState {
         held,
         expected: header.sequence,
     }

@@ -8,9 +8,9 @@
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, deliver};
 use ferrofabric_contracts::types::MsgKind;
-use ferrofabric_protocol::parts::Part;
+use ferrofabric_protocol::fragmentation::FragmentOutcome;
 use ferrofabric_protocol::wire::SessionId;
-use ferrofabric_protocol::wire::data::Packet;
+use ferrofabric_protocol::wire::data::DataPacket;
 
 use super::super::RdmTransport;
 use super::token;
@@ -23,19 +23,19 @@ impl RdmTransport {
         &mut self,
         session: SessionId,
         (peer, name): (u32, u64),
-        packet: &Packet<'_>,
+        packet: &DataPacket<'_>,
         owner: &mut O,
     ) {
         let Some(state) = self.state_of(session) else {
             return;
         };
         let (offset, last) = match state.incoming.assembly.on_packet(packet) {
-            Ok(Part::Bytes { offset_bytes, last }) => (offset_bytes as usize, last),
-            Ok(Part::None) => return,
+            Ok(FragmentOutcome::Bytes { offset_bytes, last }) => (offset_bytes as usize, last),
+            Ok(FragmentOutcome::None) => return,
             Err(why) => return self.break_protocol(session, &why),
         };
         let part = match *packet {
-            Packet::EagerFirst {
+            DataPacket::EagerFirst {
                 envelope,
                 total_bytes,
                 part,
@@ -65,7 +65,7 @@ impl RdmTransport {
                 }
                 part
             }
-            Packet::EagerPart { part, .. } => part,
+            DataPacket::EagerPart { part, .. } => part,
             _ => return,
         };
         let Some(incoming) = self.incoming(session) else {

@@ -57,7 +57,7 @@ impl RdmTransport {
         let is_next = lane.heard
             && lane.qp.number() == qp_num
             && numbers.is_next(header.sequence)
-            && incoming.assembly.is_whole();
+            && incoming.assembly.is_complete();
         // A packet that is rejected here is checked once more: neither call changes anything then.
         if !is_next
             || numbers.send_credit.on_credit(header.credit).is_err()
@@ -124,7 +124,7 @@ impl RdmTransport {
         owner: &mut O,
     ) {
         match packet {
-            Packet::Eager { envelope, payload } => {
+            DataPacket::Eager { envelope, payload } => {
                 self.on_eager(session, from, envelope, payload, owner);
             }
             DataPacket::Rts { envelope, request } => {
@@ -135,13 +135,13 @@ impl RdmTransport {
                 let (op, total) = (request.op, request.total_bytes);
                 self.on_rts(session, from, envelope, (op, total, way), owner);
             }
-            Packet::Fin { op, status } => self.on_fin(session, op, status, owner),
-            Packet::EagerFirst { .. } | Packet::EagerPart { .. } => {
+            DataPacket::Fin { op, status } => self.on_fin(session, op, status, owner),
+            DataPacket::EagerFirst { .. } | DataPacket::EagerPart { .. } => {
                 self.on_fragment(session, from, &packet, owner);
             }
-            Packet::Cts(grant) => self.on_cts(session, &grant, owner),
-            Packet::Done { receive } => self.on_done(session, from.0, receive, owner),
-            Packet::Credit | Packet::Ack | Packet::Resume(_) => {}
+            DataPacket::Cts(grant) => self.on_cts(session, &grant, owner),
+            DataPacket::Done { receive } => self.on_done(session, from.0, receive, owner),
+            DataPacket::Credit | DataPacket::Ack | DataPacket::Resume(_) => {}
         }
     }
 
@@ -182,7 +182,7 @@ impl RdmTransport {
         &mut self,
         lane: SessionId,
         (peer, session): (u32, u64),
-        envelope: Envelope,
+        envelope: DataEnvelope,
         (op, total, way): (u64, u64, TransferWay),
         owner: &mut O,
     ) {

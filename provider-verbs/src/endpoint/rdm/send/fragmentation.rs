@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::peer::SendDone;
 use ferrofabric_contracts::types::SendOp;
-use ferrofabric_protocol::credit::Admission;
-use ferrofabric_protocol::parts::Cut;
+use ferrofabric_protocol::credit::SendAdmission;
+use ferrofabric_protocol::fragmentation::FragmentPlan;
 use ferrofabric_protocol::session::WINDOW;
-use ferrofabric_protocol::wire::control::Limits;
+use ferrofabric_protocol::wire::control::LaneLimits;
 use ferrofabric_protocol::wire::data::{Header, MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES};
 
 use super::super::poster::{FragmentOutcome, PostError, Poster, envelope};
@@ -76,8 +76,12 @@ impl Poster {
 
     /// The plan of the fragments of a message, if the lane and the peer's credit have room for all
     /// of them; it takes the credit. `None`: the message has to go by rendezvous.
-    fn plan_fragments(&mut self, lane: &mut RcLane, len: usize) -> Result<Option<Cut>, PostError> {
-        let cut = Cut::new(len as u32, self.fragment_bytes(lane) as u32);
+    fn plan_fragments(
+        &mut self,
+        lane: &mut RcLane,
+        len: usize,
+    ) -> Result<Option<FragmentPlan>, PostError> {
+        let cut = FragmentPlan::new(len as u32, self.fragment_bytes(lane) as u32);
         let packets = cut.packets() as usize;
         // If a message took more buffers, no completion might come before all of them were in use.
         if !lane.queue.could_take(packets) || packets > self.bounces.count() / 2 {
@@ -96,7 +100,7 @@ impl Poster {
             return Err(PostError::PoolExhausted);
         }
         let admitted = lane.session.numbers.send_credit.admit(len as u32);
-        Ok((admitted == Admission::Eager).then_some(cut))
+        Ok((admitted == SendAdmission::Eager).then_some(cut))
     }
 
     /// Writes the packet for a range of a message of `len` bytes to a bounce buffer. If the
@@ -117,7 +121,7 @@ impl Poster {
             0 => header.write_first(&envelope(op), len as u32, range.end, &mut head),
             _ => {
                 let mut further = [0; MAX_HEADER_BYTES];
-                let head_len = header.write_part(range.start, bytes as u32, &mut further);
+                let head_len = header.write_fragment(range.start, bytes as u32, &mut further);
                 head[..head_len].copy_from_slice(&further[..head_len]);
                 head_len
             }
@@ -146,7 +150,7 @@ impl Poster {
     }
 
     /// The longest packet that a peer accepts, in bytes.
-    pub(in super::super) fn packet_bytes(&self, peer: &Limits) -> usize {
+    pub(in super::super) fn packet_bytes(&self, peer: &LaneLimits) -> usize {
         let slot_bytes = self.bounces.slot_bytes().min(peer.receive_bytes as usize);
         let frame = Mtu::from_code(peer.path_mtu).map_or(self.mtu, |mtu| mtu.min(self.mtu));
         match self.tuning.single_frames {

@@ -10,7 +10,7 @@ use ferrofabric_protocol::rendezvous::Chunk;
 use ferrofabric_protocol::table::Key;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{
-    FinStatus, Grant, Header, MAX_RTS_BYTES, MAX_SEGMENTS, Segment,
+    FinStatus, Grant, Header, MAX_RTS_BYTES, MAX_SEGMENTS, MemorySegment,
 };
 use ferrofabric_verbs_sys::ibv_sge;
 
@@ -199,7 +199,7 @@ impl Poster {
             };
             let key = if writes { region.lkey() } else { region.rkey() };
             regions.push(region);
-            segments.push(Segment {
+            segments.push(MemorySegment {
                 address: buf.addr as u64,
                 length_bytes: buf.len as u64,
                 rkey: key,

@@ -56,7 +56,7 @@ impl RdmTransport {
     }
 
     /// Statistics of all lanes of the UD kind together.
-    pub(in super::super) fn datagram_counters(&self) -> datagram_lane::Counters {
+    pub(in super::super) fn datagram_counters(&self) -> datagram_lane::DatagramLaneCounters {
         self.ud.shared.counters
     }
 }

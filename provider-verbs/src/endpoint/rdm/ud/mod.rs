@@ -44,7 +44,7 @@ pub(super) struct UdLanes {
     /// Its number; 0 if there is none.
     number: u32,
     pub(super) lanes: LaneTable<UdLane>,
-    pub(super) shared: Shared,
+    pub(super) shared: SharedLaneState,
     pub(super) deadlines: Timers<SessionId>,
     /// Memory for the packets that are not confirmed.
     pub(super) packets: PacketPool,
@@ -73,7 +73,7 @@ impl UdLanes {
             number: queue_pair.as_ref().map_or(0, DataQueuePair::number),
             queue_pair,
             lanes: LaneTable::default(),
-            shared: Shared::default(),
+            shared: SharedLaneState::default(),
             deadlines: Timers::default(),
             packets: PacketPool::default(),
             held_slots: 0,

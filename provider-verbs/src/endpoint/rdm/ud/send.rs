@@ -210,7 +210,7 @@ impl RdmTransport {
         {
             let oldest = lane.session.numbers.oldest_unconfirmed();
             let at = out.sequence.wrapping_sub(oldest) as usize;
-            let prefix = lane.prefix(out.asks).to_bytes();
+            let prefix = lane.prefix(out.ack_at_once).to_bytes();
             let Some(packet) = lane.session.replay.get(at) else {
                 tracing::error!("packet {} of {:?} is not kept", out.sequence, lane.key);
                 break;
