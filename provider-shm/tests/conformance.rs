@@ -139,7 +139,9 @@ fn a_peer_that_closes_is_shut_down() {
 
 #[test]
 fn sends_to_missing_endpoints_fail() {
-    completions::errors_of_sends_to_missing_peers(&*domain(&[]), |name| name.shm = Some(0xdead_beef));
+    completions::errors_of_sends_to_missing_peers(&*domain(&[]), |name| {
+        name.shm = Some(0xdead_beef)
+    });
 }
 
 /// Covers: PEER-8

@@ -81,7 +81,7 @@ impl OwningPair {
         Self { a, b, to_a, to_b }
     }
 
-    /// A message from `a` to `b`, whole. What else completes at `a` goes to `other`.
+    /// A message from `a` to `b`, whole. Other completions at `a` go to `other`.
     pub fn exchange(&mut self, len: usize, mut other: impl FnMut(OwnedCompletion)) {
         const TAG: u64 = 0xe1c4;
         const TOKEN: u64 = 1 << 60;

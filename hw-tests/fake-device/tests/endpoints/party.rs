@@ -174,7 +174,7 @@ pub(crate) fn first<T>((error, _): (OpError, T)) -> OpError {
     error
 }
 
-/// Drives endpoints until so many of their operations are over.
+/// Drives endpoints until that number of their operations is over.
 pub(crate) fn run(endpoints: &mut [&mut OwningEndpoint], count: usize) -> Vec<OwnedCompletion> {
     let begun = Instant::now();
     let mut done = Vec::new();
