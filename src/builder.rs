@@ -110,7 +110,8 @@ impl RdmEndpointBuilder {
     }
 
     /// Whether a send completes when the message is in its receive's buffer
-    /// (`FI_DELIVERY_COMPLETE`). Otherwise it completes when its buffer is free.
+    /// (`FI_DELIVERY_COMPLETE`), and fails if the peer goes before that. Otherwise it completes
+    /// when its buffer is free.
     pub fn delivery_complete(self, complete: bool) -> Self {
         Self {
             delivery_complete: complete,

@@ -40,9 +40,9 @@ pub const DROP_FLUSH: Duration = Duration::from_secs(1);
 ///
 /// The message of a completed send, or of an inject that returned, may still be under way: no peer
 /// has it yet. [`close`](Self::close) waits until each message is where its peer finds it. Dropping
-/// the endpoint does the same for [`DROP_FLUSH`] at most, and then loses without an error: messages
-/// to peers that are not reached in that time, and long messages for which the peer posts no
-/// receive in that time. If the process exits without either, by a signal or
+/// the endpoint does the same for [`DROP_FLUSH`] (1 s) at most, and then loses without an error:
+/// messages to peers that are not reached in that time, and long messages for which the peer posts
+/// no receive in that time. If the process exits without either, by a signal or
 /// [`std::process::exit`], it loses all messages that are still under way: call
 /// [`flush`](Self::flush) first.
 pub struct RdmEndpoint {
@@ -121,8 +121,9 @@ impl RdmEndpoint {
     ///
     /// The error contains the buffer. `EAGAIN` ([`OperationError::is_again`]): take completions,
     /// then send again. `EINVAL`: the length is beyond the buffer. `EMSGSIZE`: longer than the
-    /// domain's limit. `EADDRNOTAVAIL`: no such peer. `ECONNRESET`, `ESHUTDOWN`, `EHOSTUNREACH`:
-    /// the peer is gone.
+    /// domain's limit, `ep.max_msg_size` of its [`info`](Domain::info). `EADDRNOTAVAIL`: no such
+    /// peer. `ECONNRESET`, `ESHUTDOWN`, `EHOSTUNREACH`: the peer
+    /// [is gone](crate#peers-that-are-gone).
     pub fn send(
         &mut self,
         to: FiAddr,
@@ -314,7 +315,8 @@ impl RdmEndpoint {
     }
 
     /// The operations that complete, one after the other; ends if none completes within this time
-    /// (`None`: never).
+    /// (`None`: never). The iterator borrows the endpoint: a loop that sends or receives calls
+    /// [`wait`](Self::wait) each time instead.
     ///
     /// ```
     /// use std::time::Duration;

@@ -133,12 +133,14 @@ impl OperationError {
         }
     }
 
-    /// The peer; `None` for a receive from any source that no message has matched.
+    /// The peer; `None` for a receive from any source that no message has matched, for a message of
+    /// an unknown source, and for a wait that ran into its time limit.
     pub fn peer(&self) -> Option<FiAddr> {
         self.peer
     }
 
-    /// The number of the error.
+    /// The number of the error: [of a peer that is gone](crate#peers-that-are-gone), or one that
+    /// the call names which posted the operation.
     pub fn errno(&self) -> Errno {
         self.errno
     }
