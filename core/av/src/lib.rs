@@ -35,8 +35,8 @@
 //! - *Symmetric vectors* (`FI_SYMMETRIC`): `symmetric.rs` stores the node's part of an address
 //!   once; an entry takes 80 bits in `symmetric/entry_lines.rs`.
 //! - *Reverse look-up*: from a native address to its entry in `index.rs`, in symmetric tables in
-//!   `symmetric/reverse_index.rs`; from a socket address in `sockets.rs`. [`EntryIndex`] is an index
-//!   for other owners.
+//!   `symmetric/reverse_index.rs`; from a socket address in `sockets.rs`. [`EntryIndex`] is an
+//!   index for other owners.
 //! - *Many look-ups in one call*: `batch.rs` ([`AvTable::lookup_all`], [`AvTable::find_all`])
 //!   overlaps their cache misses.
 //! - *Memory*: `words.rs` maps atomic words of the process or of a file, `arena.rs` places pieces
