@@ -43,6 +43,10 @@ pub const OTHER_VARIABLES: &[OtherVariable] = &[
     other("FERRO_SOAK", "tests that run for long"),
     other("FERRO_STORM", "the seed of one storm test"),
     other("FERRO_STORMS", "the number of storm tests"),
+    other(
+        "FERRO_XTASK",
+        "scripts: the program that counts and reads for them",
+    ),
 ];
 
 const fn other(name: &'static str, reader: &'static str) -> OtherVariable {

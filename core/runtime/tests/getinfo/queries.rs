@@ -596,7 +596,7 @@ fn every_candidate_is_explained() {
             (
                 EpType::Rdm,
                 "ep_attr->max_msg_size",
-                "ask for at most 1099511627776"
+                "ask for at most 1024G"
             ),
             (EpType::Dgram, "caps", "do without FI_TAGGED"),
             (EpType::Rdm, "caps", "do without FI_REMOTE_COMM"),
