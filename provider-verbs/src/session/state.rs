@@ -39,8 +39,8 @@ pub(crate) struct SessionState {
     pub(crate) incoming: IncomingFragments,
     /// Control messages that wait for room on the lane.
     pub(crate) control_messages: VecDeque<ControlMessage>,
-    /// Packets that were under way on a lane that broke, and may have to be sent again; oldest
-    /// first.
+    /// Packets that may have to be sent again, oldest first: on a lane of datagrams all packets
+    /// that are unconfirmed, else those that were under way on a lane that broke.
     pub(crate) replay: VecDeque<ReplayPacket>,
 }
 
