@@ -69,7 +69,7 @@ pub(crate) unsafe trait Unsent {
     fn iov(&self) -> &[IoBuf];
 }
 
-/// The way to a peer.
+/// The transport that carries the operations for a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum PairRoute<F, N> {
     #[default]

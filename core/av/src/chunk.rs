@@ -104,7 +104,7 @@ impl<'a> EntryChunk<'a> {
 
     /// The generation with which this address is in an entry; `None` when it is not.
     #[inline]
-    pub(super) fn holds(&self, at: usize, name: &NameWords) -> Option<u32> {
+    pub(super) fn generation_of(&self, at: usize, name: &NameWords) -> Option<u32> {
         let (word, words) = (self.generation_word(at), self.name_words(at)?);
         // The orderings are those of `read`. A changing entry is for some moment not this
         // address's.
@@ -172,13 +172,13 @@ mod loom_tests {
                 chunk.put(0, &name(2))
             });
             let chunk = EntryChunk::new(&words, LEN);
-            let seen = chunk.holds(0, &name(2));
+            let seen = chunk.generation_of(0, &name(2));
             let second = writer.join().unwrap();
             assert!(
                 first != second && [None, Some(second)].contains(&seen),
                 "{seen:?}"
             );
-            assert_eq!(chunk.holds(0, &name(2)), Some(second));
+            assert_eq!(chunk.generation_of(0, &name(2)), Some(second));
         });
     }
 }

@@ -183,7 +183,7 @@ impl Store {
     pub(super) fn search(&self, hash: u32, name: &NameWords) -> Option<(u32, u32)> {
         self.index()?.find(hash, |entry| {
             let (chunk, at) = self.locate(entry)?;
-            Some((entry, chunk.holds(at, name)?))
+            Some((entry, chunk.generation_of(at, name)?))
         })
     }
 
@@ -209,9 +209,9 @@ impl Store {
 
     /// The generation with which this address is in an entry; `None` when it is not.
     #[inline]
-    pub(super) fn holds(&self, entry: u32, name: &NameWords) -> Option<u32> {
+    pub(super) fn generation_of(&self, entry: u32, name: &NameWords) -> Option<u32> {
         let (chunk, at) = self.locate(entry)?;
-        chunk.holds(at, name)
+        chunk.generation_of(at, name)
     }
 
     #[inline]
@@ -400,19 +400,19 @@ impl Store {
             return;
         };
         let hash = self.hash(&chunk.name(at));
-        let is_there = chunk.generation(at) & 1 == 1;
+        let has_address = chunk.generation(at) & 1 == 1;
         self.intend(entry);
         self.version().begin();
         self.note(entry);
         step();
         let generation = chunk.clear(at);
         step();
-        if let Some(index) = self.index().filter(|_| is_there) {
+        if let Some(index) = self.index().filter(|_| has_address) {
             index.remove(hash, entry);
         }
         step();
         let len = self.head.word(HeadWord::Len);
-        let gone = u64::from(is_there);
+        let gone = u64::from(has_address);
         len.store(len.load(Relaxed).saturating_sub(gone), Relaxed);
         if reusable(generation) {
             self.give_back(entry);

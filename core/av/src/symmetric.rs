@@ -138,7 +138,7 @@ impl Symmetric {
     pub(super) fn generation(&self, entry: u32) -> u32 {
         let there = self
             .locate(entry)
-            .is_some_and(|(lines, at)| lines.is_there(at));
+            .is_some_and(|(lines, at)| lines.has_address(at));
         2 * self.removals_of(entry) + u32::from(there)
     }
 
@@ -190,7 +190,7 @@ impl Symmetric {
         if let Some(search) = search {
             let likely = search
                 .candidate
-                .filter(|entry| self.holds(*entry, name, search.number));
+                .filter(|entry| self.is_entry_of(*entry, name, search.number));
             let found = match likely {
                 Some(entry) => Some((entry, 2 * self.removals_of(entry) + 1)),
                 None => self.holder(name, search.number, search.hash),
@@ -211,14 +211,14 @@ impl Symmetric {
     /// The entry that holds this address, whose number and hash are these, and its generation.
     #[inline]
     fn holder(&self, name: &NameWords, number: u64, hash: u64) -> Option<(u32, u32)> {
-        let is_it = |entry| self.holds(entry, name, number);
+        let is_it = |entry| self.is_entry_of(entry, name, number);
         let entry = self.indices.last()?.find(hash, is_it)?;
         Some((entry, 2 * self.removals_of(entry) + 1))
     }
 
     /// Whether an entry, which may be changing, holds this address, whose number is this.
     #[inline]
-    fn holds(&self, entry: u32, name: &NameWords, number: u64) -> bool {
+    fn is_entry_of(&self, entry: u32, name: &NameWords, number: u64) -> bool {
         let Some((lines, at)) = self.locate(entry) else {
             return false;
         };
@@ -335,7 +335,7 @@ impl Symmetric {
         };
         let removals = self.removals.as_ref().and_then(|all| all.there(entry));
         Version(&self.version).begin();
-        let left = lines.is_there(at).then(|| {
+        let left = lines.has_address(at).then(|| {
             let key = lines.key(at);
             if let Some(index) = self.indices.last() {
                 let hash = self.hash_of(entry);
@@ -446,7 +446,7 @@ impl Symmetric {
         let larger = index.larger(self.len(), self.capacity())?;
         for entry in 0..self.capacity() as u32 {
             if let Some((lines, at)) = self.locate(entry) {
-                if lines.is_there(at) {
+                if lines.has_address(at) {
                     larger.insert(self.hash_of(entry), entry);
                 }
             }

@@ -180,15 +180,15 @@ mod tests {
             let mut assembly = Assembly::default();
             for total in lengths {
                 let message: Vec<u8> = (0..total).map(|n| (n % 251) as u8).collect();
-                let cut = FragmentPlan::new(total, room);
+                let plan = FragmentPlan::new(total, room);
                 let mut got = vec![0; message.len()];
-                prop_assert_eq!(cut.ranges().count(), cut.packets() as usize);
-                prop_assert!(cut.ranges().all(|range| range.len() <= room.max(1) as usize));
-                if cut.packets() == 1 {
-                    prop_assert!(cut.ranges().eq(std::iter::once(0..total)));
+                prop_assert_eq!(plan.ranges().count(), plan.packets() as usize);
+                prop_assert!(plan.ranges().all(|range| range.len() <= room.max(1) as usize));
+                if plan.packets() == 1 {
+                    prop_assert!(plan.ranges().eq(std::iter::once(0..total)));
                     continue;
                 }
-                for range in cut.ranges() {
+                for range in plan.ranges() {
                     let part = &message[range.start as usize..range.end as usize];
                     let packet = match range.start {
                         0 => first(total, part),

@@ -56,7 +56,7 @@ impl CqQueue {
 
     /// Whether there are `least` entries, or an error, or no more will come.
     #[inline]
-    pub fn holds(&self, least: usize) -> bool {
+    pub fn is_ready(&self, least: usize) -> bool {
         !self.errors.is_empty() || self.entries.len() >= least.max(1) || self.is_overrun()
     }
 
@@ -261,7 +261,7 @@ mod tests {
         cq.write(&entry(5));
         cq.write_error(error(6));
         assert!(
-            cq.holds(100),
+            cq.is_ready(100),
             "a wait for 100 entries ends, which can not come any more"
         );
         let mut out = [entry(0); 8];

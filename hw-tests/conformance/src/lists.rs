@@ -15,7 +15,7 @@ fn list(end: &QueuedEndpoint) -> [IoBuf; 4] {
 
 /// Checks that the list holds a message of `len` bytes `fill`, and that no byte beyond it has
 /// changed.
-fn holds(end: &QueuedEndpoint, iov: &[IoBuf], len: usize, fill: u8) {
+fn check_filled(end: &QueuedEndpoint, iov: &[IoBuf], len: usize, fill: u8) {
     let bytes: Vec<u8> = iov.iter().flat_map(|b| end.bytes(b.addr, b.len)).collect();
     assert!(bytes[..len].iter().all(|b| *b == fill));
     assert!(bytes[len..].iter().all(|b| *b == 0xff));
@@ -71,7 +71,7 @@ pub fn messages_go_into_lists(domain_a: &dyn Domain, domain_b: &dyn Domain) {
                         }
                         assert_eq!(counts, (before.0 + 1, before.1));
                     }
-                    holds(b, &iov, len.min(room), fill);
+                    check_filled(b, &iov, len.min(room), fill);
                 }
             }
         }
@@ -101,7 +101,7 @@ pub fn claims_and_cancellations(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     assert_eq!(b.recv(&any_tagged(b.context()), &five), refused);
     b.recv(&claim, &iov).unwrap();
     assert_eq!(pair.wait(&b.rx, claim.context).unwrap().len, 9000);
-    holds(b, &iov, 9000, 1);
+    check_filled(b, &iov, 9000, 1);
 
     let recv = any_tagged(b.context());
     let iov = list(b);
@@ -111,5 +111,5 @@ pub fn claims_and_cancellations(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     assert_eq!(error.errno, Errno::ECANCELED);
     a.send(b, pair.tagged(1), 24, 1);
     pair.barrier();
-    holds(b, &iov, 0, 0);
+    check_filled(b, &iov, 0, 0);
 }

@@ -232,8 +232,8 @@ impl LinkSender {
         }
         stats.sent += 1;
         stats.sent_bytes += len as u64;
-        let has_its_way = std::mem::take(&mut self.waits_for_room);
-        if len >= paths::LEAST && !has_its_way && self.offers_read(op, iov, len, paths) {
+        let waited_for_room = std::mem::take(&mut self.waits_for_room);
+        if len >= paths::LEAST && !waited_for_room && self.offers_read(op, iov, len, paths) {
             stats.sent_cma += 1;
             self.start_read(op, iov[0].addr as u64, len);
             waker.wake_if_asleep(stats);

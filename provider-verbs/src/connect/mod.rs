@@ -31,7 +31,7 @@ pub(crate) enum LaneCarrier {
     Ud(UdDestination),
 }
 
-/// The destination of a lane's datagrams.
+/// The path of a lane's datagrams, and the key that they carry.
 #[derive(Clone)]
 pub(crate) struct UdDestination {
     /// The path.

@@ -376,7 +376,7 @@ impl ServiceWorker {
                 self.answer(|c, now, out| c.lane_made(now, lane, made, out));
             }
             HandshakeAction::ConnectLane(connect) if connect.kind == LaneKind::Ud => {
-                self.find_way(connect.lane, &connect.peer);
+                self.connect_datagram_lane(connect.lane, &connect.peer);
             }
             HandshakeAction::ConnectLane(connect) => {
                 let connected = self.connect_lane(&connect);
@@ -385,7 +385,7 @@ impl ServiceWorker {
             HandshakeAction::LaneUp(up) => {
                 let carrier = match self.lanes.get(&up.lane) {
                     Some(Made::Rc(qp)) => LaneCarrier::Rc(qp.clone()),
-                    Some(Made::Ud(Some(way))) => LaneCarrier::Ud(way.clone()),
+                    Some(Made::Ud(Some(destination))) => LaneCarrier::Ud(destination.clone()),
                     _ => return,
                 };
                 self.keep_path(&up.peer);
@@ -438,7 +438,7 @@ impl ServiceWorker {
             // No answer would arrive.
             return self.answer(|c, now, out| c.unreachable(now, &to, out));
         }
-        let Some((path, qpn, qkey)) = self.way_to(&to) else {
+        let Some((path, qpn, qkey)) = self.control_route(&to) else {
             return self.answer(|c, now, out| c.unreachable(now, &to, out));
         };
         // Dropped if there is no room, as on the wire: an unknown source can repeat its request.
@@ -499,7 +499,7 @@ impl ServiceWorker {
     /// last holder. (RC queue pairs hold none: a later control packet to the peer makes the handle
     /// anew.)
     fn retire_path(&mut self, peer: &PeerKey) {
-        if let Some((path, ..)) = self.way_to(peer) {
+        if let Some((path, ..)) = self.control_route(peer) {
             if !self.retiring.contains(&path) {
                 self.retiring.push(path);
             }
@@ -508,7 +508,7 @@ impl ServiceWorker {
 
     /// The engine has a lane to a peer, or waits for one: it reports when it retires the peer.
     fn keep_path(&mut self, peer: &PeerKey) {
-        if let Some((path, ..)) = self.way_to(peer) {
+        if let Some((path, ..)) = self.control_route(peer) {
             self.retired.remove(&path);
         }
     }
@@ -535,13 +535,14 @@ impl ServiceWorker {
         if !self.handles.is_crowded() {
             return;
         }
-        let peers = (self.connector.peers()).filter_map(|peer| Some(self.way_to(peer)?.0));
+        let peers = (self.connector.peers()).filter_map(|peer| Some(self.control_route(peer)?.0));
         let joining = self.joining.iter().map(|(path, _)| *path);
         let wanted = peers.chain(joining).collect();
         self.handles.tidy(&wanted);
     }
 
-    fn way_to(&self, peer: &PeerKey) -> Option<(PortPath, u32, u32)> {
+    /// The path to a peer, and the number and key of the queue pair for its control packets.
+    fn control_route(&self, peer: &PeerKey) -> Option<(PortPath, u32, u32)> {
         let verbs = native_addr(peer, 0)?.verbs?;
         Some((self.config.port.path_to(&verbs)?, verbs.qpn, verbs.qkey))
     }

@@ -73,7 +73,7 @@ impl Described {
         let region = place.region.as_ref()?;
         let counts = place.generation == generation(desc)
             && region.mr.access().contains(access)
-            && region.holds(buf);
+            && region.contains(buf);
         counts.then(|| Arc::clone(region))
     }
 
@@ -97,7 +97,7 @@ fn generation(desc: MrDesc) -> u32 {
 
 impl MemoryRegion {
     /// Whether the region contains all of a buffer.
-    fn holds(&self, buf: IoBuf) -> bool {
+    fn contains(&self, buf: IoBuf) -> bool {
         let start = self.mr.addr() as usize;
         buf.addr
             .checked_sub(start)

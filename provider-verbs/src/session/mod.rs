@@ -30,6 +30,6 @@ pub(crate) use state::{
 pub(crate) use turns::{LaneTurn, TurnQueue};
 pub(crate) use ud_lane::{UdLane, UdRoute};
 pub(crate) use unexpected::{
-    RdmUnexpectedMessage, RdmUnexpectedMessages, TransferWay, UnexpectedBody,
+    RdmUnexpectedMessage, RdmUnexpectedMessages, TransferMethod, UnexpectedBody,
 };
 pub(crate) use wr_id::{WrId, datagram_wr_id, is_datagram, receive_wr_id, send_wr_id};

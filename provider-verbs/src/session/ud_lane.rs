@@ -11,10 +11,10 @@ use super::state::SessionState;
 use super::turns::LaneTurn;
 use crate::connect::UdDestination;
 
-/// The destination of a lane's datagrams.
+/// What each datagram of a lane is sent with: destination, queue pair and cookie.
 #[derive(Clone)]
 pub(crate) struct UdRoute {
-    pub(crate) way: UdDestination,
+    pub(crate) destination: UdDestination,
     /// The peer's data queue pair.
     pub(crate) qpn: u32,
     /// The number that both ends write into each datagram: the low half of the lane's name.

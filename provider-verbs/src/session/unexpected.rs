@@ -1,5 +1,5 @@
 //! Unexpected messages: eager ones with their data (bounded by the credit of each sender),
-//! rendezvous messages as the way to get their data.
+//! rendezvous messages as the method that gets their data.
 
 use slab::Slab;
 
@@ -34,12 +34,12 @@ pub(crate) enum UnexpectedBody {
         /// The ID of the sender's operation.
         op: u64,
         /// How the data comes.
-        way: TransferWay,
+        method: TransferMethod,
     },
 }
 
-/// The way in which a rendezvous message is moved.
-pub(crate) enum TransferWay {
+/// How the data of a rendezvous message is moved.
+pub(crate) enum TransferMethod {
     /// This side reads it from these pieces of the sender's memory.
     Read(Vec<MemorySegment>),
     /// The sender writes it, once it has a buffer for it.

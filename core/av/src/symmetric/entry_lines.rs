@@ -120,9 +120,9 @@ impl<'a> EntryLines<'a> {
 
     /// Whether an entry has an address.
     #[inline]
-    pub(super) fn is_there(&self, at: usize) -> bool {
+    pub(super) fn has_address(&self, at: usize) -> bool {
         let (line, slot) = self.line(at);
-        is_there(line[STATE].load(Relaxed), slot)
+        has_address(line[STATE].load(Relaxed), slot)
     }
 
     /// An entry that has an address. It holds if [`still`](Self::still) says so.
@@ -132,7 +132,7 @@ impl<'a> EntryLines<'a> {
         // Pairs with the Release store in `put`: a reader of the bit of an address sees the
         // address.
         let state = line[STATE].load(Acquire);
-        is_there(state, slot).then(|| EntrySnapshot {
+        has_address(state, slot).then(|| EntrySnapshot {
             key: key(line, slot, state),
             state,
         })
@@ -146,7 +146,7 @@ impl<'a> EntryLines<'a> {
         // removal sees the removal.
         fence(Acquire);
         let now = line[STATE].load(Relaxed);
-        is_there(now, slot) && now >> REMOVALS == seen.state >> REMOVALS
+        has_address(now, slot) && now >> REMOVALS == seen.state >> REMOVALS
     }
 
     /// The node of an entry, which may be changing, if it has an address with this number.
@@ -155,7 +155,7 @@ impl<'a> EntryLines<'a> {
         let (line, slot) = self.line(at);
         let state = line[STATE].load(Relaxed);
         let key = key(line, slot, state);
-        (is_there(state, slot) && key.number == number).then_some(key.node)
+        (has_address(state, slot) && key.number == number).then_some(key.node)
     }
 
     /// The part of an address that an entry holds, for a writer.
@@ -193,7 +193,7 @@ impl<'a> EntryLines<'a> {
 }
 
 #[inline]
-fn is_there(state: u64, slot: usize) -> bool {
+fn has_address(state: u64, slot: usize) -> bool {
     (state >> (THERE + slot)) & 1 == 1
 }
 
@@ -289,7 +289,7 @@ mod tests {
                 for at in 0..64 {
                     let there = model.get(&at).copied();
                     prop_assert_eq!(lines.look(at).map(|seen| seen.key), there);
-                    prop_assert_eq!(lines.is_there(at), there.is_some());
+                    prop_assert_eq!(lines.has_address(at), there.is_some());
                     prop_assert!(there.is_none_or(|key| lines.node_of(at, key.number) == Some(key.node) && lines.key(at) == key));
                 }
             }

@@ -54,7 +54,7 @@ mod loom_tests {
     /// An endpoint that appears, and whether an attempt has found it.
     #[derive(Default)]
     struct TestPeer {
-        is_there: AtomicBool,
+        is_listening: AtomicBool,
         source_epoch: UnknownSourceEpoch,
         found: Mutex<bool>,
     }
@@ -64,7 +64,7 @@ mod loom_tests {
         fn search(&self) {
             loop {
                 let since = self.source_epoch.current();
-                let answered = self.is_there.load(Ordering::Relaxed);
+                let answered = self.is_listening.load(Ordering::Relaxed);
                 let mut found = self.found.lock();
                 *found |= answered;
                 if !self.source_epoch.note_failed(usize::from(!*found), since) {
@@ -83,7 +83,7 @@ mod loom_tests {
             let peer = Arc::new(TestPeer::default());
             let theirs = Arc::clone(&peer);
             let newcomer = thread::spawn(move || {
-                theirs.is_there.store(true, Ordering::Relaxed);
+                theirs.is_listening.store(true, Ordering::Relaxed);
                 if theirs.source_epoch.advance() {
                     let found = theirs.found.lock();
                     theirs.source_epoch.restart_failed();

@@ -80,12 +80,13 @@ impl HalfOpen {
         self.by_age.pop_front();
     }
 
-    /// One more came. `is_there` says of one whether it still counts.
-    pub(super) fn enter(&mut self, now: Time, key: Key, is_there: impl Fn(Time, Key) -> bool) {
+    /// One more came. `still_counts` says whether an earlier one still does.
+    pub(super) fn enter(&mut self, now: Time, key: Key, still_counts: impl Fn(Time, Key) -> bool) {
         self.count += 1;
         self.by_age.push_back((now, key));
         if self.by_age.len() > 2 * self.count + 64 {
-            self.by_age.retain(|(since, key)| is_there(*since, *key));
+            self.by_age
+                .retain(|(since, key)| still_counts(*since, *key));
         }
     }
 

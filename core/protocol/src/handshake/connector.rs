@@ -247,7 +247,7 @@ impl Connector {
                     responder_nonce: 0,
                 };
                 if peer.key == self.me {
-                    self.remote_is_local(key);
+                    self.use_own_parameters(key);
                     self.join(key, LanePhase::Connecting, out);
                 } else {
                     peer.phase = LanePhase::HelloSent;
@@ -283,7 +283,7 @@ impl Connector {
         let phase = peer.phase;
         match (phase, result) {
             (LanePhase::Connecting, Ok(())) => {
-                self.announce(key, true, out);
+                self.report_lane_up(key, true, out);
                 self.up(key, now, out);
                 self.send_ready(key, out);
             }
@@ -291,7 +291,7 @@ impl Connector {
                 peer.phase = LanePhase::HalfOpen;
                 peer.tries = 0;
                 peer.life.begin_silence(now);
-                self.announce(key, false, out);
+                self.report_lane_up(key, false, out);
                 self.send_hello_ack(key, now, out);
             }
             (LanePhase::Connecting | LanePhase::Joining, Err(error)) => {

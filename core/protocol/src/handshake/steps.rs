@@ -124,14 +124,19 @@ impl Connector {
     }
 
     /// A lane to this endpoint itself: one queue pair is both ends.
-    pub(super) fn remote_is_local(&mut self, key: Key) {
+    pub(super) fn use_own_parameters(&mut self, key: Key) {
         let local = self.local_parameters(key);
         if let Some(peer) = self.peers.get_mut(key) {
             peer.remote.parameters = local;
         }
     }
 
-    pub(super) fn announce(&mut self, key: Key, may_send: bool, out: &mut Vec<HandshakeAction>) {
+    pub(super) fn report_lane_up(
+        &mut self,
+        key: Key,
+        may_send: bool,
+        out: &mut Vec<HandshakeAction>,
+    ) {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };

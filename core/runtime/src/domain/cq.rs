@@ -85,7 +85,7 @@ impl<B: Backend> Cq for CqHandle<B> {
         let signals_before = wait.signals_before;
         let looked = self.domain.look(wait, |state| {
             let cq = &mut state.cqs[self.index];
-            if cq.holds(least) {
+            if cq.is_ready(least) {
                 return Some(cq.read(out));
             }
             let signaled = self.signals.has_come_since(signals_before);

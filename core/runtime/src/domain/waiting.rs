@@ -25,7 +25,7 @@ use ferrofabric_system::wait::{WaitFd, WaitSet, WakeBell};
 const REARM_POLLS: usize = 4;
 
 /// Whether the condition of a wait is fulfilled.
-fn is_there<T: Transport>(
+fn is_fulfilled<T: Transport>(
     awaited: Awaited,
     endpoints: &Slab<EndpointState<T>>,
     cqs: &Slab<CqQueue>,
@@ -33,7 +33,7 @@ fn is_there<T: Transport>(
 ) -> bool {
     match awaited {
         Awaited::Drained(index) => endpoints.get(index).is_none_or(EndpointState::is_drained),
-        Awaited::Cq { index, least } => cqs.get(index).is_some_and(|cq| cq.holds(least)),
+        Awaited::Cq { index, least } => cqs.get(index).is_some_and(|cq| cq.is_ready(least)),
         Awaited::Change(index) => cntrs.get(index).is_some_and(|count| !count.is_seen()),
         Awaited::Cntr {
             index,
@@ -212,7 +212,7 @@ impl<B: Backend> DomainShared<B> {
         fd.bell().clear();
         for _ in 0..REARM_POLLS {
             self.progress(&mut state);
-            if is_there(awaited, &state.endpoints, &state.cqs, &state.cntrs) {
+            if is_fulfilled(awaited, &state.endpoints, &state.cqs, &state.cntrs) {
                 break;
             }
             if state.arm()? {
@@ -254,7 +254,7 @@ impl<B: Backend> DomainShared<B> {
         } = state;
         let mut any = false;
         waiters.retain(|_, one| {
-            if !one.woken && is_there(one.awaited, endpoints, cqs, cntrs) {
+            if !one.woken && is_fulfilled(one.awaited, endpoints, cqs, cntrs) {
                 one.woken = true;
                 any |= one.bell.is_none();
                 return one.stays_when_woken();

@@ -38,8 +38,8 @@ impl ServiceWorker {
     }
 
     /// Gets the address handle of a UD lane, now or later.
-    pub(super) fn find_way(&mut self, lane: LaneKey, peer: &PeerKey) {
-        let joined = match self.way_to(peer) {
+    pub(super) fn connect_datagram_lane(&mut self, lane: LaneKey, peer: &PeerKey) {
+        let joined = match self.control_route(peer) {
             None => Err(LaneError::Fatal(Errno::EHOSTUNREACH.0)),
             Some((path, ..)) => match self.handles.handle(path) {
                 Some(handle) => self.join(lane, handle),
@@ -56,8 +56,8 @@ impl ServiceWorker {
     ) -> std::result::Result<(), LaneError> {
         let qkey = self.config.handshake.keys.q_key;
         match self.lanes.get_mut(&lane) {
-            Some(Made::Ud(way)) => {
-                *way = Some(UdDestination { handle, qkey });
+            Some(Made::Ud(destination)) => {
+                *destination = Some(UdDestination { handle, qkey });
                 Ok(())
             }
             _ => Err(LaneError::Fatal(Errno::ENOENT.0)),
@@ -90,7 +90,7 @@ impl ServiceWorker {
             return Err(LaneError::Fatal(Errno::ENOENT.0));
         };
         let (path, ..) = self
-            .way_to(&connect.peer)
+            .control_route(&connect.peer)
             .ok_or(LaneError::Fatal(Errno::EHOSTUNREACH.0))?;
         let mtu = Mtu::from_code(connect.path_mtu).ok_or(LaneError::Fatal(Errno::EPROTO.0))?;
         qp.to_rtr(&RcConnect {

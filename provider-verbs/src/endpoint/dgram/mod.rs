@@ -14,11 +14,11 @@ mod handles;
 mod receive;
 mod receives;
 mod renew;
+mod routes;
 mod send;
 mod send_queue;
 mod source;
 mod waiting;
-mod ways;
 
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -42,11 +42,11 @@ use crate::slots::SlotPool;
 use handles::Handles;
 use receives::DgramReceives;
 use renew::Health;
+use routes::DgramRoutes;
 use send::Sends;
 use send_queue::{DgramSendQueue, SEND};
 use source::{DatagramSender, Sources};
 use waiting::WaitingSends;
-use ways::Ways;
 
 /// Room that `FI_MSG_PREFIX` requires before each buffer: the routing header's.
 pub(crate) const PREFIX_BYTES: usize = UdQp::HEADER_BYTES;
@@ -138,7 +138,7 @@ pub(crate) struct DgramTransport {
     sends: Sends,
     receives: DgramReceives,
     handles: Handles,
-    ways: Ways,
+    routes: DgramRoutes,
     sources: Sources,
     port: LocalPort,
     init: UdInit,
@@ -203,7 +203,7 @@ impl DgramTransport {
             receives: DgramReceives::new(config, mtu, slots, registry.clone()),
             handles: Handles::open(pd, wait)?,
             // An endpoint with a key sends with that key alone.
-            ways: Ways::new(config.key.map(AuthKey::qkey)),
+            routes: DgramRoutes::new(config.key.map(AuthKey::qkey)),
             sources: Sources::default(),
             port,
             init,
@@ -308,7 +308,7 @@ impl Drop for DgramTransport {
 }
 
 impl Transport for DgramTransport {
-    /// The index of the peer's way. It is valid until the address is removed.
+    /// The index of the peer's route. It is valid until the address is removed.
     type Route = Option<u32>;
 
     #[inline]
@@ -377,8 +377,8 @@ impl Transport for DgramTransport {
         self.sources.remove(addr);
         let why = "the peer was removed from the address vector";
         self.fail_waiting(|op| op.dest == addr, Errno::ECANCELED, why, owner);
-        if let Some(way) = self.ways.remove(addr) {
-            self.handles.retire(way.path);
+        if let Some(route) = self.routes.remove(addr) {
+            self.handles.retire(route.path);
         }
     }
 

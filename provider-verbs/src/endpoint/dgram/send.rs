@@ -36,25 +36,25 @@ impl DgramTransport {
     ) -> Result<(), OpError> {
         let payload = SendPayload::behind(self.prefix, iov)?;
         let at = match *route {
-            Some(way) => way as usize,
+            Some(at) => at as usize,
             None => {
-                let at = self.way_to(op.dest, owner)?;
+                let at = self.find_or_add_route(op.dest, owner)?;
                 *route = Some(at as u32);
                 at
             }
         };
         let len = total_len(payload.buffers());
-        let way = self.ways.at(at);
-        if len > way.max_bytes {
+        let route = self.routes.at(at);
+        if len > route.max_bytes {
             return Err(OpError::Failed(Errno::EMSGSIZE));
         }
         self.check_usable()?;
-        let way = self.ways.at(at);
-        let Some(handle) = &way.handle else {
+        let route = self.routes.at(at);
+        let Some(handle) = &route.handle else {
             // SAFETY: the caller's promise.
             return unsafe { self.send_first(at, op, payload) };
         };
-        let to = (way.qpn, way.qkey);
+        let to = (route.qpn, route.qkey);
         // SAFETY: the caller's promise.
         unsafe {
             self.sends
@@ -66,8 +66,8 @@ impl DgramTransport {
     }
 
     #[cold]
-    fn way_to<O: Owner>(&mut self, addr: FiAddr, owner: &O) -> Result<usize, OpError> {
-        if let Some(at) = self.ways.find(addr) {
+    fn find_or_add_route<O: Owner>(&mut self, addr: FiAddr, owner: &O) -> Result<usize, OpError> {
+        if let Some(at) = self.routes.find(addr) {
             return Ok(at);
         }
         let name = owner
@@ -75,11 +75,11 @@ impl DgramTransport {
             .lookup(addr)
             .ok_or(OpError::Failed(Errno::EADDRNOTAVAIL))?;
         name.verbs
-            .and_then(|peer| self.ways.add(addr, &peer, &self.port))
+            .and_then(|peer| self.routes.add(addr, &peer, &self.port))
             .ok_or(OpError::Failed(Errno::EHOSTUNREACH))
     }
 
-    /// Sends to a peer whose way has no handle yet; or queues the message until there is one.
+    /// Sends to a peer whose route has no handle yet; or queues the message until there is one.
     ///
     /// # Safety
     ///
@@ -91,13 +91,13 @@ impl DgramTransport {
         op: &SendOp,
         payload: SendPayload,
     ) -> Result<(), OpError> {
-        let path = self.ways.at(at).path;
+        let path = self.routes.at(at).path;
         let asked = self.sends.waiting.awaits(&path);
         if !asked {
             if let Some(handle) = self.handles.of(path) {
-                let way = self.ways.at(at);
-                way.handle = Some(handle.clone());
-                let to = (way.qpn, way.qkey);
+                let route = self.routes.at(at);
+                route.handle = Some(handle.clone());
+                let to = (route.qpn, route.qkey);
                 // SAFETY: the caller's promise.
                 unsafe {
                     self.sends
@@ -204,22 +204,22 @@ impl DgramTransport {
         while let Some(waiting) = self.sends.waiting.pop_ready() {
             let payload = waiting.buffers.list();
             // A peer that was removed meanwhile has no sends in line.
-            let Some(at) = self.ways.find(waiting.op.dest) else {
+            let Some(at) = self.routes.find(waiting.op.dest) else {
                 continue;
             };
-            let way = self.ways.at(at);
-            let handle = match &way.handle {
+            let route = self.routes.at(at);
+            let handle = match &route.handle {
                 Some(handle) => handle.clone(),
-                None => match self.handles.of(way.path) {
-                    Some(handle) => way.handle.insert(handle).clone(),
+                None => match self.handles.of(route.path) {
+                    Some(handle) => route.handle.insert(handle).clone(),
                     None => {
-                        let path = way.path;
+                        let path = route.path;
                         self.sends.waiting.wait_for(path, waiting);
                         continue;
                     }
                 },
             };
-            let to = (way.qpn, way.qkey);
+            let to = (route.qpn, route.qkey);
             // SAFETY: the sender keeps its buffers until the completion; a copy has flag INJECT,
             // and is copied again.
             let posted = unsafe {

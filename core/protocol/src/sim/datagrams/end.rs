@@ -223,12 +223,12 @@ impl DatagramEnd {
             return;
         }
         let message: Vec<u8> = content(number, bytes);
-        let cut = FragmentPlan::new(bytes, ROOM);
-        for range in cut.ranges() {
+        let plan = FragmentPlan::new(bytes, ROOM);
+        for range in plan.ranges() {
             let header = self.session.stamp().unwrap();
             let part = &message[range.start as usize..range.end as usize];
             let mut out = [0; MAX_FIRST_HEADER_BYTES];
-            let length = if cut.packets() == 1 {
+            let length = if plan.packets() == 1 {
                 let mut head = [0; MAX_HEADER_BYTES];
                 let length = header.write_eager(&envelope, bytes, &mut head);
                 out[..length].copy_from_slice(&head[..length]);

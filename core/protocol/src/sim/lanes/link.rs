@@ -104,7 +104,7 @@ pub(super) struct PeerPair {
     /// The kind of lane that each end requests.
     pub(super) requested: [Option<LaneKind>; 2],
     /// The last lane that came up at each end, unless the session of that is over.
-    pub(super) holds: [Option<usize>; 2],
+    pub(super) last_up: [Option<usize>; 2],
 }
 
 impl PeerPair {

@@ -208,7 +208,7 @@ impl LanesWorld {
     /// The handshake makes a lane if one was requested.
     fn handshake(&mut self, pair: usize) {
         let PeerPair {
-            requested, holds, ..
+            requested, last_up, ..
         } = &self.pairs[pair];
         let kind = match requested {
             [None, None] => return,
@@ -218,7 +218,7 @@ impl LanesWorld {
         if self.pairs[pair].has_lane() {
             return;
         }
-        let resumes = *holds != [None; 2];
+        let resumes = *last_up != [None; 2];
         if kind == LaneKind::Rc {
             if let Some(full) = (0..2).find(|&at| self.queue_pairs(at) >= MAX_LANES) {
                 for at in 0..2 {
@@ -272,7 +272,7 @@ impl LanesWorld {
             may_send: this.may_send[at],
         };
         self.pairs[pair].requested[at] = None;
-        self.pairs[pair].holds[at] = Some(lane);
+        self.pairs[pair].last_up[at] = Some(lane);
         self.event(at, |life, _, now| life.lane_up(pair as u32, &up, now));
     }
 

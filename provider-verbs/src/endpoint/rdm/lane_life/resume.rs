@@ -126,7 +126,7 @@ impl RdmTransport {
                     self.event(|life, view, now| life.broke(session, BROKEN, view, now));
                 }
             }
-            LaneCarrier::Ud(way) => {
+            LaneCarrier::Ud(destination) => {
                 let prefix = DatagramPrefix {
                     ack_at_once: true,
                     cookie: lane.up.name as u32,
@@ -136,7 +136,7 @@ impl RdmTransport {
                     },
                     credit,
                 };
-                let route = route(&lane.up, way.clone());
+                let route = route(&lane.up, destination.clone());
                 if let Some(queue_pair) = &mut self.ud.queue_pair {
                     // The lane may be closed with no later request on it: the device has to report
                     // this one, so that its handle is free.

@@ -64,7 +64,7 @@ impl RdmTransport {
         up.may_send |= up.resumes;
         match carrier {
             LaneCarrier::Rc(qp) => self.enter_lane(peer, &up, (qp, under_way), state),
-            LaneCarrier::Ud(way) => self.enter_ud_lane(peer, &up, way, state),
+            LaneCarrier::Ud(destination) => self.enter_ud_lane(peer, &up, destination, state),
         }
         self.peers.at(peer).lane = Some(session);
         self.list(session);

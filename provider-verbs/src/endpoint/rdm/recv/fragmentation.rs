@@ -43,7 +43,7 @@ impl RdmTransport {
                 if let Err(why) = state.numbers.receive_credit.take(total_bytes) {
                     return self.break_protocol(session, &why);
                 }
-                let (kind, arrived) = self.announce(peer, envelope, u64::from(total_bytes));
+                let (kind, arrived) = self.count_arrival(peer, envelope, u64::from(total_bytes));
                 let target = match owner.srx().arrive(kind, &arrived) {
                     Some(matched) => FragmentTarget::Receive(kind, arrived, matched),
                     None => {

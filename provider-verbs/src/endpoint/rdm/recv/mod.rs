@@ -17,7 +17,7 @@ use ferrofabric_protocol::wire::data::{DataEnvelope, DataPacket, FinStatus, Head
 use super::{RdmTransport, TRANSPORT};
 use crate::connect::ToService;
 use crate::session::{
-    ControlMessage, RdmUnexpectedMessage, SessionState, TransferWay, UnexpectedBody,
+    ControlMessage, RdmUnexpectedMessage, SessionState, TransferMethod, UnexpectedBody,
 };
 
 pub(super) use buffers::ReceiveBuffers;
@@ -128,12 +128,12 @@ impl RdmTransport {
                 self.on_eager(session, from, envelope, payload, owner);
             }
             DataPacket::Rts { envelope, request } => {
-                let way = match request.sender_writes {
-                    true => TransferWay::Written,
-                    false => TransferWay::Read(request.segments().collect()),
+                let method = match request.sender_writes {
+                    true => TransferMethod::Written,
+                    false => TransferMethod::Read(request.segments().collect()),
                 };
                 let (op, total) = (request.op, request.total_bytes);
-                self.on_rts(session, from, envelope, (op, total, way), owner);
+                self.on_rts(session, from, envelope, (op, total, method), owner);
             }
             DataPacket::Fin { op, status } => self.on_fin(session, op, status, owner),
             DataPacket::EagerFirst { .. } | DataPacket::EagerPart { .. } => {
@@ -154,7 +154,7 @@ impl RdmTransport {
         payload: &[u8],
         owner: &mut O,
     ) {
-        let (kind, arrived) = self.announce(peer, envelope, payload.len() as u64);
+        let (kind, arrived) = self.count_arrival(peer, envelope, payload.len() as u64);
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
             // SAFETY: the buffer of a receive that is under way.
             unsafe { deliver(owner, &matched, 0, payload.as_ptr(), payload.len()) };
@@ -183,12 +183,18 @@ impl RdmTransport {
         lane: SessionId,
         (peer, session): (u32, u64),
         envelope: DataEnvelope,
-        (op, total, way): (u64, u64, TransferWay),
+        (op, total, method): (u64, u64, TransferMethod),
         owner: &mut O,
     ) {
-        let (kind, arrived) = self.announce(peer, envelope, total);
+        let (kind, arrived) = self.count_arrival(peer, envelope, total);
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
-            return self.start_transfer((peer, session), (kind, arrived, matched), op, way, owner);
+            return self.start_transfer(
+                (peer, session),
+                (kind, arrived, matched),
+                op,
+                method,
+                owner,
+            );
         }
         let state = self.state_of(lane);
         if let Some(Err(error)) = state.map(SessionState::count_rts) {
@@ -198,14 +204,14 @@ impl RdmTransport {
         let value = self.keep_unexpected(RdmUnexpectedMessage {
             peer,
             session,
-            body: UnexpectedBody::Request { op, way },
+            body: UnexpectedBody::Request { op, method },
         });
         owner.srx().queue(kind, arrived, token(value));
     }
 
     /// Counts a message and describes it for the owner.
     #[inline]
-    pub(super) fn announce(
+    pub(super) fn count_arrival(
         &mut self,
         peer: u32,
         envelope: DataEnvelope,
@@ -271,9 +277,9 @@ impl RdmTransport {
             UnexpectedBody::Arriving { bytes, .. } => {
                 self.redirect(from, &bytes, (kind, arrived, matched), owner);
             }
-            UnexpectedBody::Request { op, way } => {
+            UnexpectedBody::Request { op, method } => {
                 self.request_is_met(from);
-                self.start_transfer(from, (kind, arrived, matched), op, way, owner);
+                self.start_transfer(from, (kind, arrived, matched), op, method, owner);
             }
         }
     }

@@ -15,7 +15,7 @@ use ferrofabric_verbs_sys::ibv_sge;
 use super::super::RdmTransport;
 use crate::mr::Access;
 use crate::post::{RemoteMemory, SendRequest};
-use crate::session::{ControlMessage, IncomingTransfer, Registered, TransferWay, WqeKind};
+use crate::session::{ControlMessage, IncomingTransfer, Registered, TransferMethod, WqeKind};
 
 impl RdmTransport {
     /// Starts to move a message into its matching receive.
@@ -24,7 +24,7 @@ impl RdmTransport {
         (peer, name): (u32, u64),
         (kind, arrived, matched): (MsgKind, Arrived, Matched),
         op: u64,
-        way: TransferWay,
+        method: TransferMethod,
         owner: &mut O,
     ) {
         if self.session_named(peer, name).is_none() {
@@ -42,7 +42,7 @@ impl RdmTransport {
             owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
             return self.notify(peer, name, ControlMessage::Fin(op, FinStatus::Ok));
         }
-        let Some((matched, buffers)) = buffers_for(&way, &matched, fit, owner) else {
+        let Some((matched, buffers)) = buffers_for(&method, &matched, fit, owner) else {
             self.notify(peer, name, ControlMessage::Fin(op, FinStatus::ReadFailed));
             return owner.fail_recv(
                 kind,
@@ -55,7 +55,7 @@ impl RdmTransport {
         };
         let destinations: Result<Vec<Registered>> = buffers
             .iter()
-            .map(|buf| self.destination_for(&way, *buf, matched.desc))
+            .map(|buf| self.destination_for(&method, *buf, matched.desc))
             .collect();
         let destinations = match destinations {
             Ok(destinations) => destinations,
@@ -80,7 +80,7 @@ impl RdmTransport {
             matched,
             destinations,
         };
-        self.enter_transfer((peer, name), receiving, way, fit, owner);
+        self.enter_transfer((peer, name), receiving, method, fit, owner);
     }
 
     /// Enters a message of which `fit_bytes` have to be moved, and starts the move.
@@ -88,7 +88,7 @@ impl RdmTransport {
         &mut self,
         (peer, name): (u32, u64),
         receiving: IncomingTransfer,
-        way: TransferWay,
+        method: TransferMethod,
         fit_bytes: u64,
         owner: &mut O,
     ) {
@@ -96,8 +96,8 @@ impl RdmTransport {
             return;
         };
         let op = receiving.op;
-        let begun = match way {
-            TransferWay::Read(segments) => {
+        let begun = match method {
+            TransferMethod::Read(segments) => {
                 let segments = match &receiving.destinations[..] {
                     [_] => segments,
                     destinations => {
@@ -108,7 +108,7 @@ impl RdmTransport {
                     .start(receiving, segments, fit_bytes)
                     .map(|_| ())
             }
-            TransferWay::Written => {
+            TransferMethod::Written => {
                 let address = receiving.matched.buf.addr as u64;
                 let rkey = receiving
                     .destinations
@@ -151,18 +151,18 @@ impl RdmTransport {
     /// Registered memory that the message is read into, or that its sender writes.
     fn destination_for(
         &mut self,
-        way: &TransferWay,
+        method: &TransferMethod,
         buf: IoBuf,
         desc: MrDesc,
     ) -> Result<Registered> {
         let registrations = &mut self.poster.registrations;
-        let (described, access) = match way {
-            TransferWay::Read(_) => {
+        let (described, access) = match method {
+            TransferMethod::Read(_) => {
                 let access = Access::LOCAL_WRITE;
                 (registrations.described(desc, buf, access), access)
             }
             // A peer that writes gets access to exactly the destination.
-            TransferWay::Written => (None, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
+            TransferMethod::Written => (None, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
         };
         let region = match described {
             Some(region) => region,
@@ -244,12 +244,12 @@ impl RdmTransport {
 /// this side reads. A peer that writes needs one address: in place of a list it gets one piece of
 /// memory. `None` when there is no memory for that.
 fn buffers_for<O: Owner>(
-    way: &TransferWay,
+    method: &TransferMethod,
     matched: &Matched,
     fit_bytes: u64,
     owner: &mut O,
 ) -> Option<(Matched, Vec<IoBuf>)> {
-    if matched.piece.is_of_list() && matches!(way, TransferWay::Read(_)) {
+    if matched.piece.is_of_list() && matches!(method, TransferMethod::Read(_)) {
         let list = parts(owner.srx().segments(matched.piece), 0, fit_bytes as usize);
         return Some((*matched, list.map(|(part, _)| part).collect()));
     }

@@ -31,10 +31,10 @@ impl Poster {
         iov: Readable<'_>,
         len: usize,
     ) -> Result<FragmentOutcome, PostError> {
-        let Some(cut) = self.plan_fragments(lane, len)? else {
+        let Some(plan) = self.plan_fragments(lane, len)? else {
             return Ok(FragmentOutcome::NeedsRendezvous);
         };
-        if cut.packets() == 1 {
+        if plan.packets() == 1 {
             let slot = self.bounces.take();
             return self
                 .eager(lane, op, iov, len, slot)
@@ -46,7 +46,7 @@ impl Poster {
         let registered = self.described(op, iov);
         let more = self.more_follow();
         let mut outcome = Ok(());
-        for (number, range) in cut.ranges().enumerate() {
+        for (number, range) in plan.ranges().enumerate() {
             // Room for both was checked above.
             let (Ok(header), Some(slot)) = (Self::stamp(lane), self.bounces.take()) else {
                 break;
@@ -81,14 +81,14 @@ impl Poster {
         lane: &mut RcLane,
         len: usize,
     ) -> Result<Option<FragmentPlan>, PostError> {
-        let cut = FragmentPlan::new(len as u32, self.fragment_bytes(lane) as u32);
-        let packets = cut.packets() as usize;
+        let plan = FragmentPlan::new(len as u32, self.fragment_bytes(lane) as u32);
+        let packets = plan.packets() as usize;
         // If a message took more buffers, no completion might come before all of them were in use.
         if !lane.queue.could_take(packets) || packets > self.bounces.count() / 2 {
             return Ok(None);
         }
         if !lane.queue.has_room_for(packets)
-            || lane.session.numbers.unconfirmed() + cut.packets() > WINDOW
+            || lane.session.numbers.unconfirmed() + plan.packets() > WINDOW
         {
             return Err(PostError::LaneFull);
         }
@@ -100,7 +100,7 @@ impl Poster {
             return Err(PostError::PoolExhausted);
         }
         let admitted = lane.session.numbers.send_credit.admit(len as u32);
-        Ok((admitted == SendAdmission::Eager).then_some(cut))
+        Ok((admitted == SendAdmission::Eager).then_some(plan))
     }
 
     /// Writes the packet for a range of a message of `len` bytes to a bounce buffer. If the

@@ -150,13 +150,13 @@ impl Poster {
         copy: Option<&[u8]>,
     ) -> Result<(), PostError> {
         let mut bytes = [0; MAX_RTS_BYTES];
-        let (len, header) = self.announce(&mut lane.session, op, iov, copy, &mut bytes)?;
+        let (len, header) = self.enter_rendezvous(&mut lane.session, op, iov, copy, &mut bytes)?;
         self.control(lane, &bytes[..len], WqeKind::Control, header)
     }
 
     /// Enters a rendezvous message, which the peer reads or gives a buffer for, and writes its
     /// request to send (RTS).
-    pub(in super::super) fn announce(
+    pub(in super::super) fn enter_rendezvous(
         &mut self,
         session: &mut SessionState,
         op: &SendOp,

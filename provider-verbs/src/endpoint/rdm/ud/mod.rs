@@ -137,10 +137,10 @@ impl UdLanes {
     }
 }
 
-/// The destination of a lane's datagrams.
-pub(super) fn route(up: &LaneUp, way: UdDestination) -> UdRoute {
+/// What each datagram of a lane is sent with.
+pub(super) fn route(up: &LaneUp, destination: UdDestination) -> UdRoute {
     UdRoute {
-        way,
+        destination,
         qpn: up.remote_qpn,
         cookie: up.name as u32,
     }
@@ -152,7 +152,7 @@ impl RdmTransport {
         &mut self,
         peer: u32,
         up: &LaneUp,
-        way: UdDestination,
+        destination: UdDestination,
         mut session: SessionState,
     ) {
         let id = up.lane.session();
@@ -168,7 +168,7 @@ impl RdmTransport {
             peer,
             session,
             window,
-            route: route(up, way),
+            route: route(up, destination),
             packet_bytes: datagram_bytes - PREFIX_BYTES,
             may_send: up.may_send,
             is_ending: false,

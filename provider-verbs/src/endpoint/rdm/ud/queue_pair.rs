@@ -121,7 +121,7 @@ impl DataQueuePair {
             flags = SendFlags::SIGNALED;
         }
         let wr_id = datagram_wr_id(number);
-        let (handle, qpn, qkey) = (&route.way.handle, route.qpn, route.way.qkey);
+        let (handle, qpn, qkey) = (&route.destination.handle, route.qpn, route.destination.qkey);
         let posted = match slot {
             None => {
                 let mut request =

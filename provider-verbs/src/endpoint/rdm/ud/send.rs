@@ -22,7 +22,7 @@ enum Stamped {
     /// Its packets have numbers.
     Whole,
     /// A request to send (RTS) has a number: an RC lane is to carry the message.
-    Announced,
+    Rts,
     /// No packet has a number: only an RC lane carries even the request to send.
     Outgrown,
 }
@@ -187,8 +187,8 @@ impl RdmTransport {
             Stamped::Whole => self.count_message(session, len, now),
             // An RC lane will be needed: once the message is matched, the lane is made at any
             // price.
-            Stamped::Announced if self.life.has_room() => self.outgrow(session),
-            Stamped::Announced => {}
+            Stamped::Rts if self.life.has_room() => self.outgrow(session),
+            Stamped::Rts => {}
             Stamped::Outgrown => self.outgrow(session),
         }
         !matches!(stamped, Stamped::Outgrown)
@@ -295,21 +295,22 @@ fn stamp_message(
             return Ok(Stamped::Outgrown);
         }
         let mut bytes = [0; MAX_RTS_BYTES];
-        let (len, header) = poster.announce(&mut lane.session, op, iov, copy, &mut bytes)?;
+        let (len, header) =
+            poster.enter_rendezvous(&mut lane.session, op, iov, copy, &mut bytes)?;
         lane.session.replay.push_back(ReplayPacket {
             sequence: header.sequence,
             kind: ReplayKind::Control,
             bytes: packets.copy(&bytes[..len]),
             rest: None,
         });
-        return Ok(Stamped::Announced);
+        return Ok(Stamped::Rts);
     }
     poster.counters.sent.eager += 1;
     poster.counters.sent.bytes += len as u64;
     let envelope = envelope(op);
     let room = lane.packet_bytes - MAX_FIRST_HEADER_BYTES;
-    let cut = FragmentPlan::new(len as u32, room as u32);
-    for range in cut.ranges() {
+    let plan = FragmentPlan::new(len as u32, room as u32);
+    for range in plan.ranges() {
         // Checked above, and the window is far larger than a message.
         let Some(header) = lane.session.numbers.stamp() else {
             break;
@@ -317,12 +318,12 @@ fn stamp_message(
         let (start, bytes) = (range.start as usize, range.len());
         let mut head = [0; MAX_FIRST_HEADER_BYTES];
         let mut plain = [0; MAX_HEADER_BYTES];
-        let head_len = match (cut.packets(), start) {
+        let head_len = match (plan.packets(), start) {
             (1, _) => header.write_eager(&envelope, len as u32, &mut plain),
             (_, 0) => header.write_first(&envelope, len as u32, bytes as u32, &mut head),
             _ => header.write_fragment(range.start, bytes as u32, &mut plain),
         };
-        if cut.packets() == 1 || start != 0 {
+        if plan.packets() == 1 || start != 0 {
             head[..head_len].copy_from_slice(&plain[..head_len]);
         }
         let mut packet = packets.take(head_len + bytes);

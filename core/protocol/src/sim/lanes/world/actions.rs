@@ -48,8 +48,8 @@ impl LanesWorld {
     }
 
     pub(super) fn session_ended(&mut self, at: usize, pair: usize, lane: LaneKey) {
-        let holds = &mut self.pairs[pair].holds[at];
-        *holds = holds.filter(|&last| last != place(lane));
+        let last_up = &mut self.pairs[pair].last_up[at];
+        *last_up = last_up.filter(|&last| last != place(lane));
     }
 
     fn act_on_session(&mut self, at: usize, action: LaneAction) {

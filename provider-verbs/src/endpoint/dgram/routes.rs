@@ -1,4 +1,4 @@
-//! The way to each peer that a send went to: path, queue pair and key, by its index in the address
+//! The route to each peer that a send went to: path, queue pair and key, by its index in the address
 //! vector.
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use ferrofabric_contracts::types::FiAddr;
 use crate::ah::{Ah, PortPath};
 use crate::port::LocalPort;
 
-/// The way to a peer.
-pub(super) struct DatagramWay {
+/// The route to a peer.
+pub(super) struct DgramRoute {
     pub(super) path: PortPath,
     /// The peer's queue pair.
     pub(super) qpn: u32,
@@ -26,17 +26,17 @@ pub(super) struct DatagramWay {
     pub(super) handle: Option<Arc<Ah>>,
 }
 
-/// The ways of an endpoint.
+/// The routes of an endpoint.
 #[derive(Default)]
-pub(super) struct Ways {
-    ways: Slab<DatagramWay>,
-    /// The way of each address.
-    routes: RouteTable<u32>,
+pub(super) struct DgramRoutes {
+    routes: Slab<DgramRoute>,
+    /// The index of the route to each address.
+    by_addr: RouteTable<u32>,
     /// The Q_Key to send with, in place of the one in a peer's address.
     own_qkey: Option<u32>,
 }
 
-impl Ways {
+impl DgramRoutes {
     pub(super) fn new(own_qkey: Option<u32>) -> Self {
         Self {
             own_qkey,
@@ -44,38 +44,38 @@ impl Ways {
         }
     }
 
-    /// The index of the way to an address, if a send went there before.
+    /// The index of the route to an address, if a send went there before.
     pub(super) fn find(&self, addr: FiAddr) -> Option<usize> {
-        self.routes.get(addr).map(|way| way as usize)
+        self.by_addr.get(addr).map(|at| at as usize)
     }
 
-    /// Enters the way from `port` to a peer; `None` when there is none.
+    /// Enters the route from `port` to a peer; `None` when there is none.
     pub(super) fn add(
         &mut self,
         addr: FiAddr,
         peer: &VerbsAddr,
         port: &LocalPort,
     ) -> Option<usize> {
-        let way = self.ways.insert(DatagramWay {
+        let at = self.routes.insert(DgramRoute {
             path: port.path_to(peer)?,
             qpn: peer.qpn,
             qkey: self.own_qkey.unwrap_or(peer.qkey),
             max_bytes: port.mtu.bytes().min(peer.mtu_bytes.into()),
             handle: None,
         });
-        self.routes.insert(addr, way as u32);
-        Some(way)
+        self.by_addr.insert(addr, at as u32);
+        Some(at)
     }
 
-    /// A way by its index.
+    /// A route by its index.
     #[inline]
-    pub(super) fn at(&mut self, way: usize) -> &mut DatagramWay {
-        &mut self.ways[way]
+    pub(super) fn at(&mut self, at: usize) -> &mut DgramRoute {
+        &mut self.routes[at]
     }
 
-    /// Takes out the way to an address.
-    pub(super) fn remove(&mut self, addr: FiAddr) -> Option<DatagramWay> {
-        let way = self.routes.remove(addr)?;
-        self.ways.try_remove(way as usize)
+    /// Takes out the route to an address.
+    pub(super) fn remove(&mut self, addr: FiAddr) -> Option<DgramRoute> {
+        let at = self.by_addr.remove(addr)?;
+        self.routes.try_remove(at as usize)
     }
 }
