@@ -13,7 +13,7 @@ use crate::abi::{
 };
 use crate::cancel::{self, Looked, Waiter, unwinding};
 use crate::domain::DomainObject;
-use crate::fid::{Object, SharedObject, object};
+use crate::fid::{Object, SharedObject, object_of};
 use crate::guard::{Refused, control, data, value};
 use crate::wait::{self, WaitObject, Waitable, timeout};
 
@@ -102,7 +102,7 @@ impl CntrObject {
 /// As C calls us: the counter is open.
 unsafe fn of<'a>(cntr: *const fid_cntr) -> &'a dyn Cntr {
     // SAFETY: as the caller says.
-    unsafe { object::<CntrObject>(cntr) }.cntr.as_ref()
+    unsafe { object_of::<CntrObject>(cntr) }.cntr.as_ref()
 }
 
 unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {

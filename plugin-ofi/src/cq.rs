@@ -18,7 +18,7 @@ use crate::abi::{
 };
 use crate::cancel::{self, Looked, Waiter, testing, unwinding};
 use crate::domain::DomainObject;
-use crate::fid::{Object, SharedObject, object};
+use crate::fid::{Object, SharedObject, object_of};
 use crate::guard::{Refused, control, data, value};
 use crate::memory::{ErrorData, say};
 use crate::reasons::{number_of, words_of};
@@ -261,7 +261,7 @@ unsafe fn read_entries(
 ) -> isize {
     data(|| {
         // SAFETY: as C calls us.
-        let this = unsafe { object::<CqObject>(cq) };
+        let this = unsafe { object_of::<CqObject>(cq) };
         let mut room = [const { MaybeUninit::uninit() }; BATCH];
         let mut done = 0;
         loop {
@@ -343,7 +343,7 @@ unsafe fn begin_read(
 ) -> isize {
     data(|| {
         // SAFETY: as C calls us.
-        let this = unsafe { object::<CqObject>(cq) };
+        let this = unsafe { object_of::<CqObject>(cq) };
         let least = match this.by_threshold {
             true => threshold(cond),
             false => 1,
@@ -426,7 +426,7 @@ fn word_at(at: *const usize) -> Option<usize> {
 unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags: u64) -> isize {
     data(|| {
         // SAFETY: as C calls us.
-        let this = unsafe { object::<CqObject>(cq) };
+        let this = unsafe { object_of::<CqObject>(cq) };
         if buf.is_null() {
             return Err(OpError::Failed(Errno::EINVAL));
         }
@@ -441,7 +441,7 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags:
 unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
     control(|| {
         // SAFETY: as C calls us.
-        unsafe { object::<CqObject>(cq) }.cq.signal();
+        unsafe { object_of::<CqObject>(cq) }.cq.signal();
         Ok::<_, Errno>(())
     })
 }

@@ -16,7 +16,7 @@ use crate::abi::{
 };
 use crate::cancel::{self, Looked, Waiter, testing, unwinding};
 use crate::fabric::FabricObject;
-use crate::fid::{Object, SharedObject, object};
+use crate::fid::{Object, SharedObject, object_of};
 use crate::guard::{Refused, data, value};
 use crate::memory::{ErrorData, say};
 use crate::reasons::words_of;
@@ -148,7 +148,7 @@ impl EventRequest {
     /// As C calls us: the queue is open.
     unsafe fn queue(&self) -> &EventQueue {
         // SAFETY: as the caller says.
-        &unsafe { object::<EqObject>(self.eq) }.queue
+        &unsafe { object_of::<EqObject>(self.eq) }.queue
     }
 
     /// Reads the event that is next, and returns the bytes of its entry.
@@ -194,7 +194,7 @@ unsafe extern "C-unwind" fn sread(
     flags: u64,
 ) -> isize {
     // SAFETY: as C calls us.
-    if unsafe { object::<EqObject>(eq) }.wait == WaitObject::NONE {
+    if unsafe { object_of::<EqObject>(eq) }.wait == WaitObject::NONE {
         return -(Errno::ENOSYS.0 as isize);
     }
     let wanted = EventRequest::of(eq, (event, buf, len), flags);
@@ -259,7 +259,7 @@ const ERR_DATA_SIZE: u32 = FI_VERSION(1, 5);
 unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: u64) -> isize {
     data(|| {
         // SAFETY: as C calls us.
-        let this = unsafe { object::<EqObject>(eq) };
+        let this = unsafe { object_of::<EqObject>(eq) };
         if buf.is_null() {
             return Err(OpError::Failed(Errno::EINVAL));
         }
@@ -295,7 +295,7 @@ unsafe extern "C" fn write(
 ) -> isize {
     data(|| {
         // SAFETY: as C calls us.
-        let this = unsafe { object::<EqObject>(eq) };
+        let this = unsafe { object_of::<EqObject>(eq) };
         if !this.writable || len > MAX_ENTRY_BYTES || buf.is_null() && len != 0 {
             return Err(OpError::Failed(Errno::EINVAL));
         }

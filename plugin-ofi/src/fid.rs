@@ -93,7 +93,7 @@ pub(crate) unsafe fn hand_out<T: Object>(object: T, context: *mut c_void, out: *
 ///
 /// # Safety
 ///
-/// As [`object`], of `parent`; `out` may be written.
+/// As [`object_of`], of `parent`; `out` may be written.
 pub(crate) unsafe fn open_on<P: Object, T: Object>(
     parent: *const P::Raw,
     context: *mut c_void,
@@ -115,16 +115,16 @@ pub(crate) unsafe fn open_on<P: Object, T: Object>(
 ///
 /// `raw` came from [`hand_out`] of that type and is not closed while the result is used.
 #[inline]
-pub(crate) unsafe fn object<'a, T: Object>(raw: *const T::Raw) -> &'a T {
+pub(crate) unsafe fn object_of<'a, T: Object>(raw: *const T::Raw) -> &'a T {
     // SAFETY: the structure is the first field of the `Given` that C got.
     unsafe { &*raw.cast::<Given<T>>() }
 }
 
-/// As [`object`], to keep.
+/// As [`object_of`], to keep.
 ///
 /// # Safety
 ///
-/// As [`object`].
+/// As [`object_of`].
 pub(crate) unsafe fn share<T: Object>(raw: *const T::Raw) -> SharedObject<T> {
     let object = raw.cast::<Given<T>>();
     // SAFETY: it is an `Arc`'s, which C holds.

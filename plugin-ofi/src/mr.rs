@@ -241,8 +241,8 @@ unsafe fn register(
     Ok(())
 }
 
-/// Binding to an endpoint or a counter changes nothing: a region belongs to the domain, and nobody
-/// writes to it from afar.
+/// Binding to an endpoint or a counter changes nothing: a region belongs to the domain, and there
+/// are no remote writes for an endpoint to allow or a counter to count.
 unsafe extern "C" fn bind(_mr: *mut fid, _to: *mut fid, _flags: u64) -> c_int {
     0
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ferrofabric_contracts::error::{Errno, OpError};
 
 use crate::abi::{FI_GETWAIT, FI_GETWAITOBJ, fi_ops, fi_wait_obj, fid};
-use crate::fid::{Object, object};
+use crate::fid::{Object, object_of};
 use crate::guard::{Refused, control as controlled};
 
 /// How the application waits for entries of an object.
@@ -74,7 +74,7 @@ unsafe extern "C" fn control<T: Object + Waitable>(
             return Err(Refused(Errno::EINVAL));
         }
         // SAFETY: as C calls us: an object of this kind, not closed.
-        let this = unsafe { object::<T>(fid.cast()) };
+        let this = unsafe { object_of::<T>(fid.cast()) };
         match (command, this.wait_object()) {
             (FI_GETWAIT, WaitObject::Fd) => {
                 let fd = this.wait_fd()?.as_raw_fd();

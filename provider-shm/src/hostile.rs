@@ -163,19 +163,19 @@ fn nonsense_ends_the_link() {
         ),
         ("record too long", EAGER, u32::MAX, [1, 0, 0, 0, 0, 0, 0]),
         (
-            "window beyond the message",
+            "more before `GO` than the message",
             START,
             10,
             [1, 0, 10, 0, 11, 0, 0],
         ),
         (
-            "window beyond the limit",
+            "more before `GO` than the limit",
             START,
             10,
             [1, 0, 1 << 30, 0, 65_537, 0, 0],
         ),
         (
-            "piece beyond the window",
+            "a piece beyond the bytes before `GO`",
             START,
             11,
             [1, 0, 100, 0, 10, 0, 0],
@@ -223,13 +223,13 @@ fn nonsense_ends_the_link() {
         });
     }
     // Sequences.
-    let start = |tag, total, window| [tag, 0, total, 0, window, 0, 0];
+    let start = |tag, total, before_go| [tag, 0, total, 0, before_go, 0, 0];
     ends_with_eproto("an id twice", |enemy, _, _| {
         enemy.publish(START, TAGGED, 0, start(2, 100, 0));
         enemy.publish(START, TAGGED, 0, start(2, 100, 0));
     });
     for tag in [1, 2] {
-        ends_with_eproto("more than the window", |enemy, _, _| {
+        ends_with_eproto("more than the bytes before `GO`", |enemy, _, _| {
             enemy.publish(START, TAGGED, 100, start(tag, 5000, 150));
             enemy.publish(CHUNK, 0, 51, [0; 7]);
             enemy.publish(CHUNK, 0, 5000, [0; 7]);

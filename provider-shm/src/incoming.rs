@@ -45,13 +45,13 @@ impl IncomingTable {
             Some(IncomingState::Free) => {}
             None if id as usize >= UNDER_WAY_MAX => {
                 return Err(LinkViolation(
-                    "it announced more messages at a time than it may",
+                    "it started more messages at a time than it may",
                 ));
             }
             None if id == self.ids => self.ids += 1,
             _ => {
                 return Err(LinkViolation(
-                    "it announced a message under an id that is not free",
+                    "it started a message under an id that is not free",
                 ));
             }
         }

@@ -31,7 +31,7 @@ use crate::stats::ShmStats;
 use crate::status::Status;
 use close::CloseHandshake;
 use receiver::LinkReceiver;
-use sender::{Announced, LinkSender};
+use sender::{LinkSender, StartOutcome};
 use waker::PeerWaker;
 
 pub(crate) use close::CloseMessage;
@@ -169,20 +169,20 @@ impl ShmLink {
         self.busy && (self.sender.has_moved() || self.receiver.has_reads())
     }
 
-    /// Whether messages are announced in either direction and not yet there.
+    /// Whether messages have started in either direction and are not complete.
     pub(crate) fn is_under_way(&self) -> bool {
         !(self.sender.is_idle() && self.receiver.is_idle())
     }
 
     /// Whether each message and answer of ours lies in the segment whole, or was read by the peer.
     pub(crate) fn is_drained(&self) -> bool {
-        self.sender.is_idle() && self.sender.is_announced()
+        self.sender.is_idle() && self.sender.has_no_pending()
     }
 
     /// Whether the link could end: no message is under way, no send waits, and no message waits for
     /// a receive. (The quota of those messages belongs to the link.)
     pub(crate) fn is_settled(&self) -> bool {
-        !self.is_under_way() && self.sender.is_announced() && self.receiver.has_no_unexpected()
+        !self.is_under_way() && self.sender.has_no_pending() && self.receiver.has_no_unexpected()
     }
 
     /// Slots that were sent and taken: any change means traffic.
@@ -235,19 +235,19 @@ impl ShmLink {
         outbox: &mut Outbox,
         stats: &mut ShmStats,
     ) -> Result<SendOutcome, LinkViolation> {
-        if self.sender.is_announced() && !self.close.has_requested() {
+        if self.sender.has_no_pending() && !self.close.has_requested() {
             let (sender, waker, paths) = (&mut self.sender, &self.waker, &mut self.paths);
             // SAFETY: the caller's contract.
-            match unsafe { sender.announce(op, iov, waker, paths, stats)? } {
-                Announced::Done => return Ok(SendOutcome::Done),
-                Announced::Started(begun) => {
+            match unsafe { sender.start_send(op, iov, waker, paths, stats)? } {
+                StartOutcome::Complete => return Ok(SendOutcome::Done),
+                StartOutcome::Incomplete(incomplete) => {
                     // SAFETY: the caller's contract.
                     let buffers = unsafe { SendBuffers::new(op.flags, iov) };
-                    self.sender.keep(op, buffers, begun, outbox);
+                    self.sender.keep(op, buffers, incomplete, outbox);
                     self.busy |= self.sender.has_work();
                     return Ok(SendOutcome::Later);
                 }
-                Announced::Full => {}
+                StartOutcome::NoRoom => {}
             }
         }
         stats.queued += 1;
@@ -442,7 +442,7 @@ impl ShmLink {
 
 /// Closing.
 impl ShmLink {
-    /// Whether our request to close is unanswered; until then nothing is announced.
+    /// Whether our request to close is unanswered; until then no message is started.
     #[inline(always)]
     pub(crate) fn has_requested_close(&self) -> bool {
         self.close.has_requested()

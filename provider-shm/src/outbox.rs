@@ -8,7 +8,7 @@ use slab::Slab;
 
 use crate::pending::PendingSend;
 
-/// A message that is announced but not all in the ring, or whose sender awaits `DELIVERED`.
+/// A message that has started but is not all in the ring, or whose sender awaits `DELIVERED`.
 pub(crate) struct OutgoingMessage {
     pub(crate) done: SendDone,
     pub(crate) buffers: SendBuffers,

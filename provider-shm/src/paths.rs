@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(receiver.advice(), 0);
     }
 
-    /// A peer may announce any length.
+    /// A peer may state any length.
     #[test]
     fn a_message_may_have_more_pieces_than_32_bits_count() {
         let (mut paths, moved) = (MessagePaths::new(Cma::Auto), Moved::default());
@@ -433,16 +433,16 @@ mod tests {
         );
     }
 
-    /// Messages of 1 MiB, `window` of them under way at a time. The ring moves 256 KiB of each in
+    /// Messages of 1 MiB, `count` of them under way at a time. The ring moves 256 KiB of each in
     /// turn, and while one is read all others wait. Returns how many of 2000 were read.
-    fn shared_stream(window: usize, ring_ns: u64, cma_ns: u64) -> usize {
+    fn shared_stream(count: usize, ring_ns: u64, cma_ns: u64) -> usize {
         const LEN: u64 = 1 << 20;
         let ((mut sender, mut receiver), mut moved) = (ends(), Moved::default());
         let mut now = Instant::now();
         let mut under_way: Vec<(Option<Trial>, MessagePath, u64)> = Vec::new();
         let (mut by_cma, mut turn) = (0, 0);
         for _ in 0..2000 {
-            while under_way.len() < window {
+            while under_way.len() < count {
                 let path = sender.choose(LEN as usize);
                 by_cma += usize::from(path == MessagePath::Cma);
                 let timed = path == MessagePath::Ring && receiver.times(LEN as usize);
@@ -484,11 +484,11 @@ mod tests {
 
     #[test]
     fn messages_that_share_the_ring_do_not_make_it_look_slow() {
-        for window in [1, 2, 4, 16] {
-            let cma = shared_stream(window, 20_000, 72_000);
-            assert!(cma < 100, "{cma} of 2000 by CMA, {window} at a time");
-            let cma = shared_stream(window, 72_000, 20_000);
-            assert!(cma > 1850, "{cma} of 2000 by CMA, {window} at a time");
+        for count in [1, 2, 4, 16] {
+            let cma = shared_stream(count, 20_000, 72_000);
+            assert!(cma < 100, "{cma} of 2000 by CMA, {count} at a time");
+            let cma = shared_stream(count, 72_000, 20_000);
+            assert!(cma > 1850, "{cma} of 2000 by CMA, {count} at a time");
         }
     }
 }

@@ -19,8 +19,8 @@ use crate::paths;
 use crate::ring::{LinkViolation, PublishedSlot};
 use crate::stats::ShmStats;
 use crate::wire::{
-    CHUNK, CLOSE, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_WINDOW, READ,
-    START, UNDER_WAY_MAX, WANTS_DELIVERED, unpack,
+    CHUNK, CLOSE, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_BEFORE_GO,
+    READ, START, UNDER_WAY_MAX, WANTS_DELIVERED, unpack,
 };
 use deliveries::Deliveries;
 use message::{Beginning, MatchedMessage, Rest, Unfinished, kind_and_flags};
@@ -256,19 +256,19 @@ impl ShmReceiver {
         owner: &mut O,
     ) -> Result<(), LinkViolation> {
         let len = seen.head.len();
-        let [tag, place, total, data, window, address] = seen.words();
+        let [tag, place, total, data, before_go, address] = seen.words();
         let (id, offset) = unpack(place);
         let from = link.receiver().record(offset, len)?;
-        if window > MAX_WINDOW || window > total || len as u64 > window {
+        if before_go > MAX_BEFORE_GO || before_go > total || len as u64 > before_go {
             return Err(LinkViolation(
-                "it announced a message with an impossible window",
+                "it started a message with an impossible number of bytes before `GO`",
             ));
         }
         if total > isize::MAX as u64 {
-            return Err(LinkViolation("it announced a message that is too long"));
+            return Err(LinkViolation("it started a message that is too long"));
         }
         let read_from = (seen.head.flags() & READ != 0).then_some(address);
-        if read_from.is_some() && window != 0 {
+        if read_from.is_some() && before_go != 0 {
             return Err(LinkViolation("it sends a message that is to be read"));
         }
         link.receiver().incoming().begin(id)?;
@@ -281,7 +281,7 @@ impl ShmReceiver {
         let rest = Rest {
             id,
             total,
-            window: window as usize,
+            before_go: before_go as usize,
             read_from,
             wants_delivered: seen.head.flags() & WANTS_DELIVERED != 0,
         };

@@ -258,8 +258,7 @@ impl Transport for ShmTransport {
     }
 
     fn arm(&mut self) -> Result<bool> {
-        // Rings of before now may be dropped: the checks below cover everything that they could
-        // announce.
+        // Rings of before now may be dropped: the checks below cover all that they could report.
         self.shared.doorbell.drain();
         self.armed = true;
         self.shared.goes_to_sleep();

@@ -11,7 +11,7 @@ listed_constants! {
     /// A whole message in one record: tag, offset of the record, CQ data.
     pub(crate) const EAGER = 2;
     /// Start of a message in pieces: tag, id and offset of the first piece, whole length, CQ data,
-    /// window, address for CMA.
+    /// bytes before `GO`, address for CMA.
     pub(crate) const START = 3;
     /// The next piece of a message: id and offset.
     pub(crate) const CHUNK = 4;
@@ -34,7 +34,7 @@ listed_constants! {
     /// The sender wants `DELIVERED`; only with `START`.
     pub(crate) const WANTS_DELIVERED = 4;
     /// The receiver is to read the message out of the sender's memory; only with `START`, whose
-    /// window is 0 then.
+    /// bytes before `GO` are 0 then.
     pub(crate) const READ = 8;
 }
 
@@ -43,8 +43,8 @@ pub(crate) const INLINE_BYTES: usize = 48;
 /// Word of an inline slot's body that has the CQ data.
 pub(crate) const INLINE_DATA_WORD: usize = 6;
 
-/// Largest window: the bytes that may come before the receiver's first `GO`.
-pub(crate) const MAX_WINDOW: u64 = 65_536;
+/// Most bytes of a message that may come before the receiver's first `GO`.
+pub(crate) const MAX_BEFORE_GO: u64 = 65_536;
 
 /// Messages with an id that one side of a link may have under way at one time.
 pub(crate) const UNDER_WAY_MAX: usize = 4096;

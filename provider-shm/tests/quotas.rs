@@ -129,7 +129,7 @@ fn flooded_and_recovered(len: impl Fn(u64) -> usize + Copy) {
     let before = allocated();
     let most = flood(&mut senders, &mut receiver, len) - before;
     let sent: Vec<u64> = senders.iter().map(|s| s.sent).collect();
-    // Senders keep copies of announced messages, too, as long as their messages are.
+    // Senders keep copies of started messages, too, as long as their messages are.
     let longest = (0..8).map(len).max().unwrap_or_default();
     let theirs = (64 + 4096) * (longest + 300);
     let bound = SENDERS * (PER_SENDER + theirs);

@@ -220,5 +220,4 @@ fn not_deregistered(rc: i32, region: &Mr) -> Error {
             region.pd.context().name()
         ),
     )
-    .mend("a memory window may still be bound to it")
 }

@@ -8,7 +8,7 @@ use ferrofabric_contracts::error::{Errno, Result};
 use ferrofabric_contracts::info::AddrFormat;
 use ferrofabric_contracts::types::{AvType, FiAddr};
 
-use super::object::{AvObject, address, length, of};
+use super::object::{AvObject, address_bytes, address_len, av_object};
 use crate::abi::{FI_AUTH_KEY, FI_AV_USER_ID, FI_MORE, FI_SYNC_ERR, fi_addr_t, fid_av};
 use crate::fi_addr::{given, returned};
 use crate::guard::{Refused, counted};
@@ -92,7 +92,7 @@ impl<'a> InsertCall<'a> {
         context: *mut c_void,
     ) -> std::result::Result<Self, Refused> {
         // SAFETY: as the caller says.
-        let this: &'a AvObject = unsafe { of(av) };
+        let this: &'a AvObject = unsafe { av_object(av) };
         let ids = flags & FI_AV_USER_ID != 0;
         let keys = flags & FI_AUTH_KEY != 0;
         if flags & !(FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID | FI_AUTH_KEY) != 0 {
@@ -219,15 +219,15 @@ unsafe fn each<'a>(
             let text = unsafe { *addr.cast::<*const c_void>() };
             addr = addr.wrapping_byte_add(size_of::<*const c_void>());
             // SAFETY: as the caller says.
-            unsafe { address(format, text) }
+            unsafe { address_bytes(format, text) }
         }
         _ => {
             let one = addr;
             // SAFETY: as the caller says.
-            known = unsafe { length(format, one) }.unwrap_or(known);
+            known = unsafe { address_len(format, one) }.unwrap_or(known);
             addr = addr.wrapping_byte_add(known);
             // SAFETY: as the caller says.
-            unsafe { address(format, one) }
+            unsafe { address_bytes(format, one) }
         }
     })
 }

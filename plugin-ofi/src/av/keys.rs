@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use ferrofabric_contracts::error::Errno;
 
-use super::object::of;
+use super::object::av_object;
 use crate::abi::{fi_addr_t, fid_av};
 use crate::fi_addr::{given, returned};
 use crate::guard::{Refused, control};
@@ -23,7 +23,7 @@ pub(super) unsafe extern "C" fn insert_auth_key(
             return Err(Errno::EINVAL.into());
         }
         // SAFETY: as C calls us.
-        let (av, key) = unsafe { (&of(av).av, key_bytes(auth_key, auth_key_size)?) };
+        let (av, key) = unsafe { (&av_object(av).av, key_bytes(auth_key, auth_key_size)?) };
         let handle = av.insert_auth_key(&key)?;
         // SAFETY: there is room for it.
         unsafe { fi_addr.write(returned(handle)) };
@@ -40,7 +40,7 @@ pub(super) unsafe extern "C" fn lookup_auth_key(
 ) -> c_int {
     control(|| {
         // SAFETY: as C calls us.
-        let key = unsafe { of(av) }.av.lookup_auth_key(given(addr))?;
+        let key = unsafe { av_object(av) }.av.lookup_auth_key(given(addr))?;
         // SAFETY: the length says how much room there is.
         unsafe { copy_cut(&key.to_bytes(), auth_key, auth_key_size) }?;
         Ok::<_, Refused>(())

@@ -23,7 +23,7 @@ use crate::fid::{Object, SharedObject, ops_of, share_if};
 use crate::guard::{Refused, control, value};
 use crate::memory::{copy_cut, copy_text, text};
 use crate::unsupported::Unsupported;
-use object::{AvObject, address, of};
+use object::{AvObject, address_bytes, av_object};
 
 // SAFETY: `fid_av` starts with the `fid`.
 unsafe impl Object for AvObject {
@@ -144,7 +144,7 @@ unsafe extern "C" fn bind(av: *mut fid, to: *mut fid, flags: u64) -> c_int {
             return Err(Errno::EINVAL.into());
         }
         // SAFETY: as C calls us.
-        let (this, eq) = unsafe { (of(av.cast()), share_if::<EqObject>(to)) };
+        let (this, eq) = unsafe { (av_object(av.cast()), share_if::<EqObject>(to)) };
         let eq = eq.ok_or_else(|| {
             Error::new(Errno::EINVAL, "bind", "address vector")
                 .mend("an event queue is all that it can be bound to")
@@ -168,7 +168,7 @@ unsafe extern "C" fn remove(
             return Err(Errno::EINVAL.into());
         }
         // SAFETY: as C calls us.
-        let av = unsafe { &of(av).av };
+        let av = unsafe { &av_object(av).av };
         let mut removed = Ok(());
         for i in 0..count {
             // SAFETY: there are `count` of them.
@@ -191,7 +191,7 @@ unsafe extern "C" fn lookup(
 ) -> c_int {
     control(|| {
         // SAFETY: as C calls us.
-        let this = unsafe { of(av) };
+        let this = unsafe { av_object(av) };
         let name = format::to_bytes(this.format, &this.av.address(given(fi_addr))?);
         // SAFETY: the length says how much room there is.
         unsafe { copy_cut(&name, addr, addrlen) }?;
@@ -211,7 +211,7 @@ unsafe extern "C" fn set_user_id(
             return Err(Errno::EINVAL.into());
         }
         // SAFETY: as C calls us.
-        let av = unsafe { &of(av).av };
+        let av = unsafe { &av_object(av).av };
         match flags & FI_AUTH_KEY {
             0 => av.set_user_id(given(fi_addr), FiAddr(user_id))?,
             _ => av.set_auth_key_user_id(given(fi_addr), FiAddr(user_id))?,
@@ -231,9 +231,9 @@ unsafe extern "C" fn straddr(
             return std::ptr::null();
         }
         // SAFETY: as C calls us.
-        let format = unsafe { of(av) }.format;
+        let format = unsafe { av_object(av) }.format;
         // SAFETY: as above.
-        let text = match format::parse(format, unsafe { address(format, addr) }) {
+        let text = match format::parse(format, unsafe { address_bytes(format, addr) }) {
             Ok(name) => name.to_string(),
             Err(error) => error.to_string(),
         };

@@ -11,7 +11,7 @@ use ferrofabric_runtime::fabric::Av;
 use crate::abi::fid_av;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
-use crate::fid::{SharedObject, object};
+use crate::fid::{SharedObject, object_of};
 
 /// An address vector.
 pub(crate) struct AvObject {
@@ -35,9 +35,9 @@ impl AvObject {
 /// # Safety
 ///
 /// As C calls us: the address vector is open.
-pub(super) unsafe fn of<'a>(av: *const fid_av) -> &'a AvObject {
+pub(super) unsafe fn av_object<'a>(av: *const fid_av) -> &'a AvObject {
     // SAFETY: as the caller says.
-    unsafe { object::<AvObject>(av) }
+    unsafe { object_of::<AvObject>(av) }
 }
 
 /// The bytes of an address that C has in the format of a domain.
@@ -45,14 +45,14 @@ pub(super) unsafe fn of<'a>(av: *const fid_av) -> &'a AvObject {
 /// # Safety
 ///
 /// `addr` is an address of that format.
-pub(super) unsafe fn address<'a>(format: AddrFormat, addr: *const c_void) -> &'a [u8] {
+pub(super) unsafe fn address_bytes<'a>(format: AddrFormat, addr: *const c_void) -> &'a [u8] {
     match format {
         AddrFormat::STR if addr.is_null() => &[],
         // SAFETY: text is a string.
         AddrFormat::STR => unsafe { CStr::from_ptr(addr.cast()) }.to_bytes(),
         _ => {
             // SAFETY: a `sockaddr` starts with its family.
-            let len = unsafe { length(format, addr) }.unwrap_or(size_of::<u16>());
+            let len = unsafe { address_len(format, addr) }.unwrap_or(size_of::<u16>());
             // SAFETY: an address has that many bytes.
             unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), len) }
         }
@@ -65,7 +65,7 @@ pub(super) unsafe fn address<'a>(format: AddrFormat, addr: *const c_void) -> &'a
 /// # Safety
 ///
 /// `addr` is an address of that format, or starts as one.
-pub(super) unsafe fn length(format: AddrFormat, addr: *const c_void) -> Option<usize> {
+pub(super) unsafe fn address_len(format: AddrFormat, addr: *const c_void) -> Option<usize> {
     match AddrFormats::SOCKADDR.has(format) {
         // SAFETY: as the caller says.
         true => format::len(format, unsafe { addr.cast::<u16>().read_unaligned() }),

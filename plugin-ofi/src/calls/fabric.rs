@@ -12,7 +12,7 @@ use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::eq::EqObject;
 use crate::fabric::FabricObject;
-use crate::fid::{Object, hand_out, object, open_on};
+use crate::fid::{Object, hand_out, object_of, open_on};
 use crate::guard::{Refused, control};
 use crate::unsupported::Unsupported;
 use crate::wait::{self, Waitable};
@@ -125,9 +125,9 @@ unsafe fn try_wait_of(fid: *mut fid) -> Result<(), Refused> {
     // SAFETY: as the caller says; the class names the type of the object.
     let waitable: &dyn Waitable = unsafe {
         match (*fid).fclass {
-            CqObject::CLASS => object::<CqObject>(fid.cast()),
-            CntrObject::CLASS => object::<CntrObject>(fid.cast()),
-            EqObject::CLASS => object::<EqObject>(fid.cast()),
+            CqObject::CLASS => object_of::<CqObject>(fid.cast()),
+            CntrObject::CLASS => object_of::<CntrObject>(fid.cast()),
+            EqObject::CLASS => object_of::<EqObject>(fid.cast()),
             _ => return Err(Refused(Errno::EINVAL)),
         }
     };

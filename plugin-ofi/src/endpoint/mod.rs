@@ -27,7 +27,7 @@ use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
-use crate::fid::{Object, SharedObject, object, ops_of, share_if};
+use crate::fid::{Object, SharedObject, object_of, ops_of, share_if};
 use crate::guard::{Refused, control};
 use crate::info::UsedAddresses;
 use object::{EndpointObject, Setup, TransferFlags};
@@ -193,7 +193,7 @@ const COUNTER: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | F
 unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
     control(|| {
         // SAFETY: as C calls us: an endpoint of ours, not closed.
-        let this = unsafe { object::<EndpointObject>(ep.cast()) };
+        let this = unsafe { object_of::<EndpointObject>(ep.cast()) };
         if to.is_null() {
             return Err(Errno::EINVAL.into());
         }
@@ -266,7 +266,7 @@ const RECEIVE_FLAGS: Flags = Flags::COMPLETION.union(Flags::MULTI_RECV);
 unsafe extern "C" fn command(ep: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
     control(|| {
         // SAFETY: as C calls us: an endpoint of ours, not closed.
-        let this = unsafe { object::<EndpointObject>(ep.cast()) };
+        let this = unsafe { object_of::<EndpointObject>(ep.cast()) };
         match command {
             FI_ENABLE => this.enable(),
             // SAFETY: the argument of these is a word of flags.

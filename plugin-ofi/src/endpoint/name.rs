@@ -6,7 +6,7 @@ use ferrofabric_contracts::error::Errno;
 
 use super::object::EndpointObject;
 use crate::abi::{Roomy, fi_ops_cm, fid_ep, fid_t};
-use crate::fid::object;
+use crate::fid::object_of;
 use crate::guard::{Refused, control};
 use crate::memory::copy_address;
 use crate::unsupported::Unsupported;
@@ -27,7 +27,7 @@ pub(super) static OPS: Roomy<fi_ops_cm> = Roomy::new(fi_ops_cm {
 unsafe extern "C" fn getname(ep: fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int {
     control(|| {
         // SAFETY: as C calls us: an endpoint of ours, not closed.
-        let object = unsafe { object::<EndpointObject>(ep.cast::<fid_ep>()) };
+        let object = unsafe { object_of::<EndpointObject>(ep.cast::<fid_ep>()) };
         let format = object.domain.domain.info().addr_format;
         let name = object
             .enabled()?

@@ -12,7 +12,7 @@ use crate::abi::{
     FI_OPT_ENDPOINT, FI_OPT_INJECT_MSG_SIZE, FI_OPT_INJECT_TAGGED_SIZE, FI_OPT_MAX_MSG_SIZE,
     FI_OPT_MAX_TAGGED_SIZE, FI_OPT_MIN_MULTI_RECV, Roomy, fi_ops_ep, fid_ep, fid_t,
 };
-use crate::fid::object;
+use crate::fid::object_of;
 use crate::guard::{Refused, control, data};
 use crate::unsupported::Unsupported;
 
@@ -36,7 +36,7 @@ pub(super) static OPS: Roomy<fi_ops_ep> = Roomy::new(fi_ops_ep {
 unsafe extern "C" fn cancel(ep: fid_t, context: *mut c_void) -> isize {
     data(|| {
         // SAFETY: as C calls us: an endpoint of ours, not closed.
-        let endpoint = unsafe { object::<EndpointObject>(ep.cast::<fid_ep>()) }.enabled()?;
+        let endpoint = unsafe { object_of::<EndpointObject>(ep.cast::<fid_ep>()) }.enabled()?;
         match endpoint.cancel(context as u64) {
             // Too late: the receive completes, or has (fi_cancel(3) calls that no error).
             Ok(()) | Err(OpError::Failed(Errno::ENOENT)) => Ok(0),
@@ -54,7 +54,7 @@ unsafe extern "C" fn getopt(
 ) -> c_int {
     control(|| {
         // SAFETY: as C calls us: an endpoint of ours, not closed.
-        let this = unsafe { object::<EndpointObject>(ep.cast::<fid_ep>()) };
+        let this = unsafe { object_of::<EndpointObject>(ep.cast::<fid_ep>()) };
         let info = this.domain.domain.info();
         let size = match (level, name) {
             (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) if this.has_multi_receives() => {
@@ -90,7 +90,7 @@ unsafe extern "C" fn setopt(
 ) -> c_int {
     control(|| {
         // SAFETY: as C calls us: an endpoint of ours, not closed.
-        let this = unsafe { object::<EndpointObject>(ep.cast::<fid_ep>()) };
+        let this = unsafe { object_of::<EndpointObject>(ep.cast::<fid_ep>()) };
         let is_known = (level, name) == (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV);
         if !is_known || !this.has_multi_receives() {
             return Err(Refused(UNKNOWN));

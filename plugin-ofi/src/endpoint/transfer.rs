@@ -11,7 +11,7 @@ use libc::iovec;
 use super::object::{EndpointObject, TransferFlags};
 use crate::abi::{Roomy, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tagged, fid_ep};
 use crate::fi_addr::given;
-use crate::fid::object;
+use crate::fid::object_of;
 use crate::guard::data;
 use crate::memory::{LISTED, buffers};
 
@@ -234,7 +234,7 @@ unsafe fn transmit(
 ) -> isize {
     data(|| {
         // SAFETY: as the caller says.
-        let this = unsafe { object::<EndpointObject>(ep) };
+        let this = unsafe { object_of::<EndpointObject>(ep) };
         let flags = flags(&this.tx);
         // SAFETY: the application keeps the buffers as fi_msg(3) asks.
         unsafe { this.enabled()?.send(&SendOp { flags, ..op }, iov) }.map(|()| 0)
@@ -255,7 +255,7 @@ unsafe fn receive(
 ) -> isize {
     data(|| {
         // SAFETY: as the caller says.
-        let this = unsafe { object::<EndpointObject>(ep) };
+        let this = unsafe { object_of::<EndpointObject>(ep) };
         let flags = flags(&this.rx);
         // SAFETY: the application keeps the buffers as fi_msg(3) asks.
         unsafe { this.enabled()?.recv(&RecvOp { flags, ..op }, iov) }.map(|()| 0)

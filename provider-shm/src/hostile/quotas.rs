@@ -121,8 +121,8 @@ fn many_links_share_the_quota_of_their_endpoint() {
             .iter_mut()
             .filter(|enemy| !enemy.has_back_pressure())
         {
-            let window = 65_536;
-            enemy.publish(START, TAGGED, 0, [5, id, window, 0, window, 0, 0]);
+            let before_go = 65_536;
+            enemy.publish(START, TAGGED, 0, [5, id, before_go, 0, before_go, 0, 0]);
         }
         for _ in 0..LINKS {
             ep.progress();

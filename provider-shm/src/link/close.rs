@@ -1,7 +1,7 @@
 //! The handshake that closes a link in good order.
 //!
 //! A side with nothing more to send requests the close. The other side agrees if it has nothing
-//! more to send, either, or refuses. The requesting side announces no message until the answer,
+//! more to send, either, or refuses. The requesting side starts no message until the answer,
 //! and an agreeing side sends nothing more. So a side that has the other's last message has all
 //! messages.
 
@@ -33,7 +33,7 @@ impl CloseMessage {
 /// The state of the handshake that closes a link.
 #[derive(Default)]
 pub(super) struct CloseHandshake {
-    /// Our request is unanswered; until then nothing is announced.
+    /// Our request is unanswered; until then no message is started.
     has_requested: bool,
     /// The peer's close message that waits to be handled.
     received: Option<CloseMessage>,

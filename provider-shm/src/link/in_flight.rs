@@ -1,4 +1,4 @@
-//! The messages that a link has announced and that are not all in the ring, or whose sender awaits
+//! The messages that a link has started and that are not all in the ring, or whose sender awaits
 //! `DELIVERED`. Their data is in the endpoint's outbox.
 
 use std::collections::VecDeque;
@@ -45,12 +45,12 @@ impl InFlightMessages {
         self.streaming.shrink_to(entries);
     }
 
-    /// The id under which the next message must be announced.
+    /// The id under which the next message must be started.
     pub(super) fn next_id(&self) -> u32 {
         self.keys.vacant_key() as u32
     }
 
-    /// Keeps a message that was just announced under [`Self::next_id`].
+    /// Keeps a message that was just started under [`Self::next_id`].
     pub(super) fn keep(&mut self, out: OutgoingMessage, outbox: &mut Outbox) {
         let has_more = out.sent < out.until;
         let key = outbox.outgoing.insert(out);

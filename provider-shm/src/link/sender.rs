@@ -1,6 +1,6 @@
 //! The sending side of a link: the sends that wait, and the messages under way.
 //!
-//! Sends are announced in order: a message's first slot goes into the ring before that of the next
+//! Sends are started in order: a message's first slot goes into the ring before that of the next
 //! message. Bytes that do not fit there follow in pieces, which the pieces and first slots of other
 //! messages may overtake; so neither a long message nor one without a receive delays later ones.
 
@@ -39,22 +39,22 @@ const SOON_BYTES: usize = 4096;
 /// reported with it.
 const DELIVERED_LEVELS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
 
-/// The result of an announcement.
+/// What became of a message that was to be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Announced {
-    /// Complete: all of the message is in the ring.
-    Done,
-    /// Under way; the caller must pass its data to [`LinkSender::keep`].
-    Started(Begun),
-    /// There is no room to announce it.
-    Full,
+pub(super) enum StartOutcome {
+    /// All of the message is in the ring.
+    Complete,
+    /// Part of it is; the caller must pass its data to [`LinkSender::keep`].
+    Incomplete(IncompleteSend),
+    /// There is no room for its first slot.
+    NoRoom,
 }
 
-/// A message that is announced, but not all in the ring.
+/// A message that has started, and is not all in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Begun {
+pub(super) struct IncompleteSend {
     sent: usize,
-    window: usize,
+    before_go: usize,
     len: usize,
     /// The message was offered to the peer to read.
     read: bool,
@@ -69,7 +69,7 @@ pub(super) struct LinkSender {
     control: VecDeque<AnswerSlot>,
     pending: VecDeque<PendingSend>,
     in_flight: InFlightMessages,
-    /// Messages without bytes that were announced since the peer requested envelopes only: the peer
+    /// Messages without bytes that were started since the peer requested envelopes only: the peer
     /// sends no `GO` for these.
     empty_envelopes: usize,
     /// The next message was given to the ring, and waits for room there.
@@ -99,13 +99,13 @@ impl LinkSender {
         !(self.control.is_empty() && self.pending.is_empty() && !self.in_flight.has_work())
     }
 
-    /// Whether no announced message is incomplete, and no answer waits.
+    /// Whether no started message is incomplete, and no answer waits.
     pub(super) fn is_idle(&self) -> bool {
         self.control.is_empty() && self.in_flight.is_empty()
     }
 
-    /// Whether no send waits to be announced.
-    pub(super) fn is_announced(&self) -> bool {
+    /// Whether no send waits to be started.
+    pub(super) fn has_no_pending(&self) -> bool {
         self.pending.is_empty()
     }
 
@@ -191,27 +191,28 @@ impl LinkSender {
         Ok(())
     }
 
-    /// Announces a message, with as much of its data as there is room for.
+    /// Starts a message: puts its first slot into the ring, with as much of its data as there is
+    /// room for.
     ///
     /// # Safety
     ///
     /// The buffers are valid for reads until the operation completes; with `INJECT` until return.
-    pub(super) unsafe fn announce(
+    pub(super) unsafe fn start_send(
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
         waker: &PeerWaker,
         paths: &mut MessagePaths,
         stats: &mut ShmStats,
-    ) -> Result<Announced, LinkViolation> {
+    ) -> Result<StartOutcome, LinkViolation> {
         if op.flags.contains(Flags::FENCE) && !self.in_flight.is_empty() {
             // The message keeps its place, and so do later ones.
-            return Ok(Announced::Full);
+            return Ok(StartOutcome::NoRoom);
         }
         if !self.tx.has_slot(CONTROL_SLOTS) {
             self.tx.refresh()?;
             if !self.tx.has_slot(CONTROL_SLOTS) {
-                return Ok(Announced::Full);
+                return Ok(StartOutcome::NoRoom);
             }
         }
         if self.tx.has_back_pressure() {
@@ -226,20 +227,20 @@ impl LinkSender {
         let needs_id = wants_delivered
             || back_pressure
             || len >= paths::LEAST
-            || self.sizes.window(len) != len;
+            || self.sizes.before_go(len) != len;
         if needs_id && self.in_flight.len() + self.empty_envelopes >= UNDER_WAY_MAX {
-            return Ok(Announced::Full);
+            return Ok(StartOutcome::NoRoom);
         }
         stats.sent += 1;
         stats.sent_bytes += len as u64;
         let waited_for_room = std::mem::take(&mut self.waits_for_room);
-        if len >= paths::LEAST && !waited_for_room && self.offers_read(op, iov, len, paths) {
+        if len >= paths::LEAST && !waited_for_room && self.is_to_be_read(op, iov, len, paths) {
             stats.sent_cma += 1;
-            self.start_read(op, iov[0].addr as u64, len);
+            self.offer_read(op, iov[0].addr as u64, len);
             waker.wake_if_asleep(stats);
-            return Ok(Announced::Started(Begun {
+            return Ok(StartOutcome::Incomplete(IncompleteSend {
                 sent: 0,
-                window: 0,
+                before_go: 0,
                 len,
                 read: true,
             }));
@@ -249,16 +250,16 @@ impl LinkSender {
             unsafe { self.send_inline(op, iov, len) };
             stats.sent_inline += 1;
             waker.wake_if_asleep(stats);
-            return Ok(Announced::Done);
+            return Ok(StartOutcome::Complete);
         }
         if len <= RECORD_BYTES
-            && self.sizes.window(len) == len
+            && self.sizes.before_go(len) == len
             && !wants_delivered
             && !back_pressure
         {
             // SAFETY: the caller's contract.
             let sent = unsafe { self.send_record(op, iov, len)? };
-            if sent == Announced::Full {
+            if sent == StartOutcome::NoRoom {
                 self.waits_for_room = true;
                 stats.sent -= 1;
                 stats.sent_bytes -= len as u64;
@@ -271,12 +272,12 @@ impl LinkSender {
         stats.sent_pipe += 1;
         self.empty_envelopes += usize::from(back_pressure && len == 0);
         // SAFETY: the caller's contract.
-        unsafe { self.send_start(op, iov, len, waker, stats) }
+        unsafe { self.send_pieces(op, iov, len, waker, stats) }
     }
 
     /// Whether the peer is to read this message out of our memory.
     #[inline(never)]
-    fn offers_read(
+    fn is_to_be_read(
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
@@ -289,8 +290,8 @@ impl LinkSender {
             && paths.choose(len) == MessagePath::Cma
     }
 
-    /// Announces a message that the peer reads out of our memory, from `address` on.
-    fn start_read(&mut self, op: &SendOp, address: u64, len: usize) {
+    /// Offers a message to the peer, which reads it out of our memory from `address` on.
+    fn offer_read(&mut self, op: &SendOp, address: u64, len: usize) {
         let wants_delivered = match op.flags.intersects(DELIVERED_LEVELS) {
             true => WANTS_DELIVERED,
             false => 0,
@@ -300,7 +301,7 @@ impl LinkSender {
             id: self.in_flight.next_id(),
             flags: READ | wants_delivered,
             len,
-            window: 0,
+            before_go: 0,
             address,
         };
         envelope.publish(&mut self.tx);
@@ -308,21 +309,21 @@ impl LinkSender {
 
     /// # Safety
     ///
-    /// As for [`Self::announce`].
+    /// As for [`Self::start_send`].
     #[inline]
     unsafe fn send_record(
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
         len: usize,
-    ) -> Result<Announced, LinkViolation> {
+    ) -> Result<StartOutcome, LinkViolation> {
         let record = match self.tx.reserve(len) {
             Some(record) => record,
             None => {
                 self.tx.refresh()?;
                 match self.tx.reserve(len) {
                     Some(record) => record,
-                    None => return Ok(Announced::Full),
+                    None => return Ok(StartOutcome::NoRoom),
                 }
             }
         };
@@ -339,24 +340,24 @@ impl LinkSender {
         if takes_turns {
             self.tx.expect(len);
         }
-        Ok(Announced::Done)
+        Ok(StartOutcome::Complete)
     }
 
     /// # Safety
     ///
-    /// As for [`Self::announce`].
-    unsafe fn send_start(
+    /// As for [`Self::start_send`].
+    unsafe fn send_pieces(
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
         len: usize,
         waker: &PeerWaker,
         stats: &mut ShmStats,
-    ) -> Result<Announced, LinkViolation> {
+    ) -> Result<StartOutcome, LinkViolation> {
         // A receiver short of memory gets the envelope, and the data after its `GO`.
-        let window = match self.tx.has_back_pressure() {
+        let before_go = match self.tx.has_back_pressure() {
             true => 0,
-            false => self.sizes.window(len),
+            false => self.sizes.before_go(len),
         };
         let wants_delivered = op.flags.intersects(DELIVERED_LEVELS);
         let envelope = StartSlot {
@@ -364,12 +365,12 @@ impl LinkSender {
             id: self.in_flight.next_id(),
             flags: if wants_delivered { WANTS_DELIVERED } else { 0 },
             len,
-            window,
+            before_go,
             address: 0,
         };
-        let piece = match window {
+        let piece = match before_go {
             0 => None,
-            _ => self.tx.reserve_some(self.sizes.piece(len).min(window)),
+            _ => self.tx.reserve_some(self.sizes.piece(len).min(before_go)),
         };
         let mut sent = 0;
         match piece {
@@ -383,45 +384,45 @@ impl LinkSender {
         }
         waker.wake_if_asleep(stats);
         let (id, piece) = (envelope.id, self.sizes.piece(len));
-        while sent < window {
+        while sent < before_go {
             // SAFETY: the caller's contract.
-            match unsafe { send_chunk(&mut self.tx, id, iov, sent, window, piece)? } {
+            match unsafe { send_chunk(&mut self.tx, id, iov, sent, before_go, piece)? } {
                 0 => break,
                 n => sent += n,
             }
         }
         waker.wake_if_asleep(stats);
         if sent == len && !wants_delivered {
-            return Ok(Announced::Done);
+            return Ok(StartOutcome::Complete);
         }
-        Ok(Announced::Started(Begun {
+        Ok(StartOutcome::Incomplete(IncompleteSend {
             sent,
-            window,
+            before_go,
             len,
             read: false,
         }))
     }
 
-    /// Keeps a message that was just announced until all of it is in the ring, or delivered.
+    /// Keeps a message that was just started until all of it is in the ring, or delivered.
     pub(super) fn keep(
         &mut self,
         op: &SendOp,
         buffers: SendBuffers,
-        begun: Begun,
+        incomplete: IncompleteSend,
         outbox: &mut Outbox,
     ) {
-        let Begun {
+        let IncompleteSend {
             sent,
-            window,
+            before_go,
             len,
             read,
-        } = begun;
+        } = incomplete;
         let out = OutgoingMessage {
             done: SendDone::of(op, len),
             buffers,
             sent,
-            until: window,
-            go: window == len,
+            until: before_go,
+            go: before_go == len,
             read,
             wants_delivered: op.flags.intersects(DELIVERED_LEVELS),
         };
@@ -433,7 +434,7 @@ impl LinkSender {
         &mut self.in_flight
     }
 
-    /// Announces the waiting sends, in order, while there is room. Returns how many.
+    /// Starts the waiting sends, in order, while there is room. Returns how many.
     pub(super) fn push_pending<O: Owner>(
         &mut self,
         outbox: &mut Outbox,
@@ -447,11 +448,13 @@ impl LinkSender {
             let op = next.op;
             // SAFETY: the caller of `enqueue` vouched for the buffers until the send completes; a
             // copy lives as long as `next`.
-            match unsafe { self.announce(&op, next.iov(), waker, paths, stats) } {
-                Ok(Announced::Done) => {
+            match unsafe { self.start_send(&op, next.iov(), waker, paths, stats) } {
+                Ok(StartOutcome::Complete) => {
                     owner.complete_send(&SendDone::of(&op, total_len(next.iov())));
                 }
-                Ok(Announced::Started(begun)) => self.keep(&op, next.into_buffers(), begun, outbox),
+                Ok(StartOutcome::Incomplete(incomplete)) => {
+                    self.keep(&op, next.into_buffers(), incomplete, outbox)
+                }
                 not_now => {
                     // The send waits on, or ends with the link.
                     self.pending.push_front(next);
@@ -538,8 +541,8 @@ impl LinkSender {
 
     /// The link fails: takes out all incomplete sends, oldest first.
     pub(super) fn take_unfinished(&mut self, outbox: &mut Outbox) -> Vec<SendDone> {
-        let mut announced = self.in_flight.take_unfinished(outbox);
-        announced.extend(self.pending.drain(..).map(|p| SendDone::of(&p.op, 0)));
-        announced
+        let mut unfinished = self.in_flight.take_unfinished(outbox);
+        unfinished.extend(self.pending.drain(..).map(|p| SendDone::of(&p.op, 0)));
+        unfinished
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::config::{Cma, ShmConfig};
 use crate::ring::{LINE, PAYLOAD_BYTES, SLOTS};
-use crate::wire::{MAX_WINDOW, UNDER_WAY_MAX};
+use crate::wire::{MAX_BEFORE_GO, UNDER_WAY_MAX};
 
 /// Number of buffers of unexpected messages that an endpoint keeps for later messages, and their
 /// largest size in bytes.
@@ -47,7 +47,7 @@ impl Used {
     /// envelopes only: more than fits into the ring, which the peer may have filled before it saw
     /// the request, or more messages than it may send as envelopes after that.
     pub(crate) fn is_beyond_what_follows(self, before: Self) -> bool {
-        const IN_RING: usize = SLOTS * MAX_WINDOW as usize + SPARE_BUFFERS * SPARE_BYTES;
+        const IN_RING: usize = SLOTS * MAX_BEFORE_GO as usize + SPARE_BUFFERS * SPARE_BYTES;
         self.bytes > before.bytes.saturating_add(IN_RING)
             || self.messages > before.messages.saturating_add(SLOTS + 2 * UNDER_WAY_MAX)
     }
@@ -81,7 +81,7 @@ impl Quota {
 
 impl LinkSizes {
     pub(crate) fn new(config: &ShmConfig) -> Self {
-        let eager = config.eager_bytes.min(MAX_WINDOW as usize);
+        let eager = config.eager_bytes.min(MAX_BEFORE_GO as usize);
         Self {
             eager,
             first: config.first_bytes.min(eager),
@@ -112,7 +112,7 @@ impl LinkSizes {
 
     /// Bytes of a message of `len` that are sent before a receive matches.
     #[inline]
-    pub(super) fn window(&self, len: usize) -> usize {
+    pub(super) fn before_go(&self, len: usize) -> usize {
         match len <= self.eager {
             true => len,
             false => self.first,

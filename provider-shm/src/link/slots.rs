@@ -29,7 +29,7 @@ pub(super) struct StartSlot<'a> {
     pub(super) flags: u8,
     pub(super) len: usize,
     /// Bytes that come before the first `GO`.
-    pub(super) window: usize,
+    pub(super) before_go: usize,
     /// The message's address in our memory, if the peer is to read it.
     pub(super) address: u64,
 }
@@ -46,7 +46,7 @@ impl StartSlot<'_> {
             pack(self.id, offset),
             self.len as u64,
             self.op.data,
-            self.window as u64,
+            self.before_go as u64,
             self.address,
         ];
         move |body| {

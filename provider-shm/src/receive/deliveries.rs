@@ -79,7 +79,7 @@ impl Deliveries {
         let mut delivery = Delivery {
             met,
             delivered,
-            expected: rest.window,
+            expected: rest.before_go,
             cma: None,
             trial: None,
             dropped: false,
@@ -99,8 +99,8 @@ impl Deliveries {
                 if delivered == 0 && link.times(rest.total as usize) {
                     delivery.trial = Some(self.begin_trial());
                 }
-                if rest.window as u64 != rest.total {
-                    delivery.expected = wanted.max(rest.window);
+                if rest.before_go as u64 != rest.total {
+                    delivery.expected = wanted.max(rest.before_go);
                     send_go(link, rest.id, wanted, stats);
                 }
             }

@@ -24,7 +24,7 @@ pub(super) struct Rest {
     pub(super) id: u32,
     /// Length of the whole message, and of the part that comes before the first `GO`.
     pub(super) total: u64,
-    pub(super) window: usize,
+    pub(super) before_go: usize,
     /// Its address in the sender's memory, if it is to be read.
     pub(super) read_from: Option<u64>,
     /// Its sender awaits `DELIVERED`.

@@ -70,7 +70,7 @@ impl UnexpectedMessages {
     #[inline]
     pub(super) unsafe fn keep(&mut self, link: usize, message: &Beginning) -> (usize, Used) {
         // Room for all bytes that come before the first `GO` is taken, and counted, at once.
-        let room = message.rest.map_or(message.len, |rest| rest.window);
+        let room = message.rest.map_or(message.len, |rest| rest.before_go);
         let mut bytes = match room {
             1..=SPARE_BYTES => self.spare.pop().unwrap_or_default(),
             _ => Vec::new(),
@@ -106,7 +106,7 @@ impl UnexpectedMessages {
         // A complete message keeps its id until it is delivered if its sender awaits `DELIVERED`.
         let missing = message
             .rest
-            .map_or(0, |rest| rest.window.saturating_sub(message.bytes.len()));
+            .map_or(0, |rest| rest.before_go.saturating_sub(message.bytes.len()));
         if len == 0 || len > missing {
             return Err(LinkViolation(
                 "it sent more of a message than the receiver requested",

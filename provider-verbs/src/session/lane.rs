@@ -57,7 +57,7 @@ impl RcLane {
             || !state.control_messages.is_empty()
             || !state.reads.is_empty()
             || !state.writes.is_empty()
-            || !state.replay.is_empty()
+            || !state.resend_queue.is_empty()
     }
 
     /// Whether anything but replayed packets can be posted.

@@ -25,7 +25,7 @@ pub(crate) use registered::Registered;
 pub(crate) use send_queue::{LaneSendQueue, LaneWqe, PacketBuffer, WqeKind};
 pub(crate) use state::{
     ControlMessage, FragmentTarget, IncomingFragments, IncomingTransfer, OutgoingTransfer,
-    RendezvousSend, ReplayKind, ReplayPacket, SessionState,
+    RendezvousSend, ResendKind, ResendPacket, SessionState,
 };
 pub(crate) use turns::{LaneTurn, TurnQueue};
 pub(crate) use ud_lane::{UdLane, UdRoute};

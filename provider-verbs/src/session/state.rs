@@ -41,7 +41,7 @@ pub(crate) struct SessionState {
     pub(crate) control_messages: VecDeque<ControlMessage>,
     /// Packets that may have to be sent again, oldest first: on a lane of datagrams all packets
     /// that are unconfirmed, else those that were under way on a lane that broke.
-    pub(crate) replay: VecDeque<ReplayPacket>,
+    pub(crate) resend_queue: VecDeque<ResendPacket>,
 }
 
 /// Requests to send of the peer that have no matching receive yet.
@@ -130,9 +130,9 @@ pub(crate) enum FragmentTarget {
 }
 
 /// A numbered packet whose arrival is not confirmed.
-pub(crate) struct ReplayPacket {
+pub(crate) struct ResendPacket {
     pub(crate) sequence: u32,
-    pub(crate) kind: ReplayKind,
+    pub(crate) kind: ResendKind,
     /// The packet, or its start. On lanes of the UD kind the memory comes from a
     /// [`super::PacketPool`].
     pub(crate) bytes: Vec<u8>,
@@ -141,7 +141,7 @@ pub(crate) struct ReplayPacket {
 }
 
 /// The operation that is over once a packet has arrived.
-pub(crate) enum ReplayKind {
+pub(crate) enum ResendKind {
     /// An eager message.
     Message(SendDone),
     /// A message that this side wrote.
@@ -172,7 +172,7 @@ impl SessionState {
             receives: KeyedTable::new(MAX_MOVING),
             incoming: IncomingFragments::default(),
             control_messages: VecDeque::new(),
-            replay: VecDeque::new(),
+            resend_queue: VecDeque::new(),
         }
     }
 
@@ -188,7 +188,7 @@ impl SessionState {
 
     /// Packets to be sent again go to the session of another name at the peer.
     pub(crate) fn readdress(&mut self, remote: SessionId) {
-        for kept in &mut self.replay {
+        for kept in &mut self.resend_queue {
             readdress(&mut kept.bytes, remote);
         }
     }
@@ -237,16 +237,16 @@ impl SessionState {
         packets: &mut PacketPool,
         owner: &mut O,
     ) {
-        let count = (count as usize).min(self.replay.len());
-        for kept in self.replay.drain(..count) {
+        let count = (count as usize).min(self.resend_queue.len());
+        for kept in self.resend_queue.drain(..count) {
             match kept.kind {
-                ReplayKind::Message(done) => owner.complete_send(&done),
-                ReplayKind::Done(transfer) => {
+                ResendKind::Message(done) => owner.complete_send(&done),
+                ResendKind::Done(transfer) => {
                     if let Some(writing) = self.writes.remove(transfer) {
                         owner.complete_send(&writing.send.done);
                     }
                 }
-                ReplayKind::Control => {}
+                ResendKind::Control => {}
             }
             packets.give(kept.bytes);
         }
@@ -261,7 +261,7 @@ impl SessionState {
     /// Whether each packet of this side has arrived, and the peer has received each message.
     pub(crate) fn is_drained(&self) -> bool {
         self.numbers.unconfirmed() == 0
-            && self.replay.is_empty()
+            && self.resend_queue.is_empty()
             && self.control_messages.is_empty()
             && !self.has_unfinished()
     }
@@ -271,7 +271,7 @@ impl SessionState {
     pub(crate) fn outgrows(&self, packet_bytes: usize) -> bool {
         !self.reads.is_empty()
             || !self.writes.is_empty()
-            || (self.replay.iter())
+            || (self.resend_queue.iter())
                 .any(|kept| kept.rest.is_some() || kept.bytes.len() > packet_bytes)
     }
 
@@ -284,7 +284,7 @@ impl SessionState {
     /// waits for more.
     pub(crate) fn is_settled(&self) -> bool {
         self.numbers.unconfirmed() == 0
-            && self.replay.is_empty()
+            && self.resend_queue.is_empty()
             && self.control_messages.is_empty()
             && self.unmatched.count == 0
             && self.sends.is_empty()
@@ -296,6 +296,6 @@ impl SessionState {
 
     /// Whether some packets have to be posted before anything new.
     pub(crate) fn catches_up(&self) -> bool {
-        !self.replay.is_empty() || self.writes.has_lost()
+        !self.resend_queue.is_empty() || self.writes.has_lost()
     }
 }

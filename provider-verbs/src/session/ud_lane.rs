@@ -21,8 +21,8 @@ pub(crate) struct UdRoute {
     pub(crate) cookie: u32,
 }
 
-/// A lane of the UD kind that is up. The packets that are not confirmed are the session's `replay`,
-/// from the oldest on.
+/// A lane of the UD kind that is up. The packets that are not confirmed are in the session's
+/// `resend_queue`, from the oldest on.
 pub(crate) struct UdLane {
     pub(crate) key: LaneKey,
     pub(crate) peer: u32,

@@ -143,7 +143,7 @@ impl RdmTransport {
         let Some(lane) = self.lanes.of(session) else {
             return;
         };
-        let waiting = std::mem::take(&mut lane.session.replay);
+        let waiting = std::mem::take(&mut lane.session.resend_queue);
         let mut unsure = VecDeque::new();
         for wqe in lane.queue.take_all() {
             self.poster.outstanding -= 1;
@@ -180,7 +180,7 @@ impl RdmTransport {
             }
         }
         unsure.extend(waiting);
-        lane.session.replay = unsure;
+        lane.session.resend_queue = unsure;
         let key = lane.key;
         self.apply(owner, |life, view, _| life.drained(key, view));
         self.list_stalled();

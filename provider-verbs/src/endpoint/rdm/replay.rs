@@ -11,7 +11,7 @@ use super::poster::{PostError, Poster};
 use crate::post::inline_sge;
 use crate::registration::MemoryRegion;
 use crate::session::{
-    LaneWqe, PacketBuffer, PacketRecords, RcLane, Registered, ReplayKind, ReplayPacket, WqeKind,
+    LaneWqe, PacketBuffer, PacketRecords, RcLane, Registered, ResendKind, ResendPacket, WqeKind,
 };
 
 impl RdmTransport {
@@ -26,7 +26,7 @@ impl RdmTransport {
             if !lane.is_usable() || lane.session.writes.has_lost() {
                 return done;
             }
-            let Some(packet) = lane.session.replay.pop_front() else {
+            let Some(packet) = lane.session.resend_queue.pop_front() else {
                 lane.reconsider();
                 return done;
             };
@@ -54,7 +54,7 @@ impl Poster {
         records: &PacketRecords,
         described: &mut VecDeque<Arc<MemoryRegion>>,
         wqe: LaneWqe,
-    ) -> Option<ReplayPacket> {
+    ) -> Option<ResendPacket> {
         let slot_bytes = |slot: u32, len: u32| -> Box<[u8]> {
             // SAFETY: the slot holds that many bytes, and belongs to the entered request.
             unsafe { std::slice::from_raw_parts(self.bounces.address(slot), len as usize) }.into()
@@ -70,11 +70,11 @@ impl Poster {
             }
         };
         let kind = match wqe.kind {
-            WqeKind::Message(done) => ReplayKind::Message(done),
-            WqeKind::Done(transfer) => ReplayKind::Done(transfer),
-            _ => ReplayKind::Control,
+            WqeKind::Message(done) => ResendKind::Message(done),
+            WqeKind::Done(transfer) => ResendKind::Done(transfer),
+            _ => ResendKind::Control,
         };
-        Some(ReplayPacket {
+        Some(ResendPacket {
             sequence: wqe.sequence?,
             kind,
             bytes: bytes.into(),
@@ -84,7 +84,7 @@ impl Poster {
 
     /// Posts a packet again, or puts it back.
     #[cold]
-    fn post_replay(&mut self, lane: &mut RcLane, packet: ReplayPacket) -> Result<(), PostError> {
+    fn post_replay(&mut self, lane: &mut RcLane, packet: ResendPacket) -> Result<(), PostError> {
         let fits_inline = packet.rest.is_none() && packet.bytes.len() <= self.tuning.inline_bytes;
         let stop = match lane.has_reserved_room() {
             false => Some(PostError::LaneFull),
@@ -97,10 +97,10 @@ impl Poster {
         };
         let stop = stop.or((!fits_inline && slot.is_none()).then_some(PostError::PoolExhausted));
         if let Some(stop) = stop {
-            lane.session.replay.push_front(packet);
+            lane.session.resend_queue.push_front(packet);
             return Err(stop);
         }
-        let ReplayPacket {
+        let ResendPacket {
             sequence,
             kind,
             mut bytes,
@@ -108,9 +108,9 @@ impl Poster {
         } = packet;
         renew_credit(&mut bytes, lane.session.numbers.receive_credit.field());
         let kind = match kind {
-            ReplayKind::Message(done) => WqeKind::Message(done),
-            ReplayKind::Done(transfer) => WqeKind::Done(transfer),
-            ReplayKind::Control => WqeKind::Control,
+            ResendKind::Message(done) => WqeKind::Message(done),
+            ResendKind::Done(transfer) => WqeKind::Done(transfer),
+            ResendKind::Control => WqeKind::Control,
         };
         let Some(slot) = slot else {
             let room = lane.queue.records.room(bytes.len());

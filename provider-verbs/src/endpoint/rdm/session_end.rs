@@ -9,7 +9,7 @@ use ferrofabric_protocol::lanes::{AfterLane, LaneEnd};
 
 use super::{RdmTransport, TRANSPORT};
 use crate::session::{
-    FragmentTarget, Grants, PeerTable, RdmUnexpectedMessages, ReplayKind, SessionState,
+    FragmentTarget, Grants, PeerTable, RdmUnexpectedMessages, ResendKind, SessionState,
     UnexpectedBody,
 };
 
@@ -38,8 +38,8 @@ impl RdmTransport {
                 state.confirm_arrived(count, &mut self.ud.packets, owner);
             }
         }
-        for packet in state.replay.drain(..) {
-            if let ReplayKind::Message(done) = packet.kind {
+        for packet in state.resend_queue.drain(..) {
+            if let ResendKind::Message(done) = packet.kind {
                 owner.fail_send(&done, errno, status, why);
             }
         }

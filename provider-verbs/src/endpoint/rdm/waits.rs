@@ -8,7 +8,7 @@ use crate::session::SessionState;
 #[derive(Default)]
 struct WaitSums {
     unconfirmed: u64,
-    replay: u64,
+    resend: u64,
     control_messages: u64,
     announced: u64,
     written: u64,
@@ -18,7 +18,7 @@ struct WaitSums {
 impl WaitSums {
     fn add(&mut self, state: &SessionState) {
         self.unconfirmed += u64::from(state.numbers.unconfirmed());
-        self.replay += state.replay.len() as u64;
+        self.resend += state.resend_queue.len() as u64;
         self.control_messages += state.control_messages.len() as u64;
         self.announced += state.sends.len() as u64;
         self.written += state.writes.len() as u64;
@@ -42,7 +42,7 @@ impl RdmTransport {
         report("verbs_sends_written_now", sums.written);
         report("verbs_receives_moved_now", sums.taken);
         report("verbs_packets_unconfirmed_now", sums.unconfirmed);
-        report("verbs_packets_to_repeat_now", sums.replay);
+        report("verbs_packets_to_repeat_now", sums.resend);
         report("verbs_notices_now", sums.control_messages);
         report("verbs_sessions_parked_now", self.peers.parked() as u64);
         let (connecting, resuming) = self.life.waiting();

@@ -1,8 +1,8 @@
 //! Lanes of the UD kind: sessions over datagrams, which the protocol makes reliable
 //! ([`ferrofabric_protocol::datagram_lane`]).
 //!
-//! A packet that is not confirmed is kept as bytes, in the session's `replay`, and copied into a
-//! work request each time that it is sent. So nothing has to wait for the device, and another lane
+//! A packet that is not confirmed is kept as bytes, in the session's `resend_queue`, and copied into
+//! a work request each time that it is sent. So nothing has to wait for the device, and another lane
 //! can send the packets as they are. The memory goes back to the endpoint's [`PacketPool`] when the
 //! packet is confirmed.
 

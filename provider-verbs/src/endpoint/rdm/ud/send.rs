@@ -15,7 +15,7 @@ use ferrofabric_protocol::wire::data::{
 use super::super::RdmTransport;
 use super::super::poster::{PostError, Poster, RECEIVER_LEVELS, envelope};
 use crate::gather::Readable;
-use crate::session::{ControlMessage, PacketPool, ReplayKind, ReplayPacket, UdLane};
+use crate::session::{ControlMessage, PacketPool, ResendKind, ResendPacket, UdLane};
 
 /// The result of numbering a message.
 enum Stamped {
@@ -107,21 +107,21 @@ impl RdmTransport {
             let (len, kind) = match control {
                 ControlMessage::Fin(op, status) => (
                     header.write_fin(op, status, &mut bytes),
-                    ReplayKind::Control,
+                    ResendKind::Control,
                 ),
                 ControlMessage::Cts(grant) => {
-                    (header.write_cts(&grant, &mut bytes), ReplayKind::Control)
+                    (header.write_cts(&grant, &mut bytes), ResendKind::Control)
                 }
                 ControlMessage::Done(transfer) => {
                     let writing = lane.session.writes.owner(transfer);
                     let receive = writing.map_or(0, |writing| writing.grant.receive);
                     (
                         header.write_done(receive, &mut bytes),
-                        ReplayKind::Done(transfer),
+                        ResendKind::Done(transfer),
                     )
                 }
             };
-            lane.session.replay.push_back(ReplayPacket {
+            lane.session.resend_queue.push_back(ResendPacket {
                 sequence: header.sequence,
                 kind,
                 bytes: self.ud.packets.copy(&bytes[..len]),
@@ -211,7 +211,7 @@ impl RdmTransport {
             let oldest = lane.session.numbers.oldest_unconfirmed();
             let at = out.sequence.wrapping_sub(oldest) as usize;
             let prefix = lane.prefix(out.ack_at_once).to_bytes();
-            let Some(packet) = lane.session.replay.get(at) else {
+            let Some(packet) = lane.session.resend_queue.get(at) else {
                 tracing::error!("packet {} of {:?} is not kept", out.sequence, lane.key);
                 break;
             };
@@ -297,9 +297,9 @@ fn stamp_message(
         let mut bytes = [0; MAX_RTS_BYTES];
         let (len, header) =
             poster.enter_rendezvous(&mut lane.session, op, iov, copy, &mut bytes)?;
-        lane.session.replay.push_back(ReplayPacket {
+        lane.session.resend_queue.push_back(ResendPacket {
             sequence: header.sequence,
-            kind: ReplayKind::Control,
+            kind: ResendKind::Control,
             bytes: packets.copy(&bytes[..len]),
             rest: None,
         });
@@ -335,10 +335,10 @@ fn stamp_message(
             packet.set_len(head_len + bytes);
         }
         let kind = match range.end as usize == len {
-            true => ReplayKind::Message(SendDone::of(op, len)),
-            false => ReplayKind::Control,
+            true => ResendKind::Message(SendDone::of(op, len)),
+            false => ResendKind::Control,
         };
-        lane.session.replay.push_back(ReplayPacket {
+        lane.session.resend_queue.push_back(ResendPacket {
             sequence: header.sequence,
             kind,
             bytes: packet,
