@@ -8,7 +8,7 @@ use crate::info::InfoOptions;
 use crate::message::{MAX_ITERS, MAX_THREADS, MAX_WINDOW};
 use crate::providers::Path;
 use crate::sizes::{Counts, Sizes, one_count};
-use crate::workload::matching::{BURST, Kind, Order, Side};
+use crate::workload::matching::{BURST, Kind, MatchOrder, Side};
 
 /// Ferrofabric: what this machine offers, whether it works, how fast it is.
 ///
@@ -208,7 +208,7 @@ pub(crate) struct MatchOptions {
     pub(crate) kind: Option<Kind>,
     /// The entry that goes: the oldest (order) or any (random) [default: both]
     #[arg(long, value_name = "ORDER")]
-    pub(crate) order: Option<Order>,
+    pub(crate) order: Option<MatchOrder>,
     /// Turns of each depth
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,

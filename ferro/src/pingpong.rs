@@ -9,7 +9,7 @@ use crate::link::Link;
 use crate::message::{Pattern, Phase};
 use crate::partner;
 use crate::phase::echo;
-use crate::report::{Column, Results, Tabled};
+use crate::report::{Results, TableColumn, Tabled};
 use crate::sizes;
 
 const DEFAULT_MESSAGES: u64 = 100;
@@ -49,10 +49,10 @@ pub(crate) fn run(options: &RunOptions) -> Result<()> {
 }
 
 impl Tabled for SizeChecked {
-    const COLUMNS: &'static [Column] = &[
-        Column::number("SIZE", 5),
-        Column::number("ROUND TRIPS", 0),
-        Column::number("DATA", 11),
+    const COLUMNS: &'static [TableColumn] = &[
+        TableColumn::number("SIZE", 5),
+        TableColumn::number("ROUND TRIPS", 0),
+        TableColumn::number("DATA", 11),
     ];
 
     fn cells(&self) -> Vec<String> {

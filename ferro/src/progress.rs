@@ -12,14 +12,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 const TEMPLATE: &str = "[{bar:24}] {pos}/{len} {wide_msg}";
 
 /// The progress of a command.
-pub(crate) struct Progress {
+pub(crate) struct StepProgress {
     /// Nothing where standard error is no terminal.
     bar: Option<ProgressBar>,
     steps: usize,
     begun: usize,
 }
 
-impl Progress {
+impl StepProgress {
     /// Nothing of so many steps is done yet.
     pub(crate) fn over(steps: usize) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
@@ -72,7 +72,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for StepProgress {
     fn drop(&mut self) {
         self.finish();
     }

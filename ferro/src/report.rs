@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 
 pub(crate) use blocks::{Block, wrapped};
 pub(crate) use results::Results;
-pub(crate) use table::{Column, Table, Tabled};
+pub(crate) use table::{Table, TableColumn, Tabled};
 
 /// Columns of a terminal that every table and block fits.
 pub(crate) const WIDTH: usize = 80;

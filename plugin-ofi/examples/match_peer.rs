@@ -25,7 +25,7 @@ use ferro_fi::abi::{
     fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_info, fid, fid_av, fid_cq, fid_domain, fid_ep,
 };
 use stock::{Libfabric, call, done};
-use workload::{Kind, Order, Pair, Queue, Receive, Side, sample};
+use workload::{Kind, MatchOrder, Pair, Queue, Receive, Side, sample};
 
 /// Of one depth at a stretch, or one burst.
 const STRETCH: Duration = Duration::from_millis(10);
@@ -53,7 +53,7 @@ fn run() -> Result<(), String> {
     let [side, kind, order, depths, rounds] = &arguments[..] else {
         return Err("wanted: SIDE KIND ORDER DEPTH,… ROUNDS".to_owned());
     };
-    let what: (Side, Kind, Order) = (side.parse()?, kind.parse()?, order.parse()?);
+    let what: (Side, Kind, MatchOrder) = (side.parse()?, kind.parse()?, order.parse()?);
     let number = |text: &str| {
         text.parse::<usize>()
             .map_err(|_| format!("\"{text}\" is no number"))

@@ -1,11 +1,13 @@
-//! The shape of the production code: no modules that import each other in a circle, and limits for
-//! the sizes of files, structs and functions (`docs/architecture.md` lists the exceptions).
+//! The shape of the production code: no modules that import each other in a circle, limits for the
+//! sizes of files, structs and functions (`docs/architecture.md` lists the exceptions), and no name
+//! of two types (`docs/glossary.md` lists the exceptions).
 //!
 //! Production code is the code of the libraries and programs of the workspace's members, without
 //! code that only tests compile (`cfg(test)`, `cfg(loom)`, the feature `fuzzing`).
 
 mod circles;
 mod modules;
+mod names;
 mod resolve;
 mod sizes;
 mod syntax;
@@ -17,6 +19,7 @@ use std::fmt;
 
 use circles::ProgramCircles;
 use modules::Code;
+use tree::{ARCHITECTURE, GLOSSARY};
 
 pub use tree::{Files, Package, Tree};
 
@@ -89,7 +92,11 @@ pub fn check(tree: &Tree, strict: bool) -> Result<ShapeReport, Error> {
         section("Circles of sibling modules", circles),
         section(
             "Over the limits of size",
-            sizes::faults(&code, tree.architecture()),
+            sizes::faults(&code, tree.document(ARCHITECTURE)),
+        ),
+        section(
+            "Names of more than one type",
+            names::faults(&code.types, tree.document(GLOSSARY)),
         ),
     ];
     let pairs = section("Parents and children that import each other", pairs);

@@ -1,5 +1,6 @@
-//! `cargo run -p ferrofabric-shape` prints the modules that import each other in a circle, and the
-//! files, structures and functions that are too large; `-- --list` also prints the largest of each.
+//! `cargo run -p ferrofabric-shape` prints the modules that import each other in a circle, the
+//! files, structures and functions that are too large, and the names of more than one type;
+//! `-- --list` also prints the largest of each.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
+use crate::names::TypeNames;
 use crate::sizes::{Measure, SizeKind};
 use crate::tree::Tree;
 use crate::{Error, syntax};
@@ -82,6 +83,7 @@ impl ProgramModules {
 pub(crate) struct Code {
     pub(crate) programs: Vec<ProgramModules>,
     pub(crate) measures: BTreeSet<Measure>,
+    pub(crate) types: TypeNames,
     /// By package.
     pub(crate) lines: BTreeMap<String, usize>,
 }
@@ -102,6 +104,7 @@ impl Code {
                     // A library and a program may share a file.
                     if !reader.is_generated && files.insert(file) {
                         code.measures.append(&mut reader.measures);
+                        code.types.extend(reader.types.drain(..));
                         *code.lines.entry(package.name.clone()).or_default() += reader.lines();
                     }
                 }
@@ -149,6 +152,7 @@ struct FileReader<'a> {
     owner: String,
     for_tests: BTreeSet<usize>,
     measures: BTreeSet<Measure>,
+    types: Vec<(String, SourceLine)>,
     /// The files of its modules.
     files: Vec<FileOf>,
     error: Option<Error>,
@@ -169,6 +173,7 @@ impl<'a> FileReader<'a> {
             owner: String::new(),
             for_tests: BTreeSet::new(),
             measures: BTreeSet::new(),
+            types: Vec::new(),
             files: Vec::new(),
             error: None,
         }
@@ -229,6 +234,11 @@ impl<'a> FileReader<'a> {
             let name = syntax::name(name);
             self.modules[self.module].declared.insert(name);
         }
+    }
+
+    fn add_type(&mut self, name: String, line: usize) {
+        let at = self.at(line);
+        self.types.push((name, at));
     }
 
     fn add_path(&mut self, path: Path, line: usize) {
@@ -322,6 +332,9 @@ impl<'ast> Visit<'ast> for FileReader<'_> {
         }
         if let Some(name) = syntax::declared(item) {
             self.declare(name);
+        }
+        if let Some(name) = syntax::declared_type(item) {
+            self.add_type(syntax::name(name), name.span().start().line);
         }
         match item {
             syn::Item::Mod(item) => self.add_child(item),
@@ -422,6 +435,9 @@ impl<'ast> Visit<'ast> for FileReader<'_> {
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
         for (path, line) in syntax::paths_in(call.tokens.clone()) {
             self.add_path(path, line);
+        }
+        for (name, line) in syntax::types_in(call.tokens.clone()) {
+            self.add_type(name, line);
         }
         visit::visit_macro(self, call);
     }

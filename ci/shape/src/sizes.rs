@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::Section;
 use crate::modules::{Code, SourceLine};
-use crate::tree::ARCHITECTURE;
+use crate::tree::{ARCHITECTURE, table_rows};
 
 const HEADING: &str = "## Exceptions to the limits of size";
 const MOST_EXCEPTIONS: usize = 10;
@@ -100,7 +100,7 @@ pub(crate) fn faults(code: &Code, architecture: &str) -> Vec<String> {
     let mut faults = Vec::new();
     // The size of each exception, by its item and unit.
     let mut exceptions = BTreeMap::new();
-    for row in rows(architecture) {
+    for row in table_rows(architecture, HEADING) {
         match exception(row) {
             Some((key, size)) => drop(exceptions.insert(key, size)),
             None => faults.push(format!(
@@ -134,14 +134,6 @@ pub(crate) fn faults(code: &Code, architecture: &str) -> Vec<String> {
         format!("{ARCHITECTURE}: `{what}` needs no exception for its {unit}: remove it")
     }));
     faults
-}
-
-/// The rows of the table, without its head.
-fn rows(architecture: &str) -> impl Iterator<Item = &str> {
-    let mut lines = architecture.lines();
-    lines.by_ref().find(|line| line.trim() == HEADING);
-    let section = lines.take_while(|line| !line.starts_with("## "));
-    section.filter(|line| line.starts_with('|')).skip(2)
 }
 
 /// The item of a row, with its unit and its size.

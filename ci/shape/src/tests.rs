@@ -257,6 +257,62 @@ fn exceptions_are_needed_and_few() {
 }
 
 #[test]
+fn a_type_has_a_name_of_its_own_unless_the_glossary_lists_it() {
+    let files = [
+        ("lib.rs", "mod a; mod b;\npub struct A;\nstruct C;"),
+        (
+            "a.rs",
+            "pub(crate) trait B {}\nmod c { enum A {} }\nfn f() { struct C; }\n\
+             impl D for E { type F = u8; }\n#[cfg(test)] struct G;",
+        ),
+        (
+            "b.rs",
+            "listed! {\n/// Text.\npub struct B: u64 {} }\ntype F = u8; struct G;\n\
+             macro_rules! m { ($n:ident) => { struct $n; } }",
+        ),
+    ];
+    let expected = [
+        "A: p/src/a.rs:2, p/src/lib.rs:2",
+        "B: p/src/a.rs:1, p/src/b.rs:3",
+        "C: p/src/a.rs:3, p/src/lib.rs:3",
+    ];
+    assert_eq!(found(&files), expected);
+
+    let with = |rows: &str| {
+        let head = "## Names that stand more than once\n\nText.\n\n| name | why |\n|---|---|";
+        let document = format!("# A\n\n{head}\n{rows}\n## B\n\n| a | b |\n|---|---|\n| c | d |\n");
+        let glossary = ("/docs/glossary.md", document.as_str());
+        found(&[&files[..], &[glossary]].concat())
+    };
+    let all = "| `A` | why |\n| `B` | why |\n| `C` | why |\n";
+    assert_eq!(with(all), [""; 0]);
+    for (rows, fault) in [
+        ("| `A` | why |\n| `B` | why |\n", expected[2]),
+        (
+            &format!("{all}| `F` | why |\n"),
+            "`F` is not the name of two types",
+        ),
+        (
+            &format!("{all}| `G` | why |\n"),
+            "`G` is not the name of two types",
+        ),
+        (
+            &format!("{all}| `H` | why |\n"),
+            "`H` is not the name of two types",
+        ),
+        (&format!("{all}| `A` | why |\n"), "`A` has two rows"),
+        (&format!("{all}| `D` | |\n"), "is not `name"),
+        (&format!("{all}| D | why |\n"), "is not `name"),
+    ] {
+        let faults = with(rows);
+        assert!(
+            faults.len() == 1 && faults[0].contains(fault),
+            "{rows}: {faults:?}"
+        );
+    }
+}
+
+#[test]
 fn lines_of_code_are_those_of_production() {
     let text = "//! Head.\n\nuse std::fmt; // why\n/* a\n b */\n\
                 #[cfg(test)]\nmod tests {\n    use x;\n}\n\

@@ -8,8 +8,10 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// Where the exceptions stand, from the root of the tree.
+/// The document with the exceptions to the limits of size, from the root of the tree.
 pub(crate) const ARCHITECTURE: &str = "docs/architecture.md";
+/// The document with the names that stand more than once.
+pub(crate) const GLOSSARY: &str = "docs/glossary.md";
 
 /// Folders whose packages are for tests.
 const FOR_TESTS: [&str; 3] = ["hw-tests/", "fuzz/", "ci/"];
@@ -48,10 +50,18 @@ impl Tree {
         Ok(Self { packages, files })
     }
 
-    /// The document that lists the exceptions; empty where there is none.
-    pub(crate) fn architecture(&self) -> &str {
-        self.files.get(ARCHITECTURE).map_or("", String::as_str)
+    /// The text of a document; empty where there is none.
+    pub(crate) fn document(&self, path: &str) -> &str {
+        self.files.get(path).map_or("", String::as_str)
     }
+}
+
+/// The rows of the table below a heading of a document, without the table's head.
+pub(crate) fn table_rows<'a>(document: &'a str, heading: &str) -> impl Iterator<Item = &'a str> {
+    let mut lines = document.lines();
+    lines.by_ref().find(|line| line.trim() == heading);
+    let section = lines.take_while(|line| !line.starts_with("## "));
+    section.filter(|line| line.starts_with('|')).skip(2)
 }
 
 /// The workspace's members with production code.
@@ -103,7 +113,9 @@ fn read_folder(root: &Path, folder: &Path, files: &mut Files) -> Result<(), Erro
             if !name.starts_with('.') && name != "target" {
                 read_folder(root, &path, files)?;
             }
-        } else if name.ends_with(".rs") || path.ends_with(ARCHITECTURE) {
+        } else if name.ends_with(".rs")
+            || [ARCHITECTURE, GLOSSARY].iter().any(|it| path.ends_with(it))
+        {
             let text = std::fs::read_to_string(&path).map_err(|e| io(&path, e))?;
             let name = path.strip_prefix(root).unwrap_or(&path);
             files.insert(name.to_string_lossy().into_owned(), text);

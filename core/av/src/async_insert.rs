@@ -109,12 +109,12 @@ struct InsertWorker {
 
 #[derive(Default)]
 struct CallQueue {
-    calls: VecDeque<InsertCall>,
+    calls: VecDeque<QueuedInsert>,
     idle: usize,
     closing: bool,
 }
 
-struct InsertCall {
+struct QueuedInsert {
     wanted: InsertRequest,
     keys: RequestKeys,
     /// In a table: the entries that the addresses get.
@@ -178,7 +178,7 @@ impl AsyncInserter {
                 Err(_) => {}
             }
         }
-        line.calls.push_back(InsertCall {
+        line.calls.push_back(QueuedInsert {
             wanted,
             keys,
             reserved,
@@ -225,7 +225,7 @@ impl InsertWorker {
         }
     }
 
-    fn insert(&self, mut call: InsertCall) {
+    fn insert(&self, mut call: QueuedInsert) {
         let table = &self.place.table;
         let range = call.wanted.range().filter(|_| self.place.keeps_ranges);
         let inserted: Box<dyn Iterator<Item = Result<FiAddr>>> = match (range, &self.place.pool) {

@@ -71,11 +71,11 @@ pub enum FragmentError {
 
 /// The role of a packet in the messages of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FragmentOutcome {
+pub enum PacketRole {
     /// It is no fragment.
-    None,
+    Other,
     /// A fragment of the message begun last, for the caller to copy to its offset.
-    Bytes {
+    Fragment {
         /// Offset of the fragment in the message.
         offset_bytes: u32,
         /// Whether it completes the message.
@@ -96,7 +96,7 @@ impl Assembly {
     /// # Errors
     /// [`FragmentError`]; nothing is changed.
     #[inline]
-    pub fn on_packet(&mut self, packet: &DataPacket<'_>) -> Result<FragmentOutcome, FragmentError> {
+    pub fn on_packet(&mut self, packet: &DataPacket<'_>) -> Result<PacketRole, FragmentError> {
         match *packet {
             DataPacket::EagerFirst {
                 total_bytes, part, ..
@@ -124,14 +124,14 @@ impl Assembly {
             }
             DataPacket::Eager { .. } | DataPacket::Rts { .. } => {
                 self.check_complete()?;
-                Ok(FragmentOutcome::None)
+                Ok(PacketRole::Other)
             }
             DataPacket::Fin { .. }
             | DataPacket::Cts(_)
             | DataPacket::Done { .. }
             | DataPacket::Resume(_)
             | DataPacket::Credit
-            | DataPacket::Ack => Ok(FragmentOutcome::None),
+            | DataPacket::Ack => Ok(PacketRole::Other),
         }
     }
 
@@ -148,11 +148,11 @@ impl Assembly {
         }
     }
 
-    fn take(&mut self, part: &[u8]) -> FragmentOutcome {
+    fn take(&mut self, part: &[u8]) -> PacketRole {
         let offset_bytes = self.have_bytes;
         // At most `total_bytes`: the parser or the caller has checked it.
         self.have_bytes += part.len() as u32;
-        FragmentOutcome::Bytes {
+        PacketRole::Fragment {
             offset_bytes,
             last: self.is_complete(),
         }
@@ -194,7 +194,7 @@ mod tests {
                         0 => first(total, part),
                         offset_bytes => DataPacket::EagerPart { offset_bytes, part },
                     };
-                    let Ok(FragmentOutcome::Bytes { offset_bytes, last }) = assembly.on_packet(&packet) else {
+                    let Ok(PacketRole::Fragment { offset_bytes, last }) = assembly.on_packet(&packet) else {
                         panic!("{range:?} refused");
                     };
                     got[offset_bytes as usize..][..part.len()].copy_from_slice(part);
@@ -224,7 +224,7 @@ mod tests {
                 };
                 let before = assembly;
                 match assembly.on_packet(&packet) {
-                    Ok(FragmentOutcome::Bytes { offset_bytes, last }) => {
+                    Ok(PacketRole::Fragment { offset_bytes, last }) => {
                         if let DataPacket::EagerFirst { total_bytes, .. } = packet {
                             total = total_bytes;
                         }
@@ -232,7 +232,7 @@ mod tests {
                         prop_assert!(end <= total);
                         prop_assert_eq!(last, end == total);
                     }
-                    Ok(FragmentOutcome::None) => prop_assert!(before.is_complete()),
+                    Ok(PacketRole::Other) => prop_assert!(before.is_complete()),
                     Err(_) => prop_assert_eq!(assembly, before),
                 }
             }
@@ -269,7 +269,7 @@ mod tests {
                 offset_bytes: 4,
                 part: b"a"
             }),
-            Ok(FragmentOutcome::Bytes {
+            Ok(PacketRole::Fragment {
                 offset_bytes: 4,
                 last: true
             })

@@ -11,7 +11,7 @@ use crate::link::Link;
 use crate::message::{Pattern, Phase};
 use crate::phase::{exchange, stream};
 use crate::plot::{Plotted, Point};
-use crate::report::{Column, Tabled, significant};
+use crate::report::{TableColumn, Tabled, significant};
 use crate::sizes;
 
 const WINDOW: u64 = 64;
@@ -118,13 +118,13 @@ fn warm_up(link: &mut Link, phase: &mut Phase, options: &RunOptions) -> Result<D
 }
 
 impl Tabled for Throughput {
-    const COLUMNS: &'static [Column] = &[
-        Column::number("SIZE", 5),
-        Column::number("MB/s", 7),
-        Column::number("MiB/s", 7),
-        Column::number("MESSAGES/s", 0),
-        Column::number("MESSAGES", 10),
-        Column::number("WINDOW", 0),
+    const COLUMNS: &'static [TableColumn] = &[
+        TableColumn::number("SIZE", 5),
+        TableColumn::number("MB/s", 7),
+        TableColumn::number("MiB/s", 7),
+        TableColumn::number("MESSAGES/s", 0),
+        TableColumn::number("MESSAGES", 10),
+        TableColumn::number("WINDOW", 0),
     ];
 
     fn cells(&self) -> Vec<String> {

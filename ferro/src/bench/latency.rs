@@ -14,7 +14,7 @@ use crate::link::Link;
 use crate::message::{Pattern, Phase};
 use crate::phase::echo;
 use crate::plot::{Plotted, Point};
-use crate::report::{Column, Tabled, significant};
+use crate::report::{TableColumn, Tabled, significant};
 use crate::sizes;
 
 /// Round trips before those that count, without `--warmup`: at least these, and for at least the
@@ -129,14 +129,14 @@ fn batch_of(clock: Duration, round_trip: Duration) -> u64 {
 }
 
 impl Tabled for Latency {
-    const COLUMNS: &'static [Column] = &[
-        Column::number("SIZE", 5),
-        Column::number("MIN µs", 0),
-        Column::number("MEDIAN µs", 0),
-        Column::number("MEAN µs", 0),
-        Column::number("P99 µs", 0),
-        Column::number("ROUND TRIPS", 0),
-        Column::number("BATCH", 0),
+    const COLUMNS: &'static [TableColumn] = &[
+        TableColumn::number("SIZE", 5),
+        TableColumn::number("MIN µs", 0),
+        TableColumn::number("MEDIAN µs", 0),
+        TableColumn::number("MEAN µs", 0),
+        TableColumn::number("P99 µs", 0),
+        TableColumn::number("ROUND TRIPS", 0),
+        TableColumn::number("BATCH", 0),
     ];
 
     fn cells(&self) -> Vec<String> {

@@ -12,8 +12,8 @@ use serde::Serialize;
 use crate::cli::MatchOptions;
 use crate::failure::Result;
 use crate::plot::{self, Plotted, Point};
-use crate::progress::Progress;
-use crate::report::{Column, Results, Tabled, significant};
+use crate::progress::StepProgress;
+use crate::report::{Results, TableColumn, Tabled, significant};
 use crate::workload::matching::{self as workload, Queue, sample};
 use endpoints::Endpoints;
 
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &MatchOptions) -> Result<()> {
     let mut combinations = Vec::new();
     for side in chosen(options.side, workload::Side::ALL) {
         for kind in chosen(options.kind, workload::Kind::ALL) {
-            for order in chosen(options.order, workload::Order::ALL) {
+            for order in chosen(options.order, workload::MatchOrder::ALL) {
                 combinations.push((side, kind, order));
             }
         }
@@ -68,8 +68,8 @@ fn chosen<T: Copy>(one: Option<T>, all: &[T]) -> Vec<T> {
 
 fn measure(
     options: &MatchOptions,
-    what: (workload::Side, workload::Kind, workload::Order),
-    progress: &Progress,
+    what: (workload::Side, workload::Kind, workload::MatchOrder),
+    progress: &StepProgress,
 ) -> Result<Vec<Matching>> {
     let depths = &options.depths.0;
     let (side, kind, order) = what;
@@ -117,15 +117,15 @@ pub(super) fn median(values: &mut [f64]) -> f64 {
 }
 
 impl Tabled for Matching {
-    const COLUMNS: &'static [Column] = &[
-        Column::words("SIDE", 10),
-        Column::words("KIND", 10),
-        Column::words("ORDER", 6),
-        Column::number("DEPTH", 7),
-        Column::number("NS/ENTRY", 0),
-        Column::number("MIN NS", 7),
-        Column::number("RATIO", 6),
-        Column::number("ENTRIES", 0),
+    const COLUMNS: &'static [TableColumn] = &[
+        TableColumn::words("SIDE", 10),
+        TableColumn::words("KIND", 10),
+        TableColumn::words("ORDER", 6),
+        TableColumn::number("DEPTH", 7),
+        TableColumn::number("NS/ENTRY", 0),
+        TableColumn::number("MIN NS", 7),
+        TableColumn::number("RATIO", 6),
+        TableColumn::number("ENTRIES", 0),
     ];
 
     fn cells(&self) -> Vec<String> {

@@ -8,7 +8,7 @@ use crate::failure::Result;
 use crate::link::Link;
 use crate::message::Pattern;
 use crate::plot::{Plotted, Point};
-use crate::report::{Column, Tabled, significant};
+use crate::report::{TableColumn, Tabled, significant};
 use crate::sizes;
 
 /// The rate of one size.
@@ -26,11 +26,11 @@ pub(super) fn measure(link: &mut Link, size: usize, options: &BandwidthOptions) 
 }
 
 impl Tabled for Rate {
-    const COLUMNS: &'static [Column] = &[
-        Column::number("SIZE", 5),
-        Column::number("M MESSAGES/s", 0),
-        Column::number("MESSAGES", 10),
-        Column::number("WINDOW", 0),
+    const COLUMNS: &'static [TableColumn] = &[
+        TableColumn::number("SIZE", 5),
+        TableColumn::number("M MESSAGES/s", 0),
+        TableColumn::number("MESSAGES", 10),
+        TableColumn::number("WINDOW", 0),
     ];
 
     fn cells(&self) -> Vec<String> {

@@ -11,7 +11,7 @@ use crate::failure::Result;
 use crate::link::Link;
 use crate::message::{MAX_ITERS, Stations};
 use crate::plot::{Plotted, Point};
-use crate::report::{Column, Tabled, significant};
+use crate::report::{TableColumn, Tabled, significant};
 use crate::sizes;
 use crate::stations::Asking;
 
@@ -85,13 +85,13 @@ pub(super) fn measure(
 }
 
 impl Tabled for ThreadRate {
-    const COLUMNS: &'static [Column] = &[
-        Column::number("SIZE", 5),
-        Column::number("THREADS", 0),
-        Column::number("M MESSAGES/s", 0),
-        Column::number("MB/s", 7),
-        Column::number("MESSAGES", 10),
-        Column::number("PATH", 5),
+    const COLUMNS: &'static [TableColumn] = &[
+        TableColumn::number("SIZE", 5),
+        TableColumn::number("THREADS", 0),
+        TableColumn::number("M MESSAGES/s", 0),
+        TableColumn::number("MB/s", 7),
+        TableColumn::number("MESSAGES", 10),
+        TableColumn::number("PATH", 5),
     ];
 
     fn cells(&self) -> Vec<String> {

@@ -20,8 +20,8 @@ use crate::bound::carrier_of;
 use crate::cli::VectorOptions;
 use crate::failure::{Failure, Result};
 use crate::plot::{self, Plotted, Point};
-use crate::progress::Progress;
-use crate::report::{Column, Results, Tabled, significant};
+use crate::progress::StepProgress;
+use crate::report::{Results, TableColumn, Tabled, significant};
 use crate::workload::vectors::{
     self as workload, NODES, Vector, Walk, at_once, batched, dependent,
 };
@@ -122,7 +122,7 @@ const DATA_PATH: [&str; 7] = [
     "pointer_chase",
 ];
 
-fn measure(options: &VectorOptions, n: usize, progress: &Progress) -> Result<Vec<AvOperation>> {
+fn measure(options: &VectorOptions, n: usize, progress: &StepProgress) -> Result<Vec<AvOperation>> {
     let (domain, attr) = (options.path.open(Threading::Domain)?, attr(options, n));
     let path = carrier_of(&*domain);
     let mut calls = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
@@ -262,13 +262,13 @@ impl Chain {
 }
 
 impl Tabled for AvOperation {
-    const COLUMNS: &'static [Column] = &[
-        Column::words("OPERATION", 19),
-        Column::number("ENTRIES", 0),
-        Column::number("NS", 7),
-        Column::number("MIN NS", 7),
-        Column::number("TO A CHASE", 0),
-        Column::number("BYTES/ENTRY", 0),
+    const COLUMNS: &'static [TableColumn] = &[
+        TableColumn::words("OPERATION", 19),
+        TableColumn::number("ENTRIES", 0),
+        TableColumn::number("NS", 7),
+        TableColumn::number("MIN NS", 7),
+        TableColumn::number("TO A CHASE", 0),
+        TableColumn::number("BYTES/ENTRY", 0),
     ];
 
     fn cells(&self) -> Vec<String> {

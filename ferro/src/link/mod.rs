@@ -48,7 +48,7 @@ const READ_BATCH: usize = 16;
 
 /// Something that is over.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
+pub(crate) enum LinkEvent {
     /// A message has left, and what it was for; its buffer is free.
     Sent(Slot, Purpose),
     /// A message has come.
@@ -136,7 +136,7 @@ pub(crate) struct Link {
     inject_bytes: usize,
     carrier: &'static str,
     /// Events of the time in which a send waited for room.
-    events: VecDeque<Event>,
+    events: VecDeque<LinkEvent>,
 }
 
 impl Link {
@@ -210,7 +210,7 @@ impl Link {
     }
 
     /// Sends the first `len` bytes of a buffer. It is free at once, which is said, where the
-    /// message was short enough to be copied, else with an [`Event::Sent`].
+    /// message was short enough to be copied, else with an [`LinkEvent::Sent`].
     ///
     /// # Errors
     ///
@@ -280,7 +280,7 @@ impl Link {
 
     /// An operation is over.
     #[inline(always)]
-    fn event(&mut self, context: u64, len: usize) -> Event {
+    fn event(&mut self, context: u64, len: usize) -> LinkEvent {
         let slot = Slot::of(context >> SLOT_SHIFT);
         self.buffers.end(slot);
         let purpose = match (context >> PURPOSE_SHIFT) & 1 {
@@ -288,9 +288,9 @@ impl Link {
             _ => Purpose::Ack,
         };
         if context & IS_SEND != 0 {
-            return Event::Sent(slot, purpose);
+            return LinkEvent::Sent(slot, purpose);
         }
-        Event::Received(Received {
+        LinkEvent::Received(Received {
             purpose,
             number: context >> NUMBER_SHIFT,
             slot,
@@ -300,7 +300,7 @@ impl Link {
 
     /// The next event of the batch.
     #[inline(always)]
-    fn next_of_batch(&mut self) -> Option<Event> {
+    fn next_of_batch(&mut self) -> Option<LinkEvent> {
         let Batch { read, at, end } = &mut self.batch;
         if at == end {
             return None;
@@ -335,7 +335,7 @@ impl Link {
     ///
     /// When an operation failed, the partner is gone, or nothing came for too long.
     #[inline(always)]
-    pub(crate) fn next(&mut self) -> Result<Event> {
+    pub(crate) fn next(&mut self) -> Result<LinkEvent> {
         loop {
             let there = match self.events.is_empty() {
                 true => self.next_of_batch(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::side::{PhaseReceives, announce, buffers, inspect, out_of_place};
 use crate::failure::Result;
 use crate::link::buffers::Slot;
-use crate::link::{Event, Link, Purpose, Received};
+use crate::link::{Link, LinkEvent, Purpose, Received};
 use crate::message::{Message, Phase};
 use crate::pattern::{self, Direction};
 
@@ -123,13 +123,15 @@ impl<'a> Echo<'a> {
     #[inline(always)]
     fn take(&mut self, link: &mut Link) -> Result<Option<Received>> {
         match link.next()? {
-            Event::Sent(buffer, _) => {
+            LinkEvent::Sent(buffer, _) => {
                 self.unsent -= 1;
                 self.free.push(buffer);
                 Ok(None)
             }
-            Event::Received(received) if received.purpose == Purpose::Data => Ok(Some(received)),
-            Event::Received(_) => Err(out_of_place()),
+            LinkEvent::Received(received) if received.purpose == Purpose::Data => {
+                Ok(Some(received))
+            }
+            LinkEvent::Received(_) => Err(out_of_place()),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::side::{PhaseReceives, announce, buffers, half_window, inspect, out_of_place};
 use crate::failure::Result;
 use crate::link::buffers::Slot;
-use crate::link::{Event, Link, Purpose, Received};
+use crate::link::{Link, LinkEvent, Purpose, Received};
 use crate::message::{Message, Phase};
 use crate::pattern::{self, Direction};
 
@@ -113,18 +113,18 @@ impl<'a> ExchangeSide<'a> {
     #[inline]
     fn take(&mut self, link: &mut Link) -> Result<()> {
         match link.next()? {
-            Event::Sent(buffer, purpose) => {
+            LinkEvent::Sent(buffer, purpose) => {
                 self.unsent -= 1;
                 match purpose {
                     Purpose::Data => self.free.push(buffer),
                     Purpose::Ack => self.free_acks.push(buffer),
                 }
             }
-            Event::Received(ack) if ack.purpose == Purpose::Ack => {
+            LinkEvent::Received(ack) if ack.purpose == Purpose::Ack => {
                 self.arrived = (self.arrived + half_window(self.phase)).min(self.phase.messages);
                 self.ack_receives.post(link, ack.slot)?;
             }
-            Event::Received(received) => self.received(link, received)?,
+            LinkEvent::Received(received) => self.received(link, received)?,
         }
         Ok(())
     }

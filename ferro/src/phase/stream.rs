@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::side::{PhaseReceives, announce, buffers, half_window, inspect, out_of_place};
 use crate::failure::Result;
 use crate::link::buffers::Slot;
-use crate::link::{Event, Link, Purpose};
+use crate::link::{Link, LinkEvent, Purpose};
 use crate::message::{Message, Phase};
 use crate::pattern::{self, Direction};
 
@@ -57,9 +57,11 @@ pub(super) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
     for count in 1..=phase.messages {
         let received = loop {
             match link.next()? {
-                Event::Received(received) if received.purpose == Purpose::Data => break received,
-                Event::Received(_) => return Err(out_of_place()),
-                Event::Sent(buffer, _) => {
+                LinkEvent::Received(received) if received.purpose == Purpose::Data => {
+                    break received;
+                }
+                LinkEvent::Received(_) => return Err(out_of_place()),
+                LinkEvent::Sent(buffer, _) => {
                     unsent -= 1;
                     acks.push(buffer);
                 }
@@ -84,7 +86,7 @@ pub(super) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
         }
     }
     while unsent != 0 {
-        if let Event::Sent(..) = link.next()? {
+        if let LinkEvent::Sent(..) = link.next()? {
             unsent -= 1;
         }
     }
@@ -152,15 +154,15 @@ impl<'a> Sender<'a> {
     #[inline]
     fn take(&mut self, link: &mut Link) -> Result<()> {
         match link.next()? {
-            Event::Sent(buffer, _) => {
+            LinkEvent::Sent(buffer, _) => {
                 self.unsent -= 1;
                 self.free.push(buffer);
             }
-            Event::Received(received) if received.purpose == Purpose::Ack => {
+            LinkEvent::Received(received) if received.purpose == Purpose::Ack => {
                 self.arrived = (self.arrived + half_window(self.phase)).min(self.phase.messages);
                 self.ack_receives.post(link, received.slot)?;
             }
-            Event::Received(_) => return Err(out_of_place()),
+            LinkEvent::Received(_) => return Err(out_of_place()),
         }
         Ok(())
     }

@@ -6,13 +6,13 @@ use serde::Serialize;
 use super::table::Tabled;
 use super::{print_json, print_text};
 use crate::failure::Result;
-use crate::progress::Progress;
+use crate::progress::StepProgress;
 
 /// The results of one run.
 pub(crate) struct Results<R> {
     as_json: bool,
     rows: Vec<R>,
-    progress: Progress,
+    progress: StepProgress,
 }
 
 impl<R: Serialize + Tabled> Results<R> {
@@ -21,12 +21,12 @@ impl<R: Serialize + Tabled> Results<R> {
         Self {
             as_json,
             rows: Vec::new(),
-            progress: Progress::over(steps),
+            progress: StepProgress::over(steps),
         }
     }
 
     /// The progress of the run.
-    pub(crate) fn progress(&mut self) -> &mut Progress {
+    pub(crate) fn progress(&mut self) -> &mut StepProgress {
         &mut self.progress
     }
 

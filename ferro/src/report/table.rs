@@ -16,14 +16,14 @@ enum Align {
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Column {
+pub(crate) struct TableColumn {
     head: &'static str,
     align: Align,
     /// Its usual width; a head that is wider makes it wider.
     width: usize,
 }
 
-impl Column {
+impl TableColumn {
     /// A column of numbers, on the right.
     pub(crate) const fn number(head: &'static str, width: usize) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Column {
 /// A result that is a row of a table.
 pub(crate) trait Tabled {
     /// The columns, which fit [`WIDTH`].
-    const COLUMNS: &'static [Column];
+    const COLUMNS: &'static [TableColumn];
 
     /// The cells of its row, one for each column.
     fn cells(&self) -> Vec<String>;
@@ -68,7 +68,7 @@ pub(crate) trait Tabled {
 }
 
 /// Cells side by side, wrapped within their columns.
-fn line(columns: &[Column], cells: &[String]) -> String {
+fn line(columns: &[TableColumn], cells: &[String]) -> String {
     let wrapped: Vec<Vec<String>> = columns
         .iter()
         .zip(cells)
@@ -110,13 +110,13 @@ fn lines_of(cell: &str, width: usize) -> Vec<String> {
 /// A table whose rows are all known: each column is as wide as its cells need, up to a limit where
 /// the line would be longer than [`WIDTH`].
 pub(crate) struct Table {
-    columns: Vec<Column>,
+    columns: Vec<TableColumn>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table without rows.
-    pub(crate) fn new(columns: &[Column]) -> Self {
+    pub(crate) fn new(columns: &[TableColumn]) -> Self {
         Self {
             columns: columns.to_vec(),
             rows: Vec::new(),
@@ -129,7 +129,7 @@ impl Table {
     }
 
     /// The columns in their final widths.
-    fn fitted(&self) -> Vec<Column> {
+    fn fitted(&self) -> Vec<TableColumn> {
         let mut columns = self.columns.clone();
         for (at, column) in columns.iter_mut().enumerate() {
             let cells = self.rows.iter().filter_map(|row| row.get(at));
@@ -137,7 +137,7 @@ impl Table {
             column.width = widest;
         }
         let gaps = GAP * columns.len().saturating_sub(1);
-        let total = gaps + columns.iter().map(Column::width).sum::<usize>();
+        let total = gaps + columns.iter().map(TableColumn::width).sum::<usize>();
         let words = columns.iter_mut().filter(|c| c.align == Align::Left);
         if let Some(widest) = words.max_by_key(|c| c.width()) {
             widest.width -= total.saturating_sub(WIDTH).min(widest.width - 1);
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        let mut table = Table::new(&[Column::words("NAME", 0), Column::number("N", 0)]);
+        let mut table = Table::new(&[TableColumn::words("NAME", 0), TableColumn::number("N", 0)]);
         table.row(vec!["a".into(), "100".into()]);
         table.row(vec!["längst".into(), "5".into()]);
         assert_eq!(table.to_string(), "NAME      N\na       100\nlängst    5\n");
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_cell_that_is_too_long_is_wrapped_in_its_column() {
-        let mut table = Table::new(&[Column::words("NAME", 0), Column::number("N", 0)]);
+        let mut table = Table::new(&[TableColumn::words("NAME", 0), TableColumn::number("N", 0)]);
         table.row(vec!["a word and ".repeat(10), "100".into()]);
         let text = table.to_string();
         assert!(text.lines().all(|l| l.chars().count() <= WIDTH), "{text}");
@@ -183,7 +183,8 @@ mod tests {
     struct Counted(&'static str, u32);
 
     impl Tabled for Counted {
-        const COLUMNS: &'static [Column] = &[Column::words("WHAT", 6), Column::number("N", 3)];
+        const COLUMNS: &'static [TableColumn] =
+            &[TableColumn::words("WHAT", 6), TableColumn::number("N", 3)];
 
         fn cells(&self) -> Vec<String> {
             vec![self.0.to_owned(), self.1.to_string()]

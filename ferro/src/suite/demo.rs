@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::tables::read;
 use crate::failure::{Failure, Result};
-use crate::report::{Column, Table, print_text, significant};
+use crate::report::{Table, TableColumn, print_text, significant};
 use crate::sizes;
 
 /// The fields of `ferro bench --json` that are shown.
@@ -48,11 +48,11 @@ pub(super) fn table(files: &[PathBuf]) -> Result<()> {
         }
     }
     let mut table = Table::new(&[
-        Column::words("PATH", 0),
-        Column::words("DATA", 0),
-        Column::number("SIZE", 0),
-        Column::number("LATENCY µs", 0),
-        Column::number("BANDWIDTH MB/s", 0),
+        TableColumn::words("PATH", 0),
+        TableColumn::words("DATA", 0),
+        TableColumn::number("SIZE", 0),
+        TableColumn::number("LATENCY µs", 0),
+        TableColumn::number("BANDWIDTH MB/s", 0),
     ]);
     let figure = |value: Option<f64>| value.map_or("-".to_owned(), significant);
     for ((path, size), line) in &lines {

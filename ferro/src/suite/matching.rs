@@ -12,9 +12,9 @@ use super::row::{Row, median, minimum};
 use crate::cli::PeerSuiteOptions;
 use crate::cores;
 use crate::failure::{Failure, Result};
-use crate::progress::Progress;
+use crate::progress::StepProgress;
 use crate::report::print_json;
-use crate::workload::matching::{Kind, Order, Side};
+use crate::workload::matching::{Kind, MatchOrder, Side};
 
 const DEPTHS: [usize; 3] = [10, 10_000, 100_000];
 
@@ -43,11 +43,11 @@ struct DepthFigures {
 pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
     let core = cores::pair()?.0;
     let mut rows = Vec::new();
-    let combinations = Side::ALL.len() * Kind::ALL.len() * Order::ALL.len();
-    let mut progress = Progress::over(combinations);
+    let combinations = Side::ALL.len() * Kind::ALL.len() * MatchOrder::ALL.len();
+    let mut progress = StepProgress::over(combinations);
     for &side in Side::ALL {
         for &kind in Kind::ALL {
-            for &order in Order::ALL {
+            for &order in MatchOrder::ALL {
                 progress.step(format!("match {side} {kind} {order}"));
                 rows.extend(compare(
                     options,

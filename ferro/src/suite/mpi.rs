@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::bench::{Bench, name_of};
 use super::ours::OurSample;
-use super::process::{Host, run_one};
+use super::process::{ProgramRoot, run_one};
 use crate::cli::MpiOptions;
 use crate::failure::{Failure, Result};
 use crate::providers::Path;
@@ -185,7 +185,7 @@ impl MpiRun {
 
     /// Whether its launcher and its program are there.
     pub(super) fn is_installed(&self) -> bool {
-        Host::Here.has(&self.mpiexec.to_string_lossy()) && self.program.is_file()
+        ProgramRoot::Here.has(&self.mpiexec.to_string_lossy()) && self.program.is_file()
     }
 
     /// Measures once.

@@ -51,14 +51,14 @@ impl Program {
 
 /// Where programs are: this machine, or a root folder to change to.
 #[derive(Clone, Debug)]
-pub(super) enum Host {
+pub(super) enum ProgramRoot {
     /// This machine.
     Here,
     /// Another system's files.
     Root(PathBuf),
 }
 
-impl Host {
+impl ProgramRoot {
     /// Whether a program is installed.
     pub(super) fn has(&self, program: &str) -> bool {
         match self {
@@ -111,7 +111,7 @@ impl Host {
 ///
 /// When either does not start, fails or takes too long; with the last it said.
 pub(super) fn run_pair(
-    host: &Host,
+    host: &ProgramRoot,
     server: &Program,
     client: &Program,
     port: u16,
@@ -142,7 +142,7 @@ struct ProcessRun {
 }
 
 impl ProcessRun {
-    fn start(host: &Host, program: &Program, core: usize) -> Result<Self> {
+    fn start(host: &ProgramRoot, program: &Program, core: usize) -> Result<Self> {
         let mut command = host.command(program);
         let mut terminal = None;
         if program.on_terminal {
@@ -291,7 +291,7 @@ mod tests {
         };
         let core = cores::pair().unwrap().0;
         let text = std::thread::spawn(move || {
-            ProcessRun::start(&Host::Here, &fails, core)
+            ProcessRun::start(&ProgramRoot::Here, &fails, core)
                 .unwrap()
                 .wait(RUN_PATIENCE)
         })
@@ -305,9 +305,9 @@ mod tests {
     #[test]
     fn programs_of_ours_have_another_place_in_another_root() {
         let own = std::env::current_exe().unwrap();
-        assert_eq!(Host::Here.find(&own), Some(own));
+        assert_eq!(ProgramRoot::Here.find(&own), Some(own));
         let root = std::env::temp_dir().join(format!("ferro-root-{}", std::process::id()));
-        let (host, ours) = (Host::Root(root.clone()), Path::new("/build/a/peer"));
+        let (host, ours) = (ProgramRoot::Root(root.clone()), Path::new("/build/a/peer"));
         assert_eq!(host.find(ours), None);
         std::fs::create_dir_all(root.join("mnt")).unwrap();
         std::fs::write(root.join("mnt/peer"), "").unwrap();
@@ -326,7 +326,7 @@ mod tests {
         };
         let core = cores::pair().unwrap().0;
         let said = std::thread::spawn(move || {
-            ProcessRun::start(&Host::Here, &asks, core)
+            ProcessRun::start(&ProgramRoot::Here, &asks, core)
                 .unwrap()
                 .wait(RUN_PATIENCE)
         })

@@ -9,12 +9,12 @@ use super::moments::Moments;
 use super::mpi;
 use super::peer::{self, Rival};
 use super::probe::Distance;
-use super::process::Host;
+use super::process::ProgramRoot;
 use super::row::Row;
 use crate::cli::{MpiOptions, ShmOptions, SuiteOptions};
 use crate::cores;
 use crate::failure::{Failure, Result};
-use crate::progress::Progress;
+use crate::progress::StepProgress;
 use crate::providers::Path;
 use crate::report::print_json;
 use crate::sizes::{self, Sizes};
@@ -72,9 +72,9 @@ pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
 /// When ours did not run.
 pub(super) fn shm(options: &ShmOptions) -> Result<()> {
     let suite = Suite::new("shm", Path::Shm, &options.suite)?;
-    let mut hosts = vec![(Host::Here, "this machine's")];
+    let mut hosts = vec![(ProgramRoot::Here, "this machine's")];
     if let Some(root) = &options.peer_root {
-        hosts.push((Host::Root(root.clone()), "Debian 13's"));
+        hosts.push((ProgramRoot::Root(root.clone()), "Debian 13's"));
     }
     let mut benches = vec![Bench::Latency, Bench::Bandwidth];
     benches.extend(THREADS.map(Bench::ThreadRate));
@@ -184,7 +184,7 @@ impl<'a> Suite<'a> {
     /// distances.
     fn run(&self, mut contests: Vec<Contest<'_>>) -> SuiteOutcome {
         let mut failures = Vec::new();
-        let mut progress = Progress::over(contests.len());
+        let mut progress = StepProgress::over(contests.len());
         contests.retain_mut(|contest| {
             let Measurement { bench, size, .. } = contest.what;
             let (name, size) = (bench.name(), sizes::print(size));

@@ -8,7 +8,7 @@ use super::row::Row;
 use crate::cli::ReportOptions;
 use crate::failure::{Failure, Result};
 use crate::plot;
-use crate::report::{Column, Table, print_text, significant, wrapped};
+use crate::report::{Table, TableColumn, print_text, significant, wrapped};
 use crate::sizes;
 
 /// Prints all rows, and writes the files of the options.
@@ -83,13 +83,13 @@ fn text(rows: &[Row]) -> String {
 
 fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(&[
-        Column::words("PEER", 0),
-        Column::words("CORES", 0),
-        Column::number("SIZE", 0),
-        Column::number("OURS", 0),
-        Column::number("THEIRS", 0),
-        Column::number("RATIO", 0),
-        Column::number("ROUNDS", 0),
+        TableColumn::words("PEER", 0),
+        TableColumn::words("CORES", 0),
+        TableColumn::number("SIZE", 0),
+        TableColumn::number("OURS", 0),
+        TableColumn::number("THEIRS", 0),
+        TableColumn::number("RATIO", 0),
+        TableColumn::number("ROUNDS", 0),
     ]);
     let figure = |value: Option<f64>| value.map_or("-".to_owned(), significant);
     for row in rows {

@@ -11,7 +11,7 @@ use super::row::{Row, median, minimum};
 use crate::cli::PeerSuiteOptions;
 use crate::cores;
 use crate::failure::{Failure, Result};
-use crate::progress::Progress;
+use crate::progress::StepProgress;
 use crate::report::print_json;
 
 const ENTRIES: [usize; 3] = [1000, 100_000, 1_000_000];
@@ -70,7 +70,7 @@ pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
         .is_none()
         .then(|| "the program that drives it was not built".to_owned());
     let mut all = Vec::new();
-    let mut progress = Progress::over(ENTRIES.len());
+    let mut progress = StepProgress::over(ENTRIES.len());
     for entries in ENTRIES {
         progress.step(format!("av of {entries}"));
         let mut figures: Vec<AvFigures> = [false, true]

@@ -38,9 +38,9 @@ pub(crate) enum Kind {
 
 /// The order in which entries go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum MatchOrder {
     /// The oldest.
-    Order,
+    Oldest,
     /// Any.
     Random,
 }
@@ -81,7 +81,7 @@ macro_rules! named {
 
 named!(Side: Posted "posted", Unexpected "unexpected");
 named!(Kind: Exact "exact", AnySource "any_source", Masked "masked");
-named!(Order: Order "order", Random "random");
+named!(MatchOrder: Oldest "order", Random "random");
 
 /// A receive of no bytes.
 #[derive(Clone, Copy, Debug)]
@@ -126,8 +126,8 @@ pub(crate) struct Queue<P> {
     pair: P,
     side: Side,
     kind: Kind,
-    order: Order,
-    /// The tags that are in it; with [`Order::Order`] a ring.
+    order: MatchOrder,
+    /// The tags that are in it; with [`MatchOrder::Oldest`] a ring.
     live: Vec<u64>,
     oldest: usize,
     next: u64,
@@ -138,7 +138,7 @@ impl<P: Pair> Queue<P> {
     /// Fills the queue to a depth of at least [`BURST`].
     pub(crate) fn fill(
         mut pair: P,
-        (side, kind, order): (Side, Kind, Order),
+        (side, kind, order): (Side, Kind, MatchOrder),
         depth: usize,
     ) -> Result<Self, P::Error> {
         let live: Vec<u64> = (0..depth.max(BURST) as u64).collect();
@@ -203,13 +203,13 @@ impl<P: Pair> Queue<P> {
     /// in its place.
     fn exchange(&mut self, i: usize, new: u64) -> u64 {
         let at = match self.order {
-            Order::Order => self.oldest,
+            MatchOrder::Oldest => self.oldest,
             // The burst's new ones are kept at the front.
-            Order::Random => self.rng.usize(i..self.live.len()),
+            MatchOrder::Random => self.rng.usize(i..self.live.len()),
         };
         self.oldest = (self.oldest + 1) % self.live.len();
         let out = std::mem::replace(&mut self.live[at], new);
-        if self.order == Order::Random {
+        if self.order == MatchOrder::Random {
             self.live.swap(i, at);
         }
         out

@@ -30,7 +30,7 @@ fn open(name: &str) -> Option<Library> {
 
 /// The file of the object whose code called into ours.
 fn caller() -> Option<String> {
-    struct Walk {
+    struct FrameSearch {
         ours: *mut c_void,
         found: Option<String>,
     }
@@ -38,7 +38,7 @@ fn caller() -> Option<String> {
     /// Stops at the first frame of another object.
     extern "C" fn visit(frame: *mut UnwindContext, walk: *mut c_void) -> c_int {
         // SAFETY: `walk` is the one below, which nobody else looks at meanwhile.
-        let walk = unsafe { &mut *walk.cast::<Walk>() };
+        let walk = unsafe { &mut *walk.cast::<FrameSearch>() };
         // SAFETY: the unwinder hands out a valid frame.
         let address = unsafe { _Unwind_GetIP(frame) };
         match object_at(address as *const c_void) {
@@ -52,7 +52,7 @@ fn caller() -> Option<String> {
     }
 
     let (ours, _) = object_at(caller as *const c_void)?;
-    let mut walk = Walk { ours, found: None };
+    let mut walk = FrameSearch { ours, found: None };
     // SAFETY: `visit` has the signature of _Unwind_Trace_Fn, does not unwind, and `walk` lives
     // through the call.
     unsafe { _Unwind_Backtrace(visit, (&raw mut walk).cast()) };

@@ -39,7 +39,7 @@ const SOON_BYTES: usize = 4096;
 /// reported with it.
 const DELIVERED_LEVELS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
 
-/// What became of a message that was to be started.
+/// The result of [`LinkSender::start_send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartOutcome {
     /// All of the message is in the ring.

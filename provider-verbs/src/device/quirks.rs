@@ -51,7 +51,7 @@ bitflags::bitflags! {
 }
 
 /// The device of a row: all given fields must match.
-struct Match {
+struct QuirkDevice {
     vendor_id: u32,
     /// On the PCI bus, or not.
     hardware: bool,
@@ -59,20 +59,20 @@ struct Match {
 
 /// Soft-RoCE (rdma_rxe): Linux gives it this vendor and no address on a bus. Its name is the
 /// administrator's choice.
-const SOFT_ROCE: Match = Match {
+const SOFT_ROCE: QuirkDevice = QuirkDevice {
     vendor_id: 0x00ff_ffff,
     hardware: false,
 };
 
 /// The same for the software iWARP driver (siw).
-const SOFT_IWARP: Match = Match {
+const SOFT_IWARP: QuirkDevice = QuirkDevice {
     vendor_id: 0x0062_6d74,
     hardware: false,
 };
 
 /// Omni-Path (hfi1) and the InfiniBand adapters before it (qib), by the vendor that both drivers
 /// give.
-const PATHSCALE: Match = Match {
+const PATHSCALE: QuirkDevice = QuirkDevice {
     vendor_id: 0x0000_1175,
     hardware: true,
 };
@@ -80,7 +80,7 @@ const PATHSCALE: Match = Match {
 /// Soft-RoCE's quirks were observed on Linux 6.12; none is known to be fixed since. The drivers of
 /// rdma-core show that the other two post by system calls; the drivers of all other devices ring
 /// doorbells in mapped memory.
-const TABLE: &[(Match, Quirks)] = &[
+const TABLE: &[(QuirkDevice, Quirks)] = &[
     (SOFT_ROCE, Quirks::all()),
     (SOFT_IWARP, Quirks::POSTS_BY_SYSTEM_CALL),
     (PATHSCALE, Quirks::POSTS_BY_SYSTEM_CALL),

@@ -11,7 +11,7 @@ use super::state::SessionState;
 use super::turns::LaneTurn;
 use crate::connect::UdDestination;
 
-/// What each datagram of a lane is sent with: destination, queue pair and cookie.
+/// The route of a lane: each of its datagrams is sent with these.
 #[derive(Clone)]
 pub(crate) struct UdRoute {
     pub(crate) destination: UdDestination,

@@ -14,7 +14,7 @@ use super::super::wire::SessionId;
 use super::super::wire::control::{ControlBody, LaneKind, LaneName, RejectReason};
 use super::super::{PLACE_BYTES, PeerKey, Time};
 use super::admission::{HalfOpen, Initiators};
-use super::peer::{Carried, LanePhase, PeerState};
+use super::peer::{Carried, HandshakePeer, LanePhase};
 use super::{EndReason, HandshakeAction, HandshakeConfig, HandshakeCounters, LaneError, LaneKey};
 
 /// The lanes of one endpoint.
@@ -29,7 +29,7 @@ pub struct Connector {
     pub(super) rtt: RttEstimator,
     /// The newest epoch of ours.
     pub(super) epoch: u64,
-    pub(super) peers: KeyedTable<PeerState>,
+    pub(super) peers: KeyedTable<HandshakePeer>,
     pub(super) by_place: HashMap<[u8; PLACE_BYTES], Key>,
     /// The peer of each lane.
     pub(super) lanes: KeyedTable<Key>,
@@ -465,9 +465,9 @@ fn first_psn(kind: LaneKind, rng: &mut Rng) -> u32 {
 
 fn peer_of<'a>(
     lanes: &KeyedTable<Key>,
-    peers: &'a mut KeyedTable<PeerState>,
+    peers: &'a mut KeyedTable<HandshakePeer>,
     lane: LaneKey,
-) -> Option<(Key, &'a mut PeerState)> {
+) -> Option<(Key, &'a mut HandshakePeer)> {
     let key = *lanes.get(lane.0)?;
     peers.get_mut(key).map(|peer| (key, peer))
 }

@@ -33,7 +33,7 @@ pub(super) enum LanePhase {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct PeerState {
+pub(super) struct HandshakePeer {
     pub(super) key: PeerKey,
     /// The next peer at the same place (another incarnation).
     pub(super) next_at_place: Option<Key>,
@@ -205,9 +205,9 @@ impl Carried {
     }
 }
 
-impl PeerState {
+impl HandshakePeer {
     pub(super) fn new(key: PeerKey, now: Time) -> Self {
-        PeerState {
+        HandshakePeer {
             key,
             next_at_place: None,
             phase: LanePhase::Waiting,
@@ -251,14 +251,14 @@ impl PeerState {
 
 impl HandshakeConfig {
     /// How long a peer may be silent; `None`: for ever.
-    pub(super) fn silence_limit(&self, peer: &PeerState) -> Option<Duration> {
+    pub(super) fn silence_limit(&self, peer: &HandshakePeer) -> Option<Duration> {
         let by_datagrams = peer.phase == LanePhase::Up && peer.own.kind == LaneKind::Ud;
         let of_datagrams = self.datagram_timeout.filter(|_| by_datagrams);
         self.peer_timeout.or(of_datagrams)
     }
 
     /// When a peer has been silent for too long; `None`: never.
-    pub(super) fn silent_at(&self, peer: &PeerState) -> Option<Time> {
+    pub(super) fn silent_at(&self, peer: &HandshakePeer) -> Option<Time> {
         if peer.phase == LanePhase::Up && peer.life.unanswered < MIN_UNANSWERED {
             return None;
         }

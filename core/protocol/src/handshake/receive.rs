@@ -316,7 +316,7 @@ impl Connector {
         out: &mut Vec<HandshakeAction>,
     ) {
         let nonce = packet.lane.responder_nonce;
-        let is_named = |peer: &super::peer::PeerState| {
+        let is_named = |peer: &super::peer::HandshakePeer| {
             peer.is_attempt_of(packet)
                 && (nonce == peer.name.responder_nonce
                     || nonce == 0
@@ -404,8 +404,8 @@ impl Connector {
     fn find_sender(
         &mut self,
         packet: &ControlPacket,
-        test: impl FnOnce(&super::peer::PeerState) -> bool,
-    ) -> Option<(Key, &mut super::peer::PeerState)> {
+        test: impl FnOnce(&super::peer::HandshakePeer) -> bool,
+    ) -> Option<(Key, &mut super::peer::HandshakePeer)> {
         let key = self.find(&packet.from)?;
         let peer = self.peers.get_mut(key)?;
         test(peer).then_some((key, peer))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::table::{Key, KeyedTable};
 use super::super::wire::control::{LaneLimits, LaneParameters};
 use super::super::{PeerKey, Time};
-use super::peer::{LanePhase, PeerState};
+use super::peer::{HandshakePeer, LanePhase};
 use super::{Connector, EndReason, HandshakeAction};
 
 impl Connector {
@@ -22,7 +22,7 @@ impl Connector {
     }
 
     pub(super) fn add(&mut self, key: PeerKey, now: Time) -> Option<Key> {
-        let mut peer = PeerState::new(key, now);
+        let mut peer = HandshakePeer::new(key, now);
         peer.next_at_place = self.by_place.get(&key.place).copied();
         let added = self.peers.insert(peer).ok()?;
         self.timers.begin(added);
@@ -145,6 +145,6 @@ impl Connector {
 }
 
 /// Whether a peer that was uninvited at a time is so since then.
-fn is_uninvited(peers: &KeyedTable<PeerState>, since: Time, key: Key) -> bool {
+fn is_uninvited(peers: &KeyedTable<HandshakePeer>, since: Time, key: Key) -> bool {
     (peers.get(key)).is_some_and(|peer| peer.uninvited && peer.since == since)
 }

@@ -19,8 +19,8 @@ use crate::cli::VectorOptions;
 use crate::cores;
 use crate::failure::{Failure, Result};
 use crate::plot::{self, Plotted, Point};
-use crate::progress::Progress;
-use crate::report::{Column, Results, Tabled, significant};
+use crate::progress::StepProgress;
+use crate::report::{Results, TableColumn, Tabled, significant};
 use crate::workload::matching::{Pair, Receive};
 
 /// Addresses that come and go while messages are sent.
@@ -89,7 +89,7 @@ fn measure(
     options: &VectorOptions,
     others: usize,
     (names, call): (&[[u8; NATIVE_LEN]], usize),
-    progress: &Progress,
+    progress: &StepProgress,
 ) -> Result<Vec<Noticed>> {
     let mut pair = Endpoints::open(options.path, Threading::Safe)?;
     let path = pair.carrier();
@@ -208,14 +208,14 @@ fn remove(av: &dyn Av, addrs: &mut Vec<FiAddr>) -> Result<()> {
 }
 
 impl Tabled for Noticed {
-    const COLUMNS: &'static [Column] = &[
-        Column::number("PERCENTILE", 0),
-        Column::number("A CALL", 0),
-        Column::number("ALONE NS", 0),
-        Column::number("BESIDE NS", 0),
-        Column::number("RATIO", 6),
-        Column::number("LONGEST NS", 0),
-        Column::number("INS+REM NS", 0),
+    const COLUMNS: &'static [TableColumn] = &[
+        TableColumn::number("PERCENTILE", 0),
+        TableColumn::number("A CALL", 0),
+        TableColumn::number("ALONE NS", 0),
+        TableColumn::number("BESIDE NS", 0),
+        TableColumn::number("RATIO", 6),
+        TableColumn::number("LONGEST NS", 0),
+        TableColumn::number("INS+REM NS", 0),
     ];
 
     fn cells(&self) -> Vec<String> {

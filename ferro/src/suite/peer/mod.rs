@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::bench::Bench;
 use super::ours::OurSample;
-use super::process::{Host, run_pair};
+use super::process::{ProgramRoot, run_pair};
 use super::spinner::Spinner;
 use super::{bare_ring, mpi};
 use crate::failure::{Failure, Result};
@@ -33,7 +33,7 @@ pub(super) struct Peer {
     /// The statistic of its figure.
     pub(super) statistic: Statistic,
     tool: Tool,
-    host: Host,
+    host: ProgramRoot,
     variables: Vec<(&'static str, String)>,
     address: String,
     /// Somebody else keeps the server's core busy.
@@ -163,7 +163,7 @@ fn of_perftest(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
 /// threads use libfabric.
 pub(super) fn over_shm(
     bench: Bench,
-    hosts: &[(Host, &str)],
+    hosts: &[(ProgramRoot, &str)],
     thread_peer: Option<&Path>,
 ) -> Vec<Rival> {
     if let Bench::ThreadRate(threads) = bench {
@@ -214,7 +214,11 @@ pub(super) fn over_shm(
 }
 
 /// The rivals with several threads through shared memory.
-fn of_threads(threads: usize, hosts: &[(Host, &str)], thread_peer: Option<&Path>) -> Vec<Rival> {
+fn of_threads(
+    threads: usize,
+    hosts: &[(ProgramRoot, &str)],
+    thread_peer: Option<&Path>,
+) -> Vec<Rival> {
     let (mut fabric, mut ucx) = (Vec::new(), Vec::new());
     for (host, place) in hosts {
         let peer = |name: String, tool, variables| Peer {
@@ -314,7 +318,7 @@ impl Peer {
             name: String::new(),
             statistic: Statistic::Median,
             tool,
-            host: Host::Here,
+            host: ProgramRoot::Here,
             variables: Vec::new(),
             address: address.to_owned(),
             spinner: false,

@@ -1,5 +1,4 @@
-//! The route to each peer that a send went to: path, queue pair and key, by its index in the address
-//! vector.
+//! The route to each peer that a send went to: path, queue pair and key, by the peer's address.
 
 use std::sync::Arc;
 

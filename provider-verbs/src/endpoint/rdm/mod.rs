@@ -50,7 +50,7 @@ use completions::Completions;
 use endings::Endings;
 use lane_life::NewLanes;
 use poster::Poster;
-use recv::ReceiveBuffers;
+use recv::ReceivePool;
 use ud::UdLanes;
 
 /// The number of this transport in the tokens of an endpoint.
@@ -76,7 +76,7 @@ pub(crate) struct RdmTransport {
     new_lanes: NewLanes,
     /// Objects that end once the completion queue is empty.
     ending: Endings,
-    receives: ReceiveBuffers,
+    receives: ReceivePool,
     completions: Completions,
     poster: Poster,
     peers: PeerTable,

@@ -19,7 +19,7 @@ use super::completions::Completions;
 use super::endings::Endings;
 use super::lane_life::NewLanes;
 use super::poster::Poster;
-use super::recv::ReceiveBuffers;
+use super::recv::ReceivePool;
 use super::ud::{DataQueuePair, UdLanes};
 use crate::connect::{ControlQueuePair, ServiceConfig, ServiceHandle, peer_key};
 use crate::cq::{CompChannel, Cq, CqConfig};
@@ -220,7 +220,7 @@ impl RdmTransport {
         let queues = Queues::create(pd, &tuning)?;
         let slot_bytes = tuning.slot_bytes();
         let bounces = SlotPool::create(pd, tuning.bounces, slot_bytes, Access::empty())?;
-        let receives = ReceiveBuffers::create(pd, queues.srq.clone(), tuning.receives, slot_bytes)?;
+        let receives = ReceivePool::create(pd, queues.srq.clone(), tuning.receives, slot_bytes)?;
 
         let queue_pair = queues.data_queue_pair(pd, &port, &tuning, verbs.qkey)?;
         let data_qpn = queue_pair.as_ref().map(DataQueuePair::number);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crate::Time;
 use crate::credit::SendAdmission;
 use crate::datagram_lane::{DatagramLane, HeldPacket, PacketArrival, SharedLaneState};
-use crate::fragmentation::{Assembly, FragmentOutcome, FragmentPlan};
+use crate::fragmentation::{Assembly, FragmentPlan, PacketRole};
 use crate::session::{Accept, Session};
 use crate::wire::SessionId;
 use crate::wire::data::{
@@ -375,7 +375,7 @@ impl DatagramEnd {
             DataPacket::EagerPart { offset_bytes, part } => {
                 assert_eq!(self.building.len() as u32, offset_bytes);
                 self.building.extend_from_slice(part);
-                if matches!(place, FragmentOutcome::Bytes { last: true, .. }) {
+                if matches!(place, PacketRole::Fragment { last: true, .. }) {
                     let bytes = self.building.len() as u32;
                     assert_eq!(self.building, content(self.received, bytes));
                     self.message_came();

@@ -13,7 +13,7 @@ use crate::session::receive_wr_id;
 use crate::slots::SlotPool;
 use crate::srq::Srq;
 
-pub(in super::super) struct ReceiveBuffers {
+pub(in super::super) struct ReceivePool {
     queue: Arc<Srq>,
     slots: SlotPool,
     /// Buffers to be posted again.
@@ -23,7 +23,7 @@ pub(in super::super) struct ReceiveBuffers {
     post_from: usize,
 }
 
-impl ReceiveBuffers {
+impl ReceivePool {
     /// Makes `count` buffers, all posted to the queue.
     pub(in super::super) fn create(
         pd: &Arc<Pd>,

@@ -8,7 +8,7 @@
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, deliver};
 use ferrofabric_contracts::types::MsgKind;
-use ferrofabric_protocol::fragmentation::FragmentOutcome;
+use ferrofabric_protocol::fragmentation::PacketRole;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::DataPacket;
 
@@ -30,8 +30,8 @@ impl RdmTransport {
             return;
         };
         let (offset, last) = match state.incoming.assembly.on_packet(packet) {
-            Ok(FragmentOutcome::Bytes { offset_bytes, last }) => (offset_bytes as usize, last),
-            Ok(FragmentOutcome::None) => return,
+            Ok(PacketRole::Fragment { offset_bytes, last }) => (offset_bytes as usize, last),
+            Ok(PacketRole::Other) => return,
             Err(why) => return self.break_protocol(session, &why),
         };
         let part = match *packet {

@@ -20,7 +20,7 @@ use crate::session::{
     ControlMessage, RdmUnexpectedMessage, SessionState, TransferMethod, UnexpectedBody,
 };
 
-pub(super) use buffers::ReceiveBuffers;
+pub(super) use buffers::ReceivePool;
 
 impl RdmTransport {
     /// A packet has arrived in a slot.

@@ -1,10 +1,10 @@
 //! Lanes of the UD kind: sessions over datagrams, which the protocol makes reliable
 //! ([`ferrofabric_protocol::datagram_lane`]).
 //!
-//! A packet that is not confirmed is kept as bytes, in the session's `resend_queue`, and copied into
-//! a work request each time that it is sent. So nothing has to wait for the device, and another lane
-//! can send the packets as they are. The memory goes back to the endpoint's [`PacketPool`] when the
-//! packet is confirmed.
+//! A packet that is not confirmed is kept as bytes, in the session's `resend_queue`, and copied
+//! into a work request each time that it is sent. So nothing has to wait for the device, and
+//! another lane can send the packets as they are. The memory goes back to the endpoint's
+//! [`PacketPool`] when the packet is confirmed.
 
 mod change;
 mod queue_pair;
@@ -137,7 +137,7 @@ impl UdLanes {
     }
 }
 
-/// What each datagram of a lane is sent with.
+/// The route of a lane: each of its datagrams is sent with these.
 pub(super) fn route(up: &LaneUp, destination: UdDestination) -> UdRoute {
     UdRoute {
         destination,
