@@ -10,7 +10,7 @@ use crate::providers::Path;
 use crate::sizes::{Counts, Sizes, one_count};
 use crate::workload::matching::{BURST, Kind, MatchOrder, Side};
 
-/// Ferrofabric: what this machine offers, whether it works, how fast it is.
+/// Ferrofabric: lists the devices and paths of this machine, tests them and measures their speed.
 ///
 /// Exit code: 0 success, 1 failure, 2 wrong usage.
 #[derive(Debug, Parser)]

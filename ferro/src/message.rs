@@ -23,7 +23,7 @@ const MAX_MEMORY_BYTES: usize = 1 << 30;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Message {
-    /// The side that asks: how to talk, and where it is.
+    /// The side that initiates: how to talk, and where it is.
     Hello {
         /// The transport of the messages.
         path: Path,
@@ -45,8 +45,8 @@ pub(crate) enum Message {
     Phase(Phase),
     /// The side that answers has posted its receives.
     Ready,
-    /// The side that asks has threads with endpoints of their own; as many are wanted of the other
-    /// one.
+    /// The side that initiates has threads with endpoints of their own; as many are wanted of the
+    /// other one.
     Stations(Stations),
     /// The side that answers: the native addresses of its threads' endpoints, in hexadecimal.
     Addresses(Vec<String>),

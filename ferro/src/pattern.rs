@@ -4,7 +4,7 @@
 /// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// The side that asks.
+    /// The side that initiates.
     There,
     /// The side that answers.
     Back,

@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Polls that find nothing before the clock is looked at.
 const IDLE_POLLS: u32 = 1024;
 
-/// As `ferro` asks of the other side.
+/// The limits that `ferro` has for the other side.
 const MOST_THREADS: usize = 128;
 const MOST_BYTES: usize = 1 << 20;
 

@@ -389,8 +389,8 @@ impl Waiter for CqWait {
     }
 }
 
-/// The entries that a condition asks for. fi_cq(3) has it "interpreted as a size_t": some programs
-/// pass the number, some its address. Where no memory is, it is a number.
+/// The number of entries that a condition requires. fi_cq(3) has it "interpreted as a size_t": some
+/// programs pass the number, some its address. Where no memory is, it is a number.
 fn threshold(cond: *const c_void) -> usize {
     /// The kernel gives no process memory below this, unless its administrator lets it.
     const LEAST_ADDRESS: usize = 1 << 16;

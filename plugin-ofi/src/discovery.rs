@@ -23,7 +23,7 @@ static VERBS: VerbsProvider = VerbsProvider::new();
 static SHM: ShmProvider = ShmProvider::new();
 static PROVIDERS: [&dyn Provider; 2] = [&VERBS, &SHM];
 
-/// `fi_getinfo`, as libfabric asks each provider.
+/// `fi_getinfo`, as libfabric calls it of each provider.
 pub(crate) unsafe extern "C" fn getinfo(
     version: u32,
     node: *const c_char,
@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         let found = match find(&PROVIDERS, &query, &SystemResolver, &settings()?) {
             Ok(found) => found,
             Err(error) => {
-                // Not a warning: libfabric asks everybody about everything.
+                // Not a warning: libfabric sends each query to each provider.
                 tracing::info!("{error}");
                 return Err(Refused(error.errno()));
             }
@@ -145,7 +145,7 @@ impl Drop for InfoList<'_> {
 ///
 /// # Safety
 ///
-/// The info is as [`wanted`] asks of one of that version.
+/// The info is as [`wanted`] requires of one of that version.
 ///
 /// # Errors
 ///

@@ -47,7 +47,7 @@ pub fn install(host: &Host) {
     let _ = set_global_default(ToLibfabric);
 }
 
-/// Asks libfabric again what it shows: an application may have imported a log of its own
+/// Reads again which messages libfabric shows: an application may have imported a log of its own
 /// (fi_import_log) meanwhile. For calls that take their time anyway, such as `fi_getinfo`.
 pub fn refresh(host: &Host) {
     let mut shown = 0;

@@ -1,5 +1,5 @@
 //! The device behind a domain (fi_nic(3)). Each `fi_info` has one of its own, all of it ours:
-//! libfabric frees it by closing it, and asks for a copy where it copies the info.
+//! libfabric frees it by closing it, and requests a copy where it copies the info.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -120,7 +120,7 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     })
 }
 
-/// `fi_control`: a copy, for the one who asks.
+/// `fi_control`: a copy, for the caller.
 unsafe extern "C" fn command(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
     control(|| {
         if command != FI_DUP {

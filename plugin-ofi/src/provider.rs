@@ -30,7 +30,7 @@ static PROVIDER: ProviderEntry = ProviderEntry(UnsafeCell::new(fi_provider {
 }));
 
 /// libfabric's notes begin with the kind of provider (4 bytes, which it fills in itself), whether
-/// its log is off, and whether nothing is to be layered on it: unless the application asks for that
+/// its log is off, and whether nothing is to be layered on it: unless the application requests that
 /// by name, reliable messages are ours, not those of `ofi_rxd` over our datagrams.
 const NOTHING_ON_TOP: *mut c_void =
     std::ptr::without_provenance_mut(usize::from_ne_bytes([0, 0, 0, 0, 0, 1, 0, 0]));
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn fi_prov_ini() -> *mut fi_provider {
         };
         crate::settings::define(host);
         crate::log::install(host);
-        // libfabric passes a provider by whose version is below what the application asks for.
+        // libfabric passes a provider by whose version is below the one that is requested.
         // SAFETY: libfabric has it from our return on.
         unsafe { (*provider).fi_version = host.version() };
         provider

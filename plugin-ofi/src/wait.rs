@@ -51,7 +51,7 @@ impl WaitObject {
 pub(crate) trait Waitable {
     fn wait_object(&self) -> WaitObject;
     fn wait_fd(&self) -> Result<BorrowedFd<'_>, Refused>;
-    /// Asks for a wait on the descriptor; `Again` says to read first.
+    /// Prepares a wait on the descriptor; `Again` says to read first.
     fn try_wait(&self) -> Result<(), OpError>;
 }
 
@@ -92,7 +92,7 @@ unsafe extern "C" fn control<T: Object + Waitable>(
     })
 }
 
-/// Asks for a wait on the descriptor of an object; `EAGAIN` says to read first.
+/// Prepares a wait on the descriptor of an object; `EAGAIN` says to read first.
 ///
 /// # Errors
 ///

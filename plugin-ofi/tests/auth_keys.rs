@@ -464,7 +464,7 @@ fn regions(opened: &Opened, av: Vector, handle: fi_addr_t, addr: fi_addr_t) {
     };
     let register = |key: Option<fi_mr_auth_key>, flags| {
         let mut key = key;
-        // SAFETY: zeros are attributes that ask for nothing.
+        // SAFETY: zeros are attributes that request nothing.
         let mut attr: fi_mr_attr = unsafe { std::mem::zeroed() };
         attr.__bindgen_anon_1.mr_iov = &raw const iov;
         attr.iov_count = 1;

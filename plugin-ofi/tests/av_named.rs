@@ -217,7 +217,7 @@ impl Vectors<'_> {
     }
 }
 
-/// Asks the maker, which knows nobody but by the vector, and has its answer.
+/// Sends to the maker, which finds its peers in the vector alone, and receives its answer.
 fn talk(party: &Party, maker: fi_addr_t) {
     let mut into = [0u8; 8];
     assert_eq!(party.receive(into.as_mut_ptr(), 8, null_mut(), 3), 0);

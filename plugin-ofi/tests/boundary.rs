@@ -371,7 +371,7 @@ fn large_thresholds_are_numbers() {
             assert_eq!(wait(), EAGAIN, "{number:#x}");
             two.b.receive(&mut room, 0, 1);
             two.a.senddata(&[1; 8], 0, two.to_b, 0);
-            // Fewer than it asks for come when its time is over, or before.
+            // Fewer than it waits for come when its time is over, or before.
             let until = Instant::now() + PATIENCE;
             let mut got = wait();
             while got == EAGAIN && Instant::now() < until {

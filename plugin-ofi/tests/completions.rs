@@ -495,7 +495,7 @@ fn thresholds() {
     });
 }
 
-/// With `FI_SELECTIVE_COMPLETION` only operations complete that ask for it, by a flag of theirs or
+/// With `FI_SELECTIVE_COMPLETION` only operations complete that request it, by a flag of theirs or
 /// of the endpoint; all count.
 #[test]
 fn selective_completion() {

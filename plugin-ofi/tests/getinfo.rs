@@ -403,7 +403,7 @@ fn each_flag_finds_something_or_nothing() {
                 FI_NUMERICHOST | FI_PROV_ATTR_ONLY | FI_RESCAN => {
                     assert!(found.is_ok(), "bit {bit}: {:?}", found.err());
                 }
-                // By these libfabric chooses among providers before it asks one.
+                // By these libfabric chooses among providers before it calls one.
                 _ if bit >= 58 => assert!([None, Some(ENODATA)].contains(&found.err())),
                 _ => assert_eq!(found.err(), Some(ENODATA), "bit {bit}"),
             }

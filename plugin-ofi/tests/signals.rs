@@ -172,7 +172,7 @@ fn interrupted(wait: impl FnOnce() -> isize + Send) -> isize {
     let (id, over) = (AtomicI32::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            // SAFETY: asks for a number.
+            // SAFETY: returns a number.
             id.store(unsafe { libc::gettid() }, Ordering::Release);
             let returned = wait();
             over.store(true, Ordering::Release);
@@ -246,7 +246,7 @@ fn a_signal_of_the_queue_ends_all_waits() {
             let waiters: Vec<_> = (ids.iter())
                 .map(|id| {
                     scope.spawn(move || {
-                        // SAFETY: asks for a number.
+                        // SAFETY: returns a number.
                         id.store(unsafe { libc::gettid() }, Ordering::Release);
                         sread(60_000)
                     })

@@ -269,7 +269,7 @@ fn names_ranges_and_arrays_find_who_listens_and_nobody_else() {
     });
 }
 
-/// A range in a symmetric address vector (`FI_SYMMETRIC`) asks nobody before somebody is sent to:
+/// A range in a symmetric address vector (`FI_SYMMETRIC`) resolves an entry at its first send:
 /// sends wait for the resolution, and fail where nobody is.
 ///
 /// Covers: AV-9, AV-15, AV-16

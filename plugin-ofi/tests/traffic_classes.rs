@@ -65,7 +65,7 @@ fn ask<'a>(
     libfabric.ask(libfabric.version, None, None, 0, Some(&hints))
 }
 
-/// Sets the classes that an info asks for: the endpoint's, the domain's.
+/// Sets the classes that an info requests: the endpoint's, the domain's.
 fn set(info: &mut fi_info, (own, of_domain): (u32, u32)) {
     // SAFETY: hints and offers have all attributes.
     unsafe {
@@ -182,7 +182,7 @@ fn a_dscp_is_on_the_wire() {
             let prefix = unsafe { (*(*found.info).ep_attr).msg_prefix_size };
             assert_eq!(prefix, 40);
             let opened = Opened::new(&found);
-            // The class is the sender's to choose: an endpoint that has not asked for one has its
+            // The class is the sender's to choose: an endpoint that has not requested one has its
             // domain's.
             let own = found.copy();
             // SAFETY: the copy is ours.

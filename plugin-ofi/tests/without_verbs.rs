@@ -44,7 +44,7 @@ fn devices_that_are_switched_off_are_named() {
 
 #[test]
 fn a_limit_of_locked_memory_that_is_too_low_is_named() {
-    // SAFETY: asks for this process's user.
+    // SAFETY: returns this process's user.
     let root = unsafe { libc::geteuid() } == 0 || std::env::var_os(CHILD).is_some();
     match (has_device(), root) {
         (true, true) => alone(

@@ -101,7 +101,7 @@ impl Wanted {
     }
 }
 
-/// Asks as an application would, and prints the answer with its reasons.
+/// Queries as an application would, and prints the answer with its reasons.
 ///
 /// # Errors
 ///

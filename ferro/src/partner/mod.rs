@@ -59,7 +59,7 @@ pub(crate) fn serve_inherited() -> Result<()> {
         .map_err(Failure::printed_by_partner)
 }
 
-/// The side that asks. Also says whether the partner closed the channel.
+/// The side that initiates. Also says whether the partner closed the channel.
 fn ask_over(
     mut channel: Channel,
     options: &RunOptions,
@@ -156,7 +156,7 @@ fn welcome(channel: &mut Channel, path: Path) -> Result<BoundEndpoint> {
     Ok(opened)
 }
 
-/// Tells the partner of a failure, so that it need not wait for us.
+/// Notifies the partner of a failure, so that it need not wait for us.
 fn tell<T>(channel: &mut Channel, result: Result<T>) -> Result<T> {
     if let Err(failure) = &result {
         // It may be what has failed.

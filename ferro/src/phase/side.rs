@@ -6,7 +6,7 @@ use crate::link::{Link, Purpose, Received};
 use crate::message::{Message, Phase};
 use crate::pattern::{self, Direction};
 
-/// Tells the partner of the phase, and waits until it is ready.
+/// Notifies the partner of the phase, and waits until it is ready.
 pub(super) fn announce(link: &mut Link, phase: &Phase) -> Result<()> {
     link.channel().send(&Message::Phase(*phase))?;
     match link.message()? {

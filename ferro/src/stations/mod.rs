@@ -1,5 +1,5 @@
 //! Several threads in each of two processes, each with an endpoint of its own domain, and a peer of
-//! its own: the side that asks, and the one that answers.
+//! its own: the side that initiates, and the one that answers.
 
 mod station;
 
@@ -71,7 +71,7 @@ impl<'a> Asking<'a> {
         })
     }
 
-    /// Tells the partner that its stations are needed no longer.
+    /// Notifies the partner that its stations are needed no longer.
     ///
     /// # Errors
     ///

@@ -48,7 +48,7 @@ fn steps() -> Vec<(String, Vec<u8>)> {
             seed(&name, flagged(kind, flags, first, 40))
         })
         .collect();
-    // One that is all here, and whose sender wants to hear that it is delivered; then more of it.
+    // One that is all here, and whose sender awaits `DELIVERED`; then more of it.
     let told = [0, 3, 5, 1, 40, 1, 1, 0, 1, 40, 0, 1, 40, 0, 0, 7];
     let more = [0, 4, 0, 1, 40, 0, 0, 0, 0, 0, 0, 0, 7];
     let close = [8, 7];

@@ -1,7 +1,7 @@
 //! Structures that callers pass, and that later versions of the interface have made longer.
 //!
 //! An application has them as long as they were when it was compiled: behind their end may be
-//! nothing that can be read. Fields that its version does not have are 0 here, which asks for
+//! nothing that can be read. Fields that its version does not have are 0 here, which requests
 //! nothing.
 
 use std::mem::{MaybeUninit, offset_of};
@@ -77,7 +77,7 @@ unsafe impl Grown for fi_fabric_attr {
 }
 
 // SAFETY: as above; the interface of the memory is that of the system. It and the fields behind
-// it count only where an application has asked for `FI_HMEM`, which is not offered. Elsewhere they
+// it count only where an application has requested `FI_HMEM`, which is not offered. Elsewhere they
 // may hold anything.
 unsafe impl Grown for fi_mr_attr {
     const BYTES: &'static [(u32, usize)] = &[

@@ -232,8 +232,8 @@ unsafe fn each<'a>(
     })
 }
 
-/// Returns how many were inserted, or 0 where events will tell. Where the caller asks for it
-/// (`FI_SYNC_ERR`), its context gets an error number for each.
+/// Returns how many were inserted, or 0 where events report it. With `FI_SYNC_ERR` the caller's
+/// context gets an error number for each.
 pub(super) unsafe extern "C" fn insert(
     av: *mut fid_av,
     addr: *const c_void,

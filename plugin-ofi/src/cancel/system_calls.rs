@@ -86,7 +86,7 @@ calls! {
         syscall(libc::SYS_openat, at, path, flags | libc::O_LARGEFILE, mode)
     }
     "ferro_fcntl": fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-        // The C library does more for the owner of signals alone (F_GETOWN), which nobody asks for.
+        // The C library does more for the owner of signals alone (F_GETOWN), which nobody queries.
         syscall(libc::SYS_fcntl, fd, command, argument)
     }
     "ferro_fallocate": fn fallocate(fd: c_int, mode: c_int, at: off_t, len: off_t) -> c_int {

@@ -224,7 +224,7 @@ fn recv_op(kind: MsgKind, desc: *mut c_void, src: fi_addr_t, context: *mut c_voi
 ///
 /// # Safety
 ///
-/// As C calls us: an endpoint that is not closed, buffers as fi_msg(3) asks.
+/// As C calls us: an endpoint that is not closed, buffers as fi_msg(3) requires.
 #[inline(always)]
 unsafe fn transmit(
     ep: *const fid_ep,
@@ -236,7 +236,7 @@ unsafe fn transmit(
         // SAFETY: as the caller says.
         let this = unsafe { object_of::<EndpointObject>(ep) };
         let flags = flags(&this.tx);
-        // SAFETY: the application keeps the buffers as fi_msg(3) asks.
+        // SAFETY: the application keeps the buffers as fi_msg(3) requires.
         unsafe { this.enabled()?.send(&SendOp { flags, ..op }, iov) }.map(|()| 0)
     })
 }
@@ -257,7 +257,7 @@ unsafe fn receive(
         // SAFETY: as the caller says.
         let this = unsafe { object_of::<EndpointObject>(ep) };
         let flags = flags(&this.rx);
-        // SAFETY: the application keeps the buffers as fi_msg(3) asks.
+        // SAFETY: the application keeps the buffers as fi_msg(3) requires.
         unsafe { this.enabled()?.recv(&RecvOp { flags, ..op }, iov) }.map(|()| 0)
     })
 }

@@ -100,7 +100,7 @@ impl Host {
     /// An `fi_info` with all that it points to, of the library's own sizes, filled with zeros:
     /// `fi_dupinfo(NULL)`. `None` when there is no memory.
     pub fn new_info(&self) -> Option<NonNull<fi_info>> {
-        // SAFETY: NULL asks for a new one.
+        // SAFETY: NULL requests a new one.
         NonNull::new(unsafe { (self.functions.fi_dupinfo)(std::ptr::null()) })
     }
 
@@ -123,7 +123,7 @@ impl Host {
     pub fn define_param(&self, name: &str, help: &str) -> Result<(), Errno> {
         let (name, help) = (c_string(name), c_string(help));
         // SAFETY: strings ended by 0, which are copied; the help is the one argument that the
-        // format asks for.
+        // format has.
         let result = unsafe {
             (self.functions.fi_param_define)(
                 self.provider.as_ptr(),
@@ -182,7 +182,7 @@ impl Host {
         // It writes to a stream, also within a call on the data path.
         let _uncancelled = Uncancelled::begin();
         let (function, text) = (c_string(function), c_string(&one_line(text)));
-        // SAFETY: strings ended by 0; the text is the one argument that the format asks for.
+        // SAFETY: strings ended by 0; the text is the one argument that the format has.
         unsafe {
             (self.functions.fi_log)(
                 self.provider.as_ptr(),

@@ -111,7 +111,7 @@ impl Libfabric {
 }
 
 impl Libfabric {
-    /// Hints of this provider, that ask for nothing else and support nothing (`fi_allocinfo`).
+    /// Hints of this provider, that request nothing else and support nothing (`fi_allocinfo`).
     pub fn hints(&self) -> Info<'_> {
         // SAFETY: as fi_getinfo(3) has it; the strings are libc's.
         let info = unsafe {

@@ -61,7 +61,7 @@ impl Meeting {
             .expect("the other node comes");
     }
 
-    /// Runs whatever mpi/remote.py asks for, until the other node has come to its end.
+    /// Runs each program that mpi/remote.py requests, until the other node has come to its end.
     pub fn serve(&mut self) {
         // For all tests of this process: nothing stops a listener.
         static LISTENING: Once = Once::new();

@@ -8,7 +8,7 @@ use super::has_program;
 /// Says under which tool all processes of tests are to run: `valgrind` or `asan`.
 const ASKED_FOR: &str = "FERRO_TEST_UNDER";
 
-/// Tells a process of a test that it runs under a tool.
+/// Set for a process of a test that runs under a tool.
 const HERE: &str = "FERRO_TEST_TOOL";
 
 /// The tool that a process runs under.
@@ -27,7 +27,7 @@ impl Tool {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Plain, Self::Asan, Self::Valgrind];
 
-    /// The one for processes of tests that ask for none.
+    /// The one for processes of tests that name none.
     ///
     /// # Panics
     ///

@@ -89,7 +89,7 @@ pub fn everywhere_as(test: &str, prepare: fn(&mut Command), body: impl FnOnce(&I
     }
 }
 
-/// As `everywhere`, for tests that ask for their domain themselves: by name, none for any.
+/// As `everywhere`, for tests that select their domain themselves: by name, none for any.
 pub fn asking_everywhere(test: &str, body: impl FnOnce(&Libfabric, &str)) {
     if child::is_here() {
         let domain = std::env::var(DOMAIN).unwrap();
@@ -326,7 +326,7 @@ pub fn insert_bytes(av: *mut fid_av, name: *const c_void) -> fi_addr_t {
 
 /// `fi_control`.
 pub fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    // SAFETY: the object is open, the argument what the command asks for.
+    // SAFETY: the object is open, the argument one that the command takes.
     unsafe { (*(*fid).ops).control.unwrap()(fid, command, arg) }
 }
 
