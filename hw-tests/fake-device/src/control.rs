@@ -48,6 +48,7 @@ api! {
     flood: "ferro_fake_flood", fn(u32);
     network: "ferro_fake_network", fn(*const NetworkFaults);
     crossed: "ferro_fake_crossed", fn(*mut Crossed);
+    profile: "ferro_fake_profile", fn(*const u8, usize) -> bool;
     stop_polls: "ferro_fake_stop_polls", fn(i32);
     poll_stands: "ferro_fake_poll_stands", fn() -> bool;
     fault: "ferro_fake_fault", fn(u32, u32, u64, u32, u32, u32) -> bool;
@@ -151,6 +152,18 @@ impl FakeDevice {
     pub fn network(&self, network: &NetworkFaults) {
         // SAFETY: it can be read.
         unsafe { (self.api.network)(network) };
+    }
+
+    /// Makes the device a NIC of another kind ([`crate::profile`]) until it is reset. Domains that
+    /// are open are not to be used any more.
+    ///
+    /// # Panics
+    ///
+    /// When there is no profile of that name.
+    pub fn become_nic(&self, profile: &str) {
+        // SAFETY: the name is as long as is said.
+        let known = unsafe { (self.api.profile)(profile.as_ptr(), profile.len()) };
+        assert!(known, "no profile is named {profile}");
     }
 
     /// Counts of the datagrams on the network.

@@ -207,6 +207,8 @@ impl DeviceModel {
 
     /// Takes a request over, with a copy of what it sends inline; an errno when it does not fit.
     fn accept(&mut self, number: u32, wr: &ibv_send_wr) -> Result<FakeRequest, i32> {
+        let profile = self.profile();
+        let refuses_in_error = profile.refuses_posts_in_error;
         let Some(qp) = self.queue_pairs.get(&number) else {
             return Err(libc::EINVAL);
         };
@@ -214,6 +216,9 @@ impl DeviceModel {
             qp.state,
             State::IBV_QPS_RTS | State::IBV_QPS_SQD | State::IBV_QPS_SQE | State::IBV_QPS_ERR
         ) {
+            return Err(libc::EINVAL);
+        }
+        if qp.state == State::IBV_QPS_ERR && refuses_in_error {
             return Err(libc::EINVAL);
         }
         if qp.occupied >= qp.caps.max_send_wr {
@@ -226,7 +231,7 @@ impl DeviceModel {
         if list.len() > qp.caps.max_send_sge as usize || too_long {
             return Err(libc::EINVAL);
         }
-        let payload = match inline {
+        let payload = match inline && !profile.inline.flag_is_ignored {
             true => {
                 let mut bytes = Vec::new();
                 for entry in list {

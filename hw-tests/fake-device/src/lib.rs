@@ -20,6 +20,7 @@
 //! | `script` | the functions that the test's end calls |
 //! | `gate` | stops a thread in front of the completion queues |
 //! | `model` | all objects, behind one lock |
+//! | [`profile`] | the kinds of NICs that the device can be |
 //! | `memory` | regions |
 //! | `completion` | completion queues and events |
 //! | `queue_pair` | queue pairs and receive queues |
@@ -36,6 +37,7 @@ mod library;
 mod memory;
 mod model;
 mod network;
+pub mod profile;
 mod queue_pair;
 mod route;
 mod script;

@@ -8,6 +8,7 @@ use crate::completion::{CompletionQueue, FakeChannel, FakeContext};
 use crate::fault::{Fault, FaultEffect, FaultPoint, LiveObjects};
 use crate::memory::FakeRegion;
 use crate::network::Crossing;
+use crate::profile::DeviceProfile;
 use crate::queue_pair::{QueuePair, ReceiveQueue};
 use crate::route::DatagramRoute;
 
@@ -34,6 +35,8 @@ pub(crate) struct DeviceModel {
     pub(crate) flooded: u32,
     /// The datagrams on the network.
     pub(crate) crossing: Crossing,
+    /// The kind of NIC; `None`: the one that the environment names.
+    profile: Option<&'static DeviceProfile>,
     faults: Vec<Fault>,
     failing_calls: Vec<FailingCall>,
     calls: BTreeMap<&'static str, u64>,
@@ -70,6 +73,7 @@ static MODEL: Mutex<DeviceModel> = Mutex::new(DeviceModel {
     held: false,
     flooded: 0,
     crossing: Crossing::quiet(),
+    profile: None,
     faults: Vec::new(),
     failing_calls: Vec::new(),
     calls: BTreeMap::new(),
@@ -82,6 +86,17 @@ pub(crate) fn model() -> MutexGuard<'static, DeviceModel> {
 }
 
 impl DeviceModel {
+    /// The kind of NIC.
+    pub(crate) fn profile(&mut self) -> &'static DeviceProfile {
+        self.profile
+            .get_or_insert_with(DeviceProfile::of_environment)
+    }
+
+    /// Makes the device another kind of NIC. Objects that are there stay as they are.
+    pub(crate) fn set_profile(&mut self, profile: &'static DeviceProfile) {
+        self.profile = Some(profile);
+    }
+
     /// Counts a call, and says with which errno it is to fail, if it is.
     pub(crate) fn enter(&mut self, call: &'static str) -> Result<(), i32> {
         *self.calls.entry(call).or_default() += 1;
@@ -171,6 +186,7 @@ impl DeviceModel {
         self.misuse.clear();
         self.flooded = 0;
         self.crossing = Crossing::quiet();
+        self.profile = None;
         self.hold(false);
     }
 

@@ -201,10 +201,12 @@ impl DeviceModel {
 
     /// Moves a queue pair to the error state and flushes what is posted to it.
     pub(crate) fn fail(&mut self, number: u32) {
+        let profile = self.profile();
         let Some(qp) = self.queue_pairs.get_mut(&number) else {
             return;
         };
         let flushed = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
+        let announces = profile.announces_last_receive;
         let fresh = qp.state != State::IBV_QPS_ERR;
         qp.state = State::IBV_QPS_ERR;
         let requests = std::mem::take(&mut qp.sends);
@@ -221,7 +223,7 @@ impl DeviceModel {
             };
             self.complete(queue, entry, false);
         }
-        if fresh && shared {
+        if fresh && shared && announces {
             let last = ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED;
             self.raise(context, last, handle);
         }

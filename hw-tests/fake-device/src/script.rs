@@ -7,6 +7,7 @@ use crate::fault::{
 };
 use crate::model::model;
 use crate::network::Crossing;
+use crate::profile::DeviceProfile;
 
 #[unsafe(no_mangle)]
 extern "C" fn ferro_fake_reset() {
@@ -48,6 +49,22 @@ unsafe extern "C" fn ferro_fake_network(network: *const NetworkFaults) {
 unsafe extern "C" fn ferro_fake_crossed(into: *mut Crossed) {
     // SAFETY: the caller's promise.
     unsafe { into.write(model().crossing.crossed) };
+}
+
+/// Makes the device a NIC of the kind of this name. False: there is no such profile.
+///
+/// # Safety
+///
+/// `name` holds `len` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferro_fake_profile(name: *const u8, len: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let name = unsafe { std::slice::from_raw_parts(name, len) };
+    let profile = DeviceProfile::named(&String::from_utf8_lossy(name));
+    if let Some(profile) = profile {
+        model().set_profile(profile);
+    }
+    profile.is_some()
 }
 
 /// Whether the thread stands in a poll.

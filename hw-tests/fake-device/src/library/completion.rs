@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use ferrofabric_verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq};
 
 use super::device::on_ethernet;
-use super::{MAX_COMPLETIONS, act, busy, make, missing, no, release, zeroed};
+use super::{act, busy, make, missing, no, release, zeroed};
 use crate::completion::{Armed, CompletionQueue, FakeChannel, close, descriptor, take};
 use crate::model::{model, place};
 
@@ -67,7 +67,8 @@ unsafe extern "C" fn ibv_create_cq(
 ) -> *mut ibv_cq {
     make("ibv_create_cq", |model| {
         on_ethernet(model, context)?;
-        if !(1..=MAX_COMPLETIONS).contains(&cqe) || comp_vector != 0 {
+        let most = model.profile().completions as c_int;
+        if !(1..=most).contains(&cqe) || comp_vector != 0 {
             return Err(libc::EINVAL);
         }
         let mut cq: ibv_cq = zeroed();
@@ -90,10 +91,11 @@ unsafe extern "C" fn ibv_create_cq(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(queue: *mut ibv_cq, cqe: c_int) -> c_int {
     act("ibv_resize_cq", |model| {
+        let most = model.profile().completions as c_int;
         let Some(cq) = model.completion_queues.get_mut(&(queue as usize)) else {
             return missing(model, "a completion queue");
         };
-        if !(1..=MAX_COMPLETIONS).contains(&cqe) || cq.entries.len() > cqe as usize {
+        if !(1..=most).contains(&cqe) || cq.entries.len() > cqe as usize {
             return Err(libc::EINVAL);
         }
         cq.depth = cqe as usize;

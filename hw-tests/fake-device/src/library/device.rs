@@ -11,9 +11,7 @@ use ferrofabric_verbs_sys::{
     ibv_mtu, ibv_port_attr, ibv_port_state, ibv_wc_status,
 };
 
-use super::{
-    MAX_COMPLETIONS, MAX_ENTRIES, MAX_REQUESTS, act, busy, make, missing, no, release, zeroed,
-};
+use super::{act, busy, make, missing, no, release, zeroed};
 use crate::completion::{FakeContext, close, descriptor, take};
 use crate::data_path;
 use crate::model::{DeviceModel, model, place};
@@ -21,8 +19,6 @@ use crate::text;
 
 /// The devices: names, and whether they are on Ethernet.
 const DEVICES: [(&[u8], bool); 2] = [(b"fake_roce0", true), (b"fake_ib0", false)];
-
-const PKEY: u16 = 0xffff;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
@@ -164,30 +160,40 @@ unsafe extern "C" fn ibv_query_device(
     _context: *mut ibv_context,
     attributes: *mut ibv_device_attr,
 ) -> c_int {
-    act("ibv_query_device", |_| {
+    act("ibv_query_device", |model| {
+        let profile = model.profile();
         let raw = ibv_device_attr {
             max_mr_size: u64::MAX,
             page_size_cap: 4096,
-            vendor_id: 0x0fa4e,
+            vendor_id: profile.vendor_id,
             vendor_part_id: 1,
             hw_ver: 1,
-            max_qp: 1 << 16,
-            max_qp_wr: MAX_REQUESTS,
-            max_sge: MAX_ENTRIES,
-            max_sge_rd: MAX_ENTRIES,
+            max_qp: profile.queue_pairs as c_int,
+            max_qp_wr: profile.requests as c_int,
+            max_sge: profile.entries as c_int,
+            max_sge_rd: profile.read_entries as c_int,
             max_cq: 1 << 16,
-            max_cqe: MAX_COMPLETIONS,
+            max_cqe: profile.completions as c_int,
             max_mr: 1 << 20,
             max_pd: 1 << 16,
-            max_qp_rd_atom: 16,
-            max_qp_init_rd_atom: 16,
+            max_qp_rd_atom: profile.reads_as_target as c_int,
+            max_qp_init_rd_atom: profile.reads_as_initiator as c_int,
             max_res_rd_atom: 1 << 20,
-            atomic_cap: ibv_atomic_cap::IBV_ATOMIC_HCA,
+            atomic_cap: match profile.atomics {
+                true => ibv_atomic_cap::IBV_ATOMIC_HCA,
+                false => ibv_atomic_cap::IBV_ATOMIC_NONE,
+            },
             max_ah: 1 << 16,
-            max_srq: 1 << 16,
-            max_srq_wr: MAX_REQUESTS,
-            max_srq_sge: MAX_ENTRIES,
-            max_pkeys: 1,
+            max_srq: if profile.shared_receives { 1 << 16 } else { 0 },
+            max_srq_wr: match profile.shared_receives {
+                true => profile.requests as c_int,
+                false => 0,
+            },
+            max_srq_sge: match profile.shared_receives {
+                true => profile.shared_entries as c_int,
+                false => 0,
+            },
+            max_pkeys: profile.partition_keys.len() as u16,
             phys_port_cnt: 1,
             ..Default::default()
         };
@@ -215,7 +221,7 @@ unsafe extern "C" fn ibv_query_port(
             active_mtu: ibv_mtu::IBV_MTU_4096,
             gid_tbl_len: 1,
             max_msg_sz: 1 << 30,
-            pkey_tbl_len: 1,
+            pkey_tbl_len: model.profile().partition_keys.len() as u16,
             lid: if ethernet { 0 } else { LID },
             sm_lid: if ethernet { 0 } else { 1 },
             active_width: 2,
@@ -313,12 +319,14 @@ unsafe extern "C" fn ibv_query_pkey(
     index: c_int,
     pkey: *mut u16,
 ) -> c_int {
-    let queried = act("ibv_query_pkey", |_| {
-        if (port, index) != (1, 0) {
+    let queried = act("ibv_query_pkey", |model| {
+        let keys = &model.profile().partition_keys;
+        let key = usize::try_from(index).ok().and_then(|at| keys.get(at));
+        let (1, Some(key)) = (port, key) else {
             return Err(libc::EINVAL);
-        }
+        };
         // SAFETY: the caller gave a place to write to.
-        unsafe { pkey.write(PKEY.to_be()) };
+        unsafe { pkey.write(key.to_be()) };
         Ok(())
     });
     if queried == 0 { 0 } else { -1 }

@@ -9,17 +9,19 @@ mod queue_pair;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::time::Duration;
 
 use crate::model::{DeviceModel, free, model};
 
-const MAX_REQUESTS: c_int = 1 << 15;
-const MAX_COMPLETIONS: c_int = 1 << 17;
-const MAX_INLINE_BYTES: u32 = 512;
-const MAX_ENTRIES: c_int = 16;
+/// In place of an errno: a failure that leaves errno as it was.
+const KEEP_ERRNO: c_int = 0;
+
 /// Sets errno; null, for calls that return a handle.
 fn no<T>(errno: i32) -> *mut T {
-    // SAFETY: errno is this thread's own.
-    unsafe { *libc::__errno_location() = errno.abs() };
+    if errno != KEEP_ERRNO {
+        // SAFETY: errno is this thread's own.
+        unsafe { *libc::__errno_location() = errno.abs() };
+    }
     ptr::null_mut()
 }
 
@@ -39,6 +41,29 @@ fn act(call: &'static str, body: impl FnOnce(&mut DeviceModel) -> Result<(), i32
     let mut model = model();
     let done = model.enter(call).and_then(|()| body(&mut model));
     done.err().unwrap_or(0)
+}
+
+/// As [`make`], for a call that takes a NIC some time, by its profile. The time passes before the
+/// lock is taken: calls of several threads run at the same time.
+fn make_slowly<T>(
+    call: &'static str,
+    body: impl FnOnce(&mut DeviceModel) -> Result<*mut T, i32>,
+) -> *mut T {
+    spend_control_call();
+    make(call, body)
+}
+
+/// As [`act`], likewise.
+fn act_slowly(call: &'static str, body: impl FnOnce(&mut DeviceModel) -> Result<(), i32>) -> c_int {
+    spend_control_call();
+    act(call, body)
+}
+
+fn spend_control_call() {
+    let micros = model().profile().control_call_us;
+    if micros > 0 {
+        std::thread::sleep(Duration::from_micros(micros));
+    }
 }
 
 /// A structure of C, all zeroes.

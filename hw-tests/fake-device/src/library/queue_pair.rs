@@ -9,9 +9,7 @@ use ferrofabric_verbs_sys::{
 };
 
 use super::memory::context_of;
-use super::{
-    MAX_ENTRIES, MAX_INLINE_BYTES, MAX_REQUESTS, act, busy, make, missing, release, zeroed,
-};
+use super::{KEEP_ERRNO, act, act_slowly, busy, make, make_slowly, missing, release, zeroed};
 use crate::model::place;
 use crate::queue_pair::{QueuePair, ReceiveQueue};
 
@@ -25,7 +23,11 @@ unsafe extern "C" fn ibv_create_srq(
         // SAFETY: the caller's attributes are complete.
         let attributes = unsafe { &mut *attributes };
         let (depth, entries) = (attributes.attr.max_wr, attributes.attr.max_sge);
-        if depth == 0 || depth > MAX_REQUESTS as u32 || entries > MAX_ENTRIES as u32 {
+        let profile = model.profile();
+        if !profile.shared_receives {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if depth == 0 || depth > profile.requests || entries > profile.shared_entries {
             return Err(libc::EINVAL);
         }
         let mut srq: ibv_srq = zeroed();
@@ -112,26 +114,42 @@ unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
     attributes: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
-    make("ibv_create_qp", |model| {
+    make_slowly("ibv_create_qp", |model| {
         let context = context_of(model, pd)?;
         // SAFETY: the caller's attributes are complete.
         let attributes = unsafe { &mut *attributes };
-        let caps = attributes.cap;
+        let mut caps = attributes.cap;
+        let profile = model.profile();
         let queues = [attributes.send_cq as usize, attributes.recv_cq as usize];
         let fits = |requests: u32, entries: u32| {
-            requests <= MAX_REQUESTS as u32 && entries <= MAX_ENTRIES as u32
+            requests <= profile.requests && entries <= profile.entries
         };
-        let kinds = [ibv_qp_type::IBV_QPT_RC, ibv_qp_type::IBV_QPT_UD];
-        if !kinds.contains(&attributes.qp_type)
-            || !fits(caps.max_send_wr, caps.max_send_sge)
+        let has_kind = match attributes.qp_type {
+            ibv_qp_type::IBV_QPT_RC => profile.connections,
+            ibv_qp_type::IBV_QPT_UD => profile.datagrams,
+            _ => false,
+        };
+        if !has_kind {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if !fits(caps.max_send_wr, caps.max_send_sge)
             || !fits(caps.max_recv_wr, caps.max_recv_sge)
-            || caps.max_inline_data > MAX_INLINE_BYTES
             || queues
                 .iter()
                 .any(|at| !model.completion_queues.contains_key(at))
         {
             return Err(libc::EINVAL);
         }
+        if model.queue_pairs.len() >= profile.queue_pairs as usize {
+            return Err(libc::ENOMEM);
+        }
+        let granted = profile.grant_inline(caps.max_inline_data, caps.max_send_sge);
+        caps.max_inline_data = match granted {
+            Ok(granted) => granted,
+            Err(Some(errno)) => return Err(errno),
+            Err(None) => return Err(KEEP_ERRNO),
+        };
+        attributes.cap = caps;
         model.next_number += 1;
         // Numbers have 24 bits, and 0 and 1 are the subnet's own.
         let number = 0x11 + model.next_number % 0xff_0000;
@@ -180,7 +198,7 @@ unsafe extern "C" fn ibv_modify_qp(
     attributes: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
-    act("ibv_modify_qp", |model| {
+    act_slowly("ibv_modify_qp", |model| {
         let Some(&number) = model.numbers.get(&(qp as usize)) else {
             return missing(model, "a queue pair");
         };
@@ -246,7 +264,7 @@ unsafe extern "C" fn ibv_query_qp(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    let freed = act("ibv_destroy_qp", |model| {
+    let freed = act_slowly("ibv_destroy_qp", |model| {
         let Some(number) = model.numbers.get(&(qp as usize)).copied() else {
             return missing(model, "a queue pair");
         };

@@ -1,0 +1,254 @@
+//! Profiles: the limits, refusals and habits of real NICs, for the fake device to have.
+//!
+//! Each profile is a file in the folder `profiles`. It has the facts that differ from the generous
+//! device, and for each fact its source in the NIC's driver. Firmware decides some of them; the
+//! source says so then, and the number is an example.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use serde::Deserialize;
+
+/// Names a profile for all programs that load the device, or the file of one.
+pub const VARIABLE: &str = "FERRO_FAKE_PROFILE";
+
+/// Takes abilities from the chosen profile, as a list: `srq,ud,inline,rc,atomics`.
+pub const WITHOUT: &str = "FERRO_FAKE_WITHOUT";
+
+macro_rules! profiles {
+    ($($name:literal),* $(,)?) => {
+        /// All profiles: names, and the texts of their files.
+        const PROFILES: &[(&str, &str)] = &[
+            $(($name, include_str!(concat!("../profiles/", $name, ".json")))),*
+        ];
+    };
+}
+
+profiles![
+    "generous",
+    "mlx5-ib",
+    "mlx5-vf",
+    "mlx5-roce",
+    "bnxt",
+    "bnxt-p7",
+    "irdma-e810",
+    "irdma-gen3",
+    "hns08",
+    "hns09",
+    "efa",
+    "mana",
+    "siw",
+    "rxe",
+    "worst",
+    "inline-32",
+    "worst-with-srq",
+];
+
+/// A kind of NIC.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeviceProfile {
+    /// One sentence: which NICs it stands for.
+    pub about: String,
+    /// Where each fact of the profile is to be read, by the fact's name.
+    pub sources: BTreeMap<String, String>,
+    /// The vendor, as the device reports it.
+    pub vendor_id: u32,
+    /// Its rules for inline data.
+    pub inline: InlineRules,
+    /// It has shared receive queues.
+    pub shared_receives: bool,
+    /// It has reliable connections.
+    pub connections: bool,
+    /// It has datagrams.
+    pub datagrams: bool,
+    /// It has atomic operations.
+    pub atomics: bool,
+    /// Pieces of memory that a work request names, at most.
+    pub entries: u32,
+    /// Pieces of memory that a receive of a shared queue names, at most.
+    pub shared_entries: u32,
+    /// Pieces of memory that an RDMA read names, at most.
+    pub read_entries: u32,
+    /// Reads and atomics that a queue pair serves at once.
+    pub reads_as_target: u32,
+    /// Reads and atomics that a queue pair has under way at once.
+    pub reads_as_initiator: u32,
+    /// Work requests of a queue, at most.
+    pub requests: u32,
+    /// Entries of a completion queue, at most.
+    pub completions: u32,
+    /// Queue pairs of the device, at most.
+    pub queue_pairs: u32,
+    /// The table of partition keys.
+    pub partition_keys: Vec<u16>,
+    /// A queue pair in error announces that it has taken its last shared receive.
+    pub announces_last_receive: bool,
+    /// The post of a send to a queue pair in error is refused with `EINVAL`; else it is flushed.
+    pub refuses_posts_in_error: bool,
+    /// The duration of each call that makes, changes or ends a queue pair, in microseconds.
+    pub control_call_us: u64,
+}
+
+/// Rules for inline data.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct InlineRules {
+    /// The longest inline data, in bytes.
+    pub most: u32,
+    /// How much of a request is granted.
+    pub grants: InlineGrant,
+    /// The refusal of a request beyond `most`.
+    pub beyond: InlineRefusal,
+    /// The flag of a send request is ignored: the memory must be registered all the same.
+    pub flag_is_ignored: bool,
+}
+
+/// The inline bytes that a queue pair gets.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum InlineGrant {
+    /// The requested bytes.
+    Requested,
+    /// Always the most.
+    Most,
+    /// So much that the request entry fills whole blocks of 64 bytes.
+    Blocks,
+    /// A power of two.
+    PowerOfTwo,
+    /// At least 16 bytes for each entry.
+    Entries,
+}
+
+/// The answer to a request for more inline data than there can be.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum InlineRefusal {
+    /// The queue pair is not made: `EINVAL`.
+    Einval,
+    /// The queue pair is not made, and errno stays as it was.
+    NoErrno,
+    /// The queue pair is made, with the most there can be.
+    GrantsLess,
+}
+
+impl Default for InlineRules {
+    fn default() -> Self {
+        Self {
+            most: 512,
+            grants: InlineGrant::Requested,
+            beyond: InlineRefusal::Einval,
+            flag_is_ignored: false,
+        }
+    }
+}
+
+/// A device that allows all that an endpoint requests.
+impl Default for DeviceProfile {
+    fn default() -> Self {
+        Self {
+            about: String::new(),
+            sources: BTreeMap::new(),
+            vendor_id: 0x0fa4e,
+            inline: InlineRules::default(),
+            shared_receives: true,
+            connections: true,
+            datagrams: true,
+            atomics: true,
+            entries: 16,
+            shared_entries: 16,
+            read_entries: 16,
+            reads_as_target: 16,
+            reads_as_initiator: 16,
+            requests: 1 << 15,
+            completions: 1 << 17,
+            queue_pairs: 1 << 16,
+            partition_keys: vec![0xffff],
+            announces_last_receive: true,
+            refuses_posts_in_error: false,
+            control_call_us: 0,
+        }
+    }
+}
+
+impl DeviceProfile {
+    /// The names of all profiles.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        PROFILES.iter().map(|(name, _)| *name)
+    }
+
+    /// The profile of a name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        static PARSED: OnceLock<Vec<DeviceProfile>> = OnceLock::new();
+        let at = Self::names().position(|own| own == name)?;
+        let parsed = PARSED.get_or_init(|| {
+            let parse = |(name, text): &(&str, &str)| Self::parse(name, text);
+            PROFILES.iter().map(parse).collect()
+        });
+        parsed.get(at)
+    }
+
+    fn parse(name: &str, text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_else(|error| panic!("profile {name}: {error}"))
+    }
+
+    /// The profile of this process, until a test chooses another.
+    pub(crate) fn of_environment() -> &'static Self {
+        static CHOSEN: OnceLock<DeviceProfile> = OnceLock::new();
+        CHOSEN.get_or_init(|| {
+            let given = std::env::var(VARIABLE).unwrap_or_else(|_| "generous".to_owned());
+            let mut chosen = match Self::named(&given) {
+                Some(profile) => profile.clone(),
+                None => match std::fs::read_to_string(&given) {
+                    Ok(text) => Self::parse(&given, &text),
+                    Err(error) => panic!(
+                        "{VARIABLE}={given} names no profile ({}), and no file: {error}",
+                        Self::names().collect::<Vec<_>>().join(", ")
+                    ),
+                },
+            };
+            for ability in std::env::var(WITHOUT).unwrap_or_default().split(',') {
+                chosen.refuse(ability.trim());
+            }
+            chosen
+        })
+    }
+
+    fn refuse(&mut self, ability: &str) {
+        match ability {
+            "" => {}
+            "srq" => self.shared_receives = false,
+            "ud" => self.datagrams = false,
+            "inline" => self.inline.most = 0,
+            "rc" => self.connections = false,
+            "atomics" => self.atomics = false,
+            other => panic!("{WITHOUT} names {other}: there are srq, ud, inline, rc, atomics"),
+        }
+    }
+
+    /// The inline bytes of a queue pair that requests some, or its refusal: with an errno, or none.
+    pub(crate) fn grant_inline(&self, requested: u32, entries: u32) -> Result<u32, Option<i32>> {
+        let InlineRules {
+            most,
+            grants,
+            beyond,
+            ..
+        } = self.inline;
+        if requested > most {
+            return match beyond {
+                InlineRefusal::Einval => Err(Some(libc::EINVAL)),
+                InlineRefusal::NoErrno => Err(None),
+                InlineRefusal::GrantsLess => Ok(most),
+            };
+        }
+        Ok(match grants {
+            InlineGrant::Requested => requested,
+            InlineGrant::Most => most,
+            InlineGrant::Blocks if requested == 0 => 0,
+            InlineGrant::Blocks => ((requested + 4).next_multiple_of(64) - 4).min(most),
+            InlineGrant::PowerOfTwo if requested == 0 => 0,
+            InlineGrant::PowerOfTwo => requested.next_power_of_two().min(most),
+            InlineGrant::Entries => requested.max(16 * entries).min(most),
+        })
+    }
+}
