@@ -16,8 +16,12 @@ pub(crate) struct Tuning {
     /// Largest message that is sent in several packets without a request to send, in bytes, if the
     /// peer's credit allows.
     pub(crate) fragmented_bytes: usize,
-    /// Header and payload up to this length travel in the work request itself, in bytes.
+    /// Header and payload up to this length travel in the work request itself, in bytes. Until an
+    /// endpoint has found the device's limit: the length that it requests.
     pub(crate) inline_bytes: usize,
+    /// Pieces of memory that a work request of a lane gathers its packet from: two, or one on a
+    /// device that has no more.
+    pub(crate) send_entries: usize,
     /// The send queues of the lanes.
     pub(crate) sends: SendTuning,
     /// Receive buffers of the endpoint.
@@ -118,6 +122,7 @@ impl Tuning {
                 (None, None) => FRAGMENTED_BYTES,
             },
             inline_bytes: if software { 512 } else { 220 },
+            send_entries: limits.entries.clamp(1, 2) as usize,
             sends: SendTuning {
                 depth: send_depth,
                 total: send_total,

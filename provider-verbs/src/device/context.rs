@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_system::cancel::Uncancelled;
@@ -19,6 +19,7 @@ use super::failure::{failed, last_errno, not_loaded};
 use super::fork::fork_safety;
 use super::gid::{Gid, GidEntry, kind_from_sysfs};
 use super::gid_choice::{GidRequest, GidSelection, choose_gid};
+use super::inline::InlineLimit;
 use super::limits::DeviceLimits;
 use super::port::{LinkLayer, PortAttributes};
 use super::quirks::Quirks;
@@ -32,7 +33,15 @@ pub struct DeviceContext {
     limits: DeviceLimits,
     facts: DeviceFacts,
     quirks: Quirks,
+    inline_limits: InlineLimits,
     birth: Birth,
+}
+
+/// The inline limits of a device's queue pairs by kind, once they were found.
+#[derive(Debug, Default)]
+pub(crate) struct InlineLimits {
+    pub(crate) rc: OnceLock<InlineLimit>,
+    pub(crate) ud: OnceLock<InlineLimit>,
 }
 
 // SAFETY: libibverbs takes calls on a context from any thread, at the same time.
@@ -88,6 +97,7 @@ impl DeviceContext {
             limits,
             facts,
             quirks,
+            inline_limits: InlineLimits::default(),
             birth: Birth::here(),
         }))
     }
@@ -110,6 +120,11 @@ impl DeviceContext {
     /// Its known defects.
     pub fn quirks(&self) -> Quirks {
         self.quirks
+    }
+
+    /// The inline limits that were found so far.
+    pub(crate) fn inline_limits(&self) -> &InlineLimits {
+        &self.inline_limits
     }
 
     /// Whether this process opened the device and so owns the objects made on it. A child after

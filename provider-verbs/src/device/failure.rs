@@ -10,6 +10,13 @@ pub(crate) fn last_errno() -> i32 {
         .unwrap_or(libc::EIO)
 }
 
+/// Forgets the thread's errno before a call whose failure may leave it as it was: some drivers
+/// refuse to create a queue pair and set none.
+pub(crate) fn clear_errno() {
+    // SAFETY: errno is this thread's own.
+    unsafe { *libc::__errno_location() = 0 };
+}
+
 /// The error of a verbs call. Drivers return errno positive or negative.
 #[cold]
 pub(crate) fn failed(errno: i32, doing: &'static str, object: impl Into<String>) -> Error {

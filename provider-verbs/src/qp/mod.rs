@@ -15,7 +15,7 @@ use ferrofabric_verbs_sys::{
 };
 
 use crate::cq::Cq;
-use crate::device::{Quirks, failed, last_errno};
+use crate::device::{Quirks, clear_errno, failed, last_errno};
 use crate::pd::Pd;
 use crate::rejected::{Rejected, rejected};
 use crate::srq::Srq;
@@ -113,11 +113,18 @@ impl Qp {
             max_recv_sge: config.caps.recv_entries,
             max_inline_data: config.caps.inline_bytes,
         };
+        clear_errno();
         let raw = match config.extended {
             None => create_legacy(pd, config, kind, &mut caps),
             Some(ops) => create_extended(pd, config, kind, &mut caps, ops),
         };
-        let raw = raw.ok_or_else(|| not_created(last_errno(), pd, config, kind))?;
+        let raw = raw.ok_or_else(|| {
+            let errno = match last_errno() {
+                0 => libc::EINVAL,
+                errno => errno,
+            };
+            not_created(errno, pd, config, kind)
+        })?;
         let mut this = Self {
             raw,
             extended: None,

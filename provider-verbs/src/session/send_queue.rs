@@ -49,6 +49,8 @@ pub(crate) enum PacketBuffer {
     Nowhere,
     /// Among the records: it travels in the work request.
     Record(PacketRecord),
+    /// A Resume, in a slot for those. It need not be sent again.
+    Resume(u32),
     /// In a bounce buffer.
     Bounce { slot: u32, len: u32 },
     /// The header in a bounce buffer, the rest in the application's memory: in the next of the
@@ -62,7 +64,7 @@ impl PacketBuffer {
     pub(crate) fn slot(self) -> Option<u32> {
         match self {
             PacketBuffer::Bounce { slot, .. } | PacketBuffer::Split { slot, .. } => Some(slot),
-            PacketBuffer::Nowhere | PacketBuffer::Record(_) => None,
+            PacketBuffer::Nowhere | PacketBuffer::Record(_) | PacketBuffer::Resume(_) => None,
         }
     }
 }

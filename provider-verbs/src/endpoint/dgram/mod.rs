@@ -32,6 +32,7 @@ use ferrofabric_system::wait::WaitSet;
 use ferrofabric_verbs_sys::ibv_wc;
 
 use crate::cq::{CompChannel, Cq, CqConfig};
+use crate::device::inline_limit;
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
@@ -177,7 +178,7 @@ impl DgramTransport {
         let bounces = SlotPool::create(pd, config.send_depth, mtu, Access::empty())?;
         let slot_bytes = DgramReceives::slot_bytes(mtu);
         let slots = SlotPool::create(pd, config.recv_depth, slot_bytes, Access::LOCAL_WRITE)?;
-        let qp = queue_pair(pd, &cq, config)?;
+        let (qp, inline_bytes) = queue_pair(pd, &cq, config)?;
         let init = UdInit {
             port: port.number,
             pkey_index: port.pkey_index,
@@ -186,7 +187,6 @@ impl DgramTransport {
         };
         qp.activate(&init)?;
         wait.add(channel.as_fd())?;
-        let inline_bytes = qp.caps().inline_bytes as usize;
         let mut this = Self {
             qp,
             cq,
@@ -274,8 +274,9 @@ impl DgramTransport {
     }
 }
 
-/// Makes the queue pair of an endpoint. The limit of inline data is found by trying.
-fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>, config: &DgramConfig) -> Result<UdQp> {
+/// Makes the queue pair of an endpoint, with as much inline data as the device takes. Returns the
+/// queue pair and the bytes that may travel inline.
+fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>, config: &DgramConfig) -> Result<(UdQp, usize)> {
     let create = |inline_bytes| {
         UdQp::create(
             pd,
@@ -295,7 +296,11 @@ fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>, config: &DgramConfig) -> Result<UdQp> 
             },
         )
     };
-    create(config.inline_bytes as u32).or_else(|_| create(0))
+    let known = &pd.context().inline_limits().ud;
+    let limit = inline_limit(known, config.inline_bytes as u32, |bytes| {
+        Ok(create(bytes)?.caps().inline_bytes)
+    })?;
+    Ok((create(limit.request)?, limit.usable as usize))
 }
 
 impl Drop for DgramTransport {

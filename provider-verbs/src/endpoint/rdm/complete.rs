@@ -30,6 +30,7 @@ impl RdmTransport {
             match wqe.packet {
                 PacketBuffer::Nowhere => {}
                 PacketBuffer::Record(record) => lane.queue.records.release(record),
+                PacketBuffer::Resume(slot) => self.new_lanes.give_slot(slot),
                 PacketBuffer::Bounce { slot, .. } => self.poster.bounces.give(slot),
                 PacketBuffer::Split { slot, .. } => {
                     self.poster.bounces.give(slot);

@@ -5,8 +5,8 @@ use ferrofabric_protocol::wire::data::MAX_NOTICE_BYTES;
 
 use super::RdmTransport;
 use super::poster::{PostError, Poster};
-use crate::post::{SendFlags, inline_sge};
-use crate::session::{ControlMessage, PacketBuffer, RcLane, WqeKind};
+use crate::post::SendFlags;
+use crate::session::{ControlMessage, RcLane, WqeKind};
 
 impl RdmTransport {
     /// Posts the control messages that wait for a lane.
@@ -35,11 +35,17 @@ impl Poster {
     fn control_messages(&mut self, lane: &mut RcLane) -> Result<usize, PostError> {
         let mut done = 0;
         while lane.has_reserved_room() {
-            let mut bytes = [0; MAX_NOTICE_BYTES];
-            if let Some(control) = lane.session.control_messages.front().copied() {
-                if self.is_scarce() && !self.has_share(lane) {
-                    return Err(PostError::PoolExhausted);
-                }
+            let control = lane.session.control_messages.front().copied();
+            if control.is_none() && !lane.session.numbers.receive_credit.is_return_due() {
+                break;
+            }
+            if (self.is_scarce() && !self.has_share(lane))
+                || !self.has_place_for_control(MAX_NOTICE_BYTES)
+            {
+                return Err(PostError::PoolExhausted);
+            }
+            if let Some(control) = control {
+                let mut bytes = [0; MAX_NOTICE_BYTES];
                 let header = Self::stamp(lane)?;
                 lane.session.control_messages.pop_front();
                 let mut kind = WqeKind::Control;
@@ -54,16 +60,8 @@ impl Poster {
                     }
                 };
                 self.control(lane, &bytes[..len], kind, header)?;
-            } else if lane.session.numbers.receive_credit.is_return_due() {
-                if self.is_scarce() && !self.has_share(lane) {
-                    return Err(PostError::PoolExhausted);
-                }
-                let header = lane.session.numbers.stamp_credit();
-                let len = header.write_credit(&mut bytes);
-                let entry = inline_sge(&bytes[..len]);
-                self.inline(lane, entry, WqeKind::Control, None, PacketBuffer::Nowhere)?;
             } else {
-                break;
+                self.credit(lane, SendFlags::empty())?;
             }
             done += 1;
         }
@@ -72,20 +70,9 @@ impl Poster {
 
     /// Posts a signaled credit packet: only a living queue pair acknowledges it.
     pub(super) fn probe(&mut self, lane: &mut RcLane) -> Result<(), PostError> {
-        if self.is_full() {
+        if self.is_full() || !self.has_place_for_control(MAX_NOTICE_BYTES) {
             return Ok(());
         }
-        let mut bytes = [0; MAX_NOTICE_BYTES];
-        let len = lane.session.numbers.stamp_credit().write_credit(&mut bytes);
-        let entries = [inline_sge(&bytes[..len])];
-        let flags = SendFlags::SIGNALED | SendFlags::INLINE;
-        self.post(
-            lane,
-            entries,
-            flags,
-            WqeKind::Control,
-            PacketBuffer::Nowhere,
-            None,
-        )
+        self.credit(lane, SendFlags::SIGNALED)
     }
 }

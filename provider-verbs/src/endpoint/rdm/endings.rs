@@ -20,8 +20,9 @@ pub(super) enum Ending {
     /// A lane that is down, and may carry a session by now.
     Lane(LaneKey),
     /// A queue pair in error that belongs to no lane any more. Its completions would go with it,
-    /// and so would the receive buffers of the endpoint that they name.
-    QueuePair(#[allow(dead_code, reason = "kept, not used")] Arc<RcQp>),
+    /// and so would the receive buffers of the endpoint that they name. Its Resume may lie in a
+    /// slot.
+    QueuePair(Arc<RcQp>, Option<u32>),
     /// The data queue pair, in error: it has to be revived.
     DataQueuePair,
 }

@@ -14,8 +14,8 @@ use ferrofabric_protocol::wire::SessionId;
 use super::complete::entered;
 use super::{POLL, RdmTransport};
 use crate::connect::{LaneCarrier, ToEngine, native_addr};
-use crate::post::{SendFlags, SendRequest, inline_sge};
-use crate::session::{RcLane, WqeKind};
+use crate::post::{SendFlags, SendRequest};
+use crate::session::{PacketBuffer, RcLane, WqeKind};
 
 impl RdmTransport {
     /// Takes the messages of the service thread.
@@ -122,9 +122,8 @@ impl RdmTransport {
         lane.reconsider();
         let moved = lane.qp.to_error();
         let (wr_id, _) = lane.next(true);
-        let mut marker = SendRequest::send(wr_id, [inline_sge(&[])])
-            .flags(SendFlags::SIGNALED | SendFlags::INLINE);
-        // SAFETY: an empty inline message names no memory.
+        let mut marker = SendRequest::send(wr_id, []).flags(SendFlags::SIGNALED);
+        // SAFETY: an empty message names no memory.
         let posted = unsafe { marker.post(&lane.qp) };
         let number = lane.queue.last_number();
         lane.queue.enter(entered(number, WqeKind::Marker));
@@ -170,6 +169,9 @@ impl RdmTransport {
                 }
                 WqeKind::Marker => {}
                 WqeKind::Message(_) | WqeKind::Done(_) | WqeKind::Control => {
+                    if let PacketBuffer::Resume(slot) = wqe.packet {
+                        self.new_lanes.give_slot(slot);
+                    }
                     let slot = wqe.packet.slot();
                     let (records, described) = (&lane.queue.records, &mut lane.queue.described);
                     unsure.extend(self.poster.replay_packet(records, described, wqe));

@@ -17,16 +17,17 @@ use ferrofabric_system::wait::WaitSet;
 use super::RdmTransport;
 use super::completions::Completions;
 use super::endings::Endings;
-use super::lane_life::NewLanes;
+use super::lane_life::{NewLanes, ResumeSlots};
 use super::poster::Poster;
 use super::recv::ReceivePool;
 use super::ud::{DataQueuePair, UdLanes};
 use crate::connect::{ControlQueuePair, ServiceConfig, ServiceHandle, peer_key};
 use crate::cq::{CompChannel, Cq, CqConfig};
+use crate::device::{InlineLimit, inline_limit};
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
-use crate::qp::{QpCaps, QpConfig, UdInit};
+use crate::qp::{QpCaps, QpConfig, RcQp, UdInit, UdQp};
 use crate::registration::Registrations;
 use crate::session::{Grants, LaneTable, PeerTable, QUOTA_UNITS, RdmUnexpectedMessages, TurnQueue};
 use crate::slots::SlotPool;
@@ -87,8 +88,8 @@ impl Queues {
         Ok(Self { channel, cq, srq })
     }
 
-    /// The configuration of a lane's queue pair.
-    fn lane(&self, tuning: &Tuning) -> QpConfig {
+    /// The configuration of a lane's queue pair. The data queue pair has the same.
+    fn queue_pair(&self, tuning: &Tuning, inline_bytes: u32) -> QpConfig {
         QpConfig {
             send_cq: self.cq.clone(),
             recv_cq: self.cq.clone(),
@@ -96,13 +97,27 @@ impl Queues {
             caps: QpCaps {
                 send_depth: tuning.sends.depth as u32,
                 recv_depth: 0,
-                send_entries: 2,
+                send_entries: tuning.send_entries as u32,
                 recv_entries: 0,
-                inline_bytes: tuning.inline_bytes as u32,
+                inline_bytes,
             },
             signal_all: false,
             extended: None,
         }
+    }
+
+    /// The inline limit of lanes.
+    fn lane_inline_limit(&self, pd: &Arc<Pd>, tuning: &Tuning) -> InlineLimit {
+        let known = &pd.context().inline_limits().rc;
+        let found = inline_limit(known, tuning.inline_bytes as u32, |bytes| {
+            let qp = RcQp::create(pd, &self.queue_pair(tuning, bytes))?;
+            Ok(qp.caps().inline_bytes)
+        });
+        found.unwrap_or_else(|error| {
+            // Lanes over datagrams may do; a lane of this kind fails with the reason.
+            tracing::debug!("no queue pair of a lane can be made now: {error}");
+            InlineLimit::NONE
+        })
     }
 
     /// The queue pair for UD lanes. Some devices cannot use a shared receive queue for datagrams:
@@ -119,8 +134,14 @@ impl Queues {
         qkey: u32,
     ) -> Result<Option<DataQueuePair>> {
         let init = ud_init(port, qkey);
-        let sizes = (tuning.sends.depth, tuning.inline_bytes);
-        match DataQueuePair::open(pd, (&self.cq, &self.srq), sizes, init) {
+        let known = &pd.context().inline_limits().ud;
+        let config = |bytes| self.queue_pair(tuning, bytes);
+        let opened = inline_limit(known, tuning.inline_bytes as u32, |bytes| {
+            let qp = UdQp::create(pd, &config(bytes))?;
+            Ok(qp.caps().inline_bytes)
+        })
+        .and_then(|limit| DataQueuePair::open(pd, &config(limit.request), limit.usable, init));
+        match opened {
             Ok(queue_pair) => Ok(Some(queue_pair)),
             Err(error) if tuning.lane == LaneChoice::Ud => Err(error),
             Err(error) => {
@@ -213,16 +234,19 @@ impl RdmTransport {
         })?;
         let RdmConfig {
             port,
-            tuning,
+            mut tuning,
             timeouts,
         } = *config;
         let pd = registrations.pd();
         let queues = Queues::create(pd, &tuning)?;
+        let queue_pair = queues.data_queue_pair(pd, &port, &tuning, verbs.qkey)?;
+        let inline = queues.lane_inline_limit(pd, &tuning);
+        tuning.inline_bytes = inline.usable as usize;
         let slot_bytes = tuning.slot_bytes();
         let bounces = SlotPool::create(pd, tuning.bounces, slot_bytes, Access::empty())?;
+        let resumes = ResumeSlots::create(pd, &tuning)?;
         let receives = ReceivePool::create(pd, queues.srq.clone(), tuning.receives, slot_bytes)?;
 
-        let queue_pair = queues.data_queue_pair(pd, &port, &tuning, verbs.qkey)?;
         let data_qpn = queue_pair.as_ref().map(DataQueuePair::number);
         let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes())?;
         wait.add(ud.fd())?;
@@ -232,7 +256,7 @@ impl RdmTransport {
             port,
             max_lanes: tuning.max_lanes,
             data_qpn,
-            lane: queues.lane(&tuning),
+            lane: queues.queue_pair(&tuning, inline.request),
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,
             handshake: config.handshake(
                 name,
@@ -259,7 +283,7 @@ impl RdmTransport {
                 },
             }),
             is_acting: false,
-            new_lanes: NewLanes::new(timeouts.reconnect_timeout),
+            new_lanes: NewLanes::new(timeouts.reconnect_timeout, resumes),
             ending: Endings::new(completions.polls_that_empty_it()),
             #[cfg(feature = "fault-injection")]
             faults: crate::fault::SeenBreaks::default(),

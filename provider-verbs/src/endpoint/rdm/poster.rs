@@ -5,7 +5,7 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{MsgKind, SendOp};
 use ferrofabric_protocol::wire::SessionId;
-use ferrofabric_protocol::wire::data::{DataEnvelope, Header};
+use ferrofabric_protocol::wire::data::{DataEnvelope, Header, MAX_NOTICE_BYTES};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::complete::entered;
@@ -166,6 +166,9 @@ impl Poster {
     #[inline]
     pub(super) fn described(&self, op: &SendOp, iov: Readable<'_>) -> Option<Registered> {
         let [buf] = *iov.list() else { return None };
+        if self.tuning.send_entries < 2 {
+            return None;
+        }
         let region = (self.registrations).described(op.desc, buf, Access::empty())?;
         Some(Registered { buf, region })
     }
@@ -270,11 +273,12 @@ impl Poster {
         &mut self,
         lane: &mut RcLane,
         kind: WqeKind,
-        sequence: u32,
+        flags: SendFlags,
+        sequence: Option<u32>,
         place: PacketBuffer,
     ) -> Result<(), PostError> {
         let lkey = self.bounces.lkey();
-        let mut flags = self.flags(&kind);
+        let mut flags = flags | self.flags(&kind);
         // Buffers come back with completions: some requests have to be signaled before all lanes
         // together have taken the last buffer.
         if self.bounces.available() < self.bounces.count() / 2 {
@@ -291,13 +295,13 @@ impl Poster {
                     .map_or(0, |region| region.lkey());
                 let rest = entry(rest.addr as u64, rest.len, lkey);
                 let entries = [of_slot(slot, head), rest];
-                self.post(lane, entries, flags, kind, place, Some(sequence))
+                self.post(lane, entries, flags, kind, place, sequence)
             }
             PacketBuffer::Bounce { slot, len } => {
                 let entries = [of_slot(slot, len)];
-                self.post(lane, entries, flags, kind, place, Some(sequence))
+                self.post(lane, entries, flags, kind, place, sequence)
             }
-            PacketBuffer::Nowhere | PacketBuffer::Record(_) => Ok(()),
+            PacketBuffer::Nowhere | PacketBuffer::Record(_) | PacketBuffer::Resume(_) => Ok(()),
         }
     }
 
@@ -315,7 +319,48 @@ impl Poster {
         self.post(lane, [entry], flags, kind, place, sequence)
     }
 
-    /// Posts a small numbered control packet.
+    /// Whether a control packet of up to `bytes` bytes can be posted now: inline, or from a bounce
+    /// buffer where the device takes no such packet inline.
+    #[inline]
+    pub(super) fn has_place_for_control(&self, bytes: usize) -> bool {
+        bytes <= self.tuning.inline_bytes || self.bounces.available() > 0
+    }
+
+    /// Copies a packet to a bounce buffer.
+    fn bounce(&mut self, bytes: &[u8]) -> Result<PacketBuffer, PostError> {
+        let slot = self.bounces.take().ok_or(PostError::PoolExhausted)?;
+        let at = self.bounces.address(slot);
+        // SAFETY: a slot holds any packet, and is ours until its request is over.
+        unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(PacketBuffer::Bounce {
+            slot,
+            len: bytes.len() as u32,
+        })
+    }
+
+    /// Posts a packet that returns credit. It has no number, and is never sent again.
+    pub(super) fn credit(&mut self, lane: &mut RcLane, flags: SendFlags) -> Result<(), PostError> {
+        let mut bytes = [0; MAX_NOTICE_BYTES];
+        let len = lane.session.numbers.stamp_credit().write_credit(&mut bytes);
+        let bytes = &bytes[..len];
+        if len <= self.tuning.inline_bytes {
+            let flags = flags | self.flags(&WqeKind::Control) | SendFlags::INLINE;
+            let place = PacketBuffer::Nowhere;
+            return self.post(
+                lane,
+                [inline_sge(bytes)],
+                flags,
+                WqeKind::Control,
+                place,
+                None,
+            );
+        }
+        let place = self.bounce(bytes)?;
+        self.bounced(lane, WqeKind::Control, flags, None, place)
+    }
+
+    /// Posts a small numbered control packet. There is a place for it
+    /// ([`has_place_for_control`](Self::has_place_for_control)).
     pub(super) fn control(
         &mut self,
         lane: &mut RcLane,
@@ -323,6 +368,11 @@ impl Poster {
         kind: WqeKind,
         header: Header,
     ) -> Result<(), PostError> {
+        if bytes.len() > self.tuning.inline_bytes {
+            let place = self.bounce(bytes)?;
+            let none = SendFlags::empty();
+            return self.bounced(lane, kind, none, Some(header.sequence), place);
+        }
         let room = lane.queue.records.room(bytes.len());
         room.copy_from_slice(bytes);
         let entry = inline_sge(room);

@@ -8,7 +8,7 @@ use ferrofabric_protocol::wire::data::renew_credit;
 
 use super::RdmTransport;
 use super::poster::{PostError, Poster};
-use crate::post::inline_sge;
+use crate::post::{SendFlags, inline_sge};
 use crate::registration::MemoryRegion;
 use crate::session::{
     LaneWqe, PacketBuffer, PacketRecords, RcLane, Registered, ResendKind, ResendPacket, WqeKind,
@@ -60,7 +60,7 @@ impl Poster {
             unsafe { std::slice::from_raw_parts(self.bounces.address(slot), len as usize) }.into()
         };
         let (bytes, rest): (Box<[u8]>, _) = match wqe.packet {
-            PacketBuffer::Nowhere => return None,
+            PacketBuffer::Nowhere | PacketBuffer::Resume(_) => return None,
             PacketBuffer::Record(record) => (records.bytes(record).into(), None),
             PacketBuffer::Bounce { slot, len } => (slot_bytes(slot, len), None),
             PacketBuffer::Split { slot, head, rest } => {
@@ -135,6 +135,6 @@ impl Poster {
                 }
             }
         };
-        self.bounced(lane, kind, sequence, place)
+        self.bounced(lane, kind, SendFlags::empty(), Some(sequence), place)
     }
 }

@@ -5,9 +5,8 @@ mod facts;
 mod new_lanes;
 mod peers;
 mod resume;
+mod resume_slots;
 mod session;
-
-use std::sync::Arc;
 
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::Time;
@@ -18,9 +17,9 @@ use ferrofabric_protocol::wire::SessionId;
 use super::RdmTransport;
 use super::endings::Ending;
 use crate::connect::{LaneCarrier, ToService};
-use crate::qp::RcQp;
 
 pub(super) use new_lanes::NewLanes;
+pub(super) use resume_slots::ResumeSlots;
 
 use facts::SessionsView;
 
@@ -209,15 +208,11 @@ impl RdmTransport {
         self.peers.end_lane(lane.peer);
         self.poster.outstanding -= usize::from(lane.under_way);
         if let LaneCarrier::Rc(qp) = lane.carrier {
-            self.release_queue_pair(qp);
+            if let Err(error) = qp.to_error() {
+                tracing::debug!("{error}");
+            }
+            self.ending.push(Ending::QueuePair(qp, lane.slot));
         }
-    }
-
-    fn release_queue_pair(&mut self, qp: Arc<RcQp>) {
-        if let Err(error) = qp.to_error() {
-            tracing::debug!("{error}");
-        }
-        self.ending.push(Ending::QueuePair(qp));
     }
 
     /// Closes a lane that carries a session, because there is evidence that the lane is dead.
@@ -253,7 +248,12 @@ impl RdmTransport {
                 Ending::Lane(lane) => {
                     self.apply(owner, |life, view, now| life.taken(lane, view, now));
                 }
-                Ending::QueuePair(_) => {}
+                Ending::QueuePair(qp, slot) => {
+                    drop(qp);
+                    if let Some(slot) = slot {
+                        self.new_lanes.give_slot(slot);
+                    }
+                }
                 Ending::DataQueuePair => self.revive_data_queue_pair(),
             }
         }

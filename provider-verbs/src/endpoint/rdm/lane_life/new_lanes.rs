@@ -6,6 +6,7 @@ use std::time::Duration;
 use ferrofabric_protocol::handshake::LaneUp;
 use ferrofabric_protocol::wire::SessionId;
 
+use super::resume_slots::ResumeSlots;
 use crate::connect::LaneCarrier;
 
 /// A lane that does not carry a session yet.
@@ -17,6 +18,8 @@ pub(in super::super) struct NewLane {
     pub(super) said: bool,
     /// The Resume, or a probe behind it, is under way: one request at a time.
     pub(super) under_way: bool,
+    /// Where that Resume lies, unless in the work request.
+    pub(super) slot: Option<u32>,
 }
 
 /// All such lanes of an endpoint.
@@ -24,13 +27,16 @@ pub(in super::super) struct NewLanes {
     lanes: HashMap<SessionId, NewLane>,
     /// How long a session waits for a lane; `None`: for ever.
     timeout: Option<Duration>,
+    /// Where their Resumes lie.
+    slots: ResumeSlots,
 }
 
 impl NewLanes {
-    pub(in super::super) fn new(timeout: Option<Duration>) -> Self {
+    pub(in super::super) fn new(timeout: Option<Duration>, slots: ResumeSlots) -> Self {
         Self {
             lanes: HashMap::new(),
             timeout,
+            slots,
         }
     }
 
@@ -45,6 +51,20 @@ impl NewLanes {
 
     pub(super) fn of(&mut self, session: SessionId) -> Option<&mut NewLane> {
         self.lanes.get_mut(&session)
+    }
+
+    /// The lane of a session, and where its Resume may lie.
+    pub(super) fn of_with_slots(
+        &mut self,
+        session: SessionId,
+    ) -> Option<(&mut NewLane, &mut ResumeSlots)> {
+        Some((self.lanes.get_mut(&session)?, &mut self.slots))
+    }
+
+    /// The request that read a Resume from this slot is over.
+    #[cold]
+    pub(in super::super) fn give_slot(&mut self, slot: u32) {
+        self.slots.give(slot);
     }
 
     /// The lane carries a session from now on, or has ended.

@@ -15,7 +15,7 @@ use super::super::lanes::start;
 use super::super::ud::route;
 use crate::connect::LaneCarrier;
 use crate::origins::session_origin;
-use crate::post::{RemoteMemory, SendFlags, SendRequest, inline_sge};
+use crate::post::{RemoteMemory, SendFlags, SendRequest};
 use crate::session::{SessionState, send_wr_id};
 
 /// Number of the requests that a lane has, one at a time, before it carries the session.
@@ -88,7 +88,7 @@ impl RdmTransport {
         again_after: Option<Duration>,
     ) {
         let now = self.ud.now();
-        let Some(lane) = self.new_lanes.of(session) else {
+        let Some((lane, slots)) = self.new_lanes.of_with_slots(session) else {
             return;
         };
         let state = self.peers.at(peer).parked.as_mut();
@@ -118,11 +118,16 @@ impl RdmTransport {
                 lane.under_way = true;
                 self.poster.outstanding += 1;
                 let wr_id = send_wr_id(session, RESUME_NUMBER);
-                let mut request = SendRequest::send(wr_id, [inline_sge(&bytes[..len])])
-                    .flags(SendFlags::SIGNALED | SendFlags::INLINE);
-                // SAFETY: inline data is copied before the call returns.
-                if let Err(error) = unsafe { request.post(qp) } {
-                    tracing::warn!("posting to {} failed: {error}", **qp);
+                let posted = slots.place(&bytes[..len]).map(|place| {
+                    lane.slot = place.slot;
+                    let mut request = SendRequest::send(wr_id, [place.entry])
+                        .flags(SendFlags::SIGNALED | place.flags);
+                    // SAFETY: inline data is copied before the call returns; a slot belongs to the
+                    // lane until the request is over.
+                    unsafe { request.post(qp) }
+                });
+                if let None | Some(Err(_)) = posted {
+                    tracing::warn!("posting to {} failed: {posted:?}", **qp);
                     self.event(|life, view, now| life.broke(session, BROKEN, view, now));
                 }
             }
@@ -164,11 +169,10 @@ impl RdmTransport {
             }
             let wr_id = send_wr_id(session, RESUME_NUMBER);
             let nowhere = RemoteMemory { addr: 0, rkey: 0 };
-            let mut request = SendRequest::write(wr_id, [inline_sge(&[])], nowhere)
-                .flags(SendFlags::SIGNALED | SendFlags::INLINE);
+            let mut request = SendRequest::write(wr_id, [], nowhere).flags(SendFlags::SIGNALED);
             lane.under_way = true;
             self.poster.outstanding += 1;
-            // SAFETY: an empty inline write names no memory.
+            // SAFETY: an empty write names no memory.
             if unsafe { request.post(qp) }.is_err() {
                 broken.push(session);
             }
@@ -183,6 +187,9 @@ impl RdmTransport {
         if let Some(lane) = self.new_lanes.of(session) {
             if number == RESUME_NUMBER && std::mem::take(&mut lane.under_way) {
                 self.poster.outstanding -= 1;
+                if let Some(slot) = lane.slot.take() {
+                    self.new_lanes.give_slot(slot);
+                }
             }
         }
     }

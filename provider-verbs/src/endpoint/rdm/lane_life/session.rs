@@ -16,7 +16,9 @@ use super::resume::RESUME_NUMBER;
 use crate::connect::LaneCarrier;
 use crate::origins::{first_request, session_origin};
 use crate::qp::RcQp;
-use crate::session::{LaneSendQueue, LaneTurn, RcLane, SessionState, WqeKind};
+use crate::session::{
+    LaneSendQueue, LaneTurn, LaneWqe, PacketBuffer, RcLane, SessionState, WqeKind,
+};
 
 impl RdmTransport {
     /// A lane is up, and does not carry a session yet.
@@ -30,6 +32,7 @@ impl RdmTransport {
             peer,
             said: false,
             under_way: false,
+            slot: None,
         });
     }
 
@@ -58,12 +61,17 @@ impl RdmTransport {
             mut up,
             carrier,
             under_way,
+            slot,
             ..
         } = lane;
+        let resume = under_way.then(|| LaneWqe {
+            packet: slot.map_or(PacketBuffer::Nowhere, PacketBuffer::Resume),
+            ..entered(RESUME_NUMBER, WqeKind::Control)
+        });
         // Both ends have sent a packet on a lane on which a session was to be resumed.
         up.may_send |= up.resumes;
         match carrier {
-            LaneCarrier::Rc(qp) => self.enter_lane(peer, &up, (qp, under_way), state),
+            LaneCarrier::Rc(qp) => self.enter_lane(peer, &up, (qp, resume), state),
             LaneCarrier::Ud(destination) => self.enter_ud_lane(peer, &up, destination, state),
         }
         self.peers.at(peer).lane = Some(session);
@@ -95,7 +103,7 @@ impl RdmTransport {
         &mut self,
         peer: u32,
         up: &LaneUp,
-        (qp, under_way): (Arc<RcQp>, bool),
+        (qp, resume): (Arc<RcQp>, Option<LaneWqe>),
         session: SessionState,
     ) {
         let depth = self.poster.tuning.sends.depth;
@@ -117,8 +125,8 @@ impl RdmTransport {
         if up.resumes {
             lane.queue.begin_behind(RESUME_NUMBER);
         }
-        if under_way {
-            lane.queue.enter(entered(RESUME_NUMBER, WqeKind::Control));
+        if let Some(resume) = resume {
+            lane.queue.enter(resume);
         }
         lane.reconsider();
         self.lanes.insert(lane);

@@ -15,6 +15,7 @@ use ferrofabric_protocol::wire::data::{Header, MAX_FIRST_HEADER_BYTES, MAX_HEADE
 use super::super::poster::{FragmentOutcome, PostError, Poster, envelope};
 use crate::device::Mtu;
 use crate::gather::Readable;
+use crate::post::SendFlags;
 use crate::session::{PacketBuffer, RcLane, Registered, WqeKind};
 
 /// Packets for one doorbell: the device sends these while the next are filled.
@@ -65,7 +66,10 @@ impl Poster {
                 false => (number + 1) % AT_A_DOORBELL != 0,
             });
             match outcome {
-                Ok(()) => outcome = self.bounced(lane, kind, header.sequence, place),
+                Ok(()) => {
+                    let (none, sequence) = (SendFlags::empty(), Some(header.sequence));
+                    outcome = self.bounced(lane, kind, none, sequence, place);
+                }
                 // The lane is dead: the remaining packets are entered, too, to be sent on the next
                 // lane.
                 Err(_) => self.enter(lane, kind, header.sequence, place),

@@ -149,6 +149,9 @@ impl Poster {
         iov: Readable<'_>,
         copy: Option<&[u8]>,
     ) -> Result<(), PostError> {
+        if !self.has_place_for_control(MAX_RTS_BYTES) {
+            return Err(PostError::PoolExhausted);
+        }
         let mut bytes = [0; MAX_RTS_BYTES];
         let (len, header) = self.enter_rendezvous(&mut lane.session, op, iov, copy, &mut bytes)?;
         self.control(lane, &bytes[..len], WqeKind::Control, header)

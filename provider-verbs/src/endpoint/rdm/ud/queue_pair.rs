@@ -8,14 +8,12 @@ use ferrofabric_verbs_sys::{ibv_qp_state, ibv_wc_status};
 
 use super::super::poster::Poster;
 use crate::ah::Ah;
-use crate::cq::Cq;
 use crate::gather::entry;
 use crate::origins::first_request;
 use crate::pd::Pd;
 use crate::post::{SendFlags, SendRequest, inline_sge};
-use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
+use crate::qp::{QpConfig, UdInit, UdQp};
 use crate::session::{UdRoute, datagram_wr_id};
-use crate::srq::Srq;
 
 /// A posted request whose memory the device may still read.
 struct PostedDatagram {
@@ -33,6 +31,8 @@ pub(in super::super) struct DataQueuePair {
     init: UdInit,
     queue: VecDeque<PostedDatagram>,
     depth: usize,
+    /// Datagrams up to this length travel in the work request, in bytes.
+    inline_bytes: usize,
     next_number: u32,
     /// Requests posted since the last that was signalled.
     unsignaled: usize,
@@ -41,40 +41,31 @@ pub(in super::super) struct DataQueuePair {
 }
 
 impl DataQueuePair {
-    /// Creates it with the endpoint's shared receive queue.
+    /// Creates it. Up to `inline_bytes` bytes may travel in a work request.
     ///
     /// # Errors
     ///
     /// The device has no room, or does not support this.
     pub(in super::super) fn open(
         pd: &Arc<Pd>,
-        (cq, srq): (&Arc<Cq>, &Arc<Srq>),
-        (depth, inline_bytes): (usize, usize),
+        config: &QpConfig,
+        inline_bytes: u32,
         init: UdInit,
     ) -> Result<Self> {
-        let qp = UdQp::create(
-            pd,
-            &QpConfig {
-                send_cq: cq.clone(),
-                recv_cq: cq.clone(),
-                srq: Some(srq.clone()),
-                caps: QpCaps {
-                    send_depth: depth as u32,
-                    recv_depth: 0,
-                    send_entries: 2,
-                    recv_entries: 0,
-                    inline_bytes: inline_bytes as u32,
-                },
-                signal_all: false,
-                extended: None,
-            },
-        )?;
+        let qp = UdQp::create(pd, config)?;
+        let depth = config.caps.send_depth as usize;
+        // The prefix is an entry of its own.
+        let inline_bytes = match config.caps.send_entries {
+            0 | 1 => 0,
+            _ => inline_bytes as usize,
+        };
         qp.activate(&init)?;
         Ok(Self {
             qp,
             init,
             queue: VecDeque::with_capacity(depth),
             depth,
+            inline_bytes,
             next_number: first_request(),
             unsignaled: 0,
             broken: false,
@@ -102,7 +93,7 @@ impl DataQueuePair {
             return false;
         }
         let len = prefix.len() + packet.len();
-        let fits_inline = len <= poster.tuning.inline_bytes;
+        let fits_inline = len <= self.inline_bytes;
         let slot = match fits_inline {
             true => None,
             false => match poster.bounces.take() {

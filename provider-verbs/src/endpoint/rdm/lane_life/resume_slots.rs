@@ -1,0 +1,65 @@
+//! Where a Resume lies that the device does not take inline.
+
+use std::sync::Arc;
+
+use ferrofabric_contracts::error::Result;
+use ferrofabric_protocol::wire::data::MAX_NOTICE_BYTES;
+use ferrofabric_verbs_sys::ibv_sge;
+
+use crate::gather::entry;
+use crate::mr::Access;
+use crate::pd::Pd;
+use crate::post::{SendFlags, inline_sge};
+use crate::slots::SlotPool;
+use crate::tuning::Tuning;
+
+/// Registered slots for Resumes: none on a device that takes a Resume inline. They are apart from
+/// the bounce buffers, so that no message keeps a session from its next lane.
+pub(in super::super) struct ResumeSlots(Option<SlotPool>);
+
+/// The place of a Resume, as a work request names it.
+pub(super) struct ResumePlace {
+    pub(super) entry: ibv_sge,
+    pub(super) flags: SendFlags,
+    /// It lies in this slot, and not in the work request.
+    pub(super) slot: Option<u32>,
+}
+
+impl ResumeSlots {
+    /// Two slots a lane: one lane may end while the next begins.
+    pub(in super::super) fn create(pd: &Arc<Pd>, tuning: &Tuning) -> Result<Self> {
+        if tuning.inline_bytes >= MAX_NOTICE_BYTES {
+            return Ok(Self(None));
+        }
+        let count = 2 * tuning.max_lanes;
+        let slots = SlotPool::create(pd, count, MAX_NOTICE_BYTES, Access::empty())?;
+        Ok(Self(Some(slots)))
+    }
+
+    /// Finds a place for a Resume. `None`: all slots are in use.
+    pub(super) fn place(&mut self, resume: &[u8]) -> Option<ResumePlace> {
+        let Some(slots) = &mut self.0 else {
+            return Some(ResumePlace {
+                entry: inline_sge(resume),
+                flags: SendFlags::INLINE,
+                slot: None,
+            });
+        };
+        let slot = slots.take()?;
+        let at = slots.address(slot);
+        // SAFETY: a slot holds any Resume, and is ours until its request is over.
+        unsafe { at.copy_from_nonoverlapping(resume.as_ptr(), resume.len()) };
+        Some(ResumePlace {
+            entry: entry(at as u64, resume.len(), slots.lkey()),
+            flags: SendFlags::empty(),
+            slot: Some(slot),
+        })
+    }
+
+    /// The request that read from a slot is over.
+    pub(in super::super) fn give(&mut self, slot: u32) {
+        if let Some(slots) = &mut self.0 {
+            slots.give(slot);
+        }
+    }
+}
