@@ -1,14 +1,16 @@
-//! The part of the scripts that reads text and counts: results of tests, lists of programs, and the
-//! frames of the Soft-RoCE machine. Shell starts programs and moves files; text is taken apart
-//! here.
+//! The part of the scripts that reads text and counts: results of tests, lists of programs, symbols
+//! of libraries, and the frames of the Soft-RoCE machine. Shell starts programs and moves files;
+//! text is taken apart here.
 //!
 //! `ci/provision.sh` builds this program (`xtask_program`) as soon as there is a Rust. Earlier
 //! steps stay shell, and so do programs in the Soft-RoCE machine, which has no Rust.
 
 mod count;
 mod frames;
+mod fuzz;
 mod kernel_log;
 mod programs;
+mod stubs;
 
 use std::error::Error;
 use std::io::Write as _;
@@ -64,6 +66,18 @@ enum Command {
     },
     /// Shows what a machine's kernel said, if that says something; exit code 3 where it complained
     KernelLog(kernel_log::EndedMachine),
+    /// Prints "TARGET SEED INPUTS" of each process of ci/fuzz, of the targets in standard input
+    FuzzProcesses(fuzz::FuzzRun),
+    /// Prints a run's result as a test program does; exit code 1 where a process failed
+    FuzzResult {
+        /// The list of fuzz-processes
+        processes: PathBuf,
+        /// The exit codes of those that ended, one a line
+        codes: PathBuf,
+    },
+    /// Writes the sources of a stub library, stub.c and stub.map, from the output of `nm --dynamic
+    /// --defined-only --with-symbol-versions` (standard input)
+    StubSources { folder: PathBuf },
 }
 
 fn main() -> ExitCode {
@@ -126,6 +140,22 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
             if shown.complained {
                 return Ok(ExitCode::from(3));
             }
+        }
+        Command::FuzzProcesses(run) => {
+            let processes = run.processes(&io::read_to_string(io::stdin())?)?;
+            processes.iter().for_each(|one| println!("{one}"));
+        }
+        Command::FuzzResult { processes, codes } => {
+            let result = fuzz::FuzzResult::of(&text(&processes)?, &text(&codes)?);
+            println!("{result}");
+            if !result.is_ok() {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::StubSources { folder } => {
+            let stub = stubs::sources(&io::read_to_string(io::stdin())?)?;
+            fs::write(folder.join("stub.c"), stub.code)?;
+            fs::write(folder.join("stub.map"), stub.versions)?;
         }
     }
     Ok(ExitCode::SUCCESS)
