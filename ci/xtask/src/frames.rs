@@ -30,7 +30,8 @@ pub(crate) fn take_apart(
                     out.finish()?;
                     err.finish()?;
                 }
-                // In one piece: two machines write to the same place.
+                // In one piece: two machines write to the same place, and `ci/machine/follow.sh`
+                // waits for the first letter alone.
                 let report = [format!("{node} ").as_bytes(), &data, b"\n"].concat();
                 reports.write_all(&report)?;
             }
@@ -133,6 +134,25 @@ mod tests {
         assert_eq!(out, "a\nbc\n");
         assert_eq!(err, "oh\n\n");
         assert_eq!(reports, "1 ready\n1 exit 7\n");
+    }
+
+    #[test]
+    fn a_report_is_written_in_one_piece() {
+        struct Pieces(Vec<Vec<u8>>);
+        impl Write for Pieces {
+            fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+                self.0.push(piece.to_vec());
+                Ok(piece.len())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut reports = Pieces(Vec::new());
+        let frames = "s 5\nreadys 6\nexit 7".as_bytes();
+        take_apart(frames, 0, "", io::sink(), io::sink(), &mut reports).expect("frames");
+        assert_eq!(reports.0, [&b"0 ready\n"[..], b"0 exit 7\n"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::Args;
 
-/// What a run is made of.
+/// The options of a run.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct FuzzRun {
     /// Random inputs of each target

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// What the C compiler and the linker make a stub library of.
+/// The sources that a C compiler and a linker turn into a stub library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StubSources {
     /// A function for each symbol.
