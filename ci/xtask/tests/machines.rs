@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-/// Follows the machines that `machines` starts; gives the exit codes and what the shell printed.
+/// Follows the machines that `machines` starts; gives the exit codes and the letters for kernels.
 /// `start NODE FUNCTION` starts a machine whose output is the function's, and its reader.
 fn follow(machines: &str) -> String {
     let tree = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -78,7 +78,7 @@ fn a_machine_whose_output_nobody_reads_ends() {
     assert_eq!(follow(machines), "codes 141, began 0\n");
 }
 
-/// The kernel of a machine that does not end is asked for its blocked and its running tasks.
+/// The kernel of a machine that does not end reports its blocked and its running tasks.
 #[test]
 fn a_machine_has_little_time_left_once_the_other_one_has_failed() {
     let machines = "nodes=2 peer_grace_s=0
