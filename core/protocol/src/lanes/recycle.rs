@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use ferrofabric_contracts::config::LaneChoice;
 
-use super::carry::Leaving;
 use super::end::CHANGE;
 use super::{Facts, LaneAction, LaneEntry, LaneStage, Parked, PeerEntry, PeerLanes, PeerLink};
 use crate::Time;
@@ -68,17 +67,6 @@ impl PeerLanes {
         };
         self.lanes.remove(&id);
         let session_facts = facts.carried(key);
-        if self.newer_lane(peer).is_some() || self.at(peer).link != PeerLink::Up(id) {
-            // The waiting messages decide on the kind of the next lane.
-            let leaving = Leaving {
-                lane: key,
-                peer,
-                session,
-                parked: None,
-            };
-            self.leave(leaving, CHANGE, session_facts);
-            return true;
-        }
         // The handshake still has the lane, and makes no other beside it until it learns that the
         // session has left this one. For an unused session, silence of the peer means nothing.
         let limited = !session_facts.is_unused;

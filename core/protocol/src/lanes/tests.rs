@@ -292,6 +292,19 @@ fn kind_of(action: LaneAction) -> Option<LaneKind> {
     }
 }
 
+/// The handshake learns of it, although an older lane is there on which nothing was resumed.
+#[test]
+fn a_session_is_promoted_while_an_older_lane_ends() {
+    let (mut life, mut facts) = (life(LaneChoice::Auto, 4), Stub::default());
+    life.lane_up(PEER, &up(1, LaneKind::Ud, true), NOW);
+    life.lane_down(lane(1), Some(PEER), EndReason::PeerReset, NOW);
+    life.lane_up(PEER, &up(2, LaneKind::Ud, false), NOW);
+    let begun = actions(&mut life, &mut facts, NOW);
+    assert_eq!(begun.last().map(String::as_str), Some("Enter"));
+    assert!(life.promote(lane(2).session(), &mut facts));
+    assert_eq!(actions(&mut life, &mut facts, NOW), ["Park", "Promote"]);
+}
+
 #[test]
 fn a_lane_that_is_down_is_not_promoted_from() {
     let (mut life, mut facts) = carrying(LaneChoice::Auto, LaneKind::Ud);
