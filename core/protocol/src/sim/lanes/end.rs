@@ -19,6 +19,17 @@ pub(super) struct SimPeer {
     /// Not sent yet.
     pub(super) waiting: VecDeque<u64>,
     pub(super) lent: bool,
+    /// Sessions on older lanes, beside which another session has begun.
+    pub(super) older: Vec<OlderSession>,
+}
+
+/// A session on an older lane.
+pub(super) struct OlderSession {
+    pub(super) lane: usize,
+    pub(super) session: Session,
+    pub(super) kept: VecDeque<(u32, u64)>,
+    /// The last message that it has delivered.
+    pub(super) delivered: u64,
 }
 
 pub(super) struct LanesEnd {
@@ -29,7 +40,16 @@ pub(super) struct LanesEnd {
 impl SimPeer {
     /// Whether only an RC lane carries a message that is under way.
     pub(super) fn outgrows(&self) -> bool {
-        self.kept.iter().any(|(_, message)| message % LARGE == 0)
+        outgrow(&self.kept)
+    }
+
+    /// The session that a lane carries, and its messages that are not confirmed.
+    pub(super) fn carried(&mut self, lane: usize) -> (&mut Session, &mut VecDeque<(u32, u64)>) {
+        let older = self.older.iter_mut().find(|older| older.lane == lane);
+        match older {
+            Some(older) => (&mut older.session, &mut older.kept),
+            None => (self.session.as_mut().unwrap(), &mut self.kept),
+        }
     }
 
     pub(super) fn waits_for_rc(&self) -> bool {
@@ -41,18 +61,26 @@ impl SimPeer {
     }
 
     fn facts(&self) -> SessionFacts {
-        let Some(session) = &self.session else {
-            return SessionFacts::default();
-        };
-        SessionFacts {
-            is_unused: session.is_unused(),
-            is_settled: self.kept.is_empty(),
-            sent: session.sent(),
-            expected: session.expected(),
-            confirmed: session.oldest_unconfirmed(),
-            moved: 0,
-        }
+        let session = self.session.as_ref();
+        session.map_or_else(SessionFacts::default, |session| {
+            facts_of(session, &self.kept)
+        })
     }
+}
+
+fn facts_of(session: &Session, kept: &VecDeque<(u32, u64)>) -> SessionFacts {
+    SessionFacts {
+        is_unused: session.is_unused(),
+        is_settled: kept.is_empty(),
+        sent: session.sent(),
+        expected: session.expected(),
+        confirmed: session.oldest_unconfirmed(),
+        moved: 0,
+    }
+}
+
+fn outgrow(kept: &VecDeque<(u32, u64)>) -> bool {
+    kept.iter().any(|(_, message)| message % LARGE == 0)
 }
 
 /// The facts about an end that [`PeerLanes`](crate::lanes::PeerLanes) reads.
@@ -63,15 +91,15 @@ pub(super) struct EndFacts<'w> {
 }
 
 impl EndFacts<'_> {
-    /// The peer of a lane, which carries its session.
-    fn carrier(&self, lane: LaneKey) -> (&SimPeer, usize) {
-        let pair = lane.to_bits() as u32 as usize % PAIRS;
-        assert_eq!(
-            self.peers[pair].on,
-            Some(place(lane)),
-            "{lane:?} carries nothing"
-        );
-        (&self.peers[pair], pair)
+    /// The session that a lane carries, its messages that are not confirmed, and its pair.
+    fn carrier(&self, lane: LaneKey) -> (&Session, &VecDeque<(u32, u64)>, usize) {
+        let (pair, at) = (lane.to_bits() as u32 as usize % PAIRS, place(lane));
+        let peer = &self.peers[pair];
+        if let Some(older) = peer.older.iter().find(|older| older.lane == at) {
+            return (&older.session, &older.kept, pair);
+        }
+        assert_eq!(peer.on, Some(at), "{lane:?} carries nothing");
+        (peer.session.as_ref().unwrap(), &peer.kept, pair)
     }
 }
 
@@ -89,7 +117,8 @@ impl Facts for EndFacts<'_> {
     }
 
     fn carried(&mut self, lane: LaneKey) -> SessionFacts {
-        self.carrier(lane).0.facts()
+        let (session, kept, _) = self.carrier(lane);
+        facts_of(session, kept)
     }
 
     fn parked(&mut self, peer: u32) -> SessionFacts {
@@ -104,13 +133,13 @@ impl Facts for EndFacts<'_> {
     }
 
     fn is_quiet(&mut self, lane: LaneKey) -> bool {
-        !self.carrier(lane).0.outgrows()
+        !outgrow(self.carrier(lane).1)
     }
 
     fn is_empty(&mut self, lane: LaneKey) -> bool {
-        let (peer, pair) = self.carrier(lane);
+        let (_, kept, pair) = self.carrier(lane);
         let lane = &self.pairs[pair].lanes[place(lane)];
-        lane.state[self.at] == SimLaneState::Up && lane.may_send[self.at] && peer.kept.is_empty()
+        lane.state[self.at] == SimLaneState::Up && lane.may_send[self.at] && kept.is_empty()
     }
 }
 

@@ -101,10 +101,13 @@ impl SimLane {
 #[derive(Default)]
 pub(super) struct PeerPair {
     pub(super) lanes: Vec<SimLane>,
-    /// The kind of lane that each end requests.
+    /// The kind of lane that each end requests, until it may send on a lane.
     pub(super) requested: [Option<LaneKind>; 2],
     /// The last lane that came up at each end, unless the session of that is over.
     pub(super) last_up: [Option<usize>; 2],
+    /// The request of an end failed with its lane, for this reason. The owner has no word of it
+    /// yet.
+    pub(super) failed: [Option<EndReason>; 2],
 }
 
 impl PeerPair {

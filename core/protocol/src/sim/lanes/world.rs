@@ -28,12 +28,13 @@ const MAX_LANES: usize = 2;
 pub(super) const LARGE: u64 = 32;
 
 thread_local! {
-    /// Lanes that broke, promotions, lanes recycled, lanes closed when idle, sessions resumed.
-    static COUNTS: RefCell<[u64; 5]> = const { RefCell::new([0; 5]) };
+    /// Lanes that broke, promotions, lanes recycled, lanes closed when idle, sessions resumed,
+    /// sessions on older lanes.
+    static COUNTS: RefCell<[u64; 6]> = const { RefCell::new([0; 6]) };
 }
 
 /// The counts of events since the last call.
-pub(super) fn take_counts() -> [u64; 5] {
+pub(super) fn take_counts() -> [u64; 6] {
     COUNTS.take()
 }
 
@@ -271,7 +272,10 @@ impl LanesWorld {
             local_quota_units: 4096,
             may_send: this.may_send[at],
         };
-        self.pairs[pair].requested[at] = None;
+        // A request that fails with its lane ends the session, so there are none without amnesia.
+        if up.may_send || !self.amnesia {
+            self.pairs[pair].requested[at] = None;
+        }
         self.pairs[pair].last_up[at] = Some(lane);
         self.event(at, |life, _, now| life.lane_up(pair as u32, &up, now));
     }
@@ -288,6 +292,21 @@ impl LanesWorld {
                 });
             }
         }
+        if let Some(reason) = self.pairs[pair].failed[at].take() {
+            self.event(at, |life, _, now| {
+                life.connect_failed(pair as u32, reason, now)
+            });
+            if !self.ends[at].life.is_linked(pair as u32) {
+                self.fail_waiting(at, pair);
+            }
+        }
+    }
+
+    /// The messages that wait for a lane fail.
+    fn fail_waiting(&mut self, at: usize, pair: usize) {
+        let waiting = std::mem::take(&mut self.ends[at].peers[pair].waiting);
+        assert!(self.amnesia || waiting.is_empty(), "{waiting:?} lost");
+        self.lost += waiting.len() as u64;
     }
 
     fn break_lane(&mut self, at: usize, pair: usize, lane: usize) {
@@ -336,8 +355,16 @@ impl LanesWorld {
         let this = self.lane(pair, lane);
         if this.state[at] == SimLaneState::Up && this.state[1 - at] != SimLaneState::Absent {
             this.may_send[at] = true;
+            self.has_lane_that_sends(at, pair, lane);
             self.event(at, |life, _, _| life.may_send(id(pair, lane)));
             self.send(at, pair);
+        }
+    }
+
+    /// An end may send on a lane. If its handshake still has the lane, no request is left.
+    fn has_lane_that_sends(&mut self, at: usize, pair: usize, lane: usize) {
+        if self.lane(pair, lane).dropped[at].is_none() {
+            self.pairs[pair].requested[at] = None;
         }
     }
 
@@ -356,6 +383,10 @@ impl LanesWorld {
     }
 
     fn set_removed(&mut self, at: usize, pair: usize, removed: bool) {
+        // The owner fails the messages that wait for a removed peer.
+        if removed && !self.amnesia && !self.ends[at].peers[pair].waiting.is_empty() {
+            return;
+        }
         self.event(at, |life, _, now| match removed {
             true => life.removed(pair as u32, now),
             false => life.inserted(pair as u32),
@@ -367,7 +398,10 @@ impl LanesWorld {
     fn forget(&mut self, at: usize, pair: usize) {
         let is_over = |end: &LanesEnd| {
             let peer = &end.peers[pair];
-            peer.kept.is_empty() && peer.waiting.is_empty() && !end.life.is_linked(pair as u32)
+            peer.kept.is_empty()
+                && peer.waiting.is_empty()
+                && peer.older.is_empty()
+                && !end.life.is_linked(pair as u32)
         };
         if !self.ends.iter().all(is_over) || self.pairs[pair].has_lane() {
             return;
@@ -436,6 +470,7 @@ impl LanesWorld {
         let this = &mut self.pairs[pair].lanes[lane];
         let (carries, kind) = (this.carries[at], this.kind);
         if carries && !std::mem::replace(&mut this.may_send[at], true) {
+            self.has_lane_that_sends(at, pair, lane);
             self.send(at, pair);
         }
         match packet {
@@ -450,16 +485,16 @@ impl LanesWorld {
                 self.deliver((at, pair, lane), sequence, message)
             }
             LanePacket::Ack { expected } => {
-                let session = self.ends[at].peers[pair].session.as_mut().unwrap();
+                let (session, _) = self.ends[at].peers[pair].carried(lane);
                 let confirmed = session.confirm(expected).unwrap();
-                self.arrived(at, pair, confirmed);
+                self.arrived((at, pair, lane), confirmed);
             }
         }
     }
 
     /// The other side may lack our Resume: sends it again, with the current session.
     fn answer(&mut self, at: usize, pair: usize, lane: usize) {
-        let session = self.ends[at].peers[pair].session.as_ref().unwrap();
+        let (session, _) = self.ends[at].peers[pair].carried(lane);
         let (held, expected) = (session.held(), session.expected());
         self.post(
             at,
@@ -470,20 +505,25 @@ impl LanesWorld {
     }
 
     fn deliver(&mut self, (at, pair, lane): (usize, usize, usize), sequence: u32, message: u64) {
-        let session = self.ends[at].peers[pair].session.as_mut().unwrap();
-        if session.accept(sequence) == Accept::Deliver {
-            let last = &mut self.delivered[at][pair];
+        let peer = &mut self.ends[at].peers[pair];
+        let (session, _) = peer.carried(lane);
+        let is_next = session.accept(sequence) == Accept::Deliver;
+        let expected = session.expected();
+        if is_next {
+            // The peer has given an older session up: its messages may come after newer ones.
+            let older = peer.older.iter_mut().find(|older| older.lane == lane);
+            let last = older.map_or(&mut self.delivered[at][pair], |older| &mut older.delivered);
             assert!(*last < message, "{message} is out of order, or twice there");
             *last = message;
             self.unconfirmed.insert(message, at);
         }
-        let expected = session.expected();
         self.post(at, pair, lane, LanePacket::Ack { expected });
     }
 
     /// The oldest messages of an end are said to have arrived: so they have.
-    fn arrived(&mut self, at: usize, pair: usize, count: u32) {
-        for (_, message) in self.ends[at].peers[pair].kept.drain(..count as usize) {
+    fn arrived(&mut self, (at, pair, lane): (usize, usize, usize), count: u32) {
+        let (_, kept) = self.ends[at].peers[pair].carried(lane);
+        for (_, message) in kept.drain(..count as usize) {
             let to = self.unconfirmed.remove(&message);
             assert_eq!(to, Some(1 - at), "message {message}");
         }

@@ -1,5 +1,6 @@
 //! The actions of an end's lanes, carried out.
 
+use super::super::end::OlderSession;
 use super::*;
 use crate::handshake::LaneKey;
 
@@ -9,7 +10,10 @@ impl LanesWorld {
             LaneAction::Connect { peer, kind, .. } => {
                 self.pairs[peer as usize].requested[at] = Some(kind);
             }
-            LaneAction::Cancel { peer } => self.pairs[peer as usize].requested[at] = None,
+            LaneAction::Cancel { peer } => {
+                self.pairs[peer as usize].requested[at] = None;
+                self.fail_waiting(at, peer as usize);
+            }
             LaneAction::Promote { peer, lane, .. } => {
                 let pair = peer as usize;
                 self.pairs[pair].requested[at] = Some(LaneKind::Rc);
@@ -39,8 +43,8 @@ impl LanesWorld {
             | LaneAction::ReportArrival { .. }
             | LaneAction::PeerAlive { .. }
             | LaneAction::MoveLess { .. }
-            | LaneAction::FailWaiting { .. }
             | LaneAction::Idle { .. } => {}
+            LaneAction::FailWaiting { peer, .. } => self.fail_waiting(at, peer as usize),
             LaneAction::LendCredit { peer } => self.lend(at, peer, true),
             LaneAction::ReclaimCredit { peer } => self.lend(at, peer, false),
             _ => self.act_on_session(at, action),
@@ -85,6 +89,9 @@ impl LanesWorld {
             }
             LaneAction::Enter { peer, lane, begins } => {
                 let (pair, lane) = (peer as usize, place(lane));
+                if begins.is_some() {
+                    self.leave_behind(at, pair);
+                }
                 let peer = &mut self.ends[at].peers[pair];
                 assert!(peer.on.is_none(), "the session is on a lane already");
                 assert!(!peer.lent, "the session rests");
@@ -106,13 +113,34 @@ impl LanesWorld {
                 self.release(at, lane);
             }
             LaneAction::EndCarried { peer, lane, .. } => {
-                let on = self.ends[at].peers[peer as usize].on.take();
-                assert_eq!(on, Some(place(lane)));
                 self.release(at, lane);
-                self.end_session(at, peer as usize);
+                let peers = &mut self.ends[at].peers[peer as usize];
+                let is_this = |older: &OlderSession| older.lane == place(lane);
+                match peers.older.iter().position(is_this) {
+                    Some(older) => self.lost += peers.older.remove(older).kept.len() as u64,
+                    None => {
+                        assert_eq!(peers.on.take(), Some(place(lane)));
+                        self.end_session(at, peer as usize);
+                    }
+                }
             }
             LaneAction::EndParked { peer, .. } => self.end_session(at, peer as usize),
             _ => unreachable!("{action:?}"),
+        }
+    }
+
+    /// Another session begins while an older lane still carries one.
+    fn leave_behind(&mut self, at: usize, pair: usize) {
+        let peer = &mut self.ends[at].peers[pair];
+        if let Some(lane) = peer.on.take() {
+            assert!(self.amnesia, "the peer has given nothing up");
+            count(5);
+            peer.older.push(OlderSession {
+                lane,
+                session: peer.session.take().unwrap(),
+                kept: std::mem::take(&mut peer.kept),
+                delivered: self.delivered[at][pair],
+            });
         }
     }
 
@@ -122,7 +150,7 @@ impl LanesWorld {
         let outcome = session.meet(&start(pair, lane), received, 0);
         if let Ok(ResumeOutcome::Continues(replay)) = outcome {
             count(4);
-            self.arrived(at, pair, before - replay.count);
+            self.arrived((at, pair, lane), before - replay.count);
         }
         self.event(at, |life, view, now| {
             life.met(key(pair, lane), outcome, view, now);
@@ -143,8 +171,23 @@ impl LanesWorld {
         (&mut self.pairs[pair].lanes[place(lane)], pair)
     }
 
+    /// An end of a lane is reported to the handshake. If the end may not send on it yet, its
+    /// request fails with the lane, and for the handshake its session is over.
     fn report_end(&mut self, at: usize, lane: LaneKey, why: EndReason) {
-        self.by_key(lane).0.dropped[at].get_or_insert(why);
+        let amnesia = self.amnesia;
+        let (this, pair) = self.by_key(lane);
+        if this.dropped[at].is_some() {
+            return;
+        }
+        this.dropped[at] = Some(why);
+        if this.may_send[at] || !amnesia {
+            return;
+        }
+        let pair = &mut self.pairs[pair];
+        if pair.requested[at].take().is_some() {
+            pair.last_up[at] = None;
+            pair.failed[at] = Some(why);
+        }
     }
 
     fn release(&mut self, at: usize, lane: LaneKey) {
