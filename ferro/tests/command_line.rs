@@ -3,40 +3,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod common;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use common::{ferro, output, stderr, stdout};
 
 /// The time after which a run counts as hanging, on a busy machine too.
 const DEADLINE: Duration = Duration::from_secs(120);
-
-fn ferro(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferro"));
-    command.args(arguments).stdin(Stdio::null());
-    for variable in [
-        "FERRO_SHM",
-        "FERRO_VERBS",
-        "FI_FERRO_SHM",
-        "FI_FERRO_VERBS",
-        "FERRO_DEVICE",
-    ] {
-        command.env_remove(variable);
-    }
-    command
-}
-
-fn output(arguments: &[&str]) -> Output {
-    ferro(arguments).output().unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
 
 /// Fails with `code`, says all of `words` on standard error, and nothing on standard output.
 fn refuses(arguments: &[&str], code: i32, words: &[&str]) {

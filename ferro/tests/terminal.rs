@@ -3,38 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod common;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 
+use common::{ferro, output, stderr, stdout};
 use nix::pty::openpty;
 
 /// Columns that every line fits.
 const WIDTH: usize = 80;
-
-fn ferro(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferro"));
-    command.args(arguments).stdin(Stdio::null());
-    for (name, _) in std::env::vars() {
-        if name.starts_with("FERRO_") || name.starts_with("FI_FERRO_") {
-            command.env_remove(name);
-        }
-    }
-    command
-}
-
-fn output(arguments: &[&str]) -> Output {
-    ferro(arguments).output().unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
 
 /// Fails if a line of standard output is too long, or there is none.
 fn fits(arguments: &[&str]) -> String {
