@@ -14,7 +14,7 @@ use std::mem::offset_of;
 use std::path::Path;
 
 use ferro_fi::abi::{fi_domain_attr, fi_mr_attr};
-use ferrofabric_bindings::layout;
+use ferrofabric_bindings::{LIBFABRIC_HEADERS, layout};
 
 /// bindgen's name for a field that has none.
 const UNNAMED: &str = "__bindgen_anon_1";
@@ -22,24 +22,6 @@ const UNNAMED: &str = "__bindgen_anon_1";
 const BINDINGS: &str = include_str!("../src/abi/bindings.rs");
 const C_2_6: &str = include_str!("layout-2.6.txt");
 const C_2_1: &str = include_str!("layout-2.1.txt");
-
-const HEADERS: &[&str] = &[
-    "fabric.h",
-    "fi_atomic.h",
-    "fi_cm.h",
-    "fi_collective.h",
-    "fi_domain.h",
-    "fi_endpoint.h",
-    "fi_eq.h",
-    "fi_errno.h",
-    "fi_ext.h",
-    "fi_rma.h",
-    "fi_tagged.h",
-    "fi_trigger.h",
-    "providers/fi_log.h",
-    "providers/fi_peer.h",
-    "providers/fi_prov.h",
-];
 
 /// Names that libfabric 2.1 does not have, and the version that brought each. All fields of a
 /// structure go by its name.
@@ -267,7 +249,7 @@ fn numbers_of_c(version: &str, committed: &str) -> LayoutNumbers {
 /// A program that prints the version of the headers, and each name of the bindings that they have.
 fn c_program() -> String {
     let mut text = String::from("#include <stddef.h>\n#include <stdio.h>\n");
-    for header in HEADERS {
+    for header in LIBFABRIC_HEADERS {
         writeln!(text, "#include <rdma/{header}>").expect("a string takes it");
     }
     text += "int main(void) {\nprintf(\"%d.%d\\n\", FI_MAJOR_VERSION, FI_MINOR_VERSION);\n";

@@ -11,26 +11,8 @@
 use std::error::Error;
 
 use bindgen::callbacks::{IntKind, ItemInfo, ParseCallbacks};
+use ferrofabric_bindings::LIBFABRIC_HEADERS;
 use ferrofabric_bindings::generate::{Headers, UNNAMED_ENUM};
-
-/// The headers, below `rdma/`.
-const HEADERS: &[&str] = &[
-    "fabric.h",
-    "fi_atomic.h",
-    "fi_cm.h",
-    "fi_collective.h",
-    "fi_domain.h",
-    "fi_endpoint.h",
-    "fi_eq.h",
-    "fi_errno.h",
-    "fi_ext.h",
-    "fi_rma.h",
-    "fi_tagged.h",
-    "fi_trigger.h",
-    "providers/fi_log.h",
-    "providers/fi_peer.h",
-    "providers/fi_prov.h",
-];
 
 /// Types: all of libfabric's own.
 const TYPES: &[&str] = &["fi_.*", "fid", "fid_.*"];
@@ -115,7 +97,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn includes() -> String {
     let mut text = String::new();
-    for name in HEADERS {
+    for name in LIBFABRIC_HEADERS {
         text += &format!("#include <rdma/{name}>\n");
     }
     for (name, kind) in HIDDEN_CONSTANTS {
