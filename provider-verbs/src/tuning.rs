@@ -100,7 +100,10 @@ impl Tuning {
     }
 
     pub(crate) fn of(limits: &DeviceLimits, quirks: Quirks, settings: &Settings) -> Self {
-        let receives = (settings.rx_buffers as usize).min(limits.shared_receive_depth as usize);
+        // Receives and sends share a completion queue.
+        let receives = (settings.rx_buffers as usize)
+            .min(limits.shared_receive_depth as usize)
+            .min(limits.completion_depth as usize / 2);
         let send_places = (limits.completion_depth as usize)
             .saturating_sub(receives)
             .min(20_480);
