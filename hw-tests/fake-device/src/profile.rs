@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use serde::Deserialize;
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
 
 /// Names a profile for all programs that load the device, or the file of one.
 pub const VARIABLE: &str = "FERRO_FAKE_PROFILE";
@@ -45,7 +46,7 @@ profiles![
 ];
 
 /// A kind of NIC.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeviceProfile {
     /// One sentence: which NICs it stands for.
@@ -91,7 +92,7 @@ pub struct DeviceProfile {
 }
 
 /// Rules for inline data.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct InlineRules {
     /// The longest inline data, in bytes.
@@ -105,7 +106,7 @@ pub struct InlineRules {
 }
 
 /// The inline bytes that a queue pair gets.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum InlineGrant {
     /// The requested bytes.
@@ -121,7 +122,7 @@ pub enum InlineGrant {
 }
 
 /// The answer to a request for more inline data than there can be.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum InlineRefusal {
     /// The queue pair is not made: `EINVAL`.
@@ -190,6 +191,48 @@ impl DeviceProfile {
 
     fn parse(name: &str, text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_else(|error| panic!("profile {name}: {error}"))
+    }
+
+    /// Whether an endpoint for reliable datagrams can be opened on it.
+    pub fn carries_reliable_datagrams(&self) -> bool {
+        self.shared_receives && self.connections && self.datagrams
+    }
+
+    /// A NIC that carries reliable datagrams, and is drawn from all that the profiles have.
+    pub fn random(rng: &mut Rng) -> Self {
+        let entries = rng.u32(1..=32);
+        let grants = [
+            InlineGrant::Requested,
+            InlineGrant::Most,
+            InlineGrant::Blocks,
+            InlineGrant::PowerOfTwo,
+            InlineGrant::Entries,
+        ];
+        let beyond = [
+            InlineRefusal::Einval,
+            InlineRefusal::NoErrno,
+            InlineRefusal::GrantsLess,
+        ];
+        Self {
+            about: "A random NIC.".to_owned(),
+            inline: InlineRules {
+                most: rng.u32(..=512),
+                grants: grants[rng.usize(..grants.len())],
+                beyond: beyond[rng.usize(..beyond.len())],
+                flag_is_ignored: false,
+            },
+            atomics: rng.bool(),
+            entries,
+            shared_entries: rng.u32(1..=entries),
+            read_entries: rng.u32(1..=entries),
+            reads_as_target: rng.u32(1..=128),
+            reads_as_initiator: rng.u32(1..=128),
+            requests: rng.u32(128..=1 << 15),
+            completions: rng.u32(1024..=1 << 17),
+            announces_last_receive: rng.bool(),
+            refuses_posts_in_error: rng.bool(),
+            ..Self::default()
+        }
     }
 
     /// The profile of this process, until a test chooses another.

@@ -25,3 +25,4 @@ mod storms;
 mod traffic;
 mod traffic_classes;
 mod unknown_sources;
+mod zoo;
