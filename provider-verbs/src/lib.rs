@@ -1,5 +1,6 @@
 //! The verbs provider of Ferrofabric: RDM and DGRAM endpoints over InfiniBand, RoCE and Soft-RoCE.
 
+mod abilities;
 #[cfg_attr(not(feature = "raw-verbs"), allow(dead_code, unreachable_pub))]
 mod ah;
 mod cm;

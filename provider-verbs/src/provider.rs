@@ -15,6 +15,7 @@ use ferrofabric_protocol::wire;
 use ferrofabric_runtime::domain::{DgramDomain, KeyedBackend, KeyedDgramDomain, RdmDomain};
 use ferrofabric_runtime::fabric::{self, Discovery, Provider};
 
+use crate::abilities::Abilities;
 use crate::cm;
 use crate::device::{
     Device, DeviceContext, DeviceInfo, GidWish, LinkLayer, NumaDistances, OpenedDevice, PortInfo,
@@ -160,10 +161,12 @@ impl VerbsProvider {
                 continue;
             }
             // The address that an endpoint would send from, so that a wrong setting shows here.
-            let usable = DeviceContext::open(&device.name)
-                .and_then(|context| local_port(&context, number, wish, settings));
+            let usable = DeviceContext::open(&device.name).and_then(|context| {
+                let local = local_port(&context, number, wish, settings)?;
+                Ok((local, Abilities::probe(&context)))
+            });
             match usable {
-                Ok(local) => {
+                Ok((local, abilities)) => {
                     let tuning = Tuning::of(&opened.limits, opened.quirks, settings);
                     let formats = formats(device, &local, found);
                     let rdm = candidate(device, port, &local, &tuning, settings);
@@ -172,35 +175,48 @@ impl VerbsProvider {
                         ..rdm
                     };
                     let dgram = dgram_candidate(&rdm, opened, &local, &tuning);
-                    let registered = dgram::registered_bytes(
-                        dgram.tx.size,
-                        dgram.rx.size,
-                        dgram.ep.max_msg_size,
-                    );
-                    if memory_lock_advice(registered).is_none() {
-                        let prefixed = with_prefix(dgram.clone(), dgram::PREFIX_BYTES);
-                        let keyed = with_address_vector_keys(dgram.clone());
-                        found.candidates.extend([prefixed, dgram, keyed]);
-                    }
-                    match memory_lock_advice(tuning.registered_bytes()) {
-                        None => {
-                            let keyed = with_address_vector_keys(rdm.clone());
-                            found.candidates.extend([rdm, keyed]);
-                        }
-                        // An offer whose endpoints do not open would be worse than none: shared
-                        // memory still works.
-                        Some(advice) => {
-                            let locked = Error::new(
-                                Errno::ENOMEM,
-                                "use",
-                                format!("port {number} of {}", device.name),
-                            );
-                            found.notices.push(locked.mend(advice));
-                        }
-                    }
+                    offer_datagrams(dgram, abilities.datagrams, found);
+                    let port = format!("port {number} of {}", device.name);
+                    offer_reliable(rdm, abilities.reliable_datagrams, &tuning, port, found);
                 }
                 Err(error) => found.notices.push(error),
             }
+        }
+    }
+}
+
+/// Offers an endpoint for datagrams, if one can be opened.
+fn offer_datagrams(dgram: Info, opens: Result<()>, found: &mut Discovery) {
+    let (sends, receives) = (dgram.tx.size, dgram.rx.size);
+    let registered = dgram::registered_bytes(sends, receives, dgram.ep.max_msg_size);
+    if opens.is_ok() && memory_lock_advice(registered).is_none() {
+        let prefixed = with_prefix(dgram.clone(), dgram::PREFIX_BYTES);
+        let keyed = with_address_vector_keys(dgram.clone());
+        found.candidates.extend([prefixed, dgram, keyed]);
+    }
+}
+
+/// Offers an endpoint for reliable datagrams, if one can be opened. An offer whose endpoints do not
+/// open would be worse than none: shared memory still works.
+fn offer_reliable(
+    rdm: Info,
+    opens: Result<()>,
+    tuning: &Tuning,
+    port: String,
+    found: &mut Discovery,
+) {
+    match (opens, memory_lock_advice(tuning.registered_bytes())) {
+        (Ok(()), None) => {
+            let keyed = with_address_vector_keys(rdm.clone());
+            found.candidates.extend([rdm, keyed]);
+        }
+        (Ok(()), Some(advice)) => {
+            let locked = Error::new(Errno::ENOMEM, "use", port);
+            found.notices.push(locked.mend(advice));
+        }
+        (Err(error), _) => {
+            let unusable = Error::new(error.errno(), "open reliable endpoints on", port);
+            found.notices.push(unusable.mend(error.to_string()));
         }
     }
 }

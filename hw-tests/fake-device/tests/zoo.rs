@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ferrofabric_conformance::conformance;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
+use ferrofabric_contracts::info::EpType;
 use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
 use ferrofabric_fake_device::profile::DeviceProfile;
 use ferrofabric_runtime::fabric::{Domain, Provider};
@@ -119,5 +120,35 @@ fn each_fact_has_a_source() {
         facts.sort();
         sources.sort();
         assert_eq!(facts, sources, "{name}: facts, and facts with a source");
+    }
+}
+
+/// A device is offered for the endpoints that can be opened on it. A notice has the reason why
+/// reliable ones cannot.
+#[test]
+fn offers_can_be_opened() {
+    for name in DeviceProfile::names() {
+        let profile = DeviceProfile::named(name).unwrap();
+        let turn = DeviceTurn(FakeDevice::take());
+        turn.0.become_nic(name);
+        let settings = settings(&[("FERRO_DEVICE", ROCE), ("FERRO_SHM", "off")]);
+        let found = VerbsProvider::new().discover(&settings);
+        let offers = |kind| {
+            let mut offers = found.candidates.iter();
+            offers.any(|info| info.ep.ep_type == kind)
+        };
+        let reliable = profile.carries_reliable_datagrams();
+        assert_eq!(offers(EpType::Rdm), reliable, "{name}: {:?}", found.notices);
+        assert_eq!(offers(EpType::Dgram), profile.datagrams, "{name}");
+        let text = format!("{:?}", found.notices);
+        assert_eq!(
+            text.contains("open reliable endpoints on"),
+            !reliable,
+            "{name}: {text}"
+        );
+        for info in &found.candidates {
+            let domain = VerbsProvider::new().open(info, &settings);
+            domain.unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Broken lanes and storms of faults on several kinds of NICs (`hw-tests/fake-device/profiles`), and
-//! on one that is drawn at random.
+//! Broken lanes and storms of faults on several kinds of NICs (`hw-tests/fake-device/profiles`),
+//! and on one that is drawn at random.
 
 use std::process::Command;
 
