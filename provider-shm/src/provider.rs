@@ -190,7 +190,7 @@ impl Backend for ShmBackend {
             )
             .mend("shared memory alone has no keys: open it over a device"));
         }
-        let transport = ShmTransport::open(self.config.clone(), node_id(), None, 0)?;
+        let transport = ShmTransport::open(self.config.clone(), node_id(), 0)?;
         opening.wait.add(transport.wait_fd())?;
         Ok(OpenedTransport {
             name: transport.native(),

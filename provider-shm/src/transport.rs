@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
+use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::peer::{Owner, SendDone, Start, Token, Transport};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
@@ -62,21 +62,16 @@ pub struct ShmTransport {
 
 impl ShmTransport {
     /// Opens an endpoint that peers find by its address ([`native`](Self::native)): that of a new
-    /// endpoint of `node` with the queue pair `verbs`. Starts its service thread. The tokens of
-    /// this transport contain `number`.
+    /// endpoint of `node` without a queue pair. Starts its service thread. The tokens of this
+    /// transport contain `number`.
     ///
     /// # Errors
     ///
     /// If no socket or thread can be made.
-    pub fn open(
-        config: ShmConfig,
-        node: u64,
-        verbs: Option<VerbsAddr>,
-        number: u32,
-    ) -> Result<Self> {
+    pub fn open(config: ShmConfig, node: u64, number: u32) -> Result<Self> {
         Self::open_drawn(config, number, || {
             let drawn = random::number()?;
-            Ok(NativeAddr::of_new(node, verbs, true, drawn))
+            Ok(NativeAddr::of_new(node, None, true, drawn))
         })
     }
 

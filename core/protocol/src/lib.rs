@@ -23,6 +23,7 @@ pub mod lanes;
 mod peer_key;
 pub mod rendezvous;
 mod rtt;
+pub mod secrets;
 pub mod session;
 mod spare_room;
 pub mod table;

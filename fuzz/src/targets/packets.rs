@@ -158,7 +158,7 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
         from_initiator: true,
         ..both
     };
-    let named_incarnation = 8;
+    let proof = 8;
     let of_kinds = LaneKind::ALL.iter().map(|&kind| {
         let psn = if kind == LaneKind::Ud {
             0
@@ -174,16 +174,13 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
         let hello = ControlBody::Hello {
             stamp_ns,
             parameters,
+            proof,
         };
         (name, initiator, hello)
     });
     let rejects = RejectReason::ALL.iter().map(|&reason| {
         let name = format!("reject_{}", reason as u8);
-        let reject = ControlBody::Reject {
-            reason,
-            named_incarnation,
-        };
-        (name, both, reject)
+        (name, both, ControlBody::Reject { reason })
     });
     let others = [
         (
@@ -201,6 +198,7 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
             ControlBody::Bye {
                 expected: Some(9),
                 ends: true,
+                proof,
             },
         ),
         ("bye_ack", both, ControlBody::ByeAck),
@@ -210,6 +208,7 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
             both,
             ControlBody::KeepAliveAck { stamp_ns },
         ),
+        ("challenge", both, ControlBody::Challenge { proof }),
     ]
     .map(|(name, lane, body)| (name.to_owned(), lane, body));
     let all = of_kinds.chain(rejects).chain(others);
@@ -222,7 +221,7 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
                 },
                 to_incarnation: 3,
                 lane,
-                newest_epoch: 1,
+                newest_epoch: u64::from(!matches!(body, ControlBody::Reject { .. })),
                 keys: Keys::default(),
                 body,
             };

@@ -247,13 +247,14 @@ impl IdentifiedClient {
     }
 }
 
-/// Whether two endpoints may communicate: endpoints that also use a device have keys, which must be
-/// equal, but for the kind of membership of the partition.
+/// Whether two endpoints may communicate: endpoints that also use a device have the same
+/// authorization key or both none, and are in one partition, as members of either kind.
 fn have_one_key(one: &NativeAddr, other: &NativeAddr) -> bool {
     const PARTITION: u16 = 0x7fff;
+    let no_key = one.has_drawn_qkey() && other.has_drawn_qkey();
     match (&one.verbs, &other.verbs) {
         (Some(one), Some(other)) => {
-            one.qkey == other.qkey && (one.pkey ^ other.pkey) & PARTITION == 0
+            (no_key || one.qkey == other.qkey) && (one.pkey ^ other.pkey) & PARTITION == 0
         }
         _ => true,
     }

@@ -8,7 +8,7 @@ use super::*;
 #[test]
 fn a_taken_name_is_drawn_again() {
     let node = crate::node_id();
-    let first = ShmTransport::open(ShmConfig::default(), node, None, 0).unwrap();
+    let first = ShmTransport::open(ShmConfig::default(), node, 0).unwrap();
     let taken = first.native();
     assert_eq!(taken.shm, Some(taken.incarnation));
     let free = NativeAddr::of_new(node, None, true, taken.incarnation ^ 1);

@@ -197,7 +197,7 @@ pub struct Ep {
 impl Ep {
     pub fn open(config: ShmConfig) -> Self {
         Self {
-            shm: Routed::new(ShmTransport::open(config, node_id(), None, 3).unwrap()),
+            shm: Routed::new(ShmTransport::open(config, node_id(), 3).unwrap()),
             owner: PlainOwner {
                 srx: Srx {
                     tagged: Matcher::new(64),

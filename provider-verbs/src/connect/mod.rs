@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::addr::{DRAWN_QKEY, NativeAddr};
 use ferrofabric_protocol::PeerKey;
 use ferrofabric_protocol::handshake::{EndReason, LaneKey, LaneUp};
 use ferrofabric_protocol::wire::control::LaneKind;
@@ -131,6 +131,9 @@ pub(crate) enum ToService {
 /// Where the incarnation lies in a native address's bytes.
 const INCARNATION: std::ops::Range<usize> = 32..40;
 
+/// Where the Q_Key lies.
+const QKEY: std::ops::Range<usize> = 8..12;
+
 /// Where the name of the shared-memory endpoint lies.
 const SHM: std::ops::Range<usize> = 48..56;
 
@@ -139,6 +142,9 @@ pub(crate) fn peer_key(name: &NativeAddr) -> PeerKey {
     let mut place = name.to_bytes();
     place[INCARNATION].fill(0);
     place[SHM].fill(0);
+    if name.has_drawn_qkey() {
+        place[QKEY].copy_from_slice(&DRAWN_QKEY.to_le_bytes());
+    }
     PeerKey {
         place,
         incarnation: name.incarnation,
@@ -150,6 +156,10 @@ pub(crate) fn peer_key(name: &NativeAddr) -> PeerKey {
 pub(crate) fn native_addr(key: &PeerKey, shm_name: u64) -> Option<NativeAddr> {
     let mut bytes = key.place;
     bytes[INCARNATION].copy_from_slice(&key.incarnation.to_le_bytes());
+    if bytes[QKEY] == DRAWN_QKEY.to_le_bytes() {
+        let qkey = NativeAddr::drawn_qkey(key.incarnation);
+        bytes[QKEY].copy_from_slice(&qkey.to_le_bytes());
+    }
     let name = NativeAddr::from_bytes(&bytes).ok()?;
     Some(NativeAddr {
         shm: name.shm.map(|_| shm_name),
@@ -187,5 +197,29 @@ mod tests {
             ..name
         };
         assert_eq!(peer_key(&restarted).place, peer_key(&name).place);
+    }
+
+    /// A process that follows another at its queue pair has the same place, whatever its Q_Key.
+    #[test]
+    fn a_place_has_no_drawn_q_key() {
+        let drawn = |incarnation: u64| {
+            let verbs = VerbsAddr {
+                gid: [7; 16],
+                gid_kind: GidKind::RoceV2,
+                qpn: 17,
+                qkey: NativeAddr::drawn_qkey(incarnation),
+                lid: 19,
+                pkey: 0xffff,
+                sl: 0,
+                port: 1,
+                mtu_bytes: 1024,
+            };
+            NativeAddr::of_new(9, Some(verbs), false, incarnation)
+        };
+        let (one, other) = (drawn(0x8123_4567), drawn(0x1111_1111));
+        assert_eq!(peer_key(&one).place, peer_key(&other).place);
+        for name in [one, other] {
+            assert_eq!(native_addr(&peer_key(&name), 0), Some(name));
+        }
     }
 }

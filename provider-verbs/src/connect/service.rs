@@ -218,13 +218,21 @@ enum Made {
     Ud(Option<UdDestination>),
 }
 
+/// A UD lane that waits for its path.
+struct JoiningLane {
+    path: PortPath,
+    lane: LaneKey,
+    /// Queue key of the peer.
+    qkey: u32,
+}
+
 struct ServiceWorker {
     // Lanes go first: their queue pairs use the other fields.
     lanes: HashMap<LaneKey, Made>,
     /// The number of RC lanes.
     rc_lanes: usize,
     /// UD lanes that wait for their path.
-    joining: Vec<(PortPath, LaneKey)>,
+    joining: Vec<JoiningLane>,
     /// Paths of removed peers: their handles go as soon as nobody holds them.
     retiring: Vec<PortPath>,
     /// Paths that were retired since: if a late control packet makes a handle again, that goes,
@@ -461,14 +469,16 @@ impl ServiceWorker {
     }
 
     fn path_resolved(&mut self, path: PortPath, outcome: PathOutcome<ControlDatagram>) {
-        let wants = |(on, _): &(PortPath, LaneKey)| *on == path;
         let (joining, others) = std::mem::take(&mut self.joining)
             .into_iter()
-            .partition::<Vec<_>, _>(wants);
+            .partition::<Vec<_>, _>(|waiting| waiting.path == path);
         self.joining = others;
-        for (_, lane) in joining {
+        for JoiningLane { lane, qkey, .. } in joining {
             let joined = match &outcome {
-                PathOutcome::Ready(handle, _) => self.join(lane, handle.clone()),
+                PathOutcome::Ready(handle, _) => {
+                    let handle = handle.clone();
+                    self.join(lane, UdDestination { handle, qkey })
+                }
                 PathOutcome::Failed(error, _) => Err(lane_error(error)),
             };
             self.drive(|c, now, out| c.lane_connected(now, lane, joined, out));
@@ -536,7 +546,7 @@ impl ServiceWorker {
             return;
         }
         let peers = (self.connector.peers()).filter_map(|peer| Some(self.control_route(peer)?.0));
-        let joining = self.joining.iter().map(|(path, _)| *path);
+        let joining = self.joining.iter().map(|waiting| waiting.path);
         let wanted = peers.chain(joining).collect();
         self.handles.tidy(&wanted);
     }

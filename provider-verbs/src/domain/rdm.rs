@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use ferrofabric_av::Resolve;
 use ferrofabric_contracts::addr::{AuthKey, NativeAddr};
 use ferrofabric_contracts::config::Settings;
-use ferrofabric_contracts::error::Result;
+use ferrofabric_contracts::error::{Errno, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info};
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
@@ -120,8 +120,7 @@ impl Backend for VerbsBackend {
     fn open_transport(&self, opening: &Opening<'_>) -> Result<OpenedTransport<RdmPair>> {
         let key = self.key_of(opening);
         let port = self.port_for(opening, key)?;
-        let qkey = key.map_or(DEFAULT_QKEY, AuthKey::qkey);
-        let (transport, name) = self.open_paired(opening, None, port, qkey)?;
+        let (transport, name) = self.open_drawn(opening, key, port)?;
         Ok(OpenedTransport {
             transport,
             name,
@@ -177,7 +176,7 @@ impl KeyedParts for VerbsBackend {
             pkey: key.in_addresses().pkey(),
             ..self.port_for(opening, Some(key))?
         };
-        self.open_paired(opening, Some(drawn), port, key.qkey())
+        self.open_paired(opening, drawn, Some(key), port)
     }
 
     fn random(&self) -> Result<u64> {
@@ -185,42 +184,52 @@ impl KeyedParts for VerbsBackend {
     }
 }
 
+/// The names that an endpoint tries until one is free on its node. That another one has drawn the
+/// same 32 bits is rare; as many times in a row it does not happen.
+const NAMES: u32 = 4;
+
 impl VerbsBackend {
-    /// Opens both transports of an endpoint. Its address has the numbers drawn for it, or else
-    /// numbers that are free.
+    /// Opens both transports of an endpoint, with numbers that are free.
+    fn open_drawn(
+        &self,
+        opening: &Opening<'_>,
+        key: Option<AuthKey>,
+        port: LocalPort,
+    ) -> Result<(RdmPair, NativeAddr)> {
+        let mut tries = 1;
+        loop {
+            match self.open_paired(opening, random::number()?, key, port) {
+                Err(error) if error.errno() == Errno::EADDRINUSE && tries < NAMES => tries += 1,
+                opened => return opened,
+            }
+        }
+    }
+
+    /// Opens both transports of an endpoint, whose address has the numbers drawn for it. Without a
+    /// key, so has its Q_Key.
     fn open_paired(
         &self,
         opening: &Opening<'_>,
-        drawn: Option<u64>,
+        drawn: u64,
+        key: Option<AuthKey>,
         port: LocalPort,
-        qkey: u32,
     ) -> Result<(RdmPair, NativeAddr)> {
+        let qkey = key.map_or_else(|| NativeAddr::drawn_qkey(drawn), AuthKey::qkey);
         let datagrams = RdmTransport::open_datagrams(&self.pd, &port, qkey)?;
         let queue_pair = Some(port.address(datagrams.number(), qkey));
         // An application that wants remote peers alone gets no peer through shared memory
         // (fi_getinfo(3), FI_REMOTE_COMM).
-        let shm = match self.settings.shm && self.info.caps.contains(Flags::LOCAL_COMM) {
+        let has_shm = self.settings.shm && self.info.caps.contains(Flags::LOCAL_COMM);
+        let name = NativeAddr::of_new(node_id(), queue_pair, has_shm, drawn);
+        let shm = match has_shm {
             true => {
                 let config = ShmConfig {
                     unreachable: Unreachable::HandBack,
                     ..ShmConfig::from_settings(&self.settings)
                 };
-                Some(match drawn {
-                    None => ShmTransport::open(config, node_id(), queue_pair, SHM_TRANSPORT)?,
-                    Some(drawn) => {
-                        let name = NativeAddr::of_new(node_id(), queue_pair, true, drawn);
-                        ShmTransport::open_named(config, name, SHM_TRANSPORT)?
-                    }
-                })
+                Some(ShmTransport::open_named(config, name, SHM_TRANSPORT)?)
             }
             false => None,
-        };
-        let name = match &shm {
-            Some(shm) => shm.native(),
-            None => {
-                let drawn = drawn.map_or_else(random::number, Ok)?;
-                NativeAddr::of_new(node_id(), queue_pair, false, drawn)
-            }
         };
         let config = RdmConfig {
             port,
@@ -229,6 +238,7 @@ impl VerbsBackend {
                 peer_timeout: self.settings.peer_timeout,
                 reconnect_timeout: self.settings.reconnect_timeout.0,
             },
+            auth_key: key,
         };
         let mut verbs = RdmTransport::open(
             Registrations::new(&self.registry),
@@ -246,10 +256,6 @@ impl VerbsBackend {
         Ok((RdmPair::new(verbs, shm), name))
     }
 }
-
-/// Q_Key of the UD queue pairs; the handshake checks it for the lanes, too. The high bit is for
-/// privileged keys.
-const DEFAULT_QKEY: u32 = 0x00fe_0f0f;
 
 /// Registered memory.
 struct DomainRegion(DescribedRegion);

@@ -6,18 +6,18 @@ fn name(n: u64, nodes: u64) -> NativeAddr {
     let (node, endpoint) = (n % nodes, n / nodes);
     let mut gid = [0; 16];
     gid[8..].copy_from_slice(&(node + 1).to_be_bytes());
+    let random = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 7;
     let verbs = VerbsAddr {
         gid,
         gid_kind: GidKind::RoceV2,
         qpn: endpoint as u32 + 17,
-        qkey: 0x1ee7,
+        qkey: NativeAddr::drawn_qkey(random),
         lid: 0,
         pkey: 0xffff,
         sl: 0,
         port: 1,
         mtu_bytes: 4096,
     };
-    let random = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 7;
     NativeAddr::of_new(node, Some(verbs), true, random)
 }
 

@@ -24,7 +24,7 @@ pub use format::{SOCKADDR_IB_LEN, SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
 pub use ib_ud::IbUdAddr;
 pub use keyed::{KeySlots, KeyedAddr, MAX_EP_AUTH_KEYS};
 pub use native::{GidKind, NativeAddr, NativeWords, VerbsAddr};
-pub use number::{NUMBER_BITS, join, split};
+pub use number::{DRAWN_QKEY, NUMBER_BITS, join, split};
 pub use sockaddr_ib::SockaddrIb;
 pub(crate) use sockaddr_ib::UDP_PORT_SPACE;
 pub use uri::Uri;

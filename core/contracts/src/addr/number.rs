@@ -2,8 +2,9 @@
 //! node's, so an address vector can keep the two apart (`docs/adr/0032`).
 //!
 //! The number is the QPN and 32 bits of incarnation, or 56 bits of incarnation where there is no
-//! queue pair; the name of the shared-memory endpoint is the number. Peers need not follow: all
-//! other fields of an address are its node's part.
+//! queue pair; the name of the shared-memory endpoint is the number. A Q_Key that was drawn for the
+//! endpoint is the low 31 bits of the incarnation. Peers need not follow: all other fields of an
+//! address are its node's part.
 
 use super::native::{FLAGS_AT, HAS_SHM, HAS_VERBS, NativeAddr, NativeWords, QPN_AT, VerbsAddr};
 
@@ -12,6 +13,12 @@ pub const NUMBER_BITS: u32 = 56;
 
 /// Bits of incarnation in the number of an endpoint that has a queue pair; the QPN's are above.
 const INCARNATION_BITS: u32 = 32;
+
+/// Bits of a Q_Key: the highest bit of the field marks those of privileged processes.
+const QKEY_BITS: u32 = 31;
+
+/// In place of a Q_Key that was drawn for its endpoint. It is no Q_Key of an unprivileged process.
+pub const DRAWN_QKEY: u32 = 1 << QKEY_BITS;
 
 impl NativeAddr {
     /// The address of an endpoint that is being opened; `random` distinguishes it from those
@@ -29,6 +36,17 @@ impl NativeAddr {
             shm: has_shm.then_some(number),
             verbs,
         }
+    }
+
+    /// The Q_Key of an endpoint without an authorization key whose incarnation has these low bits;
+    /// `random` as for [`of_new`](Self::of_new).
+    pub fn drawn_qkey(random: u64) -> u32 {
+        low(random, QKEY_BITS) as u32
+    }
+
+    /// Whether its Q_Key was drawn for it: it has no authorization key.
+    pub fn has_drawn_qkey(&self) -> bool {
+        (self.verbs).is_some_and(|verbs| verbs.qkey == Self::drawn_qkey(self.incarnation))
     }
 }
 
@@ -50,10 +68,16 @@ pub fn split(addr: &NativeWords) -> (NativeWords, u64) {
     };
     let stray_qpn = !has_verbs && qpn != 0;
     let too_long = qpn >> 24 != 0 || incarnation >> own_bits != 0;
-    if shm != expected || stray_qpn || too_long {
+    let qkey = keys as u32;
+    if shm != expected || stray_qpn || too_long || qkey == DRAWN_QKEY {
         return (*addr, 0);
     }
     let first = low(first, QPN_AT);
+    let is_drawn = number != 0 && qkey == NativeAddr::drawn_qkey(incarnation);
+    let keys = match is_drawn {
+        true => keys ^ u64::from(qkey ^ DRAWN_QKEY),
+        false => keys,
+    };
     ([first, keys, gid, rest, 0, of_node, 0, last], number)
 }
 
@@ -69,6 +93,11 @@ pub fn join(node: &NativeWords, number: u64) -> NativeWords {
     let own_shm = match has_shm {
         false => 0,
         true => number,
+    };
+    let is_drawn = number != 0 && keys as u32 == DRAWN_QKEY;
+    let keys = match is_drawn {
+        true => keys ^ u64::from(NativeAddr::drawn_qkey(own) ^ DRAWN_QKEY),
+        false => keys,
     };
     // An address that is all its node's has its own in place, and the number 0.
     [
@@ -107,7 +136,12 @@ mod tests {
     proptest! {
         /// Covers: AV-9
         #[test]
-        fn any_bytes_come_back(addr in any::<[u8; 64]>(), flags in 0u8..4, clear in any::<[bool; 3]>()) {
+        fn any_bytes_come_back(
+            addr in any::<[u8; 64]>(),
+            flags in 0u8..4,
+            clear in any::<[bool; 3]>(),
+            qkey in 0..3,
+        ) {
             let mut addr = addr;
             addr[3] = flags;
             for (field, clear) in [4..8, 32..40, 48..56].into_iter().zip(clear) {
@@ -115,7 +149,13 @@ mod tests {
                     addr[field].fill(0);
                 }
             }
-            let addr: NativeWords = zerocopy::transmute!(addr);
+            let mut addr: NativeWords = zerocopy::transmute!(addr);
+            let qkey = match qkey {
+                0 => addr[1] as u32,
+                1 => NativeAddr::drawn_qkey(addr[4]),
+                _ => DRAWN_QKEY,
+            };
+            addr[1] = addr[1] >> 32 << 32 | u64::from(qkey);
             let (node, number) = split(&addr);
             prop_assert!(number >> NUMBER_BITS == 0);
             prop_assert_eq!(join(&node, number), addr);
@@ -129,9 +169,17 @@ mod tests {
             like in any_addr(),
             randoms in any::<[u64; 2]>(),
             qpns in any::<[u32; 2]>(),
+            has_key in any::<bool>(),
         ) {
             let addr = |i: usize| {
-                let verbs = like.verbs.map(|verbs| VerbsAddr { qpn: qpns[i] >> 8, ..verbs });
+                let verbs = like.verbs.map(|verbs| VerbsAddr {
+                    qpn: qpns[i] >> 8,
+                    qkey: match has_key {
+                        true => verbs.qkey & !DRAWN_QKEY,
+                        false => NativeAddr::drawn_qkey(randoms[i]),
+                    },
+                    ..verbs
+                });
                 NativeAddr::of_new(like.node, verbs, like.shm.is_some(), randoms[i])
             };
             let [(node, one), (same, other)] = [addr(0), addr(1)].map(|addr| split(&addr.to_words()));

@@ -8,13 +8,14 @@ use fastrand::Rng;
 
 use super::super::credit::MAX_QUOTA_UNITS;
 use super::super::rtt::RttEstimator;
+use super::super::secrets::SecretNumbers;
 use super::super::table::{Key, KeyedTable};
 use super::super::timers::Timers;
 use super::super::wire::SessionId;
 use super::super::wire::control::{ControlBody, LaneKind, LaneName, RejectReason};
 use super::super::{PLACE_BYTES, PeerKey, Time};
 use super::admission::{HalfOpen, Initiators};
-use super::peer::{Carried, HandshakePeer, LanePhase};
+use super::peer::{Carried, HandshakePeer, LanePhase, proof_of};
 use super::{EndReason, HandshakeAction, HandshakeConfig, HandshakeCounters, LaneError, LaneKey};
 
 /// The lanes of one endpoint.
@@ -25,7 +26,10 @@ use super::{EndReason, HandshakeAction, HandshakeConfig, HandshakeCounters, Lane
 pub struct Connector {
     pub(super) me: PeerKey,
     pub(super) config: HandshakeConfig,
-    pub(super) rng: Rng,
+    /// Numbers that only the two ends of a lane know.
+    pub(super) secrets: SecretNumbers,
+    /// Spreads the tries of many endpoints.
+    pub(super) jitter: Rng,
     pub(super) rtt: RttEstimator,
     /// The newest epoch of ours.
     pub(super) epoch: u64,
@@ -46,9 +50,11 @@ impl Connector {
     /// The machine of the endpoint `me`.
     #[must_use]
     pub fn new(me: PeerKey, config: HandshakeConfig) -> Self {
+        let mut secrets = SecretNumbers::new(config.seed);
         Connector {
             me,
-            rng: Rng::with_seed(config.seed),
+            jitter: Rng::with_seed(secrets.number()),
+            secrets,
             rtt: RttEstimator::new(
                 config.intervals.initial_timeout,
                 config.intervals.min_timeout,
@@ -235,7 +241,7 @@ impl Connector {
         let phase = peer.phase;
         match (phase, made) {
             (LanePhase::Making, Ok(qpn)) => {
-                let psn = first_psn(peer.own.kind, &mut self.rng);
+                let psn = first_psn(peer.own.kind, &mut self.secrets);
                 peer.own.made(qpn, psn, self.config.limits.quota_units);
                 peer.life.begin_silence(now);
                 peer.tries = 0;
@@ -243,9 +249,10 @@ impl Connector {
                 peer.name = LaneName {
                     from_initiator: true,
                     epoch: self.epoch,
-                    initiator_nonce: self.rng.u64(1..),
+                    initiator_nonce: self.secrets.number(),
                     responder_nonce: 0,
                 };
+                peer.proof = proof_of(&self.sessions, &peer.key);
                 if peer.key == self.me {
                     self.use_own_parameters(key);
                     self.join(key, LanePhase::Connecting, out);
@@ -255,7 +262,7 @@ impl Connector {
                 }
             }
             (LanePhase::Answering, Ok(qpn)) => {
-                let psn = first_psn(peer.own.kind, &mut self.rng);
+                let psn = first_psn(peer.own.kind, &mut self.secrets);
                 peer.own.made(qpn, psn, self.config.limits.quota_units);
                 self.join(key, LanePhase::Joining, out);
             }
@@ -310,7 +317,9 @@ impl Connector {
             return;
         };
         peer.life.mark_alive(now);
-        if peer.phase == LanePhase::HalfOpen {
+        // A third party at the peer's port may be at the other end of an RC lane. Only a Ready
+        // proves that another incarnation has followed.
+        if peer.phase == LanePhase::HalfOpen && self.predecessor(key).is_none() {
             out.push(HandshakeAction::MaySend { lane });
             self.up(key, now, out);
         }
@@ -456,9 +465,9 @@ impl Connector {
 }
 
 /// Where the numbers of an RC queue pair begin.
-fn first_psn(kind: LaneKind, rng: &mut Rng) -> u32 {
+fn first_psn(kind: LaneKind, secrets: &mut SecretNumbers) -> u32 {
     match kind {
-        LaneKind::Rc => rng.u32(..) >> 8,
+        LaneKind::Rc => secrets.packet_sequence_number(),
         LaneKind::Ud => 0,
     }
 }

@@ -22,6 +22,8 @@
 //!   queue pair that it has begun to make.
 //! * A Hello is void once its sender has sent a newer epoch, so an old Hello cannot end a lane that
 //!   came after it.
+//! * A third party can end nothing that is established: the packets that could must prove that they
+//!   are the peer's (`proof.rs`).
 //! * Another incarnation is another peer until it has proven by an answer that it lives. Only then
 //!   has the old one failed.
 //! * Silence is not death: tries continue for ever, at a capped interval. A limit exists only if a
@@ -31,6 +33,7 @@
 mod admission;
 mod connector;
 mod peer;
+mod proof;
 mod receive;
 mod registry;
 mod send;
@@ -41,6 +44,7 @@ pub use connector::Connector;
 use std::time::Duration;
 
 use super::PeerKey;
+use super::secrets::SecretSeed;
 use super::table::Key;
 use super::wire::SessionId;
 use super::wire::control::{
@@ -74,8 +78,8 @@ impl LaneKey {
 /// How a [`Connector`] behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct HandshakeConfig {
-    /// Seed of nonces, packet sequence numbers and jitter; from the system's random source.
-    pub seed: u64,
+    /// Seed of nonces, proofs and packet sequence numbers; from the system's random source.
+    pub seed: SecretSeed,
     /// Keys of our queue pairs; a peer's must be the same (of the P_Key, the membership bit aside).
     pub keys: Keys,
     /// Name of our shared memory, 0 for none. Peers receive it and can compose our whole native
@@ -109,7 +113,7 @@ pub struct HandshakeConfig {
 impl Default for HandshakeConfig {
     fn default() -> Self {
         HandshakeConfig {
-            seed: 0,
+            seed: SecretSeed::default(),
             keys: Keys::default(),
             shm_name: 0,
             limits: LaneLimits::default(),
@@ -290,10 +294,7 @@ pub enum LaneError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndReason {
     /// The peer's process is another one now.
-    PeerRestarted {
-        /// The incarnation that lives there now.
-        incarnation: u64,
-    },
+    PeerRestarted,
     /// The peer lives and has no such lane any more.
     PeerReset,
     /// The peer closed the lane.
@@ -324,12 +325,12 @@ pub enum EndReason {
 }
 
 impl EndReason {
-    fn of_reject(reason: RejectReason, incarnation: u64) -> Self {
+    fn of_reject(reason: RejectReason) -> Self {
         match reason {
             RejectReason::Version => EndReason::Version,
             RejectReason::Keys => EndReason::Keys,
             RejectReason::ShuttingDown => EndReason::PeerShuttingDown,
-            RejectReason::StaleIncarnation => EndReason::PeerRestarted { incarnation },
+            RejectReason::StaleIncarnation => EndReason::PeerRestarted,
             RejectReason::Recycled => EndReason::Recycled,
             RejectReason::Left => EndReason::Left,
             RejectReason::Busy | RejectReason::NoSuchLane => EndReason::PeerReset,
@@ -352,6 +353,8 @@ pub struct HandshakeCounters {
     pub stale: u64,
     /// Packets refused with a Reject.
     pub rejected: u64,
+    /// Packets that would have ended something and proved nothing.
+    pub challenged: u64,
     /// Half-open lanes dropped for newer ones.
     pub evicted: u64,
     /// Lanes that came up.

@@ -4,6 +4,7 @@ use super::super::table::Key;
 use super::super::wire::control::{ControlPacket, LaneKind, LaneName, LaneParameters};
 use super::super::{PeerKey, Time};
 use super::{HandshakeConfig, LaneKey};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// Where the lane to a peer stands. The initiator's way is `Queued`, `Making`, `HelloSent`,
@@ -47,6 +48,12 @@ pub(super) struct HandshakePeer {
     pub(super) since: Time,
     /// Name of the lane at hand: which side we are, epoch, nonces (0 if not known yet).
     pub(super) name: LaneName,
+    /// The other end of the attempt at hand is the peer, and no third party in its name.
+    pub(super) proven: bool,
+    /// The proof in our Hello or Bye; 0 for none.
+    pub(super) proof: u64,
+    /// The proof that our Challenge gave to the peer; 0 where there was none.
+    pub(super) challenge: u64,
     pub(super) own: OwnEnd,
     pub(super) remote: RemoteEnd,
     pub(super) life: Life,
@@ -192,6 +199,10 @@ impl Life {
 pub(super) struct Carried {
     pub(super) lane: LaneKey,
     pub(super) name: LaneName,
+    /// As [`HandshakePeer::proven`].
+    pub(super) proven: bool,
+    /// As [`HandshakePeer::challenge`], where the peer has no state.
+    pub(super) challenge: u64,
 }
 
 impl Carried {
@@ -203,6 +214,11 @@ impl Carried {
         };
         named == self.name
     }
+}
+
+/// The proof that a Hello or Bye to a peer carries; 0 for none.
+pub(super) fn proof_of(sessions: &HashMap<PeerKey, Carried>, peer: &PeerKey) -> u64 {
+    (sessions.get(peer)).map_or(0, |carried| carried.name.to_number())
 }
 
 impl HandshakePeer {
@@ -221,6 +237,9 @@ impl HandshakePeer {
             uninvited: false,
             since: now,
             name: LaneName::default(),
+            proven: false,
+            proof: 0,
+            challenge: 0,
             own: OwnEnd {
                 lane: None,
                 kind: LaneKind::Rc,
@@ -235,9 +254,35 @@ impl HandshakePeer {
         }
     }
 
+    /// There is no attempt at hand; the next one will be ours.
+    pub(super) fn forget_attempt(&mut self) {
+        self.name = LaneName {
+            from_initiator: true,
+            ..LaneName::default()
+        };
+        self.proven = false;
+    }
+
     /// Whether `packet` is about the lane at hand, named in full.
     pub(super) fn is_named_by(&self, packet: &ControlPacket) -> bool {
         self.is_attempt_of(packet) && packet.lane.responder_nonce == self.name.responder_nonce
+    }
+
+    /// Whether `packet`, a Bye, is about the lane at hand. One of the two ends may have begun it
+    /// without having learnt the responder's nonce.
+    pub(super) fn is_named_by_bye(&self, packet: &ControlPacket) -> bool {
+        let nonce = packet.lane.responder_nonce;
+        self.is_attempt_of(packet)
+            && (nonce == self.name.responder_nonce || nonce == 0 || self.name.responder_nonce == 0)
+    }
+
+    /// Whether the attempt that is being answered is newer than one with this epoch. (Whose attempt
+    /// it is may not be sure, so it makes none void.)
+    pub(super) fn answers_newer_than(&self, epoch: u64) -> bool {
+        use LanePhase::{Answering, HalfOpen, Joining};
+        matches!(self.phase, Answering | Joining | HalfOpen)
+            && !self.name.from_initiator
+            && epoch < self.name.epoch
     }
 
     /// Whether `packet` is about the attempt at hand; its responder's nonce may be another.

@@ -1,19 +1,41 @@
 //! The packets that a [`Connector`] receives. Each is judged by what it names: sender, receiver and
 //! lane.
 
-use super::super::PeerKey;
-use super::super::Time;
 use super::super::table::Key;
 use super::super::wire::WireError;
 use super::super::wire::control::{
-    ControlBody, ControlPacket, Foreign, LaneKind, LaneName, LaneParameters, RejectReason,
+    ControlBody, ControlPacket, Foreign, Keys, LaneKind, LaneName, LaneParameters, RejectReason,
 };
-use super::peer::LanePhase;
+use super::super::{PeerKey, Time};
+use super::peer::{HandshakePeer, LanePhase};
 use super::{Connector, EndReason, HandshakeAction};
 
 /// The membership bit of a P_Key: limited and full members of a partition have the same key but for
 /// it.
 const P_KEY_MEMBERSHIP: u16 = 0x8000;
+
+/// The contents of a Hello.
+#[derive(Clone, Copy)]
+struct ReceivedHello {
+    stamp_ns: u64,
+    parameters: LaneParameters,
+    /// It is the peer's for sure.
+    proven: bool,
+}
+
+/// A refusal by an endpoint of another version, as one of ours.
+fn version_reject(foreign: &Foreign) -> ControlPacket {
+    ControlPacket {
+        from: foreign.from,
+        to_incarnation: foreign.to_incarnation,
+        lane: foreign.lane,
+        newest_epoch: 0,
+        keys: Keys::default(),
+        body: ControlBody::Reject {
+            reason: RejectReason::Version,
+        },
+    }
+}
 
 impl Connector {
     /// A datagram arrived on the UD queue pair: `bytes` without the 40 in front. A datagram that is
@@ -26,6 +48,9 @@ impl Connector {
                     if !foreign.is_reject && foreign.to_incarnation == self.me.incarnation =>
                 {
                     self.reject_foreign(&foreign, out);
+                }
+                Some(foreign) if foreign.is_reject => {
+                    self.on_packet(now, &version_reject(&foreign), out);
                 }
                 _ => self.counters.malformed += 1,
             },
@@ -40,12 +65,8 @@ impl Connector {
             return;
         }
         self.counters.received += 1;
-        if let ControlBody::Reject {
-            reason,
-            named_incarnation,
-        } = packet.body
-        {
-            self.on_reject(now, packet, reason, named_incarnation, out);
+        if let ControlBody::Reject { reason } = packet.body {
+            self.on_reject(now, packet, reason, out);
             return;
         }
         if packet.to_incarnation != self.me.incarnation {
@@ -62,16 +83,35 @@ impl Connector {
             ControlBody::Hello {
                 stamp_ns,
                 parameters,
-            } => self.on_hello(now, packet, stamp_ns, parameters, out),
+                proof,
+            } => {
+                let hello = ReceivedHello {
+                    stamp_ns,
+                    parameters,
+                    proven: self.proves(packet, proof),
+                };
+                self.on_hello(now, packet, hello, out);
+            }
             ControlBody::HelloAck {
                 stamp_ns,
                 parameters,
             } => self.on_hello_ack(now, packet, stamp_ns, parameters, out),
             ControlBody::Ready => self.on_ready(now, packet, out),
-            ControlBody::Bye { expected, ends } => self.on_bye(now, packet, (expected, ends), out),
+            ControlBody::Bye {
+                expected,
+                ends,
+                proof,
+            } => {
+                if ends && self.is_in_doubt(packet, proof) {
+                    self.request_proof(packet, out);
+                } else {
+                    self.on_bye(now, packet, (expected, ends), out);
+                }
+            }
             ControlBody::ByeAck => self.on_bye_ack(now, packet, out),
             ControlBody::KeepAlive { stamp_ns } => self.on_keep_alive(now, packet, stamp_ns, out),
             ControlBody::KeepAliveAck { .. } => self.on_keep_alive_ack(now, packet),
+            ControlBody::Challenge { proof } => self.on_challenge(now, packet, proof, out),
             ControlBody::Reject { .. } => {}
         }
     }
@@ -80,27 +120,29 @@ impl Connector {
         &mut self,
         now: Time,
         packet: &ControlPacket,
-        stamp_ns: u64,
-        remote: LaneParameters,
+        hello: ReceivedHello,
         out: &mut Vec<HandshakeAction>,
     ) {
+        let unproven = self.is_established_with(&packet.from) && !hello.proven;
         let Some((key, peer)) = self
             .find(&packet.from)
             .and_then(|key| Some((key, self.peers.get_mut(key)?)))
         else {
             if self.closing {
                 self.reject(packet, RejectReason::ShuttingDown, out);
-            } else if !self.admit_uninvited(now, out) {
+            } else if unproven {
+                self.request_proof(packet, out);
+            } else if !hello.proven && !self.admit_uninvited(now, out) {
                 self.reject(packet, RejectReason::Busy, out);
             } else if let Some(key) = self.add(packet.from, now) {
-                self.count_uninvited(key, now);
-                self.answer(key, packet, stamp_ns, remote, now, out);
+                self.count_unless_proven(key, now, &hello);
+                self.answer(key, packet, hello, now, out);
             }
             return;
         };
         if peer.is_attempt_of(packet) {
             // A repeat.
-            peer.remote.stamp_ns = stamp_ns;
+            peer.remote.stamp_ns = hello.stamp_ns;
             peer.life.mark_alive(now);
             match peer.phase {
                 LanePhase::HalfOpen | LanePhase::Up => self.send_hello_ack(key, now, out),
@@ -110,13 +152,22 @@ impl Connector {
         }
         // An attempt for RC precedes one for UD; of two equal kinds the lower key's attempt wins.
         let our_attempt_wins = peer.phase == LanePhase::HelloSent
-            && match (peer.own.kind, remote.kind) {
+            && match (peer.own.kind, hello.parameters.kind) {
                 (LaneKind::Rc, LaneKind::Ud) => true,
                 (LaneKind::Ud, LaneKind::Rc) => false,
                 _ => self.me < packet.from,
             };
-        if peer.remote.is_void(packet.lane.epoch) || our_attempt_wins {
+        let is_older = !hello.proven && peer.answers_newer_than(packet.lane.epoch);
+        if peer.remote.is_void(packet.lane.epoch) || our_attempt_wins || is_older {
             self.counters.stale += 1;
+            return;
+        }
+        if unproven {
+            if self.closing {
+                self.reject(packet, RejectReason::ShuttingDown, out);
+            } else {
+                self.request_proof(packet, out);
+            }
             return;
         }
         match peer.phase {
@@ -129,28 +180,26 @@ impl Connector {
                 self.drop_lane(key, EndReason::PeerReset, out);
             }
             LanePhase::Closing => {
-                let requested = peer.engine.requested;
                 out.push(HandshakeAction::Closed { peer: packet.from });
                 if self.closing {
                     self.remove(key);
                     self.reject(packet, RejectReason::ShuttingDown, out);
                     return;
                 }
-                if !requested && !self.admit_uninvited(now, out) {
-                    self.remove(key);
-                    self.reject(packet, RejectReason::Busy, out);
-                    return;
-                }
             }
         }
-        if self
-            .peers
-            .get(key)
-            .is_some_and(|peer| !peer.engine.requested && !peer.uninvited)
-        {
+        self.count_unless_proven(key, now, &hello);
+        self.answer(key, packet, hello, now, out);
+    }
+
+    /// Counts a peer that nobody has requested among the half-open, where third parties may be.
+    fn count_unless_proven(&mut self, key: Key, now: Time, hello: &ReceivedHello) {
+        let Some(peer) = self.peers.get(key) else {
+            return;
+        };
+        if !peer.engine.requested && !peer.uninvited && !hello.proven {
             self.count_uninvited(key, now);
         }
-        self.answer(key, packet, stamp_ns, remote, now, out);
     }
 
     /// Turns responder for the attempt in `packet`, with the unconnected queue pair that is there,
@@ -159,17 +208,17 @@ impl Connector {
         &mut self,
         key: Key,
         packet: &ControlPacket,
-        stamp_ns: u64,
-        remote: LaneParameters,
+        hello: ReceivedHello,
         now: Time,
         out: &mut Vec<HandshakeAction>,
     ) {
         self.leave_place(key);
+        let remote = hello.parameters;
         if remote.kind == LaneKind::Ud && !self.config.datagrams {
             self.drop_lane(key, EndReason::PeerReset, out);
             return self.begin(key, LaneKind::Rc, None, now, out);
         }
-        let responder_nonce = self.rng.u64(1..);
+        let responder_nonce = self.secrets.number();
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
@@ -179,17 +228,24 @@ impl Connector {
             initiator_nonce: packet.lane.initiator_nonce,
             responder_nonce,
         };
-        // This attempt itself is not void: should we fail to answer it, its repeat must get another
-        // chance.
-        peer.remote.make_void(packet.lane.epoch.saturating_sub(1));
+        peer.proven = hello.proven;
+        if hello.proven {
+            // This attempt itself is not void: should we fail to answer it, its repeat must get
+            // another chance.
+            peer.remote.make_void(packet.lane.epoch.saturating_sub(1));
+        }
         peer.remote.parameters = remote;
-        peer.remote.stamp_ns = stamp_ns;
+        peer.remote.stamp_ns = hello.stamp_ns;
         peer.life.mark_alive(now);
         peer.tries = 0;
         self.timers.set(key, None);
         let (phase, fits) = (peer.phase, peer.own.kind == remote.kind);
         if peer.own.lane.is_some() && !fits {
             self.drop_lane(key, EndReason::PeerReset, out);
+        }
+        if hello.proven {
+            self.use_up_challenge(&packet.from);
+            self.invite(key);
         }
         match (phase, self.peers.get_mut(key)) {
             (LanePhase::Making | LanePhase::Answering, Some(peer)) if fits => {
@@ -222,6 +278,7 @@ impl Connector {
                 peer.life.mark_alive(now);
                 peer.remote.make_void(packet.newest_epoch);
                 peer.name.responder_nonce = packet.lane.responder_nonce;
+                peer.proven = true;
                 peer.remote.parameters = remote;
                 if stamp_ns <= now.0 {
                     self.rtt.sample(now - Time(stamp_ns));
@@ -259,26 +316,16 @@ impl Connector {
         now: Time,
         packet: &ControlPacket,
         reason: RejectReason,
-        named_incarnation: u64,
         out: &mut Vec<HandshakeAction>,
     ) {
-        // The refused packet went to the incarnation that it named. The sender of the refusal may
-        // be another incarnation.
-        let named = PeerKey {
-            incarnation: named_incarnation,
-            ..packet.from
-        };
-        let found = self
-            .find(&named)
-            .and_then(|key| Some((key, self.peers.get_mut(key)?)));
-        let Some((key, peer)) = found.filter(|(_, peer)| {
-            packet.to_incarnation == self.me.incarnation && peer.is_named_by(packet)
-        }) else {
+        let is_for_us = packet.to_incarnation == self.me.incarnation;
+        let found = self.find_sender(packet, |peer| is_for_us && peer.is_named_by(packet));
+        let Some((key, peer)) = found else {
             self.counters.stale += 1;
             return;
         };
         peer.life.mark_alive(now);
-        let failure = EndReason::of_reject(reason, packet.from.incarnation);
+        let failure = EndReason::of_reject(reason);
         match (peer.phase, reason) {
             (LanePhase::Closing, _) => self.closed(key, now, out),
             (LanePhase::HelloSent, RejectReason::Busy) => {
@@ -286,12 +333,10 @@ impl Connector {
                     let (peer, here) = (peer.key, false);
                     out.push(HandshakeAction::NoRoom { peer, here });
                 }
-                let wait = self.rtt.backoff(
-                    self.config.intervals.busy_interval,
-                    peer.tries,
-                    &mut self.rng,
-                );
+                let tries = peer.tries;
                 peer.tries += 1;
+                let base = self.config.intervals.busy_interval;
+                let wait = self.rtt.backoff(base, tries, &mut self.jitter);
                 self.arm(key, now, wait);
             }
             (
@@ -308,6 +353,19 @@ impl Connector {
         }
     }
 
+    /// Whether a Bye that ends all there is with its sender may be a third party's.
+    fn is_in_doubt(&mut self, packet: &ControlPacket, proof: u64) -> bool {
+        if !self.has_peer(&packet.from) || self.proves(packet, proof) {
+            return false;
+        }
+        let is_of_session =
+            (self.sessions.get(&packet.from)).is_some_and(|of| of.is_named_by(packet));
+        let is_of_lane = self.find_sender(packet, |peer| {
+            peer.is_named_by_bye(packet) && peer.is_surely_of_peer(packet)
+        });
+        !is_of_session && is_of_lane.is_none()
+    }
+
     fn on_bye(
         &mut self,
         now: Time,
@@ -315,15 +373,8 @@ impl Connector {
         (expected, ends): (Option<u32>, bool),
         out: &mut Vec<HandshakeAction>,
     ) {
-        let nonce = packet.lane.responder_nonce;
-        let is_named = |peer: &super::peer::HandshakePeer| {
-            peer.is_attempt_of(packet)
-                && (nonce == peer.name.responder_nonce
-                    || nonce == 0
-                    || peer.name.responder_nonce == 0)
-        };
-        let found = self.find_sender(packet, |peer| ends || is_named(peer));
-        let found = found.map(|(key, peer)| (key, peer.phase, is_named(peer)));
+        let found = self.find_sender(packet, |peer| ends || peer.is_named_by_bye(packet));
+        let found = found.map(|(key, peer)| (key, peer.phase, peer.is_named_by_bye(packet)));
         self.answer_packet(packet, ControlBody::ByeAck, out);
         // The count of another lane may be of another session; only the lane that our session has
         // left is sure to be of ours.
@@ -401,11 +452,11 @@ impl Connector {
     }
 
     /// The sender's state, if it passes `test`.
-    fn find_sender(
+    pub(super) fn find_sender(
         &mut self,
         packet: &ControlPacket,
-        test: impl FnOnce(&super::peer::HandshakePeer) -> bool,
-    ) -> Option<(Key, &mut super::peer::HandshakePeer)> {
+        test: impl FnOnce(&HandshakePeer) -> bool,
+    ) -> Option<(Key, &mut HandshakePeer)> {
         let key = self.find(&packet.from)?;
         let peer = self.peers.get_mut(key)?;
         test(peer).then_some((key, peer))

@@ -21,6 +21,20 @@ impl Connector {
         None
     }
 
+    /// Another incarnation at the place of a peer whose lane is up.
+    pub(super) fn predecessor(&self, key: Key) -> Option<Key> {
+        let place = self.peers.get(key)?.key.place;
+        let mut at = self.by_place.get(&place).copied();
+        while let Some(other) = at {
+            let state = self.peers.get(other)?;
+            if other != key && state.phase == LanePhase::Up {
+                return Some(other);
+            }
+            at = state.next_at_place;
+        }
+        None
+    }
+
     pub(super) fn add(&mut self, key: PeerKey, now: Time) -> Option<Key> {
         let mut peer = HandshakePeer::new(key, now);
         peer.next_at_place = self.by_place.get(&key.place).copied();

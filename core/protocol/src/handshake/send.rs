@@ -1,7 +1,9 @@
 //! The packets that a [`Connector`] sends, and when it repeats them.
 
 use super::super::table::Key;
-use super::super::wire::control::{ControlBody, ControlPacket, Foreign, LaneName, RejectReason};
+use super::super::wire::control::{
+    ControlBody, ControlPacket, Foreign, Keys, LaneName, RejectReason,
+};
 use super::super::{PeerKey, Time};
 use super::peer::LanePhase;
 use super::{Connector, HandshakeAction};
@@ -12,7 +14,7 @@ impl Connector {
         let Some(peer) = self.peers.get(key) else {
             return;
         };
-        let (to, lane, tries) = (peer.key, peer.name, peer.tries);
+        let (to, lane, tries, proof) = (peer.key, peer.name, peer.tries, peer.proof);
         let hurried = peer.life.has_wait_limit();
         self.send(
             to,
@@ -20,10 +22,11 @@ impl Connector {
             ControlBody::Hello {
                 stamp_ns: now.0,
                 parameters,
+                proof,
             },
             out,
         );
-        let mut wait = self.rtt.backoff(self.rtt.timeout(), tries, &mut self.rng);
+        let mut wait = (self.rtt).backoff(self.rtt.timeout(), tries, &mut self.jitter);
         if hurried {
             wait = wait.min(self.config.intervals.max_limited_interval);
         }
@@ -50,7 +53,7 @@ impl Connector {
             // from this side.
             let wait = self
                 .rtt
-                .backoff(self.rtt.timeout() * 3, tries, &mut self.rng);
+                .backoff(self.rtt.timeout() * 3, tries, &mut self.jitter);
             self.arm(key, now, wait);
         }
     }
@@ -69,9 +72,13 @@ impl Connector {
             return;
         };
         let (to, lane, tries, close_ends) = (peer.key, peer.name, peer.tries, peer.since);
-        let (expected, ends) = (peer.engine.taken, self.closing);
-        self.send(to, lane, ControlBody::Bye { expected, ends }, out);
-        let wait = self.rtt.backoff(self.rtt.timeout(), tries, &mut self.rng);
+        let bye = ControlBody::Bye {
+            expected: peer.engine.taken,
+            ends: self.closing,
+            proof: peer.proof,
+        };
+        self.send(to, lane, bye, out);
+        let wait = (self.rtt).backoff(self.rtt.timeout(), tries, &mut self.jitter);
         self.arm(key, now, wait.min(close_ends - now));
     }
 
@@ -130,12 +137,8 @@ impl Connector {
         if reason == RejectReason::Busy {
             lane.responder_nonce = 0; // the initiator knows none
         }
-        let body = ControlBody::Reject {
-            reason,
-            named_incarnation: self.me.incarnation,
-        };
-        self.counters.rejected += 1;
-        self.send(peer.key, lane, body, out);
+        let to = peer.key;
+        self.send_reject(self.me.incarnation, to, lane, reason, out);
     }
 
     /// Refuses a packet, without any state.
@@ -145,22 +148,38 @@ impl Connector {
         reason: RejectReason,
         out: &mut Vec<HandshakeAction>,
     ) {
-        self.counters.rejected += 1;
-        let body = ControlBody::Reject {
-            reason,
-            named_incarnation: packet.to_incarnation,
-        };
-        self.answer_packet(packet, body, out);
+        let lane = opposite(packet.lane);
+        self.send_reject(packet.to_incarnation, packet.from, lane, reason, out);
     }
 
     /// Refuses a packet of another version.
     pub(super) fn reject_foreign(&mut self, packet: &Foreign, out: &mut Vec<HandshakeAction>) {
+        let (lane, reason) = (opposite(packet.lane), RejectReason::Version);
+        self.send_reject(packet.to_incarnation, packet.from, lane, reason, out);
+    }
+
+    /// Sends a Reject, which says of this endpoint no more than that it was meant by `incarnation`.
+    fn send_reject(
+        &mut self,
+        incarnation: u64,
+        to: PeerKey,
+        lane: LaneName,
+        reason: RejectReason,
+        out: &mut Vec<HandshakeAction>,
+    ) {
         self.counters.rejected += 1;
-        let body = ControlBody::Reject {
-            reason: RejectReason::Version,
-            named_incarnation: packet.to_incarnation,
+        let packet = ControlPacket {
+            from: PeerKey {
+                incarnation,
+                ..self.me
+            },
+            to_incarnation: to.incarnation,
+            lane,
+            newest_epoch: 0,
+            keys: Keys::default(),
+            body: ControlBody::Reject { reason },
         };
-        self.send(packet.from, opposite(packet.lane), body, out);
+        self.send_packet(to, &packet, out);
     }
 
     /// Answers a packet about the lane that it names.
@@ -188,6 +207,10 @@ impl Connector {
             keys: self.config.keys,
             body,
         };
+        self.send_packet(to, &packet, out);
+    }
+
+    fn send_packet(&mut self, to: PeerKey, packet: &ControlPacket, out: &mut Vec<HandshakeAction>) {
         self.counters.sent += 1;
         out.push(HandshakeAction::SendControl {
             to,

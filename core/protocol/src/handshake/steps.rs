@@ -1,9 +1,9 @@
 //! The steps of a lane's life, as a [`Connector`] takes them.
 
 use super::super::table::Key;
-use super::super::wire::control::{LaneKind, LaneName, RejectReason};
-use super::super::{PeerKey, Time, give_back_room};
-use super::peer::{Carried, LanePhase};
+use super::super::wire::control::{LaneKind, RejectReason};
+use super::super::{Time, give_back_room};
+use super::peer::{Carried, LanePhase, proof_of};
 use super::{Connector, EndReason, HandshakeAction, LaneError, LaneKey, LaneUp, connect_lane};
 use std::time::Duration;
 
@@ -61,10 +61,7 @@ impl Connector {
             return;
         };
         peer.engine.requested = true;
-        peer.name = LaneName {
-            from_initiator: true,
-            ..LaneName::default()
-        };
+        peer.forget_attempt();
         if !peer.has_place {
             if !self.initiators.take_place() {
                 peer.phase = LanePhase::Queued;
@@ -142,8 +139,13 @@ impl Connector {
         };
         let Some(lane) = peer.own.lane else { return };
         peer.engine.reported_up = true;
-        let name = peer.name;
-        self.sessions.insert(peer.key, Carried { lane, name });
+        let carried = Carried {
+            lane,
+            name: peer.name,
+            proven: peer.proven,
+            challenge: 0,
+        };
+        self.sessions.insert(peer.key, carried);
         out.push(HandshakeAction::LaneUp(LaneUp {
             lane,
             kind: peer.own.kind,
@@ -168,24 +170,19 @@ impl Connector {
             return;
         };
         peer.phase = LanePhase::Up;
+        peer.proven = true;
+        if let Some(carried) = self.sessions.get_mut(&peer.key) {
+            carried.proven |= peer.own.lane == Some(carried.lane);
+        }
         peer.engine.requested = false;
         peer.tries = 0;
         peer.life.mark_alive(now);
         peer.life.clear_wait_limit();
         self.timers.set(key, None);
         self.counters.lanes_up += 1;
-        let PeerKey { place, incarnation } = peer.key;
         self.arm_keep_alive(key, now);
-
-        let mut at = self.by_place.get(&place).copied();
-        while let Some(other) = at {
-            let Some(state) = self.peers.get(other) else {
-                break;
-            };
-            at = state.next_at_place;
-            if other != key && state.phase == LanePhase::Up {
-                self.fail(other, EndReason::PeerRestarted { incarnation }, out);
-            }
+        while let Some(other) = self.predecessor(key) {
+            self.fail(other, EndReason::PeerRestarted, out);
         }
     }
 
@@ -205,11 +202,8 @@ impl Connector {
             return;
         };
         peer.phase = LanePhase::Waiting;
-        peer.name = LaneName {
-            from_initiator: true,
-            ..LaneName::default()
-        };
-        let wait = self.rtt.backoff(base, peer.tries, &mut self.rng);
+        peer.forget_attempt();
+        let wait = self.rtt.backoff(base, peer.tries, &mut self.jitter);
         peer.tries += 1;
         let again = now + wait;
         let at = (peer.life.wait_ends_at()).map_or(again, |until| again.min(until));
@@ -335,8 +329,9 @@ impl Connector {
                     // There is no lane to name, and the peer's answer has to name one.
                     self.epoch += 1;
                     peer.name.epoch = self.epoch;
-                    peer.name.initiator_nonce = self.rng.u64(1..);
+                    peer.name.initiator_nonce = self.secrets.number();
                 }
+                peer.proof = proof_of(&self.sessions, &peer_key);
                 peer.phase = LanePhase::Closing;
                 peer.since = now + self.config.intervals.close_timeout;
                 peer.tries = 0;

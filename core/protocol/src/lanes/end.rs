@@ -83,7 +83,7 @@ pub(super) const REST: LaneEnd = LaneEnd {
 #[must_use]
 pub fn evidence(reason: EndReason) -> LaneEnd {
     let (errno, why, then) = match reason {
-        EndReason::PeerRestarted { .. } => (
+        EndReason::PeerRestarted => (
             Errno::ECONNRESET,
             "the peer's process was restarted and has another address: insert that address",
             AfterLane::Fail,

@@ -4,9 +4,11 @@
 //! [`network`] joins many nodes by links that lose, repeat and delay; [`traffic`] runs sessions and
 //! rendezvous over the lanes that come up, [`datagrams`] sessions over UD, [`resumption`] a session
 //! from lane to lane, [`lanes`] the life of lanes. `storms` has the big runs, `orders` and
-//! `restarts` search small ones exhaustively.
+//! `restarts` search small ones exhaustively. `unit` has single packets, `forgeries` those of a
+//! third party.
 
 mod datagrams;
+mod forgeries;
 mod lanes;
 mod network;
 mod node;

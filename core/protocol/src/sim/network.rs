@@ -88,7 +88,7 @@ impl SimNetwork {
             index,
             life,
             HandshakeConfig {
-                seed: self.rng.u64(..),
+                seed: self.rng.u64(..).into(),
                 ..self.config
             },
         )

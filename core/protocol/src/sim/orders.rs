@@ -48,7 +48,7 @@ impl OrdersWorld {
                 index,
                 0,
                 HandshakeConfig {
-                    seed: 40 + index as u64,
+                    seed: (40 + index as u64).into(),
                     ..HandshakeConfig::default()
                 },
             )

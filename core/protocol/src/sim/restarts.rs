@@ -75,9 +75,7 @@ fn restart_at(
         survivor.usable(&key_of(2, 0)).is_some(),
         "an innocent lane: {case}"
     );
-    let restarted = EndReason::PeerRestarted {
-        incarnation: key_of(1, 1).incarnation,
-    };
+    let restarted = EndReason::PeerRestarted;
     for (peer, reason) in survivor.failures.iter().chain(&survivor.downs) {
         assert_eq!(*peer, key_of(1, 0), "{case}");
         // `Broken`: by ourselves, above; `PeerReset`: a half-open lane that the successor refused.

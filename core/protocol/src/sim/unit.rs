@@ -7,16 +7,16 @@ use crate::handshake::{EndReason, HandshakeConfig};
 use crate::wire::control::{ControlBody, ControlPacket, Keys, LaneKind, RejectReason};
 use crate::{PeerKey, Time};
 
-const NOW: Time = Time(1000);
+pub(super) const NOW: Time = Time(1000);
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn node(index: usize, keys: Keys) -> SimNode {
+pub(super) fn node(index: usize, keys: Keys) -> SimNode {
     SimNode::new(
         index,
         0,
         HandshakeConfig {
-            seed: index as u64,
+            seed: (index as u64).into(),
             keys,
             ..HandshakeConfig::default()
         },
@@ -24,7 +24,7 @@ fn node(index: usize, keys: Keys) -> SimNode {
 }
 
 /// The datagrams among effects, read.
-fn packets(effects: &[NodeEffect]) -> Vec<(PeerKey, ControlPacket)> {
+pub(super) fn packets(effects: &[NodeEffect]) -> Vec<(PeerKey, ControlPacket)> {
     let read = |effect: &NodeEffect| match effect {
         NodeEffect::Send { to, bytes } => Some((*to, ControlPacket::parse(bytes).unwrap())),
         NodeEffect::Make(_) | NodeEffect::Connect(_) => None,
@@ -32,7 +32,7 @@ fn packets(effects: &[NodeEffect]) -> Vec<(PeerKey, ControlPacket)> {
     effects.iter().filter_map(read).collect()
 }
 
-fn hello_of(node: &mut SimNode, to: PeerKey) -> ControlPacket {
+pub(super) fn hello_of(node: &mut SimNode, to: PeerKey) -> ControlPacket {
     hello_by(node, to, LaneKind::Rc)
 }
 
@@ -46,7 +46,7 @@ fn hello_by(node: &mut SimNode, to: PeerKey, kind: LaneKind) -> ControlPacket {
     sent[0].1
 }
 
-fn rejected(effects: &[NodeEffect], with: RejectReason) -> ControlPacket {
+pub(super) fn rejected(effects: &[NodeEffect], with: RejectReason) -> ControlPacket {
     match packets(effects)[..] {
         [
             (
@@ -67,14 +67,14 @@ fn other_keys_are_refused_and_the_initiator_fails() {
         0,
         Keys {
             p_key: 0xffff,
-            q_key: 1,
+            q_key: Some(1),
         },
     );
     let mut b = node(
         1,
         Keys {
             p_key: 0xffff,
-            q_key: 2,
+            q_key: Some(2),
         },
     );
     let hello = hello_of(&mut a, b.key);
@@ -89,7 +89,7 @@ fn other_keys_are_refused_and_the_initiator_fails() {
         2,
         Keys {
             p_key: 0x7fff,
-            q_key: 2,
+            q_key: Some(2),
         },
     );
     let hello = hello_of(&mut c, b.key);
@@ -114,6 +114,25 @@ fn another_version_is_refused_and_the_initiator_fails() {
     assert_eq!(a.receive(NOW, &foreign), []);
 }
 
+/// The other side refuses in its own version; the nonce shows that it is the one asked.
+#[test]
+fn a_refusal_of_another_version_ends_the_attempt_that_it_names() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let mut hello = hello_of(&mut a, b.key).to_bytes();
+    hello[4] = 9;
+    let reject = rejected(&b.receive(NOW, &hello), RejectReason::Version);
+    let in_its_version = |mut packet: ControlPacket, nonce: u64| {
+        packet.lane.initiator_nonce ^= nonce;
+        let mut bytes = packet.to_bytes();
+        bytes[4] = 9;
+        bytes
+    };
+    a.receive(NOW, &in_its_version(reject, 1));
+    assert!(a.failures.is_empty());
+    a.receive(NOW, &in_its_version(reject, 0));
+    assert_eq!(a.failures, [(b.key, EndReason::Version)]);
+}
+
 #[test]
 fn another_incarnation_of_us_is_refused() {
     let (mut a, mut b) = (
@@ -126,10 +145,7 @@ fn another_incarnation_of_us_is_refused() {
         RejectReason::StaleIncarnation,
     );
     a.receive(NOW, &reject.to_bytes());
-    let reason = EndReason::PeerRestarted {
-        incarnation: b.key.incarnation,
-    };
-    assert_eq!(a.failures, [(key_of(1, 0), reason)]);
+    assert_eq!(a.failures, [(key_of(1, 0), EndReason::PeerRestarted)]);
 }
 
 #[test]
@@ -139,10 +155,8 @@ fn a_forged_refusal_needs_the_nonce() {
     (forged.from, forged.to_incarnation) = (b.key, a.key.incarnation);
     forged.lane.from_initiator = false;
     forged.lane.initiator_nonce ^= 1;
-    let refusal = |reason| ControlBody::Reject {
-        reason,
-        named_incarnation: b.key.incarnation,
-    };
+    let refusal = |reason| ControlBody::Reject { reason };
+    (forged.newest_epoch, forged.keys) = (0, Keys::default());
     for &reason in RejectReason::ALL {
         forged.body = refusal(reason);
         assert_eq!(a.receive(NOW, &forged.to_bytes()), [], "{reason:?}");
@@ -195,7 +209,7 @@ fn garbage_is_counted_and_costs_nothing() {
     let mut a = node(0, Keys::default());
     let mut other = node(1, Keys::default());
     let hello = hello_of(&mut other, a.key).to_bytes();
-    for bytes in [&[][..], &[0; 168], &hello[..167], &hello[..100]] {
+    for bytes in [&[][..], &[0; 176], &hello[..175], &hello[..100]] {
         assert_eq!(a.receive(NOW, bytes), []);
     }
     let mut echo = ControlPacket::parse(&hello).unwrap();
@@ -206,7 +220,7 @@ fn garbage_is_counted_and_costs_nothing() {
 }
 
 /// The handshake of `a` and `b` up to the Ready, which is returned and not delivered.
-fn ready_of(a: &mut SimNode, b: &mut SimNode) -> ControlPacket {
+pub(super) fn ready_of(a: &mut SimNode, b: &mut SimNode) -> ControlPacket {
     ready_by(a, b, LaneKind::Rc)
 }
 
@@ -334,6 +348,7 @@ fn a_broken_lane_is_reported_and_a_late_bye_about_it_harms_no_newer_one() {
     late.body = ControlBody::Bye {
         expected: None,
         ends: false,
+        proof: 0,
     };
     late.lane.responder_nonce = 0; // as one says that has no answer yet
 
@@ -382,7 +397,7 @@ fn a_lane_that_is_left_is_down_at_both_ends_and_no_later_one_is() {
 }
 
 /// Two ends of a lane.
-fn joined() -> (SimNode, SimNode) {
+pub(super) fn joined() -> (SimNode, SimNode) {
     let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
     let ready = ready_of(&mut a, &mut b);
     b.receive(NOW, &ready.to_bytes());
@@ -390,7 +405,7 @@ fn joined() -> (SimNode, SimNode) {
 }
 
 /// The Bye of an endpoint that closes, to its one peer.
-fn closing_bye(node: &mut SimNode, peer: &SimNode) -> ControlPacket {
+pub(super) fn closing_bye(node: &mut SimNode, peer: &SimNode) -> ControlPacket {
     let sent = packets(&node.shutdown(NOW));
     let [(to, bye)] = sent[..] else {
         panic!("{sent:?}")
@@ -403,7 +418,7 @@ fn closing_bye(node: &mut SimNode, peer: &SimNode) -> ControlPacket {
     bye
 }
 
-const OVER: EndReason = EndReason::PeerClosed { expected: None };
+pub(super) const OVER: EndReason = EndReason::PeerClosed { expected: None };
 
 #[test]
 fn closing_ends_attempts_without_a_packet_from_the_peer() {

@@ -56,14 +56,28 @@ impl LaneName {
     }
 }
 
-/// Keys that protect UD traffic. Control packets carry them for RC, which has no such key of its
-/// own.
+/// Keys that an endpoint shares with its peers. Devices check them on datagrams; control packets
+/// carry them for RC, which has no such keys of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     /// Partition key.
     pub p_key: u16,
-    /// Queue key.
-    pub q_key: u32,
+    /// Q_Key of the endpoint's authorization key, of 31 bits; `None` where it has no such key.
+    pub q_key: Option<u32>,
+}
+
+/// Marks a Q_Key on the wire. No unprivileged Q_Key has this bit.
+const HAS_Q_KEY: u32 = 1 << 31;
+
+impl Keys {
+    fn q_key_on_the_wire(self) -> u32 {
+        self.q_key.map_or(0, |q_key| q_key | HAS_Q_KEY)
+    }
+
+    fn read(p_key: u16, q_key: u32) -> Self {
+        let q_key = (q_key & HAS_Q_KEY != 0).then_some(q_key & !HAS_Q_KEY);
+        Keys { p_key, q_key }
+    }
 }
 
 /// The content of a control packet.
@@ -75,6 +89,9 @@ pub enum ControlBody {
         stamp_ns: u64,
         /// The initiator's queue pair.
         parameters: LaneParameters,
+        /// The number of a lane of the two, or of a [`ControlBody::Challenge`]: no third party
+        /// knows it. 0 for none.
+        proof: u64,
     },
     /// Responder: done, here is mine. Repeated until a packet arrives on the lane.
     HelloAck {
@@ -85,12 +102,11 @@ pub enum ControlBody {
     },
     /// Initiator: connected, you may send.
     Ready,
-    /// Either side: no, and why.
+    /// Either side: no, and why. Of its sender it says only what the refused packet had said: its
+    /// incarnation is the one that was meant, also where that is gone.
     Reject {
         /// Why.
         reason: RejectReason,
-        /// The incarnation of the sender that the rejected packet named.
-        named_incarnation: u64,
     },
     /// Either side: this lane is closed. Repeated until answered, or until the close timeout.
     Bye {
@@ -102,6 +118,8 @@ pub enum ControlBody {
         /// The sender's endpoint closes: every other lane and session of the receiver with it is
         /// over, too, and nothing new comes about.
         ends: bool,
+        /// As in a Hello.
+        proof: u64,
     },
     /// Answer to every Bye.
     ByeAck,
@@ -115,6 +133,11 @@ pub enum ControlBody {
     KeepAliveAck {
         /// Echo of the KeepAlive's stamp.
         stamp_ns: u64,
+    },
+    /// To the endpoint in whose name a Hello or Bye came that proves nothing: send it with this.
+    Challenge {
+        /// The proof.
+        proof: u64,
     },
 }
 
@@ -192,7 +215,7 @@ listed_enum! {
         Busy = 3,
         /// The receiver is closing.
         ShuttingDown = 4,
-        /// The incarnation that was meant is gone; the sender of this is its successor.
+        /// The incarnation that was meant is gone.
         StaleIncarnation = 5,
         /// The lane named does not exist, or no longer.
         NoSuchLane = 6,
@@ -238,6 +261,7 @@ struct RawControl {
     lane_flags: u8,
     reserved: [u8; 4],
     shm_name: U64,
+    proof: U64,
 }
 
 /// The part that is the same in every version.
@@ -257,10 +281,16 @@ struct RawHead {
     responder_nonce: U64,
 }
 
-const _: () = assert!(size_of::<RawHead>() == 112 && CONTROL_BYTES == 168);
+const _: () = assert!(size_of::<RawHead>() == 112 && CONTROL_BYTES == 176);
+
+/// Where a packet has its version.
+pub const VERSION_AT: usize = 4;
 
 /// Where a packet has its kind.
 pub const KIND_AT: usize = 5;
+
+/// Where a Reject has its reason.
+pub const REASON_AT: usize = 7;
 
 listed_constants! {
     /// The flags of every packet.
@@ -284,6 +314,8 @@ pub const LANE_FLAGS_AT: usize = std::mem::offset_of!(RawControl, lane_flags);
 
 const _: () = assert!(
     std::mem::offset_of!(RawHead, kind) == KIND_AT
+        && std::mem::offset_of!(RawHead, version) == VERSION_AT
+        && std::mem::offset_of!(RawHead, reason) == REASON_AT
         && std::mem::offset_of!(RawHead, flags) == FLAGS_AT
 );
 
@@ -310,45 +342,24 @@ listed_constants! {
     const BYE_ACK = 6;
     const KEEP_ALIVE = 7;
     const KEEP_ALIVE_ACK = 8;
+    const CHALLENGE = 9;
 }
 
 impl ControlPacket {
     /// The packet as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; CONTROL_BYTES] {
-        let (kind, stamp_ns, reason, parameters) = match self.body {
-            ControlBody::Hello {
-                stamp_ns,
-                parameters,
-            } => (HELLO, stamp_ns, 0, Some(parameters)),
-            ControlBody::HelloAck {
-                stamp_ns,
-                parameters,
-            } => (HELLO_ACK, stamp_ns, 0, Some(parameters)),
-            ControlBody::Ready => (READY, 0, 0, None),
-            ControlBody::Reject {
-                reason,
-                named_incarnation,
-            } => (REJECT, named_incarnation, reason as u8, None),
-            ControlBody::Bye { expected, ends } => {
-                let taken = expected.map_or(0, |expected| HAS_EXPECTED | u64::from(expected));
-                (BYE, taken | if ends { ENDS } else { 0 }, 0, None)
-            }
-            ControlBody::ByeAck => (BYE_ACK, 0, 0, None),
-            ControlBody::KeepAlive { stamp_ns } => (KEEP_ALIVE, stamp_ns, 0, None),
-            ControlBody::KeepAliveAck { stamp_ns } => (KEEP_ALIVE_ACK, stamp_ns, 0, None),
-        };
         let mut raw = RawControl {
             head: RawHead {
                 magic: MAGIC,
                 version: VERSION,
-                kind,
+                kind: 0,
                 flags: if self.lane.from_initiator {
                     FROM_INITIATOR
                 } else {
                     0
                 },
-                reason,
+                reason: 0,
                 place: self.from.place,
                 incarnation: self.from.incarnation.into(),
                 to_incarnation: self.to_incarnation.into(),
@@ -357,14 +368,11 @@ impl ControlPacket {
                 responder_nonce: self.lane.responder_nonce.into(),
             },
             newest_epoch: self.newest_epoch.into(),
-            stamp_ns: stamp_ns.into(),
-            q_key: self.keys.q_key.into(),
+            q_key: self.keys.q_key_on_the_wire().into(),
             p_key: self.keys.p_key.into(),
             ..RawControl::new_zeroed()
         };
-        if let Some(parameters) = parameters {
-            parameters.write(&mut raw);
-        }
+        self.body.write(&mut raw);
         let mut bytes = [0; CONTROL_BYTES];
         bytes.copy_from_slice(raw.as_bytes());
         bytes
@@ -383,11 +391,106 @@ impl ControlPacket {
             return Err(WireError::Version(head.version));
         }
         let raw = RawControl::ref_from_bytes(bytes).map_err(|_| WireError::Length)?;
-        let stamp_ns = raw.stamp_ns.get();
-        let body = match head.kind {
+        let control = ControlPacket {
+            from: head.from(),
+            to_incarnation: head.to_incarnation.get(),
+            lane: head.lane(),
+            newest_epoch: raw.newest_epoch.get(),
+            keys: Keys::read(raw.p_key.get(), raw.q_key.get()),
+            body: ControlBody::read(raw)?,
+        };
+        // Every field that this kind leaves out must be zero: one packet, one meaning.
+        let is_sound = control.has_its_nonces() && control.says_no_more();
+        (is_sound && control.to_bytes() == *bytes)
+            .then_some(control)
+            .ok_or(WireError::Field)
+    }
+
+    /// Whether the lane is named as far as the sender of such a packet knows it.
+    fn has_its_nonces(&self) -> bool {
+        let lane = &self.lane;
+        match self.body {
+            ControlBody::Reject { .. } => true,
+            ControlBody::Hello { .. } => {
+                lane.from_initiator && lane.initiator_nonce != 0 && lane.responder_nonce == 0
+            }
+            ControlBody::HelloAck { .. } => {
+                !lane.from_initiator && lane.initiator_nonce != 0 && lane.responder_nonce != 0
+            }
+            ControlBody::Ready => {
+                lane.from_initiator && lane.initiator_nonce != 0 && lane.responder_nonce != 0
+            }
+            _ => lane.initiator_nonce != 0,
+        }
+    }
+
+    /// A Reject says of its sender nothing that the refused packet did not say.
+    fn says_no_more(&self) -> bool {
+        let is_reject = matches!(self.body, ControlBody::Reject { .. });
+        !is_reject || self.newest_epoch == 0 && self.keys == Keys::default()
+    }
+}
+
+impl ControlBody {
+    fn write(&self, raw: &mut RawControl) {
+        let stamp = &mut raw.stamp_ns;
+        raw.head.kind = match *self {
+            ControlBody::Hello {
+                stamp_ns,
+                parameters,
+                proof,
+            } => {
+                *stamp = stamp_ns.into();
+                raw.proof = proof.into();
+                parameters.write(raw);
+                HELLO
+            }
+            ControlBody::HelloAck {
+                stamp_ns,
+                parameters,
+            } => {
+                *stamp = stamp_ns.into();
+                parameters.write(raw);
+                HELLO_ACK
+            }
+            ControlBody::Ready => READY,
+            ControlBody::Reject { reason } => {
+                raw.head.reason = reason as u8;
+                REJECT
+            }
+            ControlBody::Bye {
+                expected,
+                ends,
+                proof,
+            } => {
+                let taken = expected.map_or(0, |expected| HAS_EXPECTED | u64::from(expected));
+                *stamp = (taken | if ends { ENDS } else { 0 }).into();
+                raw.proof = proof.into();
+                BYE
+            }
+            ControlBody::ByeAck => BYE_ACK,
+            ControlBody::KeepAlive { stamp_ns } => {
+                *stamp = stamp_ns.into();
+                KEEP_ALIVE
+            }
+            ControlBody::KeepAliveAck { stamp_ns } => {
+                *stamp = stamp_ns.into();
+                KEEP_ALIVE_ACK
+            }
+            ControlBody::Challenge { proof } => {
+                raw.proof = proof.into();
+                CHALLENGE
+            }
+        };
+    }
+
+    fn read(raw: &RawControl) -> Result<Self, WireError> {
+        let (stamp_ns, proof) = (raw.stamp_ns.get(), raw.proof.get());
+        Ok(match raw.head.kind {
             HELLO => ControlBody::Hello {
                 stamp_ns,
                 parameters: LaneParameters::read(raw)?,
+                proof,
             },
             HELLO_ACK => ControlBody::HelloAck {
                 stamp_ns,
@@ -395,44 +498,19 @@ impl ControlPacket {
             },
             READY => ControlBody::Ready,
             REJECT => ControlBody::Reject {
-                reason: RejectReason::from_number(head.reason).ok_or(WireError::Field)?,
-                named_incarnation: stamp_ns,
+                reason: RejectReason::from_number(raw.head.reason).ok_or(WireError::Field)?,
             },
             BYE => ControlBody::Bye {
                 expected: (stamp_ns & HAS_EXPECTED != 0).then_some(stamp_ns as u32),
                 ends: stamp_ns & ENDS != 0,
+                proof,
             },
             BYE_ACK => ControlBody::ByeAck,
             KEEP_ALIVE => ControlBody::KeepAlive { stamp_ns },
             KEEP_ALIVE_ACK => ControlBody::KeepAliveAck { stamp_ns },
+            CHALLENGE => ControlBody::Challenge { proof },
             other => return Err(WireError::Kind(other)),
-        };
-        let control = ControlPacket {
-            from: head.from(),
-            to_incarnation: head.to_incarnation.get(),
-            lane: head.lane(),
-            newest_epoch: raw.newest_epoch.get(),
-            keys: Keys {
-                p_key: raw.p_key.get(),
-                q_key: raw.q_key.get(),
-            },
-            body,
-        };
-        // Every field that this kind leaves out must be zero: one packet, one meaning.
-        let lane = control.lane;
-        let has_nonce = !matches!(body, ControlBody::Reject { .. });
-        if control.to_bytes() != *bytes
-            || has_nonce && lane.initiator_nonce == 0
-            || matches!(body, ControlBody::Hello { .. })
-                && !(lane.from_initiator && lane.responder_nonce == 0)
-            || matches!(body, ControlBody::HelloAck { .. })
-                && (lane.from_initiator || lane.responder_nonce == 0)
-            || matches!(body, ControlBody::Ready)
-                && !(lane.from_initiator && lane.responder_nonce != 0)
-        {
-            return Err(WireError::Field);
-        }
-        Ok(control)
+        })
     }
 }
 

@@ -130,7 +130,7 @@ mod tests {
         }
         assert_eq!(
             ServiceKind::Rdm.question(),
-            [0x46, 0x46, 0x6e, 0x01, 1, 1, 0, 0]
+            [0x46, 0x46, 0x6e, 0x01, 2, 1, 0, 0]
         );
     }
 
@@ -143,7 +143,7 @@ mod tests {
             ServiceKind::Dgram.parse_answer(&bytes)
         };
         assert_eq!(with(0, 0), Err(WireError::Magic));
-        assert_eq!(with(4, 2), Err(WireError::Version(2)));
+        assert_eq!(with(4, 1), Err(WireError::Version(1)));
         assert_eq!(with(5, 1), Err(WireError::Kind(1)));
         assert_eq!(with(5, 3), Err(WireError::Kind(3)));
         assert_eq!(with(6, 1), Err(WireError::Field));

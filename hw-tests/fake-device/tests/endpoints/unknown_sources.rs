@@ -92,7 +92,7 @@ impl UnknownSender {
             newest_epoch: 0,
             keys: Keys {
                 p_key: verbs.pkey,
-                q_key: verbs.qkey,
+                q_key: None,
             },
             body: ControlBody::KeepAlive { stamp_ns: 0 },
         }

@@ -210,10 +210,10 @@ impl Scripted {
             verbs: Some(verbs),
         };
         let config = HandshakeConfig {
-            seed: number,
+            seed: number.into(),
             keys: Keys {
                 p_key: verbs.pkey,
-                q_key: verbs.qkey,
+                q_key: None,
             },
             limits: LaneLimits {
                 quota_units: 64,

@@ -7,8 +7,7 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_protocol::PeerKey;
 use ferrofabric_protocol::handshake::{ConnectLane, LaneError, LaneKey};
 
-use super::{Made, ServiceWorker};
-use crate::ah::Ah;
+use super::{JoiningLane, Made, ServiceWorker};
 use crate::connect::UdDestination;
 use crate::device::Mtu;
 use crate::qp::{RcConnect, RcInit, RcQp, RcTimers};
@@ -41,9 +40,9 @@ impl ServiceWorker {
     pub(super) fn connect_datagram_lane(&mut self, lane: LaneKey, peer: &PeerKey) {
         let joined = match self.control_route(peer) {
             None => Err(LaneError::Fatal(Errno::EHOSTUNREACH.0)),
-            Some((path, ..)) => match self.handles.handle(path) {
-                Some(handle) => self.join(lane, handle),
-                None => return self.joining.push((path, lane)),
+            Some((path, _, qkey)) => match self.handles.handle(path) {
+                Some(handle) => self.join(lane, UdDestination { handle, qkey }),
+                None => return self.joining.push(JoiningLane { path, lane, qkey }),
             },
         };
         self.answer(|c, now, out| c.lane_connected(now, lane, joined, out));
@@ -52,12 +51,11 @@ impl ServiceWorker {
     pub(super) fn join(
         &mut self,
         lane: LaneKey,
-        handle: Arc<Ah>,
+        destination: UdDestination,
     ) -> std::result::Result<(), LaneError> {
-        let qkey = self.config.handshake.keys.q_key;
         match self.lanes.get_mut(&lane) {
-            Some(Made::Ud(destination)) => {
-                *destination = Some(UdDestination { handle, qkey });
+            Some(Made::Ud(joined)) => {
+                *joined = Some(destination);
                 Ok(())
             }
             _ => Err(LaneError::Fatal(Errno::ENOENT.0)),

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
+use ferrofabric_contracts::addr::{AuthKey, NativeAddr, VerbsAddr};
 use ferrofabric_contracts::config::{LaneChoice, PeerTimeout};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_protocol::handshake::HandshakeConfig;
 use ferrofabric_protocol::lane_policy;
 use ferrofabric_protocol::lanes::{self, PeerLanes};
+use ferrofabric_protocol::secrets::SecretSeed;
 use ferrofabric_protocol::wire::control::{Keys, LaneLimits};
 use ferrofabric_protocol::wire::data::MAX_RTS_BYTES;
 use ferrofabric_system::random;
@@ -43,6 +44,8 @@ pub(crate) struct RdmConfig {
     pub(crate) tuning: Tuning,
     /// The time limits for silent peers.
     pub(crate) timeouts: PeerTimeouts,
+    /// The authorization key, which peers must have, too.
+    pub(crate) auth_key: Option<AuthKey>,
 }
 
 /// How long a peer that is reached by datagrams may be silent, unless a setting says otherwise. A
@@ -161,7 +164,7 @@ impl RdmConfig {
         verbs: &VerbsAddr,
         receive_bytes: usize,
         datagrams: bool,
-        seed: u64,
+        seed: SecretSeed,
     ) -> HandshakeConfig {
         let (peer_timeout, datagram_timeout) = match self.timeouts.peer_timeout {
             PeerTimeout::Auto => (None, Some(DATAGRAM_TIMEOUT)),
@@ -173,7 +176,7 @@ impl RdmConfig {
             shm_name: name.shm.unwrap_or(0),
             keys: Keys {
                 p_key: verbs.pkey,
-                q_key: verbs.qkey,
+                q_key: self.auth_key.map(AuthKey::qkey),
             },
             limits: LaneLimits {
                 quota_units: QUOTA_UNITS,
@@ -236,6 +239,7 @@ impl RdmTransport {
             port,
             mut tuning,
             timeouts,
+            ..
         } = *config;
         let pd = registrations.pd();
         let queues = Queues::create(pd, &tuning)?;
@@ -251,6 +255,8 @@ impl RdmTransport {
         let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes())?;
         wait.add(ud.fd())?;
         let requests_fit_datagrams = ud.packet_bytes() >= MAX_RTS_BYTES;
+        let mut seed = SecretSeed::default();
+        random::fill(&mut seed.0)?;
         let service_config = ServiceConfig {
             pd: pd.clone(),
             port,
@@ -263,7 +269,7 @@ impl RdmTransport {
                 &verbs,
                 receives.slot_bytes(),
                 data_qpn.is_some(),
-                random::number()?,
+                seed,
             ),
         };
         let service = ServiceHandle::start(peer_key(name), datagrams, service_config)?;

@@ -52,14 +52,20 @@ fn parameters() -> impl Strategy<Value = LaneParameters> {
         )
 }
 
+fn keys() -> impl Strategy<Value = Keys> {
+    let q_key = proptest::option::of(0..1u32 << 31);
+    (any::<u16>(), q_key).prop_map(|(p_key, q_key)| Keys { p_key, q_key })
+}
+
 /// The bodies that a packet of a kind may have.
 fn body(kind: u8) -> BoxedStrategy<ControlBody> {
-    let stamp_ns = any::<u64>();
+    let (stamp_ns, proof) = (any::<u64>(), any::<u64>());
     match kind {
-        HELLO => (stamp_ns, parameters())
-            .prop_map(|(stamp_ns, parameters)| ControlBody::Hello {
+        HELLO => (stamp_ns, parameters(), proof)
+            .prop_map(|(stamp_ns, parameters, proof)| ControlBody::Hello {
                 stamp_ns,
                 parameters,
+                proof,
             })
             .boxed(),
         HELLO_ACK => (stamp_ns, parameters())
@@ -69,14 +75,15 @@ fn body(kind: u8) -> BoxedStrategy<ControlBody> {
             })
             .boxed(),
         READY => Just(ControlBody::Ready).boxed(),
-        REJECT => (select(RejectReason::ALL), any::<u64>())
-            .prop_map(|(reason, named_incarnation)| ControlBody::Reject {
-                reason,
-                named_incarnation,
-            })
+        REJECT => select(RejectReason::ALL)
+            .prop_map(|reason| ControlBody::Reject { reason })
             .boxed(),
-        BYE => any::<(Option<u32>, bool)>()
-            .prop_map(|(expected, ends)| ControlBody::Bye { expected, ends })
+        BYE => any::<(Option<u32>, bool, u64)>()
+            .prop_map(|(expected, ends, proof)| ControlBody::Bye {
+                expected,
+                ends,
+                proof,
+            })
             .boxed(),
         BYE_ACK => Just(ControlBody::ByeAck).boxed(),
         KEEP_ALIVE => stamp_ns
@@ -84,6 +91,9 @@ fn body(kind: u8) -> BoxedStrategy<ControlBody> {
             .boxed(),
         KEEP_ALIVE_ACK => stamp_ns
             .prop_map(|stamp_ns| ControlBody::KeepAliveAck { stamp_ns })
+            .boxed(),
+        CHALLENGE => proof
+            .prop_map(|proof| ControlBody::Challenge { proof })
             .boxed(),
         other => panic!("say here what a packet of kind {other} says"),
     }
@@ -93,51 +103,44 @@ fn body(kind: u8) -> BoxedStrategy<ControlBody> {
 fn control() -> impl Strategy<Value = ControlPacket> {
     let body = select(KINDS).prop_flat_map(body);
     let nonces = (1u64.., 1u64.., any::<bool>());
-    (
-        key(),
-        any::<u64>(),
-        nonces,
-        any::<[u64; 2]>(),
-        any::<(u16, u32)>(),
-        body,
-    )
-        .prop_map(
-            |(
+    (key(), any::<u64>(), nonces, any::<[u64; 2]>(), keys(), body).prop_map(
+        |(
+            from,
+            to_incarnation,
+            (initiator_nonce, responder_nonce, side),
+            [epoch, newest_epoch],
+            keys,
+            body,
+        )| {
+            let from_initiator = match body {
+                ControlBody::Hello { .. } | ControlBody::Ready => true,
+                ControlBody::HelloAck { .. } => false,
+                _ => side,
+            };
+            let responder_nonce = if matches!(body, ControlBody::Hello { .. }) {
+                0
+            } else {
+                responder_nonce
+            };
+            let (newest_epoch, keys) = match body {
+                ControlBody::Reject { .. } => (0, Keys::default()),
+                _ => (newest_epoch, keys),
+            };
+            ControlPacket {
                 from,
                 to_incarnation,
-                (initiator_nonce, responder_nonce, side),
-                [epoch, newest_epoch],
+                lane: LaneName {
+                    from_initiator,
+                    epoch,
+                    initiator_nonce,
+                    responder_nonce,
+                },
+                newest_epoch,
                 keys,
                 body,
-            )| {
-                let from_initiator = match body {
-                    ControlBody::Hello { .. } | ControlBody::Ready => true,
-                    ControlBody::HelloAck { .. } => false,
-                    _ => side,
-                };
-                let responder_nonce = if matches!(body, ControlBody::Hello { .. }) {
-                    0
-                } else {
-                    responder_nonce
-                };
-                ControlPacket {
-                    from,
-                    to_incarnation,
-                    lane: LaneName {
-                        from_initiator,
-                        epoch,
-                        initiator_nonce,
-                        responder_nonce,
-                    },
-                    newest_epoch,
-                    keys: Keys {
-                        p_key: keys.0,
-                        q_key: keys.1,
-                    },
-                    body,
-                }
-            },
-        )
+            }
+        },
+    )
 }
 
 #[test]
@@ -157,7 +160,7 @@ fn each_byte_of_a_hello_matters() {
         newest_epoch: 6,
         keys: Keys {
             p_key: 0xffff,
-            q_key: 8,
+            q_key: Some(8),
         },
         body: ControlBody::Hello {
             stamp_ns: 9,
@@ -166,6 +169,7 @@ fn each_byte_of_a_hello_matters() {
                 psn: 11,
                 ..Default::default()
             },
+            proof: 12,
         },
     };
     let bytes = hello.to_bytes();
@@ -176,15 +180,15 @@ fn each_byte_of_a_hello_matters() {
         assert_ne!(ControlPacket::parse(&other), Ok(hello), "byte {at}");
     }
     let mut newer = bytes;
-    newer[4] = 2;
+    newer[4] = VERSION + 1;
     assert_eq!(
         ControlPacket::parse(&newer[..112]),
-        Err(WireError::Version(2))
+        Err(WireError::Version(VERSION + 1))
     );
     let foreign = Foreign::parse(&newer[..112]).unwrap();
     assert_eq!(
         (foreign.version, foreign.from, foreign.lane),
-        (2, hello.from, hello.lane)
+        (VERSION + 1, hello.from, hello.lane)
     );
     assert_eq!(
         ControlPacket::parse(&bytes[..CONTROL_BYTES - 1]),
