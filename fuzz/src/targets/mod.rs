@@ -1,6 +1,8 @@
-//! The parsers that take bytes of other processes, nodes and users, one module for each kind.
+//! The parsers that take bytes of other processes, nodes and users, one module for each kind; and
+//! the handshake, which takes packets of third parties.
 
 mod addresses;
+mod forgeries;
 mod hints;
 mod packets;
 mod queries;
@@ -20,6 +22,7 @@ pub const ALL: &[FuzzTarget] = &[
     packets::DATA,
     packets::DATAGRAM,
     packets::PRIVATE_DATA,
+    forgeries::FORGERIES,
     shared_memory::HANDSHAKE,
     shared_memory::SEGMENT,
 ];
