@@ -11,6 +11,7 @@ mod endings;
 mod faults;
 mod floods;
 mod flushes;
+mod forgeries;
 mod forks;
 mod fragments;
 mod messages;

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
 use ferrofabric_fake_device::control::{FakeDevice, ROCE};
 use ferrofabric_protocol::PeerKey;
 use ferrofabric_protocol::wire::control::{ControlBody, ControlPacket, Keys, LaneName};
@@ -22,7 +22,7 @@ use crate::party::{PATIENCE, PeerPair, assert_clean};
 const SPARE: u32 = 512;
 
 /// A queue pair that sends what it likes.
-struct UnknownSender {
+pub(crate) struct UnknownSender {
     qp: UdQp,
     cq: Arc<Cq>,
     handle: Ah,
@@ -31,7 +31,7 @@ struct UnknownSender {
 
 impl UnknownSender {
     /// A sender of control packets to this endpoint.
-    fn of(to: NativeAddr) -> Self {
+    pub(crate) fn of(to: NativeAddr) -> Self {
         let verbs = to.verbs.unwrap();
         let context = DeviceContext::open(ROCE).unwrap();
         let pd = Pd::allocate(&context).unwrap();
@@ -97,9 +97,14 @@ impl UnknownSender {
             body: ControlBody::KeepAlive { stamp_ns: 0 },
         }
         .to_bytes();
-        let control = self.to.verbs.unwrap().qpn;
-        let mut request = SendRequest::send(1, [inline_sge(&packet)])
-            .to(&self.handle, control, verbs.qkey)
+        self.send(verbs_of(&self.to).qpn, &packet);
+    }
+
+    /// Sends a datagram to a queue pair of the endpoint.
+    pub(crate) fn send(&self, qpn: u32, datagram: &[u8]) {
+        let qkey = verbs_of(&self.to).qkey;
+        let mut request = SendRequest::send(1, [inline_sge(datagram)])
+            .to(&self.handle, qpn, qkey)
             .flags(SendFlags::INLINE | SendFlags::SIGNALED);
         // SAFETY: inline data is copied before the call returns; the handle is there until the
         // completion.
@@ -107,6 +112,10 @@ impl UnknownSender {
         let mut room = [MaybeUninit::uninit(); 4];
         while self.cq.poll(&mut room).unwrap().is_empty() {}
     }
+}
+
+fn verbs_of(name: &NativeAddr) -> VerbsAddr {
+    name.verbs.unwrap()
 }
 
 /// Answers to unknown sources take no lasting resources, however many there are, and other peers
