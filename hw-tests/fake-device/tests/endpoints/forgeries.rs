@@ -138,7 +138,7 @@ fn forged_datagrams_change_nothing() {
     assert_clean(&device);
 }
 
-type WriteNotice = dyn Fn(&mut [u8; MAX_NOTICE_BYTES]) -> usize;
+type WriteNotice<'a> = dyn Fn(&mut [u8; MAX_NOTICE_BYTES]) -> usize + 'a;
 
 /// Datagrams of every kind. Each would confirm packets and return credit, if it were the peer's.
 fn datagrams(cookie: u32, session: SessionId) -> Vec<Vec<u8>> {
@@ -184,7 +184,7 @@ fn datagrams(cookie: u32, session: SessionId) -> Vec<Vec<u8>> {
             never_begun: true,
         },
     };
-    let notices: [&WriteNotice; 6] = [
+    let notices: [&WriteNotice<'_>; 6] = [
         &|room| header.write_fin(1, FinStatus::Ok, room),
         &|room| header.write_credit(room),
         &|room| header.write_ack(room),
