@@ -134,19 +134,10 @@ const INCARNATION: std::ops::Range<usize> = 32..40;
 /// Where the Q_Key lies.
 const QKEY: std::ops::Range<usize> = 8..12;
 
-/// Where the name of the shared-memory endpoint lies.
-const SHM: std::ops::Range<usize> = 48..56;
-
 /// The peer that a native address names.
 pub(crate) fn peer_key(name: &NativeAddr) -> PeerKey {
-    let mut place = name.to_bytes();
-    place[INCARNATION].fill(0);
-    place[SHM].fill(0);
-    if name.has_drawn_qkey() {
-        place[QKEY].copy_from_slice(&DRAWN_QKEY.to_le_bytes());
-    }
     PeerKey {
-        place,
+        place: name.place(),
         incarnation: name.incarnation,
     }
 }

@@ -6,6 +6,7 @@
 //! endpoint is the low 31 bits of the incarnation. Peers need not follow: all other fields of an
 //! address are its node's part.
 
+use super::NATIVE_LEN;
 use super::native::{FLAGS_AT, HAS_SHM, HAS_VERBS, NativeAddr, NativeWords, QPN_AT, VerbsAddr};
 
 /// Bits of a number.
@@ -47,6 +48,23 @@ impl NativeAddr {
     /// Whether its Q_Key was drawn for it: it has no authorization key.
     pub fn has_drawn_qkey(&self) -> bool {
         (self.verbs).is_some_and(|verbs| verbs.qkey == Self::drawn_qkey(self.incarnation))
+    }
+
+    /// The address without the fields that a restart changes: incarnation and shared-memory name
+    /// are 0, and a drawn Q_Key is [`DRAWN_QKEY`].
+    pub fn place(&self) -> [u8; NATIVE_LEN] {
+        let is_drawn = self.has_drawn_qkey();
+        let verbs = self.verbs.map(|verbs| VerbsAddr {
+            qkey: if is_drawn { DRAWN_QKEY } else { verbs.qkey },
+            ..verbs
+        });
+        let place = Self {
+            incarnation: 0,
+            shm: self.shm.map(|_| 0),
+            verbs,
+            ..*self
+        };
+        place.to_bytes()
     }
 }
 

@@ -31,18 +31,8 @@ const RC: &[(&str, &str)] = &[("FERRO_LANE", "rc")];
 
 /// The peer's key as its packets have it.
 fn key_of(name: &NativeAddr) -> PeerKey {
-    let verbs = name.verbs.map(|mut verbs| {
-        verbs.qkey = 1 << 31;
-        verbs
-    });
-    let place = NativeAddr {
-        incarnation: 0,
-        shm: None,
-        verbs,
-        ..*name
-    };
     PeerKey {
-        place: place.to_bytes(),
+        place: name.place(),
         incarnation: name.incarnation,
     }
 }

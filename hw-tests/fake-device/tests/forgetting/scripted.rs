@@ -417,13 +417,8 @@ impl Scripted {
 }
 
 fn key_of(name: &NativeAddr) -> PeerKey {
-    let place = NativeAddr {
-        incarnation: 0,
-        shm: None,
-        ..*name
-    };
     PeerKey {
-        place: place.to_bytes(),
+        place: name.place(),
         incarnation: name.incarnation,
     }
 }
