@@ -271,3 +271,34 @@ fn introduce(kind: u8, nonce: u64, shared: &EndpointShared, offer_cma: bool) -> 
     }
     frame
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferrofabric_contracts::addr::{GidKind, VerbsAddr};
+
+    /// Covers: AV-21
+    #[test]
+    fn endpoints_communicate_with_one_key_or_none() {
+        let name = |random: u64, key: Option<u32>| {
+            let verbs = VerbsAddr {
+                gid: [0; 16],
+                gid_kind: GidKind::RoceV2,
+                qpn: 17,
+                qkey: key.unwrap_or(NativeAddr::drawn_qkey(random)),
+                lid: 0,
+                pkey: 0xffff,
+                sl: 0,
+                port: 1,
+                mtu_bytes: 4096,
+            };
+            NativeAddr::of_new(1, Some(verbs), true, random)
+        };
+        let (none, other_none) = (name(5, None), name(6, None));
+        let (one, same, other) = (name(7, Some(1)), name(8, Some(1)), name(9, Some(2)));
+        assert!(have_one_key(&none, &other_none) && have_one_key(&one, &same));
+        for (left, right) in [(none, one), (one, none), (one, other)] {
+            assert!(!have_one_key(&left, &right));
+        }
+    }
+}
