@@ -14,6 +14,7 @@ use ferrofabric_contracts::info::{
 use ferrofabric_protocol::wire;
 use ferrofabric_runtime::domain::{DgramDomain, KeyedBackend, KeyedDgramDomain, RdmDomain};
 use ferrofabric_runtime::fabric::{self, Discovery, Provider};
+use ferrofabric_system::clock::Clock;
 
 use crate::abilities::Abilities;
 use crate::cm;
@@ -34,12 +35,22 @@ const MAX_MSG_BYTES: usize = 1 << 30;
 
 /// Domains over verbs devices, paired with shared memory for local peers.
 #[derive(Debug, Default)]
-pub struct VerbsProvider;
+pub struct VerbsProvider {
+    clock: Clock,
+}
 
 impl VerbsProvider {
     /// Makes the provider. It neither loads a library nor opens a device yet.
     pub const fn new() -> Self {
-        Self
+        Self {
+            clock: Clock::SYSTEM,
+        }
+    }
+
+    /// The same with another clock for the time limits of RDM endpoints, except that closing one
+    /// takes no longer than by the system's clock.
+    pub const fn with_clock(clock: Clock) -> Self {
+        Self { clock }
     }
 }
 
@@ -96,7 +107,7 @@ impl Provider for VerbsProvider {
     }
 
     fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn fabric::Domain>> {
-        let backend = open_backend(info, settings)?;
+        let backend = self.open_backend(info, settings)?;
         let by_vector = info.domain.auth_key_size == AV_AUTH_KEY;
         Ok(match (info.ep.ep_type, by_vector) {
             (EpType::Dgram, false) => Arc::new(DgramDomain::open(DgramBackend(backend), settings)?),
@@ -114,7 +125,7 @@ impl Provider for VerbsProvider {
         info: &Info,
         settings: &Settings,
     ) -> Result<Arc<dyn fabric::Domain>> {
-        let backend = open_backend(info, settings)?;
+        let backend = self.open_backend(info, settings)?;
         let by_vector = info.domain.auth_key_size == AV_AUTH_KEY;
         // SAFETY: the contract of this function is the same.
         unsafe {
@@ -135,6 +146,18 @@ impl Provider for VerbsProvider {
 }
 
 impl VerbsProvider {
+    fn open_backend(&self, info: &Info, settings: &Settings) -> Result<VerbsBackend> {
+        let (device, port) = parse_name(&info.domain.name).ok_or_else(|| {
+            Error::new(
+                Errno::EINVAL,
+                "open",
+                format!("domain {}", info.domain.name),
+            )
+            .mend("verbs domains are named DEVICE:PORT")
+        })?;
+        VerbsBackend::open((device, port), info, settings, &self.clock)
+    }
+
     fn discover_device(
         &self,
         device: &DeviceInfo,
@@ -400,18 +423,6 @@ fn nic(device: &DeviceInfo, port: &PortInfo, local: &LocalPort) -> NicAttr {
         nic.firmware.clone_from(&limits.firmware);
     }
     nic
-}
-
-fn open_backend(info: &Info, settings: &Settings) -> Result<VerbsBackend> {
-    let (device, port) = parse_name(&info.domain.name).ok_or_else(|| {
-        Error::new(
-            Errno::EINVAL,
-            "open",
-            format!("domain {}", info.domain.name),
-        )
-        .mend("verbs domains are named DEVICE:PORT")
-    })?;
-    VerbsBackend::open(device, port, info, settings)
 }
 
 fn parse_name(name: &str) -> Option<(&str, u8)> {

@@ -7,6 +7,7 @@
 
 #[allow(unsafe_code, reason = "a call of the C library")]
 pub mod cancel;
+pub mod clock;
 pub mod event_log;
 #[allow(unsafe_code, reason = "a handler that runs in forked children")]
 pub mod forked;

@@ -18,6 +18,7 @@ use ferrofabric_protocol::handshake::{
 };
 use ferrofabric_protocol::wire::control::{CONTROL_BYTES, LaneKind};
 use ferrofabric_protocol::{PeerKey, Time};
+use ferrofabric_system::clock::{Clock, ClockSleeper};
 use ferrofabric_system::forked::Birth;
 use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::threads;
@@ -56,6 +57,8 @@ pub(crate) struct ServiceConfig {
     pub(crate) data_qpn: Option<u32>,
     /// The rights of peers through a lane.
     pub(crate) access: crate::mr::Access,
+    /// The clock of its timers.
+    pub(crate) clock: Clock,
     /// The settings of the handshake.
     pub(crate) handshake: HandshakeConfig,
 }
@@ -109,6 +112,7 @@ impl ServiceHandle {
             Arc::new(move || wait.signal())
         };
         let handles = AhCache::new(&config.pd, waker);
+        let sleeper = config.clock.sleeper(&wait);
         let worker = ServiceWorker {
             lanes: HashMap::new(),
             rc_lanes: 0,
@@ -123,8 +127,7 @@ impl ServiceHandle {
             requests: requested,
             outbox,
             inbox: inbox.clone(),
-            wait: wait.clone(),
-            origin: Instant::now(),
+            sleeper,
         };
         let named = std::thread::Builder::new().name("ferro-service".to_owned());
         let thread = threads::spawn(named, move || worker.run())
@@ -246,14 +249,13 @@ struct ServiceWorker {
     requests: Receiver<ToService>,
     outbox: Sender<ToEngine>,
     inbox: Arc<Inbox>,
-    wait: Arc<WaitSet>,
-    origin: Instant,
+    sleeper: ClockSleeper,
 }
 
 impl ServiceWorker {
     fn run(mut self) {
         let mut closing: Option<Instant> = None;
-        let mut next_probe = Instant::now() + PROBE_INTERVAL;
+        let mut next_probe = self.now() + PROBE_INTERVAL;
         loop {
             while let Ok(request) = self.requests.try_recv() {
                 closing = self.serve(request, closing);
@@ -276,8 +278,8 @@ impl ServiceWorker {
             if self.connector.next_timeout().is_some_and(|at| at <= now) {
                 self.drive(|connector, now, out| connector.timeout(now, out));
             }
-            if Instant::now() >= next_probe {
-                next_probe = Instant::now() + PROBE_INTERVAL;
+            if now >= next_probe {
+                next_probe = now + PROBE_INTERVAL;
                 self.request_probes();
             }
             if closing.is_some_and(|until| self.connector.is_idle() || Instant::now() >= until) {
@@ -287,18 +289,17 @@ impl ServiceWorker {
             if self.receive() {
                 continue;
             }
-            let timer = self
-                .connector
-                .next_timeout()
-                .map(|at| self.origin + Duration::from_nanos(at.0));
             let looks = !self.lanes.is_empty() || !self.retiring.is_empty();
             // A queue pair that could not be revived is tried again then.
             let looks = looks || self.datagrams.is_broken();
             let probe = looks.then_some(next_probe);
             let watched = self.datagrams.is_to_be_watched();
             let watch = watched.then(|| Instant::now() + WATCH_INTERVAL);
-            let deadline = [timer, closing, probe, watch].into_iter().flatten().min();
-            if let Err(error) = self.wait.sleep(deadline) {
+            let timer = [self.connector.next_timeout(), probe].into_iter().flatten();
+            let until_ns = timer.min().map(|at| at.0);
+            // These two are for failures of the system, and for a caller that waits.
+            let deadline = [closing, watch].into_iter().flatten().min();
+            if let Err(error) = self.sleeper.sleep(until_ns, deadline) {
                 tracing::error!("service thread can not sleep: {error}");
                 std::thread::sleep(WATCH_INTERVAL);
             }
@@ -306,7 +307,7 @@ impl ServiceWorker {
     }
 
     fn now(&self) -> Time {
-        Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Time(self.config.clock.now_ns())
     }
 
     /// Passes an event to the connector, then carries out its actions.

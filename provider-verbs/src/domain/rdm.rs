@@ -15,6 +15,7 @@ use ferrofabric_protocol::wire::sidr::ServiceKind;
 use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, OpenedTransport, Opening};
 use ferrofabric_runtime::fabric;
 use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
+use ferrofabric_system::clock::Clock;
 use ferrofabric_system::random;
 
 use super::pair::{RdmPair, SHM_TRANSPORT};
@@ -36,6 +37,8 @@ pub(crate) struct VerbsBackend {
     pub(crate) tuning: Tuning,
     settings: Settings,
     pub(crate) info: Info,
+    /// The clock of the RDM endpoints.
+    pub(crate) clock: Clock,
     /// The thread that answers requests for endpoints by socket address; it starts with the first
     /// endpoint.
     listeners: Mutex<Weak<ListenerThread>>,
@@ -47,7 +50,12 @@ impl VerbsBackend {
     /// # Errors
     ///
     /// When the device or its port is not there or not usable; the error names it.
-    pub(crate) fn open(device: &str, port: u8, info: &Info, settings: &Settings) -> Result<Self> {
+    pub(crate) fn open(
+        (device, port): (&str, u8),
+        info: &Info,
+        settings: &Settings,
+        clock: &Clock,
+    ) -> Result<Self> {
         let context = DeviceContext::open(device)?;
         let mut port = local_port(&context, port, GidWish::of(info), settings)?;
         if let Some(key) = info.domain.auth_key {
@@ -63,6 +71,7 @@ impl VerbsBackend {
             tuning,
             settings: settings.clone(),
             info: info.clone(),
+            clock: clock.clone(),
             listeners: Mutex::default(),
         })
     }
@@ -239,6 +248,7 @@ impl VerbsBackend {
                 reconnect_timeout: self.settings.reconnect_timeout.0,
             },
             auth_key: key,
+            clock: self.clock.clone(),
         };
         let mut verbs = RdmTransport::open(
             Registrations::new(&self.registry),

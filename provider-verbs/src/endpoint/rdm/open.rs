@@ -12,6 +12,7 @@ use ferrofabric_protocol::lanes::{self, PeerLanes};
 use ferrofabric_protocol::secrets::SecretSeed;
 use ferrofabric_protocol::wire::control::{Keys, LaneLimits};
 use ferrofabric_protocol::wire::data::MAX_RTS_BYTES;
+use ferrofabric_system::clock::Clock;
 use ferrofabric_system::random;
 use ferrofabric_system::wait::WaitSet;
 
@@ -36,7 +37,7 @@ use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 
 /// The configuration of an endpoint.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RdmConfig {
     /// The port of the endpoint.
     pub(crate) port: LocalPort,
@@ -46,6 +47,8 @@ pub(crate) struct RdmConfig {
     pub(crate) timeouts: PeerTimeouts,
     /// The authorization key, which peers must have, too.
     pub(crate) auth_key: Option<AuthKey>,
+    /// The clock of all its time limits.
+    pub(crate) clock: Clock,
 }
 
 /// How long a peer that is reached by datagrams may be silent, unless a setting says otherwise. A
@@ -239,6 +242,7 @@ impl RdmTransport {
             port,
             mut tuning,
             timeouts,
+            ref clock,
             ..
         } = *config;
         let pd = registrations.pd();
@@ -252,7 +256,7 @@ impl RdmTransport {
         let receives = ReceivePool::create(pd, queues.srq.clone(), tuning.receives, slot_bytes)?;
 
         let data_qpn = queue_pair.as_ref().map(DataQueuePair::number);
-        let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes())?;
+        let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes(), clock.clone())?;
         wait.add(ud.fd())?;
         let requests_fit_datagrams = ud.packet_bytes() >= MAX_RTS_BYTES;
         let mut seed = SecretSeed::default();
@@ -261,6 +265,7 @@ impl RdmTransport {
             pd: pd.clone(),
             port,
             max_lanes: tuning.max_lanes,
+            clock: clock.clone(),
             data_qpn,
             lane: queues.queue_pair(&tuning, inline.request),
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,

@@ -22,9 +22,9 @@ use ferrofabric_protocol::handshake::LaneUp;
 use ferrofabric_protocol::timers::Timers;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::datagram::PREFIX_BYTES;
+use ferrofabric_system::clock::Clock;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{self, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use nix::time::{ClockId, clock_gettime};
 
 use super::RdmTransport;
 use crate::connect::{ToService, UdDestination};
@@ -56,6 +56,7 @@ pub(super) struct UdLanes {
     reviving: bool,
     timer: TimerFd,
     timer_at: Option<Time>,
+    clock: Clock,
 }
 
 impl UdLanes {
@@ -63,6 +64,7 @@ impl UdLanes {
         queue_pair: Option<DataQueuePair>,
         mtu: Mtu,
         slot_bytes: usize,
+        clock: Clock,
     ) -> Result<Self> {
         let timer = TimerFd::new(
             timerfd::ClockId::CLOCK_MONOTONIC,
@@ -81,15 +83,13 @@ impl UdLanes {
             reviving: false,
             timer,
             timer_at: None,
+            clock,
         })
     }
 
     /// The time, as the lanes count it.
     pub(super) fn now(&self) -> Time {
-        // The clock is read for each datagram, and `Instant` would take twice as long. This clock
-        // always exists.
-        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or(TimeSpec::new(0, 0));
-        Time(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+        Time(self.clock.now_ns())
     }
 
     /// Whether packets that go to this queue pair are datagrams.
