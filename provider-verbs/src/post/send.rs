@@ -229,6 +229,13 @@ impl<const N: usize> SendRequest<N> {
 }
 
 impl SendRequest<0> {
+    /// A write of nothing, with a completion: only a living queue pair acknowledges it, and it
+    /// takes no receive of the peer.
+    pub(crate) fn probe(wr_id: u64) -> Self {
+        let nowhere = RemoteMemory { addr: 0, rkey: 0 };
+        Self::write(wr_id, [], nowhere).flags(SendFlags::SIGNALED)
+    }
+
     /// Makes a key of this side invalid.
     #[inline]
     pub fn invalidate_local(wr_id: u64, rkey: u32) -> Self {

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use ferrofabric_protocol::wire::SessionId;
 
+use super::probe_turns::ProbeTurns;
+
 /// The state of one lane's turns.
 #[derive(Default)]
 pub(crate) struct LaneTurn {
@@ -27,6 +29,8 @@ pub(crate) struct TurnQueue {
     /// places for completions. Such a resource comes back with another lane's completions, which
     /// list that lane alone.
     stalled: Vec<SessionId>,
+    /// The turns of idle lanes.
+    pub(crate) of_probes: ProbeTurns,
 }
 
 impl TurnQueue {

@@ -16,6 +16,7 @@ mod forks;
 mod fragments;
 mod messages;
 mod party;
+mod probes;
 mod quotas;
 mod removals;
 mod revivals;

@@ -10,6 +10,7 @@ use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::{FakeDevice, LiveObjects, ROCE};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_runtime::owning::{Buffer, OwnedCompletion, OwningEndpoint};
+use ferrofabric_system::clock::HandClock;
 use ferrofabric_verbs::VerbsProvider;
 use ferrofabric_verbs_sys::{ibv_qp_state, ibv_qp_type};
 
@@ -25,12 +26,21 @@ pub(crate) fn settings(pairs: &[(&str, &str)]) -> Settings {
 
 /// A domain of its own: nothing that drives one drives another.
 pub(crate) fn domain(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
+    domain_of(&VerbsProvider::new(), pairs)
+}
+
+/// As [`domain`], with a clock that is set by hand.
+pub(crate) fn domain_at(clock: &HandClock, pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
+    domain_of(&VerbsProvider::with_clock(clock.clock()), pairs)
+}
+
+fn domain_of(provider: &VerbsProvider, pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
     crate::counters::of_the_suite();
     let settings = settings(pairs);
-    let found = VerbsProvider::new().discover(&settings);
+    let found = provider.discover(&settings);
     let info = found.candidates.first();
     let info = info.unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices));
-    VerbsProvider::new().open(info, &settings).unwrap()
+    provider.open(info, &settings).unwrap()
 }
 
 /// An endpoint on a domain of its own.

@@ -5,7 +5,7 @@ use ferrofabric_protocol::wire::data::MAX_NOTICE_BYTES;
 
 use super::RdmTransport;
 use super::poster::{PostError, Poster};
-use crate::post::SendFlags;
+use crate::post::SendRequest;
 use crate::session::{ControlMessage, RcLane, WqeKind};
 
 impl RdmTransport {
@@ -61,18 +61,19 @@ impl Poster {
                 };
                 self.control(lane, &bytes[..len], kind, header)?;
             } else {
-                self.credit(lane, SendFlags::empty())?;
+                self.credit(lane)?;
             }
             done += 1;
         }
         Ok(done)
     }
 
-    /// Posts a signaled credit packet: only a living queue pair acknowledges it.
+    /// Posts a probe to a lane, if there is a place for it.
     pub(super) fn probe(&mut self, lane: &mut RcLane) -> Result<(), PostError> {
-        if self.is_full() || !self.has_place_for_control(MAX_NOTICE_BYTES) {
+        if self.is_full() {
             return Ok(());
         }
-        self.credit(lane, SendFlags::SIGNALED)
+        let (wr_id, _) = lane.next(true);
+        self.post_alone(lane, &SendRequest::probe(wr_id), WqeKind::Control)
     }
 }

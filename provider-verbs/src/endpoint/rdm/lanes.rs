@@ -15,7 +15,7 @@ use super::complete::entered;
 use super::{POLL, RdmTransport};
 use crate::connect::{LaneCarrier, ToEngine, native_addr};
 use crate::post::{SendFlags, SendRequest};
-use crate::session::{PacketBuffer, RcLane, WqeKind};
+use crate::session::{PacketBuffer, RcLane, SilentLane, WqeKind};
 
 impl RdmTransport {
     /// Takes the messages of the service thread.
@@ -71,24 +71,38 @@ impl RdmTransport {
     }
 
     /// An idle lane has no signaled request, so a dead peer would go unnoticed and an operation
-    /// that waits for that peer would never end. So each idle lane gets a packet with nothing new
-    /// in it: the peer's device acknowledges the packet as long as the queue pair exists, whatever
-    /// its process does. When the queue pair is gone, the lane fails by retries exhausted.
-    pub(super) fn probe_idle_lanes(&mut self) {
-        self.probe_lanes(|_| true);
+    /// that waits for that peer would never end. So each idle lane has its turn to be probed: the
+    /// peer's device acknowledges a probe as long as the queue pair exists, whatever its process
+    /// does. When the queue pair is gone, the lane fails by retries exhausted.
+    fn probe_idle_lanes(&mut self) {
+        let mut silent = self.silent_lanes();
+        self.turns.of_probes.choose(&mut silent);
+        self.probe_lanes(silent);
     }
 
-    /// Probes the selected lanes that have no signaled request.
-    pub(super) fn probe_lanes(&mut self, which: impl Fn(&RcLane) -> bool) {
-        let mut broken = Vec::new();
-        for lane in self.lanes.iter_mut() {
-            let is_silent = lane.open && lane.queue.has_no_signaled();
-            if is_silent && which(lane) && self.poster.probe(lane).is_err() {
-                broken.push(lane.key.session());
+    /// Probes each lane with requests whose completion only a later one reports.
+    pub(super) fn probe_lanes_with_requests(&mut self) {
+        let mut silent = self.silent_lanes();
+        silent.retain(|lane| lane.has_requests);
+        self.probe_lanes(silent);
+    }
+
+    fn silent_lanes(&self) -> Vec<SilentLane> {
+        let is_silent = |lane: &&RcLane| lane.open && lane.queue.has_no_signaled();
+        let silent = self.lanes.iter().filter(is_silent).map(|lane| SilentLane {
+            session: lane.key.session(),
+            has_requests: !lane.queue.is_empty(),
+        });
+        silent.collect()
+    }
+
+    fn probe_lanes(&mut self, lanes: Vec<SilentLane>) {
+        for SilentLane { session, .. } in lanes {
+            if let Some(lane) = self.lanes.of(session) {
+                if self.poster.probe(lane).is_err() {
+                    self.lane_broke(session);
+                }
             }
-        }
-        for session in broken {
-            self.lane_broke(session);
         }
     }
 

@@ -260,7 +260,7 @@ impl Transport for RdmTransport {
 
     fn drain<O: Owner>(&mut self, _owner: &mut O) {
         self.post_held_back();
-        self.probe_lanes(|lane| !lane.queue.is_empty());
+        self.probe_lanes_with_requests();
     }
 
     fn is_drained(&self) -> bool {

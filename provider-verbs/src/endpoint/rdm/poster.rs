@@ -248,6 +248,20 @@ impl Poster {
         }
     }
 
+    /// Posts a request without a packet behind the held-back ones.
+    #[cold]
+    pub(super) fn post_alone(
+        &mut self,
+        lane: &mut RcLane,
+        request: &SendRequest<0>,
+        kind: WqeKind,
+    ) -> Result<(), PostError> {
+        self.chain.put(request);
+        lane.queue.enter(entered(lane.queue.last_number(), kind));
+        self.outstanding += 1;
+        self.post_chain(lane)
+    }
+
     /// Enters a packet on a lane that has rejected an earlier one.
     pub(super) fn enter(
         &mut self,
@@ -273,12 +287,11 @@ impl Poster {
         &mut self,
         lane: &mut RcLane,
         kind: WqeKind,
-        flags: SendFlags,
         sequence: Option<u32>,
         place: PacketBuffer,
     ) -> Result<(), PostError> {
         let lkey = self.bounces.lkey();
-        let mut flags = flags | self.flags(&kind);
+        let mut flags = self.flags(&kind);
         // Buffers come back with completions: some requests have to be signaled before all lanes
         // together have taken the last buffer.
         if self.bounces.available() < self.bounces.count() / 2 {
@@ -339,12 +352,12 @@ impl Poster {
     }
 
     /// Posts a packet that returns credit. It has no number, and is never sent again.
-    pub(super) fn credit(&mut self, lane: &mut RcLane, flags: SendFlags) -> Result<(), PostError> {
+    pub(super) fn credit(&mut self, lane: &mut RcLane) -> Result<(), PostError> {
         let mut bytes = [0; MAX_NOTICE_BYTES];
         let len = lane.session.numbers.stamp_credit().write_credit(&mut bytes);
         let bytes = &bytes[..len];
         if len <= self.tuning.inline_bytes {
-            let flags = flags | self.flags(&WqeKind::Control) | SendFlags::INLINE;
+            let flags = self.flags(&WqeKind::Control) | SendFlags::INLINE;
             let place = PacketBuffer::Nowhere;
             return self.post(
                 lane,
@@ -356,7 +369,7 @@ impl Poster {
             );
         }
         let place = self.bounce(bytes)?;
-        self.bounced(lane, WqeKind::Control, flags, None, place)
+        self.bounced(lane, WqeKind::Control, None, place)
     }
 
     /// Posts a small numbered control packet. There is a place for it
@@ -370,8 +383,7 @@ impl Poster {
     ) -> Result<(), PostError> {
         if bytes.len() > self.tuning.inline_bytes {
             let place = self.bounce(bytes)?;
-            let none = SendFlags::empty();
-            return self.bounced(lane, kind, none, Some(header.sequence), place);
+            return self.bounced(lane, kind, Some(header.sequence), place);
         }
         let room = lane.queue.records.room(bytes.len());
         room.copy_from_slice(bytes);

@@ -8,7 +8,7 @@ use ferrofabric_protocol::wire::data::renew_credit;
 
 use super::RdmTransport;
 use super::poster::{PostError, Poster};
-use crate::post::{SendFlags, inline_sge};
+use crate::post::inline_sge;
 use crate::registration::MemoryRegion;
 use crate::session::{
     LaneWqe, PacketBuffer, PacketRecords, RcLane, Registered, ResendKind, ResendPacket, WqeKind,
@@ -135,6 +135,6 @@ impl Poster {
                 }
             }
         };
-        self.bounced(lane, kind, SendFlags::empty(), Some(sequence), place)
+        self.bounced(lane, kind, Some(sequence), place)
     }
 }

@@ -15,7 +15,7 @@ use super::super::lanes::start;
 use super::super::ud::route;
 use crate::connect::LaneCarrier;
 use crate::origins::session_origin;
-use crate::post::{RemoteMemory, SendFlags, SendRequest};
+use crate::post::{SendFlags, SendRequest};
 use crate::session::{SessionState, send_wr_id};
 
 /// Number of the requests that a lane has, one at a time, before it carries the session.
@@ -155,8 +155,7 @@ impl RdmTransport {
     }
 
     /// A lane that waits for its peer's Resume would not notice if the peer gave up the lane and
-    /// its notice got lost. So each such lane gets an empty write: only a living queue pair
-    /// acknowledges it, and the peer does not notice it.
+    /// its notice got lost. So each such lane gets a probe.
     pub(in super::super) fn probe_resuming_lanes<O: Owner>(&mut self, owner: &mut O) {
         let mut broken = Vec::new();
         for lane in self.new_lanes.iter_mut() {
@@ -168,11 +167,10 @@ impl RdmTransport {
                 continue;
             }
             let wr_id = send_wr_id(session, RESUME_NUMBER);
-            let nowhere = RemoteMemory { addr: 0, rkey: 0 };
-            let mut request = SendRequest::write(wr_id, [], nowhere).flags(SendFlags::SIGNALED);
+            let mut request = SendRequest::probe(wr_id);
             lane.under_way = true;
             self.poster.outstanding += 1;
-            // SAFETY: an empty write names no memory.
+            // SAFETY: a probe names no memory.
             if unsafe { request.post(qp) }.is_err() {
                 broken.push(session);
             }

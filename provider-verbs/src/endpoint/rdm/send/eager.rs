@@ -8,7 +8,7 @@ use ferrofabric_verbs_sys::ibv_sge;
 
 use super::super::poster::{PostError, Poster, envelope};
 use crate::gather::Readable;
-use crate::post::{SendFlags, inline_sge};
+use crate::post::inline_sge;
 use crate::session::{PacketBuffer, PacketRecords, RcLane, Registered, WqeKind};
 
 impl Poster {
@@ -55,7 +55,7 @@ impl Poster {
                 }
             }
         };
-        self.bounced(lane, kind, SendFlags::empty(), Some(header.sequence), place)
+        self.bounced(lane, kind, Some(header.sequence), place)
     }
 }
 

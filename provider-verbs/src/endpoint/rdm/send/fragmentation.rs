@@ -15,7 +15,6 @@ use ferrofabric_protocol::wire::data::{Header, MAX_FIRST_HEADER_BYTES, MAX_HEADE
 use super::super::poster::{FragmentOutcome, PostError, Poster, envelope};
 use crate::device::Mtu;
 use crate::gather::Readable;
-use crate::post::SendFlags;
 use crate::session::{PacketBuffer, RcLane, Registered, WqeKind};
 
 /// Packets for one doorbell: the device sends these while the next are filled.
@@ -67,8 +66,7 @@ impl Poster {
             });
             match outcome {
                 Ok(()) => {
-                    let (none, sequence) = (SendFlags::empty(), Some(header.sequence));
-                    outcome = self.bounced(lane, kind, none, sequence, place);
+                    outcome = self.bounced(lane, kind, Some(header.sequence), place);
                 }
                 // The lane is dead: the remaining packets are entered, too, to be sent on the next
                 // lane.
