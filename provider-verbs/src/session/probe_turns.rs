@@ -119,7 +119,7 @@ mod tests {
         let mut silent = Vec::new();
         turns.choose(&mut silent);
         assert!(silent.is_empty());
-        // What many lanes have waited for does not count for a few later ones.
+        // The wait of many lanes does not count for a few later ones.
         let probed: usize = (0..LOOKS)
             .map(|_| {
                 let mut silent = lanes(1, |_| false);

@@ -151,7 +151,7 @@ fn a_dead_peer_is_found_by_a_probe() {
     let mut idle = IdlePeers::open(5, "16");
     let receive = (idle.hub).trecv(room(8), idle.to_peers[3], 9, 0, 7);
     receive.map_err(first).unwrap();
-    // A process that is killed says nothing: what it says when it ends here is lost.
+    // A process that is killed says nothing, so the network loses the last packets of this one.
     let mute = NetworkFaults {
         lost: 100,
         ..NetworkFaults::default()

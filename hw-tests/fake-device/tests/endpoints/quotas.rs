@@ -2,13 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use ferrofabric_av::AvAttr;
 use ferrofabric_conformance::ends::{QueuedEndpoint, QueuedPair, any_tagged};
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
+use ferrofabric_runtime::owning::OwningEndpoint;
 
-use crate::party::{PATIENCE, domain};
+use crate::party::{self, PATIENCE, domain, message, room};
 
 /// Units that a peer is granted, of 64 bytes, and requests that it may have open.
 const QUOTA: u64 = 4096;
@@ -221,4 +223,63 @@ fn a_peer_that_exceeds_its_quota_is_refused() {
         });
         assert_eq!(came.unwrap().tag, 5);
     }
+}
+
+/// Far more peers than get the full quota: each has credit for small messages, again and again.
+#[test]
+fn small_messages_of_many_peers_need_no_request() {
+    const PEERS: usize = 500;
+    const EACH: u64 = 20;
+    const ALL: u64 = PEERS as u64 * EACH;
+
+    let _device = FakeDevice::take();
+    let mut hub = party::endpoint(&[("FERRO_LANE", "rc")]);
+    // One poll drives all of them.
+    let of_peers = domain(&[("FERRO_LANE", "rc"), ("FERRO_RX_BUFFERS", "16")]);
+    let mut peers = Vec::new();
+    for _ in 0..PEERS {
+        let mut peer = OwningEndpoint::open(&*of_peers, &AvAttr::default()).unwrap();
+        let to_hub = peer.av().insert(&hub.name().to_bytes()).unwrap();
+        let sent = peer.tsend(message(8, 0), 8, to_hub, 0, 0);
+        sent.map_err(party::first).unwrap();
+        let receive = hub.trecv(room(8), FiAddr::UNSPEC, 0, 0, 0);
+        receive.map_err(party::first).unwrap();
+        for done in party::run(&mut [&mut peer, &mut hub], 2) {
+            assert!(done.outcome.is_ok(), "{:?}", done.outcome);
+        }
+        peers.push((peer, to_hub));
+    }
+    for round in 1..4 {
+        for (peer, to_hub) in &mut peers {
+            for _ in 0..EACH {
+                let sent = peer.tsend(message(8, round), 8, *to_hub, round, round);
+                sent.map_err(party::first).unwrap();
+            }
+        }
+        // All are here before any is received.
+        let begun = Instant::now();
+        while party::stat(&hub, "verbs_unexpected_now") < ALL {
+            assert!(begun.elapsed() < PATIENCE, "round {round}");
+            assert!(hub.poll().unwrap().is_none());
+            let _ = peers[0].0.poll().unwrap();
+        }
+        for _ in 0..ALL {
+            let receive = hub.trecv(room(8), FiAddr::UNSPEC, round, 0, round);
+            receive.map_err(party::first).unwrap();
+        }
+        for done in party::run(&mut [&mut hub], ALL as usize) {
+            party::check(&done.buffer[..8], round, "a small message");
+        }
+        // The credit goes back in the next call.
+        assert!(hub.poll().unwrap().is_none());
+        let mut requests = Vec::new();
+        for (at, (peer, _)) in peers.iter_mut().enumerate() {
+            while peer.poll().unwrap().is_some() {}
+            if party::stat(peer, "verbs_sent_rendezvous") > 0 {
+                requests.push(at);
+            }
+        }
+        assert!(requests.is_empty(), "round {round}: peers {requests:?}");
+    }
+    drop(peers);
 }

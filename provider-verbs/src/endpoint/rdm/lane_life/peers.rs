@@ -91,9 +91,9 @@ impl RdmTransport {
             return;
         };
         let credit = &state.numbers.receive_credit;
-        let (granted, held) = (credit.quota_units(), credit.held_units());
-        at.lent = Some(u32::from(granted).saturating_sub(held));
-        self.grants.end(granted, held);
+        let unused = u32::from(credit.quota_units()).saturating_sub(credit.held_units());
+        at.lent = Some(unused);
+        self.grants.lend(unused);
         self.publish_grant();
     }
 
