@@ -52,12 +52,6 @@ impl SlotPool {
         self.count as usize
     }
 
-    /// Slots that are free.
-    #[inline]
-    pub(crate) fn available(&self) -> usize {
-        self.free.len()
-    }
-
     /// Takes a free slot, the one given back last.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<u32> {

@@ -26,8 +26,6 @@ pub(crate) struct Tuning {
     pub(crate) sends: SendTuning,
     /// Receive buffers of the endpoint.
     pub(crate) receives: usize,
-    /// Bounce buffers for sends.
-    pub(crate) bounces: usize,
     /// The parameters of rendezvous.
     pub(crate) rendezvous: RendezvousTuning,
     /// The kind of lane that a peer gets.
@@ -86,6 +84,9 @@ const SOFTWARE_FRAGMENTED_BYTES: usize = 24 << 10;
 /// Work requests of a lane. Drivers keep a place free and round up to a power of two.
 const SEND_DEPTH: usize = 255;
 
+/// Bounce buffers for the sends of an endpoint, as long as it has few lanes.
+pub(crate) const BOUNCES: usize = 256;
+
 impl Tuning {
     /// Bytes of a receive or bounce buffer: the longest packet.
     pub(crate) fn slot_bytes(&self) -> usize {
@@ -96,7 +97,7 @@ impl Tuning {
 
     /// Bytes that an endpoint registers, and the kernel locks, for itself.
     pub(crate) fn registered_bytes(&self) -> usize {
-        (self.receives + self.bounces) * self.slot_bytes()
+        (self.receives + BOUNCES) * self.slot_bytes()
     }
 
     pub(crate) fn of(limits: &DeviceLimits, quirks: Quirks, settings: &Settings) -> Self {
@@ -134,7 +135,6 @@ impl Tuning {
                 places: send_places,
             },
             receives,
-            bounces: 256,
             rendezvous: RendezvousTuning {
                 sender_writes: match settings.rendezvous {
                     Rendezvous::Read => false,

@@ -5,17 +5,25 @@ use std::time::Instant;
 
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_fake_device::control::FakeDevice;
+use ferrofabric_fake_device::control::{FakeDevice, QueuePairView};
 use ferrofabric_runtime::owning::OwningEndpoint;
+use ferrofabric_verbs_sys::ibv_qp_type;
 
 use crate::breakage::connections;
 use crate::party::{PATIENCE, assert_clean, check, endpoint, first, message, room, stat};
+use crate::revivals::control_queue_pair;
 
 /// Bounce buffers of an endpoint.
 const BUFFERS: usize = 256;
 
-/// Messages that the queue of a lane takes.
-const AT_A_LANE: usize = 247;
+/// Of these, the share of a lane, if there are three.
+const SHARE: usize = BUFFERS / 2 / 3;
+
+/// The most buffers of a lane: half of those that are in no share.
+const MOST: usize = BUFFERS / 4;
+
+/// A peer that is not driven soon has no receive buffer.
+const FEW: [(&str, &str); 1] = [("FERRO_RX_BUFFERS", "16")];
 
 /// Of messages that take a bounce buffer each.
 const BYTES: usize = 300;
@@ -91,6 +99,10 @@ impl HubWithPeers {
             assert!(done.outcome.is_ok(), "{}: {:?}", done.token, done.outcome);
             self.spokes[done.token as usize].over += 1;
         }
+        self.drive_peers(which);
+    }
+
+    fn drive_peers(&mut self, which: &[usize]) {
         for &at in which {
             let spoke = &mut self.spokes[at];
             if let Some(done) = spoke.end.poll().unwrap() {
@@ -122,6 +134,45 @@ impl HubWithPeers {
         of_them.all(|spoke| spoke.came == spoke.sent && spoke.over == spoke.sent)
     }
 
+    /// Messages that come to some peers in 1,000 progress calls of the hub, with four under way to
+    /// each of them.
+    fn messages_per_1000_calls(&mut self, device: &FakeDevice, which: &[usize]) -> usize {
+        let came = |star: &Self| -> usize { which.iter().map(|&at| star.spokes[at].came).sum() };
+        let before = came(self);
+        for _ in 0..1000 {
+            for &at in which {
+                let spoke = &self.spokes[at];
+                let under_way = spoke.sent - spoke.came.min(spoke.over);
+                self.send(at, BYTES, 4_usize.saturating_sub(under_way));
+            }
+            // A call that finds no completion makes progress: it polls the device's queue.
+            let polls = device.calls("ibv_poll_cq");
+            while device.calls("ibv_poll_cq") == polls {
+                self.drive(&[]);
+            }
+            // Each takes all its messages.
+            (0..4).for_each(|_| self.drive_peers(which));
+        }
+        came(self) - before
+    }
+
+    /// Requests that wait at the hub for a peer to have receive buffers.
+    fn waiting(&self, device: &FakeDevice, at: usize) -> usize {
+        let all = device.queue_pairs();
+        let domain_of = |number| all.iter().find(|qp| qp.number == number).map(|qp| qp.pd);
+        let hub = domain_of(control_queue_pair(&self.hub));
+        let spoke = domain_of(control_queue_pair(&self.spokes[at].end));
+        let is_its = |qp: &&QueuePairView| {
+            qp.kind == ibv_qp_type::IBV_QPT_RC.0
+                && Some(qp.pd) == hub
+                && domain_of(qp.remote) == spoke
+        };
+        all.iter()
+            .filter(is_its)
+            .map(|qp| qp.waiting as usize)
+            .sum()
+    }
+
     fn account(&self) -> String {
         let of = |s: &StarPeer| format!("{} of {} came, {} over", s.came, s.sent, s.over);
         let all: Vec<_> = self.spokes.iter().map(of).collect();
@@ -129,70 +180,62 @@ impl HubWithPeers {
     }
 }
 
-/// A message that found no bounce buffer goes when others have come back: by the word of a lane
-/// that is not its own.
+/// A message that found no bounce buffer goes when others have come back: by the completions of a
+/// lane that is not its own, whose peer is stopped.
 #[test]
 fn a_lane_that_found_no_buffer_goes_on_when_there_is_one() {
-    for _ in 0..3 {
-        let device = FakeDevice::take();
-        let mut star = HubWithPeers::connected(3, &[]);
-        device.hold(true);
-        star.send(0, BYTES, AT_A_LANE);
-        star.send(1, BYTES, BUFFERS - AT_A_LANE);
-        star.send(2, BYTES, 1);
-        // The last is tried, in vain.
-        star.exhaust(&[0, 1, 2]);
-        device.hold(false);
-        star.until("the others", &[0, 1, 2], |star| star.all_over(&[0, 1]));
-        // Once a second something else would have the last looked at.
-        let mut looks = 0;
-        while !star.all_over(&[2]) {
-            star.drive(&[2]);
-            looks += 1;
-            assert!(looks < 500, "the last waits, with all buffers there");
-        }
-        drop(star);
-        assert_clean(&device);
-    }
+    let device = FakeDevice::take();
+    let mut star = HubWithPeers::connected(3, &FEW);
+    star.send(0, BYTES, 200);
+    star.exhaust(&[]);
+    assert_eq!(star.waiting(&device, 0), MOST);
+    star.send(1, BYTES, 200);
+    star.exhaust(&[]);
+    assert_eq!(star.waiting(&device, 1), SHARE);
+    star.until("the first", &[0], |star| star.all_over(&[0]));
+    // Once a second something else would have the lane looked at.
+    (0..500).for_each(|_| star.drive(&[]));
+    assert_eq!(star.waiting(&device, 1), MOST);
+    star.until("the second", &[1], |star| star.all_over(&[1]));
+    drop(star);
+    assert_clean(&device);
 }
 
 /// The same of packets that are sent again on another connection.
 #[test]
 fn a_replay_goes_on_when_another_lane_gives_a_buffer_back() {
     let device = FakeDevice::take();
-    let mut star = HubWithPeers::open(3, &[("FERRO_RX_BUFFERS", "16")]);
+    let mut star = HubWithPeers::open(3, &FEW);
     star.connect(0);
     let broken = connections(&device);
     (1..3).for_each(|to| star.connect(to));
-    // Receivers that are not driven take no more than they have buffers for. The first has some
-    // messages yet to take, the second as many as its lane holds, the third has the rest of the
-    // buffers, and more in line.
-    star.send(0, BYTES, 20);
-    star.exhaust(&[]);
-    assert!(star.spokes[0].over < star.spokes[0].sent);
-    star.send(1, BYTES, AT_A_LANE + 30);
-    star.exhaust(&[]);
-    star.send(2, BYTES, 60);
-    star.exhaust(&[]);
+    // Receivers that are not driven take no more than they have buffers for.
+    for to in 0..2 {
+        star.send(to, BYTES, 150);
+        star.exhaust(&[]);
+    }
+    assert_eq!(star.waiting(&device, 0), MOST);
+    assert_eq!(star.waiting(&device, 1), SHARE);
     for qp in broken {
         device.break_queue_pair(qp);
     }
     star.until("the lane breaks", &[], |star| {
         stat(&star.hub, "verbs_lanes_failed") == 1
     });
-    star.exhaust(&[]);
-    // It takes what the broken lane gave back.
-    star.send(2, BYTES, 1);
+    // The other takes all that the broken lane gave back but its share.
     star.exhaust(&[]);
     star.until("the session goes on", &[0], |star| {
         stat(&star.hub, "verbs_sessions_resumed") == 1
     });
-    star.exhaust(&[0]);
+    star.exhaust(&[]);
+    assert_eq!(star.waiting(&device, 0), SHARE);
+    star.until("the other lane", &[1], |star| star.all_over(&[1]));
+    star.exhaust(&[]);
     assert!(
-        star.spokes[0].came < star.spokes[0].sent,
-        "a buffer was left"
+        star.waiting(&device, 0) > SHARE,
+        "it waits beside free buffers"
     );
-    star.until("the rest", &[0, 1, 2], |star| star.all_over(&[0, 1, 2]));
+    star.until("the rest", &[0], |star| star.all_over(&[0]));
     drop(star);
     assert_clean(&device);
 }
@@ -223,6 +266,27 @@ fn many_lanes_without_signaled_requests() {
     for to in 0..PEERS {
         star.until("what was injected", &[to], |star| star.all_over(&[to]));
     }
+    drop(star);
+    assert_clean(&device);
+}
+
+/// A peer that stops has no more bounce buffers than the others can spare: their messages go as
+/// fast as before.
+#[test]
+fn a_stopped_peer_leaves_the_others_their_buffers() {
+    const PEERS: usize = 100;
+    let device = FakeDevice::take();
+    let mut star = HubWithPeers::connected(PEERS, &FEW);
+    let (all, others): (Vec<_>, Vec<_>) = ((0..PEERS).collect(), (1..PEERS).collect());
+    let before = star.messages_per_1000_calls(&device, &all) * (PEERS - 1) / PEERS;
+    star.send(0, BYTES, 2 * BUFFERS);
+    star.exhaust(&[]);
+    let after = star.messages_per_1000_calls(&device, &others);
+    assert!(
+        after * 100 >= before * 95,
+        "{after} messages in 1,000 calls, {before} before one stopped"
+    );
+    star.until("the rest", &all, |star| star.all_over(&all));
     drop(star);
     assert_clean(&device);
 }

@@ -40,7 +40,7 @@ impl Poster {
                 break;
             }
             if (self.is_scarce() && !self.has_share(lane))
-                || !self.has_place_for_control(MAX_NOTICE_BYTES)
+                || !self.has_place_for_control(lane, MAX_NOTICE_BYTES)
             {
                 return Err(PostError::PoolExhausted);
             }

@@ -6,6 +6,7 @@
 //! the receiver reads the data, or the sender writes it. A lane that breaks is replaced, and the
 //! session goes on.
 
+mod bounces;
 mod chunks;
 mod complete;
 mod completions;

@@ -17,6 +17,7 @@ use ferrofabric_system::random;
 use ferrofabric_system::wait::WaitSet;
 
 use super::RdmTransport;
+use super::bounces::BounceBuffers;
 use super::completions::Completions;
 use super::endings::Endings;
 use super::lane_life::{NewLanes, ResumeSlots};
@@ -32,7 +33,6 @@ use crate::port::LocalPort;
 use crate::qp::{QpCaps, QpConfig, RcQp, UdInit, UdQp};
 use crate::registration::Registrations;
 use crate::session::{Grants, LaneTable, PeerTable, QUOTA_UNITS, RdmUnexpectedMessages, TurnQueue};
-use crate::slots::SlotPool;
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 
@@ -251,7 +251,7 @@ impl RdmTransport {
         let inline = queues.lane_inline_limit(pd, &tuning);
         tuning.inline_bytes = inline.usable as usize;
         let slot_bytes = tuning.slot_bytes();
-        let bounces = SlotPool::create(pd, tuning.bounces, slot_bytes, Access::empty())?;
+        let bounces = BounceBuffers::create(pd, slot_bytes)?;
         let resumes = ResumeSlots::create(pd, &tuning)?;
         let receives = ReceivePool::create(pd, queues.srq.clone(), tuning.receives, slot_bytes)?;
 

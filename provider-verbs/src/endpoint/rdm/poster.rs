@@ -8,6 +8,7 @@ use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{DataEnvelope, Header, MAX_NOTICE_BYTES};
 use ferrofabric_verbs_sys::ibv_sge;
 
+use super::bounces::BounceBuffers;
 use super::complete::entered;
 use super::counters::RdmCounters;
 use crate::device::Mtu;
@@ -16,7 +17,6 @@ use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, SendRequest, inline_sge};
 use crate::registration::Registrations;
 use crate::session::{LaneWqe, PacketBuffer, RcLane, Registered, WqeKind};
-use crate::slots::SlotPool;
 use crate::tuning::Tuning;
 
 /// Completion levels that only the receiver can report: such messages go by rendezvous, whose end
@@ -45,7 +45,7 @@ pub(super) enum FragmentOutcome {
 
 /// The resources for posting that all lanes share.
 pub(super) struct Poster {
-    pub(super) bounces: SlotPool,
+    pub(super) bounces: BounceBuffers,
     pub(super) tuning: Tuning,
     /// The largest payload of a network packet.
     pub(super) mtu: Mtu,
@@ -66,7 +66,7 @@ pub(super) struct Poster {
 impl Poster {
     /// Starts with nothing under way.
     pub(super) fn new(
-        bounces: SlotPool,
+        bounces: BounceBuffers,
         tuning: Tuning,
         mtu: Mtu,
         registrations: Registrations,
@@ -140,6 +140,22 @@ impl Poster {
     pub(super) fn has_share(&self, lane: &RcLane) -> bool {
         !self.is_full()
             && (lane.queue.len() < self.tuning.sends.share || lane.queue.has_no_signaled())
+    }
+
+    /// Takes a bounce buffer for a packet of a lane, if the lane may have one now. Where they are
+    /// scarce, that is within its share, or if it has no signaled request whose completion would
+    /// make it look again.
+    #[inline]
+    pub(super) fn take_bounce(&mut self, lane: &RcLane) -> Option<u32> {
+        if self.bounces.are_scarce(lane.queue.len() + 1) && !self.has_bounce_share(lane) {
+            return None;
+        }
+        self.bounces.take()
+    }
+
+    #[cold]
+    fn has_bounce_share(&self, lane: &RcLane) -> bool {
+        lane.queue.len() < self.bounces.share() || lane.queue.has_no_signaled()
     }
 
     /// The flags of a request: signaled if its completion is needed. Where many requests of all
@@ -290,14 +306,16 @@ impl Poster {
         sequence: Option<u32>,
         place: PacketBuffer,
     ) -> Result<(), PostError> {
-        let lkey = self.bounces.lkey();
         let mut flags = self.flags(&kind);
         // Buffers come back with completions: some requests have to be signaled before all lanes
         // together have taken the last buffer.
-        if self.bounces.available() < self.bounces.count() / 2 {
+        if self.bounces.are_few() {
             flags |= SendFlags::SIGNALED;
         }
-        let of_slot = |slot, len| entry(self.bounces.address(slot) as u64, len as usize, lkey);
+        let of_slot = |slot, len| {
+            let at = self.bounces.address(slot) as u64;
+            entry(at, len as usize, self.bounces.lkey(slot))
+        };
         match place {
             PacketBuffer::Split { slot, head, rest } => {
                 // Its region was entered just now.
@@ -332,11 +350,17 @@ impl Poster {
         self.post(lane, [entry], flags, kind, place, sequence)
     }
 
-    /// Whether a control packet of up to `bytes` bytes can be posted now: inline, or from a bounce
-    /// buffer where the device takes no such packet inline.
+    /// Whether a control packet of up to `bytes` bytes can be posted to a lane now: inline, or from a
+    /// bounce buffer where the device takes no such packet inline.
     #[inline]
-    pub(super) fn has_place_for_control(&self, bytes: usize) -> bool {
-        bytes <= self.tuning.inline_bytes || self.bounces.available() > 0
+    pub(super) fn has_place_for_control(&self, lane: &RcLane, bytes: usize) -> bool {
+        bytes <= self.tuning.inline_bytes || self.may_take_bounce(lane)
+    }
+
+    #[cold]
+    fn may_take_bounce(&self, lane: &RcLane) -> bool {
+        let are_scarce = self.bounces.are_scarce(lane.queue.len() + 1);
+        !self.bounces.is_empty() && (!are_scarce || self.has_bounce_share(lane))
     }
 
     /// Copies a packet to a bounce buffer.

@@ -93,7 +93,7 @@ impl Poster {
         };
         let slot = match fits_inline || stop.is_some() {
             true => None,
-            false => self.bounces.take(),
+            false => self.take_bounce(lane),
         };
         let stop = stop.or((!fits_inline && slot.is_none()).then_some(PostError::PoolExhausted));
         if let Some(stop) = stop {

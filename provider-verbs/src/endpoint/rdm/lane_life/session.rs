@@ -129,6 +129,7 @@ impl RdmTransport {
             lane.queue.enter(resume);
         }
         lane.reconsider();
+        self.poster.bounces.lane_begins();
         self.lanes.insert(lane);
     }
 
@@ -149,6 +150,7 @@ impl RdmTransport {
             Some(lane) => {
                 let RcLane { qp, session, .. } = *lane;
                 drop(qp);
+                self.poster.bounces.lane_ends();
                 self.peers.end_lane(peer);
                 Some(session)
             }

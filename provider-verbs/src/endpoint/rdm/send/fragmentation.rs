@@ -86,7 +86,7 @@ impl Poster {
         let plan = FragmentPlan::new(len as u32, self.fragment_bytes(lane) as u32);
         let packets = plan.packets() as usize;
         // If a message took more buffers, no completion might come before all of them were in use.
-        if !lane.queue.could_take(packets) || packets > self.bounces.count() / 2 {
+        if !lane.queue.could_take(packets) || packets > self.bounces.most_of_a_message() {
             return Ok(None);
         }
         if !lane.queue.has_room_for(packets)
@@ -98,8 +98,13 @@ impl Poster {
         if self.outstanding + packets > self.tuning.sends.free {
             return Ok(None);
         }
-        if self.bounces.available() < packets {
-            return Err(PostError::PoolExhausted);
+        let under_way = lane.queue.len() + packets;
+        if self.bounces.are_scarce(under_way) && under_way > self.bounces.share() {
+            // A request to send takes none.
+            return match lane.queue.has_no_signaled() {
+                true => Ok(None),
+                false => Err(PostError::PoolExhausted),
+            };
         }
         let admitted = lane.session.numbers.send_credit.admit(len as u32);
         Ok((admitted == SendAdmission::Eager).then_some(plan))

@@ -223,7 +223,7 @@ impl Poster {
             let fits_inline = len + MAX_HEADER_BYTES <= self.tuning.inline_bytes;
             let slot = match fits_inline {
                 true => None,
-                false => Some(self.bounces.take().ok_or(PostError::PoolExhausted)?),
+                false => Some(self.take_bounce(lane).ok_or(PostError::PoolExhausted)?),
             };
             if lane.session.numbers.send_credit.admit(len as u32) == SendAdmission::Eager {
                 return self.eager(lane, op, iov, len, slot);

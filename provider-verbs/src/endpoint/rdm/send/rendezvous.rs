@@ -149,7 +149,7 @@ impl Poster {
         iov: Readable<'_>,
         copy: Option<&[u8]>,
     ) -> Result<(), PostError> {
-        if !self.has_place_for_control(MAX_RTS_BYTES) {
+        if !self.has_place_for_control(lane, MAX_RTS_BYTES) {
             return Err(PostError::PoolExhausted);
         }
         let mut bytes = [0; MAX_RTS_BYTES];

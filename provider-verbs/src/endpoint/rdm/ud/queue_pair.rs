@@ -132,7 +132,7 @@ impl DataQueuePair {
                     at.add(prefix.len())
                         .copy_from_nonoverlapping(packet.as_ptr(), packet.len());
                 }
-                let sge = entry(at as u64, len, poster.bounces.lkey());
+                let sge = entry(at as u64, len, poster.bounces.lkey(slot));
                 let mut request = SendRequest::send(wr_id, [sge])
                     .to(handle, qpn, qkey)
                     .flags(flags);
