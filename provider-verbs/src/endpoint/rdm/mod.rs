@@ -175,6 +175,7 @@ impl RdmTransport {
     }
 
     /// The grant of new peers may have changed.
+    #[cold]
     fn publish_grant(&mut self) {
         if let Some(quota_units) = self.grants.changed() {
             self.service.request(ToService::Grant(quota_units));

@@ -145,7 +145,7 @@ impl Poster {
     /// Takes a bounce buffer for a packet of a lane, if the lane may have one now. Where they are
     /// scarce, that is within its share, or if it has no signaled request whose completion would
     /// make it look again.
-    #[inline]
+    #[inline(never)]
     pub(super) fn take_bounce(&mut self, lane: &RcLane) -> Option<u32> {
         if self.bounces.are_scarce(lane.queue.len() + 1) && !self.has_bounce_share(lane) {
             return None;

@@ -316,9 +316,15 @@ impl RdmTransport {
                 self.list(lane);
             }
         } else {
-            self.grants.release_message(bytes);
-            self.publish_grant();
+            self.release_message_of_ended(bytes);
         }
+    }
+
+    /// The unexpected message of a session that has ended is gone.
+    #[cold]
+    fn release_message_of_ended(&mut self, bytes: usize) {
+        self.grants.release_message(bytes);
+        self.publish_grant();
     }
 
     /// The peer broke the protocol: the session and all its operations end with an error.
