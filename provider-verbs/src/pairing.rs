@@ -212,6 +212,7 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
         }
     }
 
+    #[inline]
     unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {
         match (start.token.transport, &mut self.near) {
             // SAFETY: the caller's promise.

@@ -15,6 +15,7 @@ pub(crate) enum UnexpectedData {
 }
 
 impl From<&[u8]> for UnexpectedData {
+    #[inline]
     fn from(bytes: &[u8]) -> Self {
         let mut short = [0; SHORT];
         match short.get_mut(..bytes.len()) {

@@ -52,11 +52,13 @@ pub(crate) struct RdmUnexpectedMessages(Slab<RdmUnexpectedMessage>);
 
 impl RdmUnexpectedMessages {
     /// Keeps a message; returns the value of its token.
+    #[inline]
     pub(crate) fn keep(&mut self, message: RdmUnexpectedMessage) -> u64 {
         self.0.insert(message) as u64
     }
 
     /// Takes a message out.
+    #[inline]
     pub(crate) fn take(&mut self, token: u64) -> Option<RdmUnexpectedMessage> {
         self.0.try_remove(token as usize)
     }

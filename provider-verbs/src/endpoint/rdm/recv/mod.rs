@@ -237,11 +237,13 @@ impl RdmTransport {
     }
 
     /// Keeps an unexpected message until a receive matches; returns the value of its token.
+    #[inline]
     pub(super) fn keep_unexpected(&mut self, message: RdmUnexpectedMessage) -> u64 {
         self.peers.hold(message.peer);
         self.unexpected.keep(message)
     }
 
+    #[inline]
     fn take_message(&mut self, token: u64) -> Option<RdmUnexpectedMessage> {
         let message = self.unexpected.take(token)?;
         self.peers.release_message(message.peer);

@@ -198,7 +198,7 @@ impl Poster {
     /// Posts a message: eagerly if it is small and the peer has room for it, else as a request to
     /// send. `copy` is set if `iov` points to a copy of the message in this endpoint. If `more`
     /// messages follow, this one may be held back for them.
-    #[inline]
+    #[inline(always)]
     fn message(
         &mut self,
         lane: &mut RcLane,
