@@ -196,6 +196,19 @@ impl RdmConfig {
     }
 }
 
+/// The life of lanes, none of which is up yet. A datagram takes `packet_bytes` bytes of a packet.
+fn life_of_lanes(tuning: &Tuning, datagrams: bool, packet_bytes: usize) -> PeerLanes {
+    PeerLanes::new(lanes::LanesConfig {
+        choice: tuning.lane,
+        datagrams,
+        requests_fit_datagrams: packet_bytes >= MAX_RTS_BYTES,
+        policy: lane_policy::LanePolicyConfig {
+            max_lanes: tuning.max_lanes,
+            ..lane_policy::LanePolicyConfig::default()
+        },
+    })
+}
+
 fn ud_init(port: &LocalPort, qkey: u32) -> UdInit {
     UdInit {
         port: port.number,
@@ -258,7 +271,7 @@ impl RdmTransport {
         let data_qpn = queue_pair.as_ref().map(DataQueuePair::number);
         let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes(), clock.clone())?;
         wait.add(ud.fd())?;
-        let requests_fit_datagrams = ud.packet_bytes() >= MAX_RTS_BYTES;
+        let life = life_of_lanes(&tuning, data_qpn.is_some(), ud.packet_bytes());
         let mut seed = SecretSeed::default();
         random::fill(&mut seed.0)?;
         let service_config = ServiceConfig {
@@ -284,15 +297,7 @@ impl RdmTransport {
         Ok(Self {
             lanes: LaneTable::default(),
             ud,
-            life: PeerLanes::new(lanes::LanesConfig {
-                choice: tuning.lane,
-                datagrams: data_qpn.is_some(),
-                requests_fit_datagrams,
-                policy: lane_policy::LanePolicyConfig {
-                    max_lanes: tuning.max_lanes,
-                    ..lane_policy::LanePolicyConfig::default()
-                },
-            }),
+            life,
             is_acting: false,
             new_lanes: NewLanes::new(timeouts.reconnect_timeout, resumes),
             ending: Endings::new(completions.polls_that_empty_it()),

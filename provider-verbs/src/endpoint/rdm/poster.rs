@@ -350,8 +350,8 @@ impl Poster {
         self.post(lane, [entry], flags, kind, place, sequence)
     }
 
-    /// Whether a control packet of up to `bytes` bytes can be posted to a lane now: inline, or from a
-    /// bounce buffer where the device takes no such packet inline.
+    /// Whether a control packet of up to `bytes` bytes can be posted to a lane now: inline, or from
+    /// a bounce buffer where the device takes no such packet inline.
     #[inline]
     pub(super) fn has_place_for_control(&self, lane: &RcLane, bytes: usize) -> bool {
         bytes <= self.tuning.inline_bytes || self.may_take_bounce(lane)
