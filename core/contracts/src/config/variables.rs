@@ -29,6 +29,12 @@ pub const OTHER_VARIABLES: &[OtherVariable] = &[
     other("FERRO_COUNTED", "the bench of instruction counts"),
     other("FERRO_COUNTED_ONLY", "the bench of instruction counts"),
     other("FERRO_COUNTERS", "the seed of the counters test"),
+    other("FERRO_FAKE_PROFILE", "the fake device: the kind of NIC"),
+    other("FERRO_FAKE_SEED", "the seed of a random NIC"),
+    other(
+        "FERRO_FAKE_WITHOUT",
+        "the fake device: abilities that it lacks",
+    ),
     other("FERRO_KEEP_COMPILED", "a test that compiles C programs"),
     other("FERRO_LIBFABRIC_INCLUDE", "the generator of bindings"),
     other("FERRO_LINK", "tests with two nodes: their network device"),
