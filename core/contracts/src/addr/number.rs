@@ -173,7 +173,7 @@ mod tests {
                 1 => NativeAddr::drawn_qkey(addr[4]),
                 _ => DRAWN_QKEY,
             };
-            addr[1] = addr[1] >> 32 << 32 | u64::from(qkey);
+            addr[1] = (addr[1] >> 32 << 32) | u64::from(qkey);
             let (node, number) = split(&addr);
             prop_assert!(number >> NUMBER_BITS == 0);
             prop_assert_eq!(join(&node, number), addr);
