@@ -36,12 +36,13 @@ impl Abilities {
                 };
             }
         };
-        let datagrams = UdQp::create(&pd, &smallest(&cq, None)).map(drop);
+        let control = UdQp::create(&pd, &smallest(&cq, None)).map(drop);
+        // A routing header and a datagram lie apart.
+        let mut apart = smallest(&cq, None);
+        apart.caps.recv_entries = 2;
         Self {
-            reliable_datagrams: datagrams
-                .clone()
-                .and_then(|()| Self::probe_shared(&pd, &cq)),
-            datagrams,
+            reliable_datagrams: control.and_then(|()| Self::probe_shared(&pd, &cq)),
+            datagrams: UdQp::create(&pd, &apart).map(drop),
         }
     }
 

@@ -198,8 +198,8 @@ impl VerbsProvider {
                         ..rdm
                     };
                     let dgram = dgram_candidate(&rdm, opened, &local, &tuning);
-                    offer_datagrams(dgram, abilities.datagrams, found);
                     let port = format!("port {number} of {}", device.name);
+                    offer_datagrams(dgram, abilities.datagrams, &port, found);
                     offer_reliable(rdm, abilities.reliable_datagrams, &tuning, port, found);
                 }
                 Err(error) => found.notices.push(error),
@@ -209,10 +209,13 @@ impl VerbsProvider {
 }
 
 /// Offers an endpoint for datagrams, if one can be opened.
-fn offer_datagrams(dgram: Info, opens: Result<()>, found: &mut Discovery) {
+fn offer_datagrams(dgram: Info, opens: Result<()>, port: &str, found: &mut Discovery) {
     let (sends, receives) = (dgram.tx.size, dgram.rx.size);
     let registered = dgram::registered_bytes(sends, receives, dgram.ep.max_msg_size);
-    if opens.is_ok() && memory_lock_advice(registered).is_none() {
+    if let Err(error) = opens {
+        let unusable = Error::new(error.errno(), "open datagram endpoints on", port);
+        found.notices.push(unusable.mend(error.to_string()));
+    } else if memory_lock_advice(registered).is_none() {
         let prefixed = with_prefix(dgram.clone(), dgram::PREFIX_BYTES);
         let keyed = with_address_vector_keys(dgram.clone());
         found.candidates.extend([prefixed, dgram, keyed]);

@@ -102,10 +102,10 @@ impl BounceBuffers {
     }
 
     /// Whether so few are free that requests which take one have to be signaled: buffers come back
-    /// with completions.
+    /// with completions. So it is, too, while lanes may have their shares alone.
     #[inline]
     pub(super) fn are_few(&self) -> bool {
-        self.free.len() < self.count() / 2
+        self.free.len() < self.reserved.max(self.count() / 2)
     }
 
     /// Whether a lane may have `under_way` packets only as its share: it leaves as many buffers

@@ -74,9 +74,10 @@ pub(crate) struct RdmTransport {
     life: PeerLanes,
     /// An action of `life` is being carried out.
     is_acting: bool,
-    new_lanes: NewLanes,
     /// Objects that end once the completion queue is empty.
     ending: Endings,
+    // Behind the queue pairs in `ending`: their Resumes may lie in its slots.
+    new_lanes: NewLanes,
     receives: ReceivePool,
     completions: Completions,
     poster: Poster,

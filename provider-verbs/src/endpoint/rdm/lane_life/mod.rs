@@ -213,6 +213,7 @@ impl RdmTransport {
             }
             self.ending.push(Ending::QueuePair(qp, lane.slot));
         }
+        self.list_stalled();
     }
 
     /// Closes a lane that carries a session, because there is evidence that the lane is dead.

@@ -13,6 +13,9 @@ use crate::post::{SendFlags, inline_sge};
 use crate::slots::SlotPool;
 use crate::tuning::Tuning;
 
+/// Slots of an endpoint, at most: 64 KiB or less.
+const MOST: usize = 1024;
+
 /// Registered slots for Resumes: none on a device that takes a Resume inline. They are apart from
 /// the bounce buffers, so that no message keeps a session from its next lane.
 pub(in super::super) struct ResumeSlots(Option<SlotPool>);
@@ -26,12 +29,13 @@ pub(super) struct ResumePlace {
 }
 
 impl ResumeSlots {
-    /// Two slots a lane: one lane may end while the next begins.
+    /// Two slots a lane: one lane may end while the next begins. Of more lanes, not all begin at the
+    /// same time; a lane that finds no slot is given up, and the next one finds one.
     pub(in super::super) fn create(pd: &Arc<Pd>, tuning: &Tuning) -> Result<Self> {
         if tuning.inline_bytes >= MAX_NOTICE_BYTES {
             return Ok(Self(None));
         }
-        let count = 2 * tuning.max_lanes;
+        let count = (2 * tuning.max_lanes).min(MOST);
         let slots = SlotPool::create(pd, count, MAX_NOTICE_BYTES, Access::empty())?;
         Ok(Self(Some(slots)))
     }

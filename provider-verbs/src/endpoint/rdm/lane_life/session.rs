@@ -76,6 +76,8 @@ impl RdmTransport {
         }
         self.peers.at(peer).lane = Some(session);
         self.list(session);
+        // There may be more bounce buffers now.
+        self.list_stalled();
     }
 
     /// Makes the session that starts with a lane, and names the session at the other end.
