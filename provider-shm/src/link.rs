@@ -166,7 +166,7 @@ impl ShmLink {
 
     /// Whether the link could do some of its work now.
     pub(crate) fn can_go_on(&mut self) -> bool {
-        self.busy && (self.sender.has_moved() || self.receiver.has_reads())
+        self.busy && (self.sender.refresh_progress() || self.receiver.has_reads())
     }
 
     /// Whether messages have started in either direction and are not complete.

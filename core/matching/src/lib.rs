@@ -127,14 +127,14 @@ pub struct WithdrawnReceive {
     /// The receive; of a multi-receive what is left of it.
     pub posted: PostedReceive,
     /// A multi-receive of which pieces are out: the buffer is in use until
-    /// [`Matcher::complete_piece`] answers one of these with [`PieceDone::TakenBack`]. Else
+    /// [`Matcher::complete_piece`] answers one of these with [`MultiReceiveState::TakenBack`]. Else
     /// [`Piece::NONE`].
     pub busy: Piece,
 }
 
-/// The effect of a piece's completion on its multi-receive.
+/// The state of a multi-receive after a piece of it has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PieceDone {
+pub enum MultiReceiveState {
     /// Its buffer is in use still.
     InUse,
     /// Its buffer was used up, and nothing of it is in use any more.
@@ -327,8 +327,8 @@ impl<T: Copy> Matcher<T> {
         self.posted.cancel(context)
     }
 
-    /// A piece of a multi-receive is filled, or failed.
-    pub fn complete_piece(&mut self, piece: Piece) -> PieceDone {
+    /// A piece of a multi-receive was filled, or failed. Returns the state of the whole buffer.
+    pub fn complete_piece(&mut self, piece: Piece) -> MultiReceiveState {
         self.posted.complete_piece(piece)
     }
 

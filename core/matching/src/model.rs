@@ -83,7 +83,7 @@ struct ModelPosted {
 #[derive(Default)]
 struct ModelMulti {
     out: usize,
-    end: Option<PieceDone>,
+    end: Option<MultiReceiveState>,
 }
 
 /// A match as the model has it: with no piece, but the number of the multi-receive.
@@ -146,7 +146,7 @@ impl MatchModel {
         }
         if let Some(multi) = multi {
             self.multis[multi].out += 1;
-            self.multis[multi].end = done.then_some(PieceDone::Released);
+            self.multis[multi].end = done.then_some(MultiReceiveState::Released);
         }
         ((matched, multi), done)
     }
@@ -193,7 +193,7 @@ impl MatchModel {
     /// Takes a receive out.
     fn take_back(&mut self, taken: ModelPosted) -> (PostedReceive, bool) {
         let busy = taken.multi.is_some_and(|multi| {
-            self.multis[multi].end = Some(PieceDone::TakenBack);
+            self.multis[multi].end = Some(MultiReceiveState::TakenBack);
             self.multis[multi].out != 0
         });
         (taken.posted, busy)
@@ -420,8 +420,8 @@ fn run(program: &[ModelCall]) -> Result<(), TestCaseError> {
                     let multi = &mut model.multis[multi];
                     multi.out -= 1;
                     let expected = match multi.out {
-                        0 => multi.end.unwrap_or(PieceDone::InUse),
-                        _ => PieceDone::InUse,
+                        0 => multi.end.unwrap_or(MultiReceiveState::InUse),
+                        _ => MultiReceiveState::InUse,
                     };
                     prop_assert_eq!(matcher.complete_piece(piece), expected);
                 }

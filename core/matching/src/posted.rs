@@ -13,7 +13,7 @@ mod withdraw;
 
 use super::arena::Arena;
 use super::index::{Fifo, IndexPlace, Linked, ListLink, NIL, Seed};
-use super::{MatchedReceive, PieceDone, PostedReceive, ReceiveBuffers};
+use super::{MatchedReceive, MultiReceiveState, PostedReceive, ReceiveBuffers};
 use classes::{CLASSES_MAX, Class, MaskClasses};
 use extra::Extra;
 use ferrofabric_contracts::flags::Flags;
@@ -188,7 +188,7 @@ impl PostedQueue {
     }
 
     /// A transport has completed a piece.
-    pub(super) fn complete_piece(&mut self, piece: Piece) -> PieceDone {
+    pub(super) fn complete_piece(&mut self, piece: Piece) -> MultiReceiveState {
         self.pieces.complete(piece)
     }
 

@@ -217,16 +217,16 @@ fn a_multi_receive_hands_out_pieces() {
     assert_eq!(arrive(&mut m, message(A, 0)), None);
     // The last piece to complete releases the buffer, in any order of completion.
     for piece in [pieces[3], pieces[0], pieces[1]] {
-        assert_eq!(m.complete_piece(piece), PieceDone::InUse);
+        assert_eq!(m.complete_piece(piece), MultiReceiveState::InUse);
     }
-    assert_eq!(m.complete_piece(pieces[2]), PieceDone::Released);
+    assert_eq!(m.complete_piece(pieces[2]), MultiReceiveState::Released);
 
     // A message that is longer than the rest of the buffer gets the whole rest. No length makes the
     // arithmetic overflow.
     m.post_multi(receive(ANY, 0, u64::MAX, 2), &mut start);
     let long = m.arrive(&message_of(A, 0, u64::MAX)).unwrap();
     assert_eq!(long.buf.segments()[0].len, 100);
-    assert_eq!(m.complete_piece(long.piece), PieceDone::Released);
+    assert_eq!(m.complete_piece(long.piece), MultiReceiveState::Released);
 
     // Posting takes the messages that wait. The rest of the buffer stays posted.
     for (token, len) in [(1, 30), (2, 10), (3, 5)] {
@@ -253,9 +253,9 @@ fn a_multi_receive_hands_out_pieces() {
         let done = m.complete_piece(s.matched.piece);
         let last = n == start.len() - 1;
         let expected = if last {
-            PieceDone::TakenBack
+            MultiReceiveState::TakenBack
         } else {
-            PieceDone::InUse
+            MultiReceiveState::InUse
         };
         assert_eq!(done, expected);
     }

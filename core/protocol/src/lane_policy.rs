@@ -5,7 +5,7 @@
 //! or at once for a transfer that needs RC. At the limit the lane that was used least recently
 //! goes, if it is idle; its peer falls back to UD. Two rules keep peers from taking the lanes from
 //! one another in turns: a lane is idle only if it was not used for a while, and a peer that has
-//! lost its lane is not promoted for its traffic before a rest, which doubles each time.
+//! lost its lane is not promoted for its traffic before a pause, which doubles each time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,7 +28,7 @@ pub struct LanePolicyConfig {
     pub idle: Duration,
     /// How long a peer that has lost its lane, or got none, is not promoted for its traffic;
     /// doubled each time.
-    pub rest: Duration,
+    pub promotion_pause: Duration,
 }
 
 impl Default for LanePolicyConfig {
@@ -39,7 +39,7 @@ impl Default for LanePolicyConfig {
             within: Duration::from_millis(100),
             max_lanes: 4096,
             idle: Duration::from_secs(1),
-            rest: Duration::from_secs(1),
+            promotion_pause: Duration::from_secs(1),
         }
     }
 }
@@ -61,12 +61,12 @@ pub enum LaneAdmission {
     Make,
     /// Close the lane of this peer, which is [`LanePolicy::down`] now, and make it.
     Recycle(u32),
-    /// No lane is idle. Traffic stays on UD, and is counted again after a rest; for [`Need::Bulk`]
+    /// No lane is idle. Traffic stays on UD, and is counted again after a pause; for [`Need::Bulk`]
     /// call again when a lane has gone quiet.
     Full,
 }
 
-/// Number of times that a rest doubles at most.
+/// Number of times that a pause doubles at most.
 const MAX_DOUBLINGS: u32 = 6;
 
 /// Number of busy lanes that are checked before the policy answers that there is no room.
@@ -94,9 +94,10 @@ struct PolicyPeer {
     at: Time,
     messages: u32,
     bytes: u64,
-    rests_until: Time,
-    rests: u8,
-    has_lane: bool,
+    no_promotion_before: Time,
+    /// How often the pause has doubled.
+    doublings: u8,
+    has_rc_lane: bool,
     queued: bool,
 }
 
@@ -118,8 +119,8 @@ impl LanePolicy {
     #[inline]
     pub fn message(&mut self, peer: u32, bytes: u64, now: Time) -> bool {
         let config = self.config;
-        let entry = self.peer(peer);
-        if entry.has_lane {
+        let entry = self.peer_or_new(peer);
+        if entry.has_rc_lane {
             entry.at = now;
             return false;
         }
@@ -129,7 +130,7 @@ impl LanePolicy {
         entry.messages = entry.messages.saturating_add(1);
         entry.bytes = entry.bytes.saturating_add(bytes);
         (entry.messages >= config.messages || entry.bytes >= config.bytes)
-            && now >= entry.rests_until
+            && now >= entry.no_promotion_before
     }
 
     /// Takes room for a lane to a peer that has none. `is_quiet`: whether nothing is under way on a
@@ -141,8 +142,8 @@ impl LanePolicy {
         now: Time,
         mut is_quiet: impl FnMut(u32) -> bool,
     ) -> LaneAdmission {
-        self.peer(peer);
-        if self.peers[peer as usize].has_lane {
+        self.peer_or_new(peer);
+        if self.peers[peer as usize].has_rc_lane {
             return LaneAdmission::Make;
         }
         if self.lanes < self.config.max_lanes {
@@ -151,7 +152,7 @@ impl LanePolicy {
         }
         let Some(victim) = self.least_recent(need, now, &mut is_quiet) else {
             if need == Need::Traffic {
-                self.rest(peer, now);
+                self.defer_promotion(peer, now);
             }
             return LaneAdmission::Full;
         };
@@ -162,7 +163,7 @@ impl LanePolicy {
 
     /// A lane exists that this side did not request: the peer initiated it.
     pub fn took(&mut self, peer: u32, now: Time) {
-        if !self.peer(peer).has_lane {
+        if !self.peer_or_new(peer).has_rc_lane {
             self.enter(peer, now);
         }
     }
@@ -193,24 +194,24 @@ impl LanePolicy {
 
     /// A lane is used for something else than a message: a read, a write.
     pub fn used(&mut self, peer: u32, now: Time) {
-        self.peer(peer).at = now;
+        self.peer_or_new(peer).at = now;
     }
 
     /// The lane of a peer is gone, or did not come about.
     pub fn down(&mut self, peer: u32, now: Time) {
-        let entry = self.peer(peer);
-        if !entry.has_lane {
+        let entry = self.peer_or_new(peer);
+        if !entry.has_rc_lane {
             return;
         }
-        entry.has_lane = false;
+        entry.has_rc_lane = false;
         self.lanes -= 1;
-        self.rest(peer, now);
+        self.defer_promotion(peer, now);
     }
 
     /// A peer is no more, nor is its lane. The next peer with its number begins anew.
     pub fn forget(&mut self, peer: u32) {
         if let Some(entry) = self.peers.get_mut(peer as usize) {
-            self.lanes -= usize::from(entry.has_lane);
+            self.lanes -= usize::from(entry.has_rc_lane);
             // An item of it may be in line still.
             *entry = PolicyPeer {
                 queued: entry.queued,
@@ -219,29 +220,30 @@ impl LanePolicy {
         }
     }
 
-    /// Whether a lane could be made without another going.
+    /// Whether an RC lane could be made without another going.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.lanes < self.config.max_lanes
     }
 
-    /// Lanes that are there or being made.
+    /// RC lanes that are there or being made.
     #[must_use]
     pub fn lanes(&self) -> usize {
         self.lanes
     }
 
-    /// Whether a peer has a lane, or one is being made.
+    /// Whether a peer has an RC lane, or one is being made.
     #[must_use]
     #[cfg(test)]
-    pub(crate) fn has_lane(&self, peer: u32) -> bool {
+    pub(crate) fn has_rc_lane(&self, peer: u32) -> bool {
         self.peers
             .get(peer as usize)
-            .is_some_and(|peer| peer.has_lane)
+            .is_some_and(|peer| peer.has_rc_lane)
     }
 
+    /// The record of a peer; a number that was not seen before gets a new one.
     #[inline]
-    fn peer(&mut self, peer: u32) -> &mut PolicyPeer {
+    fn peer_or_new(&mut self, peer: u32) -> &mut PolicyPeer {
         let at = peer as usize;
         if self.peers.len() <= at {
             self.peers.resize(at + 1, PolicyPeer::default());
@@ -251,23 +253,25 @@ impl LanePolicy {
 
     fn enter(&mut self, peer: u32, now: Time) {
         self.lanes += 1;
-        let entry = self.peer(peer);
-        (entry.has_lane, entry.at) = (true, now);
+        let entry = self.peer_or_new(peer);
+        (entry.has_rc_lane, entry.at) = (true, now);
         if !entry.queued {
             entry.queued = true;
             self.by_use.push(Reverse((now, peer)));
         }
     }
 
-    /// A peer that did without a lane for long has no old rests to its account.
-    fn rest(&mut self, peer: u32, now: Time) {
-        let rest = self.config.rest;
-        let entry = self.peer(peer);
-        if now - entry.rests_until > rest * (1 << MAX_DOUBLINGS) {
-            entry.rests = 0;
+    /// Promotes a peer no more for its traffic before a pause. The pause of a peer that did without an
+    /// RC lane for long has not doubled.
+    fn defer_promotion(&mut self, peer: u32, now: Time) {
+        let pause = self.config.promotion_pause;
+        let entry = self.peer_or_new(peer);
+        if now - entry.no_promotion_before > pause * (1 << MAX_DOUBLINGS) {
+            entry.doublings = 0;
         }
-        entry.rests_until = now + rest * (1 << u32::from(entry.rests).min(MAX_DOUBLINGS));
-        entry.rests = entry.rests.saturating_add(1);
+        entry.no_promotion_before =
+            now + pause * (1 << u32::from(entry.doublings).min(MAX_DOUBLINGS));
+        entry.doublings = entry.doublings.saturating_add(1);
         (entry.at, entry.messages, entry.bytes) = (now, 0, 0);
     }
 
@@ -282,14 +286,14 @@ impl LanePolicy {
         let mut found = None;
         while let Some(&Reverse((used, peer))) = self.by_use.peek() {
             let entry = &mut self.peers[peer as usize];
-            if entry.has_lane && entry.at == used {
+            if entry.has_rc_lane && entry.at == used {
                 let is_idle = need == Need::Bulk || now - used >= self.config.idle;
                 if !is_idle || busy.len() >= MAX_BUSY {
                     break; // and all others were used later
                 }
             }
             self.by_use.pop();
-            if !entry.has_lane {
+            if !entry.has_rc_lane {
                 entry.queued = false;
             } else if entry.at != used {
                 self.by_use.push(Reverse((entry.at, peer)));

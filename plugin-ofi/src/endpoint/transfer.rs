@@ -1,5 +1,6 @@
 //! Messages without and with tags (fi_msg(3), fi_tagged(3)): the calls of both tables are made by
-//! one macro, and end in [`send`] and [`receive`].
+//! one macro, and end in [`transmit`] and [`receive`]. `fi_tsend` is `send` in the table
+//! [`TAGGED`].
 
 use std::ffi::c_void;
 use std::ptr::null_mut;

@@ -119,9 +119,9 @@ impl LinkSender {
         self.tx.published()
     }
 
-    /// Whether the consumer has progressed since the last reading.
-    pub(super) fn has_moved(&mut self) -> bool {
-        self.tx.moved()
+    /// As [`RingProducer::refresh_progress`].
+    pub(super) fn refresh_progress(&mut self) -> bool {
+        self.tx.refresh_progress()
     }
 
     /// Number of pieces of a message of `len` bytes.

@@ -70,10 +70,10 @@ fn a_producer_that_waits_for_room_is_woken() {
         });
         shared.1.sleep(SLEEPS | WANTS_ROOM);
         fence(Ordering::SeqCst);
-        let sleeps = !tx.moved();
+        let sleeps = !tx.refresh_progress();
         let rang = consumer.join().unwrap();
         assert!(!sleeps || rang, "asleep with room, and nobody rings");
-        assert!(tx.moved() || tx.has_slot(0));
+        assert!(tx.refresh_progress() || tx.has_slot(0));
     });
 }
 

@@ -90,9 +90,9 @@ impl RingProducer {
         Ok(())
     }
 
-    /// Whether the consumer has progressed since the last reading. True also if its progress makes
-    /// no sense; `refresh` finds that.
-    pub(crate) fn moved(&mut self) -> bool {
+    /// Reads the consumer's progress again. Returns whether it has changed; also if it makes no sense,
+    /// which the next step finds.
+    pub(crate) fn refresh_progress(&mut self) -> bool {
         let before = (self.tail, self.back_pressure);
         self.refresh().is_err() || (self.tail, self.back_pressure) != before
     }

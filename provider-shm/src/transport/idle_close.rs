@@ -30,7 +30,7 @@ pub(super) struct IdleCloser {
     /// The traffic seen of each link, by its key.
     watched: HashMap<usize, WatchedLink>,
     /// The service thread has been requested to report the time of the next look.
-    look_is_due: bool,
+    look_is_requested: bool,
 }
 
 impl IdleCloser {
@@ -40,14 +40,14 @@ impl IdleCloser {
         self.watched.len()
     }
 
-    /// Whether the caller must request the next look from the service thread.
-    fn lacks_look(&mut self) -> bool {
-        !self.watched.is_empty() && !std::mem::replace(&mut self.look_is_due, true)
+    /// Notes that the next look is requested. Returns whether the caller has to request it.
+    fn begin_look_request(&mut self) -> bool {
+        !self.watched.is_empty() && !std::mem::replace(&mut self.look_is_requested, true)
     }
 
     /// Looks at all watched links. Returns the keys of those that had no traffic for long enough.
     fn look(&mut self, links: &Slab<Box<ShmLink>>) -> Vec<usize> {
-        self.look_is_due = false;
+        self.look_is_requested = false;
         self.watched.retain(|key, _| links.contains(*key));
         let mut idle = Vec::new();
         for (&key, watch) in &mut self.watched {
@@ -95,7 +95,7 @@ impl ShmTransport {
     }
 
     fn request_look(&mut self) {
-        if self.idle_closer.lacks_look() {
+        if self.idle_closer.begin_look_request() {
             self.service.request(ServiceCommand::Look);
         }
     }
@@ -106,7 +106,7 @@ impl ShmTransport {
     }
 
     /// Requests the close of the watched links that had no traffic for long enough.
-    pub(super) fn look<O: Owner>(&mut self, owner: &mut O) {
+    pub(super) fn close_quiet_links<O: Owner>(&mut self, owner: &mut O) {
         for key in self.idle_closer.look(&self.links) {
             if let Err(broken) = self.send_close(key, CloseMessage::Request) {
                 self.fail_link(key, Errno::EPROTO, broken.0, owner);

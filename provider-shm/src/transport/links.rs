@@ -48,7 +48,7 @@ impl ShmTransport {
                 ServiceEvent::Gone(id, segment, said_so) => {
                     self.peer_gone(id, segment, said_so, owner)
                 }
-                ServiceEvent::Look => self.look(owner),
+                ServiceEvent::Look => self.close_quiet_links(owner),
                 ServiceEvent::Unreachable(id, errno, why) => self.give_up(id, errno, why, owner),
             }
         }

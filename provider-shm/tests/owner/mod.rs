@@ -22,7 +22,9 @@ use ferrofabric_contracts::peer::{
 };
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, SendOp};
 use ferrofabric_matching as matching;
-use ferrofabric_matching::{Matcher, PieceDone, PostedReceive, ReceiveBuffers, WithdrawnReceive};
+use ferrofabric_matching::{
+    Matcher, MultiReceiveState, PostedReceive, ReceiveBuffers, WithdrawnReceive,
+};
 use ferrofabric_runtime::cq::CqQueue;
 use ferrofabric_shm::{ShmConfig, ShmTransport, node_id};
 
@@ -91,7 +93,7 @@ impl PeerSrx for Srx {
 
     fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> Flags {
         match self.of(kind).complete_piece(piece) {
-            PieceDone::Released => Flags::MULTI_RECV,
+            MultiReceiveState::Released => Flags::MULTI_RECV,
             _ => Flags::empty(),
         }
     }

@@ -18,8 +18,9 @@ pub(crate) struct Ahead {
 #[derive(Clone, Copy, Default)]
 struct Word {
     last: u64,
-    /// How it moved last, and how it moved twice in a row.
+    /// The last change.
     change: u64,
+    /// The last change that came twice in a row.
     stride: u64,
     /// Moves of the other word since it moved.
     still: u8,
@@ -29,7 +30,7 @@ const MIN_CONFIDENCE: u8 = 2;
 const MAX_CONFIDENCE: u8 = 4;
 
 impl Word {
-    /// Follows the word. Says whether it moved as expected, if it moved.
+    /// Follows the word. Returns whether it moved as expected; also if it did not move.
     fn follow(&mut self, to: u64) -> bool {
         let change = to.wrapping_sub(self.last);
         if change == 0 {

@@ -3,7 +3,7 @@
 
 use slab::Slab;
 
-use crate::{PieceDone, WithdrawnReceive};
+use crate::{MultiReceiveState, WithdrawnReceive};
 use ferrofabric_contracts::peer::Piece;
 
 use super::PostedReceive;
@@ -59,19 +59,19 @@ impl Pieces {
     }
 
     /// A transport has completed a piece.
-    pub(super) fn complete(&mut self, of: Piece) -> PieceDone {
+    pub(super) fn complete(&mut self, of: Piece) -> MultiReceiveState {
         let Some(multi) = self.0.get_mut(slot(of)) else {
-            return PieceDone::InUse;
+            return MultiReceiveState::InUse;
         };
         multi.out = multi.out.saturating_sub(1);
         let (out, end) = (multi.out, multi.end);
         if out != 0 || end == MultiEnd::No {
-            return PieceDone::InUse;
+            return MultiReceiveState::InUse;
         }
         self.0.remove(slot(of));
         match end {
-            MultiEnd::TakenBack => PieceDone::TakenBack,
-            _ => PieceDone::Released,
+            MultiEnd::TakenBack => MultiReceiveState::TakenBack,
+            _ => MultiReceiveState::Released,
         }
     }
 }

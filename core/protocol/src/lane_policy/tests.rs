@@ -16,7 +16,7 @@ fn config(max_lanes: usize) -> LanePolicyConfig {
         within: 10 * MS,
         max_lanes,
         idle: 50 * MS,
-        rest: 20 * MS,
+        promotion_pause: 20 * MS,
     }
 }
 
@@ -44,11 +44,11 @@ fn enough_messages_or_bytes_in_a_short_time() {
         LaneAdmission::Make
     );
     assert!(!policy.message(2, 5000, at(511)), "it has a lane");
-    assert_eq!((policy.lanes(), policy.has_lane(2)), (1, true));
+    assert_eq!((policy.lanes(), policy.has_rc_lane(2)), (1, true));
 }
 
 /// At the limit the lane that was used least recently goes, once it is idle and quiet; its peer
-/// rests.
+/// pauses.
 #[test]
 fn the_least_recently_used_gives_way() {
     let mut policy = LanePolicy::new(config(3));
@@ -64,7 +64,7 @@ fn the_least_recently_used_gives_way() {
         LaneAdmission::Full,
         "2 was used 49 ms ago"
     );
-    assert!((0..9).all(|_| !policy.message(7, 8, at(60))), "it rests");
+    assert!((0..9).all(|_| !policy.message(7, 8, at(60))), "a pause");
     assert!((0..4).any(|_| policy.message(7, 8, at(72))));
     assert_eq!(
         traffic(&mut policy, 7, 72),
@@ -72,11 +72,11 @@ fn the_least_recently_used_gives_way() {
         "1 is not quiet"
     );
     assert_eq!(policy.lanes(), 3);
-    assert!((0..9).all(|_| !policy.message(2, 8, at(80))), "it rests");
+    assert!((0..9).all(|_| !policy.message(2, 8, at(80))), "a pause");
     assert_eq!(
         policy.admit(2, Need::Bulk, at(80), |victim| victim != 1),
         LaneAdmission::Recycle(0),
-        "bulk neither rests nor waits for lanes to be idle"
+        "bulk has no pause, nor waits for lanes to be idle"
     );
     assert_eq!(
         policy.admit(9, Need::Bulk, at(80), |_| false),
@@ -92,7 +92,7 @@ fn equal_traffic_does_not_take_turns() {
     let mut carried = 0;
     for ms in 0..100_000 {
         for peer in 0..64 {
-            carried += u32::from(policy.has_lane(peer));
+            carried += u32::from(policy.has_rc_lane(peer));
             if policy.message(peer, 300, at(ms)) {
                 let admission = policy.admit(peer, Need::Traffic, at(ms), |_| true);
                 made += u32::from(admission != LaneAdmission::Full);
@@ -104,7 +104,7 @@ fn equal_traffic_does_not_take_turns() {
     assert!(carried > 790_000);
 }
 
-/// Bursts that walk over all peers, each long enough to earn a lane: rests grow, so lanes change
+/// Bursts that walk over all peers, each long enough to earn a lane: pauses grow, so lanes change
 /// ever more rarely.
 #[test]
 fn walking_bursts_change_lanes_rarely() {
@@ -136,13 +136,13 @@ fn the_busiest_have_the_lanes() {
         let draw = (rng.u64(..1 << 20) + 1) as f64 / f64::from(1u32 << 20);
         let peer = ((1.0 / draw) as u32 - 1).min(999);
         let now = Time(n * 100_000);
-        carried += u64::from(policy.has_lane(peer));
+        carried += u64::from(policy.has_rc_lane(peer));
         if policy.message(peer, 200, now) {
             let admission = policy.admit(peer, Need::Traffic, now, |_| true);
             made += u32::from(admission != LaneAdmission::Full);
         }
     }
-    assert!((0..8).all(|peer| policy.has_lane(peer)));
+    assert!((0..8).all(|peer| policy.has_rc_lane(peer)));
     assert!(carried > 1_700_000, "{carried} of 2,000,000 over RC");
     assert!(made < 2000, "{made} lanes made in 200 s");
 }
@@ -200,7 +200,7 @@ proptest! {
                 }
             }
             prop_assert_eq!(policy.lanes(), lanes.len());
-            prop_assert!((0..12).all(|peer| policy.has_lane(peer) == lanes.contains_key(&peer)));
+            prop_assert!((0..12).all(|peer| policy.has_rc_lane(peer) == lanes.contains_key(&peer)));
             prop_assert!(policy.by_use.len() <= 12);
         }
     }

@@ -16,6 +16,10 @@
 //!   are flushed. So nothing of the old lane comes after anything of the next.
 //! * One lane at a time: of the lanes on which a session is to be resumed, the next has its turn
 //!   when the one before it is no more.
+//!
+//! `connect` requests lanes. `carry` has the lanes that come up, break and are left, and with
+//! `next_lane` the replacement of a broken one. `resume` has the sessions that go on over another
+//! lane; `idle_close` and `recycle` end lanes that nobody needs.
 
 mod action;
 mod carry;

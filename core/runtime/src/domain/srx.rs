@@ -14,7 +14,7 @@ use ferrofabric_contracts::peer::{
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp};
 use ferrofabric_matching as matching;
 use ferrofabric_matching::{
-    Matcher, PieceDone, PostedReceive, ReceiveBuffers, Unexpected, WithdrawnReceive,
+    Matcher, MultiReceiveState, PostedReceive, ReceiveBuffers, Unexpected, WithdrawnReceive,
 };
 
 /// Work that a call defers to its end.
@@ -246,9 +246,9 @@ impl PeerSrx for SharedRx {
             return unsafe { self.lists.end(list) };
         }
         match self.matcher(kind).complete_piece(piece) {
-            PieceDone::InUse => Flags::empty(),
-            PieceDone::Released => Flags::MULTI_RECV,
-            PieceDone::TakenBack => {
+            MultiReceiveState::InUse => Flags::empty(),
+            MultiReceiveState::Released => Flags::MULTI_RECV,
+            MultiReceiveState::TakenBack => {
                 let of = |(k, p, _): &(MsgKind, Piece, CqError)| (*k, *p) == (kind, piece);
                 if let Some(at) = self.failing.iter().position(of) {
                     let (_, _, error) = self.failing.remove(at);

@@ -85,7 +85,7 @@ impl LanesWorld {
                     messages: 8,
                     max_lanes: MAX_LANES,
                     idle: Duration::from_millis(100),
-                    rest: Duration::from_millis(100),
+                    promotion_pause: Duration::from_millis(100),
                     ..lane_policy::LanePolicyConfig::default()
                 },
             }),
