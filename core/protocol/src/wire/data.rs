@@ -25,8 +25,12 @@ pub use fragments::MAX_FIRST_HEADER_BYTES;
 pub use resume::{Predecessor, Resume};
 
 /// Size of the largest packet that is not eager, in bytes.
-pub const MAX_RTS_BYTES: usize =
-    MAX_HEADER_BYTES + size_of::<RawRts>() + MAX_SEGMENTS * size_of::<RawSegment>();
+pub const MAX_RTS_BYTES: usize = rts_bytes(MAX_SEGMENTS);
+
+/// Bytes of a request to send a message of this number of pieces, at most.
+pub const fn rts_bytes(segments: usize) -> usize {
+    MAX_HEADER_BYTES + size_of::<RawRts>() + segments * size_of::<RawSegment>()
+}
 
 /// Receive buffers must hold at least this, in bytes: every packet without payload fits.
 pub const MIN_RECEIVE_BYTES: u32 = 512;

@@ -10,7 +10,7 @@ use ferrofabric_protocol::rendezvous::Chunk;
 use ferrofabric_protocol::table::Key;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{
-    FinStatus, Grant, Header, MAX_RTS_BYTES, MAX_SEGMENTS, MemorySegment,
+    FinStatus, Grant, Header, MAX_RTS_BYTES, MAX_SEGMENTS, MemorySegment, rts_bytes,
 };
 use ferrofabric_verbs_sys::ibv_sge;
 
@@ -149,7 +149,7 @@ impl Poster {
         iov: Readable<'_>,
         copy: Option<&[u8]>,
     ) -> Result<(), PostError> {
-        if !self.has_place_for_control(lane, MAX_RTS_BYTES) {
+        if !self.has_place_for_control(lane, rts_bytes(iov.list().len().min(MAX_SEGMENTS))) {
             return Err(PostError::PoolExhausted);
         }
         let mut bytes = [0; MAX_RTS_BYTES];
