@@ -510,6 +510,9 @@ fn a_listener_that_dies_is_found_no_more_and_its_successor_is() {
 #[test]
 #[file_serial(verbs)]
 fn hostile_private_data_is_refused() {
+    /// Of the protocol.
+    const VERSION: u8 = 2;
+
     if Rig::open().is_none() {
         return;
     }
@@ -517,7 +520,7 @@ fn hostile_private_data_is_refused() {
     let domain = domain(EpType::Rdm, AddrFormat::SOCKADDR_IN, &short);
     let (asker, listener) = (endpoint(&*domain), endpoint(&*domain));
     let at = listener.address().socket().unwrap();
-    let question = *b"FFn\x01\x01\x01\x00\x00";
+    let question = [b'F', b'F', b'n', 1, VERSION, 1, 0, 0];
     let mut all: Vec<Vec<u8>> = vec![
         Vec::new(),
         b"who?".to_vec(),
@@ -528,7 +531,8 @@ fn hostile_private_data_is_refused() {
         (0, 0),
         (3, 2),
         (4, 0),
-        (4, 2),
+        (4, VERSION - 1),
+        (4, VERSION + 1),
         (5, 0),
         (5, 2),
         (5, 255),
