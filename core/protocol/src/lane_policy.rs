@@ -261,8 +261,8 @@ impl LanePolicy {
         }
     }
 
-    /// Promotes a peer no more for its traffic before a pause. The pause of a peer that did without an
-    /// RC lane for long has not doubled.
+    /// Promotes a peer no more for its traffic before a pause. The pause of a peer that did without
+    /// an RC lane for long has not doubled.
     fn defer_promotion(&mut self, peer: u32, now: Time) {
         let pause = self.config.promotion_pause;
         let entry = self.peer_or_new(peer);

@@ -153,10 +153,8 @@ fn compare(entries: u32) {
     // Each table in pages of its own: else tables lie where freed memory is still resident, and
     // part of them is not counted.
     // SAFETY: sets a number.
-    assert_eq!(
-        unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 64 << 10) },
-        1
-    );
+    let set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 64 << 10) };
+    assert_eq!(set, 1);
     let device = FakeDevice::take();
     for symmetric in [false, true] {
         let attr = AvAttr {

@@ -90,8 +90,8 @@ impl RingProducer {
         Ok(())
     }
 
-    /// Reads the consumer's progress again. Returns whether it has changed; also if it makes no sense,
-    /// which the next step finds.
+    /// Reads the consumer's progress again. Returns whether it has changed; also if it makes no
+    /// sense, which the next step finds.
     pub(crate) fn refresh_progress(&mut self) -> bool {
         let before = (self.tail, self.back_pressure);
         self.refresh().is_err() || (self.tail, self.back_pressure) != before

@@ -29,8 +29,8 @@ pub(super) struct ResumePlace {
 }
 
 impl ResumeSlots {
-    /// Two slots a lane: one lane may end while the next begins. Of more lanes, not all begin at the
-    /// same time; a lane that finds no slot is given up, and the next one finds one.
+    /// Two slots a lane: one lane may end while the next begins. Of more lanes, not all begin at
+    /// the same time; a lane that finds no slot is given up, and the next one finds one.
     pub(in super::super) fn create(pd: &Arc<Pd>, tuning: &Tuning) -> Result<Self> {
         if tuning.inline_bytes >= MAX_NOTICE_BYTES {
             return Ok(Self(None));
