@@ -113,7 +113,11 @@ fn sessions_that_change_lanes_lose_nothing() {
     }
     for (count_of, low, high) in [(300, 0, 3000), (20, 0, 200_000)] {
         let hub = receive_all("auto", count_of, low, high);
-        assert_eq!(count(&hub, "verbs_queue_pairs_made"), 1);
+        // A queue pair that breaks is replaced.
+        let made = count(&hub, "verbs_queue_pairs_made");
+        let broken = count(&hub, "verbs_lanes_failed");
+        println!("{made} queue pairs, {broken} lanes that broke");
+        assert!((1..=1 + broken).contains(&made), "{:?}", hub.stats());
         assert!(count(&hub, "verbs_ud_lanes") > 0);
     }
 }
