@@ -3,14 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
+mod program;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{ferro, output, stderr, stdout};
+use program::{ferro, output, stderr, stdout};
 
 /// The time after which a run counts as hanging, on a busy machine too.
 const DEADLINE: Duration = Duration::from_secs(120);

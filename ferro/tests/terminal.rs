@@ -3,15 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
+mod program;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use common::{ferro, output, stderr, stdout};
 use nix::pty::openpty;
+use program::{ferro, output, stderr, stdout};
 
 /// Columns that every line fits.
 const WIDTH: usize = 80;
