@@ -23,7 +23,7 @@ use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
 use support::counters::EndpointCounters;
 use support::folder::Folder;
 use two::{Side, asking_everywhere, over_verbs, shape};
-use vector::{NONE, Next, Vector, next, queue};
+use vector::{LONGEST_NAME, NONE, Next, Vector, next, queue};
 
 const RDM: fi_ep_type = fi_ep_type::FI_EP_RDM;
 const DGRAM: fi_ep_type = fi_ep_type::FI_EP_DGRAM;
@@ -56,7 +56,7 @@ fn found<'a>(
 
 /// An endpoint's address as `fi_av_lookup` returns it.
 fn looked_up(av: Vector, addr: fi_addr_t) -> Vec<u8> {
-    let (bytes, len) = av.lookup(addr, 128).unwrap();
+    let (bytes, len) = av.lookup(addr, LONGEST_NAME).unwrap();
     bytes[..len].to_vec()
 }
 

@@ -20,6 +20,9 @@ use crate::client::{Opened, Party};
 /// `FI_ADDR_NOTAVAIL`.
 pub const NONE: fi_addr_t = fi_addr_t::MAX;
 
+/// Room for any address. One that is a string has no fixed length.
+pub const LONGEST_NAME: usize = 512;
+
 /// An address vector.
 #[derive(Clone, Copy)]
 pub struct Vector(pub *mut fid_av);
@@ -108,7 +111,7 @@ impl Vector {
     }
 
     pub fn lookup(self, addr: fi_addr_t, room: usize) -> Result<(Vec<u8>, usize), c_int> {
-        let (mut out, mut len) = (vec![0xaa; 128], room);
+        let (mut out, mut len) = (vec![0xaa; LONGEST_NAME], room);
         // SAFETY: as above.
         match unsafe {
             call!(
