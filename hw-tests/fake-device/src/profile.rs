@@ -13,8 +13,11 @@ use serde::{Deserialize, Serialize};
 /// Names a profile for all programs that load the device, or the file of one.
 pub const VARIABLE: &str = "FERRO_FAKE_PROFILE";
 
-/// Takes abilities from the chosen profile, as a list: `srq,ud,inline,rc,atomics`.
+/// Takes some of the [`ABILITIES`] from the chosen profile: a list with commas.
 pub const WITHOUT: &str = "FERRO_FAKE_WITHOUT";
+
+/// Abilities that a device can lack as a whole.
+pub const ABILITIES: [&str; 5] = ["srq", "ud", "inline", "rc", "atomics"];
 
 macro_rules! profiles {
     ($($name:literal),* $(,)?) => {
@@ -265,7 +268,10 @@ impl DeviceProfile {
             "inline" => self.inline.most = 0,
             "rc" => self.connections = false,
             "atomics" => self.atomics = false,
-            other => panic!("{WITHOUT} names {other}: there are srq, ud, inline, rc, atomics"),
+            other => panic!(
+                "{WITHOUT} names {other}: there are {}",
+                ABILITIES.join(", ")
+            ),
         }
     }
 

@@ -25,6 +25,12 @@ impl EndpointCounters {
         self.0.len()
     }
 
+    /// Whether each endpoint has a counter.
+    pub fn has(&self, name: &str) -> bool {
+        let mut files = self.0.iter();
+        files.all(|file| file["counters"][name].is_u64())
+    }
+
     /// The sum over all endpoints; those of a domain that lacks the path do not count it.
     pub fn sum(&self, name: &str) -> u64 {
         let found = self

@@ -234,8 +234,24 @@ impl Launcher {
         }
     }
 
-    /// `mpiexec` for so many ranks; the program is to be added.
+    /// `mpiexec` for so many ranks, whose messages go by libfabric; the program is to be added.
     pub fn command(&self, ranks: usize) -> Command {
+        let mut command = self.undecided_command(ranks);
+        match self {
+            Self::Open => {
+                for (name, value) in OPEN_MPI_PARAMETERS {
+                    command.args(["--mca", name, value]);
+                }
+            }
+            Self::Mpich(..) => {
+                command.envs(MPICH_VARIABLES);
+            }
+        }
+        command
+    }
+
+    /// Likewise, but the library chooses the transport of the messages.
+    pub fn undecided_command(&self, ranks: usize) -> Command {
         let ranks = ranks.to_string();
         let mut command;
         match self {
@@ -247,16 +263,12 @@ impl Launcher {
                     // More ranks than processors; on several hosts an option says more than this.
                     .env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
                     .args(["-n", &ranks, "--bind-to", "none"]);
-                for (name, value) in OPEN_MPI_PARAMETERS {
-                    command.args(["--mca", name, value]);
-                }
             }
             Self::Mpich(folder, python) => {
                 command = Command::new(folder.join("bin/mpiexec"));
                 command
                     .env("PYTHONPATH", python)
                     .env("MPI4PY_LIBMPI", folder.join("lib/libmpi.so.12"))
-                    .envs(MPICH_VARIABLES)
                     .args(["-n", &ranks]);
             }
         }

@@ -41,6 +41,33 @@ impl Plugin {
         Self(folder)
     }
 
+    /// Makes it with a copy that loads another library than libibverbs. Libraries of the program
+    /// still get the real one: it has functions for drivers, and they do not load without those.
+    ///
+    /// # Panics
+    ///
+    /// When the name is not as long as the real one.
+    pub fn with_verbs_library(name: &str) -> Self {
+        const REAL: &str = "libibverbs.so.1";
+        assert_eq!(
+            name.len(),
+            REAL.len(),
+            "the copy has as much room as the plugin"
+        );
+        let mut bytes = std::fs::read(built()).unwrap();
+        let places: Vec<_> = (bytes.windows(REAL.len()).enumerate())
+            .filter(|(_, window)| *window == REAL.as_bytes())
+            .map(|(place, _)| place)
+            .collect();
+        assert!(!places.is_empty(), "the plugin names no {REAL}");
+        for place in places {
+            bytes[place..][..name.len()].copy_from_slice(name.as_bytes());
+        }
+        let folder = Folder::new();
+        std::fs::write(folder.path().join(FILE), bytes).unwrap();
+        Self(folder)
+    }
+
     /// Lets a program use this project's provider, and no other.
     pub fn choose(&self, command: &mut Command) {
         command.envs(self.variables());
