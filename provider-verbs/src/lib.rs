@@ -1,6 +1,5 @@
 //! The verbs provider of Ferrofabric: RDM and DGRAM endpoints over InfiniBand, RoCE and Soft-RoCE.
 
-mod abilities;
 #[cfg_attr(not(feature = "raw-verbs"), allow(dead_code, unreachable_pub))]
 mod ah;
 mod cm;
@@ -25,6 +24,7 @@ mod pd;
 mod port;
 #[cfg_attr(not(feature = "raw-verbs"), allow(dead_code, unreachable_pub))]
 mod post;
+pub mod probe;
 mod provider;
 #[cfg_attr(not(feature = "raw-verbs"), allow(dead_code, unreachable_pub))]
 mod qp;

@@ -16,7 +16,6 @@ use ferrofabric_runtime::domain::{DgramDomain, KeyedBackend, KeyedDgramDomain, R
 use ferrofabric_runtime::fabric::{self, Discovery, Provider};
 use ferrofabric_system::clock::Clock;
 
-use crate::abilities::Abilities;
 use crate::cm;
 use crate::device::{
     Device, DeviceContext, DeviceInfo, GidWish, LinkLayer, NumaDistances, OpenedDevice, PortInfo,
@@ -25,6 +24,7 @@ use crate::device::{
 use crate::domain::{DgramBackend, VerbsBackend, local_port, node_id};
 use crate::endpoint::dgram;
 use crate::port::LocalPort;
+use crate::probe::Abilities;
 use crate::tuning::Tuning;
 
 /// The provider's name.

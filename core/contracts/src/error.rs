@@ -181,11 +181,21 @@ impl Error {
     pub fn errno(&self) -> Errno {
         self.errno
     }
+
+    /// The sentence without the advice: the action, its object, and the reason.
+    pub fn problem(&self) -> String {
+        format!("{} {}: {}", self.doing, self.object, self.errno)
+    }
+
+    /// The advice for the user, if there is one.
+    pub fn advice(&self) -> Option<&str> {
+        self.mend.as_deref()
+    }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.doing, self.object, self.errno)?;
+        f.write_str(&self.problem())?;
         match &self.mend {
             Some(advice) => write!(f, "; {advice}"),
             None => Ok(()),

@@ -276,7 +276,7 @@ impl DeviceProfile {
     }
 
     /// The inline bytes of a queue pair that requests some, or its refusal: with an errno, or none.
-    pub(crate) fn grant_inline(&self, requested: u32, entries: u32) -> Result<u32, Option<i32>> {
+    pub fn grant_inline(&self, requested: u32, entries: u32) -> Result<u32, Option<i32>> {
         let InlineRules {
             most,
             grants,

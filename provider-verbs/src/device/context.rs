@@ -256,6 +256,16 @@ impl DeviceContext {
         Ok(u16::from_be(pkey))
     }
 
+    /// A port's P_Key table, in host byte order; an empty slot has key 0.
+    ///
+    /// # Errors
+    ///
+    /// When the table cannot be read.
+    pub fn pkey_table(&self, port: u8) -> Result<Vec<u16>> {
+        let slots = self.port(port)?.pkey_slots;
+        (0..slots).map(|slot| self.pkey(port, slot)).collect()
+    }
+
     /// Readable when [`DeviceContext::take_event`] has something.
     pub fn events_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: open as long as the context.

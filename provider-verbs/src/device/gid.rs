@@ -1,5 +1,6 @@
 //! GIDs: a port's global addresses.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -81,6 +82,19 @@ pub struct GidEntry {
 }
 
 impl GidEntry {
+    /// The name of its network interface, if it has one that this process sees.
+    pub fn interface_name(&self) -> Option<String> {
+        let mut name = [0; libc::IF_NAMESIZE];
+        // SAFETY: there is room for the longest name.
+        let found = unsafe { libc::if_indextoname(self.interface?, name.as_mut_ptr()) };
+        if found.is_null() {
+            return None;
+        }
+        // SAFETY: the call has written a text that ends with zero.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+        Some(name.to_string_lossy().into_owned())
+    }
+
     /// `None` for an empty slot, and for a kind that is not known.
     pub(super) fn from_raw(raw: &ibv_gid_entry) -> Option<Self> {
         let gid = Gid::from(raw.gid);
@@ -147,6 +161,19 @@ mod tests {
         ] {
             assert_eq!(gid(bad).scope(), GidScope::Unusable, "{bad}");
         }
+    }
+
+    #[test]
+    fn an_interface_has_a_name_where_there_is_such_a_number() {
+        let entry = |interface| GidEntry {
+            index: 0,
+            gid: gid("::ffff:127.0.0.1"),
+            kind: GidKind::RoceV2,
+            interface,
+        };
+        assert_eq!(entry(Some(1)).interface_name().as_deref(), Some("lo"));
+        assert_eq!(entry(Some(u32::MAX)).interface_name(), None);
+        assert_eq!(entry(None).interface_name(), None);
     }
 
     #[test]

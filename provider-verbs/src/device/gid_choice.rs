@@ -185,18 +185,21 @@ impl NoGid {
     }
 }
 
-impl fmt::Display for GidChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
+impl GidChoice {
+    /// The encapsulation, in words.
+    pub fn kind_name(&self) -> &'static str {
+        match self.kind {
             GidKind::Ib => "InfiniBand",
             GidKind::RoceV1 => "RoCE v1",
             GidKind::RoceV2 => "RoCE v2",
-        };
-        write!(
-            f,
-            "index {} {} ({kind}): {}",
-            self.index, self.gid, self.reason
-        )
+        }
+    }
+}
+
+impl fmt::Display for GidChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, reason) = (self.kind_name(), self.reason);
+        write!(f, "index {} {} ({kind}): {reason}", self.index, self.gid)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use ferrofabric_contracts::error::Result;
 
-/// Steps of the search, in bytes.
+/// Steps of the search for the limit of endpoints, in bytes.
 const STEP_BYTES: u32 = 4;
 
 /// As [`find_inline_limit`], unless `known` has the limit already.
@@ -21,12 +21,12 @@ pub(crate) fn inline_limit(
     if let Some(limit) = known.get() {
         return Ok(*limit);
     }
-    let found = find_inline_limit(wanted, create)?;
+    let found = find_inline_limit(wanted, STEP_BYTES, create)?;
     Ok(*known.get_or_init(|| found))
 }
 
-/// Finds the largest request for inline data, up to `wanted` bytes, with which `create` succeeds.
-/// `create` makes an object and drops it again, and returns the granted bytes.
+/// Finds the largest request for inline data, up to `wanted` bytes and to the step, with which
+/// `create` succeeds. `create` makes an object and drops it again, and returns the granted bytes.
 ///
 /// Returns the request and the bytes of it that may be used: a device may grant less than the
 /// request.
@@ -34,8 +34,9 @@ pub(crate) fn inline_limit(
 /// # Errors
 ///
 /// When `create` fails without inline data, too.
-fn find_inline_limit(
+pub(crate) fn find_inline_limit(
     wanted: u32,
+    step: u32,
     mut create: impl FnMut(u32) -> Result<u32>,
 ) -> Result<InlineLimit> {
     let limit = |request: u32, granted: u32| InlineLimit {
@@ -48,8 +49,8 @@ fn find_inline_limit(
     let mut best = limit(0, create(0)?);
     // `best` succeeds, and `refused` does not.
     let mut refused = wanted;
-    while refused - best.request > STEP_BYTES {
-        let middle = (best.request + (refused - best.request) / 2).next_multiple_of(STEP_BYTES);
+    while refused - best.request > step {
+        let middle = (best.request + (refused - best.request) / 2).next_multiple_of(step);
         let middle = middle.min(refused - 1);
         match create(middle) {
             Ok(granted) => best = limit(middle, granted),
@@ -93,7 +94,7 @@ mod tests {
             true => Ok(granted(requested)),
             false => Err(refused()),
         };
-        find_inline_limit(wanted, create).unwrap()
+        find_inline_limit(wanted, STEP_BYTES, create).unwrap()
     }
 
     #[test]
@@ -116,7 +117,9 @@ mod tests {
             _ => Err(refused()),
         };
         assert_eq!(
-            find_inline_limit(220, create).unwrap_err().errno(),
+            find_inline_limit(220, STEP_BYTES, create)
+                .unwrap_err()
+                .errno(),
             Errno::ENOMEM
         );
     }
@@ -127,6 +130,16 @@ mod tests {
             let found = search(wanted, most, |requested| requested);
             prop_assert!(found.request <= most.min(wanted));
             prop_assert!(found.usable + STEP_BYTES >= most.min(wanted));
+        }
+
+        #[test]
+        fn in_steps_of_a_byte_it_is_exact(wanted in 0..2048u32, most in 0..2048u32) {
+            let create = |requested| match requested <= most {
+                true => Ok(requested),
+                false => Err(refused()),
+            };
+            let found = find_inline_limit(wanted, 1, create).unwrap();
+            prop_assert_eq!(found.request, most.min(wanted));
         }
     }
 }

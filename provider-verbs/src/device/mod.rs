@@ -31,7 +31,11 @@ pub(crate) use context::DeviceContext;
 #[cfg(feature = "raw-verbs")]
 pub use context::DeviceContext;
 #[cfg(feature = "raw-verbs")]
-pub use events::{DeviceEvent, EventSubject};
+pub use events::DeviceEvent;
+#[cfg(not(feature = "raw-verbs"))]
+pub(crate) use events::EventSubject;
+#[cfg(feature = "raw-verbs")]
+pub use events::EventSubject;
 pub use facts::{DeviceFacts, PciFacts};
 pub(crate) use failure::{clear_errno, failed, last_errno, not_loaded};
 pub use ferrofabric_contracts::addr::GidKind;
@@ -40,12 +44,12 @@ pub use gid::{Gid, GidEntry, GidScope};
 use gid_choice::choose_gid;
 pub use gid_choice::{GidChoice, GidReason, GidRequest, GidSelection};
 pub(crate) use gid_wish::GidWish;
-pub(crate) use inline::{InlineLimit, inline_limit};
+pub(crate) use inline::{InlineLimit, find_inline_limit, inline_limit};
 pub use limits::DeviceLimits;
 pub(crate) use memory_lock::memory_lock_advice;
 pub(crate) use numa::NumaDistances;
 pub(crate) use pkey::slot_of;
-pub use port::{LinkLayer, Mtu, PortAttributes, PortState};
+pub use port::{LinkLayer, Mtu, PhysicalState, PortAttributes, PortState};
 pub use quirks::Quirks;
 
 /// The devices of this machine, as far as this process may see them.

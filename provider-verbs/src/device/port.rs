@@ -35,6 +35,10 @@ pub struct PortAttributes {
     pub pkey_slots: u16,
     /// Rate of the link in Mbit/s, when the device gives one that is known.
     pub speed_mbps: Option<u64>,
+    /// Lanes of the link, over which the rate is spread, when the number is known.
+    pub link_width: Option<u8>,
+    /// The state of the link's physical layer.
+    pub physical: PhysicalState,
 }
 
 impl PortAttributes {
@@ -57,6 +61,8 @@ impl PortAttributes {
             gid_slots: u32::try_from(raw.gid_tbl_len).unwrap_or(0),
             pkey_slots: raw.pkey_tbl_len,
             speed_mbps: speed_mbps(raw.active_width, speed),
+            link_width: link_width(raw.active_width),
+            physical: PhysicalState::from_raw(raw.phys_state),
         }
     }
 }
@@ -96,6 +102,71 @@ impl PortState {
     }
 }
 
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Down => f.write_str("down"),
+            Self::Initialising => f.write_str("init"),
+            Self::Armed => f.write_str("armed"),
+            Self::Active => f.write_str("active"),
+            Self::ActiveDeferred => f.write_str("active deferred"),
+            Self::Other(number) => write!(f, "state {number}"),
+        }
+    }
+}
+
+/// The state of the physical layer of a port's link (IBTA 1.5 §14.2.5.6, PortPhysicalState).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PhysicalState {
+    /// The link sleeps.
+    Sleep,
+    /// The port looks for a link.
+    Polling,
+    /// The port is switched off.
+    Disabled,
+    /// Both ends adjust to each other.
+    Training,
+    /// The link is up.
+    LinkUp,
+    /// The link recovers from errors.
+    ErrorRecovery,
+    /// The link is under test.
+    Test,
+    /// A state of another number; 0 where the device does not say.
+    Other(u8),
+}
+
+impl PhysicalState {
+    fn from_raw(raw: u8) -> Self {
+        match raw {
+            1 => Self::Sleep,
+            2 => Self::Polling,
+            3 => Self::Disabled,
+            4 => Self::Training,
+            5 => Self::LinkUp,
+            6 => Self::ErrorRecovery,
+            7 => Self::Test,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl fmt::Display for PhysicalState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sleep => "sleep",
+            Self::Polling => "polling",
+            Self::Disabled => "disabled",
+            Self::Training => "training",
+            Self::LinkUp => "link up",
+            Self::ErrorRecovery => "error recovery",
+            Self::Test => "test",
+            Self::Other(0) => "unknown",
+            Self::Other(number) => return write!(f, "state {number}"),
+        })
+    }
+}
+
 /// The link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkLayer {
@@ -113,6 +184,16 @@ impl LinkLayer {
             0 | IBV_LINK_LAYER_INFINIBAND => Self::InfiniBand,
             IBV_LINK_LAYER_ETHERNET => Self::Ethernet,
             _ => Self::Other(raw),
+        }
+    }
+}
+
+impl fmt::Display for LinkLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InfiniBand => f.write_str("InfiniBand"),
+            Self::Ethernet => f.write_str("Ethernet"),
+            Self::Other(number) => write!(f, "link layer {number}"),
         }
     }
 }
@@ -179,16 +260,21 @@ impl fmt::Display for Mtu {
     }
 }
 
-/// Lanes times lane rate (IBTA 1.5 §14.2.5.6, PortInfo).
-fn speed_mbps(width: u8, speed: u32) -> Option<u64> {
-    let lanes = match width {
+/// Lanes by the code of a width.
+fn link_width(code: u8) -> Option<u8> {
+    Some(match code {
         1 => 1,
         2 => 4,
         4 => 8,
         8 => 12,
         16 => 2,
         _ => return None,
-    };
+    })
+}
+
+/// Lanes times lane rate (IBTA 1.5 §14.2.5.6, PortInfo).
+fn speed_mbps(width: u8, speed: u32) -> Option<u64> {
+    let lanes = link_width(width)?;
     let lane = match speed {
         1 => 2_500,
         2 => 5_000,
@@ -200,7 +286,7 @@ fn speed_mbps(width: u8, speed: u32) -> Option<u64> {
         256 => 200_000,
         _ => return None,
     };
-    Some(lanes * lane)
+    Some(u64::from(lanes) * lane)
 }
 
 #[cfg(test)]
@@ -223,6 +309,8 @@ mod tests {
         assert_eq!(Mtu::from_raw(ibv_mtu(77)), Mtu::B4096);
         assert_eq!(PortState::from_raw(ibv_port_state(9)), PortState::Other(9));
         assert_eq!(LinkLayer::from_raw(9), LinkLayer::Other(9));
+        assert_eq!(PhysicalState::from_raw(5), PhysicalState::LinkUp);
+        assert_eq!(PhysicalState::from_raw(9), PhysicalState::Other(9));
     }
 
     #[test]

@@ -19,10 +19,7 @@ pub(super) fn in_partition(
     port: LocalPort,
     key: AuthKey,
 ) -> Result<LocalPort> {
-    let slots = context.port(port.number)?.pkey_slots;
-    let table: Vec<u16> = (0..slots)
-        .map(|slot| context.pkey(port.number, slot))
-        .collect::<Result<_>>()?;
+    let table = context.pkey_table(port.number)?;
     let Some(slot) = slot_of(&table, key.pkey()) else {
         let there: Vec<_> = table
             .iter()

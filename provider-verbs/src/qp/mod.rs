@@ -103,8 +103,23 @@ unsafe impl Sync for Qp {}
 
 impl Qp {
     fn create(pd: &Arc<Pd>, config: &QpConfig, kind: ibv_qp_type) -> Result<Self> {
+        Self::attempt(pd, config, kind).map_err(|errno| {
+            let errno = match errno {
+                0 => libc::EINVAL,
+                errno => errno,
+            };
+            not_created(errno, pd, config, kind)
+        })
+    }
+
+    /// As [`create`](Self::create), with the errno of a refusal; 0 where the driver sets none.
+    fn attempt(
+        pd: &Arc<Pd>,
+        config: &QpConfig,
+        kind: ibv_qp_type,
+    ) -> std::result::Result<Self, i32> {
         if !same_device(pd, config) {
-            return Err(not_created(libc::EXDEV, pd, config, kind));
+            return Err(libc::EXDEV);
         }
         let mut caps = ibv_qp_cap {
             max_send_wr: config.caps.send_depth,
@@ -118,13 +133,7 @@ impl Qp {
             None => create_legacy(pd, config, kind, &mut caps),
             Some(ops) => create_extended(pd, config, kind, &mut caps, ops),
         };
-        let raw = raw.ok_or_else(|| {
-            let errno = match last_errno() {
-                0 => libc::EINVAL,
-                errno => errno,
-            };
-            not_created(errno, pd, config, kind)
-        })?;
+        let raw = raw.ok_or_else(last_errno)?;
         let mut this = Self {
             raw,
             extended: None,
@@ -149,7 +158,7 @@ impl Qp {
                 // SAFETY: a live queue pair, created with send operations.
                 .and_then(|convert| NonNull::new(unsafe { convert(raw.as_ptr()) }));
             if this.extended.is_none() {
-                return Err(not_created(libc::EOPNOTSUPP, pd, config, kind));
+                return Err(libc::EOPNOTSUPP);
             }
         }
         Ok(this)

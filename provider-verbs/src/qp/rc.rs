@@ -71,6 +71,16 @@ impl RcQp {
         Qp::create(pd, config, ibv_qp_type::IBV_QPT_RC).map(Self)
     }
 
+    /// The inline bytes of a queue pair that is made and dropped again.
+    ///
+    /// # Errors
+    ///
+    /// The errno of a refusal; 0 where the driver sets none.
+    pub(crate) fn try_inline(pd: &Arc<Pd>, config: &QpConfig) -> std::result::Result<u32, i32> {
+        let made = Qp::attempt(pd, config, ibv_qp_type::IBV_QPT_RC)?;
+        Ok(made.caps().inline_bytes)
+    }
+
     /// Reset → initialised: receives may be posted.
     ///
     /// # Errors

@@ -27,6 +27,15 @@ use described::Described;
 use pages::PageNumbers;
 use watcher::{Unmapped, Watcher, page_bytes};
 
+/// Whether the kernel reports unmapped memory to this process, as the cache needs it.
+///
+/// # Errors
+///
+/// It does not, for this reason.
+pub(crate) fn probe_reports() -> Result<()> {
+    Watcher::start().map(drop)
+}
+
 /// The registrations of a protection domain, for all its endpoints.
 #[derive(Debug)]
 pub(crate) struct Registry {
