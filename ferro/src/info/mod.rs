@@ -1,5 +1,7 @@
-//! `ferro info`: every domain of this machine with its facts, and each missing part.
+//! `ferro info`: every domain of this machine with its facts, the devices and ports behind them,
+//! and each missing part.
 
+mod devices;
 mod explain;
 mod kind;
 
@@ -10,6 +12,7 @@ use ferrofabric_contracts::config::{SETTINGS, Settings, variables};
 use ferrofabric_contracts::info::{AV_AUTH_KEY, Info};
 use serde_json::{Value, json};
 
+use self::devices::ListedDevice;
 use self::explain::Wanted;
 use self::kind::{type_and_mode, type_name};
 use crate::failure::{Failure, Result};
@@ -47,6 +50,7 @@ pub(crate) fn run(options: &InfoOptions) -> Result<()> {
         return explain::run(&options.wanted, options.json);
     }
     let settings = Settings::from_env()?;
+    let devices = devices::all(&settings);
     let (mut infos, mut missing) = (Vec::new(), Vec::new());
     for provider in providers() {
         let found = provider.discover(&settings);
@@ -56,10 +60,11 @@ pub(crate) fn run(options: &InfoOptions) -> Result<()> {
     if options.json {
         print_json(&json!({
             "domains": infos.iter().map(domain_json).collect::<Vec<_>>(),
+            "devices": devices.iter().map(devices::json).collect::<Vec<_>>(),
             "missing": missing,
         }))?;
     } else {
-        print_text(&text(&infos, &missing))?;
+        print_text(&text(&infos, &devices, &missing))?;
     }
     match infos.is_empty() {
         true => Err(Failure::new("no domain: nothing can be sent from here")),
@@ -67,7 +72,7 @@ pub(crate) fn run(options: &InfoOptions) -> Result<()> {
     }
 }
 
-fn text(infos: &[Info], missing: &[String]) -> String {
+fn text(infos: &[Info], devices: &[ListedDevice], missing: &[String]) -> String {
     let mut parts = Vec::new();
     for info in infos {
         let block = Block::new(format!("{} {}", info.domain.name, type_and_mode(info)))
@@ -77,6 +82,7 @@ fn text(infos: &[Info], missing: &[String]) -> String {
             .fact("device:", device(info));
         parts.push(block.to_string());
     }
+    parts.extend(devices.iter().flat_map(devices::blocks));
     parts.extend(missing.iter().map(missing_line));
     parts.join("\n")
 }
