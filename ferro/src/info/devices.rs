@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::report::Block;
 
-/// A device, and what endpoints get of it; or the reason why it cannot be used.
+/// A device and the resources that endpoints get, or the reason why it cannot be used.
 pub(super) struct ListedDevice {
     name: String,
     opened: Result<UsableDevice, Error>,

@@ -1,4 +1,4 @@
-//! What a probe finds out about a device, on each kind of NIC that there is a profile of.
+//! The findings of a probe on each kind of NIC that there is a profile of.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! What the host has for devices: libraries, devices of the kernel, and rights of this process.
+//! The host's part in devices: its library, the devices of the kernel, the rights of this process.
 
 use std::ffi::{CStr, OsStr};
 use std::mem::MaybeUninit;

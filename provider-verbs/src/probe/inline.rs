@@ -15,7 +15,7 @@ const BEYOND_ALL: u32 = 4096;
 /// around powers of two.
 const REQUESTS: [u32; 8] = [0, 1, 20, 40, 70, 130, 200, 300];
 
-/// What a device does with requests for inline data.
+/// The answers of a device to requests for inline data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InlineFindings {
     /// The longest grant, in bytes.
@@ -45,8 +45,8 @@ pub(super) enum TriedKind {
 }
 
 impl TriedKind {
-    /// Makes a queue pair with so many inline bytes, and drops it again. Returns its grant, or the
-    /// errno of a refusal.
+    /// Makes a queue pair with a number of inline bytes, and drops it again. Returns its grant, or
+    /// the errno of a refusal.
     pub(super) fn try_inline(
         self,
         queues: &ProbeQueues,

@@ -1,8 +1,8 @@
 //! Tries a device out: the objects that it makes, the inline data that it grants, and what it does
 //! with requests. Discovery uses the abilities; `ferro info` and `ferro doctor` use all of it.
 //!
-//! A probe holds two queue pairs at most at a time, except [`DeviceProbe::queue_pairs`], and each of
-//! its objects goes with the call that made it.
+//! A probe holds two queue pairs at most at a time, except [`DeviceProbe::queue_pairs`], and each
+//! of its objects goes with the call that made it.
 
 mod abilities;
 mod datagrams;
@@ -65,7 +65,7 @@ pub struct QueuePairFindings {
     pub shortest: Option<Duration>,
 }
 
-/// What a connection of two queue pairs of the same device can do.
+/// The abilities of a connection between two queue pairs of the same device.
 #[derive(Debug)]
 pub struct ConnectionFindings {
     /// A write of nothing completes.
@@ -245,7 +245,8 @@ impl DeviceProbe {
         Ok(found)
     }
 
-    /// What a connection of the device with itself can do, with so much inline data.
+    /// Connects the device with itself and tries the connection out. Its queue pairs request a
+    /// number of inline bytes.
     ///
     /// # Errors
     ///
@@ -262,7 +263,7 @@ impl DeviceProbe {
         })
     }
 
-    /// What comes of the requests of a queue pair that is moved to the error state.
+    /// Moves a queue pair to the error state, with requests under way.
     ///
     /// # Errors
     ///

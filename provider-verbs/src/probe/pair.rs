@@ -1,4 +1,4 @@
-//! Two queue pairs of one device that are connected to each other, and what they can do.
+//! Two queue pairs of one device that are connected to each other, and the trials of both.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,12 +40,12 @@ pub(super) struct LoopbackPair<'q> {
     inline_bytes: u32,
 }
 
-/// What came of the requests of a queue pair that was moved to the error state.
+/// The fate of the requests of a queue pair that was moved to the error state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlushFindings {
     /// The requests in the order of their completions. Two sends and two receives were posted.
     pub order: Vec<FlushedRequest>,
-    /// What came of a send that was posted to the queue pair in error.
+    /// The fate of a send that was posted to the queue pair in error.
     pub late_send: LateSend,
 }
 
@@ -60,7 +60,7 @@ pub struct FlushedRequest {
     pub status: String,
 }
 
-/// What comes of a send that is posted to a queue pair in error.
+/// The fate of a send that is posted to a queue pair in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LateSend {
     /// The device refused it.
