@@ -10,7 +10,8 @@ use crate::providers::Path;
 use crate::sizes::{Counts, Sizes, one_count};
 use crate::workload::matching::{BURST, Kind, MatchOrder, Side};
 
-/// Ferrofabric: lists the devices and paths of this machine, tests them and measures their speed.
+/// Ferrofabric: lists and examines the devices of this machine, tests them and measures their
+/// speed.
 ///
 /// Exit code: 0 success, 1 failure, 2 wrong usage.
 #[derive(Debug, Parser)]
@@ -27,8 +28,15 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List the domains of this machine, and say what is missing and why.
+    /// List the domains, devices and ports of this machine, and say what is missing and why.
     Info(InfoOptions),
+    /// Try out the devices and the shared memory of this machine, and say what is wrong.
+    ///
+    /// Each finding is a line: ok, note, warning or error, what was found, and its remedy.
+    ///
+    /// Exit code: 0 where nothing is wrong (notes and warnings allowed), 1 after an error: messages
+    /// over a device, or through shared memory, cannot work; 2 wrong usage.
+    Doctor(DoctorOptions),
     /// Send messages there and back, and check the content of each.
     #[command(
         mut_arg("iters", |arg| arg.help("Messages of each size [default: 100]")),
@@ -68,6 +76,21 @@ pub(crate) enum BenchCommand {
     Match(MatchOptions),
     /// The cost of an address of an address vector: to insert, look up, remove and keep it.
     Av(VectorOptions),
+}
+
+/// Options of `ferro doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorOptions {
+    /// The one device to examine [default: the setting device, or all]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// Write a profile of the device as JSON, to a file, or to standard output (-) in place of the
+    /// findings [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// The address at which `--listen` without a value waits.

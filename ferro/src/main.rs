@@ -1,5 +1,5 @@
-//! The command line of Ferrofabric. It lists the devices of this machine (`info`), tests whether
-//! they work (`pingpong`), and measures their speed (`bench`).
+//! The command line of Ferrofabric. It lists the devices of this machine (`info`), examines them
+//! (`doctor`), tests whether messages arrive (`pingpong`), and measures their speed (`bench`).
 
 #![deny(unsafe_code)]
 
@@ -8,6 +8,7 @@ mod bound;
 mod channel;
 mod cli;
 mod cores;
+mod doctor;
 mod failure;
 mod info;
 mod link;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Info(options) => info::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
         Command::Pingpong(options) => pingpong::run(&options),
         Command::Bench(BenchCommand::Lat(options)) => bench::latency(&options),
         Command::Bench(BenchCommand::Bw(options)) => bench::one_way(&options),

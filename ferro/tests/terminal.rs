@@ -27,9 +27,10 @@ fn fits(arguments: &[&str]) -> String {
     text
 }
 
-const SUBCOMMANDS: [&[&str]; 18] = [
+const SUBCOMMANDS: [&[&str]; 19] = [
     &[],
     &["info"],
+    &["doctor"],
     &["pingpong"],
     &["bench"],
     &["bench", "lat"],
@@ -109,6 +110,7 @@ fn options_with_values(help: &str) -> Vec<OptionHelp> {
 #[test]
 fn each_table_fits() {
     fits(&["info"]);
+    fits(&["doctor"]);
     fits(&["info", "--explain"]);
     fits(&["info", "--explain", "--caps", "rma", "--type", "msg"]);
     let settings = fits(&["info", "--settings"]);

@@ -164,6 +164,17 @@ impl Link {
         }
     }
 
+    /// A counter of its endpoint; 0 where its transports have none of that name.
+    ///
+    /// # Errors
+    ///
+    /// When another thread uses the domain.
+    pub(crate) fn counter(&self, name: &str) -> Result<u64> {
+        let all = self.bound.endpoint.stats()?;
+        let found = all.iter().find(|(own, _)| *own == name);
+        Ok(found.map_or(0, |(_, count)| *count))
+    }
+
     /// Whether waits sleep.
     pub(crate) fn blocks(&self) -> bool {
         self.block
