@@ -18,6 +18,15 @@ use super::admission::{HalfOpen, Initiators};
 use super::peer::{Carried, HandshakePeer, LanePhase, proof_of};
 use super::{EndReason, HandshakeAction, HandshakeConfig, HandshakeCounters, LaneError, LaneKey};
 
+/// The state of the endpoint, and of the port below it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Standing {
+    /// The endpoint closes.
+    pub(super) closing: bool,
+    /// The port carries no packets ([`Connector::port_down`]).
+    pub(super) link_down: bool,
+}
+
 /// The lanes of one endpoint.
 ///
 /// Every method that takes `out` adds the actions to carry out to it; look at
@@ -42,7 +51,7 @@ pub struct Connector {
     pub(super) sessions: HashMap<PeerKey, Carried>,
     pub(super) initiators: Initiators,
     pub(super) half_open: HalfOpen,
-    pub(super) closing: bool,
+    pub(super) standing: Standing,
     pub(super) counters: HandshakeCounters,
 }
 
@@ -68,7 +77,7 @@ impl Connector {
             sessions: HashMap::new(),
             initiators: Initiators::new(config.max_initiating),
             half_open: HalfOpen::new(config.max_half_open),
-            closing: false,
+            standing: Standing::default(),
             counters: HandshakeCounters::default(),
             config,
         }
@@ -92,7 +101,7 @@ impl Connector {
         wait_limit: Option<Duration>,
         out: &mut Vec<HandshakeAction>,
     ) {
-        if self.closing {
+        if self.standing.closing {
             out.push(HandshakeAction::ConnectFailed {
                 peer,
                 reason: EndReason::ShuttingDown,
@@ -141,7 +150,7 @@ impl Connector {
         out: &mut Vec<HandshakeAction>,
     ) {
         match peer_of(&self.lanes, &mut self.peers, lane) {
-            Some((key, state)) if !self.closing => {
+            Some((key, state)) if !self.standing.closing => {
                 state.engine.reported_up = false;
                 state.tries = 0;
                 self.drop_lane(key, EndReason::Recycled, out);
@@ -200,7 +209,7 @@ impl Connector {
         taken: &HashMap<LaneKey, u32>,
         out: &mut Vec<HandshakeAction>,
     ) {
-        self.closing = true;
+        self.standing.closing = true;
         let keys: Vec<Key> = self.peers.iter().map(|(key, _)| key).collect();
         for key in keys {
             if let Some(peer) = self.peers.get_mut(key) {
@@ -405,9 +414,9 @@ impl Connector {
 
     /// The owner has evidence that `peer` cannot be reached (no address handle, no route). A
     /// request with a wait limit continues until that limit, because a link that is down may come
-    /// up again.
+    /// up again; and while the link here is down, nothing is evidence.
     pub fn unreachable(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<HandshakeAction>) {
-        if let Some(key) = self.find(peer) {
+        if let (Some(key), false) = (self.find(peer), self.standing.link_down) {
             if self
                 .peers
                 .get(key)

@@ -32,6 +32,7 @@
 
 mod admission;
 mod connector;
+mod link;
 mod peer;
 mod proof;
 mod receive;

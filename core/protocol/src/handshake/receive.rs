@@ -128,7 +128,7 @@ impl Connector {
             .find(&packet.from)
             .and_then(|key| Some((key, self.peers.get_mut(key)?)))
         else {
-            if self.closing {
+            if self.standing.closing {
                 self.reject(packet, RejectReason::ShuttingDown, out);
             } else if unproven {
                 self.request_proof(packet, out);
@@ -163,7 +163,7 @@ impl Connector {
             return;
         }
         if unproven {
-            if self.closing {
+            if self.standing.closing {
                 self.reject(packet, RejectReason::ShuttingDown, out);
             } else {
                 self.request_proof(packet, out);
@@ -181,7 +181,7 @@ impl Connector {
             }
             LanePhase::Closing => {
                 out.push(HandshakeAction::Closed { peer: packet.from });
-                if self.closing {
+                if self.standing.closing {
                     self.remove(key);
                     self.reject(packet, RejectReason::ShuttingDown, out);
                     return;

@@ -130,7 +130,10 @@ impl Connector {
         };
         let silent_at = self.config.silent_at(peer);
         let wait_ends_at = peer.life.wait_ends_at();
-        let ends = [silent_at, wait_ends_at].into_iter().flatten().min();
+        let ends = match self.standing.link_down {
+            true => None,
+            false => [silent_at, wait_ends_at].into_iter().flatten().min(),
+        };
         let at = ends.map_or(now + wait, |end| end.min(now + wait));
         self.timers.set(key, Some(at));
     }

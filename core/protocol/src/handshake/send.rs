@@ -74,7 +74,7 @@ impl Connector {
         let (to, lane, tries, close_ends) = (peer.key, peer.name, peer.tries, peer.since);
         let bye = ControlBody::Bye {
             expected: peer.engine.taken,
-            ends: self.closing,
+            ends: self.standing.closing,
             proof: peer.proof,
         };
         self.send(to, lane, bye, out);

@@ -15,8 +15,9 @@ impl Connector {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        let silent = self.config.silent_at(peer).is_some_and(|at| at <= now);
-        let given_up = peer.life.wait_ends_at().is_some_and(|at| at <= now);
+        let is_counted = !self.standing.link_down;
+        let silent = is_counted && self.config.silent_at(peer).is_some_and(|at| at <= now);
+        let given_up = is_counted && peer.life.wait_ends_at().is_some_and(|at| at <= now);
         match peer.phase {
             LanePhase::HelloSent | LanePhase::HalfOpen | LanePhase::Up if silent => {
                 self.reject_ended_lane(key, out);
@@ -206,7 +207,8 @@ impl Connector {
         let wait = self.rtt.backoff(base, peer.tries, &mut self.jitter);
         peer.tries += 1;
         let again = now + wait;
-        let at = (peer.life.wait_ends_at()).map_or(again, |until| again.min(until));
+        let until = (peer.life.wait_ends_at()).filter(|_| !self.standing.link_down);
+        let at = until.map_or(again, |until| again.min(until));
         self.timers.set(key, Some(at));
     }
 
@@ -305,7 +307,7 @@ impl Connector {
         peer.engine.reported_up = false; // the engine itself closed it
         let (phase, peer_key) = (peer.phase, peer.key);
         // A peer that holds a session waits for our Bye, also without a lane.
-        let waits = self.closing && self.sessions.contains_key(&peer_key);
+        let waits = self.standing.closing && self.sessions.contains_key(&peer_key);
         match phase {
             LanePhase::Closing => {}
             LanePhase::Queued | LanePhase::Making | LanePhase::Waiting if !waits => {

@@ -235,7 +235,7 @@ impl SimNode {
         self.perform(out)
     }
 
-    fn perform(&mut self, actions: Vec<HandshakeAction>) -> Vec<NodeEffect> {
+    pub(super) fn perform(&mut self, actions: Vec<HandshakeAction>) -> Vec<NodeEffect> {
         let mut effects = Vec::new();
         for action in actions {
             match action {

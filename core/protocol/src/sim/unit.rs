@@ -536,3 +536,38 @@ fn a_stopped_process_sends_keep_alives_before_it_gives_a_peer_up() {
     keep_alives(&mut a, later + 50 * SECOND);
     assert_eq!(a.downs, []);
 }
+
+/// While the port is down no peer is given up; from then on each has all of its time.
+#[test]
+fn the_clocks_of_peers_stand_still_while_the_port_is_down() {
+    let limit = 10 * SECOND;
+    let (mut a, b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let mut out = Vec::new();
+    a.requested.insert(b.key);
+    (a.connector).connect(NOW, b.key, LaneKind::Rc, Some(limit), &mut out);
+    let [NodeEffect::Make(lane)] = a.perform(out)[..] else {
+        panic!("no lane is made")
+    };
+    a.make(NOW, lane);
+    a.connector.port_down();
+    let mut now = NOW;
+    let mut tries = 0;
+    while now < NOW + 10 * limit {
+        now = a.connector.next_timeout().unwrap();
+        tries += packets(&a.timeout(now)).len();
+    }
+    assert!(tries > 10, "{tries} tries");
+    let mut out = Vec::new();
+    (a.connector).unreachable(now, &b.key, &mut out);
+    a.perform(out);
+    assert_eq!(a.failures, []);
+    a.connector.port_active(now);
+    assert_eq!(packets(&a.timeout(now)).len(), 1, "an attempt at once");
+    let begun = now;
+    while a.failures.is_empty() {
+        now = a.connector.next_timeout().unwrap();
+        a.timeout(now);
+    }
+    assert_eq!(a.failures, [(b.key, EndReason::Timeout)]);
+    assert_eq!(now, begun + limit);
+}
