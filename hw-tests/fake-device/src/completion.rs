@@ -13,10 +13,12 @@ pub(crate) struct FakeContext {
     pub(crate) device: usize,
     pub(crate) fd: i32,
     pub(crate) events: VecDeque<PendingAsyncEvent>,
+    /// The objects of events that were taken and not acknowledged.
+    pub(crate) unacknowledged: Vec<usize>,
 }
 
 /// An event that was not taken yet.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingAsyncEvent {
     pub(crate) kind: ibv_event_type,
     /// The address of the object, or the port's number.
@@ -116,6 +118,12 @@ impl DeviceModel {
                 .push_back(PendingAsyncEvent { kind, subject });
             post(context.fd);
         }
+    }
+
+    /// Whether an event of an object was taken and not acknowledged: its destruction waits.
+    pub(crate) fn is_unacknowledged(&self, subject: usize) -> bool {
+        let mut contexts = self.contexts.values();
+        contexts.any(|context| context.unacknowledged.contains(&subject))
     }
 
     /// Drops the events of an object that goes.

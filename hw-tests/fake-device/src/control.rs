@@ -199,8 +199,8 @@ impl FakeDevice {
         assert!(unsafe { (self.api.break_qp)(qp) }, "no queue pair {qp:#x}");
     }
 
-    /// Raises an asynchronous event of a queue pair, or with `None` of every device that is open
-    /// (on port 1).
+    /// Raises an asynchronous event of a queue pair (or of the queue that it uses, if the event is
+    /// about one), or with `None` of every device that is open (on port 1).
     pub fn raise(&self, kind: ibv_event_type, qp: Option<u32>) {
         // SAFETY: takes numbers.
         let raised = unsafe { (self.api.raise)(kind.0, qp.unwrap_or(0)) };

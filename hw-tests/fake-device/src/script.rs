@@ -142,8 +142,8 @@ extern "C" fn ferro_fake_overrun(qp: u32) -> bool {
     true
 }
 
-/// Raises an event: of the queue pair of a number, or with number 0 of every device that is open,
-/// on port 1.
+/// Raises an event: of the queue pair of a number, or of the queue that the queue pair uses if the
+/// event is about one; or with number 0 of every device that is open, on port 1.
 #[unsafe(no_mangle)]
 extern "C" fn ferro_fake_raise(kind: u32, qp: u32) -> bool {
     let mut model = model();
@@ -155,9 +155,18 @@ extern "C" fn ferro_fake_raise(kind: u32, qp: u32) -> bool {
         }
         return true;
     }
-    let found = model.queue_pairs.get(&qp).map(|qp| (qp.context, qp.handle));
-    if let Some((context, handle)) = found {
-        model.raise(context, kind, handle);
+    let found = model.queue_pairs.get(&qp).map(|qp| {
+        let subject = match kind {
+            ibv_event_type::IBV_EVENT_CQ_ERR => qp.send_cq,
+            ibv_event_type::IBV_EVENT_SRQ_ERR | ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED => {
+                qp.srq.unwrap_or(0)
+            }
+            _ => qp.handle,
+        };
+        (qp.context, subject)
+    });
+    if let Some((context, subject)) = found {
+        model.raise(context, kind, subject);
     }
     found.is_some()
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use ferrofabric_verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq};
 
 use super::device::on_ethernet;
-use super::{act, busy, make, missing, no, release, zeroed};
+use super::{act, busy, end, make, missing, no, release, zeroed};
 use crate::completion::{Armed, CompletionQueue, FakeChannel, close, descriptor, take};
 use crate::model::{model, place};
 
@@ -107,7 +107,7 @@ unsafe extern "C" fn ibv_resize_cq(queue: *mut ibv_cq, cqe: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
-    let freed = act("ibv_destroy_cq", |model| {
+    let freed = end("ibv_destroy_cq", queue as usize, |model| {
         let at = queue as usize;
         if model
             .queue_pairs

@@ -84,6 +84,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
             device: at,
             fd,
             events: Default::default(),
+            unacknowledged: Vec::new(),
         };
         model.contexts.insert(handle as usize, context);
         Ok(handle)
@@ -103,6 +104,9 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         match model.contexts.remove(&at) {
             Some(context) => {
                 close(context.fd);
+                if !context.unacknowledged.is_empty() {
+                    model.misused("a device is closed with events not acknowledged".to_owned());
+                }
                 Ok(())
             }
             None => missing(model, "a context"),
@@ -134,16 +138,15 @@ unsafe extern "C" fn ibv_get_async_event(
         if let Some(taken) = context.events.pop_front() {
             let mut raw: ibv_async_event = zeroed();
             raw.event_type = taken.kind;
-            raw.element = match taken.kind {
-                ibv_event_type::IBV_EVENT_PORT_ACTIVE | ibv_event_type::IBV_EVENT_PORT_ERR => {
-                    Element {
-                        port_num: taken.subject as c_int,
-                    }
-                }
-                _ => Element {
+            raw.element = match is_of_port(taken.kind) {
+                true => Element {
+                    port_num: taken.subject as c_int,
+                },
+                false => Element {
                     cq: taken.subject as *mut ibv_cq,
                 },
             };
+            context.unacknowledged.push(taken.subject);
             // SAFETY: the caller gave a place to write to.
             unsafe { event.write(raw) };
             return 0;
@@ -153,7 +156,40 @@ unsafe extern "C" fn ibv_get_async_event(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_ack_async_event(_event: *mut ibv_async_event) {}
+unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    // SAFETY: an event that was taken; the kind says which member is set, and all are numbers or
+    // addresses.
+    let subject = unsafe {
+        match is_of_port((*event).event_type) {
+            true => (*event).element.port_num as usize,
+            false => (*event).element.cq as usize,
+        }
+    };
+    let mut model = model();
+    let mut contexts = model.contexts.values_mut();
+    let acknowledged = contexts.find_map(|context| {
+        let at = (context.unacknowledged.iter()).position(|&taken| taken == subject)?;
+        Some(context.unacknowledged.swap_remove(at))
+    });
+    if acknowledged.is_none() {
+        model.misused("an event is acknowledged that was not taken".to_owned());
+    }
+}
+
+/// Whether events of a kind are about a port, or the whole device, and not about an object.
+fn is_of_port(kind: ibv_event_type) -> bool {
+    matches!(
+        kind,
+        ibv_event_type::IBV_EVENT_PORT_ACTIVE
+            | ibv_event_type::IBV_EVENT_PORT_ERR
+            | ibv_event_type::IBV_EVENT_LID_CHANGE
+            | ibv_event_type::IBV_EVENT_PKEY_CHANGE
+            | ibv_event_type::IBV_EVENT_SM_CHANGE
+            | ibv_event_type::IBV_EVENT_CLIENT_REREGISTER
+            | ibv_event_type::IBV_EVENT_GID_CHANGE
+            | ibv_event_type::IBV_EVENT_DEVICE_FATAL
+    )
+}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_device(

@@ -9,7 +9,7 @@ mod queue_pair;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::model::{DeviceModel, free, model};
 
@@ -57,6 +57,30 @@ fn make_slowly<T>(
 fn act_slowly(call: &'static str, body: impl FnOnce(&mut DeviceModel) -> Result<(), i32>) -> c_int {
     spend_control_call();
     act(call, body)
+}
+
+/// As [`act`], for a call that ends an object. It waits until no event of the object is taken and
+/// not acknowledged. A real one waits for ever; here it is a misuse after a while.
+fn end(
+    call: &'static str,
+    handle: usize,
+    body: impl FnOnce(&mut DeviceModel) -> Result<(), i32>,
+) -> c_int {
+    let begun = Instant::now();
+    let mut model = loop {
+        let mut model = model();
+        if !model.is_unacknowledged(handle) {
+            break model;
+        }
+        if begun.elapsed() > Duration::from_secs(20) {
+            model.misused("an object is destroyed with events not acknowledged".to_owned());
+            break model;
+        }
+        drop(model);
+        std::thread::yield_now();
+    };
+    let done = model.enter(call).and_then(|()| body(&mut model));
+    done.err().unwrap_or(0)
 }
 
 fn spend_control_call() {

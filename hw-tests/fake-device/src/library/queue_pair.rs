@@ -9,7 +9,10 @@ use ferrofabric_verbs_sys::{
 };
 
 use super::memory::context_of;
-use super::{KEEP_ERRNO, act, act_slowly, busy, make, make_slowly, missing, release, zeroed};
+use super::{
+    KEEP_ERRNO, act, act_slowly, busy, end, make, make_slowly, missing, release,
+    spend_control_call, zeroed,
+};
 use crate::model::place;
 use crate::queue_pair::{QueuePair, ReceiveQueue};
 
@@ -92,7 +95,7 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attributes: *mut ibv_srq_a
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    let freed = act("ibv_destroy_srq", |model| {
+    let freed = end("ibv_destroy_srq", srq as usize, |model| {
         let at = srq as usize;
         if model.queue_pairs.values().any(|qp| qp.srq == Some(at)) {
             return busy(model, "a shared receive queue");
@@ -264,7 +267,8 @@ unsafe extern "C" fn ibv_query_qp(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    let freed = act_slowly("ibv_destroy_qp", |model| {
+    spend_control_call();
+    let freed = end("ibv_destroy_qp", qp as usize, |model| {
         let Some(number) = model.numbers.get(&(qp as usize)).copied() else {
             return missing(model, "a queue pair");
         };
