@@ -338,9 +338,17 @@ impl Connector {
     /// The engine has evidence that a lane is dead (retries exhausted, queue pair in error, session
     /// broken). The lane is released and the peer notified, if a packet can still reach it.
     pub fn lane_broken(&mut self, now: Time, lane: LaneKey, out: &mut Vec<HandshakeAction>) {
-        if let Some((key, _)) = peer_of(&self.lanes, &mut self.peers, lane) {
+        if let Some((key, peer)) = peer_of(&self.lanes, &mut self.peers, lane) {
+            // The lane never came up, so a request of the engine for one is still to be served.
+            let goes_on = peer.engine.requested;
             self.reject_ended_lane(key, out);
-            self.fail(key, EndReason::Broken, out);
+            match goes_on {
+                true => {
+                    self.drop_lane(key, EndReason::Broken, out);
+                    self.wait(key, now);
+                }
+                false => self.fail(key, EndReason::Broken, out),
+            }
         }
         self.settle(now, out);
     }

@@ -1,5 +1,5 @@
-//! The link of the port that the handshakes go through. While it is down no packet comes or goes, so
-//! the silence of peers means nothing: no peer is given up for it.
+//! The link of the port that the handshakes go through. While it is down no packet comes or goes,
+//! so the silence of peers means nothing: no peer is given up for it.
 
 use super::super::Time;
 use super::Connector;

@@ -571,3 +571,24 @@ fn the_clocks_of_peers_stand_still_while_the_port_is_down() {
     assert_eq!(a.failures, [(b.key, EndReason::Timeout)]);
     assert_eq!(now, begun + limit);
 }
+
+/// The engine requested a lane, and the one that the peer has begun breaks before the peer's end is
+/// up: the request goes on, and so does the session.
+#[test]
+fn a_half_open_lane_that_breaks_leaves_the_request() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let hello = hello_of(&mut a, b.key);
+    let [NodeEffect::Make(lane)] = b.receive(NOW, &hello.to_bytes())[..] else {
+        panic!("no lane is made")
+    };
+    assert_eq!(b.connect(NOW, a.key), []);
+    b.make(NOW, lane);
+    let connected = b.connect_lane(NOW, lane);
+    assert!(!packets(&connected).is_empty(), "{connected:?}");
+    b.broken(NOW, lane);
+    assert_eq!(b.downs, [(a.key, EndReason::Broken)]);
+    assert_eq!(b.failures, []);
+    let again = b.connector.next_timeout().unwrap();
+    let effects = b.timeout(again);
+    assert!(matches!(effects[..], [NodeEffect::Make(_)]), "{effects:?}");
+}
