@@ -117,6 +117,24 @@ fn each_line_of_the_list_fits() {
 }
 
 #[test]
+fn explain_follows_the_setting_that_chooses_an_address() {
+    let addresses = |settings: &[(&str, &str)]| {
+        let output = on_nic_with("generous", &["info", "--explain", "--json"], settings);
+        let json: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let ports = json["ports"].as_array().unwrap().clone();
+        assert_eq!(ports.len(), 2, "{json}");
+        ports[0].clone()
+    };
+    let best = addresses(&[]);
+    assert_eq!(best["addresses"][0]["why"], "the best there is");
+    let named = addresses(&[("FERRO_GID_INDEX", "0")]);
+    assert_eq!(named["addresses"][0]["why"], "asked for", "{named}");
+    let nowhere = addresses(&[("FERRO_GID_INDEX", "3")]);
+    let error = nowhere["error"].as_str().unwrap();
+    assert!(error.contains("GID index 3"), "{error}");
+}
+
+#[test]
 fn with_verbs_off_no_device_is_listed() {
     let json = info("generous", &[("FERRO_VERBS", "off")]);
     assert_eq!(json["devices"], json!([]));

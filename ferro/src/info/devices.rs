@@ -33,20 +33,22 @@ struct ListedGid {
     is_chosen: bool,
 }
 
-/// All devices, unless the settings switch verbs off.
-pub(super) fn all(settings: &Settings) -> Vec<ListedDevice> {
-    let names = match settings.verbs {
+/// The names of all devices, unless the settings switch verbs off.
+pub(super) fn names(settings: &Settings) -> Vec<String> {
+    match settings.verbs {
         // Discovery says why the library cannot list.
         true => probe::devices().unwrap_or_default(),
         false => Vec::new(),
+    }
+}
+
+/// The same devices with all that is shown of them.
+pub(super) fn all(settings: &Settings) -> Vec<ListedDevice> {
+    let listed = |name: String| ListedDevice {
+        opened: UsableDevice::open(&name, settings),
+        name,
     };
-    let names = names.into_iter();
-    names
-        .map(|name| ListedDevice {
-            opened: UsableDevice::open(&name, settings),
-            name,
-        })
-        .collect()
+    names(settings).into_iter().map(listed).collect()
 }
 
 impl UsableDevice {

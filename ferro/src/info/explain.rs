@@ -9,7 +9,8 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info, Mismatch, SystemResolver};
 use ferrofabric_runtime::discovery::{DiscoveryQuery, DiscoveryResult, QueryFlags, explain};
 use ferrofabric_runtime::fabric::Provider;
-use ferrofabric_verbs::device::{Device, GidChoice};
+use ferrofabric_verbs::device::GidChoice;
+use ferrofabric_verbs::probe::DeviceProbe;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
@@ -18,7 +19,7 @@ use crate::report::{Block, print_json, print_text};
 use crate::sizes::one_size;
 
 use super::kind::type_and_mode;
-use super::missing_line;
+use super::{devices, missing_line};
 
 /// The question of an application.
 #[derive(Debug, Args)]
@@ -122,7 +123,7 @@ pub(super) fn run(wanted: &Wanted, as_json: bool) -> Result<()> {
     let all = providers();
     let all: Vec<&dyn Provider> = all.iter().map(Box::as_ref).collect();
     let found = explain(&all, &query, &SystemResolver, &settings).map_err(wrong_question)?;
-    let ports = ports();
+    let ports = ports(&settings);
     match as_json {
         true => print_json(&json(&found, &ports))?,
         false => print_text(&text(&found, &ports))?,
@@ -147,23 +148,25 @@ struct Port {
     gids: Result<Vec<GidChoice>, String>,
 }
 
-fn ports() -> Vec<Port> {
-    let devices = Device::list().unwrap_or_default();
-    let opened = devices
-        .iter()
-        .filter_map(|device| Some((device, device.opened.as_ref().ok()?)));
-    opened
-        .flat_map(|(device, opened)| {
-            opened.ports.iter().map(|port| Port {
-                name: format!("{}:{}", device.name, port.attributes.number),
-                gids: match &port.selection {
-                    Ok(selection) => {
-                        let others = selection.passed_over.iter().copied();
-                        Ok(std::iter::once(selection.chosen).chain(others).collect())
-                    }
-                    Err(error) => Err(error.to_string()),
-                },
-            })
+fn ports(settings: &Settings) -> Vec<Port> {
+    let names = devices::names(settings).into_iter();
+    // Discovery says why a device cannot be opened.
+    let probes = names.filter_map(|name| DeviceProbe::open(&name, settings).ok());
+    probes.flat_map(|probe| ports_of(&probe)).collect()
+}
+
+fn ports_of(probe: &DeviceProbe) -> Vec<Port> {
+    let numbers = 1..=probe.limits().ports;
+    numbers
+        .map(|number| Port {
+            name: format!("{}:{number}", probe.name()),
+            gids: match probe.chosen_gid(number) {
+                Ok(selection) => {
+                    let chosen = std::iter::once(selection.chosen);
+                    Ok(chosen.chain(selection.passed_over).collect())
+                }
+                Err(error) => Err(error.to_string()),
+            },
         })
         .collect()
 }
