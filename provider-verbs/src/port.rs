@@ -4,7 +4,7 @@ use ferrofabric_contracts::addr::{GidKind, VerbsAddr};
 use ferrofabric_contracts::info::traffic_class;
 
 use crate::ah::PortPath;
-use crate::device::{Gid, Mtu};
+use crate::device::{DeviceContext, Gid, GidEntry, Mtu};
 
 /// A port as endpoints use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,53 @@ impl LocalPort {
             // The two low bits are for explicit congestion notification (RFC 3168).
             traffic_class: dscp.unwrap_or(0) << 2,
             ..self
+        }
+    }
+
+    /// The port as it is now: its LID, and the slots of its GID and partition key, which others may
+    /// take meanwhile. An address that is gone stays: peers know the endpoint by it.
+    #[cold]
+    pub(crate) fn refreshed(&self, context: &DeviceContext) -> Self {
+        let (lid, slots) = match context.port(self.number) {
+            Ok(now) => (now.lid, now.pkey_slots),
+            Err(error) => {
+                tracing::warn!("{error}");
+                (self.lid, 0)
+            }
+        };
+        let is_it = |entry: &GidEntry| (entry.gid, entry.kind) == (self.gid, self.gid_kind);
+        let table = context.gid_table(self.number).unwrap_or_default();
+        let is_there =
+            (table.iter()).any(|entry| entry.index == u32::from(self.gid_index) && is_it(entry));
+        let elsewhere = table
+            .iter()
+            .find(|entry| is_it(entry) && entry.index <= 255);
+        if elsewhere.is_none() || lid != self.lid {
+            tracing::warn!(
+                "the address of port {} of {} has changed: open the domain again, and exchange \
+                 addresses anew",
+                self.number,
+                context.name()
+            );
+        }
+        let gid_index = match (is_there, elsewhere) {
+            (false, Some(entry)) => entry.index as u8,
+            _ => self.gid_index,
+        };
+        let has_key = |slot: &u16| {
+            context
+                .pkey(self.number, *slot)
+                .is_ok_and(|key| key == self.pkey)
+        };
+        let pkey_index = match has_key(&self.pkey_index) {
+            true => self.pkey_index,
+            false => (0..slots).find(has_key).unwrap_or(self.pkey_index),
+        };
+        Self {
+            lid,
+            gid_index,
+            pkey_index,
+            ..*self
         }
     }
 

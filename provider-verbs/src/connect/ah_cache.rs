@@ -37,6 +37,8 @@ pub(crate) struct AhCache<D> {
     pd: Arc<Pd>,
     entries: HashMap<PortPath, HandleState<D>>,
     line: VecDeque<PortPath>,
+    /// Counts the changes of the port's addresses: handles from before the last one are not used.
+    generation: u64,
     resolvers: usize,
     /// The number of paths from which the cache drops unused ones.
     tidy_at: usize,
@@ -47,6 +49,7 @@ pub(crate) struct AhCache<D> {
 /// The result of a resolver's work on one path.
 pub(crate) struct Resolved {
     path: PortPath,
+    generation: u64,
     handle: Result<Ah>,
 }
 
@@ -65,6 +68,7 @@ impl<D> AhCache<D> {
             pd: pd.clone(),
             entries: HashMap::new(),
             line: VecDeque::new(),
+            generation: 0,
             resolvers: 0,
             tidy_at: FEW,
             done: unbounded(),
@@ -140,9 +144,22 @@ impl<D> AhCache<D> {
 
     /// The next path that a resolver has finished.
     pub(crate) fn resolved(&mut self) -> Option<(PortPath, PathOutcome<D>)> {
-        let Resolved { path, handle } = self.done.1.try_recv().ok()?;
-        self.resolvers -= 1;
-        self.start_resolvers();
+        let (path, handle) = loop {
+            let Resolved {
+                path,
+                generation,
+                handle,
+            } = self.done.1.try_recv().ok()?;
+            self.resolvers -= 1;
+            let is_current = generation == self.generation;
+            if !is_current {
+                self.line.push_back(path);
+            }
+            self.start_resolvers();
+            if is_current {
+                break (path, handle);
+            }
+        };
         let waiting = match self.entries.remove(&path) {
             Some(HandleState::Resolving(waiting)) => waiting,
             _ => Vec::new(),
@@ -174,6 +191,16 @@ impl<D> AhCache<D> {
         unused
     }
 
+    /// The addresses of the port may have changed: all handles are made anew when they are used
+    /// next. Holders of the old ones keep them.
+    #[cold]
+    pub(crate) fn renew(&mut self) {
+        self.generation += 1;
+        let is_under_way =
+            |_: &PortPath, entry: &mut HandleState<D>| matches!(entry, HandleState::Resolving(_));
+        self.entries.retain(is_under_way);
+    }
+
     /// The number of handles that are ready.
     pub(crate) fn ready(&self) -> usize {
         let ready = |entry: &&HandleState<D>| matches!(entry, HandleState::Ready(_));
@@ -186,17 +213,26 @@ impl<D> AhCache<D> {
                 return;
             };
             let (pd, done, wake) = (self.pd.clone(), self.done.0.clone(), self.wake.clone());
+            let generation = self.generation;
             let resolve = move || {
                 let handle = Ah::create(&pd, &path);
                 // The cache may be gone by now; the handle then goes too.
-                let _ = done.send(Resolved { path, handle });
+                let _ = done.send(Resolved {
+                    path,
+                    generation,
+                    handle,
+                });
                 wake();
             };
             let named = std::thread::Builder::new().name("ferro-resolve".to_owned());
             self.resolvers += 1;
             if let Err(error) = threads::spawn(named, resolve) {
                 let handle = Err(Error::from_io(&error, "start", "resolver thread"));
-                let _ = self.done.0.send(Resolved { path, handle });
+                let _ = self.done.0.send(Resolved {
+                    path,
+                    generation,
+                    handle,
+                });
                 (self.wake)();
             }
         }

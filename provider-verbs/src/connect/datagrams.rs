@@ -54,6 +54,8 @@ pub(crate) struct ControlQueuePair {
     queue_failures: u32,
     /// The completion queue could not be armed: no completion wakes the thread.
     unarmed: bool,
+    /// The device, or the completion queue, is known to have failed for good.
+    failed: bool,
 }
 
 impl ControlQueuePair {
@@ -104,6 +106,7 @@ impl ControlQueuePair {
             broken: false,
             queue_failures: 0,
             unarmed: false,
+            failed: false,
         };
         this.post_all();
         Ok(this)
@@ -153,7 +156,18 @@ impl ControlQueuePair {
 
     /// Whether the completion queue failed for good: no packet arrives any more.
     pub(super) fn is_dead(&self) -> bool {
-        self.queue_failures >= QUEUE_FAILURES
+        self.failed || self.queue_failures >= QUEUE_FAILURES
+    }
+
+    /// The device, or the completion queue, has failed for good.
+    #[cold]
+    pub(super) fn fail_for_good(&mut self) {
+        self.failed = true;
+    }
+
+    /// The completion queue, as events name it.
+    pub(super) fn queue_id(&self) -> usize {
+        self.cq.id()
     }
 
     #[cold]

@@ -76,6 +76,18 @@ pub(crate) enum ToEngine {
         /// The reason.
         reason: EndReason,
     },
+    /// The device reported that a lane's queue pair has failed.
+    LaneFailed(LaneKey),
+    /// The path of a UD lane has another address handle.
+    NewPath {
+        /// The lane.
+        lane: LaneKey,
+        /// The path from now on.
+        destination: UdDestination,
+    },
+    /// The device, or a queue of the endpoint, has failed for good: all operations end for this
+    /// reason.
+    Failed(&'static str),
 }
 
 /// Messages from the engine to the service thread.
@@ -123,6 +135,14 @@ pub(crate) enum ToService {
     LaneHeard(LaneKey),
     /// A lane is dead.
     LaneBroken(LaneKey),
+    /// The port carries no packets.
+    PortDown,
+    /// The port carries packets again.
+    PortActive,
+    /// The addresses of the port, or the paths from it, may have changed.
+    PathsChanged,
+    /// No control packet can be sent or received any more.
+    Failed,
     /// Send the last message to each peer and end. The map holds the number of packets that each
     /// lane's session has received.
     Close(HashMap<LaneKey, u32>),

@@ -1,7 +1,9 @@
 //! The service thread of an endpoint. It sleeps until a control packet, a request of the engine, a
 //! resolved path or a timer wakes it, so peers get their answers while the application computes.
 
+mod events;
 mod lanes;
+mod paths;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -24,15 +26,16 @@ use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::threads;
 use ferrofabric_system::wait::WaitSet;
 
-use super::ah_cache::{AhCache, PathOutcome};
+use super::ah_cache::AhCache;
 use super::datagrams::{ControlQueuePair, LOOKS};
-use super::{LaneCarrier, ToEngine, ToService, UdDestination, native_addr};
+use super::{LaneCarrier, ToEngine, ToService, UdDestination};
 use crate::ah::PortPath;
+use crate::device::{EventReader, EventSubscription};
 use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::qp::{QpConfig, RcQp};
 
-use lanes::lane_error;
+use events::EventQueues;
 
 /// The interval at which the service thread requests a probe of idle lanes from the engine.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -40,13 +43,12 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the thread polls when a wake-up may be missing because a queue or a descriptor failed.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Retired paths that the thread remembers.
-const MAX_RETIRED: usize = 1024;
-
 /// The resources and settings of the service thread.
 pub(crate) struct ServiceConfig {
     /// The protection domain of the endpoint.
     pub(crate) pd: Arc<Pd>,
+    /// The reader of the device's events.
+    pub(crate) events: Arc<EventReader>,
     /// The port that the endpoint sends from.
     pub(crate) port: LocalPort,
     /// The configuration of each lane's queue pair.
@@ -72,12 +74,15 @@ pub(crate) struct ServiceHandle {
     thread: Option<JoinHandle<()>>,
     /// The number of packets that each session has received, for the last message of its lane.
     received: HashMap<LaneKey, u32>,
+    events: Arc<EventReader>,
+    _subscriptions: Vec<EventSubscription>,
     birth: Birth,
 }
 
-/// Messages from the service thread that the engine has not read yet.
+/// Messages from the service thread, and from the reader of events, that the engine has not read
+/// yet.
 struct Inbox {
-    messages: Receiver<ToEngine>,
+    messages: (Sender<ToEngine>, Receiver<ToEngine>),
     filled: PendingFlag,
     wake: EventFd,
     /// RC queue pairs made so far.
@@ -98,11 +103,10 @@ impl ServiceHandle {
         let wait = Arc::new(WaitSet::new()?);
         wait.add(datagrams.fd())?;
         let (requests, requested) = unbounded();
-        let (outbox, messages) = unbounded();
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|e| Error::new(Errno(e as i32), "create", "event descriptor"))?;
         let inbox = Arc::new(Inbox {
-            messages,
+            messages: unbounded(),
             filled: PendingFlag::new(),
             wake,
             queue_pairs: AtomicU64::new(0),
@@ -113,6 +117,13 @@ impl ServiceHandle {
         };
         let handles = AhCache::new(&config.pd, waker);
         let sleeper = config.clock.sleeper(&wait);
+        let queues = EventQueues::new(&requests, &wait, &inbox);
+        let subscriptions = queues.subscribe(&config, datagrams.queue_id());
+        if !events::is_port_active(&config) {
+            // It went down before the subscription.
+            let _ = requests.send(ToService::PortDown);
+        }
+        let events = config.events.clone();
         let worker = ServiceWorker {
             lanes: HashMap::new(),
             rc_lanes: 0,
@@ -125,7 +136,7 @@ impl ServiceHandle {
             handles,
             actions: VecDeque::new(),
             requests: requested,
-            outbox,
+            queues,
             inbox: inbox.clone(),
             sleeper,
         };
@@ -138,6 +149,8 @@ impl ServiceHandle {
             inbox,
             thread: Some(thread),
             received: HashMap::new(),
+            events,
+            _subscriptions: subscriptions,
             birth: Birth::here(),
         })
     }
@@ -152,6 +165,11 @@ impl ServiceHandle {
     /// Stores how many packets the session of a lane has received, before all lanes close.
     pub(crate) fn received(&mut self, lane: LaneKey, expected: u32) {
         self.received.insert(lane, expected);
+    }
+
+    /// The reader of the device's events.
+    pub(crate) fn events(&self) -> &EventReader {
+        &self.events
     }
 
     /// RC queue pairs made so far.
@@ -169,7 +187,7 @@ impl ServiceHandle {
     pub(crate) fn message(&self) -> Option<ToEngine> {
         // The flag is cleared first: a message that arrives in between sets it again.
         self.inbox.filled.lower();
-        let message = self.inbox.messages.try_recv().ok();
+        let message = self.inbox.messages.1.try_recv().ok();
         if message.is_some() {
             self.inbox.filled.raise();
         }
@@ -204,6 +222,18 @@ impl Drop for ServiceHandle {
             // A thread that panicked has logged it; its queue pairs are gone with it.
             let _ = thread.join();
         }
+        // Lanes in messages that nobody has read end here, and not with the last holder of the
+        // inbox: that may be the reader of events, for which the end of a queue pair waits.
+        while self.message().is_some() {}
+    }
+}
+
+impl Inbox {
+    fn put(&self, message: ToEngine) {
+        // It has a receiver of its own: it does not fail.
+        let _ = self.messages.0.send(message);
+        self.filled.raise();
+        let _ = self.wake.write(1);
     }
 }
 
@@ -217,11 +247,15 @@ struct ControlDatagram {
 
 /// A lane in the state that it has reached.
 enum Made {
-    Rc(Arc<RcQp>),
+    Rc {
+        qp: Arc<RcQp>,
+        /// To the failures of the queue pair.
+        _events: EventSubscription,
+    },
     Ud(Option<UdDestination>),
 }
 
-/// A UD lane that waits for its path.
+/// A UD lane that waits for its path, or for another handle of it.
 struct JoiningLane {
     path: PortPath,
     lane: LaneKey,
@@ -247,7 +281,7 @@ struct ServiceWorker {
     handles: AhCache<ControlDatagram>,
     actions: VecDeque<HandshakeAction>,
     requests: Receiver<ToService>,
-    outbox: Sender<ToEngine>,
+    queues: EventQueues,
     inbox: Arc<Inbox>,
     sleeper: ClockSleeper,
 }
@@ -270,7 +304,7 @@ impl ServiceWorker {
                     break;
                 }
             }
-            if self.datagrams.is_broken() {
+            if self.datagrams.is_broken() && !self.datagrams.is_dead() {
                 self.datagrams.revive();
             }
             self.release_handles();
@@ -355,6 +389,10 @@ impl ServiceWorker {
             ToService::Grant(quota_units) => self.connector.grant(quota_units),
             ToService::LaneHeard(lane) => self.drive(|c, now, out| c.lane_received(now, lane, out)),
             ToService::LaneBroken(lane) => self.drive(|c, now, out| c.lane_broken(now, lane, out)),
+            ToService::PortDown => self.connector.port_down(),
+            ToService::PortActive => self.connector.port_active(self.now()),
+            ToService::PathsChanged => self.renew_paths(),
+            ToService::Failed => self.datagrams.fail_for_good(),
             ToService::Close(received) => {
                 self.drive(|c, now, out| c.shutdown(now, &received, out));
                 return Some(Instant::now() + self.config.handshake.intervals.close_timeout);
@@ -393,7 +431,7 @@ impl ServiceWorker {
             }
             HandshakeAction::LaneUp(up) => {
                 let carrier = match self.lanes.get(&up.lane) {
-                    Some(Made::Rc(qp)) => LaneCarrier::Rc(qp.clone()),
+                    Some(Made::Rc { qp, .. }) => LaneCarrier::Rc(qp.clone()),
                     Some(Made::Ud(Some(destination))) => LaneCarrier::Ud(destination.clone()),
                     _ => return,
                 };
@@ -406,7 +444,7 @@ impl ServiceWorker {
                 self.tell(ToEngine::LaneDown { lane, peer, reason });
             }
             HandshakeAction::ReleaseLane { lane } => {
-                if let Some(Made::Rc(_)) = self.lanes.remove(&lane) {
+                if let Some(Made::Rc { .. }) = self.lanes.remove(&lane) {
                     self.rc_lanes -= 1;
                 }
             }
@@ -420,10 +458,7 @@ impl ServiceWorker {
     }
 
     fn tell(&mut self, message: ToEngine) {
-        // While the endpoint closes, it reads no messages any more.
-        let _ = self.outbox.send(message);
-        self.inbox.filled.raise();
-        let _ = self.inbox.wake.write(1);
+        self.inbox.put(message);
     }
 
     /// Requests a probe of idle lanes, unless the engine has yet to read its earlier messages.
@@ -467,94 +502,5 @@ impl ServiceWorker {
         if self.retired.remove(&path) {
             self.retiring.push(path);
         }
-    }
-
-    fn path_resolved(&mut self, path: PortPath, outcome: PathOutcome<ControlDatagram>) {
-        let (joining, others) = std::mem::take(&mut self.joining)
-            .into_iter()
-            .partition::<Vec<_>, _>(|waiting| waiting.path == path);
-        self.joining = others;
-        for JoiningLane { lane, qkey, .. } in joining {
-            let joined = match &outcome {
-                PathOutcome::Ready(handle, _) => {
-                    let handle = handle.clone();
-                    self.join(lane, UdDestination { handle, qkey })
-                }
-                PathOutcome::Failed(error, _) => Err(lane_error(error)),
-            };
-            self.drive(|c, now, out| c.lane_connected(now, lane, joined, out));
-        }
-        match outcome {
-            PathOutcome::Ready(handle, waiting) => {
-                for d in waiting {
-                    self.datagrams.send(handle.clone(), d.qpn, d.qkey, &d.bytes);
-                }
-            }
-            PathOutcome::Failed(error, waiting) => {
-                tracing::debug!("{error}");
-                // A neighbour that is silent now may answer the next try; a path without a route or
-                // a handle stays that way.
-                if !matches!(
-                    error.errno(),
-                    Errno::ETIMEDOUT | Errno::EAGAIN | Errno::ENOMEM
-                ) {
-                    for d in waiting {
-                        self.drive(|c, now, out| c.unreachable(now, &d.peer, out));
-                    }
-                }
-            }
-        }
-    }
-
-    /// The engine has closed its last lane to a removed peer: the handle of the path goes with its
-    /// last holder. (RC queue pairs hold none: a later control packet to the peer makes the handle
-    /// anew.)
-    fn retire_path(&mut self, peer: &PeerKey) {
-        if let Some((path, ..)) = self.control_route(peer) {
-            if !self.retiring.contains(&path) {
-                self.retiring.push(path);
-            }
-        }
-    }
-
-    /// The engine has a lane to a peer, or waits for one: it reports when it retires the peer.
-    fn keep_path(&mut self, peer: &PeerKey) {
-        if let Some((path, ..)) = self.control_route(peer) {
-            self.retired.remove(&path);
-        }
-    }
-
-    fn release_handles(&mut self) {
-        let (handles, retired) = (&mut self.handles, &mut self.retired);
-        self.retiring.retain(|path| {
-            let released = handles.release_unused(path);
-            if released {
-                if retired.len() >= MAX_RETIRED {
-                    // Handles that are made for them again go with those of other unknown sources,
-                    // once there are many.
-                    retired.clear();
-                }
-                retired.insert(*path);
-            }
-            !released
-        });
-    }
-
-    /// From time to time, drops the handles of endpoints that are not peers any more, or never
-    /// were.
-    fn tidy_handles(&mut self) {
-        if !self.handles.is_crowded() {
-            return;
-        }
-        let peers = (self.connector.peers()).filter_map(|peer| Some(self.control_route(peer)?.0));
-        let joining = self.joining.iter().map(|waiting| waiting.path);
-        let wanted = peers.chain(joining).collect();
-        self.handles.tidy(&wanted);
-    }
-
-    /// The path to a peer, and the number and key of the queue pair for its control packets.
-    fn control_route(&self, peer: &PeerKey) -> Option<(PortPath, u32, u32)> {
-        let verbs = native_addr(peer, 0)?.verbs?;
-        Some((self.config.port.path_to(&verbs)?, verbs.qpn, verbs.qkey))
     }
 }

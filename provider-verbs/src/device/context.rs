@@ -1,7 +1,7 @@
 //! An opened device.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
@@ -272,13 +272,36 @@ impl DeviceContext {
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
     }
 
-    /// Takes the next asynchronous event; waits for one, unless [`DeviceContext::events_fd`] was
-    /// set not to block.
+    /// Makes [`DeviceContext::events_fd`] not block.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses it.
+    pub fn set_events_nonblocking(&self) -> Result<()> {
+        let fd = self.events_fd().as_raw_fd();
+        // SAFETY: changes a flag of the context's own descriptor.
+        let rc = unsafe {
+            let flags = libc::fcntl(fd, libc::F_GETFL);
+            libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK)
+        };
+        match rc {
+            -1 => Err(failed(
+                last_errno(),
+                "read events of",
+                format!("device {}", self.name),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the next asynchronous event, passes it to `deliver` and then acknowledges it; waits
+    /// for one, unless [`DeviceContext::events_fd`] was set not to block. `deliver` must not
+    /// destroy the object of the event: that waits for the acknowledgement.
     ///
     /// # Errors
     ///
     /// When the device is gone. `Ok(None)`: nothing there, on a descriptor that does not block.
-    pub fn take_event(&self) -> Result<Option<DeviceEvent>> {
+    pub fn take_event<R>(&self, deliver: impl FnOnce(DeviceEvent) -> R) -> Result<Option<R>> {
         let mut raw = ibv_async_event::default();
         // SAFETY: the context is open.
         if unsafe { (self.verbs().ibv_get_async_event)(self.as_ptr(), &raw mut raw) } != 0 {
@@ -292,10 +315,10 @@ impl DeviceContext {
             };
         }
         // SAFETY: just read, acknowledged only below.
-        let event = unsafe { DeviceEvent::from_raw(&raw) };
+        let delivered = deliver(unsafe { DeviceEvent::from_raw(&raw) });
         // SAFETY: each event is acknowledged once.
         unsafe { (self.verbs().ibv_ack_async_event)(&raw mut raw) };
-        Ok(Some(event))
+        Ok(Some(delivered))
     }
 
     /// A completion's status in words.

@@ -2,7 +2,7 @@
 
 use ferrofabric_verbs_sys::{ibv_async_event, ibv_event_type};
 
-/// An event, already acknowledged.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceEvent {
     /// The kind of the event (`ibv_get_async_event(3)`).
@@ -12,7 +12,7 @@ pub struct DeviceEvent {
 }
 
 /// The kind of object that an event concerns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventSubject {
     /// The whole device.
     Device,
@@ -29,6 +29,28 @@ pub enum EventSubject {
 }
 
 impl DeviceEvent {
+    /// Whether something does not work any more.
+    pub(super) fn is_failure(&self) -> bool {
+        self.is_queue_pair_failure()
+            || matches!(
+                self.kind,
+                ibv_event_type::IBV_EVENT_DEVICE_FATAL
+                    | ibv_event_type::IBV_EVENT_PORT_ERR
+                    | ibv_event_type::IBV_EVENT_CQ_ERR
+                    | ibv_event_type::IBV_EVENT_SRQ_ERR
+            )
+    }
+
+    /// Whether a queue pair does not work any more.
+    pub(crate) fn is_queue_pair_failure(&self) -> bool {
+        matches!(
+            self.kind,
+            ibv_event_type::IBV_EVENT_QP_FATAL
+                | ibv_event_type::IBV_EVENT_QP_REQ_ERR
+                | ibv_event_type::IBV_EVENT_QP_ACCESS_ERR
+        )
+    }
+
     /// # Safety
     ///
     /// `raw` was just read and is not yet acknowledged, so that the object in it is alive.

@@ -1,5 +1,8 @@
 //! Errors of verbs calls, with advice where the number alone is not enough.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_verbs_sys::LoadError;
 
@@ -49,6 +52,34 @@ pub(crate) fn not_loaded(error: LoadError) -> Error {
         )
         .mend(mend),
     }
+}
+
+/// The reason of operations that end because their device failed.
+pub(crate) fn device_failed(name: &str) -> &'static str {
+    constant(format!(
+        "device {name} failed: reset or replace it (the kernel's log has the cause), then open the \
+         domain again"
+    ))
+}
+
+/// The reason of operations that end because a queue of their endpoint failed.
+pub(crate) fn device_queue_failed(name: &str) -> &'static str {
+    constant(format!(
+        "a queue of the endpoint on device {name} failed: close the endpoint and open it again"
+    ))
+}
+
+/// A text that lives as long as the process, as the reasons of failed operations do. It is kept
+/// once, so there is one for each device.
+fn constant(text: String) -> &'static str {
+    static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = texts.get(&*text) {
+        return known;
+    }
+    let kept = Box::leak(text.into_boxed_str());
+    texts.insert(kept);
+    kept
 }
 
 fn advice(errno: i32) -> Option<&'static str> {

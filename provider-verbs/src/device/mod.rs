@@ -6,6 +6,8 @@
 
 #[cfg_attr(not(feature = "raw-verbs"), allow(dead_code, unreachable_pub))]
 mod context;
+mod event_counts;
+mod event_reader;
 #[cfg_attr(not(feature = "raw-verbs"), allow(dead_code, unreachable_pub))]
 mod events;
 mod facts;
@@ -30,6 +32,9 @@ use ferrofabric_contracts::error::{Error, Result};
 pub(crate) use context::DeviceContext;
 #[cfg(feature = "raw-verbs")]
 pub use context::DeviceContext;
+pub(crate) use event_reader::{EventReader, EventSubscription};
+#[cfg(not(feature = "raw-verbs"))]
+pub(crate) use events::EventSubject;
 #[cfg(feature = "raw-verbs")]
 pub use events::DeviceEvent;
 #[cfg(not(feature = "raw-verbs"))]
@@ -37,7 +42,9 @@ pub(crate) use events::EventSubject;
 #[cfg(feature = "raw-verbs")]
 pub use events::EventSubject;
 pub use facts::{DeviceFacts, PciFacts};
-pub(crate) use failure::{clear_errno, failed, last_errno, not_loaded};
+pub(crate) use failure::{
+    clear_errno, device_failed, device_queue_failed, failed, last_errno, not_loaded,
+};
 pub use ferrofabric_contracts::addr::GidKind;
 pub(crate) use fork::{ForkSafety, fork_safety};
 pub use gid::{Gid, GidEntry, GidScope};

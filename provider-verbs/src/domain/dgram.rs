@@ -89,6 +89,7 @@ impl DgramBackend {
         drawn: u64,
     ) -> Result<(DgramTransport, NativeAddr)> {
         let VerbsBackend {
+            events,
             registry,
             tuning,
             info,
@@ -105,7 +106,7 @@ impl DgramBackend {
             key,
             receiving,
         };
-        let mut transport = DgramTransport::open(registry, port, &config, opening.wait)?;
+        let mut transport = DgramTransport::open(registry, port, &config, events, opening.wait)?;
         if opening.counts_sends {
             transport.count_sends();
         }

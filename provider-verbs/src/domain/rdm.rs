@@ -21,7 +21,7 @@ use ferrofabric_system::random;
 use super::pair::{RdmPair, SHM_TRANSPORT};
 use super::port::{in_partition, local_port};
 use crate::cm::{self, ListenerThread, SidrResolver};
-use crate::device::{DeviceContext, GidWish};
+use crate::device::{DeviceContext, EventReader, GidWish};
 use crate::endpoint::rdm::{PeerTimeouts, RdmConfig, RdmTransport};
 use crate::mr::Access;
 use crate::pd::Pd;
@@ -32,6 +32,8 @@ use crate::tuning::Tuning;
 /// The backend of an RDM domain.
 pub(crate) struct VerbsBackend {
     pub(crate) pd: Arc<Pd>,
+    /// The reader of the device's events.
+    pub(crate) events: Arc<EventReader>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) port: LocalPort,
     pub(crate) tuning: Tuning,
@@ -62,10 +64,12 @@ impl VerbsBackend {
             port = in_partition(&context, port, key)?;
         }
         let pd = Pd::allocate(&context)?;
+        let events = EventReader::start(&context)?;
         let tuning = Tuning::of(context.limits(), context.quirks(), settings);
         let registry = Arc::new(Registry::new(&pd, settings)?);
         Ok(Self {
             pd,
+            events,
             registry,
             port,
             tuning,
@@ -242,6 +246,7 @@ impl VerbsBackend {
         };
         let config = RdmConfig {
             port,
+            events: self.events.clone(),
             tuning: self.tuning,
             timeouts: PeerTimeouts {
                 peer_timeout: self.settings.peer_timeout,

@@ -154,6 +154,11 @@ impl PeerTable {
         }
     }
 
+    /// No route that was filled in before leads anywhere.
+    pub(crate) fn end_routes(&mut self) {
+        self.epoch.end();
+    }
+
     /// Makes an address lead to a peer, which is made if there is none of that name.
     pub(crate) fn route(&mut self, addr: FiAddr, name: &NativeAddr) -> u32 {
         self.peer_of(peer_key(name), name.shm.unwrap_or(0), addr)

@@ -1,15 +1,11 @@
-//! Failures without a request of ours: queue pairs, completion queues, lost datagrams, and the
-//! asynchronous events of the device.
+//! Failures without a request of ours: queue pairs, completion queues, lost datagrams.
 
 use std::time::Instant;
 
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_fake_device::control::{
-    FakeDevice, Fault, FaultEffect, FaultPoint, QueuePairView, ROCE,
-};
+use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint, QueuePairView};
 use ferrofabric_runtime::owning::OwningEndpoint;
-use ferrofabric_verbs::device::{DeviceContext, EventSubject};
-use ferrofabric_verbs_sys::{ibv_event_type as Event, ibv_qp_type};
+use ferrofabric_verbs_sys::ibv_qp_type;
 
 use crate::party::{PATIENCE, PeerPair, assert_clean, first, message, room, run};
 
@@ -113,37 +109,6 @@ fn datagrams_that_make_no_sense() {
         drop(pair);
         assert_clean(&device);
     }
-}
-
-/// Events that nobody reads do no harm, and those who read them see what they are about.
-#[test]
-fn asynchronous_events() {
-    let device = FakeDevice::take();
-    let context = DeviceContext::open(ROCE).unwrap();
-    let mut pair = PeerPair::connected(&[]);
-    let lane = connections(&device)[0];
-    for kind in [
-        Event::IBV_EVENT_PORT_ERR,
-        Event::IBV_EVENT_PORT_ACTIVE,
-        Event::IBV_EVENT_GID_CHANGE,
-        Event::IBV_EVENT_DEVICE_FATAL,
-    ] {
-        device.raise(kind, None);
-    }
-    device.raise(Event::IBV_EVENT_COMM_EST, Some(lane));
-    pair.exchange(8, 1);
-    pair.exchange(80_000, 2);
-    let mut seen = Vec::new();
-    for _ in 0..4 {
-        seen.push(context.take_event().unwrap().unwrap());
-    }
-    let kinds: Vec<_> = seen.iter().map(|event| event.kind).collect();
-    assert_eq!(kinds[0], Event::IBV_EVENT_PORT_ERR);
-    assert_eq!(seen[0].subject, EventSubject::Port(1));
-    assert_eq!(kinds[3], Event::IBV_EVENT_DEVICE_FATAL);
-    assert_eq!(seen[3].subject, EventSubject::Device);
-    drop((pair, context));
-    assert_clean(&device);
 }
 
 /// The completion queue of an endpoint overflows: nothing completes any more, and its operations

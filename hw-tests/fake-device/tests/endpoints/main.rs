@@ -7,6 +7,8 @@ mod calls;
 mod closing;
 mod counters;
 mod datagrams;
+mod device_events;
+mod dgram;
 mod endings;
 mod faults;
 mod floods;

@@ -8,7 +8,7 @@ use ferrofabric_protocol::PeerKey;
 use ferrofabric_protocol::handshake::{ConnectLane, LaneError, LaneKey};
 
 use super::{JoiningLane, Made, ServiceWorker};
-use crate::connect::UdDestination;
+use crate::connect::{ToEngine, UdDestination};
 use crate::device::Mtu;
 use crate::qp::{RcConnect, RcInit, RcQp, RcTimers};
 
@@ -48,6 +48,7 @@ impl ServiceWorker {
         self.answer(|c, now, out| c.lane_connected(now, lane, joined, out));
     }
 
+    /// A UD lane has its address handle, or another one.
     pub(super) fn join(
         &mut self,
         lane: LaneKey,
@@ -55,7 +56,10 @@ impl ServiceWorker {
     ) -> std::result::Result<(), LaneError> {
         match self.lanes.get_mut(&lane) {
             Some(Made::Ud(joined)) => {
-                *joined = Some(destination);
+                let before = joined.replace(destination.clone());
+                if before.is_some() {
+                    self.tell(ToEngine::NewPath { lane, destination });
+                }
                 Ok(())
             }
             _ => Err(LaneError::Fatal(Errno::ENOENT.0)),
@@ -77,14 +81,21 @@ impl ServiceWorker {
         };
         let qp = make().map_err(|e| lane_error(&e))?;
         let number = qp.number();
-        self.lanes.insert(lane, Made::Rc(Arc::new(qp)));
+        let events = self
+            .queues
+            .subscribe_lane(&self.config.events, number, lane);
+        let made = Made::Rc {
+            qp: Arc::new(qp),
+            _events: events,
+        };
+        self.lanes.insert(lane, made);
         self.rc_lanes += 1;
         self.inbox.queue_pairs.fetch_add(1, Ordering::Relaxed);
         Ok(number)
     }
 
     pub(super) fn connect_lane(&self, connect: &ConnectLane) -> std::result::Result<(), LaneError> {
-        let Some(Made::Rc(qp)) = self.lanes.get(&connect.lane) else {
+        let Some(Made::Rc { qp, .. }) = self.lanes.get(&connect.lane) else {
             return Err(LaneError::Fatal(Errno::ENOENT.0));
         };
         let (path, ..) = self

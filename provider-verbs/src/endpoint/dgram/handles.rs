@@ -10,9 +10,11 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::wait::WaitSet;
 
+use super::device_events::DeviceEvents;
 use crate::ah::{Ah, PortPath};
 use crate::connect::{AhCache, PathOutcome};
-use crate::pd::Pd;
+use crate::device::EventReader;
+use crate::qp::UdQp;
 
 /// The end of the resolution of a path.
 pub(super) enum PathResult {
@@ -29,6 +31,8 @@ pub(super) struct Handles {
     /// Paths of peers that were removed.
     retired: Vec<PortPath>,
     bell: Arc<Bell>,
+    /// The events of the device, which ring the same bell.
+    pub(super) events: DeviceEvents,
 }
 
 struct Bell {
@@ -36,13 +40,26 @@ struct Bell {
     wake: EventFd,
 }
 
+impl Bell {
+    fn ring(&self) {
+        self.rung.raise();
+        // A full counter wakes, too.
+        let _ = self.wake.write(1);
+    }
+}
+
 impl Handles {
-    /// No handles yet.
+    /// No handles yet, for a queue pair on this port.
     ///
     /// # Errors
     ///
     /// The system has no descriptor left.
-    pub(super) fn open(pd: &Arc<Pd>, wait: &WaitSet) -> Result<Self> {
+    pub(super) fn open(
+        qp: &UdQp,
+        port: u8,
+        reader: &Arc<EventReader>,
+        wait: &WaitSet,
+    ) -> Result<Self> {
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|e| Error::new(Errno(e as i32), "create", "event descriptor"))?;
         wait.add(wake.as_fd())?;
@@ -52,16 +69,14 @@ impl Handles {
         });
         let ring = {
             let bell = bell.clone();
-            Arc::new(move || {
-                bell.rung.raise();
-                // A full counter wakes, too.
-                let _ = bell.wake.write(1);
-            })
+            move || bell.ring()
         };
+        let events = DeviceEvents::subscribe(reader, qp, port, ring.clone());
         Ok(Self {
-            cache: AhCache::new(pd, ring),
+            cache: AhCache::new(qp.pd(), Arc::new(ring)),
             retired: Vec::new(),
             bell,
+            events,
         })
     }
 
@@ -71,7 +86,7 @@ impl Handles {
         self.cache.handle(path)
     }
 
-    /// Whether [`Handles::results`] would report a path. Costs one load.
+    /// Whether [`Handles::results`] would report a path, or there is an event. Costs one load.
     #[inline]
     pub(super) fn has_results(&self) -> bool {
         self.bell.rung.is_raised()
@@ -90,6 +105,11 @@ impl Handles {
             });
         }
         results
+    }
+
+    /// The addresses of the port may have changed: all handles are made anew.
+    pub(super) fn renew(&mut self) {
+        self.cache.renew();
     }
 
     /// A peer at the end of this path was removed: its handle may go when no send uses it.

@@ -10,6 +10,7 @@
 //! transport could not take from them, and a datagram of at most an MTU would gain little. An
 //! application that wants shared memory uses RDM endpoints.
 
+mod device_events;
 mod handles;
 mod receive;
 mod receives;
@@ -32,7 +33,7 @@ use ferrofabric_system::wait::WaitSet;
 use ferrofabric_verbs_sys::ibv_wc;
 
 use crate::cq::{CompChannel, Cq, CqConfig};
-use crate::device::inline_limit;
+use crate::device::{EventReader, device_queue_failed, inline_limit};
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
@@ -161,6 +162,7 @@ impl DgramTransport {
         registry: &Arc<Registry>,
         port: LocalPort,
         config: &DgramConfig,
+        events: &Arc<EventReader>,
         wait: &WaitSet,
     ) -> Result<Self> {
         let pd = registry.pd();
@@ -187,6 +189,7 @@ impl DgramTransport {
         };
         qp.activate(&init)?;
         wait.add(channel.as_fd())?;
+        let handles = Handles::open(&qp, port.number, events, wait)?;
         let mut this = Self {
             qp,
             cq,
@@ -201,7 +204,7 @@ impl DgramTransport {
                 waiting: WaitingSends::default(),
             },
             receives: DgramReceives::new(config, mtu, slots, registry.clone()),
-            handles: Handles::open(pd, wait)?,
+            handles,
             // An endpoint with a key sends with that key alone.
             routes: DgramRoutes::new(config.key.map(AuthKey::qkey)),
             sources: Sources::default(),
@@ -269,7 +272,8 @@ impl DgramTransport {
     #[cold]
     fn queue_failed<O: Owner>(&mut self, error: OpError, owner: &mut O) {
         if self.health != Health::Dead {
-            self.die(&format!("its completion queue failed: {error}"), owner);
+            tracing::error!("completion queue of {} failed: {error}", *self.qp);
+            self.die(device_queue_failed(self.qp.pd().context().name()), owner);
         }
     }
 }
@@ -424,6 +428,7 @@ impl Transport for DgramTransport {
         report("dgram_sends_failed", c.failed);
         report("dgram_resets", c.resets);
         report("dgram_handles_now", self.handles.len() as u64);
+        self.handles.events.report(report);
     }
 }
 

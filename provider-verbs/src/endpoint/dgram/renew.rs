@@ -10,6 +10,7 @@ use ferrofabric_verbs_sys::ibv_wc;
 
 use super::receive::CANCELLED;
 use super::{DgramTransport, POLL};
+use crate::device::device_queue_failed;
 
 /// Whether the queue pair works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +22,6 @@ pub(super) enum Health {
     /// It cannot be used again.
     Dead,
 }
-
-const DEAD: &str = "the endpoint's queue pair failed, and could not be made ready again";
 
 impl DgramTransport {
     /// Whether requests can be posted.
@@ -64,7 +63,10 @@ impl DgramTransport {
         self.flushing = true;
         match self.reset(owner) {
             Ok(()) => (self.health, self.flushing) = (Health::Well, false),
-            Err(error) => self.die(&error, owner),
+            Err(error) => {
+                tracing::error!("{} could not be made ready again: {error}", *self.qp);
+                self.die(device_queue_failed(self.qp.pd().context().name()), owner);
+            }
         }
         1
     }
@@ -94,17 +96,21 @@ impl DgramTransport {
         self.qp.to_rts(self.init.psn).map_err(text)
     }
 
-    /// Ends the endpoint and all its operations.
-    pub(super) fn die<O: Owner>(&mut self, why: &str, owner: &mut O) {
+    /// Ends the endpoint, and all its operations for this reason.
+    #[cold]
+    pub(super) fn die<O: Owner>(&mut self, why: &'static str, owner: &mut O) {
+        if self.health == Health::Dead {
+            return;
+        }
         tracing::error!("{} is given up: {why}", *self.qp);
         self.sends.queue.post_held_back(&self.qp);
         self.health = Health::Dead;
         // No memory of the application belongs to the device any more.
         let _ = self.qp.to_reset();
-        self.end_posted_sends(owner);
-        self.fail_waiting(|_| true, Errno::EIO, DEAD, owner);
+        self.fail_posted_sends(why, owner);
+        self.fail_waiting(|_| true, Errno::EIO, why, owner);
         for receive in self.receives.take_all() {
-            self.fail_receive(&receive, Errno::EIO, DEAD, owner);
+            self.fail_receive(&receive, Errno::EIO, why, owner);
         }
     }
 }

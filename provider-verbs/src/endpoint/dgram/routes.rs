@@ -72,6 +72,15 @@ impl DgramRoutes {
         &mut self.routes[at]
     }
 
+    /// All routes need another handle, and lead from this GID of the port.
+    #[cold]
+    pub(super) fn renew(&mut self, gid_index: u8) {
+        for (_, route) in &mut self.routes {
+            route.handle = None;
+            route.path.gid_index = gid_index;
+        }
+    }
+
     /// Takes out the route to an address.
     pub(super) fn remove(&mut self, addr: FiAddr) -> Option<DgramRoute> {
         let at = self.by_addr.remove(addr)?;

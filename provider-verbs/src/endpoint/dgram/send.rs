@@ -172,11 +172,11 @@ impl DgramTransport {
         refused.len()
     }
 
-    /// Takes the resolvers' results.
+    /// Takes the resolvers' results, and the events of the device.
     #[cold]
     pub(super) fn take_results<O: Owner>(&mut self, owner: &mut O) -> usize {
         let results = self.handles.results();
-        let done = results.len();
+        let done = results.len() + self.take_events(owner);
         for one in results {
             match one {
                 PathResult::Ready(path) => self.sends.waiting.has_handle(&path),
@@ -254,6 +254,15 @@ impl DgramTransport {
         for waiting in self.sends.waiting.take_those(which) {
             owner.fail_send(&SendDone::of(&waiting.op, 0), errno, 0, why);
         }
+    }
+
+    /// The queue pair is given up: posted sends fail.
+    pub(super) fn fail_posted_sends<O: Owner>(&mut self, why: &'static str, owner: &mut O) {
+        while let Some(wqe) = self.sends.queue.pop() {
+            self.counters.failed += 1;
+            owner.fail_send(&wqe.done, Errno::EIO, 0, why);
+        }
+        self.sends.queue.restart();
     }
 
     /// The queue pair was reset: posted sends are over, and their fate is unknown.

@@ -4,7 +4,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use ferrofabric_contracts::error::{Error, OpError, Result};
+use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
+use ferrofabric_protocol::lanes::{AfterLane, LaneEnd};
 use ferrofabric_verbs_sys::ibv_wc;
 
 use super::POLL;
@@ -20,6 +21,8 @@ pub(super) struct Completions {
     armed: bool,
     /// Polls that have failed since the last that brought something.
     failures: u32,
+    /// The end of all lanes, once the device or a queue has failed for good.
+    end: Option<LaneEnd>,
 }
 
 impl Completions {
@@ -29,6 +32,7 @@ impl Completions {
             channel,
             armed: false,
             failures: 0,
+            end: None,
         }
     }
 
@@ -71,7 +75,26 @@ impl Completions {
 
     /// Whether the queue failed for good.
     pub(super) fn is_dead(&self) -> bool {
-        self.failures >= FAILURES
+        self.failures >= FAILURES || self.end.is_some()
+    }
+
+    /// The reason for which nothing completes any more.
+    pub(super) fn end(&self) -> Option<LaneEnd> {
+        self.end
+    }
+
+    /// Nothing completes any more, for this reason, unless there was one before. Returns the
+    /// reason, and whether it is new.
+    #[cold]
+    pub(super) fn fail_for_good(&mut self, why: &'static str) -> (LaneEnd, bool) {
+        let is_new = self.end.is_none();
+        let end = *self.end.get_or_insert(LaneEnd {
+            errno: Errno::EIO,
+            why,
+            status: 0,
+            then: AfterLane::Fail,
+        });
+        (end, is_new)
     }
 
     /// Arms the queue: the next completion wakes. Returns false when the queue was not armed

@@ -89,5 +89,6 @@ impl RdmTransport {
         let datagrams = self.datagram_counters();
         report("verbs_datagrams_sent", datagrams.sent + sent.acks);
         report("verbs_datagrams_repeated", datagrams.repeated);
+        self.service.events().counts().report(report);
     }
 }

@@ -1,37 +1,62 @@
-//! A completion queue that fails for good: no operation completes any more, and all sessions end.
+//! A device, or a queue of the endpoint, that fails for good: no operation completes any more, and
+//! all sessions end.
 
-use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::peer::Owner;
-use ferrofabric_protocol::lanes::{AfterLane, LaneEnd};
+use ferrofabric_protocol::lanes::LaneEnd;
 
 use super::RdmTransport;
-
-/// Nothing completes any more.
-const QUEUE_DEAD: LaneEnd = LaneEnd {
-    errno: Errno::EIO,
-    why: "the device's completion queue failed: close the endpoint and open it again",
-    status: 0,
-    then: AfterLane::Fail,
-};
+use crate::device::device_queue_failed;
 
 impl RdmTransport {
-    /// The completion queue cannot be polled. If that lasts, no operation completes any more, so
-    /// all operations end.
+    /// The completion queue cannot be polled. If that lasts, no operation completes any more.
     #[cold]
     pub(super) fn queue_failed<O: Owner>(&mut self, owner: &mut O) -> usize {
-        if !self.completions.is_dead() {
-            return 0;
+        match (self.completions.end(), self.completions.is_dead()) {
+            (Some(end), _) => self.end_all(end, owner),
+            (None, true) => {
+                self.fail_for_good(device_queue_failed(self.completions.device()), owner)
+            }
+            (None, false) => 0,
         }
-        // This runs at each poll: further lanes may have come up since the last one.
-        self.end_lanes() + self.end_new_lanes(owner) + self.end_waits(owner)
     }
 
-    fn end_lanes(&mut self) -> usize {
+    /// The device, or a queue of the endpoint, has failed for good: ends all operations. Later ones
+    /// fail at once.
+    #[cold]
+    pub(super) fn fail_for_good<O: Owner>(&mut self, why: &'static str, owner: &mut O) -> usize {
+        let (end, is_new) = self.completions.fail_for_good(why);
+        if is_new {
+            tracing::error!("{why}");
+            // So that each send looks for its peer, and finds out.
+            self.peers.end_routes();
+        }
+        self.end_all(end, owner)
+    }
+
+    /// # Errors
+    ///
+    /// `EIO`: the device, or a queue of the endpoint, has failed.
+    #[cold]
+    pub(super) fn check_works(&self) -> Result<(), OpError> {
+        match self.completions.end() {
+            Some(_) => Err(OpError::Failed(Errno::EIO)),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends what has come up since the last call.
+    #[cold]
+    pub(super) fn end_all<O: Owner>(&mut self, end: LaneEnd, owner: &mut O) -> usize {
+        self.end_lanes(end) + self.end_new_lanes(end, owner) + self.end_waits(end, owner)
+    }
+
+    fn end_lanes(&mut self, end: LaneEnd) -> usize {
         let datagrams: Vec<_> = (self.ud.lanes.iter_mut())
             .map(|lane| lane.key.session())
             .collect();
         for session in datagrams {
-            self.break_lane(session, QUEUE_DEAD);
+            self.break_lane(session, end);
         }
         let open: Vec<_> = (self.lanes.iter_mut())
             .filter(|lane| !lane.unflushed)
@@ -39,7 +64,7 @@ impl RdmTransport {
             .collect();
         for &session in &open {
             self.apply_without_owner(|life, view, now| {
-                life.broke_for_good(session, QUEUE_DEAD, view, now)
+                life.broke_for_good(session, end, view, now)
             });
             if let Some(lane) = self.lanes.of(session) {
                 lane.unflushed = true;
@@ -50,22 +75,20 @@ impl RdmTransport {
     }
 
     /// Ends the lanes on which a session has yet to be resumed, and the session with them.
-    fn end_new_lanes<O: Owner>(&mut self, owner: &mut O) -> usize {
+    fn end_new_lanes<O: Owner>(&mut self, end: LaneEnd, owner: &mut O) -> usize {
         let new = self.lanes_that_resume();
         for (lane, _) in &new {
-            self.break_any_lane(lane.session(), QUEUE_DEAD, owner);
+            self.break_any_lane(lane.session(), end, owner);
         }
         new.len()
     }
 
     /// Ends the waits without a lane: sessions between two lanes, and sends whose lane was not made
     /// yet.
-    fn end_waits<O: Owner>(&mut self, owner: &mut O) -> usize {
+    fn end_waits<O: Owner>(&mut self, end: LaneEnd, owner: &mut O) -> usize {
         let waiting = self.life.without_lane();
         for &peer in &waiting {
-            self.apply(owner, |life, _, now| {
-                life.give_up_waiting(peer, QUEUE_DEAD, now)
-            });
+            self.apply(owner, |life, _, now| life.give_up_waiting(peer, end, now));
         }
         waiting.len()
     }

@@ -65,7 +65,13 @@ impl RdmTransport {
                         self.apply(owner, |life, _, now| life.connect_failed(at, reason, now));
                     }
                 }
+                ToEngine::LaneFailed(lane) => done += self.lane_failed(lane, owner),
+                ToEngine::NewPath { lane, destination } => self.renew_path(lane, destination),
+                ToEngine::Failed(why) => done += self.fail_for_good(why, owner),
             }
+        }
+        if let Some(end) = self.completions.end() {
+            done += self.end_all(end, owner);
         }
         done
     }
@@ -218,9 +224,15 @@ impl RdmTransport {
     /// they are taken first.
     #[cold]
     fn drain_unflushed<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> usize {
+        let done = self.poll_all(owner);
+        self.drained(session, owner);
+        done
+    }
+
+    /// Takes everything that is in the completion queue now, whatever arrives meanwhile.
+    #[cold]
+    pub(super) fn poll_all<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut done = 0;
-        // That many polls take everything that is in the queue now, whatever arrives meanwhile on
-        // other lanes.
         for _ in 0..self.completions.polls_that_empty_it() {
             let polled = self.poll(owner);
             done += polled;
@@ -228,7 +240,6 @@ impl RdmTransport {
                 break;
             }
         }
-        self.drained(session, owner);
         done
     }
 

@@ -13,6 +13,7 @@ mod completions;
 mod control_messages;
 mod counters;
 mod dead_queue;
+mod device_events;
 mod endings;
 mod lane_ends;
 mod lane_life;
@@ -129,6 +130,7 @@ impl RdmTransport {
     }
 
     fn peer_for<O: Owner>(&mut self, dest: FiAddr, owner: &O) -> Result<u32, OpError> {
+        self.check_works()?;
         if let Some(peer) = self.peers.routed(dest) {
             return Ok(peer);
         }

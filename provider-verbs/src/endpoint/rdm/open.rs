@@ -26,7 +26,7 @@ use super::recv::ReceivePool;
 use super::ud::{DataQueuePair, UdLanes};
 use crate::connect::{ControlQueuePair, ServiceConfig, ServiceHandle, peer_key};
 use crate::cq::{CompChannel, Cq, CqConfig};
-use crate::device::{InlineLimit, inline_limit};
+use crate::device::{EventReader, InlineLimit, inline_limit};
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
@@ -41,6 +41,8 @@ use crate::tuning::Tuning;
 pub(crate) struct RdmConfig {
     /// The port of the endpoint.
     pub(crate) port: LocalPort,
+    /// The reader of the device's events.
+    pub(crate) events: Arc<EventReader>,
     /// The sizes and limits that the endpoint uses.
     pub(crate) tuning: Tuning,
     /// The time limits for silent peers.
@@ -256,6 +258,7 @@ impl RdmTransport {
             mut tuning,
             timeouts,
             ref clock,
+            ref events,
             ..
         } = *config;
         let pd = registrations.pd();
@@ -276,6 +279,7 @@ impl RdmTransport {
         random::fill(&mut seed.0)?;
         let service_config = ServiceConfig {
             pd: pd.clone(),
+            events: events.clone(),
             port,
             max_lanes: tuning.max_lanes,
             clock: clock.clone(),

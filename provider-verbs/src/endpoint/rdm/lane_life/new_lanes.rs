@@ -7,7 +7,7 @@ use ferrofabric_protocol::handshake::LaneUp;
 use ferrofabric_protocol::wire::SessionId;
 
 use super::resume_slots::ResumeSlots;
-use crate::connect::LaneCarrier;
+use crate::connect::{LaneCarrier, UdDestination};
 
 /// A lane that does not carry a session yet.
 pub(in super::super) struct NewLane {
@@ -59,6 +59,14 @@ impl NewLanes {
         session: SessionId,
     ) -> Option<(&mut NewLane, &mut ResumeSlots)> {
         Some((self.lanes.get_mut(&session)?, &mut self.slots))
+    }
+
+    /// The path of a UD lane has another address handle.
+    #[cold]
+    pub(in super::super) fn renew_path(&mut self, session: SessionId, destination: UdDestination) {
+        if let Some(lane) = self.lanes.get_mut(&session) {
+            lane.carrier = LaneCarrier::Ud(destination);
+        }
     }
 
     /// The request that read a Resume from this slot is over.
