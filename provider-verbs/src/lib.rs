@@ -35,6 +35,7 @@ mod slots;
 #[cfg_attr(not(feature = "raw-verbs"), allow(dead_code, unreachable_pub))]
 mod srq;
 mod tuning;
+mod workers;
 
 pub use provider::{NAME, VerbsProvider};
 

@@ -120,6 +120,9 @@ settings! {
     /// RC queue pairs that an endpoint may have; at the limit peers fall back to datagrams, those
     /// first that were used least recently.
     max_lanes: u64 = "4096", "1 to 4194304", |v| (1..=1 << 22).contains(v);
+    /// Threads of a domain that make, connect and end queue pairs, at most: a NIC takes about a
+    /// millisecond for each step.
+    control_threads: u64 = "8", "1 to 64", |v| (1..=64).contains(v);
     /// How long to try to get a broken connection back before its operations fail; `off` tries for
     /// ever.
     reconnect_timeout: Patience = "10s", "off or a duration such as 10s", |_| true;

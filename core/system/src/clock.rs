@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use nix::sys::time::TimeSpec;
@@ -110,7 +111,7 @@ impl HandClock {
     }
 
     /// Sets the clock forward. Returns when each thread that slept until a time that has come has
-    /// done its work and sleeps again.
+    /// done its work and sleeps again; of threads in [`HandClock::sleep`], when each has left it.
     pub fn advance(&self, span: Duration) {
         let mut time = self.0.time.lock();
         time.now_ns += u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
@@ -121,9 +122,37 @@ impl HandClock {
                 sleeper.set.signal();
             }
         }
-        while time.sleepers.values().any(|sleeper| !sleeper.is_asleep) {
+        self.0.changed.notify_all();
+        while time.has_due(now_ns) {
             self.0.changed.wait(&mut time);
         }
+    }
+
+    /// The calling thread sleeps for a time of this clock.
+    pub fn sleep(&self, span: Duration) {
+        let mut time = self.0.time.lock();
+        let span_ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let until_ns = time.now_ns.saturating_add(span_ns);
+        *time.sleeps.entry(until_ns).or_default() += 1;
+        time.is_asleep(true);
+        self.0.changed.notify_all();
+        while time.now_ns < until_ns {
+            self.0.changed.wait(&mut time);
+        }
+        time.is_asleep(false);
+        if let Some(count) = time.sleeps.get_mut(&until_ns) {
+            *count -= 1;
+            if *count == 0 {
+                time.sleeps.remove(&until_ns);
+            }
+        }
+        self.0.changed.notify_all();
+    }
+
+    /// The number of threads in [`HandClock::sleep`].
+    #[must_use]
+    pub fn sleeping(&self) -> usize {
+        self.0.time.lock().sleeps.values().sum()
     }
 }
 
@@ -131,7 +160,7 @@ impl HandClock {
 #[derive(Debug, Default)]
 struct HandState {
     time: Mutex<HandTime>,
-    /// A sleeper has fallen asleep, or left.
+    /// The time, a sleeper or a sleep is another one than before.
     changed: Condvar,
 }
 
@@ -140,10 +169,32 @@ struct HandTime {
     now_ns: u64,
     sleepers: BTreeMap<u64, HandSleeper>,
     next_number: u64,
+    /// Threads in [`HandClock::sleep`], by the time at which they wake.
+    sleeps: BTreeMap<u64, usize>,
+}
+
+impl HandTime {
+    /// The calling thread may be a sleeper, and sleeps otherwise.
+    fn is_asleep(&mut self, is_asleep: bool) {
+        let this = Some(thread::current().id());
+        for sleeper in self.sleepers.values_mut() {
+            if sleeper.thread == this {
+                (sleeper.until_ns, sleeper.is_asleep) = (None, is_asleep);
+            }
+        }
+    }
+
+    /// Whether a thread has yet to notice that its time has come.
+    fn has_due(&self, now_ns: u64) -> bool {
+        self.sleepers.values().any(|sleeper| !sleeper.is_asleep)
+            || self.sleeps.range(..=now_ns).next().is_some()
+    }
 }
 
 struct HandSleeper {
     set: Arc<WaitSet>,
+    /// The thread that has slept.
+    thread: Option<ThreadId>,
     until_ns: Option<u64>,
     is_asleep: bool,
 }
@@ -169,6 +220,7 @@ impl HandState {
         let number = time.next_number;
         let sleeper = HandSleeper {
             set: set.clone(),
+            thread: None,
             until_ns: None,
             is_asleep: false,
         };
@@ -189,6 +241,7 @@ impl HandState {
         }
         if let Some(sleeper) = time.sleepers.get_mut(&number) {
             (sleeper.until_ns, sleeper.is_asleep) = (until_ns, true);
+            sleeper.thread = Some(thread::current().id());
         }
         self.changed.notify_all();
         true
@@ -242,6 +295,41 @@ mod tests {
         thread.join().unwrap();
         // Nobody has to be waited for.
         hand.advance(SECOND);
+    }
+
+    /// Threads that sleep at the same time cost the time of one, and none wakes early.
+    #[test]
+    fn threads_sleep_until_the_clock_has_passed_their_time() {
+        const SPAN: Duration = Duration::from_millis(1);
+        let hand = Arc::new(HandClock::new());
+        let done = Arc::new(AtomicU64::new(0));
+        let sleepers: Vec<_> = (0..4)
+            .map(|_| {
+                let (hand, done) = (hand.clone(), done.clone());
+                std::thread::spawn(move || {
+                    for _ in 0..10 {
+                        hand.sleep(SPAN);
+                        done.fetch_add(1, Ordering::SeqCst);
+                    }
+                })
+            })
+            .collect();
+        for step in 0..10 {
+            while hand.sleeping() < 4 {
+                std::thread::yield_now();
+            }
+            hand.advance(SPAN / 2);
+            assert_eq!(
+                (hand.sleeping(), done.load(Ordering::SeqCst)),
+                (4, 4 * step)
+            );
+            hand.advance(SPAN / 2);
+        }
+        for sleeper in sleepers {
+            sleeper.join().unwrap();
+        }
+        assert_eq!((hand.sleeping(), done.load(Ordering::SeqCst)), (0, 40));
+        assert_eq!(hand.clock().now_ns(), 10_000_000);
     }
 
     #[test]

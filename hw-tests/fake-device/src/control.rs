@@ -49,6 +49,7 @@ api! {
     network: "ferro_fake_network", fn(*const NetworkFaults);
     crossed: "ferro_fake_crossed", fn(*mut Crossed);
     profile: "ferro_fake_profile", fn(*const u8, usize) -> bool;
+    control_calls: "ferro_fake_control_calls", fn(u64, Option<extern "C" fn(u64)>);
     stop_polls: "ferro_fake_stop_polls", fn(i32);
     poll_stands: "ferro_fake_poll_stands", fn() -> bool;
     fault: "ferro_fake_fault", fn(u32, u32, u64, u32, u32, u32) -> bool;
@@ -164,6 +165,13 @@ impl FakeDevice {
         // SAFETY: the name is as long as is said.
         let known = unsafe { (self.api.profile)(profile.as_ptr(), profile.len()) };
         assert!(known, "no profile is named {profile}");
+    }
+
+    /// Has each call that makes, changes or ends a queue pair take so many microseconds, by the
+    /// clock of `sleep`, which each such call calls. `None`: the time that the kind of NIC takes.
+    pub fn control_calls(&self, micros: u64, sleep: Option<extern "C" fn(u64)>) {
+        // SAFETY: takes a number and a function of this program.
+        unsafe { (self.api.control_calls)(micros, sleep) };
     }
 
     /// Counts of the datagrams on the network.

@@ -37,6 +37,8 @@ pub(crate) struct DeviceModel {
     pub(crate) crossing: Crossing,
     /// The kind of NIC; `None`: the one that the environment names.
     profile: Option<&'static DeviceProfile>,
+    /// The duration of control calls; `None`: that of the kind of NIC.
+    pub(crate) control_calls: Option<ControlCalls>,
     faults: Vec<Fault>,
     failing_calls: Vec<FailingCall>,
     calls: BTreeMap<&'static str, u64>,
@@ -49,6 +51,14 @@ pub(crate) struct AddressHandle {
     pub(crate) traffic_class: u8,
     /// Where it leads.
     pub(crate) route: DatagramRoute,
+}
+
+/// The duration of each call that makes, changes or ends a queue pair, by a clock of the test.
+#[derive(Clone, Copy)]
+pub(crate) struct ControlCalls {
+    pub(crate) micros: u64,
+    /// Returns after so many microseconds.
+    pub(crate) sleep: extern "C" fn(u64),
 }
 
 struct FailingCall {
@@ -74,6 +84,7 @@ static MODEL: Mutex<DeviceModel> = Mutex::new(DeviceModel {
     flooded: 0,
     crossing: Crossing::quiet(),
     profile: None,
+    control_calls: None,
     faults: Vec::new(),
     failing_calls: Vec::new(),
     calls: BTreeMap::new(),
@@ -187,6 +198,7 @@ impl DeviceModel {
         self.flooded = 0;
         self.crossing = Crossing::quiet();
         self.profile = None;
+        self.control_calls = None;
         self.hold(false);
     }
 

@@ -5,7 +5,7 @@ use ferrofabric_verbs_sys::ibv_event_type;
 use crate::fault::{
     Crossed, Fault, FaultEffect, FaultPoint, HandleView, LiveObjects, NetworkFaults, QueuePairView,
 };
-use crate::model::model;
+use crate::model::{ControlCalls, model};
 use crate::network::Crossing;
 use crate::profile::DeviceProfile;
 
@@ -65,6 +65,13 @@ unsafe extern "C" fn ferro_fake_profile(name: *const u8, len: usize) -> bool {
         model().set_profile(profile);
     }
     profile.is_some()
+}
+
+/// From now on each call that makes, changes or ends a queue pair takes so many microseconds, which
+/// `sleep` waits for; without it, such calls take as long as those of the kind of NIC.
+#[unsafe(no_mangle)]
+extern "C" fn ferro_fake_control_calls(micros: u64, sleep: Option<extern "C" fn(u64)>) {
+    model().control_calls = sleep.map(|sleep| ControlCalls { micros, sleep });
 }
 
 /// Whether the thread stands in a poll.

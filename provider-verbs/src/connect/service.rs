@@ -34,8 +34,10 @@ use crate::device::{EventReader, EventSubscription};
 use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::qp::{QpConfig, RcQp};
+use crate::workers::EndpointVerbs;
 
 use events::EventQueues;
+use lanes::LaneVerbs;
 
 /// The interval at which the service thread requests a probe of idle lanes from the engine.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -61,12 +63,14 @@ pub(crate) struct ServiceConfig {
     pub(crate) access: crate::mr::Access,
     /// The clock of its timers.
     pub(crate) clock: Clock,
+    /// The workers that carry out its control verbs.
+    pub(crate) verbs: EndpointVerbs,
     /// The settings of the handshake.
     pub(crate) handshake: HandshakeConfig,
 }
 
-/// The engine's end of the service thread. Dropping it closes the endpoint's lanes, sends the last
-/// messages to the peers (for at most the close timeout) and ends the thread.
+/// The engine's end of the service thread. Closing or dropping it closes the endpoint's lanes,
+/// sends the last messages to the peers (for at most the close timeout) and ends the thread.
 pub(crate) struct ServiceHandle {
     requests: Sender<ToService>,
     wait: Arc<WaitSet>,
@@ -76,6 +80,7 @@ pub(crate) struct ServiceHandle {
     received: HashMap<LaneKey, u32>,
     events: Arc<EventReader>,
     _subscriptions: Vec<EventSubscription>,
+    verbs: EndpointVerbs,
     birth: Birth,
 }
 
@@ -124,7 +129,9 @@ impl ServiceHandle {
             let _ = requests.send(ToService::PortDown);
         }
         let events = config.events.clone();
+        let verbs = config.verbs.clone();
         let worker = ServiceWorker {
+            verbs: LaneVerbs::new(&verbs, &wait),
             lanes: HashMap::new(),
             rc_lanes: 0,
             joining: Vec::new(),
@@ -151,6 +158,7 @@ impl ServiceHandle {
             received: HashMap::new(),
             events,
             _subscriptions: subscriptions,
+            verbs,
             birth: Birth::here(),
         })
     }
@@ -172,6 +180,11 @@ impl ServiceHandle {
         &self.events
     }
 
+    /// The endpoint's access to the workers.
+    pub(crate) fn verbs(&self) -> &EndpointVerbs {
+        &self.verbs
+    }
+
     /// RC queue pairs made so far.
     pub(crate) fn queue_pairs(&self) -> u64 {
         self.inbox.queue_pairs.load(Ordering::Relaxed)
@@ -181,6 +194,21 @@ impl ServiceHandle {
     #[inline]
     pub(crate) fn has_messages(&self) -> bool {
         self.inbox.filled.is_raised()
+    }
+
+    /// Closes the endpoint's lanes, and ends the thread. Queue pairs that the engine does not hold
+    /// are destroyed from now on.
+    pub(crate) fn close(&mut self) {
+        let thread = self.thread.take();
+        if !self.birth.is_this_process() {
+            // A child has inherited the thread's wake-up, but not the thread.
+            std::mem::forget(thread);
+        } else if let Some(thread) = thread {
+            let received = std::mem::take(&mut self.received);
+            self.request(ToService::Close(received));
+            // A thread that panicked has logged it; its queue pairs are gone with it.
+            let _ = thread.join();
+        }
     }
 
     /// The next message, if there is one.
@@ -211,20 +239,12 @@ impl ServiceHandle {
 
 impl Drop for ServiceHandle {
     fn drop(&mut self) {
-        if !self.birth.is_this_process() {
-            // A child has inherited the thread's wake-up, but not the thread.
-            std::mem::forget(self.thread.take());
-            return;
+        self.close();
+        if self.birth.is_this_process() {
+            // Lanes in messages that nobody has read end here, and not with the last holder of the
+            // inbox: that may be the reader of events, for which the end of a queue pair waits.
+            while self.message().is_some() {}
         }
-        let received = std::mem::take(&mut self.received);
-        self.request(ToService::Close(received));
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has logged it; its queue pairs are gone with it.
-            let _ = thread.join();
-        }
-        // Lanes in messages that nobody has read end here, and not with the last holder of the
-        // inbox: that may be the reader of events, for which the end of a queue pair waits.
-        while self.message().is_some() {}
     }
 }
 
@@ -245,14 +265,18 @@ struct ControlDatagram {
     peer: PeerKey,
 }
 
-/// A lane in the state that it has reached.
+/// A lane in the state that it has reached: once a worker has made its queue pair, or its path is
+/// resolved, there is something behind it.
 enum Made {
-    Rc {
-        qp: Arc<RcQp>,
-        /// To the failures of the queue pair.
-        _events: EventSubscription,
-    },
+    Rc(Option<LaneQueuePair>),
     Ud(Option<UdDestination>),
+}
+
+/// A queue pair that a worker has made.
+struct LaneQueuePair {
+    qp: Arc<RcQp>,
+    /// To the failures of the queue pair.
+    _events: EventSubscription,
 }
 
 /// A UD lane that waits for its path, or for another handle of it.
@@ -268,6 +292,8 @@ struct ServiceWorker {
     lanes: HashMap<LaneKey, Made>,
     /// The number of RC lanes.
     rc_lanes: usize,
+    /// The verbs of RC lanes, which workers carry out.
+    verbs: LaneVerbs,
     /// UD lanes that wait for their path.
     joining: Vec<JoiningLane>,
     /// Paths of removed peers: their handles go as soon as nobody holds them.
@@ -294,6 +320,9 @@ impl ServiceWorker {
             while let Ok(request) = self.requests.try_recv() {
                 closing = self.serve(request, closing);
             }
+            while let Some(outcome) = self.verbs.outcome() {
+                self.verb_is_over(outcome);
+            }
             while let Some((path, outcome)) = self.handles.resolved() {
                 self.path_resolved(path, outcome);
             }
@@ -317,7 +346,7 @@ impl ServiceWorker {
                 self.request_probes();
             }
             if closing.is_some_and(|until| self.connector.is_idle() || Instant::now() >= until) {
-                return;
+                return self.release_lanes();
             }
             self.datagrams.arm();
             if self.receive() {
@@ -415,23 +444,17 @@ impl ServiceWorker {
     fn carry_out(&mut self, action: HandshakeAction) {
         match action {
             HandshakeAction::SendControl { to, bytes } => self.send(to, bytes),
-            HandshakeAction::MakeLane { lane, kind, .. } => {
-                let made = match kind {
-                    LaneKind::Rc => self.make_lane(lane),
-                    LaneKind::Ud => self.make_datagram_lane(lane),
-                };
-                self.answer(|c, now, out| c.lane_made(now, lane, made, out));
-            }
+            HandshakeAction::MakeLane { lane, kind, .. } => match kind {
+                LaneKind::Rc => self.make_lane(lane),
+                LaneKind::Ud => self.make_datagram_lane(lane),
+            },
             HandshakeAction::ConnectLane(connect) if connect.kind == LaneKind::Ud => {
                 self.connect_datagram_lane(connect.lane, &connect.peer);
             }
-            HandshakeAction::ConnectLane(connect) => {
-                let connected = self.connect_lane(&connect);
-                self.answer(|c, now, out| c.lane_connected(now, connect.lane, connected, out));
-            }
+            HandshakeAction::ConnectLane(connect) => self.connect_lane(&connect),
             HandshakeAction::LaneUp(up) => {
                 let carrier = match self.lanes.get(&up.lane) {
-                    Some(Made::Rc { qp, .. }) => LaneCarrier::Rc(qp.clone()),
+                    Some(Made::Rc(Some(made))) => LaneCarrier::Rc(made.qp.clone()),
                     Some(Made::Ud(Some(destination))) => LaneCarrier::Ud(destination.clone()),
                     _ => return,
                 };
@@ -443,11 +466,7 @@ impl ServiceWorker {
                 let reason = self.local_reason(reason);
                 self.tell(ToEngine::LaneDown { lane, peer, reason });
             }
-            HandshakeAction::ReleaseLane { lane } => {
-                if let Some(Made::Rc { .. }) = self.lanes.remove(&lane) {
-                    self.rc_lanes -= 1;
-                }
-            }
+            HandshakeAction::ReleaseLane { lane } => self.release_lane(lane),
             HandshakeAction::NoRoom { peer, here } => self.tell(ToEngine::NoRoom { peer, here }),
             HandshakeAction::ConnectFailed { peer, reason } => {
                 let reason = self.local_reason(reason);

@@ -33,8 +33,6 @@ pub(crate) use context::DeviceContext;
 #[cfg(feature = "raw-verbs")]
 pub use context::DeviceContext;
 pub(crate) use event_reader::{EventReader, EventSubscription};
-#[cfg(not(feature = "raw-verbs"))]
-pub(crate) use events::EventSubject;
 #[cfg(feature = "raw-verbs")]
 pub use events::DeviceEvent;
 #[cfg(not(feature = "raw-verbs"))]

@@ -28,6 +28,7 @@ use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::registration::{DescribedRegion, Registrations, Registry};
 use crate::tuning::Tuning;
+use crate::workers::VerbWorkers;
 
 /// The backend of an RDM domain.
 pub(crate) struct VerbsBackend {
@@ -41,6 +42,8 @@ pub(crate) struct VerbsBackend {
     pub(crate) info: Info,
     /// The clock of the RDM endpoints.
     pub(crate) clock: Clock,
+    /// The threads that make, connect and destroy the queue pairs of lanes.
+    workers: VerbWorkers,
     /// The thread that answers requests for endpoints by socket address; it starts with the first
     /// endpoint.
     listeners: Mutex<Weak<ListenerThread>>,
@@ -76,6 +79,7 @@ impl VerbsBackend {
             settings: settings.clone(),
             info: info.clone(),
             clock: clock.clone(),
+            workers: VerbWorkers::new(settings.control_threads as usize),
             listeners: Mutex::default(),
         })
     }
@@ -254,6 +258,7 @@ impl VerbsBackend {
             },
             auth_key: key,
             clock: self.clock.clone(),
+            verbs: self.workers.of_endpoint(),
         };
         let mut verbs = RdmTransport::open(
             Registrations::new(&self.registry),

@@ -220,12 +220,11 @@ impl<'q> LoopbackPair<'q> {
         self.first.to_error()?;
         let until = Instant::now() + SILENCE;
         while is_readable(&**context, until)? {
-            let Some(event) = context.take_event()? else {
-                continue;
-            };
-            if event.kind == ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED
-                && event.subject == EventSubject::QueuePair(self.first.number())
-            {
+            let is_last = context.take_event(|event| {
+                event.kind == ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED
+                    && event.subject == EventSubject::QueuePair(self.first.number())
+            })?;
+            if is_last == Some(true) {
                 return Ok(true);
             }
         }

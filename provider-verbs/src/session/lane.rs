@@ -163,6 +163,12 @@ impl<L: NamedLane> LaneTable<L> {
         slots.map(|lane| &mut **lane).chain(&mut self.leaving)
     }
 
+    /// Takes all lanes out.
+    pub(crate) fn into_lanes(self) -> impl Iterator<Item = L> {
+        let slots = self.slots.into_iter().flatten();
+        slots.map(|lane| *lane).chain(self.leaving)
+    }
+
     /// Takes a lane out.
     pub(crate) fn remove(&mut self, session: SessionId) -> Option<Box<L>> {
         let is_it = |lane: &L| lane.session() == session;

@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use crate::model::{DeviceModel, free, model};
+use crate::model::{ControlCalls, DeviceModel, free, model};
 
 /// In place of an errno: a failure that leaves errno as it was.
 const KEEP_ERRNO: c_int = 0;
@@ -84,6 +84,10 @@ fn end(
 }
 
 fn spend_control_call() {
+    let calls = model().control_calls;
+    if let Some(ControlCalls { micros, sleep }) = calls {
+        return sleep(micros);
+    }
     let micros = model().profile().control_call_us;
     if micros > 0 {
         std::thread::sleep(Duration::from_micros(micros));

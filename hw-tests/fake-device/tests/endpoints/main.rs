@@ -5,6 +5,7 @@
 mod breakage;
 mod calls;
 mod closing;
+mod control_verbs;
 mod counters;
 mod datagrams;
 mod device_events;

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_protocol::PeerKey;
 use ferrofabric_protocol::handshake::{ConnectLane, LaneError, LaneKey};
+use ferrofabric_system::wait::WaitSet;
 
-use super::{JoiningLane, Made, ServiceWorker};
+use super::{JoiningLane, LaneQueuePair, Made, ServiceWorker};
 use crate::connect::{ToEngine, UdDestination};
 use crate::device::Mtu;
 use crate::qp::{RcConnect, RcInit, RcQp, RcTimers};
+use crate::workers::EndpointVerbs;
 
 /// How long to wait for an acknowledgement on a lane: 4.096 µs · 2^16 = 268 ms.
 const TIMEOUT_EXPONENT: u8 = 16;
@@ -27,13 +31,12 @@ const RECEIVER_NOT_READY_CODE: u8 = 12;
 
 impl ServiceWorker {
     /// A UD lane takes no resource of the device.
-    pub(super) fn make_datagram_lane(
-        &mut self,
-        lane: LaneKey,
-    ) -> std::result::Result<u32, LaneError> {
-        let number = (self.config.data_qpn).ok_or(LaneError::Fatal(Errno::EOPNOTSUPP.0))?;
-        self.lanes.insert(lane, Made::Ud(None));
-        Ok(number)
+    pub(super) fn make_datagram_lane(&mut self, lane: LaneKey) {
+        let made = (self.config.data_qpn).ok_or(LaneError::Fatal(Errno::EOPNOTSUPP.0));
+        if made.is_ok() {
+            self.lanes.insert(lane, Made::Ud(None));
+        }
+        self.answer(|c, now, out| c.lane_made(now, lane, made, out));
     }
 
     /// Gets the address handle of a UD lane, now or later.
@@ -66,60 +69,162 @@ impl ServiceWorker {
         }
     }
 
-    pub(super) fn make_lane(&mut self, lane: LaneKey) -> std::result::Result<u32, LaneError> {
+    /// Has a worker make the queue pair of a lane.
+    pub(super) fn make_lane(&mut self, lane: LaneKey) {
         if self.rc_lanes >= self.config.max_lanes {
-            return Err(LaneError::NoResources);
+            let none = Err(LaneError::NoResources);
+            return self.answer(|c, now, out| c.lane_made(now, lane, none, out));
         }
-        let make = || -> Result<RcQp> {
-            let qp = RcQp::create(&self.config.pd, &self.config.lane)?;
-            qp.to_init(&RcInit {
-                port: self.config.port.number,
-                pkey_index: self.config.port.pkey_index,
-                access: self.config.access,
-            })?;
+        self.lanes.insert(lane, Made::Rc(None));
+        self.rc_lanes += 1;
+        let (pd, config) = (Arc::clone(&self.config.pd), self.config.lane.clone());
+        let init = RcInit {
+            port: self.config.port.number,
+            pkey_index: self.config.port.pkey_index,
+            access: self.config.access,
+        };
+        let make = move || -> Result<RcQp> {
+            let qp = RcQp::create(&pd, &config)?;
+            qp.to_init(&init)?;
             Ok(qp)
         };
-        let qp = make().map_err(|e| lane_error(&e))?;
-        let number = qp.number();
-        let events = self
-            .queues
-            .subscribe_lane(&self.config.events, number, lane);
-        let made = Made::Rc {
-            qp: Arc::new(qp),
-            _events: events,
-        };
-        self.lanes.insert(lane, made);
-        self.rc_lanes += 1;
-        self.inbox.queue_pairs.fetch_add(1, Ordering::Relaxed);
-        Ok(number)
+        self.verbs
+            .request(move || VerbOutcome::Made(lane, make().map(Arc::new)));
     }
 
-    pub(super) fn connect_lane(&self, connect: &ConnectLane) -> std::result::Result<(), LaneError> {
-        let Some(Made::Rc { qp, .. }) = self.lanes.get(&connect.lane) else {
+    /// Has a worker connect the queue pair of a lane.
+    pub(super) fn connect_lane(&mut self, connect: &ConnectLane) {
+        let lane = connect.lane;
+        match self.connection(connect) {
+            Ok((qp, to_peer, timers)) => self.verbs.request(move || {
+                let connected = qp.to_rtr(&to_peer).and_then(|()| qp.to_rts(&timers));
+                VerbOutcome::Connected(lane, connected)
+            }),
+            Err(error) => self.answer(|c, now, out| c.lane_connected(now, lane, Err(error), out)),
+        }
+    }
+
+    /// The queue pair of a lane, and the attributes that connect it.
+    fn connection(
+        &self,
+        connect: &ConnectLane,
+    ) -> std::result::Result<(Arc<RcQp>, RcConnect, RcTimers), LaneError> {
+        let Some(Made::Rc(Some(made))) = self.lanes.get(&connect.lane) else {
             return Err(LaneError::Fatal(Errno::ENOENT.0));
         };
         let (path, ..) = self
             .control_route(&connect.peer)
             .ok_or(LaneError::Fatal(Errno::EHOSTUNREACH.0))?;
         let mtu = Mtu::from_code(connect.path_mtu).ok_or(LaneError::Fatal(Errno::EPROTO.0))?;
-        qp.to_rtr(&RcConnect {
+        let to_peer = RcConnect {
             path,
             mtu,
             remote_qp: connect.remote_qpn,
             remote_psn: connect.remote_psn,
             reads_as_target: connect.max_dest_rd_atomic,
             receiver_not_ready_code: RECEIVER_NOT_READY_CODE,
-        })
-        .and_then(|()| {
-            qp.to_rts(&RcTimers {
-                psn: connect.local_psn,
-                timeout_exponent: TIMEOUT_EXPONENT,
-                retries: RETRIES,
-                receiver_not_ready_retries: RECEIVER_NOT_READY_RETRIES,
-                reads_as_initiator: connect.max_rd_atomic,
-            })
-        })
-        .map_err(|e| lane_error(&e))
+        };
+        let timers = RcTimers {
+            psn: connect.local_psn,
+            timeout_exponent: TIMEOUT_EXPONENT,
+            retries: RETRIES,
+            receiver_not_ready_retries: RECEIVER_NOT_READY_RETRIES,
+            reads_as_initiator: connect.max_rd_atomic,
+        };
+        Ok((made.qp.clone(), to_peer, timers))
+    }
+
+    /// A worker has carried out the verbs of a lane. The lane may have been released meanwhile.
+    pub(super) fn verb_is_over(&mut self, outcome: VerbOutcome) {
+        match outcome {
+            VerbOutcome::Made(lane, made) => {
+                let count = u64::from(made.is_ok());
+                self.inbox.queue_pairs.fetch_add(count, Ordering::Relaxed);
+                let made = match made {
+                    Ok(qp) => {
+                        let number = qp.number();
+                        let Some(place) = self.lanes.get_mut(&lane) else {
+                            return self.verbs.endpoint.destroy(qp);
+                        };
+                        let events = &self.config.events;
+                        let _events = self.queues.subscribe_lane(events, number, lane);
+                        *place = Made::Rc(Some(LaneQueuePair { qp, _events }));
+                        Ok(number)
+                    }
+                    Err(error) => {
+                        self.release_lane(lane);
+                        Err(lane_error(&error))
+                    }
+                };
+                self.drive(|c, now, out| c.lane_made(now, lane, made, out));
+            }
+            VerbOutcome::Connected(lane, connected) => {
+                let connected = connected.map_err(|error| lane_error(&error));
+                self.drive(|c, now, out| c.lane_connected(now, lane, connected, out));
+            }
+        }
+    }
+
+    /// A queue pair goes with its last holder, which may be the engine.
+    pub(super) fn release_lane(&mut self, lane: LaneKey) {
+        if let Some(Made::Rc(made)) = self.lanes.remove(&lane) {
+            self.rc_lanes -= 1;
+            if let Some(made) = made {
+                self.verbs.endpoint.destroy(made.qp);
+            }
+        }
+    }
+
+    /// The thread ends.
+    pub(super) fn release_lanes(&mut self) {
+        for (_, made) in self.lanes.drain() {
+            if let Made::Rc(Some(made)) = made {
+                self.verbs.endpoint.destroy(made.qp);
+            }
+        }
+    }
+}
+
+/// The result of verbs that workers have carried out for a lane.
+pub(super) enum VerbOutcome {
+    /// Its queue pair was made and initialised.
+    Made(LaneKey, Result<Arc<RcQp>>),
+    /// Its queue pair was connected.
+    Connected(LaneKey, Result<()>),
+}
+
+/// The verbs of the service thread, and their results.
+pub(super) struct LaneVerbs {
+    endpoint: EndpointVerbs,
+    over: Sender<VerbOutcome>,
+    outcomes: Receiver<VerbOutcome>,
+    /// Wakes the service thread.
+    wait: Arc<WaitSet>,
+}
+
+impl LaneVerbs {
+    pub(super) fn new(endpoint: &EndpointVerbs, wait: &Arc<WaitSet>) -> Self {
+        let (over, outcomes) = unbounded();
+        Self {
+            endpoint: endpoint.clone(),
+            over,
+            outcomes,
+            wait: Arc::clone(wait),
+        }
+    }
+
+    fn request(&self, verbs: impl FnOnce() -> VerbOutcome + Send + 'static) {
+        let (over, wait) = (self.over.clone(), Arc::clone(&self.wait));
+        self.endpoint.request(move || {
+            // If the thread has ended, the queue pair ends here.
+            let _ = over.send(verbs());
+            wait.signal();
+        });
+    }
+
+    /// The next result, if there is one.
+    pub(super) fn outcome(&self) -> Option<VerbOutcome> {
+        self.outcomes.try_recv().ok()
     }
 }
 

@@ -243,6 +243,20 @@ impl RdmTransport {
         done
     }
 
+    /// The endpoint closes: destroys the queue pairs of all lanes, as many at a time as there are
+    /// workers. The memory that their requests name goes after them.
+    pub(super) fn end_queue_pairs(&mut self) {
+        let mut named = Vec::new();
+        for lane in std::mem::take(&mut self.lanes).into_lanes() {
+            let RcLane {
+                qp, session, queue, ..
+            } = lane;
+            self.service.verbs().destroy(qp);
+            named.push((session, queue));
+        }
+        self.service.verbs().wait();
+    }
+
     /// Gives each listed lane a turn: replayed packets first, then control messages, so that they
     /// never wait behind bulk data.
     pub(super) fn run_work<O: Owner>(&mut self, owner: &mut O) -> usize {

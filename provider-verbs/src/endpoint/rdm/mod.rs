@@ -66,8 +66,7 @@ const MAX_PENDING: usize = 1024;
 
 /// The engine of an RDM endpoint.
 pub(crate) struct RdmTransport {
-    // The service goes first, then lanes: once the last owner of a queue pair is gone, the device
-    // reads no more memory for its sends.
+    // The queue pairs go first: from then on the device reads no more memory for its sends.
     service: ServiceHandle,
     lanes: LaneTable,
     ud: UdLanes,
@@ -193,6 +192,8 @@ impl Drop for RdmTransport {
         }
         self.post_held_back();
         self.report_received_counts();
+        self.service.close();
+        self.end_queue_pairs();
     }
 }
 

@@ -35,9 +35,10 @@ use crate::registration::Registrations;
 use crate::session::{Grants, LaneTable, PeerTable, QUOTA_UNITS, RdmUnexpectedMessages, TurnQueue};
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
+use crate::workers::EndpointVerbs;
 
 /// The configuration of an endpoint.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct RdmConfig {
     /// The port of the endpoint.
     pub(crate) port: LocalPort,
@@ -51,6 +52,8 @@ pub(crate) struct RdmConfig {
     pub(crate) auth_key: Option<AuthKey>,
     /// The clock of all its time limits.
     pub(crate) clock: Clock,
+    /// The workers that carry out its control verbs.
+    pub(crate) verbs: EndpointVerbs,
 }
 
 /// How long a peer that is reached by datagrams may be silent, unless a setting says otherwise. A
@@ -283,6 +286,7 @@ impl RdmTransport {
             port,
             max_lanes: tuning.max_lanes,
             clock: clock.clone(),
+            verbs: config.verbs.clone(),
             data_qpn,
             lane: queues.queue_pair(&tuning, inline.request),
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,

@@ -249,11 +249,10 @@ impl RdmTransport {
                 Ending::Lane(lane) => {
                     self.apply(owner, |life, view, now| life.taken(lane, view, now));
                 }
-                Ending::QueuePair(qp, slot) => {
+                Ending::QueuePair(qp, None) => self.service.verbs().destroy(qp),
+                Ending::QueuePair(qp, Some(slot)) => {
                     drop(qp);
-                    if let Some(slot) = slot {
-                        self.new_lanes.give_slot(slot);
-                    }
+                    self.new_lanes.give_slot(slot);
                 }
                 Ending::DataQueuePair => self.revive_data_queue_pair(),
             }

@@ -150,8 +150,17 @@ impl RdmTransport {
         }
         match self.lanes.remove(session) {
             Some(lane) => {
-                let RcLane { qp, session, .. } = *lane;
-                drop(qp);
+                let RcLane {
+                    qp,
+                    session,
+                    unflushed,
+                    ..
+                } = *lane;
+                match unflushed {
+                    // The device may use the session's memory until the queue pair is gone.
+                    true => drop(qp),
+                    false => self.service.verbs().destroy(qp),
+                }
                 self.poster.bounces.lane_ends();
                 self.peers.end_lane(peer);
                 Some(session)
