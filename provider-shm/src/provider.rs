@@ -92,13 +92,13 @@ impl Provider for ShmProvider {
         if settings.shm {
             return Discovery {
                 candidates: vec![candidate()],
-                notices: Vec::new(),
+                ..Discovery::default()
             };
         }
         let off = Error::new(Errno::ENODEV, "use", "shared memory");
         Discovery {
-            candidates: Vec::new(),
             notices: vec![off.mend("switched off by setting shm")],
+            ..Discovery::default()
         }
     }
 

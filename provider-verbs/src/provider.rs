@@ -1,6 +1,6 @@
 //! The domains that this machine has over verbs, as an application discovers them.
 
-use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use ferrofabric_contracts::addr::{AUTH_KEY_LEN, AddrFormats, Address, NativeAddr};
@@ -18,20 +18,18 @@ use ferrofabric_system::clock::Clock;
 
 use crate::cm;
 use crate::device::{
-    Device, DeviceContext, DeviceInfo, GidWish, LinkLayer, NumaDistances, OpenedDevice, PortInfo,
-    PortState, memory_lock_advice,
+    Device, DeviceContext, DeviceInfo, GidWish, LinkLayer, OpenedDevice, PortInfo, PortState,
+    memory_lock_advice,
 };
 use crate::domain::{DgramBackend, VerbsBackend, local_port, node_id};
 use crate::endpoint::dgram;
+use crate::order::{self, PortNetwork};
 use crate::port::LocalPort;
 use crate::probe::Abilities;
 use crate::tuning::Tuning;
 
 /// The provider's name.
 pub const NAME: &str = "ferro";
-
-/// Longest message in bytes.
-const MAX_MSG_BYTES: usize = 1 << 30;
 
 /// Domains over verbs devices, paired with shared memory for local peers.
 #[derive(Debug, Default)]
@@ -94,15 +92,14 @@ impl Provider for VerbsProvider {
                 ),
             );
         }
+        let mut networks = HashMap::new();
         for device in &devices {
             if settings.device.is_empty() || settings.device == device.name {
-                self.discover_device(device, GidWish::of(hints), settings, &mut found);
+                let networks = &mut networks;
+                self.discover_device(device, GidWish::of(hints), settings, networks, &mut found);
             }
         }
-        let distances = NumaDistances::here();
-        found
-            .candidates
-            .sort_by_cached_key(|info| order(info, &distances));
+        found.choices = order::sort(&mut found.candidates, &networks);
         found
     }
 
@@ -163,6 +160,7 @@ impl VerbsProvider {
         device: &DeviceInfo,
         wish: GidWish,
         settings: &Settings,
+        networks: &mut HashMap<String, PortNetwork>,
         found: &mut Discovery,
     ) {
         let opened = match &device.opened {
@@ -190,9 +188,13 @@ impl VerbsProvider {
             });
             match usable {
                 Ok((local, abilities)) => {
-                    let tuning = Tuning::of(&opened.limits, opened.quirks, settings);
+                    let tuning = Tuning::of(&opened.limits, opened.quirks, settings)
+                        .on_port(&port.attributes);
                     let formats = formats(device, &local, found);
                     let rdm = candidate(device, port, &local, &tuning, settings);
+                    if let Some(network) = PortNetwork::of(&local, port.attributes.sm_lid) {
+                        networks.insert(rdm.domain.name.clone(), network);
+                    }
                     let rdm = Info {
                         addr_formats: formats,
                         ..rdm
@@ -262,17 +264,6 @@ fn formats(device: &DeviceInfo, local: &LocalPort, found: &mut Discovery) -> Add
     }
 }
 
-/// The order of the offers: RDM first, for an application that names no endpoint type; then the
-/// fastest port; of equal ports the nearest to this thread.
-fn order(info: &Info, distances: &NumaDistances) -> (bool, Reverse<u64>, u32) {
-    let nic = info.nic.as_ref();
-    (
-        info.ep.ep_type == EpType::Dgram,
-        Reverse(nic.map_or(0, |nic| nic.speed_bps)),
-        distances.to(nic.and_then(|nic| nic.numa_node)),
-    )
-}
-
 fn candidate(
     device: &DeviceInfo,
     port: &PortInfo,
@@ -301,7 +292,7 @@ fn candidate(
         ep: EpAttr {
             protocol: protocol::VERBS_RDM,
             protocol_version: u32::from(wire::VERSION),
-            max_msg_size: MAX_MSG_BYTES,
+            max_msg_size: tuning.max_message_bytes,
             auth_key_size: AUTH_KEY_LEN,
             ..all.ep
         },
@@ -442,41 +433,6 @@ mod tests {
         assert_eq!(parse_name("mlx5_0:1"), Some(("mlx5_0", 1)));
         assert_eq!(parse_name("mlx5_0"), None);
         assert_eq!(parse_name("mlx5_0:x"), None);
-    }
-
-    /// Covers: GI-14
-    #[test]
-    fn the_fastest_port_comes_first_and_of_equals_the_nearest() {
-        let there = |name: &str, ep_type, speed_bps, numa_node| Info {
-            ep: EpAttr {
-                ep_type,
-                ..EpAttr::default()
-            },
-            nic: Some(NicAttr {
-                device: name.to_owned(),
-                speed_bps,
-                numa_node,
-                ..NicAttr::default()
-            }),
-            ..Info::default()
-        };
-        let mut all = [
-            there("datagrams", EpType::Dgram, 400, Some(0)),
-            there("far", EpType::Rdm, 200, Some(1)),
-            there("soft", EpType::Rdm, 200, None),
-            there("near", EpType::Rdm, 200, Some(0)),
-            there("slow", EpType::Rdm, 100, Some(0)),
-            there("fast", EpType::Rdm, 400, Some(1)),
-        ];
-        let distances = NumaDistances::of(&[10, 21]);
-        all.sort_by_cached_key(|info| order(info, &distances));
-        let names: Vec<_> = all
-            .iter()
-            .flat_map(|info| &info.nic)
-            .map(|nic| &*nic.device)
-            .collect();
-        // A software device counts as being on the thread's node.
-        assert_eq!(names, ["fast", "soft", "near", "far", "slow", "datagrams"]);
     }
 
     #[test]

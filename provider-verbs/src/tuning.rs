@@ -2,13 +2,15 @@
 //! the best values of one are not the best of another.
 
 use ferrofabric_contracts::config::{LaneChoice, Rendezvous, Settings};
-use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MIN_RECEIVE_BYTES};
+use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MAX_MESSAGE_BYTES, MIN_RECEIVE_BYTES};
 
-use crate::device::{DeviceLimits, Quirks};
+use crate::device::{DeviceLimits, PortAttributes, Quirks};
 
 /// The sizes and limits of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tuning {
+    /// Longest message, in bytes.
+    pub(crate) max_message_bytes: usize,
     /// Largest message sent in one packet, in bytes.
     pub(crate) eager_bytes: usize,
     /// Whether a packet takes one network packet at most.
@@ -100,7 +102,17 @@ impl Tuning {
         (self.receives + BOUNCES) * self.slot_bytes()
     }
 
+    /// No read or write is longer than a message of the port may be.
+    pub(crate) fn on_port(mut self, port: &PortAttributes) -> Self {
+        let longest = u64::from(port.message_bytes);
+        let Self { rendezvous, .. } = &mut self;
+        rendezvous.read_chunk = rendezvous.read_chunk.min(longest);
+        rendezvous.write_chunk = rendezvous.write_chunk.min(longest);
+        self
+    }
+
     pub(crate) fn of(limits: &DeviceLimits, quirks: Quirks, settings: &Settings) -> Self {
+        let read_chunk = settings.read_chunk;
         // Receives and sends share a completion queue.
         let receives = (settings.rx_buffers as usize)
             .min(limits.shared_receive_depth as usize)
@@ -118,6 +130,8 @@ impl Tuning {
         // nothing more.
         let software = quirks.contains(Quirks::LONG_DATAGRAM_LOST);
         Self {
+            // A long message takes a region for each piece, and many requests.
+            max_message_bytes: MAX_MESSAGE_BYTES.min(limits.region_bytes) as usize,
             eager_bytes: settings.eager.0.map_or(EAGER_BYTES, |bytes| bytes as usize),
             single_frames: quirks.contains(Quirks::LONG_SEND_CRASHES),
             fragmented_bytes: match (settings.eager_max.0, settings.eager.0) {
@@ -141,13 +155,13 @@ impl Tuning {
                     Rendezvous::Write => true,
                     Rendezvous::Auto => quirks.contains(Quirks::LONG_READ_TORN),
                 },
-                read_chunk: settings.read_chunk,
+                read_chunk,
                 // A software device sends all of a request before any other thread on its processor
                 // has a turn; with too little under way it has nothing to do until the sender has a
                 // turn.
                 write_chunk: match software {
-                    true => settings.read_chunk.min(64 << 10),
-                    false => settings.read_chunk,
+                    true => read_chunk.min(64 << 10),
+                    false => read_chunk,
                 },
                 reads_per_lane: 16
                     .min(limits.reads_as_initiator)

@@ -63,6 +63,8 @@ pub struct DiscoveryResult {
     pub ruled_out: Vec<(Info, Mismatch)>,
     /// Resources that providers lack.
     pub notices: Vec<Error>,
+    /// The order of equal domains: which comes first, and why.
+    pub choices: Vec<String>,
 }
 
 /// Collects the candidates of all providers, and returns those that match the hints.
@@ -151,9 +153,11 @@ pub fn explain(
             let Discovery {
                 candidates,
                 notices,
+                choices,
             } = provider.discover_for(wanted, settings);
             if i == 0 {
                 found.notices.extend(notices);
+                found.choices.extend(choices);
             }
             for candidate in candidates {
                 found.judge(wanted, candidate);

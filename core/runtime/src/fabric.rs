@@ -71,6 +71,8 @@ pub struct Discovery {
     pub candidates: Vec<Info>,
     /// The missing resources, and how to provide them.
     pub notices: Vec<Error>,
+    /// The order of equal domains: which comes first, and why.
+    pub choices: Vec<String>,
 }
 
 /// A domain (fi_domain(3)): the objects that share a device, its memory registrations and its lock.

@@ -19,6 +19,7 @@ pub mod lock_order;
 pub mod pending_flag;
 #[allow(unsafe_code, reason = "a hint to the processor")]
 pub mod prefetch;
+pub mod process_number;
 #[allow(unsafe_code, reason = "a call of the C library")]
 pub mod random;
 #[allow(unsafe_code, reason = "a lock hands out exclusive access")]

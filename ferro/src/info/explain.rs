@@ -207,6 +207,11 @@ fn text(found: &DiscoveryResult, ports: &[Port]) -> String {
         };
         blocks.push(block.to_string());
     }
+    if !found.choices.is_empty() {
+        let block = Block::new("order of equal domains".to_owned());
+        let block = (found.choices.iter()).fold(block, |block, choice| block.fact("", choice));
+        blocks.push(block.to_string());
+    }
     blocks.extend(found.notices.iter().map(missing_line));
     blocks.join("\n")
 }
@@ -237,6 +242,7 @@ fn json(found: &DiscoveryResult, ports: &[Port]) -> Value {
             })).collect()),
             "error": port.gids.as_ref().err(),
         })).collect::<Vec<_>>(),
+        "choices": found.choices,
         "missing": found.notices.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }

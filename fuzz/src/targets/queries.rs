@@ -48,7 +48,7 @@ impl Provider for Machine {
     fn discover(&self, _settings: &Settings) -> Discovery {
         Discovery {
             candidates: hints::candidates(),
-            notices: Vec::new(),
+            ..Discovery::default()
         }
     }
 

@@ -45,6 +45,7 @@ pub(crate) enum Armed {
 pub(crate) struct CompletionQueue {
     pub(crate) context: usize,
     pub(crate) channel: Option<usize>,
+    pub(crate) vector: u32,
     pub(crate) depth: usize,
     pub(crate) entries: VecDeque<FakeCompletion>,
     pub(crate) armed: Armed,

@@ -11,6 +11,9 @@ pub use crate::fault::{
     Crossed, Fault, FaultEffect, FaultPoint, HandleView, LiveObjects, NetworkFaults, QueuePairView,
 };
 
+/// Completion vectors of a device.
+pub const VECTORS: u32 = 4;
+
 /// Name of the RoCE device.
 pub const ROCE: &str = "fake_roce0";
 
@@ -61,6 +64,7 @@ api! {
     break_qp: "ferro_fake_break", fn(u32) -> bool;
     queue_pairs: "ferro_fake_queue_pairs", fn(*mut QueuePairView, usize) -> usize;
     handles: "ferro_fake_handles", fn(*mut HandleView, usize) -> usize;
+    vectors: "ferro_fake_vectors", fn(*mut u32, usize) -> usize;
     live: "ferro_fake_live", fn(*mut LiveObjects);
     misuse: "ferro_fake_misuse", fn(*mut u8, usize) -> usize;
 }
@@ -218,6 +222,15 @@ impl FakeDevice {
     /// All queue pairs there are, by number.
     pub fn queue_pairs(&self) -> Vec<QueuePairView> {
         queue_pairs(self.api)
+    }
+
+    /// The completion vectors of all completion queues.
+    pub fn vectors(&self) -> Vec<u32> {
+        let mut vectors = vec![0; 1 << 12];
+        // SAFETY: there is room for as many as is said.
+        let count = unsafe { (self.api.vectors)(vectors.as_mut_ptr(), vectors.len()) };
+        vectors.truncate(count);
+        vectors
     }
 
     /// All address handles there are.

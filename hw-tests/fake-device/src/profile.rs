@@ -78,6 +78,8 @@ pub struct DeviceProfile {
     pub reads_as_target: u32,
     /// Reads and atomics that a queue pair has under way at once.
     pub reads_as_initiator: u32,
+    /// Bytes of one message or one-sided operation, at most.
+    pub message_bytes: u32,
     /// Work requests of a queue, at most.
     pub requests: u32,
     /// Entries of a completion queue, at most.
@@ -164,6 +166,7 @@ impl Default for DeviceProfile {
             read_entries: 16,
             reads_as_target: 16,
             reads_as_initiator: 16,
+            message_bytes: 1 << 30,
             requests: 1 << 15,
             completions: 1 << 17,
             queue_pairs: 1 << 16,

@@ -74,6 +74,21 @@ extern "C" fn ferro_fake_control_calls(micros: u64, sleep: Option<extern "C" fn(
     model().control_calls = sleep.map(|sleep| ControlCalls { micros, sleep });
 }
 
+/// The completion vectors of all completion queues.
+///
+/// # Safety
+///
+/// `into` has room for `room` numbers. Returns how many there are.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferro_fake_vectors(into: *mut u32, room: usize) -> usize {
+    let model = model();
+    for (at, queue) in model.completion_queues.values().enumerate().take(room) {
+        // SAFETY: the caller's promise.
+        unsafe { into.add(at).write(queue.vector) };
+    }
+    model.completion_queues.len()
+}
+
 /// Whether the thread stands in a poll.
 #[unsafe(no_mangle)]
 extern "C" fn ferro_fake_poll_stands() -> bool {

@@ -284,6 +284,7 @@ impl DeviceModel {
         else {
             return RequestOutcome::Over(Status::IBV_WC_LOC_QP_OP_ERR, 0);
         };
+        let most = self.profile().message_bytes as usize;
         let Some(peer) = self.queue_pairs.get(&remote) else {
             return RequestOutcome::Over(Status::IBV_WC_RETRY_EXC_ERR, 0);
         };
@@ -297,6 +298,9 @@ impl DeviceModel {
         match (request.opcode, &request.payload) {
             (Op::IBV_WR_RDMA_READ, RequestPayload::Entries(entries)) => {
                 let len = room(entries);
+                if len > most {
+                    return RequestOutcome::Over(Status::IBV_WC_LOC_LEN_ERR, 0);
+                }
                 if !reach(self, len, Access::IBV_ACCESS_REMOTE_READ) {
                     return refused;
                 }
@@ -311,6 +315,9 @@ impl DeviceModel {
                 let Some(bytes) = self.payload(pd, request) else {
                     return RequestOutcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0);
                 };
+                if bytes.len() > most {
+                    return RequestOutcome::Over(Status::IBV_WC_LOC_LEN_ERR, 0);
+                }
                 if !reach(self, bytes.len(), Access::IBV_ACCESS_REMOTE_WRITE) {
                     return refused;
                 }

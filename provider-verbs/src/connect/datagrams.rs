@@ -72,6 +72,7 @@ impl ControlQueuePair {
             &CqConfig {
                 depth: RECEIVES + SENDS,
                 channel: Some(channel.clone()),
+                vector: context.vector(),
                 ..CqConfig::default()
             },
         )?;

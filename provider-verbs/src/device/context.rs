@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_system::cancel::Uncancelled;
 use ferrofabric_system::forked::Birth;
+use ferrofabric_system::process_number::process_number;
 use ferrofabric_verbs_sys::{
     Verbs, ibv_async_event, ibv_context, ibv_device, ibv_device_attr_ex, ibv_event_type, ibv_gid,
     ibv_gid_entry, ibv_port_attr, ibv_wc_status,
@@ -120,6 +121,14 @@ impl DeviceContext {
     /// Its known defects.
     pub fn quirks(&self) -> Quirks {
         self.quirks
+    }
+
+    /// The completion vector of this process's queues: the processes of the node take them in turn.
+    pub(crate) fn vector(&self) -> u32 {
+        match self.limits.completion_vectors {
+            0 | 1 => 0,
+            vectors => process_number() as u32 % vectors,
+        }
     }
 
     /// The inline limits that were found so far.

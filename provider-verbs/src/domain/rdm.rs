@@ -68,7 +68,8 @@ impl VerbsBackend {
         }
         let pd = Pd::allocate(&context)?;
         let events = EventReader::start(&context)?;
-        let tuning = Tuning::of(context.limits(), context.quirks(), settings);
+        let attributes = context.port(port.number)?;
+        let tuning = Tuning::of(context.limits(), context.quirks(), settings).on_port(&attributes);
         let registry = Arc::new(Registry::new(&pd, settings)?);
         Ok(Self {
             pd,

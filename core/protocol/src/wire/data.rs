@@ -32,6 +32,10 @@ pub const fn rts_bytes(segments: usize) -> usize {
     MAX_HEADER_BYTES + size_of::<RawRts>() + segments * size_of::<RawSegment>()
 }
 
+/// Longest message, in bytes. Lengths have 64 bits in packets; this is the length up to which both
+/// ends are tested.
+pub const MAX_MESSAGE_BYTES: u64 = 1 << 30;
+
 /// Receive buffers must hold at least this, in bytes: every packet without payload fits.
 pub const MIN_RECEIVE_BYTES: u32 = 512;
 

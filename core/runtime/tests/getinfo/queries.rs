@@ -73,7 +73,7 @@ impl Provider for TestMachine {
     fn discover(&self, _settings: &Settings) -> Discovery {
         Discovery {
             candidates: self.0.clone(),
-            notices: Vec::new(),
+            ..Discovery::default()
         }
     }
 

@@ -7,6 +7,7 @@ use ferrofabric_verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq};
 use super::device::on_ethernet;
 use super::{act, busy, end, make, missing, no, release, zeroed};
 use crate::completion::{Armed, CompletionQueue, FakeChannel, close, descriptor, take};
+use crate::control::VECTORS;
 use crate::model::{model, place};
 
 #[unsafe(no_mangle)]
@@ -68,7 +69,7 @@ unsafe extern "C" fn ibv_create_cq(
     make("ibv_create_cq", |model| {
         on_ethernet(model, context)?;
         let most = model.profile().completions as c_int;
-        if !(1..=most).contains(&cqe) || comp_vector != 0 {
+        if !(1..=most).contains(&cqe) || !(0..VECTORS as c_int).contains(&comp_vector) {
             return Err(libc::EINVAL);
         }
         let mut cq: ibv_cq = zeroed();
@@ -77,6 +78,7 @@ unsafe extern "C" fn ibv_create_cq(
         let queue = CompletionQueue {
             context: context as usize,
             channel: (!channel.is_null()).then_some(channel as usize),
+            vector: comp_vector as u32,
             depth: cqe as usize,
             entries: Default::default(),
             armed: Armed::No,

@@ -13,6 +13,7 @@ use ferrofabric_verbs_sys::{
 
 use super::{act, busy, make, missing, no, release, zeroed};
 use crate::completion::{FakeContext, close, descriptor, take};
+use crate::control::VECTORS;
 use crate::data_path;
 use crate::model::{DeviceModel, model, place};
 use crate::text;
@@ -78,7 +79,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
         context.ops = data_path::ops();
         context.async_fd = fd;
         context.cmd_fd = -1;
-        context.num_comp_vectors = 1;
+        context.num_comp_vectors = VECTORS as c_int;
         let handle = place(context);
         let context = FakeContext {
             device: at,
@@ -256,7 +257,7 @@ unsafe extern "C" fn ibv_query_port(
             max_mtu: ibv_mtu::IBV_MTU_4096,
             active_mtu: ibv_mtu::IBV_MTU_4096,
             gid_tbl_len: 1,
-            max_msg_sz: 1 << 30,
+            max_msg_sz: model.profile().message_bytes,
             pkey_tbl_len: model.profile().partition_keys.len() as u16,
             lid: if ethernet { 0 } else { LID },
             sm_lid: if ethernet { 0 } else { 1 },

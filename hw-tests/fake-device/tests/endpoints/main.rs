@@ -17,6 +17,7 @@ mod flushes;
 mod forgeries;
 mod forks;
 mod fragments;
+mod limits;
 mod messages;
 mod party;
 mod probes;

@@ -173,6 +173,7 @@ impl DgramTransport {
             &CqConfig {
                 depth: (config.send_depth + config.recv_depth) as u32,
                 channel: Some(channel.clone()),
+                vector: context.vector(),
                 ..CqConfig::default()
             },
         )?;

@@ -86,6 +86,7 @@ impl Queues {
             &CqConfig {
                 depth: (tuning.receives + tuning.sends.places) as u32,
                 channel: Some(channel.clone()),
+                vector: context.vector(),
                 ..CqConfig::default()
             },
         )?;
