@@ -9,6 +9,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 pub use crate::fault::{
     Crossed, Fault, FaultEffect, FaultPoint, HandleView, LiveObjects, NetworkFaults, QueuePairView,
+    RegionView,
 };
 
 /// Completion vectors of a device.
@@ -65,6 +66,7 @@ api! {
     queue_pairs: "ferro_fake_queue_pairs", fn(*mut QueuePairView, usize) -> usize;
     handles: "ferro_fake_handles", fn(*mut HandleView, usize) -> usize;
     vectors: "ferro_fake_vectors", fn(*mut u32, usize) -> usize;
+    regions: "ferro_fake_regions", fn(*mut RegionView, usize) -> usize;
     live: "ferro_fake_live", fn(*mut LiveObjects);
     misuse: "ferro_fake_misuse", fn(*mut u8, usize) -> usize;
 }
@@ -222,6 +224,15 @@ impl FakeDevice {
     /// All queue pairs there are, by number.
     pub fn queue_pairs(&self) -> Vec<QueuePairView> {
         queue_pairs(self.api)
+    }
+
+    /// All memory regions, and the rights that a guess of their keys gives.
+    pub fn regions(&self) -> Vec<RegionView> {
+        let mut views = vec![RegionView::default(); 1 << 12];
+        // SAFETY: there is room for as many as is said.
+        let count = unsafe { (self.api.regions)(views.as_mut_ptr(), views.len()) };
+        views.truncate(count);
+        views
     }
 
     /// The completion vectors of all completion queues.

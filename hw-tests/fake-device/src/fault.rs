@@ -191,6 +191,20 @@ pub struct HandleView {
     pub traffic_class: u32,
 }
 
+/// A memory region, as the device has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct RegionView {
+    /// Where it begins.
+    pub addr: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// A peer of some queue pair that guesses its key can read it.
+    pub readable: bool,
+    /// A peer of some queue pair that guesses its key can write it.
+    pub writable: bool,
+}
+
 /// How many objects there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

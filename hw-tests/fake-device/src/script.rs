@@ -1,9 +1,10 @@
 //! The functions that the test's end ([`crate::control`]) calls by name.
 
-use ferrofabric_verbs_sys::ibv_event_type;
+use ferrofabric_verbs_sys::{ibv_access_flags as Access, ibv_event_type};
 
 use crate::fault::{
     Crossed, Fault, FaultEffect, FaultPoint, HandleView, LiveObjects, NetworkFaults, QueuePairView,
+    RegionView,
 };
 use crate::model::{ControlCalls, model};
 use crate::network::Crossing;
@@ -87,6 +88,32 @@ unsafe extern "C" fn ferro_fake_vectors(into: *mut u32, room: usize) -> usize {
         unsafe { into.add(at).write(queue.vector) };
     }
     model.completion_queues.len()
+}
+
+/// All memory regions, and the rights that a guess of their keys gives.
+///
+/// # Safety
+///
+/// `into` has room for `room` views. Returns how many there are.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferro_fake_regions(into: *mut RegionView, room: usize) -> usize {
+    let model = model();
+    let numbers: Vec<u32> = model.queue_pairs.keys().copied().collect();
+    for (at, (&key, region)) in model.regions.iter().enumerate().take(room) {
+        let opens = |right: Access| {
+            let mut guesses = numbers.iter();
+            guesses.any(|&qp| model.reaches(qp, key, region.addr, 1, right))
+        };
+        let view = RegionView {
+            addr: region.addr,
+            len: region.len,
+            readable: opens(Access::IBV_ACCESS_REMOTE_READ),
+            writable: opens(Access::IBV_ACCESS_REMOTE_WRITE),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { into.add(at).write(view) };
+    }
+    model.regions.len()
 }
 
 /// Whether the thread stands in a poll.

@@ -268,6 +268,14 @@ impl DeviceModel {
         RequestOutcome::Over(Status::IBV_WC_SUCCESS, 0)
     }
 
+    /// Whether the peer of a queue pair reaches memory through it, by a key. If not, the peer's
+    /// request ends with a remote access error.
+    pub(crate) fn reaches(&self, qp: u32, key: u32, addr: u64, len: u64, right: Access) -> bool {
+        self.queue_pairs.get(&qp).is_some_and(|qp| {
+            qp.access & right.0 != 0 && (len == 0 || self.allowed(qp.pd, key, addr, len, right))
+        })
+    }
+
     fn one_sided(
         &mut self,
         number: u32,
@@ -288,10 +296,9 @@ impl DeviceModel {
         let Some(peer) = self.queue_pairs.get(&remote) else {
             return RequestOutcome::Over(Status::IBV_WC_RETRY_EXC_ERR, 0);
         };
-        let (peer_pd, peer_access) = (peer.pd, peer.access);
+        let peer = peer.number;
         let reach = |model: &Self, len: usize, access: Access| {
-            peer_access & access.0 != 0
-                && (len == 0 || model.allowed(peer_pd, key, addr, len as u64, access))
+            model.reaches(peer, key, addr, len as u64, access)
         };
         let refused = RequestOutcome::Over(Status::IBV_WC_REM_ACCESS_ERR, 0);
         let done = |len: usize| RequestOutcome::Over(Status::IBV_WC_SUCCESS, len as u32);

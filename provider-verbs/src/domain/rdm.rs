@@ -169,8 +169,9 @@ impl Backend for VerbsBackend {
         if access.intersects(Flags::RECV | Flags::READ) {
             rights |= Access::LOCAL_WRITE;
         }
-        // The receiver of a rendezvous message reads it.
-        if access.intersects(Flags::SEND | Flags::REMOTE_READ) {
+        // A right of peers is one that the application has requested. A rendezvous message that its
+        // receiver reads gets a region of its own.
+        if access.contains(Flags::REMOTE_READ) {
             rights |= Access::REMOTE_READ;
         }
         if access.contains(Flags::REMOTE_WRITE) {

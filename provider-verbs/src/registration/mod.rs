@@ -166,6 +166,25 @@ impl Registrations {
         region
     }
 
+    /// As [`Registrations::region`], of exactly these bytes and rights, and never cached.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mr::register`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Mr::register`], until the returned region is dropped.
+    pub(crate) unsafe fn region_once(
+        &self,
+        addr: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<Arc<MemoryRegion>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.registry.register_exactly(&exact(addr, len, access)) }
+    }
+
     /// As [`Registry::described`].
     #[inline]
     pub(crate) fn described(
@@ -312,11 +331,7 @@ impl Registry {
     ) -> Result<Arc<MemoryRegion>> {
         self.cached
             .get_or_init(|| self.keeping.begin_if_possible(&self.pd));
-        let start = addr as u64;
-        let exact = RegionRequest {
-            range: start..start.saturating_add(len as u64),
-            access,
-        };
+        let exact = exact(addr, len, access);
         if let Some(mut cached) = self.lock() {
             // SAFETY: the caller's promise.
             if let Some(region) = unsafe { self.cached_region(&mut cached, &exact) } {
@@ -324,13 +339,21 @@ impl Registry {
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { self.register(&exact, false) }.or_else(|error| {
+        unsafe { self.register_exactly(&exact) }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Mr::register`].
+    unsafe fn register_exactly(&self, exact: &RegionRequest) -> Result<Arc<MemoryRegion>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.register(exact, false) }.or_else(|error| {
             match (error.errno(), self.lock()) {
                 (Errno::ENOMEM | Errno::EAGAIN, Some(mut cached)) => {
                     // The cached regions count towards the same limit.
                     cached.cache.give_up_idle();
                     // SAFETY: the caller's promise.
-                    unsafe { self.register(&exact, false) }
+                    unsafe { self.register(exact, false) }
                 }
                 _ => Err(error),
             }
@@ -420,6 +443,14 @@ impl Registry {
             );
         }
         current
+    }
+}
+
+fn exact(addr: *mut u8, len: usize, access: Access) -> RegionRequest {
+    let start = addr as u64;
+    RegionRequest {
+        range: start..start.saturating_add(len as u64),
+        access,
     }
 }
 

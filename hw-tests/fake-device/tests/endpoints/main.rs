@@ -24,6 +24,7 @@ mod probes;
 mod quotas;
 mod removals;
 mod revivals;
+mod rights;
 mod runs;
 mod shared;
 mod shares;

@@ -1,7 +1,9 @@
 //! The sender's side of rendezvous: the request to send (RTS), which the peer answers by reading
 //! the message and a fin, or by a buffer (CTS) that this side writes the message to.
 
-use ferrofabric_contracts::error::{Errno, Error};
+use std::sync::Arc;
+
+use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, SendDone};
 use ferrofabric_contracts::types::{IoBuf, MrDesc, SendOp, total_len};
@@ -19,6 +21,7 @@ use super::super::poster::{PostError, Poster, envelope};
 use crate::gather::Readable;
 use crate::mr::Access;
 use crate::post::{RemoteMemory, SendRequest};
+use crate::registration::MemoryRegion;
 use crate::session::{
     ControlMessage, OutgoingTransfer, RcLane, RendezvousSend, SessionState, WqeKind,
 };
@@ -148,13 +151,43 @@ impl Poster {
         op: &SendOp,
         iov: Readable<'_>,
         copy: Option<&[u8]>,
-    ) -> Result<(), PostError> {
+    ) -> std::result::Result<(), PostError> {
         if !self.has_place_for_control(lane, rts_bytes(iov.list().len().min(MAX_SEGMENTS))) {
             return Err(PostError::PoolExhausted);
         }
         let mut bytes = [0; MAX_RTS_BYTES];
         let (len, header) = self.enter_rendezvous(&mut lane.session, op, iov, copy, &mut bytes)?;
         self.control(lane, &bytes[..len], WqeKind::Control, header)
+    }
+
+    /// The region of a piece of a message. If the peer reads it, the peer gets a key, which must
+    /// open the message alone.
+    ///
+    /// # Safety
+    ///
+    /// As [`Registrations::region`](crate::registration::Registrations::region).
+    unsafe fn source(
+        &mut self,
+        buf: IoBuf,
+        desc: MrDesc,
+        is_copy: bool,
+    ) -> Result<Arc<MemoryRegion>> {
+        let (at, len) = (buf.as_mut_ptr(), buf.len);
+        let registrations = &mut self.registrations;
+        if self.tuning.rendezvous.sender_writes {
+            return match registrations.described(desc, buf, Access::empty()) {
+                Some(region) => Ok(region),
+                // SAFETY: the caller's promise.
+                None => unsafe { registrations.region(at, len, Access::empty()) },
+            };
+        }
+        if is_copy {
+            // Other data will lie where the copy lies.
+            // SAFETY: the caller's promise.
+            return unsafe { registrations.region_once(at, len, Access::REMOTE_READ) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { registrations.region(at, len, Access::REMOTE_READ) }
     }
 
     /// Enters a rendezvous message, which the peer reads or gives a buffer for, and writes its
@@ -166,7 +199,7 @@ impl Poster {
         iov: Readable<'_>,
         copy: Option<&[u8]>,
         bytes: &mut [u8; MAX_RTS_BYTES],
-    ) -> Result<(usize, Header), PostError> {
+    ) -> std::result::Result<(usize, Header), PostError> {
         if session.sends.is_full() {
             // The peer has to finish some first. Nothing is registered for this message until then.
             return Err(PostError::LaneFull);
@@ -185,21 +218,10 @@ impl Poster {
         let writes = self.tuning.rendezvous.sender_writes;
         let mut regions = Vec::new();
         let mut segments = Vec::with_capacity(iov.len());
-        let access = match writes {
-            true => Access::empty(),
-            false => Access::REMOTE_READ,
-        };
         for buf in iov.iter().filter(|buf| buf.len != 0) {
-            let region = match self.registrations.described(desc, *buf, access) {
-                Some(region) => region,
-                None => {
-                    let at = buf.as_mut_ptr();
-                    // SAFETY: the buffer stays until the operation completes, and the region is
-                    // released before that.
-                    let region = unsafe { self.registrations.region(at, buf.len, access) };
-                    region.map_err(refused)?
-                }
-            };
+            // SAFETY: the buffer stays until the operation completes, and the region is released
+            // before that.
+            let region = unsafe { self.source(*buf, desc, copied.is_some()) }.map_err(refused)?;
             let key = if writes { region.lkey() } else { region.rkey() };
             regions.push(region);
             segments.push(MemorySegment {
