@@ -18,6 +18,11 @@ use serial_test::file_serial;
 /// header are undefined.
 const TYPE_OF_SERVICE: usize = 21;
 
+/// The byte on RoCE v2 if nobody chooses a class, and its two bits for congestion, which it has in
+/// any class.
+const DEFAULT: u8 = 106;
+const CONGESTION: u8 = 2;
+
 /// The class that the header before a datagram shows, as a device has it.
 fn shown(header: &[u8], ipv4: bool) -> u8 {
     match ipv4 {
@@ -38,11 +43,11 @@ fn a_datagram_shows_the_class_of_its_sender() {
     let ipv4 = rig.gid.0[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     let dscp = traffic_class::of_dscp;
     for (of_domain, own, mark) in [
-        (traffic_class::UNSPEC, traffic_class::UNSPEC, 0),
-        (dscp(26), traffic_class::UNSPEC, 26 << 2),
-        (traffic_class::BEST_EFFORT, dscp(46), 46 << 2),
-        (dscp(26), dscp(1), 1 << 2),
-        (dscp(26), traffic_class::LOW_LATENCY, 0),
+        (traffic_class::UNSPEC, traffic_class::UNSPEC, DEFAULT),
+        (dscp(10), traffic_class::UNSPEC, (10 << 2) | CONGESTION),
+        (traffic_class::BEST_EFFORT, dscp(46), (46 << 2) | CONGESTION),
+        (dscp(10), dscp(1), (1 << 2) | CONGESTION),
+        (dscp(10), traffic_class::LOW_LATENCY, DEFAULT),
     ] {
         let mut info = dgram::info(&[], PrefixRoom::Room);
         info.domain.tclass = of_domain;

@@ -166,10 +166,11 @@ fn a_dscp_is_on_the_wire() {
     over_verbs("a_dscp_is_on_the_wire", |libfabric| {
         let best_effort = FI_TC_BEST_EFFORT;
         for (asked, mark) in [
-            ((FI_TC_DSCP | 26, best_effort), 26 << 2),
-            ((FI_TC_UNSPEC, FI_TC_DSCP | 8), 8 << 2),
-            ((FI_TC_LOW_LATENCY, FI_TC_DSCP | 8), 0),
-            ((FI_TC_UNSPEC, FI_TC_UNSPEC), 0),
+            // The bits for congestion are those of the default class on RoCE v2, 106.
+            ((FI_TC_DSCP | 10, best_effort), (10 << 2) | 2),
+            ((FI_TC_UNSPEC, FI_TC_DSCP | 8), (8 << 2) | 2),
+            ((FI_TC_LOW_LATENCY, FI_TC_DSCP | 8), 106),
+            ((FI_TC_UNSPEC, FI_TC_UNSPEC), 106),
         ] {
             let found = ask(libfabric, "", |hints| {
                 (hints.caps, hints.mode) = (FI_MSG, FI_MSG_PREFIX);

@@ -1,6 +1,7 @@
 //! The local end of every path: one port, with the GID and partition that an endpoint sends from.
 
 use ferrofabric_contracts::addr::{GidKind, VerbsAddr};
+use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::info::traffic_class;
 
 use crate::ah::PortPath;
@@ -27,8 +28,46 @@ pub(crate) struct LocalPort {
     pub(crate) mtu: Mtu,
     /// Number of the GID's network interface, 0 if it has none.
     pub(crate) interface: u32,
-    /// Traffic class of an endpoint's packets, in their routing headers.
+    /// Each packet needs a routing header, also within a subnet.
+    pub(crate) grh_required: bool,
+    /// The marks of an endpoint's packets.
+    pub(crate) marks: PathMarks,
+}
+
+/// The attributes of paths that are chosen, not found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PathMarks {
+    /// The service level; `None`: that of the peer's address.
+    pub(crate) service_level: Option<u8>,
+    /// Traffic class, in routing headers.
     pub(crate) traffic_class: u8,
+    /// Flow label, in routing headers.
+    pub(crate) flow_label: u32,
+    /// Routers that a packet may pass.
+    pub(crate) hop_limit: u8,
+}
+
+/// The traffic class on RoCE v2 unless a setting says otherwise, which UCX has, too: networks that
+/// lose no packets of RDMA are commonly set up for it. Code point 26, and congestion may be marked.
+const ROCE_V2_TRAFFIC_CLASS: u8 = 106;
+
+/// The bits of a traffic class for explicit congestion notification (RFC 3168).
+const CONGESTION_BITS: u8 = 3;
+
+impl PathMarks {
+    /// The marks of the settings, on a port with a GID of this kind.
+    pub(crate) fn of(settings: &Settings, kind: GidKind) -> Self {
+        let default_class = match kind {
+            GidKind::RoceV2 => ROCE_V2_TRAFFIC_CLASS,
+            GidKind::RoceV1 | GidKind::Ib => 0,
+        };
+        Self {
+            service_level: settings.service_level.0.map(|level| level as u8),
+            traffic_class: (settings.traffic_class.0).map_or(default_class, |class| class as u8),
+            flow_label: settings.flow_label as u32,
+            hop_limit: settings.hop_limit as u8,
+        }
+    }
 }
 
 impl LocalPort {
@@ -48,17 +87,21 @@ impl LocalPort {
     }
 
     /// The port as an endpoint of a [traffic class](traffic_class) uses it. A DSCP marks its
-    /// packets. The meaning of a label depends on the network, so packets with a label are not
-    /// marked.
+    /// packets. The meaning of a label depends on the network, so packets with a label have the
+    /// class of the settings.
     pub(crate) fn for_class(self, class: u32) -> Self {
         let dscp = match self.gid_kind {
             GidKind::RoceV1 | GidKind::RoceV2 => traffic_class::dscp(class),
             // The subnet manager assigns classes to paths.
             GidKind::Ib => None,
         };
+        let of_settings = self.marks.traffic_class;
+        let chosen = |dscp: u8| (dscp << 2) | (of_settings & CONGESTION_BITS);
         Self {
-            // The two low bits are for explicit congestion notification (RFC 3168).
-            traffic_class: dscp.unwrap_or(0) << 2,
+            marks: PathMarks {
+                traffic_class: dscp.map_or(of_settings, chosen),
+                ..self.marks
+            },
             ..self
         }
     }
@@ -115,15 +158,22 @@ impl LocalPort {
         if peer.gid_kind != self.gid_kind {
             return None;
         }
-        let mut path = PortPath::to_gid(self.number, self.gid_index, Gid(peer.gid));
-        path.remote_lid = peer.lid;
-        path.service_level = peer.sl;
-        path.traffic_class = self.traffic_class;
+        let service_level = self.marks.service_level.unwrap_or(peer.sl);
         // Within a subnet InfiniBand routes by LID alone.
         let same_subnet = self.gid.0[..8] == peer.gid[..8];
-        if self.gid_kind == GidKind::Ib && same_subnet {
-            path.remote_gid = None;
+        if self.gid_kind == GidKind::Ib && same_subnet && !self.grh_required {
+            return Some(PortPath {
+                service_level,
+                ..PortPath::to_lid(self.number, peer.lid)
+            });
         }
-        Some(path)
+        Some(PortPath {
+            remote_lid: peer.lid,
+            service_level,
+            traffic_class: self.marks.traffic_class,
+            flow_label: self.marks.flow_label,
+            hop_limit: self.marks.hop_limit,
+            ..PortPath::to_gid(self.number, self.gid_index, Gid(peer.gid))
+        })
     }
 }

@@ -89,6 +89,18 @@ settings! {
     /// GID index to use; `auto` prefers RoCE v2 with an IPv4 address, then IPv6, then link-local,
     /// then RoCE v1.
     gid_index: Auto = "auto", "auto or 0 to 255", |v| v.0.is_none_or(|i| i <= 255);
+    /// Service level of packets; `auto` is the one in the peer's address, which is 0 unless another
+    /// program wrote it.
+    service_level: Auto = "auto", "auto or 0 to 15", |v| v.0.is_none_or(|level| level <= 15);
+    /// Traffic class of packets with a routing header: a code point (DSCP) of six bits, and two
+    /// bits for congestion notification. `auto` is 106 on RoCE v2 and else 0. A code point that the
+    /// application chooses by `tclass` takes the place of the six bits, on RoCE.
+    traffic_class: Auto = "auto", "auto or 0 to 255", |v| v.0.is_none_or(|class| class <= 255);
+    /// Flow label of packets with a routing header; with 0 the device chooses, as for the source
+    /// port of RoCE v2.
+    flow_label: u64 = "0", "0 to 1048575", |v| *v < 1 << 20;
+    /// Routers that packets with a routing header may pass.
+    hop_limit: u64 = "255", "1 to 255", |v| (1..=255).contains(v);
     /// Largest message that verbs sends in one packet, in bytes; `auto` takes it from the table of
     /// the device.
     eager: Auto = "auto", "auto or 0 to 65536", |v| v.0.is_none_or(|b| b <= 65536);

@@ -10,6 +10,8 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 pub use crate::fault::{
     Crossed, Fault, FaultEffect, FaultPoint, HandleView, LiveObjects, NetworkFaults, QueuePairView,
     RegionView,
+    Crossed, Fault, FaultEffect, FaultPoint, HandleView, LiveObjects, NetworkFaults, PathView,
+    QueuePairView,
 };
 
 /// Completion vectors of a device.

@@ -1,6 +1,6 @@
 //! Faults, as the test names them and the device takes them.
 
-use ferrofabric_verbs_sys::ibv_wc_status;
+use ferrofabric_verbs_sys::{ibv_ah_attr, ibv_wc_status};
 
 /// Where a fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,8 +167,8 @@ pub struct QueuePairView {
     pub number: u32,
     /// That of the queue pair it is connected to; 0 for datagrams.
     pub remote: u32,
-    /// Traffic class of the path to that one.
-    pub traffic_class: u32,
+    /// The path to that one.
+    pub path: PathView,
     /// `ibv_qp_type`.
     pub kind: u32,
     /// `ibv_qp_state`.
@@ -187,8 +187,36 @@ pub struct QueuePairView {
 pub struct HandleView {
     /// Names its protection domain.
     pub pd: u64,
-    /// Traffic class of its path.
-    pub traffic_class: u32,
+    /// Its path.
+    pub path: PathView,
+}
+
+/// A path, as the device has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PathView {
+    /// It has a routing header; without one, the next three mean nothing.
+    pub is_global: bool,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Routers that packets may pass.
+    pub hop_limit: u8,
+    /// Service level.
+    pub service_level: u8,
+    /// Flow label.
+    pub flow_label: u32,
+}
+
+impl PathView {
+    pub(crate) fn of(attributes: &ibv_ah_attr) -> Self {
+        Self {
+            is_global: attributes.is_global != 0,
+            traffic_class: attributes.grh.traffic_class,
+            hop_limit: attributes.grh.hop_limit,
+            service_level: attributes.sl,
+            flow_label: attributes.grh.flow_label,
+        }
+    }
 }
 
 /// A memory region, as the device has it.

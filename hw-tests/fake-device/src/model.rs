@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::completion::{CompletionQueue, FakeChannel, FakeContext};
-use crate::fault::{Fault, FaultEffect, FaultPoint, LiveObjects};
+use crate::fault::{Fault, FaultEffect, FaultPoint, LiveObjects, PathView};
 use crate::memory::FakeRegion;
 use crate::network::Crossing;
 use crate::profile::DeviceProfile;
@@ -48,7 +48,7 @@ pub(crate) struct DeviceModel {
 /// An address handle.
 pub(crate) struct AddressHandle {
     pub(crate) pd: usize,
-    pub(crate) traffic_class: u8,
+    pub(crate) path: PathView,
     /// Where it leads.
     pub(crate) route: DatagramRoute,
 }

@@ -88,6 +88,10 @@ pub struct DeviceProfile {
     pub queue_pairs: u32,
     /// The table of partition keys.
     pub partition_keys: Vec<u16>,
+    /// A port on InfiniBand has this local identifier.
+    pub lid: u16,
+    /// Ports say that each path needs a routing header, and refuse paths without.
+    pub grh_required: bool,
     /// A queue pair in error announces that it has taken its last shared receive.
     pub announces_last_receive: bool,
     /// The post of a send to a queue pair in error is refused with `EINVAL`; else it is flushed.
@@ -171,6 +175,8 @@ impl Default for DeviceProfile {
             completions: 1 << 17,
             queue_pairs: 1 << 16,
             partition_keys: vec![0xffff],
+            lid: 7,
+            grh_required: false,
             announces_last_receive: true,
             refuses_posts_in_error: false,
             control_call_us: 0,

@@ -8,6 +8,7 @@ use ferrofabric_verbs_sys::{
 };
 
 use crate::completion::FakeCompletion;
+use crate::fault::PathView;
 use crate::model::DeviceModel;
 use crate::route::DatagramRoute;
 
@@ -85,7 +86,7 @@ pub(crate) struct QueuePair {
     /// The number of the one it is connected to.
     pub(crate) remote: u32,
     /// Of the path to that one.
-    pub(crate) traffic_class: u8,
+    pub(crate) path: PathView,
     /// The access that peers have.
     pub(crate) access: u32,
     pub(crate) qkey: u32,
@@ -136,7 +137,7 @@ impl QueuePair {
             self.remote = attr.dest_qp_num;
         }
         if has(Mask::IBV_QP_AV) {
-            self.traffic_class = attr.ah_attr.grh.traffic_class;
+            self.path = PathView::of(&attr.ah_attr);
         }
         if has(Mask::IBV_QP_ACCESS_FLAGS) {
             self.access = attr.qp_access_flags;

@@ -244,7 +244,7 @@ unsafe extern "C" fn ferro_fake_queue_pairs(into: *mut QueuePairView, room: usiz
         let view = QueuePairView {
             number: qp.number,
             remote: qp.remote,
-            traffic_class: qp.traffic_class.into(),
+            path: qp.path,
             kind: qp.kind.0,
             state: qp.state.0,
             pd: qp.pd as u64,
@@ -266,7 +266,7 @@ unsafe extern "C" fn ferro_fake_handles(into: *mut HandleView, room: usize) -> u
     for (at, handle) in model.handles.values().enumerate().take(room) {
         let view = HandleView {
             pd: handle.pd as u64,
-            traffic_class: handle.traffic_class.into(),
+            path: handle.path,
         };
         // SAFETY: the caller's promise.
         unsafe { into.add(at).write(view) };

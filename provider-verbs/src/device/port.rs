@@ -21,6 +21,8 @@ pub struct PortAttributes {
     pub active_mtu: Mtu,
     /// Local identifier, given by the subnet manager; 0 on Ethernet.
     pub lid: u16,
+    /// Each packet needs a routing header, also within a subnet.
+    pub grh_required: bool,
     /// How many low bits of the LID select a path.
     pub lid_mask_bits: u8,
     /// The subnet manager's LID; 0 on Ethernet.
@@ -41,6 +43,9 @@ pub struct PortAttributes {
     pub physical: PhysicalState,
 }
 
+/// Flag of a port: `IBV_QPF_GRH_REQUIRED`.
+const GRH_REQUIRED: u8 = 1;
+
 impl PortAttributes {
     pub(super) fn from_raw(number: u8, raw: &ibv_port_attr) -> Self {
         let speed = match raw.active_speed_ex {
@@ -54,6 +59,7 @@ impl PortAttributes {
             max_mtu: Mtu::from_raw(raw.max_mtu),
             active_mtu: Mtu::from_raw(raw.active_mtu),
             lid: raw.lid,
+            grh_required: raw.flags & GRH_REQUIRED != 0,
             lid_mask_bits: raw.lmc,
             sm_lid: raw.sm_lid,
             sm_service_level: raw.sm_sl,

@@ -7,7 +7,7 @@ use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 
 use crate::device::{DeviceContext, GidRequest, GidWish, slot_of};
-use crate::port::LocalPort;
+use crate::port::{LocalPort, PathMarks};
 
 /// The port as a member of a key's partition.
 ///
@@ -71,6 +71,7 @@ pub(crate) fn local_port(
         pkey_index: 0,
         mtu: attributes.active_mtu,
         interface: entry.and_then(|entry| entry.interface).unwrap_or(0),
-        traffic_class: 0,
+        grh_required: attributes.grh_required,
+        marks: PathMarks::of(settings, chosen.kind),
     })
 }

@@ -259,7 +259,8 @@ unsafe extern "C" fn ibv_query_port(
             gid_tbl_len: 1,
             max_msg_sz: model.profile().message_bytes,
             pkey_tbl_len: model.profile().partition_keys.len() as u16,
-            lid: if ethernet { 0 } else { LID },
+            lid: if ethernet { 0 } else { model.profile().lid },
+            flags: u8::from(model.profile().grh_required),
             sm_lid: if ethernet { 0 } else { 1 },
             active_width: 2,
             active_speed: if ethernet { 32 } else { 16 },
@@ -276,8 +277,6 @@ unsafe extern "C" fn ibv_query_port(
         Ok(())
     })
 }
-
-pub(super) const LID: u16 = 7;
 
 pub(super) fn on_ethernet(model: &mut DeviceModel, context: *mut ibv_context) -> Result<bool, i32> {
     match model.contexts.get(&(context as usize)) {

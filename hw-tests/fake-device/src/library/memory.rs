@@ -4,8 +4,9 @@ use std::ffi::{c_int, c_void};
 
 use ferrofabric_verbs_sys::{ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_mr, ibv_pd, ibv_wc};
 
-use super::device::{LID, gid, on_ethernet};
+use super::device::{gid, on_ethernet};
 use super::{act, busy, make, missing, release};
+use crate::fault::PathView;
 use crate::memory::FakeRegion;
 use crate::model::{AddressHandle, DeviceModel, place};
 use crate::route::DatagramRoute;
@@ -118,11 +119,12 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr
         let attributes = unsafe { &*attributes };
         let reached = match (attributes.is_global, ethernet) {
             (0, true) => false,
-            (0, false) => attributes.dlid == LID,
+            (0, false) => attributes.dlid == model.profile().lid,
             // SAFETY: all bits are fine in both views of the union.
             _ => unsafe { attributes.grh.dgid.raw == gid(ethernet).raw },
         };
-        if attributes.port_num != 1 {
+        let lacks_header = model.profile().grh_required && attributes.is_global == 0;
+        if attributes.port_num != 1 || lacks_header {
             return Err(libc::EINVAL);
         }
         if !reached {
@@ -134,12 +136,12 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr
             handle: 0,
         });
         let route = match attributes.is_global {
-            0 => DatagramRoute::Lid(LID),
+            0 => DatagramRoute::Lid(model.profile().lid),
             _ => DatagramRoute::global(&gid(ethernet), attributes.grh.traffic_class, ethernet),
         };
         let address_handle = AddressHandle {
             pd: pd as usize,
-            traffic_class: attributes.grh.traffic_class,
+            path: PathView::of(attributes),
             route,
         };
         model.handles.insert(handle as usize, address_handle);

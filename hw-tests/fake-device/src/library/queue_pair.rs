@@ -174,7 +174,7 @@ unsafe extern "C" fn ibv_create_qp(
             signal_all: attributes.sq_sig_all != 0,
             state: ibv_qp_state::IBV_QPS_RESET,
             remote: 0,
-            traffic_class: 0,
+            path: Default::default(),
             access: 0,
             qkey: 0,
             receiver_not_ready_retries: 0,
@@ -202,6 +202,7 @@ unsafe extern "C" fn ibv_modify_qp(
     mask: c_int,
 ) -> c_int {
     act_slowly("ibv_modify_qp", |model| {
+        let profile = model.profile();
         let Some(&number) = model.numbers.get(&(qp as usize)) else {
             return missing(model, "a queue pair");
         };
@@ -210,7 +211,12 @@ unsafe extern "C" fn ibv_modify_qp(
         };
         let before = queue_pair.state;
         // SAFETY: the caller's attributes are complete for the mask.
-        queue_pair.modify(unsafe { &*attributes }, Mask(mask as u32))?;
+        let attributes = unsafe { &*attributes };
+        let has_path = mask as u32 & Mask::IBV_QP_AV.0 != 0;
+        if has_path && profile.grh_required && attributes.ah_attr.is_global == 0 {
+            return Err(libc::EINVAL);
+        }
+        queue_pair.modify(attributes, Mask(mask as u32))?;
         let state = queue_pair.state;
         match state {
             ibv_qp_state::IBV_QPS_ERR => {

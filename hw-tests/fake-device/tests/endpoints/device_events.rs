@@ -1,4 +1,4 @@
-//! The asynchronous events of a device: what they do to the endpoints on it.
+//! The asynchronous events of a device, and their effects on the endpoints on it.
 
 use std::time::{Duration, Instant};
 
@@ -259,7 +259,7 @@ fn lane_of(device: &FakeDevice, end: &OwningEndpoint) -> u32 {
     all.iter().find(is_it).unwrap().number
 }
 
-/// What every operation of a failed device ends with.
+/// Checks that each operation has ended with the failure of the device.
 fn assert_failed(outcomes: Vec<ferrofabric_runtime::owning::OwnedCompletion>, remedy: &str) {
     for done in outcomes {
         let error = done.outcome.unwrap_err();

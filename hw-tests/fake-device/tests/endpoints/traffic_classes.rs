@@ -8,7 +8,7 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Mode;
 use ferrofabric_contracts::info::{EpType, traffic_class};
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
+use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, PathView, ROCE};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::VerbsProvider;
@@ -16,9 +16,12 @@ use ferrofabric_verbs_sys::ibv_qp_type;
 
 use crate::party::{PeerPair, assert_clean, first, message, room, run, settings};
 
-/// A DSCP, and the byte of the routing header that it makes.
-const DSCP: u8 = 26;
-const MARK: u32 = 26 << 2;
+/// A DSCP, and the byte of the routing header that it makes: congestion may be marked.
+const DSCP: u8 = 10;
+const MARK: u8 = (10 << 2) | 2;
+
+/// The byte on RoCE v2 if nobody chooses another.
+const DEFAULT: u8 = 106;
 
 /// A domain for endpoints of a type, whose class of traffic is this one.
 fn domain(ep_type: EpType, mode: Mode, tclass: u32, pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
@@ -47,21 +50,25 @@ fn acquainted(a: OwningEndpoint, b: OwningEndpoint) -> PeerPair {
 
 /// Traffic classes of an endpoint's connections and of its address handles. It has a domain of its
 /// own.
-fn marks(device: &FakeDevice, end: &OwningEndpoint) -> (Vec<u32>, Vec<u32>) {
+fn marks(device: &FakeDevice, end: &OwningEndpoint) -> (Vec<u8>, Vec<u8>) {
+    let (connections, handles) = paths(device, end);
+    let marks = |paths: Vec<PathView>| paths.iter().map(|path| path.traffic_class).collect();
+    (marks(connections), marks(handles))
+}
+
+/// The paths of an endpoint's connections and of its address handles. It has a domain of its own.
+fn paths(device: &FakeDevice, end: &OwningEndpoint) -> (Vec<PathView>, Vec<PathView>) {
     let all = device.queue_pairs();
     let number = end.name().verbs.unwrap().qpn;
     let pd = all.iter().find(|qp| qp.number == number).unwrap().pd;
     let connections = all
         .iter()
         .filter(|qp| qp.pd == pd && qp.kind == ibv_qp_type::IBV_QPT_RC.0)
-        .map(|qp| qp.traffic_class)
+        .map(|qp| qp.path)
         .collect();
     let handles = device.handles();
     let handles = handles.iter().filter(|handle| handle.pd == pd);
-    (
-        connections,
-        handles.map(|handle| handle.traffic_class).collect(),
-    )
+    (connections, handles.map(|handle| handle.path).collect())
 }
 
 /// The class of the endpoint, or without one that of its domain, is on what it sends, and not on
@@ -76,10 +83,10 @@ fn an_endpoint_marks_what_it_sends() {
         (dscp, unspec, MARK),
         (best_effort, dscp, MARK),
         (traffic_class::of_dscp(8), dscp, MARK),
-        (dscp, best_effort, 0),
-        (best_effort, traffic_class::LOW_LATENCY, 0),
-        (best_effort, traffic_class::of_dscp(63), 63 << 2),
-        (unspec, unspec, 0),
+        (dscp, best_effort, DEFAULT),
+        (best_effort, traffic_class::LOW_LATENCY, DEFAULT),
+        (best_effort, traffic_class::of_dscp(63), (63 << 2) | 2),
+        (unspec, unspec, DEFAULT),
     ] {
         for (lane, connections) in [("rc", 1), ("ud", 0)] {
             println!("{of_domain:#x}, {own:#x}, {lane}");
@@ -96,7 +103,10 @@ fn an_endpoint_marks_what_it_sends() {
                 marks(&device, &pair.a),
                 (vec![expected; connections], vec![expected])
             );
-            assert_eq!(marks(&device, &pair.b), (vec![0; connections], vec![0]));
+            assert_eq!(
+                marks(&device, &pair.b),
+                (vec![DEFAULT; connections], vec![DEFAULT])
+            );
             drop(pair);
             assert_clean(&device);
         }
@@ -121,7 +131,7 @@ fn a_class_outlives_a_connection() {
     let after = crate::breakage::connections(&device);
     assert!(after.iter().all(|qp| !before.contains(qp)), "the old ones");
     assert_eq!(marks(&device, &pair.a).0, [MARK]);
-    assert_eq!(marks(&device, &pair.b).0, [0]);
+    assert_eq!(marks(&device, &pair.b).0, [DEFAULT]);
     drop(pair);
     assert_clean(&device);
 }
@@ -143,10 +153,10 @@ fn datagrams_of_endpoints_of_one_domain_differ() {
     );
     let mut to = endpoint(&*own, traffic_class::UNSPEC);
     for (class, mark) in [
-        (traffic_class::UNSPEC, 0),
-        (traffic_class::of_dscp(DSCP), MARK as u8),
-        (traffic_class::BULK_DATA, 0),
-        (traffic_class::of_dscp(1), 4),
+        (traffic_class::UNSPEC, DEFAULT),
+        (traffic_class::of_dscp(DSCP), MARK),
+        (traffic_class::BULK_DATA, DEFAULT),
+        (traffic_class::of_dscp(1), 4 | 2),
     ] {
         let mut from = endpoint(&*own, class);
         let dest = from.av().insert(&to.name().to_bytes()).unwrap();
@@ -202,4 +212,82 @@ fn a_number_that_is_no_class_opens_no_endpoint() {
     assert!(error.to_string().contains("0x140"), "{error}");
     drop(own);
     assert_clean(&device);
+}
+
+/// The settings choose the attributes of all paths: those of connections and of address handles. A
+/// code point of the application takes the place of the one of the settings, and leaves the two
+/// bits for congestion as they are.
+#[test]
+fn settings_choose_the_attributes_of_paths() {
+    let dscp = traffic_class::of_dscp(DSCP);
+    for (lane, connections) in [("rc", 1), ("ud", 0)] {
+        for (class, expected) in [(traffic_class::UNSPEC, 0x85), (dscp, (DSCP << 2) | 1)] {
+            let device = FakeDevice::take();
+            let chosen = [
+                ("FERRO_LANE", lane),
+                ("FERRO_SERVICE_LEVEL", "5"),
+                ("FERRO_TRAFFIC_CLASS", "133"),
+                ("FERRO_FLOW_LABEL", "1048575"),
+                ("FERRO_HOP_LIMIT", "7"),
+            ];
+            let open = |settings: &[(&str, &str)], class| {
+                endpoint(&*domain(EpType::Rdm, Mode::empty(), 0, settings), class)
+            };
+            let of_defaults = open(&[("FERRO_LANE", lane)], traffic_class::UNSPEC);
+            let mut pair = acquainted(open(&chosen, class), of_defaults);
+            pair.exchange(3000, 1);
+            let path = PathView {
+                is_global: true,
+                traffic_class: expected,
+                hop_limit: 7,
+                service_level: 5,
+                flow_label: 0xf_ffff,
+            };
+            let of_defaults = PathView {
+                is_global: true,
+                traffic_class: DEFAULT,
+                hop_limit: 255,
+                service_level: 0,
+                flow_label: 0,
+            };
+            assert_eq!(
+                paths(&device, &pair.a),
+                (vec![path; connections], vec![path])
+            );
+            assert_eq!(
+                paths(&device, &pair.b),
+                (vec![of_defaults; connections], vec![of_defaults])
+            );
+            drop(pair);
+            assert_clean(&device);
+        }
+    }
+}
+
+/// On InfiniBand a service level is all that a path within a subnet has, unless the port requires
+/// routing headers: then the path has the rest, too.
+#[test]
+fn a_port_may_require_routing_headers() {
+    for lane in ["rc", "ud"] {
+        for (nic, is_global) in [("generous", false), ("mlx5-vf", true)] {
+            let device = FakeDevice::take();
+            device.become_nic(nic);
+            let settings = [
+                ("FERRO_DEVICE", INFINIBAND),
+                ("FERRO_LANE", lane),
+                ("FERRO_SERVICE_LEVEL", "3"),
+                ("FERRO_TRAFFIC_CLASS", "8"),
+            ];
+            let open = || endpoint(&*domain(EpType::Rdm, Mode::empty(), 0, &settings), 0);
+            let mut pair = acquainted(open(), open());
+            pair.exchange(3000, 1);
+            let (connections, handles) = paths(&device, &pair.a);
+            for path in connections.into_iter().chain(handles) {
+                assert_eq!((path.is_global, path.service_level), (is_global, 3));
+                assert_eq!(path.traffic_class, if is_global { 8 } else { 0 });
+            }
+            drop(pair);
+            assert_clean(&device);
+        }
+    }
 }
