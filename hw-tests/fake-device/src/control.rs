@@ -8,10 +8,8 @@ use ferrofabric_verbs_sys::{Verbs, fns, ibv_event_type};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 pub use crate::fault::{
-    Crossed, Fault, FaultEffect, FaultPoint, HandleView, LiveObjects, NetworkFaults, QueuePairView,
-    RegionView,
     Crossed, Fault, FaultEffect, FaultPoint, HandleView, LiveObjects, NetworkFaults, PathView,
-    QueuePairView,
+    QueuePairView, RegionView,
 };
 
 /// Completion vectors of a device.

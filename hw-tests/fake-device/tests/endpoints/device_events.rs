@@ -369,7 +369,7 @@ fn a_queue_that_the_device_reports_as_failed() {
     }
 }
 
-/// The queue pair of an idle lane fails, and no completion tells of it: the lane is replaced.
+/// The queue pair of an idle lane fails, and no completion reports it: the lane is replaced.
 #[test]
 fn a_queue_pair_that_the_device_reports_as_failed() {
     for kind in [
