@@ -36,7 +36,7 @@ impl EventCounts {
             Kind::IBV_EVENT_QP_LAST_WQE_REACHED => &self.last_receives,
             _ => &self.others,
         };
-        // Release pairs with the load: what the event has caused is visible with its count.
+        // Release pairs with the load: the effects of the event are visible with its count.
         counter.fetch_add(1, Ordering::Release);
     }
 

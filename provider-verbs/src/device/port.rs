@@ -27,8 +27,6 @@ pub struct PortAttributes {
     pub lid_mask_bits: u8,
     /// The subnet manager's LID; 0 on Ethernet.
     pub sm_lid: u16,
-    /// Service level to reach the subnet manager.
-    pub sm_service_level: u8,
     /// Longest message, in bytes.
     pub message_bytes: u32,
     /// Slots of the GID table, used or not.
@@ -62,7 +60,6 @@ impl PortAttributes {
             grh_required: raw.flags & GRH_REQUIRED != 0,
             lid_mask_bits: raw.lmc,
             sm_lid: raw.sm_lid,
-            sm_service_level: raw.sm_sl,
             message_bytes: raw.max_msg_sz,
             gid_slots: u32::try_from(raw.gid_tbl_len).unwrap_or(0),
             pkey_slots: raw.pkey_tbl_len,
