@@ -72,7 +72,7 @@ fn a_port_is_listed_with_its_addresses_and_partitions() {
         ("bits_per_second", json!(56_000_000_000u64)),
         ("lanes", json!(4)),
         ("mtu_bytes", json!(4096)),
-        ("lid", json!(7)),
+        ("lid", json!(0)),
         (
             "partition_keys",
             json!([{"index": 1, "key": 0x7fff}, {"index": 2, "key": 0x8001}]),

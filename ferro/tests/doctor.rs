@@ -31,6 +31,8 @@ fn report(profile: &str, device: &str) -> Value {
 fn can_be_tried(profile: &DeviceProfile, fact: &str) -> bool {
     match fact {
         "about" | "sources" | MEASURED => false,
+        // A RoCE port has none.
+        "lid" => false,
         "announces_last_receive" => profile.connections && profile.shared_receives,
         "refuses_posts_in_error" => profile.connections,
         "shared_entries" => profile.shared_receives,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ferrofabric_verbs::device::LinkLayer;
 use ferrofabric_verbs::probe::{BeyondInline, InlineFindings, LateSend};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -92,6 +93,14 @@ impl Profile {
         }
         if let Some(Ok(announces)) = traffic.announces_last_receive {
             self.add(TRIED, "announces_last_receive", announces);
+        }
+        if let Ok(port) = found.probe.port(traffic.port) {
+            const PORT: &str = "stated by the port (ibv_query_port)";
+            self.add(PORT, "grh_required", port.grh_required);
+            self.add(PORT, "message_bytes", port.message_bytes);
+            if port.link_layer == LinkLayer::InfiniBand {
+                self.add(PORT, "lid", port.lid);
+            }
         }
         if let Ok(keys) = found.probe.partition_keys(traffic.port) {
             // Slots behind the last key are empty.
