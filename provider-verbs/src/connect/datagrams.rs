@@ -16,7 +16,8 @@ use crate::post::{RecvRequest, SendFlags, SendRequest};
 use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
 use crate::slots::SlotPool;
 
-/// Posted receives. Of a burst of more handshakes some are lost, and their senders repeat them.
+/// Posted receives, at most. Of a burst of more handshakes some are lost, and their senders repeat
+/// them.
 const RECEIVES: u32 = 256;
 
 /// Sends under way, at most; further ones are dropped, as on the wire.
@@ -66,18 +67,21 @@ impl ControlQueuePair {
     /// When the device or the limit of locked memory has no room; the error names it.
     pub(crate) fn open(pd: &Arc<Pd>, init: &UdInit) -> Result<Self> {
         let context = pd.context();
+        let longest_queue = context.limits().queue_depth;
+        let (receive_depth, send_depth) = (RECEIVES.min(longest_queue), SENDS.min(longest_queue));
         let channel = CompChannel::create(context)?;
         let cq = Cq::create(
             context,
             &CqConfig {
-                depth: RECEIVES + SENDS,
+                depth: receive_depth + send_depth,
                 channel: Some(channel.clone()),
                 vector: context.vector(),
                 ..CqConfig::default()
             },
         )?;
-        let receives = SlotPool::create(pd, RECEIVES as usize, RECEIVE_BYTES, Access::LOCAL_WRITE)?;
-        let sends = SlotPool::create(pd, SENDS as usize, CONTROL_BYTES, Access::empty())?;
+        let slots = receive_depth as usize;
+        let receives = SlotPool::create(pd, slots, RECEIVE_BYTES, Access::LOCAL_WRITE)?;
+        let sends = SlotPool::create(pd, send_depth as usize, CONTROL_BYTES, Access::empty())?;
         let qp = UdQp::create(
             pd,
             &QpConfig {
@@ -85,8 +89,8 @@ impl ControlQueuePair {
                 recv_cq: cq.clone(),
                 srq: None,
                 caps: QpCaps {
-                    send_depth: SENDS,
-                    recv_depth: RECEIVES,
+                    send_depth,
+                    recv_depth: receive_depth,
                     send_entries: 1,
                     recv_entries: 1,
                     inline_bytes: 0,
@@ -102,7 +106,7 @@ impl ControlQueuePair {
             channel,
             receives,
             sends,
-            handles: vec![None; SENDS as usize],
+            handles: vec![None; send_depth as usize],
             init: *init,
             broken: false,
             queue_failures: 0,
@@ -114,7 +118,7 @@ impl ControlQueuePair {
     }
 
     fn post_all(&mut self) {
-        for slot in 0..RECEIVES {
+        for slot in 0..self.receives.count() as u32 {
             self.post_receive(slot);
         }
     }
@@ -269,7 +273,7 @@ impl ControlQueuePair {
                 }
                 continue;
             }
-            if slot >= RECEIVES || self.broken {
+            if !self.receives.has(slot) || self.broken {
                 continue;
             }
             if !failed {
