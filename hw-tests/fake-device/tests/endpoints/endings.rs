@@ -168,7 +168,11 @@ fn a_close_on_a_lane_that_breaks() {
         .unwrap();
     assert!(run(&mut [&mut pair.b], 1)[0].outcome.is_ok());
     let begun = Instant::now();
-    while stat(&pair.a, "verbs_lanes_ending_now") == 0 {
+    // Some devices flush nothing that is posted later: there a lane has ended within one poll.
+    let breaks = |end: &OwningEndpoint| {
+        stat(end, "verbs_lanes_ending_now") > 0 || stat(end, "verbs_lanes_failed") > 0
+    };
+    while !breaks(&pair.a) {
         assert!(
             begun.elapsed() < PATIENCE,
             "{}",
