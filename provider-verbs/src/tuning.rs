@@ -102,17 +102,20 @@ impl Tuning {
         (self.receives + BOUNCES) * self.slot_bytes()
     }
 
-    /// No read or write is longer than a message of the port may be.
+    /// No read or write is longer than a message of the port may be, if the port states that.
     pub(crate) fn on_port(mut self, port: &PortAttributes) -> Self {
-        let longest = u64::from(port.message_bytes);
-        let Self { rendezvous, .. } = &mut self;
-        rendezvous.read_chunk = rendezvous.read_chunk.min(longest);
-        rendezvous.write_chunk = rendezvous.write_chunk.min(longest);
+        if port.message_bytes > 0 {
+            for chunk in [
+                &mut self.rendezvous.read_chunk,
+                &mut self.rendezvous.write_chunk,
+            ] {
+                *chunk = (*chunk).min(u64::from(port.message_bytes));
+            }
+        }
         self
     }
 
     pub(crate) fn of(limits: &DeviceLimits, quirks: Quirks, settings: &Settings) -> Self {
-        let read_chunk = settings.read_chunk;
         // Receives and sends share a completion queue.
         let receives = (settings.rx_buffers as usize)
             .min(limits.shared_receive_depth as usize)
@@ -155,13 +158,13 @@ impl Tuning {
                     Rendezvous::Write => true,
                     Rendezvous::Auto => quirks.contains(Quirks::LONG_READ_TORN),
                 },
-                read_chunk,
+                read_chunk: settings.read_chunk,
                 // A software device sends all of a request before any other thread on its processor
                 // has a turn; with too little under way it has nothing to do until the sender has a
                 // turn.
                 write_chunk: match software {
-                    true => read_chunk.min(64 << 10),
-                    false => read_chunk,
+                    true => settings.read_chunk.min(64 << 10),
+                    false => settings.read_chunk,
                 },
                 reads_per_lane: 16
                     .min(limits.reads_as_initiator)
