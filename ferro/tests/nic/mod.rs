@@ -6,6 +6,9 @@ use std::process::Output;
 
 use crate::program::ferro;
 
+/// Columns of a line.
+const WIDTH: usize = 80;
+
 /// Runs with a profile, by its name or the file of one.
 pub(crate) fn on_nic(profile: &str, arguments: &[&str]) -> Output {
     on_nic_with(profile, arguments, &[])
@@ -19,6 +22,18 @@ pub(crate) fn on_nic_with(profile: &str, arguments: &[&str], settings: &[(&str, 
         .env("FERRO_FAKE_PROFILE", profile)
         .envs(settings.iter().copied());
     command.output().unwrap()
+}
+
+/// Checks that each line of a text fits a terminal, and that the text has these parts, wherever
+/// its lines end.
+pub(crate) fn check_text(profile: &str, text: &str, parts: &[&str]) {
+    for line in text.lines() {
+        assert!(line.chars().count() <= WIDTH, "{profile}: {line}");
+    }
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in parts {
+        assert!(words.contains(part), "{profile}: {part} is not in: {text}");
+    }
 }
 
 /// A folder in which the loader finds the fake device by the name of libibverbs.
