@@ -129,7 +129,20 @@ impl PeerLanes {
         }
     }
 
-    /// We have evidence that a lane is dead.
+    /// We have evidence that a lane is dead, and packets that arrived on it may not be taken yet.
+    /// The peer counts them as received, so they are taken first.
+    pub fn failed(&mut self, id: SessionId, end: LaneEnd, facts: &mut impl Facts, now: Time) {
+        match self.lanes.get(&id).copied() {
+            Some(lane) if matches!(lane.stage, LaneStage::Resuming(_)) => {
+                self.act(LaneAction::ReportBroken { lane: lane.key });
+                self.end_when_taken(id, end);
+            }
+            _ => self.broke(id, end, facts, now),
+        }
+    }
+
+    /// We have evidence that a lane is dead, and all packets that arrived on it were taken, unless
+    /// it carries a session.
     pub fn broke(&mut self, id: SessionId, end: LaneEnd, facts: &mut impl Facts, now: Time) {
         let Some(lane) = self.lanes.get(&id).copied() else {
             return;

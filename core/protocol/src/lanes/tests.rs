@@ -152,6 +152,28 @@ fn a_session_resumes_only_once_both_sides_have_spoken() {
     assert!(!life.is_resuming(lane(2).session()));
 }
 
+/// The peer has the acknowledgement of packets that arrived before the lane failed.
+#[test]
+fn a_lane_that_fails_carries_what_has_arrived_on_it() {
+    let (mut life, mut facts) = carrying(LaneChoice::Rc, LaneKind::Rc);
+    life.broke(lane(1).session(), BROKEN, &mut facts, NOW);
+    life.drained(lane(1), &mut facts);
+    life.lane_up(PEER, &up(2, LaneKind::Rc, true), NOW);
+    let said = actions(&mut life, &mut facts, NOW);
+    assert_eq!(said.last().map(String::as_str), Some("SendResume"));
+    life.failed(lane(2).session(), BROKEN, &mut facts, NOW);
+    let failed = actions(&mut life, &mut facts, NOW);
+    assert_eq!(failed, ["ReportBroken", "TakeAll"]);
+    assert!(life.resume_arrived(lane(2).session(), ResumeState::default()));
+    assert_eq!(actions(&mut life, &mut facts, NOW), ["Meet"]);
+    let replay = Replay { first: 0, count: 0 };
+    let outcome = Ok(ResumeOutcome::Continues(replay));
+    life.met(lane(2), outcome, &mut facts, NOW);
+    assert_eq!(actions(&mut life, &mut facts, NOW), ["Enter"]);
+    life.taken(lane(2), &mut facts, NOW);
+    assert_eq!(actions(&mut life, &mut facts, NOW), ["Fail"]);
+}
+
 #[test]
 fn nine_lanes_that_break_in_a_row_end_the_session() {
     let (mut life, mut facts) = carrying(LaneChoice::Rc, LaneKind::Rc);

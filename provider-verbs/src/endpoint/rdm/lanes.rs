@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::peer::{Owner, PeerAv};
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_protocol::handshake::LaneUp;
+use ferrofabric_protocol::handshake::{LaneKey, LaneUp};
 use ferrofabric_protocol::lanes::BROKEN;
 use ferrofabric_protocol::rendezvous::Chunk;
 use ferrofabric_protocol::session::SessionStart;
@@ -13,7 +13,7 @@ use ferrofabric_protocol::wire::SessionId;
 
 use super::complete::entered;
 use super::{POLL, RdmTransport};
-use crate::connect::{LaneCarrier, ToEngine, native_addr};
+use crate::connect::{LaneCarrier, ToEngine, UdDestination, native_addr};
 use crate::post::{SendFlags, SendRequest};
 use crate::session::{PacketBuffer, RcLane, SilentLane, WqeKind};
 
@@ -65,7 +65,7 @@ impl RdmTransport {
                         self.apply(owner, |life, _, now| life.connect_failed(at, reason, now));
                     }
                 }
-                ToEngine::LaneFailed(lane) => done += self.lane_failed(lane, owner),
+                ToEngine::LaneFailed(lane) => self.fail_any_lane(lane.session(), owner),
                 ToEngine::NewPath { lane, destination } => self.renew_path(lane, destination),
                 ToEngine::Failed(why) => done += self.fail_for_good(why, owner),
             }
@@ -122,6 +122,17 @@ impl RdmTransport {
         self.peers.begin_lane(peer);
         self.begin_lane(peer, up, carrier);
         self.apply(owner, |life, _, now| life.lane_up(peer, &up, now));
+    }
+
+    /// The path of a UD lane has another address handle. Datagrams under way keep the old one.
+    #[cold]
+    fn renew_path(&mut self, lane: LaneKey, destination: UdDestination) {
+        let session = lane.session();
+        if let Some(lane) = self.ud.lanes.of(session) {
+            lane.route.destination = destination;
+        } else {
+            self.new_lanes.renew_path(session, destination);
+        }
     }
 
     /// Posting has failed.
@@ -224,15 +235,9 @@ impl RdmTransport {
     /// they are taken first.
     #[cold]
     fn drain_unflushed<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> usize {
-        let done = self.poll_all(owner);
-        self.drained(session, owner);
-        done
-    }
-
-    /// Takes everything that is in the completion queue now, whatever arrives meanwhile.
-    #[cold]
-    pub(super) fn poll_all<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut done = 0;
+        // That many polls take everything that is in the queue now, whatever arrives meanwhile on
+        // other lanes.
         for _ in 0..self.completions.polls_that_empty_it() {
             let polled = self.poll(owner);
             done += polled;
@@ -240,6 +245,7 @@ impl RdmTransport {
                 break;
             }
         }
+        self.drained(session, owner);
         done
     }
 

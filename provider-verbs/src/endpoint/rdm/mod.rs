@@ -13,7 +13,6 @@ mod completions;
 mod control_messages;
 mod counters;
 mod dead_queue;
-mod device_events;
 mod endings;
 mod lane_ends;
 mod lane_life;

@@ -47,6 +47,8 @@ pub(super) struct SimLane {
     pub(super) outgrown: [bool; 2],
     /// All posted requests are flushed.
     pub(super) drained: [bool; 2],
+    /// The queue pair of an end has failed: nothing crosses any more.
+    pub(super) closed: [bool; 2],
 }
 
 impl SimLane {
@@ -64,7 +66,15 @@ impl SimLane {
             repeats: [false; 2],
             outgrown: [false; 2],
             drained: [false; 2],
+            closed: [false; 2],
         }
+    }
+
+    /// The queue pair of an end fails. The first `arrived` packets to it have arrived, and all
+    /// packets to the other end.
+    pub(super) fn close(&mut self, at: usize, arrived: usize) {
+        self.closed[at] = true;
+        self.to[at].truncate(arrived);
     }
 
     /// Whether an RC queue pair is there for it at an end.

@@ -312,6 +312,14 @@ impl LanesWorld {
     fn break_lane(&mut self, at: usize, pair: usize, lane: usize) {
         if self.lane(pair, lane).state[at] == SimLaneState::Up {
             count(0);
+            // A completion reports it, behind all packets that have arrived; or an event does.
+            if self.lane(pair, lane).kind == LaneKind::Rc && self.rng.bool() {
+                let arrived = self.rng.usize(..4);
+                self.lane(pair, lane).close(at, arrived);
+                return self.event(at, |life, view, now| {
+                    life.failed(id(pair, lane), BROKEN, view, now)
+                });
+            }
             self.event(at, |life, view, now| {
                 life.broke(id(pair, lane), BROKEN, view, now)
             });
@@ -414,7 +422,10 @@ impl LanesWorld {
     }
 
     fn post(&mut self, at: usize, pair: usize, lane: usize, packet: LanePacket) {
-        self.lane(pair, lane).to[1 - at].push_back(packet);
+        let lane = self.lane(pair, lane);
+        if lane.closed == [false; 2] {
+            lane.to[1 - at].push_back(packet);
+        }
     }
 
     fn send(&mut self, at: usize, pair: usize) {

@@ -11,7 +11,7 @@ mod session;
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::Time;
 use ferrofabric_protocol::handshake::LaneKey;
-use ferrofabric_protocol::lanes::{LaneAction, LaneEnd, PeerLanes};
+use ferrofabric_protocol::lanes::{BROKEN, LaneAction, LaneEnd, PeerLanes};
 use ferrofabric_protocol::wire::SessionId;
 
 use super::RdmTransport;
@@ -231,6 +231,15 @@ impl RdmTransport {
         owner: &mut O,
     ) {
         self.apply(owner, |life, view, now| life.broke(session, end, view, now));
+    }
+
+    /// As [`break_any_lane`](Self::break_any_lane), where packets that have arrived on the lane may
+    /// be in the completion queue.
+    #[cold]
+    pub(super) fn fail_any_lane<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
+        self.apply(owner, |life, view, now| {
+            life.failed(session, BROKEN, view, now)
+        });
     }
 
     /// Requests a lane to a peer, if any operation waits for one.

@@ -128,7 +128,7 @@ impl RdmTransport {
                 });
                 if let None | Some(Err(_)) = posted {
                     tracing::warn!("posting to {} failed: {posted:?}", **qp);
-                    self.event(|life, view, now| life.broke(session, BROKEN, view, now));
+                    self.event(|life, view, now| life.failed(session, BROKEN, view, now));
                 }
             }
             LaneCarrier::Ud(destination) => {
@@ -176,7 +176,7 @@ impl RdmTransport {
             }
         }
         for session in broken {
-            self.break_any_lane(session, BROKEN, owner);
+            self.fail_any_lane(session, owner);
         }
     }
 
