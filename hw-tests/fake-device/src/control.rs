@@ -64,6 +64,7 @@ api! {
     raise: "ferro_fake_raise", fn(u32, u32) -> bool;
     break_qp: "ferro_fake_break", fn(u32) -> bool;
     queue_pairs: "ferro_fake_queue_pairs", fn(*mut QueuePairView, usize) -> usize;
+    shared_receives: "ferro_fake_shared_receives", fn(u64) -> usize;
     handles: "ferro_fake_handles", fn(*mut HandleView, usize) -> usize;
     vectors: "ferro_fake_vectors", fn(*mut u32, usize) -> usize;
     regions: "ferro_fake_regions", fn(*mut RegionView, usize) -> usize;
@@ -242,6 +243,13 @@ impl FakeDevice {
         let count = unsafe { (self.api.vectors)(vectors.as_mut_ptr(), vectors.len()) };
         vectors.truncate(count);
         vectors
+    }
+
+    /// Receives that are posted to the shared queues of a protection domain, as
+    /// [`QueuePairView::pd`] names it.
+    pub fn shared_receives(&self, pd: u64) -> usize {
+        // SAFETY: takes a number.
+        unsafe { (self.api.shared_receives)(pd) }
     }
 
     /// All address handles there are.

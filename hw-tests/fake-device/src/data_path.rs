@@ -32,6 +32,7 @@ unsafe extern "C" fn poll_cq(queue: *mut ibv_cq, num_entries: c_int, wc: *mut ib
         return -errno.abs();
     }
     model.pass_time();
+    model.flush_receives();
     model.flood(queue as usize, usize::try_from(num_entries).unwrap_or(0));
     let Some(cq) = model.completion_queues.get_mut(&(queue as usize)) else {
         model.misused("a completion queue that is not there is polled".to_owned());

@@ -46,6 +46,9 @@ pub enum FaultEffect {
     FailAfterwards(ibv_wc_status),
     /// It completes with success, and nothing arrives: a datagram that is lost.
     Lose,
+    /// The message stops in its middle: its receive is taken, and the request completes with this
+    /// status. The receiver's queue pair holds the receive until it goes to error.
+    StopInside(ibv_wc_status),
     /// The completion has this work request ID.
     WrId(u64),
     /// The completion has this length in bytes.
@@ -67,6 +70,7 @@ impl FaultEffect {
             Self::ByteLen(bytes) => (4, u64::from(bytes)),
             Self::QpNum(number) => (5, u64::from(number)),
             Self::Corrupt(at) => (6, u64::from(at)),
+            Self::StopInside(status) => (7, u64::from(status.0)),
         }
     }
 
@@ -80,6 +84,7 @@ impl FaultEffect {
             4 => Self::ByteLen(low),
             5 => Self::QpNum(low),
             6 => Self::Corrupt(low),
+            7 => Self::StopInside(ibv_wc_status(low)),
             _ => return None,
         })
     }
@@ -179,6 +184,10 @@ pub struct QueuePairView {
     pub waiting: u32,
     /// Slots of its send queue that are taken.
     pub occupied: u32,
+    /// Receives posted to its own queue.
+    pub receives: u32,
+    /// Receives whose message has begun and has not ended.
+    pub held: u32,
 }
 
 /// An address handle, as the device has it.

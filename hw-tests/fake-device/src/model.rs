@@ -1,7 +1,7 @@
 //! All objects of the device, behind one lock: operations of two threads happen one after the
 //! other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::completion::{CompletionQueue, FakeChannel, FakeContext};
@@ -27,6 +27,8 @@ pub(crate) struct DeviceModel {
     pub(crate) queue_pairs: BTreeMap<u32, QueuePair>,
     /// Numbers of queue pairs, by handle.
     pub(crate) numbers: BTreeMap<usize, u32>,
+    /// The queue pairs in error that have yet to take their last shared receive.
+    pub(crate) failing: BTreeSet<u32>,
     pub(crate) next_key: u32,
     pub(crate) next_number: u32,
     /// Requests of connections wait until this is over.
@@ -78,6 +80,7 @@ static MODEL: Mutex<DeviceModel> = Mutex::new(DeviceModel {
     shared_receive_queues: BTreeMap::new(),
     queue_pairs: BTreeMap::new(),
     numbers: BTreeMap::new(),
+    failing: BTreeSet::new(),
     next_key: 0,
     next_number: 0,
     held: false,

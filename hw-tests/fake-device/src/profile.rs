@@ -94,10 +94,34 @@ pub struct DeviceProfile {
     pub grh_required: bool,
     /// A queue pair in error announces that it has taken its last shared receive.
     pub announces_last_receive: bool,
+    /// The fate of a shared receive that a queue pair in error holds in mid-message.
+    pub held_receive: HeldReceive,
     /// The post of a send to a queue pair in error is refused with `EINVAL`; else it is flushed.
     pub refuses_posts_in_error: bool,
     /// The duration of each call that makes, changes or ends a queue pair, in microseconds.
     pub control_call_us: u64,
+}
+
+/// The fate of a shared receive whose message has begun, and whose queue pair has gone to error.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct HeldReceive {
+    /// Whether it completes at all.
+    pub fate: HeldFate,
+    /// The time from the error to that completion, in microseconds. With 0 it comes before the
+    /// flushed requests of the send queue, else behind them.
+    pub after_us: u64,
+}
+
+/// Whether a receive that is held in mid-message completes.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum HeldFate {
+    /// It completes as flushed. The event of the last receive comes behind it.
+    #[default]
+    Flushed,
+    /// It never completes.
+    Lost,
 }
 
 /// Rules for inline data.
@@ -178,6 +202,7 @@ impl Default for DeviceProfile {
             lid: 7,
             grh_required: false,
             announces_last_receive: true,
+            held_receive: HeldReceive::default(),
             refuses_posts_in_error: false,
             control_call_us: 0,
         }
@@ -242,6 +267,10 @@ impl DeviceProfile {
             requests: rng.u32(128..=1 << 15),
             completions: rng.u32(1024..=1 << 17),
             announces_last_receive: rng.bool(),
+            held_receive: HeldReceive {
+                fate: [HeldFate::Flushed, HeldFate::Lost][rng.usize(..2)],
+                after_us: [0, rng.u64(1..5000)][rng.usize(..2)],
+            },
             refuses_posts_in_error: rng.bool(),
             ..Self::default()
         }

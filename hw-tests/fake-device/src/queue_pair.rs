@@ -1,6 +1,7 @@
 //! Queue pairs and receive queues.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use ferrofabric_verbs_sys::{
     ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap, ibv_qp_state as State,
@@ -10,6 +11,7 @@ use ferrofabric_verbs_sys::{
 use crate::completion::FakeCompletion;
 use crate::fault::PathView;
 use crate::model::DeviceModel;
+use crate::profile::HeldFate;
 use crate::route::DatagramRoute;
 
 /// A receive that is posted.
@@ -99,6 +101,10 @@ pub(crate) struct QueuePair {
     pub(crate) occupied: u32,
     /// Slots of requests that are over, since the last completion.
     pub(crate) silent: u32,
+    /// The receive of a message that has begun and has not ended.
+    pub(crate) held: Option<FakeReceive>,
+    /// In error, it has taken all its shared receives at this time.
+    pub(crate) takes_last_receive: Option<Instant>,
 }
 
 impl QueuePair {
@@ -202,31 +208,75 @@ impl DeviceModel {
 
     /// Moves a queue pair to the error state and flushes what is posted to it.
     pub(crate) fn fail(&mut self, number: u32) {
-        let profile = self.profile();
+        let rules = self.profile().held_receive;
         let Some(qp) = self.queue_pairs.get_mut(&number) else {
             return;
         };
-        let flushed = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
-        let announces = profile.announces_last_receive;
         let fresh = qp.state != State::IBV_QPS_ERR;
         qp.state = State::IBV_QPS_ERR;
         let requests = std::mem::take(&mut qp.sends);
-        let receives = std::mem::take(&mut qp.receives.posted);
-        let (queue, handle, context, shared) =
-            (qp.recv_cq, qp.handle, qp.context, qp.srq.is_some());
+        if fresh {
+            if rules.fate == HeldFate::Lost && qp.srq.is_some() {
+                qp.held = None;
+            }
+            let waits = qp.held.is_some() && rules.after_us > 0;
+            let wait = Duration::from_micros(if waits { rules.after_us } else { 0 });
+            qp.takes_last_receive = Some(Instant::now() + wait);
+            self.failing.insert(number);
+            self.flush_receives();
+        }
         for request in requests {
-            self.end_request(number, &request, flushed, 0);
+            self.end_request(number, &request, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
         }
+        self.flush_own_receives(number);
+    }
+
+    /// Flushes the receives of a queue pair's own queue.
+    fn flush_own_receives(&mut self, number: u32) {
+        let Some(qp) = self.queue_pairs.get_mut(&number) else {
+            return;
+        };
+        let (queue, receives) = (qp.recv_cq, std::mem::take(&mut qp.receives.posted));
         for receive in receives {
-            let entry = FakeCompletion {
-                wc: completion(receive.wr_id, flushed, number),
-                reclaims: None,
-            };
-            self.complete(queue, entry, false);
+            self.flush_receive(queue, number, receive.wr_id);
         }
-        if fresh && shared && announces {
-            let last = ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED;
-            self.raise(context, last, handle);
+    }
+
+    fn flush_receive(&mut self, queue: usize, number: u32, wr_id: u64) {
+        let entry = FakeCompletion {
+            wc: completion(wr_id, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, number),
+            reclaims: None,
+        };
+        self.complete(queue, entry, false);
+    }
+
+    /// Flushes the receives that queue pairs in error hold in mid-message, if their time has come,
+    /// and announces each queue pair that has taken its last shared receive.
+    pub(crate) fn flush_receives(&mut self) {
+        if self.failing.is_empty() {
+            return;
+        }
+        let announces = self.profile().announces_last_receive;
+        let now = Instant::now();
+        for number in self.failing.clone() {
+            let Some(qp) = self.queue_pairs.get_mut(&number) else {
+                self.failing.remove(&number);
+                continue;
+            };
+            if qp.takes_last_receive.is_some_and(|at| at > now) {
+                continue;
+            }
+            self.failing.remove(&number);
+            qp.takes_last_receive = None;
+            let (queue, held) = (qp.recv_cq, qp.held.take());
+            let (context, handle, is_shared) = (qp.context, qp.handle, qp.srq.is_some());
+            if let Some(receive) = held {
+                self.flush_receive(queue, number, receive.wr_id);
+            }
+            if is_shared && announces {
+                let last = ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED;
+                self.raise(context, last, handle);
+            }
         }
     }
 
@@ -238,7 +288,9 @@ impl DeviceModel {
         qp.sends.clear();
         qp.receives.posted.clear();
         (qp.occupied, qp.silent) = (0, 0);
+        (qp.held, qp.takes_last_receive) = (None, None);
         let queues = [qp.send_cq, qp.recv_cq];
+        self.failing.remove(&number);
         for queue in queues {
             if let Some(cq) = self.completion_queues.get_mut(&queue) {
                 cq.entries.retain(|entry| entry.wc.qp_num != number);

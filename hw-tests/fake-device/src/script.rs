@@ -250,11 +250,22 @@ unsafe extern "C" fn ferro_fake_queue_pairs(into: *mut QueuePairView, room: usiz
             pd: qp.pd as u64,
             waiting: qp.sends.len() as u32,
             occupied: qp.occupied,
+            receives: qp.receives.posted.len() as u32,
+            held: u32::from(qp.held.is_some()),
         };
         // SAFETY: the caller's promise.
         unsafe { into.add(at).write(view) };
     }
     model.queue_pairs.len()
+}
+
+/// Receives that are posted to the shared queues of a protection domain.
+#[unsafe(no_mangle)]
+extern "C" fn ferro_fake_shared_receives(pd: u64) -> usize {
+    let model = model();
+    let queues = model.shared_receive_queues.values();
+    let own = queues.filter(|queue| queue.pd as u64 == pd);
+    own.map(|queue| queue.posted.len()).sum()
 }
 
 /// # Safety

@@ -156,6 +156,10 @@ impl DeviceModel {
         let receiver_ready = point != FaultPoint::Send || self.receiver_ready(number);
         match receiver_ready.then(|| self.strike(point, number)).flatten() {
             Some(FaultEffect::Fail(status)) => return RequestOutcome::Over(status, 0),
+            Some(FaultEffect::StopInside(status)) => {
+                self.begin_message(number);
+                return RequestOutcome::Over(status, 0);
+            }
             Some(FaultEffect::Lose) => return RequestOutcome::Over(Status::IBV_WC_SUCCESS, 0),
             Some(FaultEffect::FailAfterwards(status)) => {
                 return match self.perform(number, request) {
@@ -171,6 +175,19 @@ impl DeviceModel {
             None => {}
         }
         self.perform(number, request)
+    }
+
+    /// The first packet of a message has arrived, and no other will: the receiver's queue pair
+    /// holds the receive that the message takes.
+    fn begin_message(&mut self, number: u32) {
+        let remote = self.queue_pairs.get(&number).map_or(0, |qp| qp.remote);
+        if !self.connected(number, remote) {
+            return;
+        }
+        let receive = self.next_receive(remote);
+        if let Some(peer) = self.queue_pairs.get_mut(&remote) {
+            peer.held = receive;
+        }
     }
 
     fn receiver_ready(&self, number: u32) -> bool {

@@ -21,6 +21,7 @@ use super::fork::fork_safety;
 use super::gid::{Gid, GidEntry, kind_from_sysfs};
 use super::gid_choice::{GidRequest, GidSelection, choose_gid};
 use super::inline::InlineLimit;
+use super::last_receives::LastReceives;
 use super::limits::DeviceLimits;
 use super::port::{LinkLayer, PortAttributes};
 use super::quirks::Quirks;
@@ -35,6 +36,7 @@ pub struct DeviceContext {
     facts: DeviceFacts,
     quirks: Quirks,
     inline_limits: InlineLimits,
+    last_receives: LastReceives,
     birth: Birth,
 }
 
@@ -99,6 +101,7 @@ impl DeviceContext {
             facts,
             quirks,
             inline_limits: InlineLimits::default(),
+            last_receives: LastReceives::default(),
             birth: Birth::here(),
         }))
     }
@@ -134,6 +137,11 @@ impl DeviceContext {
     /// The inline limits that were found so far.
     pub(crate) fn inline_limits(&self) -> &InlineLimits {
         &self.inline_limits
+    }
+
+    /// The queue pairs whose last receive an event has reported.
+    pub(crate) fn last_receives(&self) -> &LastReceives {
+        &self.last_receives
     }
 
     /// Whether this process opened the device and so owns the objects made on it. A child after

@@ -182,6 +182,11 @@ impl EventBoard {
             true => tracing::warn!("event of {name}: {text}, {:?}", event.subject),
             false => tracing::debug!("event of {name}: {text}, {:?}", event.subject),
         }
+        if let (ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED, EventSubject::QueuePair(number)) =
+            (event.kind, event.subject)
+        {
+            self.context.last_receives().reached(number);
+        }
         let subscribers = self.subscribers();
         let of_subject = subscribers.by_subject.get(&event.subject);
         for (_, notify) in of_subject.into_iter().flatten() {

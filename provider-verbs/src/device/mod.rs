@@ -17,6 +17,7 @@ mod gid;
 mod gid_choice;
 mod gid_wish;
 mod inline;
+mod last_receives;
 mod limits;
 mod memory_lock;
 mod numa;

@@ -47,43 +47,64 @@ bitflags::bitflags! {
         /// A send is posted by a write of the device's descriptor, which is a cancellation point
         /// (pthreads(7)).
         const POSTS_BY_SYSTEM_CALL = 1 << 11;
+        /// A queue pair in error does not report its last receive of a shared queue. Its receives
+        /// are flushed before the call that moves it to error returns.
+        const LAST_RECEIVE_NOT_REPORTED = 1 << 12;
+        /// A receive of a shared queue whose message has begun never completes if its queue pair
+        /// goes to error. The event of the last receive comes all the same.
+        const HELD_RECEIVE_LOST = 1 << 13;
     }
 }
 
 /// The device of a row: all given fields must match.
 struct QuirkDevice {
     vendor_id: u32,
-    /// On the PCI bus, or not.
-    hardware: bool,
+    /// On the PCI bus, or not; `None`: either.
+    hardware: Option<bool>,
 }
 
 /// Soft-RoCE (rdma_rxe): Linux gives it this vendor and no address on a bus. Its name is the
 /// administrator's choice.
 const SOFT_ROCE: QuirkDevice = QuirkDevice {
     vendor_id: 0x00ff_ffff,
-    hardware: false,
+    hardware: Some(false),
 };
 
 /// The same for the software iWARP driver (siw).
 const SOFT_IWARP: QuirkDevice = QuirkDevice {
     vendor_id: 0x0062_6d74,
-    hardware: false,
+    hardware: Some(false),
 };
 
 /// Omni-Path (hfi1) and the InfiniBand adapters before it (qib), by the vendor that both drivers
 /// give.
 const PATHSCALE: QuirkDevice = QuirkDevice {
     vendor_id: 0x0000_1175,
-    hardware: true,
+    hardware: Some(true),
+};
+
+/// Broadcom NetXtreme-E (bnxt_re), by its vendor on the PCI bus, which no other device has.
+const NETXTREME: QuirkDevice = QuirkDevice {
+    vendor_id: 0x0000_14e4,
+    hardware: None,
 };
 
 /// Soft-RoCE's quirks were observed on Linux 6.12; none is known to be fixed since. The drivers of
-/// rdma-core show that the other two post by system calls; the drivers of all other devices ring
-/// doorbells in mapped memory.
+/// rdma-core show that the next two post by system calls, while those of all other devices ring
+/// doorbells in mapped memory; and that the last one makes up no completions for receives of a
+/// shared queue.
 const TABLE: &[(QuirkDevice, Quirks)] = &[
-    (SOFT_ROCE, Quirks::all()),
-    (SOFT_IWARP, Quirks::POSTS_BY_SYSTEM_CALL),
+    (
+        SOFT_ROCE,
+        Quirks::all()
+            .difference(Quirks::LAST_RECEIVE_NOT_REPORTED.union(Quirks::HELD_RECEIVE_LOST)),
+    ),
+    (
+        SOFT_IWARP,
+        Quirks::POSTS_BY_SYSTEM_CALL.union(Quirks::LAST_RECEIVE_NOT_REPORTED),
+    ),
     (PATHSCALE, Quirks::POSTS_BY_SYSTEM_CALL),
+    (NETXTREME, Quirks::HELD_RECEIVE_LOST),
 ];
 
 impl Quirks {
@@ -95,7 +116,9 @@ impl Quirks {
     fn matching(vendor_id: u32, hardware: bool) -> Self {
         TABLE
             .iter()
-            .filter(|(row, _)| row.vendor_id == vendor_id && row.hardware == hardware)
+            .filter(|(row, _)| {
+                row.vendor_id == vendor_id && row.hardware.is_none_or(|is| is == hardware)
+            })
             .fold(Self::empty(), |all, (_, quirks)| all | *quirks)
     }
 }
@@ -123,8 +146,9 @@ mod tests {
     #[test]
     fn devices_whose_kernel_posts_are_known() {
         let soft_iwarp = Quirks::matching(0x62_6d74, false);
-        assert_eq!(soft_iwarp, Quirks::POSTS_BY_SYSTEM_CALL);
-        assert!(Quirks::matching(0xff_ffff, false).contains(soft_iwarp));
-        assert_eq!(Quirks::matching(0x1175, true), soft_iwarp);
+        let by_call = Quirks::POSTS_BY_SYSTEM_CALL;
+        assert_eq!(soft_iwarp, by_call | Quirks::LAST_RECEIVE_NOT_REPORTED);
+        assert!(Quirks::matching(0xff_ffff, false).contains(by_call));
+        assert_eq!(Quirks::matching(0x1175, true), by_call);
     }
 }

@@ -150,6 +150,7 @@ impl Qp {
             srq: config.srq.clone(),
             posts_by_system_call: (pd.context().quirks()).contains(Quirks::POSTS_BY_SYSTEM_CALL),
         };
+        pd.context().last_receives().forget(this.number());
         if config.extended.is_some() {
             this.extended = pd
                 .context()
@@ -251,6 +252,12 @@ impl Qp {
         self.extended
     }
 
+    /// Whether the device has reported, since it went to error, that it has taken its last receive
+    /// of a shared queue: all completions of its receives are in the completion queue.
+    pub fn has_reached_last_receive(&self) -> bool {
+        self.pd.context().last_receives().has(self.number())
+    }
+
     /// Its state as the device has it.
     ///
     /// # Errors
@@ -341,6 +348,7 @@ impl Drop for Qp {
         if !self.pd.context().is_own() {
             return;
         }
+        self.pd.context().last_receives().forget(self.number());
         // SAFETY: destroyed once; asynchronous events are acknowledged as they are taken.
         let rc = unsafe { (self.pd.context().verbs().ibv_destroy_qp)(self.as_ptr()) };
         if rc != 0 {

@@ -47,6 +47,11 @@ impl Grants {
         self.granted.saturating_add(self.left)
     }
 
+    /// Units granted to sessions, except those that are lent.
+    pub(crate) fn granted(&self) -> u32 {
+        self.granted
+    }
+
     /// The grant of new peers, if it has changed since the last call.
     pub(crate) fn changed(&mut self) -> Option<u16> {
         let next = self.next();

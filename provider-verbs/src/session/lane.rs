@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ferrofabric_protocol::Time;
 use ferrofabric_protocol::handshake::LaneKey;
 use ferrofabric_protocol::session::WINDOW;
 use ferrofabric_protocol::wire::SessionId;
@@ -34,6 +35,8 @@ pub(crate) struct RcLane {
     /// The queue pair has rejected a request: requests that are entered behind it will not
     /// complete.
     pub(crate) refused: bool,
+    /// Of an unflushed lane: how long it waits for the device to give back its receives.
+    pub(crate) last_receive_due: Time,
     pub(crate) turn: LaneTurn,
 }
 

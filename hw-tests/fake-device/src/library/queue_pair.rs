@@ -188,6 +188,8 @@ unsafe extern "C" fn ibv_create_qp(
             },
             occupied: 0,
             silent: 0,
+            held: None,
+            takes_last_receive: None,
         };
         model.queue_pairs.insert(number, queue_pair);
         model.numbers.insert(handle as usize, number);

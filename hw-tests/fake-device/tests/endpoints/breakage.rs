@@ -29,8 +29,7 @@ fn a_queue_pair_that_breaks() {
         pair.settle(&device);
         pair.exchange(8, 1);
         pair.exchange(80_000, 2);
-        drop(pair);
-        assert_clean(&device);
+        pair.close(&device);
     }
 }
 
@@ -61,8 +60,7 @@ fn a_queue_pair_that_breaks_with_requests_under_way() {
     }
     pair.settle(&device);
     pair.exchange(8, 1000);
-    drop(pair);
-    assert_clean(&device);
+    pair.close(&device);
 }
 
 /// The handshake loses packets: it is tried again.
@@ -106,8 +104,7 @@ fn datagrams_that_make_no_sense() {
         // A packet that named somebody else may have begun a session with nobody.
         pair.rest(|_| true);
         pair.exchange(8, 1);
-        drop(pair);
-        assert_clean(&device);
+        pair.close(&device);
     }
 }
 
@@ -191,6 +188,5 @@ fn a_completion_queue_that_fails_for_a_moment() {
     device.fail_call("ibv_poll_cq", 3, 2, libc::EIO);
     let traffic = pair.traffic(100, 15, || ());
     assert_eq!(traffic.sent, 30, "{traffic:?}");
-    drop(pair);
-    assert_clean(&device);
+    pair.close(&device);
 }

@@ -236,6 +236,5 @@ fn a_grant_that_makes_no_sense_ends_its_send() {
     assert_eq!(device.faults_left(), 0, "nothing was granted");
     pair.settle(&device);
     pair.exchange(80_000, 6);
-    drop(pair);
-    assert_clean(&device);
+    pair.close(&device);
 }

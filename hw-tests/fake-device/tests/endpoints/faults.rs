@@ -64,8 +64,7 @@ fn each_status_of_a_message() {
         pair.settle(&device);
         pair.exchange(8, 77);
         pair.exchange(80_000, 78);
-        drop(pair);
-        assert_clean(&device);
+        pair.close(&device);
     }
 }
 
@@ -87,8 +86,14 @@ fn goes_on(fault: Fault) {
     device.reset();
     pair.exchange(8, 1);
     pair.exchange(80_000, 2);
-    drop(pair);
-    assert_clean(&device);
+    match fault.effect {
+        // The device never names the receive again.
+        FaultEffect::WrId(_) => {
+            drop(pair);
+            assert_clean(&device);
+        }
+        _ => pair.close(&device),
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod messages;
 mod party;
 mod probes;
 mod quotas;
+mod receives;
 mod removals;
 mod revivals;
 mod rights;

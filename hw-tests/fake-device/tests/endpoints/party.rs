@@ -119,6 +119,28 @@ impl PeerPair {
         });
     }
 
+    /// Drives both until all buffers, credit and queue pairs are where they belong.
+    pub(crate) fn balance(&mut self, device: &FakeDevice) {
+        let begun = Instant::now();
+        while let Some(missing) = [&self.a, &self.b]
+            .iter()
+            .find_map(|end| missing(device, end))
+        {
+            let pending = pending_operations([&self.a, &self.b]);
+            assert!(begun.elapsed() < PATIENCE, "{missing}; {pending}");
+            // Buffers that were lost on the device are found by the traffic that lacks them.
+            (0..64).for_each(|tag| self.exchange(8, tag));
+            self.rest(|_| true);
+        }
+    }
+
+    /// Closes both, once everything is where it belongs.
+    pub(crate) fn close(mut self, device: &FakeDevice) {
+        self.balance(device);
+        drop(self);
+        assert_clean(device);
+    }
+
     /// Drives both until `so` holds, and for a while nothing completes: packets that change no
     /// statistic, such as a datagram without news, have arrived by then.
     pub(crate) fn rest(&mut self, so: impl Fn(&Self) -> bool) {
@@ -149,6 +171,29 @@ const SESSIONS: &str = "verbs_sessions_now";
 pub(crate) fn stat(endpoint: &OwningEndpoint, name: &str) -> u64 {
     let stats = endpoint.stats().unwrap();
     stats.iter().find(|(n, _)| *n == name).unwrap().1
+}
+
+/// Names the resources that an endpoint without operations under way lacks: receive buffers that
+/// neither the device nor the endpoint has, bounce buffers, credit, and queue pairs in error.
+fn missing(device: &FakeDevice, end: &OwningEndpoint) -> Option<String> {
+    let control = end.name().verbs.unwrap().qpn;
+    let all = device.queue_pairs();
+    let pd = all.iter().find(|qp| qp.number == control).unwrap().pd;
+    let own = all.iter().filter(|qp| qp.pd == pd && qp.number != control);
+    let (mut at_device, mut in_error) = (device.shared_receives(pd) as u64, 0);
+    for qp in own {
+        at_device += u64::from(qp.receives + qp.held);
+        in_error += u32::from(qp.state == ibv_qp_state::IBV_QPS_ERR.0);
+    }
+    let receives = stat(end, "verbs_receive_buffers");
+    let here = stat(end, "verbs_receives_to_post_now") + stat(end, "verbs_receives_held_now");
+    let lost = ["verbs_bounces_lost_now", "verbs_credit_lost_now"].map(|name| stat(end, name));
+    (receives != at_device + here || lost != [0, 0] || in_error > 0).then(|| {
+        format!(
+            "of {receives} receives the device has {at_device} and the endpoint {here}; \
+             bounce buffers and credit lost: {lost:?}; {in_error} queue pairs in error"
+        )
+    })
 }
 
 /// The operations and statistics of endpoints, for a test that has waited for too long: operations

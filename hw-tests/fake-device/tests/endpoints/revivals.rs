@@ -66,8 +66,7 @@ fn a_receiver_whose_data_queue_pair_fails() {
         failure.strike(&device, data_queue_pair(&device, &pair.b));
         stream(&mut pair, 4);
         pair.exchange(8, 9);
-        drop(pair);
-        assert_clean(&device);
+        pair.close(&device);
     }
 }
 
@@ -82,8 +81,7 @@ fn a_sender_whose_data_queue_pair_fails() {
         failure.strike(&device, data_queue_pair(&device, &pair.a));
         stream(&mut pair, 4);
         pair.exchange(8, 9);
-        drop(pair);
-        assert_clean(&device);
+        pair.close(&device);
     }
 }
 
@@ -105,8 +103,7 @@ fn a_data_queue_pair_that_fails_again_and_again() {
             assert!(done.outcome.is_ok(), "round {round}: {:?}", done.outcome);
         }
     }
-    drop(pair);
-    assert_clean(&device);
+    pair.close(&device);
 }
 
 /// An endpoint that waits for others to connect sends nothing but answers.
@@ -118,8 +115,7 @@ fn a_server_whose_control_queue_pair_fails() {
         let mut pair = PeerPair::open(&[]);
         failure.strike(&device, control_queue_pair(&pair.b));
         stream(&mut pair, 4);
-        drop(pair);
-        assert_clean(&device);
+        pair.close(&device);
     }
 }
 

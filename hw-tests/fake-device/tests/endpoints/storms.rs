@@ -6,7 +6,7 @@ use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
 use crate::counters::{CounterStart, random};
 use crate::faults::STATUSES;
-use crate::party::{PeerPair, assert_clean};
+use crate::party::PeerPair;
 
 /// Statuses of a broken connection: operations under way go on over the next one.
 const BROKEN: [Status; 3] = [
@@ -18,9 +18,10 @@ const BROKEN: [Status; 3] = [
 /// A fault with one of these statuses, or a datagram that is lost.
 fn fault(rng: &mut Rng, statuses: &[Status]) -> Fault {
     let status = statuses[rng.usize(..statuses.len())];
-    let (point, effect) = match rng.u32(..6) {
+    let (point, effect) = match rng.u32(..8) {
         0 | 1 => (FaultPoint::Send, FaultEffect::Fail(status)),
         2 => (FaultPoint::Send, FaultEffect::FailAfterwards(status)),
+        6 | 7 => (FaultPoint::Send, FaultEffect::StopInside(status)),
         3 | 4 => (FaultPoint::Read, FaultEffect::Fail(status)),
         _ => (FaultPoint::Datagram, FaultEffect::Lose),
     };
@@ -54,8 +55,7 @@ fn storm(lane: &str, seed: u64, statuses: &[Status]) {
     pair.settle(&device);
     pair.exchange(8, 1);
     pair.exchange(80_000, 2);
-    drop(pair);
-    assert_clean(&device);
+    pair.close(&device);
 }
 
 /// One end has sent on a connection of which the other end has seen nothing but its end.
@@ -72,8 +72,7 @@ fn connections_that_break_with_their_first_packets() {
             let traffic = pair.traffic(100, 12, || ());
             assert_eq!((traffic.sent, traffic.received), (24, 24), "{traffic:?}");
             device.reset();
-            drop(pair);
-            assert_clean(&device);
+            pair.close(&device);
         }
     }
 }

@@ -7,11 +7,12 @@ use fastrand::Rng;
 use ferrofabric_fake_device::profile::{DeviceProfile, VARIABLE};
 
 /// The tests of this program that run on each of these NICs.
-const SUBJECTS: [&str; 6] = [
+const SUBJECTS: [&str; 7] = [
     "breakage::",
     "endings::",
     "faults::",
     "flushes::",
+    "receives::",
     "revivals::",
     "storms::",
 ];

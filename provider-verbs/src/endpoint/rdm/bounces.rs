@@ -125,6 +125,11 @@ impl BounceBuffers {
         self.free.is_empty()
     }
 
+    /// The number of those that are not free.
+    pub(super) fn taken(&self) -> usize {
+        self.count() - self.free.len()
+    }
+
     /// Takes a free one, the one given back last.
     #[inline]
     pub(super) fn take(&mut self) -> Option<u32> {

@@ -70,6 +70,10 @@ impl RdmTransport {
         self.poster.registrations.report(report);
         report("verbs_packets_received", received.packets);
         report("verbs_receive_buffers", self.receives.count() as u64);
+        report("verbs_receives_to_post_now", self.receives.to_post() as u64);
+        report("verbs_receives_held_now", self.ud.held_slots() as u64);
+        report("verbs_bounces_lost_now", self.lost_bounces() as u64);
+        report("verbs_credit_lost_now", self.lost_credit());
         report("verbs_packets_dropped", received.dropped);
         report("verbs_unexpected", received.unexpected);
         report("verbs_unexpected_now", self.unexpected.len() as u64);

@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use ferrofabric_protocol::Time;
 use ferrofabric_protocol::handshake::LaneKey;
 
 use super::POLL;
@@ -20,11 +21,23 @@ pub(super) enum Ending {
     /// A lane that is down, and may carry a session by now.
     Lane(LaneKey),
     /// A queue pair in error that belongs to no lane any more. Its completions would go with it,
-    /// and so would the receive buffers of the endpoint that they name. Its Resume may lie in a
-    /// slot.
-    QueuePair(Arc<RcQp>, Option<u32>),
+    /// and so would the receive buffers of the endpoint that they name.
+    QueuePair(RetiredQueuePair),
     /// The data queue pair, in error: it has to be revived.
     DataQueuePair,
+    /// The next step of the search for lost receives.
+    Search,
+}
+
+/// A queue pair that waits for its end.
+pub(super) struct RetiredQueuePair {
+    pub(super) qp: Arc<RcQp>,
+    /// The slot that its Resume may lie in.
+    pub(super) slot: Option<u32>,
+    /// How long it waits for the report of its last receive.
+    pub(super) until: Time,
+    /// All completions of its receives are in the completion queue.
+    pub(super) has_last_receive: bool,
 }
 
 /// The endings that wait, in the order of their start.
@@ -58,6 +71,12 @@ impl Endings {
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// Whether a queue pair waits for its end.
+    pub(super) fn has_queue_pair(&self) -> bool {
+        let mut waiting = self.waiting.iter();
+        waiting.any(|(_, ending)| matches!(ending, Ending::QueuePair(_)))
     }
 
     pub(super) fn push(&mut self, ending: Ending) {

@@ -145,6 +145,7 @@ impl RdmTransport {
     /// leaves the lane.
     pub(super) fn fail_lane(&mut self, session: SessionId, in_order: bool) {
         self.post_held_back();
+        let last_receive_due = self.last_receive_deadline();
         let Some(lane) = self.lanes.of(session) else {
             return;
         };
@@ -162,6 +163,7 @@ impl RdmTransport {
         if moved.is_err() || posted.is_err() || lane.refused {
             // No request will be flushed; the queue pair itself has to go.
             lane.unflushed = true;
+            lane.last_receive_due = last_receive_due;
         }
         self.list(session);
     }
@@ -279,7 +281,10 @@ impl RdmTransport {
             if lane.unflushed {
                 // The queue pair is destroyed with its last holder: the service thread drops its
                 // own reference.
-                if Arc::strong_count(&lane.qp) == 1 {
+                let is_last = Arc::strong_count(&lane.qp) == 1;
+                let has_receives_back =
+                    lane.qp.has_reached_last_receive() || self.ud.now() >= lane.last_receive_due;
+                if is_last && has_receives_back {
                     done += self.drain_unflushed(session, owner);
                 } else {
                     self.list(session);

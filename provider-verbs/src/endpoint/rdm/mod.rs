@@ -159,8 +159,8 @@ impl RdmTransport {
                 }
             }
         }
-        if !completions.is_empty() {
-            self.receives.post_if_enough();
+        if !completions.is_empty() && self.receives.post_if_enough() {
+            self.request_search();
         }
         completions.len()
     }

@@ -1,8 +1,8 @@
 //! Counts of the operations that wait, by the reason: statistics for the diagnosis of an endpoint
-//! that makes no progress.
+//! that makes no progress, and counts of the resources that were lost.
 
 use super::RdmTransport;
-use crate::session::SessionState;
+use crate::session::{RdmPeer, SessionState};
 
 /// Sums over all sessions.
 #[derive(Default)]
@@ -49,5 +49,31 @@ impl RdmTransport {
         report("verbs_peers_connecting_now", connecting as u64);
         report("verbs_peers_resuming_now", resuming as u64);
         report("verbs_lanes_ending_now", ending as u64);
+    }
+}
+
+impl RdmTransport {
+    /// Bounce buffers that are neither free nor those of a posted request.
+    pub(super) fn lost_bounces(&self) -> usize {
+        let queues = self.lanes.iter().map(|lane| &lane.queue);
+        let by_lanes = queues.map(|queue| queue.iter().filter(|wqe| wqe.packet.slot().is_some()));
+        let by_datagrams = self.ud.queue_pair.as_ref().map_or(0, |qp| qp.bounces());
+        let under_way = by_lanes.map(Iterator::count).sum::<usize>() + by_datagrams;
+        self.poster.bounces.taken().abs_diff(under_way)
+    }
+
+    /// Units of credit that are granted, and are no session's.
+    pub(super) fn lost_credit(&self) -> u64 {
+        let quota = |state: &SessionState| u64::from(state.numbers.receive_credit.quota_units());
+        let parked = |peer: &RdmPeer| {
+            let lent = u64::from(peer.lent.unwrap_or(0));
+            peer.parked.as_deref().map_or(0, quota).abs_diff(lent)
+        };
+        let carried = self.lanes.iter().map(|lane| quota(&lane.session));
+        let by_datagrams = (self.ud.lanes.iter()).map(|lane| quota(&lane.session));
+        let of_sessions = (carried.chain(by_datagrams)).chain(self.peers.iter().map(parked));
+        of_sessions
+            .sum::<u64>()
+            .abs_diff(u64::from(self.grants.granted()))
     }
 }

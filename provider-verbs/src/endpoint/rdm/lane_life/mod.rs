@@ -6,6 +6,7 @@ mod new_lanes;
 mod peers;
 mod resume;
 mod resume_slots;
+mod retire;
 mod session;
 
 use ferrofabric_contracts::peer::Owner;
@@ -211,7 +212,7 @@ impl RdmTransport {
             if let Err(error) = qp.to_error() {
                 tracing::debug!("{error}");
             }
-            self.ending.push(Ending::QueuePair(qp, lane.slot));
+            self.retire(qp, lane.slot);
         }
         self.list_stalled();
     }
@@ -251,20 +252,24 @@ impl RdmTransport {
     /// Carries out the endings that are due: all earlier completions were taken.
     #[cold]
     pub(super) fn end_taken<O: Owner>(&mut self, owner: &mut O) -> usize {
-        let ending = self.ending.take_due();
-        let done = ending.len();
-        for (_, ending) in ending {
-            match ending {
+        let mut done = 0;
+        for (_, ending) in self.ending.take_due() {
+            let ended = match ending {
                 Ending::Lane(lane) => {
                     self.apply(owner, |life, view, now| life.taken(lane, view, now));
+                    true
                 }
-                Ending::QueuePair(qp, None) => self.service.verbs().destroy(qp),
-                Ending::QueuePair(qp, Some(slot)) => {
-                    drop(qp);
-                    self.new_lanes.give_slot(slot);
+                Ending::QueuePair(retired) => self.end_queue_pair(retired),
+                Ending::DataQueuePair => {
+                    self.revive_data_queue_pair();
+                    true
                 }
-                Ending::DataQueuePair => self.revive_data_queue_pair(),
-            }
+                Ending::Search => {
+                    self.search_lost_receives();
+                    true
+                }
+            };
+            done += usize::from(ended);
         }
         done
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ferrofabric_protocol::Time;
 use ferrofabric_protocol::handshake::LaneUp;
 use ferrofabric_protocol::rendezvous::TransferLimits;
 use ferrofabric_protocol::session::Session;
@@ -122,6 +123,7 @@ impl RdmTransport {
             is_ending: false,
             unflushed: false,
             refused: false,
+            last_receive_due: Time(0),
             turn: LaneTurn::default(),
         };
         if up.resumes {
@@ -157,9 +159,8 @@ impl RdmTransport {
                     ..
                 } = *lane;
                 match unflushed {
-                    // The device may use the session's memory until the queue pair is gone.
-                    true => drop(qp),
-                    false => self.service.verbs().destroy(qp),
+                    false => self.retire(qp, None),
+                    true => self.end_unflushed(qp),
                 }
                 self.poster.bounces.lane_ends();
                 self.peers.end_lane(peer);

@@ -6,6 +6,7 @@ use ferrofabric_contracts::error::Result;
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::super::POLL;
+use super::census::Census;
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::post::RecvRequest;
@@ -18,9 +19,14 @@ pub(in super::super) struct ReceivePool {
     slots: SlotPool,
     /// Buffers to be posted again.
     spent: Vec<u32>,
-    /// The number of buffers from which they are posted together: a small part of all, because
-    /// lanes may hold some.
+    /// The number of buffers from which they are posted together.
     post_from: usize,
+    /// Queue pairs that ended and may have taken a buffer each with them.
+    suspects: usize,
+    /// The search for those buffers.
+    census: Option<Box<Census>>,
+    /// One of the suspects has ended during the search.
+    searches_again: bool,
 }
 
 impl ReceivePool {
@@ -38,7 +44,10 @@ impl ReceivePool {
             queue,
             slots,
             spent,
-            post_from: POLL.min(count / 4),
+            post_from: post_from(count),
+            suspects: 0,
+            census: None,
+            searches_again: false,
         };
         this.post();
         Ok(this)
@@ -46,6 +55,11 @@ impl ReceivePool {
 
     pub(in super::super) fn count(&self) -> usize {
         self.slots.count()
+    }
+
+    /// Buffers that are neither the device's nor in use.
+    pub(in super::super) fn to_post(&self) -> usize {
+        self.spent.len()
     }
 
     #[inline]
@@ -70,15 +84,65 @@ impl ReceivePool {
         self.spent.push(slot);
     }
 
-    /// Posts the freed buffers, if there are enough.
+    /// Posts the freed buffers, if there are enough. Returns whether a search for lost buffers can
+    /// go on.
     #[inline]
-    pub(in super::super) fn post_if_enough(&mut self) {
-        if self.spent.len() >= self.post_from {
-            self.post();
+    pub(in super::super) fn post_if_enough(&mut self) -> bool {
+        self.spent.len() >= self.post_from && self.post()
+    }
+
+    /// A queue pair has ended, and may have taken a buffer with it.
+    #[cold]
+    pub(super) fn suspect(&mut self) {
+        self.suspects += 1;
+        // None may wait here while some are missing at the device.
+        self.post_from = 1;
+        self.searches_again = self.census.is_some();
+        if self.census.is_none() {
+            self.search();
         }
     }
 
-    fn post(&mut self) {
+    fn search(&mut self) {
+        let census = Census::begin(self.slots.count(), &self.spent);
+        self.census = Some(Box::new(census));
+    }
+
+    /// The search for lost buffers, once the queue has turned.
+    pub(super) fn turned_census(&mut self) -> Option<&mut Census> {
+        self.census
+            .as_deref_mut()
+            .filter(|census| census.has_turned())
+    }
+
+    /// Ends the search: the buffers that are away are lost, and free again.
+    pub(super) fn end_search(&mut self) {
+        let Some(census) = self.census.take() else {
+            return;
+        };
+        let lost = census.away(&self.spent);
+        if lost.len() > self.suspects {
+            tracing::warn!("{} does not take receives in their order", self.queue);
+            (self.suspects, self.searches_again) = (0, false);
+            self.post_from = post_from(self.slots.count());
+            return;
+        }
+        tracing::debug!("{}: {} receives were lost", self.queue, lost.len());
+        self.suspects -= lost.len();
+        self.spent.extend(lost);
+        if std::mem::take(&mut self.searches_again) && self.suspects > 0 {
+            self.search();
+        } else {
+            self.suspects = 0;
+            self.post_from = post_from(self.slots.count());
+        }
+    }
+
+    /// Posts all freed buffers. Returns whether a search for lost buffers can go on.
+    fn post(&mut self) -> bool {
+        if let Some(census) = &mut self.census {
+            census.posts(&self.spent);
+        }
         let lkey = self.slots.lkey();
         let length = self.slots.slot_bytes() as u32;
         while !self.spent.is_empty() {
@@ -100,9 +164,20 @@ impl ReceivePool {
                 Err((error, taken)) => {
                     self.spent.drain(from..from + taken);
                     tracing::warn!("receives of {} not posted: {error}", self.queue);
-                    return;
+                    if self.census.is_some() {
+                        // It has those for posted that were not.
+                        self.search();
+                    }
+                    return false;
                 }
             }
         }
+        (self.census.as_ref()).is_some_and(|census| census.has_turned())
     }
+}
+
+/// The number of buffers that are posted together: a small part of all, because lanes may hold
+/// some.
+fn post_from(count: usize) -> usize {
+    POLL.min(count / 4)
 }

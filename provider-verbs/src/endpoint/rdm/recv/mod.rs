@@ -1,7 +1,9 @@
 //! Receiving: packets from the shared receive queue to their receives.
 
 mod buffers;
+mod census;
 mod fragmentation;
+mod lost;
 mod rendezvous;
 
 use ferrofabric_contracts::error::Errno;

@@ -131,6 +131,11 @@ impl UdLanes {
         Ok(true)
     }
 
+    /// Receive slots that lanes hold, because packets before them are missing.
+    pub(super) fn held_slots(&self) -> usize {
+        self.held_slots
+    }
+
     /// The longest data packet that fits a datagram of any lane, in bytes: no peer accepts less.
     pub(super) fn packet_bytes(&self) -> usize {
         self.datagram_bytes - PREFIX_BYTES

@@ -157,6 +157,12 @@ impl DataQueuePair {
         true
     }
 
+    /// Bounce buffers of its posted requests.
+    pub(in super::super) fn bounces(&self) -> usize {
+        let slots = self.queue.iter().filter(|posted| posted.slot.is_some());
+        slots.count()
+    }
+
     /// Makes the device signal the next datagram, and with it all before it, whose handles are
     /// released then.
     pub(in super::super) fn signal_next(&mut self) {
