@@ -96,6 +96,9 @@ pub struct DeviceProfile {
     pub announces_last_receive: bool,
     /// The fate of a shared receive that a queue pair in error holds in mid-message.
     pub held_receive: HeldReceive,
+    /// A datagram that fails at its sender moves the send queue alone to error (SQE): the queue
+    /// pair goes on receiving. Else all of the queue pair is in error.
+    pub datagram_failure_stops_sends: bool,
     /// The post of a send to a queue pair in error is refused with `EINVAL`; else it is flushed.
     pub refuses_posts_in_error: bool,
     /// The duration of each call that makes, changes or ends a queue pair, in microseconds.
@@ -203,6 +206,7 @@ impl Default for DeviceProfile {
             grh_required: false,
             announces_last_receive: true,
             held_receive: HeldReceive::default(),
+            datagram_failure_stops_sends: false,
             refuses_posts_in_error: false,
             control_call_us: 0,
         }
@@ -271,6 +275,7 @@ impl DeviceProfile {
                 fate: [HeldFate::Flushed, HeldFate::Lost][rng.usize(..2)],
                 after_us: [0, rng.u64(1..5000)][rng.usize(..2)],
             },
+            datagram_failure_stops_sends: rng.bool(),
             refuses_posts_in_error: rng.bool(),
             ..Self::default()
         }

@@ -110,7 +110,10 @@ pub(crate) struct QueuePair {
 impl QueuePair {
     /// Whether peers reach it.
     pub(crate) fn listens(&self) -> bool {
-        matches!(self.state, State::IBV_QPS_RTR | State::IBV_QPS_RTS)
+        matches!(
+            self.state,
+            State::IBV_QPS_RTR | State::IBV_QPS_RTS | State::IBV_QPS_SQE
+        )
     }
 
     /// Changes attributes; an errno when that is not to be had in this state.
@@ -132,6 +135,12 @@ impl QueuePair {
                     _ => Mask::IBV_QP_STATE,
                 },
                 (State::IBV_QPS_RTR, State::IBV_QPS_RTS) => Mask::IBV_QP_SQ_PSN,
+                // The kernel does not know the state, unless the caller says it.
+                (State::IBV_QPS_SQE, State::IBV_QPS_RTS)
+                    if attr.cur_qp_state == State::IBV_QPS_SQE =>
+                {
+                    Mask::IBV_QP_CUR_STATE
+                }
                 _ => return Err(libc::EINVAL),
             };
             if mask.0 & needed.0 != needed.0 {
@@ -229,6 +238,17 @@ impl DeviceModel {
             self.end_request(number, &request, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
         }
         self.flush_own_receives(number);
+    }
+
+    /// Moves the send queue of a queue pair to error, and flushes what is posted to it.
+    pub(crate) fn stop_sends(&mut self, number: u32) {
+        let Some(qp) = self.queue_pairs.get_mut(&number) else {
+            return;
+        };
+        qp.state = State::IBV_QPS_SQE;
+        for request in std::mem::take(&mut qp.sends) {
+            self.end_request(number, &request, ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
+        }
     }
 
     /// Flushes the receives of a queue pair's own queue.

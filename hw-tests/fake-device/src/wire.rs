@@ -98,6 +98,11 @@ impl DeviceModel {
                 self.fail(number);
                 return moved;
             }
+            if qp.state == State::IBV_QPS_SQE {
+                moved |= !qp.sends.is_empty();
+                self.stop_sends(number);
+                return moved;
+            }
             if self.held && qp.kind == ibv_qp_type::IBV_QPT_RC {
                 return moved;
             }
@@ -124,7 +129,14 @@ impl DeviceModel {
 
     /// A request has failed: so has its queue pair, and the other side's if that had a part in it.
     fn fail_connection(&mut self, number: u32, status: Status) {
-        let remote = self.queue_pairs.get(&number).map_or(0, |qp| qp.remote);
+        let stops_sends = self.profile().datagram_failure_stops_sends;
+        let Some(qp) = self.queue_pairs.get(&number) else {
+            return;
+        };
+        let remote = qp.remote;
+        if qp.kind == ibv_qp_type::IBV_QPT_UD && stops_sends {
+            return self.stop_sends(number);
+        }
         self.fail(number);
         let refused = matches!(
             status,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::error::{OpError, Result};
 use ferrofabric_protocol::wire::control::CONTROL_BYTES;
-use ferrofabric_verbs_sys::{ibv_qp_state, ibv_sge, ibv_wc, ibv_wc_status};
+use ferrofabric_verbs_sys::{ibv_sge, ibv_wc, ibv_wc_status};
 
 use crate::ah::Ah;
 use crate::cq::{CompChannel, Cq, CqConfig};
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::post::{RecvRequest, SendFlags, SendRequest};
-use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
+use crate::qp::{QpCaps, QpConfig, UdFailure, UdInit, UdQp};
 use crate::slots::SlotPool;
 
 /// Posted receives, at most. Of a burst of more handshakes some are lost, and their senders repeat
@@ -49,8 +49,10 @@ pub(crate) struct ControlQueuePair {
     /// Handles of sends under way, by slot.
     handles: Vec<Option<Arc<Ah>>>,
     init: UdInit,
-    /// The queue pair is in error: a send failed, as happens while the link is down.
-    broken: bool,
+    /// How much of the queue pair has failed: a send did, as happens while the link is down.
+    failure: Option<UdFailure>,
+    /// Packets that arrived before the queue pair failed.
+    arrived: Vec<Vec<u8>>,
     /// Calls on the completion queue that have failed since the last success.
     queue_failures: u32,
     /// The completion queue could not be armed: no completion wakes the thread.
@@ -108,7 +110,8 @@ impl ControlQueuePair {
             sends,
             handles: vec![None; send_depth as usize],
             init: *init,
-            broken: false,
+            failure: None,
+            arrived: Vec::new(),
             queue_failures: 0,
             unarmed: false,
             failed: false,
@@ -123,15 +126,30 @@ impl ControlQueuePair {
         }
     }
 
-    /// Makes a queue pair that went to error work again, under its old number. Packets under way
-    /// are lost, as on the wire. An endpoint that only answers sends nothing until a packet
-    /// arrives, so this must not wait for a send.
+    /// Makes a queue pair that went to error work again, under its old number. Packets that have
+    /// arrived are kept, since a reset would remove them; those under way are lost, as on the wire.
+    /// An endpoint that only answers sends nothing until a packet arrives, so this must not wait
+    /// for a send.
     #[cold]
     pub(super) fn revive(&mut self) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        for _ in 0..LOOKS {
+            if !self.poll(|packet| arrived.push(packet.to_vec())) {
+                break;
+            }
+        }
+        self.arrived = arrived;
+        if self.failure == Some(UdFailure::Sends) {
+            match self.qp.resume_sends() {
+                Ok(()) => return self.failure = None,
+                Err(error) => tracing::warn!("{error}"),
+            }
+        }
+        self.failure = Some(UdFailure::All);
         if let Err(error) = self.qp.to_reset() {
             return tracing::warn!("{error}");
         }
-        // The device may still report completions from before the reset.
+        // Some devices still report completions from before the reset.
         let mut room = [MaybeUninit::<ibv_wc>::uninit(); LOOK];
         while self.cq.poll(&mut room).is_ok_and(|left| !left.is_empty()) {}
         for (slot, handle) in self.handles.iter_mut().enumerate() {
@@ -142,7 +160,7 @@ impl ControlQueuePair {
         match self.qp.activate(&self.init) {
             Ok(()) => {
                 tracing::debug!("{} works again", self.qp);
-                self.broken = false;
+                self.failure = None;
                 self.post_all();
             }
             Err(error) => tracing::warn!("{error}"),
@@ -151,7 +169,7 @@ impl ControlQueuePair {
 
     /// Whether the queue pair has gone to error, as far as is known.
     pub(super) fn is_broken(&self) -> bool {
-        self.broken
+        self.failure.is_some()
     }
 
     /// Whether packets may arrive without a wake-up, so that the thread has to poll regularly.
@@ -215,7 +233,7 @@ impl ControlQueuePair {
         qkey: u32,
         bytes: &[u8; CONTROL_BYTES],
     ) {
-        if self.broken {
+        if self.is_broken() {
             self.revive();
         }
         let Some(slot) = self.sends.take() else {
@@ -245,6 +263,12 @@ impl ControlQueuePair {
     /// Takes up to [`LOOK`] completions, and passes each packet that has arrived to `take`. Returns
     /// false if there was none.
     pub(super) fn receive(&mut self, mut take: impl FnMut(&[u8])) -> bool {
+        let arrived = std::mem::take(&mut self.arrived);
+        arrived.iter().for_each(|packet| take(packet));
+        self.poll(take) || !arrived.is_empty()
+    }
+
+    fn poll(&mut self, mut take: impl FnMut(&[u8])) -> bool {
         let mut room = [MaybeUninit::<ibv_wc>::uninit(); LOOK];
         let cq = self.cq.clone();
         let completions = match cq.poll(&mut room) {
@@ -258,12 +282,9 @@ impl ControlQueuePair {
         for completion in completions {
             let slot = (completion.wr_id & !SEND) as u32;
             let failed = completion.status != ibv_wc_status::IBV_WC_SUCCESS;
-            if failed && !self.broken {
+            if failed && self.failure != Some(UdFailure::All) {
                 tracing::debug!("{}: status {}", self.qp, completion.status.0);
-                self.broken = self
-                    .qp
-                    .state()
-                    .is_ok_and(|state| state != ibv_qp_state::IBV_QPS_RTS);
+                self.failure = self.qp.failure().or(self.failure);
             }
             if completion.wr_id & SEND != 0 {
                 if let Some(handle) = self.handles.get_mut(slot as usize) {
@@ -273,7 +294,7 @@ impl ControlQueuePair {
                 }
                 continue;
             }
-            if !self.receives.has(slot) || self.broken {
+            if !self.receives.has(slot) {
                 continue;
             }
             if !failed {
@@ -289,7 +310,10 @@ impl ControlQueuePair {
                 }
                 take(packet);
             }
-            self.post_receive(slot);
+            // After a reset, all are posted.
+            if self.failure != Some(UdFailure::All) {
+                self.post_receive(slot);
+            }
         }
         !completions.is_empty()
     }

@@ -21,7 +21,7 @@ use crate::rejected::{Rejected, rejected};
 use crate::srq::Srq;
 
 pub use rc::{RcConnect, RcInit, RcQp, RcTimers};
-pub use ud::{UdInit, UdQp};
+pub use ud::{UdFailure, UdInit, UdQp};
 
 bitflags::bitflags! {
     /// Operations that a queue pair is created for, for extended posting (`ibv_create_qp_ex(3)`).
@@ -301,6 +301,7 @@ impl Qp {
     ///
     /// When the device is gone.
     pub fn to_reset(&self) -> Result<()> {
+        self.pd.context().last_receives().forget(self.number());
         self.modify(
             state(ibv_qp_state::IBV_QPS_RESET),
             Mask::IBV_QP_STATE,

@@ -27,6 +27,15 @@ pub struct UdInit {
     pub psn: u32,
 }
 
+/// How much of a UD queue pair has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UdFailure {
+    /// The send queue, which flushes all requests: receives go on.
+    Sends,
+    /// All of it: it neither sends nor receives.
+    All,
+}
+
 impl UdQp {
     /// The routing header that stands before a received datagram, in bytes.
     pub const HEADER_BYTES: usize = 40;
@@ -95,6 +104,32 @@ impl UdQp {
             Mask::IBV_QP_STATE | Mask::IBV_QP_SQ_PSN,
             "make ready to send",
         )
+    }
+
+    /// Whether it has failed, as far as the device says. After a local error a device may stop the
+    /// send queue alone (IBTA 1.5 §10.3.1.6).
+    pub fn failure(&self) -> Option<UdFailure> {
+        match self.state() {
+            Ok(ibv_qp_state::IBV_QPS_RTS) | Err(_) => None,
+            Ok(ibv_qp_state::IBV_QPS_SQE) => Some(UdFailure::Sends),
+            Ok(_) => Some(UdFailure::All),
+        }
+    }
+
+    /// Send queue in error → ready to send. All requests must be flushed, and their completions
+    /// taken.
+    ///
+    /// # Errors
+    ///
+    /// When it is in another state.
+    pub fn resume_sends(&self) -> Result<()> {
+        let attributes = ibv_qp_attr {
+            // The kernel takes it for ready to send, as it was when the kernel last changed it.
+            cur_qp_state: ibv_qp_state::IBV_QPS_SQE,
+            ..state(ibv_qp_state::IBV_QPS_RTS)
+        };
+        let what = Mask::IBV_QP_STATE | Mask::IBV_QP_CUR_STATE;
+        self.modify(attributes, what, "resume the sends of")
     }
 
     /// Reset → ready to send, in one go.

@@ -85,6 +85,41 @@ fn a_sender_whose_data_queue_pair_fails() {
     }
 }
 
+/// A local error stops the send queue alone. It goes on without a reset, which would drop packets:
+/// one call changes the state of the queue pair.
+#[test]
+fn a_send_queue_that_fails_alone() {
+    for (at, of) in [
+        ("data", data_queue_pair as QueuePairOf),
+        ("control", of_control),
+    ] {
+        println!("{at}");
+        let device = FakeDevice::take();
+        device.become_nic("mlx5-ib");
+        let lane = if at == "data" { "ud" } else { "auto" };
+        let mut pair = match at {
+            "data" => PeerPair::connected(&[("FERRO_LANE", lane)]),
+            _ => PeerPair::open(&[("FERRO_LANE", lane)]),
+        };
+        pair.rest(|_| true);
+        let failing = of(&device, &pair.b);
+        let changes = device.calls("ibv_modify_qp");
+        QueuePairFailure::Sending.strike(&device, failing);
+        stream(&mut pair, 4);
+        pair.exchange(8, 9);
+        assert_eq!(device.faults_left(), 0, "it did not fail");
+        assert_eq!(device.calls("ibv_modify_qp") - changes, 1);
+        pair.close(&device);
+    }
+}
+
+/// Names a queue pair of an endpoint.
+type QueuePairOf = fn(&FakeDevice, &OwningEndpoint) -> u32;
+
+fn of_control(_: &FakeDevice, end: &OwningEndpoint) -> u32 {
+    control_queue_pair(end)
+}
+
 /// Packets that came before the queue pair failed lie in the completion queue with the receive
 /// buffers of the endpoint. However often that happens, none of these is lost.
 #[test]

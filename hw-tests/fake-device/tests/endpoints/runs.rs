@@ -217,7 +217,10 @@ struct DatagramRuns {
 
 impl DatagramRuns {
     fn open() -> Self {
-        let device = FakeDevice::take();
+        Self::open_on(FakeDevice::take())
+    }
+
+    fn open_on(device: FakeDevice) -> Self {
         let (a, b) = (
             QueuedEndpoint::open(&*dgram_domain()),
             QueuedEndpoint::open(&*dgram_domain()),
@@ -310,6 +313,25 @@ fn until(next: impl Fn() -> Option<CompletionResult>) -> CompletionResult {
             None => assert!(begun.elapsed() < PATIENCE, "nothing completes"),
         }
     }
+}
+
+/// A local error stops the send queue alone. It goes on without a reset, which would drop
+/// datagrams: one call changes the state of the queue pair.
+#[test]
+fn a_datagram_that_fails_resets_nothing() {
+    let device = FakeDevice::take();
+    device.become_nic("mlx5-ib");
+    let pair = DatagramRuns::open_on(device);
+    let changes = pair.device.calls("ibv_modify_qp");
+    let fails = FaultEffect::Fail(Status::IBV_WC_GENERAL_ERR);
+    pair.device.script(Fault::new(FaultPoint::Datagram, fails));
+    pair.run(1, 8, Flags::COMPLETION);
+    assert!(pair.over(1)[0].is_err());
+    // The receive of the first is free for the second.
+    pair.run(1, 8, Flags::COMPLETION);
+    assert_eq!(pair.received(1), [1]);
+    assert!(pair.over(1)[0].is_ok());
+    assert_eq!(pair.device.calls("ibv_modify_qp") - changes, 1);
 }
 
 #[test]

@@ -400,7 +400,7 @@ impl Transport for DgramTransport {
                     && !self.sends.queue.have_refused()
                     && !self.handles.has_results()
             }
-            Health::ToBeReset => false,
+            Health::SendsFailed | Health::ToBeReset => false,
             Health::Dead => return Ok(true),
         };
         if !idle {

@@ -136,7 +136,7 @@ impl DgramTransport {
         }
         self.receives.give_slot(slot);
         if self.receives.post_slot(&self.qp).is_err() {
-            self.request_reset(true);
+            self.recover();
         }
     }
 
@@ -150,7 +150,7 @@ impl DgramTransport {
                 return;
             }
         }
-        self.request_reset(true);
+        self.recover();
     }
 
     #[inline]
@@ -189,7 +189,7 @@ impl DgramTransport {
                 }
             }
         }
-        self.request_reset(true);
+        self.recover();
     }
 
     #[inline]

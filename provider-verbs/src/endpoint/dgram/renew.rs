@@ -11,12 +11,15 @@ use ferrofabric_verbs_sys::ibv_wc;
 use super::receive::CANCELLED;
 use super::{DgramTransport, POLL};
 use crate::device::device_queue_failed;
+use crate::qp::UdFailure;
 
 /// Whether the queue pair works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Health {
     /// It works.
     Well,
+    /// Its send queue is in error, and goes on when all sends under way are flushed.
+    SendsFailed,
     /// It has to be reset when no send is under way any more.
     ToBeReset,
     /// It cannot be used again.
@@ -29,8 +32,20 @@ impl DgramTransport {
     pub(super) fn check_usable(&self) -> Result<(), OpError> {
         match self.health {
             Health::Well => Ok(()),
-            Health::ToBeReset => Err(OpError::Again),
+            Health::SendsFailed | Health::ToBeReset => Err(OpError::Again),
             Health::Dead => Err(OpError::Failed(Errno::EIO)),
+        }
+    }
+
+    /// A request has failed, and with it the queue pair, or its send queue alone.
+    #[cold]
+    pub(super) fn recover(&mut self) {
+        let goes_on = matches!(self.health, Health::Well | Health::SendsFailed);
+        if goes_on && self.qp.failure() == Some(UdFailure::Sends) {
+            self.sends.queue.post_held_back(&self.qp);
+            self.health = Health::SendsFailed;
+        } else {
+            self.request_reset(true);
         }
     }
 
@@ -55,8 +70,18 @@ impl DgramTransport {
     /// Resets the queue pair if it is time to. Returns whether it did.
     #[cold]
     pub(super) fn renew<O: Owner>(&mut self, owner: &mut O) -> usize {
-        if self.health != Health::ToBeReset || self.sends.queue.has_signaled() {
+        if self.health == Health::Dead || self.sends.queue.has_signaled() {
             return 0;
+        }
+        if self.health == Health::SendsFailed {
+            match self.qp.resume_sends() {
+                Ok(()) => self.health = Health::Well,
+                Err(error) => {
+                    tracing::warn!("{error}");
+                    self.request_reset(true);
+                }
+            }
+            return 1;
         }
         self.counters.resets += 1;
         // The completions still in the queue need no repair of their own: the reset follows.
@@ -73,17 +98,10 @@ impl DgramTransport {
 
     fn reset<O: Owner>(&mut self, owner: &mut O) -> Result<(), String> {
         let text = |error: ferrofabric_contracts::error::Error| error.to_string();
+        // A reset removes completions that were not taken, or leaves them in the queue.
+        self.empty_queue(owner)?;
         self.qp.to_reset().map_err(text)?;
-        // Earlier completions are still in the queue; no later ones come.
-        let mut room = [MaybeUninit::<ibv_wc>::uninit(); POLL];
-        let cq = self.cq.clone();
-        loop {
-            let completions = cq.poll(&mut room).map_err(|e| e.to_string())?;
-            if completions.is_empty() {
-                break;
-            }
-            self.completed(completions, owner);
-        }
+        self.empty_queue(owner)?;
         self.end_posted_sends(owner);
         for receive in self.receives.all_back() {
             self.fail_receive(&receive, Errno::ECANCELED, CANCELLED, owner);
@@ -94,6 +112,20 @@ impl DgramTransport {
             .map_err(|e| e.to_string())?;
         self.qp.to_rtr().map_err(text)?;
         self.qp.to_rts(self.init.psn).map_err(text)
+    }
+
+    /// Takes what is in the completion queue, however much comes meanwhile.
+    fn empty_queue<O: Owner>(&mut self, owner: &mut O) -> Result<(), String> {
+        let mut room = [MaybeUninit::<ibv_wc>::uninit(); POLL];
+        let cq = self.cq.clone();
+        for _ in 0..=cq.depth() as usize / POLL {
+            let completions = cq.poll(&mut room).map_err(|e| e.to_string())?;
+            if completions.is_empty() {
+                break;
+            }
+            self.completed(completions, owner);
+        }
+        Ok(())
     }
 
     /// Ends the endpoint, and all its operations for this reason.

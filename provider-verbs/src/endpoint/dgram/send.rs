@@ -156,7 +156,7 @@ impl DgramTransport {
             "the device could not send the datagram: its memory may not be registered (any more)",
         );
         // The device accepts no more requests after that.
-        self.request_reset(true);
+        self.recover();
     }
 
     /// Ends the held-back sends that the device then rejected.

@@ -23,8 +23,9 @@ pub(super) enum Ending {
     /// A queue pair in error that belongs to no lane any more. Its completions would go with it,
     /// and so would the receive buffers of the endpoint that they name.
     QueuePair(RetiredQueuePair),
-    /// The data queue pair, in error: it has to be revived.
-    DataQueuePair,
+    /// The data queue pair, in error: it has to be revived. Until this time it waits for the
+    /// report of its last receive.
+    DataQueuePair(Time),
     /// The next step of the search for lost receives.
     Search,
 }

@@ -260,8 +260,8 @@ impl RdmTransport {
                     true
                 }
                 Ending::QueuePair(retired) => self.end_queue_pair(retired),
-                Ending::DataQueuePair => {
-                    self.revive_data_queue_pair();
+                Ending::DataQueuePair(until) => {
+                    self.revive_data_queue_pair(until);
                     true
                 }
                 Ending::Search => {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::Result;
-use ferrofabric_verbs_sys::{ibv_qp_state, ibv_wc_status};
+use ferrofabric_verbs_sys::ibv_wc_status;
 
 use super::super::poster::Poster;
 use crate::ah::Ah;
@@ -12,7 +12,7 @@ use crate::gather::entry;
 use crate::origins::first_request;
 use crate::pd::Pd;
 use crate::post::{SendFlags, SendRequest, inline_sge};
-use crate::qp::{QpConfig, UdInit, UdQp};
+use crate::qp::{QpConfig, UdFailure, UdInit, UdQp};
 use crate::session::{UdRoute, datagram_wr_id};
 
 /// A posted request whose memory the device may still read.
@@ -36,8 +36,8 @@ pub(in super::super) struct DataQueuePair {
     next_number: u32,
     /// Requests posted since the last that was signalled.
     unsignaled: usize,
-    /// It has gone to error.
-    broken: bool,
+    /// How much of it has failed.
+    failure: Option<UdFailure>,
 }
 
 impl DataQueuePair {
@@ -68,7 +68,7 @@ impl DataQueuePair {
             inline_bytes,
             next_number: first_request(),
             unsignaled: 0,
-            broken: false,
+            failure: None,
         })
     }
 
@@ -86,7 +86,7 @@ impl DataQueuePair {
         prefix: &[u8],
         packet: &[u8],
     ) -> bool {
-        if self.broken
+        if self.failure.is_some()
             || self.queue.len() >= self.depth
             || poster.outstanding >= poster.tuning.sends.total
         {
@@ -145,7 +145,7 @@ impl DataQueuePair {
             if let Some(slot) = slot {
                 poster.bounces.give(slot);
             }
-            self.broken |= self.is_in_error();
+            self.check();
             return false;
         }
         poster.outstanding += 1;
@@ -178,7 +178,7 @@ impl DataQueuePair {
     ) {
         if let Some(status) = error {
             tracing::debug!("datagram {number} on {} failed: {}", self.qp, status.0);
-            self.broken |= self.is_in_error();
+            self.check();
         }
         while let Some(posted) = self.queue.front() {
             if number.wrapping_sub(posted.number) > u32::MAX / 2 {
@@ -196,18 +196,18 @@ impl DataQueuePair {
         }
     }
 
-    /// Whether it is known to have failed: nothing is sent until [`revive`](Self::revive).
-    pub(in super::super) fn is_broken(&self) -> bool {
-        self.broken
+    /// How much of it is known to have failed: nothing is sent until [`revive`](Self::revive).
+    pub(in super::super) fn failure(&self) -> Option<UdFailure> {
+        self.failure
     }
 
     /// Queries the state of the queue pair.
     #[cold]
     pub(in super::super) fn check(&mut self) {
-        self.broken |= self.is_in_error();
+        self.failure = self.qp.failure().or(self.failure);
     }
 
-    /// Stops reception: a queue pair whose sends have failed may still receive, and a packet that
+    /// Stops reception of a queue pair that has failed: it may still receive, and a packet that
     /// arrives between the last poll and the reset would be lost, with its receive buffer.
     #[cold]
     pub(in super::super) fn stop(&mut self) {
@@ -216,26 +216,33 @@ impl DataQueuePair {
         }
     }
 
-    fn is_in_error(&self) -> bool {
-        // A device may have a state of its own for a send queue that failed (IBTA 1.5 §10.3.1.6).
-        (self.qp.state()).is_ok_and(|state| state != ibv_qp_state::IBV_QPS_RTS)
+    /// The queue pair itself.
+    pub(in super::super) fn raw(&self) -> &UdQp {
+        &self.qp
     }
 
-    /// Makes the queue pair, which went to error, work again under its number. Datagrams under way
-    /// are lost, as on the wire. Returns `false` if it does not work yet.
+    /// Makes the queue pair, which went to error, work again under its number. All completions that
+    /// it had were taken. Datagrams under way are lost, as on the wire. Returns `false` if it does
+    /// not work yet; if only the send queue had failed, all of it counts as failed then.
     #[cold]
     pub(in super::super) fn revive(&mut self, poster: &mut Poster) -> bool {
-        let revived = self.qp.to_reset().and_then(|()| {
-            while let Some(posted) = self.queue.pop_front() {
-                Self::over(Some(posted), poster);
+        let revived = match self.failure {
+            Some(UdFailure::Sends) => self.qp.resume_sends(),
+            _ => self.qp.to_reset().and_then(|()| {
+                while let Some(posted) = self.queue.pop_front() {
+                    Self::over(Some(posted), poster);
+                }
+                self.unsignaled = 0;
+                self.qp.activate(&self.init)
+            }),
+        };
+        self.failure = match revived {
+            Ok(()) => None,
+            Err(error) => {
+                tracing::warn!("{error}");
+                Some(UdFailure::All)
             }
-            self.unsignaled = 0;
-            self.qp.activate(&self.init)
-        });
-        match revived {
-            Ok(()) => self.broken = false,
-            Err(error) => tracing::warn!("{error}"),
-        }
-        !self.broken
+        };
+        self.failure.is_none()
     }
 }

@@ -6,8 +6,12 @@
 //! failure, or a query of the device: each second while there are UD lanes, and when a lane
 //! suspects its peer.
 
+use ferrofabric_protocol::Time;
+
 use super::super::RdmTransport;
 use super::super::endings::Ending;
+use crate::device::Quirks;
+use crate::qp::UdFailure;
 
 impl RdmTransport {
     /// Queries the state of the data queue pair. It may have failed with nothing under way, so that
@@ -25,27 +29,50 @@ impl RdmTransport {
 
     /// Handles a suspected failure of the data queue pair: it is revived once the packets that
     /// arrived on it were taken. A reset would drop them, with the receive buffers that they are
-    /// in.
+    /// in. Where the send queue alone has failed, packets still arrive, and no reset is due.
     #[cold]
     pub(in super::super) fn recover_data_queue_pair(&mut self) {
-        let queue_pair = self.ud.queue_pair.as_mut();
-        let broken = queue_pair.filter(|queue_pair| queue_pair.is_broken());
-        if let (Some(queue_pair), false) = (broken, self.ud.reviving) {
-            queue_pair.stop();
-            self.ud.reviving = true;
-            self.ending.push(Ending::DataQueuePair);
-        }
-    }
-
-    /// Revives the data queue pair, and gives each lane a turn. If that fails, the next check tries
-    /// again.
-    #[cold]
-    pub(in super::super) fn revive_data_queue_pair(&mut self) {
-        self.ud.reviving = false;
+        let until = self.last_receive_deadline();
         let Some(queue_pair) = &mut self.ud.queue_pair else {
             return;
         };
-        if !queue_pair.revive(&mut self.poster) {
+        let Some(failure) = queue_pair.failure().filter(|_| !self.ud.reviving) else {
+            return;
+        };
+        if failure == UdFailure::All {
+            queue_pair.stop();
+        }
+        self.ud.reviving = true;
+        self.ending.push(Ending::DataQueuePair(until));
+    }
+
+    /// Revives the data queue pair, and gives each lane a turn: all that had come was taken. It is
+    /// reset once the device has given back the receives, or at the time `until`. If it does not
+    /// work then, the next check tries again.
+    #[cold]
+    pub(in super::super) fn revive_data_queue_pair(&mut self, until: Time) {
+        let now = self.ud.now();
+        let Some(queue_pair) = &mut self.ud.queue_pair else {
+            return;
+        };
+        queue_pair.check();
+        let resets = queue_pair.failure() == Some(UdFailure::All);
+        let has_last_receive = queue_pair.raw().has_reached_last_receive();
+        if resets && !has_last_receive && now < until {
+            queue_pair.stop();
+            return self.ending.push(Ending::DataQueuePair(until));
+        }
+        self.ud.reviving = false;
+        let quirks = queue_pair.raw().pd().context().quirks();
+        let loses = !has_last_receive || quirks.contains(Quirks::HELD_RECEIVE_LOST);
+        let works = queue_pair.revive(&mut self.poster);
+        if resets && loses {
+            self.suspect_lost_receive();
+        }
+        if !works {
+            if !resets {
+                self.recover_data_queue_pair();
+            }
             return;
         }
         self.list_stalled();
