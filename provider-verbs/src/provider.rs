@@ -382,8 +382,11 @@ fn counts(device: &DeviceInfo) -> (usize, usize) {
     let Ok(OpenedDevice { limits, .. }) = &device.opened else {
         return (0, 0);
     };
-    let endpoints = limits
-        .shared_receive_queues
+    let shared = match limits.shared_receive_queues {
+        0 => u32::MAX,
+        queues => queues,
+    };
+    let endpoints = shared
         .min(limits.completion_queues)
         .min(limits.queue_pairs / 2);
     (endpoints as usize, limits.regions as usize)

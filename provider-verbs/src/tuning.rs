@@ -28,6 +28,10 @@ pub(crate) struct Tuning {
     pub(crate) sends: SendTuning,
     /// Receive buffers of the endpoint.
     pub(crate) receives: usize,
+    /// They are in one queue; else each queue pair has a queue of its own.
+    pub(crate) shares_receives: bool,
+    /// Receive buffers of a lane with a queue of its own, at most.
+    pub(crate) lane_receives: usize,
     /// The parameters of rendezvous.
     pub(crate) rendezvous: RendezvousTuning,
     /// The kind of lane that a peer gets.
@@ -89,7 +93,21 @@ const SEND_DEPTH: usize = 255;
 /// Bounce buffers for the sends of an endpoint, as long as it has few lanes.
 pub(crate) const BOUNCES: usize = 256;
 
+/// The part of the receive buffers that is for datagrams where they are not shared, as a divisor.
+const DATAGRAM_PART: usize = 4;
+
+/// Receive buffers of a lane with a queue of its own.
+const LANE_RECEIVES: usize = 8;
+
 impl Tuning {
+    /// Receive buffers that datagrams may take.
+    pub(crate) fn datagram_receives(&self) -> usize {
+        match self.shares_receives {
+            true => self.receives,
+            false => self.receives / DATAGRAM_PART,
+        }
+    }
+
     /// Bytes of a receive or bounce buffer: the longest packet.
     pub(crate) fn slot_bytes(&self) -> usize {
         (MAX_HEADER_BYTES + self.eager_bytes)
@@ -117,8 +135,13 @@ impl Tuning {
 
     pub(crate) fn of(limits: &DeviceLimits, quirks: Quirks, settings: &Settings) -> Self {
         // Receives and sends share a completion queue.
+        let shares_receives = limits.shared_receive_queues > 0;
+        let queue_depth = match shares_receives {
+            true => limits.shared_receive_depth,
+            false => limits.queue_depth,
+        };
         let receives = (settings.rx_buffers as usize)
-            .min(limits.shared_receive_depth as usize)
+            .min(queue_depth as usize)
             .min(limits.completion_depth as usize / 2);
         let send_places = (limits.completion_depth as usize)
             .saturating_sub(receives)
@@ -126,7 +149,12 @@ impl Tuning {
         let send_total = send_places - send_places / 5;
         let send_depth = SEND_DEPTH.min(limits.queue_depth as usize);
         let send_free = send_total / 2;
-        let max_lanes = settings.max_lanes as usize;
+        let for_lanes = receives - receives / DATAGRAM_PART;
+        let lane_receives = LANE_RECEIVES.min(for_lanes / 2).max(1);
+        let max_lanes = match shares_receives {
+            true => settings.max_lanes as usize,
+            false => (settings.max_lanes as usize).min(for_lanes / lane_receives),
+        };
         // The data queue pair takes its requests from the rest.
         let shared = (send_total - send_free).saturating_sub(send_depth);
         // A software device copies in the kernel in any case, so requests of its own size cost
@@ -152,6 +180,8 @@ impl Tuning {
                 places: send_places,
             },
             receives,
+            shares_receives,
+            lane_receives,
             rendezvous: RendezvousTuning {
                 sender_writes: match settings.rendezvous {
                     Rendezvous::Read => false,

@@ -236,7 +236,7 @@ impl DeviceProfile {
 
     /// Whether an endpoint for reliable datagrams can be opened on it.
     pub fn carries_reliable_datagrams(&self) -> bool {
-        self.shared_receives && self.connections && self.datagrams
+        self.connections && self.datagrams
     }
 
     /// A NIC that carries reliable datagrams, and is drawn from all that the profiles have.
@@ -262,6 +262,7 @@ impl DeviceProfile {
                 beyond: beyond[rng.usize(..beyond.len())],
                 flag_is_ignored: false,
             },
+            shared_receives: rng.bool(),
             atomics: rng.bool(),
             entries,
             shared_entries: rng.u32(1..=entries),

@@ -83,10 +83,12 @@ zoo! {
     mlx5_roce: "mlx5-roce" on ROCE;
     bnxt: "bnxt" on ROCE;
     bnxt_p7: "bnxt-p7" on ROCE;
+    irdma_e810: "irdma-e810" on ROCE;
     irdma_gen3: "irdma-gen3" on ROCE;
     hns09: "hns09" on ROCE;
     rxe: "rxe" on ROCE;
     inline_of_32_bytes: "inline-32" on ROCE;
+    worst: "worst" on ROCE;
     worst_with_shared_receives: "worst-with-srq" on ROCE;
 }
 

@@ -37,14 +37,18 @@ impl Abilities {
         let mut apart = queues.smallest(None);
         apart.caps.recv_entries = 2;
         Self {
-            reliable_datagrams: control.and_then(|()| Self::probe_shared(queues)),
+            reliable_datagrams: control.and_then(|()| Self::probe_lane(queues)),
             datagrams: UdQp::create(queues.pd(), &apart).map(drop),
         }
     }
 
-    fn probe_shared(queues: &ProbeQueues) -> Result<()> {
-        let srq = shared_queue(queues, 1)?;
-        RcQp::create(queues.pd(), &queues.smallest(Some(srq))).map(drop)
+    /// Makes the queue pair of a lane. On a device without shared receive queues it has its own.
+    fn probe_lane(queues: &ProbeQueues) -> Result<()> {
+        let srq = match queues.pd().context().limits().shared_receive_queues {
+            0 => None,
+            _ => Some(shared_queue(queues, 1)?),
+        };
+        RcQp::create(queues.pd(), &queues.smallest(srq)).map(drop)
     }
 }
 
@@ -58,7 +62,7 @@ pub(super) fn shared_queue(queues: &ProbeQueues, depth: u32) -> Result<Arc<Srq>>
     if context.limits().shared_receive_queues == 0 {
         let device = format!("shared receive queue on {}", context.name());
         return Err(Error::new(Errno::EOPNOTSUPP, "create", device)
-            .mend("the device has none, and endpoints for reliable datagrams need one"));
+            .mend("the device has none: each lane has a receive queue of its own"));
     }
     Srq::create(queues.pd(), &SrqConfig { depth, entries: 1 })
 }

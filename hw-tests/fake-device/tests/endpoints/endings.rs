@@ -49,6 +49,10 @@ fn a_close_that_meets_a_promotion() {
         ("FERRO_RX_BUFFERS", "1024"),
         ("FERRO_RECONNECT_TIMEOUT", "500ms"),
     ]);
+    if device.live().shared_receive_queues == 0 {
+        // The queue of a single lane has no room for the backlog.
+        return;
+    }
     let [mut busy, mut leaves] =
         ["rc", "ud"].map(|lane| HubPeer::of(&hub, &[("FERRO_LANE", lane)]));
     for spoke in [&mut busy, &mut leaves] {

@@ -45,6 +45,16 @@ fn faults_on_bnxt() {
 }
 
 #[test]
+fn faults_on_irdma_e810() {
+    run_on("irdma-e810");
+}
+
+#[test]
+fn faults_on_the_worst() {
+    run_on("worst");
+}
+
+#[test]
 fn faults_on_the_worst_with_shared_receives() {
     run_on("worst-with-srq");
 }

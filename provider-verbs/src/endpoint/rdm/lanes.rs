@@ -152,6 +152,7 @@ impl RdmTransport {
         self.poster.counters.lanes.failed += u64::from(!in_order);
         lane.is_ending = true;
         lane.reconsider();
+        self.receives.ends(lane.qp.number());
         let moved = lane.qp.to_error();
         let (wr_id, _) = lane.next(true);
         let mut marker = SendRequest::send(wr_id, []).flags(SendFlags::SIGNALED);
@@ -282,8 +283,9 @@ impl RdmTransport {
                 // The queue pair is destroyed with its last holder: the service thread drops its
                 // own reference.
                 let is_last = Arc::strong_count(&lane.qp) == 1;
-                let has_receives_back =
-                    lane.qp.has_reached_last_receive() || self.ud.now() >= lane.last_receive_due;
+                let has_receives_back = (self.receives.is_empty(lane.qp.number()))
+                    .unwrap_or_else(|| lane.qp.has_reached_last_receive())
+                    || self.ud.now() >= lane.last_receive_due;
                 if is_last && has_receives_back {
                     done += self.drain_unflushed(session, owner);
                 } else {

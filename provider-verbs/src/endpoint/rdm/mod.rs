@@ -152,7 +152,7 @@ impl RdmTransport {
                 WrId::Receive(slot) if ok => {
                     self.received(slot, completion.byte_len, completion.qp_num, owner);
                 }
-                WrId::Receive(slot) => self.receives.give_back(slot),
+                WrId::Receive(slot) => self.receives.flushed(slot),
                 WrId::Send(session, number) => {
                     let status = (!ok).then_some(completion.status);
                     self.sent(session, number, status, owner);

@@ -22,7 +22,7 @@ use super::completions::Completions;
 use super::endings::Endings;
 use super::lane_life::{NewLanes, ResumeSlots};
 use super::poster::Poster;
-use super::recv::ReceivePool;
+use super::recv::{ReceivePool, ReceivingQueuePair};
 use super::ud::{DataQueuePair, UdLanes};
 use crate::connect::{ControlQueuePair, ServiceConfig, ServiceHandle, peer_key};
 use crate::cq::{CompChannel, Cq, CqConfig};
@@ -74,7 +74,8 @@ pub(crate) struct PeerTimeouts {
 struct Queues {
     channel: Arc<CompChannel>,
     cq: Arc<Cq>,
-    srq: Arc<Srq>,
+    /// `None`: each queue pair has a receive queue of its own.
+    srq: Option<Arc<Srq>>,
 }
 
 impl Queues {
@@ -90,27 +91,34 @@ impl Queues {
                 ..CqConfig::default()
             },
         )?;
-        let srq = Srq::create(
-            pd,
-            &SrqConfig {
-                depth: tuning.receives as u32,
-                entries: 1,
-            },
-        )?;
+        let config = SrqConfig {
+            depth: tuning.receives as u32,
+            entries: 1,
+        };
+        let srq = match tuning.shares_receives {
+            true => Some(Srq::create(pd, &config)?),
+            false => None,
+        };
         Ok(Self { channel, cq, srq })
     }
 
-    /// The configuration of a lane's queue pair. The data queue pair has the same.
+    /// The configuration of a lane's queue pair.
     fn queue_pair(&self, tuning: &Tuning, inline_bytes: u32) -> QpConfig {
+        self.receiving(tuning, inline_bytes, tuning.lane_receives)
+    }
+
+    /// The configuration of a queue pair that takes so many receives, unless from a shared queue.
+    fn receiving(&self, tuning: &Tuning, inline_bytes: u32, receives: usize) -> QpConfig {
+        let has_own = self.srq.is_none();
         QpConfig {
             send_cq: self.cq.clone(),
             recv_cq: self.cq.clone(),
-            srq: Some(self.srq.clone()),
+            srq: self.srq.clone(),
             caps: QpCaps {
                 send_depth: tuning.sends.depth as u32,
-                recv_depth: 0,
+                recv_depth: if has_own { receives as u32 } else { 0 },
                 send_entries: tuning.send_entries as u32,
-                recv_entries: 0,
+                recv_entries: u32::from(has_own),
                 inline_bytes,
             },
             signal_all: false,
@@ -147,7 +155,7 @@ impl Queues {
     ) -> Result<Option<DataQueuePair>> {
         let init = ud_init(port, qkey);
         let known = &pd.context().inline_limits().ud;
-        let config = |bytes| self.queue_pair(tuning, bytes);
+        let config = |bytes| self.receiving(tuning, bytes, tuning.datagram_receives());
         let opened = inline_limit(known, tuning.inline_bytes as u32, |bytes| {
             let qp = UdQp::create(pd, &config(bytes))?;
             Ok(qp.caps().inline_bytes)
@@ -215,6 +223,14 @@ fn life_of_lanes(tuning: &Tuning, datagrams: bool, packet_bytes: usize) -> PeerL
     })
 }
 
+/// Gives the data queue pair its receives.
+fn open_receives(receives: &mut ReceivePool, data: Option<&DataQueuePair>, tuning: &Tuning) {
+    if let Some(data) = data {
+        let receiving = ReceivingQueuePair::Ud(Arc::downgrade(data.raw()));
+        receives.open(data.number(), receiving, tuning.datagram_receives());
+    }
+}
+
 fn ud_init(port: &LocalPort, qkey: u32) -> UdInit {
     UdInit {
         port: port.number,
@@ -273,8 +289,10 @@ impl RdmTransport {
         let slot_bytes = tuning.slot_bytes();
         let bounces = BounceBuffers::create(pd, slot_bytes)?;
         let resumes = ResumeSlots::create(pd, &tuning)?;
-        let receives = ReceivePool::create(pd, queues.srq.clone(), tuning.receives, slot_bytes)?;
+        let mut receives =
+            ReceivePool::create(pd, queues.srq.clone(), tuning.receives, slot_bytes)?;
 
+        open_receives(&mut receives, queue_pair.as_ref(), &tuning);
         let data_qpn = queue_pair.as_ref().map(DataQueuePair::number);
         let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes(), clock.clone())?;
         wait.add(ud.fd())?;

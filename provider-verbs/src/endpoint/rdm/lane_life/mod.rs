@@ -209,6 +209,7 @@ impl RdmTransport {
         self.peers.end_lane(lane.peer);
         self.poster.outstanding -= usize::from(lane.under_way);
         if let LaneCarrier::Rc(qp) = lane.carrier {
+            self.receives.ends(qp.number());
             if let Err(error) = qp.to_error() {
                 tracing::debug!("{error}");
             }

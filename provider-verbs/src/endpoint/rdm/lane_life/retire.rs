@@ -13,7 +13,7 @@ use ferrofabric_protocol::Time;
 use super::super::RdmTransport;
 use super::super::endings::{Ending, RetiredQueuePair};
 use crate::device::Quirks;
-use crate::qp::RcQp;
+use crate::qp::{Qp, RcQp};
 
 /// How long a queue pair waits for the report of its last receive. Devices flush in microseconds
 /// to milliseconds.
@@ -41,15 +41,22 @@ impl RdmTransport {
     /// Ends the queue pair of an unflushed lane, which has waited for the report of its last
     /// receive.
     pub(super) fn end_unflushed(&mut self, qp: Arc<RcQp>) {
-        let has_last_receive = qp.has_reached_last_receive();
+        let has_last_receive = self.has_receives_back(&qp);
         self.destroy(qp, has_last_receive);
+    }
+
+    /// Whether the device has given back all receives of a queue pair in error, as far as it says.
+    pub(in super::super) fn has_receives_back(&self, qp: &Qp) -> bool {
+        let has_none = self.receives.is_empty(qp.number());
+        has_none.unwrap_or_else(|| qp.has_reached_last_receive())
     }
 
     /// Destroys a queue pair in this thread: afterwards it uses no memory, and its held receive is
     /// back or lost.
     fn destroy(&mut self, qp: Arc<RcQp>, has_last_receive: bool) {
-        let may_lose = may_lose_receive(&qp, has_last_receive);
+        let (number, may_lose) = (qp.number(), may_lose_receive(&qp, has_last_receive));
         drop(qp);
+        self.receives.close(number);
         if may_lose {
             self.suspect_lost_receive();
         }
@@ -59,8 +66,11 @@ impl RdmTransport {
     /// ended.
     pub(super) fn end_queue_pair(&mut self, mut retired: RetiredQueuePair) -> bool {
         if !retired.has_last_receive {
-            retired.has_last_receive = retired.qp.has_reached_last_receive();
-            if retired.has_last_receive || self.ud.now() < retired.until {
+            retired.has_last_receive = self.has_receives_back(&retired.qp);
+            // The service thread may have the queue pair yet, and the device its own receives.
+            let may_flush = Arc::strong_count(&retired.qp) > 1
+                && self.receives.is_empty(retired.qp.number()) == Some(false);
+            if retired.has_last_receive || may_flush || self.ud.now() < retired.until {
                 // Receives may have been flushed since the last poll.
                 self.ending.push(Ending::QueuePair(retired));
                 return false;
@@ -68,6 +78,7 @@ impl RdmTransport {
         }
         match retired.slot {
             None if !may_lose_receive(&retired.qp, retired.has_last_receive) => {
+                self.receives.close(retired.qp.number());
                 self.service.verbs().destroy(retired.qp);
             }
             None => self.destroy(retired.qp, retired.has_last_receive),

@@ -12,6 +12,7 @@ use ferrofabric_protocol::wire::data::Predecessor;
 use super::super::RdmTransport;
 use super::super::complete::entered;
 use super::super::lanes::start;
+use super::super::recv::ReceivingQueuePair;
 use super::new_lanes::NewLane;
 use super::resume::RESUME_NUMBER;
 use crate::connect::LaneCarrier;
@@ -26,6 +27,11 @@ impl RdmTransport {
     pub(in super::super) fn begin_lane(&mut self, peer: u32, up: LaneUp, carrier: LaneCarrier) {
         if up.resumes && matches!(carrier, LaneCarrier::Ud(_)) {
             self.ud.deadlines.begin(up.lane.session());
+        }
+        if let LaneCarrier::Rc(qp) = &carrier {
+            let receiving = ReceivingQueuePair::Rc(Arc::downgrade(qp));
+            let depth = self.poster.tuning.lane_receives;
+            self.receives.open(qp.number(), receiving, depth);
         }
         self.new_lanes.insert(NewLane {
             up,

@@ -4,6 +4,7 @@ mod buffers;
 mod census;
 mod fragmentation;
 mod lost;
+mod own_queues;
 mod rendezvous;
 
 use ferrofabric_contracts::error::Errno;
@@ -23,6 +24,7 @@ use crate::session::{
 };
 
 pub(super) use buffers::ReceivePool;
+pub(super) use own_queues::ReceivingQueuePair;
 
 impl RdmTransport {
     /// A packet has arrived in a slot.

@@ -27,7 +27,7 @@ struct PostedDatagram {
 /// The queue pair, and the requests posted to it.
 pub(in super::super) struct DataQueuePair {
     // It goes first: the device uses the other fields.
-    qp: UdQp,
+    qp: Arc<UdQp>,
     init: UdInit,
     queue: VecDeque<PostedDatagram>,
     depth: usize,
@@ -61,7 +61,7 @@ impl DataQueuePair {
         };
         qp.activate(&init)?;
         Ok(Self {
-            qp,
+            qp: Arc::new(qp),
             init,
             queue: VecDeque::with_capacity(depth),
             depth,
@@ -217,7 +217,7 @@ impl DataQueuePair {
     }
 
     /// The queue pair itself.
-    pub(in super::super) fn raw(&self) -> &UdQp {
+    pub(in super::super) fn raw(&self) -> &Arc<UdQp> {
         &self.qp
     }
 

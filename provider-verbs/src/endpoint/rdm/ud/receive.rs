@@ -119,7 +119,7 @@ impl RdmTransport {
         now: Time,
         owner: &mut O,
     ) {
-        let may_hold = self.ud.held_slots < self.poster.tuning.receives / HELD_PART;
+        let may_hold = self.ud.held_slots < self.poster.tuning.datagram_receives() / HELD_PART;
         let Some(lane) = self.ud.lanes.of(session) else {
             return self.receives.give_back(slot);
         };
@@ -136,7 +136,10 @@ impl RdmTransport {
                 self.deliver_datagram(session, slot, bytes, owner);
                 self.deliver_unexpected(session, owner);
             }
-            PacketArrival::Hold => self.ud.held_slots += 1,
+            PacketArrival::Hold => {
+                self.ud.held_slots += 1;
+                self.receives.hold(slot);
+            }
             PacketArrival::Drop((slot, _)) => self.receives.give_back(slot),
         }
     }

@@ -6,10 +6,13 @@
 //! failure, or a query of the device: each second while there are UD lanes, and when a lane
 //! suspects its peer.
 
+use std::sync::Arc;
+
 use ferrofabric_protocol::Time;
 
 use super::super::RdmTransport;
 use super::super::endings::Ending;
+use super::super::recv::ReceivingQueuePair;
 use crate::device::Quirks;
 use crate::qp::UdFailure;
 
@@ -40,6 +43,7 @@ impl RdmTransport {
             return;
         };
         if failure == UdFailure::All {
+            self.receives.ends(queue_pair.number());
             queue_pair.stop();
         }
         self.ud.reviving = true;
@@ -57,15 +61,24 @@ impl RdmTransport {
         };
         queue_pair.check();
         let resets = queue_pair.failure() == Some(UdFailure::All);
-        let has_last_receive = queue_pair.raw().has_reached_last_receive();
+        let raw = queue_pair.raw().clone();
+        let has_last_receive = (self.receives.is_empty(raw.number()))
+            .unwrap_or_else(|| raw.has_reached_last_receive());
         if resets && !has_last_receive && now < until {
+            self.receives.ends(raw.number());
             queue_pair.stop();
             return self.ending.push(Ending::DataQueuePair(until));
         }
         self.ud.reviving = false;
-        let quirks = queue_pair.raw().pd().context().quirks();
+        let quirks = raw.pd().context().quirks();
         let loses = !has_last_receive || quirks.contains(Quirks::HELD_RECEIVE_LOST);
         let works = queue_pair.revive(&mut self.poster);
+        if resets {
+            let depth = self.poster.tuning.datagram_receives();
+            self.receives.close(raw.number());
+            let receiving = ReceivingQueuePair::Ud(Arc::downgrade(&raw));
+            self.receives.open(raw.number(), receiving, depth);
+        }
         if resets && loses {
             self.suspect_lost_receive();
         }
