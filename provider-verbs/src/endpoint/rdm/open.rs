@@ -291,7 +291,6 @@ impl RdmTransport {
         let resumes = ResumeSlots::create(pd, &tuning)?;
         let mut receives =
             ReceivePool::create(pd, queues.srq.clone(), tuning.receives, slot_bytes)?;
-
         open_receives(&mut receives, queue_pair.as_ref(), &tuning);
         let data_qpn = queue_pair.as_ref().map(DataQueuePair::number);
         let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes(), clock.clone())?;
