@@ -78,6 +78,8 @@ pub(crate) struct ServiceHandle {
     thread: Option<JoinHandle<()>>,
     /// The number of packets that each session has received, for the last message of its lane.
     received: HashMap<LaneKey, u32>,
+    /// The request to close was passed on.
+    is_closing: bool,
     events: Arc<EventReader>,
     _subscriptions: Vec<EventSubscription>,
     verbs: EndpointVerbs,
@@ -156,6 +158,7 @@ impl ServiceHandle {
             inbox,
             thread: Some(thread),
             received: HashMap::new(),
+            is_closing: false,
             events,
             _subscriptions: subscriptions,
             verbs,
@@ -204,10 +207,17 @@ impl ServiceHandle {
             // A child has inherited the thread's wake-up, but not the thread.
             std::mem::forget(thread);
         } else if let Some(thread) = thread {
-            let received = std::mem::take(&mut self.received);
-            self.request(ToService::Close(received));
+            self.begin_close();
             // A thread that panicked has logged it; its queue pairs are gone with it.
             let _ = thread.join();
+        }
+    }
+
+    /// Closes the endpoint's lanes, and takes no new ones. The thread ends once the peers know.
+    pub(crate) fn begin_close(&mut self) {
+        if !std::mem::replace(&mut self.is_closing, true) {
+            let received = std::mem::take(&mut self.received);
+            self.request(ToService::Close(received));
         }
     }
 

@@ -106,7 +106,10 @@ fn pair_without_a_lane(device: &FakeDevice, clock: &HandClock, port_down: bool) 
 /// once the port is up again, the message arrives.
 #[test]
 fn a_port_that_is_down_gives_no_peer_up() {
+    extern "C" fn at_once(_micros: u64) {}
     let device = FakeDevice::take();
+    // The peer's time runs by a clock that does not wait for the device.
+    device.control_calls(0, Some(at_once));
     let clock = HandClock::new();
     let mut pair = pair_without_a_lane(&device, &clock, true);
     for _ in 0..60 {
@@ -352,6 +355,10 @@ fn a_queue_that_the_device_reports_as_failed() {
     for kind in [Event::IBV_EVENT_CQ_ERR, Event::IBV_EVENT_SRQ_ERR] {
         let device = FakeDevice::take();
         let mut pair = PeerPair::connected(&[("FERRO_LANE", "rc")]);
+        if kind == Event::IBV_EVENT_SRQ_ERR && device.live().shared_receive_queues == 0 {
+            println!("the device has no shared receive queue that could fail");
+            continue;
+        }
         let of_a = lane_of(&device, &pair.a);
         device.hold(true);
         post_operations(&mut pair);

@@ -30,6 +30,9 @@ impl RdmTransport {
             tracing::error!("{why}");
             // So that each send looks for its peer, and finds out.
             self.peers.end_routes();
+            // Peers would try for ever to connect to an endpoint that answers, and takes no lane.
+            self.report_received_counts();
+            self.service.begin_close();
         }
         self.end_all(end, owner)
     }
