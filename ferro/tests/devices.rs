@@ -144,7 +144,7 @@ fn explain_says_why_a_device_carries_no_reliable_messages() {
         ("siw", "create UD queue pair"),
         ("mana", "create UD queue pair"),
         ("hns08", "create UD queue pair"),
-        ("irdma-e810", "create shared receive queue"),
+        ("efa", "create RC queue pair"),
     ] {
         let output = on_nic(profile, &["info", "--explain", "--json"]);
         let json: Value = serde_json::from_str(&stdout(&output)).unwrap();

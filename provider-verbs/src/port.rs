@@ -1,10 +1,12 @@
 //! The local end of every path: one port, with the GID and partition that an endpoint sends from.
 
+use std::time::Duration;
+
 use ferrofabric_contracts::addr::{GidKind, VerbsAddr};
-use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::config::{Choice, Settings};
 use ferrofabric_contracts::info::traffic_class;
 
-use crate::ah::PortPath;
+use crate::ah::{PathRecord, PortPath};
 use crate::device::{DeviceContext, Gid, GidEntry, Mtu};
 
 /// A port as endpoints use it.
@@ -30,6 +32,8 @@ pub(crate) struct LocalPort {
     pub(crate) interface: u32,
     /// Each packet needs a routing header, also within a subnet.
     pub(crate) grh_required: bool,
+    /// The paths that the connection manager finds.
+    pub(crate) path_records: PathRecordWish,
     /// The marks of an endpoint's packets.
     pub(crate) marks: PathMarks,
 }
@@ -47,6 +51,13 @@ pub(crate) struct PathMarks {
     pub(crate) hop_limit: u8,
 }
 
+/// The paths that the connection manager finds, and how long that may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PathRecordWish {
+    pub(crate) paths: Choice,
+    pub(crate) timeout: Duration,
+}
+
 /// The traffic class on RoCE v2 unless a setting says otherwise, which UCX has, too: networks that
 /// lose no packets of RDMA are commonly set up for it. Code point 26, and congestion may be marked.
 const ROCE_V2_TRAFFIC_CLASS: u8 = 106;
@@ -57,15 +68,25 @@ const CONGESTION_BITS: u8 = 3;
 impl PathMarks {
     /// The marks of the settings, on a port with a GID of this kind.
     pub(crate) fn of(settings: &Settings, kind: GidKind) -> Self {
-        let default_class = match kind {
-            GidKind::RoceV2 => ROCE_V2_TRAFFIC_CLASS,
-            GidKind::RoceV1 | GidKind::Ib => 0,
+        let default_class = match (kind, settings.path_records) {
+            (GidKind::RoceV2, Choice::Auto | Choice::Off) => ROCE_V2_TRAFFIC_CLASS,
+            // The system or the subnet manager may choose one.
+            (GidKind::RoceV2, Choice::On) | (GidKind::RoceV1 | GidKind::Ib, _) => 0,
         };
         Self {
             service_level: settings.service_level.0.map(|level| level as u8),
             traffic_class: (settings.traffic_class.0).map_or(default_class, |class| class as u8),
             flow_label: settings.flow_label as u32,
             hop_limit: settings.hop_limit as u8,
+        }
+    }
+}
+
+impl PathRecordWish {
+    pub(crate) fn of(settings: &Settings) -> Self {
+        Self {
+            paths: settings.path_records,
+            timeout: settings.resolve_timeout.0.unwrap_or_default(),
         }
     }
 }
@@ -153,6 +174,43 @@ impl LocalPort {
         }
     }
 
+    /// Whether the connection manager finds the path to this GID.
+    pub(crate) fn wants_record(&self, to: Gid) -> bool {
+        match self.path_records.paths {
+            Choice::On => true,
+            Choice::Off => false,
+            Choice::Auto => self.gid_kind == GidKind::Ib && !self.shares_subnet(to),
+        }
+    }
+
+    fn shares_subnet(&self, gid: Gid) -> bool {
+        self.gid.0[..8] == gid.0[..8]
+    }
+
+    /// A path as the connection manager has found it. Marks that were chosen stay.
+    pub(crate) fn with_record(&self, path: PortPath, record: &PathRecord) -> PortPath {
+        PortPath {
+            remote_lid: record.lid,
+            service_level: (self.marks.service_level).unwrap_or(record.service_level),
+            static_rate: record.static_rate,
+            is_global: path.is_global || record.hop_limit > 1,
+            gid_index: self.gid_index,
+            hop_limit: match record.hop_limit {
+                0 => self.marks.hop_limit,
+                recorded => recorded.min(self.marks.hop_limit),
+            },
+            traffic_class: match self.marks.traffic_class {
+                0 => record.traffic_class,
+                chosen => chosen,
+            },
+            flow_label: match self.marks.flow_label {
+                0 => record.flow_label,
+                chosen => chosen,
+            },
+            ..path
+        }
+    }
+
     /// The path to a peer; `None` when this port cannot reach such a GID.
     pub(crate) fn path_to(&self, peer: &VerbsAddr) -> Option<PortPath> {
         if peer.gid_kind != self.gid_kind {
@@ -160,9 +218,10 @@ impl LocalPort {
         }
         let service_level = self.marks.service_level.unwrap_or(peer.sl);
         // Within a subnet InfiniBand routes by LID alone.
-        let same_subnet = self.gid.0[..8] == peer.gid[..8];
+        let same_subnet = self.shares_subnet(Gid(peer.gid));
         if self.gid_kind == GidKind::Ib && same_subnet && !self.grh_required {
             return Some(PortPath {
+                remote_gid: Some(Gid(peer.gid)),
                 service_level,
                 ..PortPath::to_lid(self.number, peer.lid)
             });

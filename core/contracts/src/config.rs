@@ -101,6 +101,11 @@ settings! {
     flow_label: u64 = "0", "0 to 1048575", |v| *v < 1 << 20;
     /// Routers that packets with a routing header may pass.
     hop_limit: u64 = "255", "1 to 255", |v| (1..=255).contains(v);
+    /// The paths to peers that the connection manager (rdma_cm) finds: `on` for all, `off` for
+    /// none, `auto` for those to another subnet of InfiniBand, which need the LID of a router. On
+    /// InfiniBand the subnet manager chooses the service level and the rate of such a path, on RoCE
+    /// the system has a traffic class and a service level for it. Choices of other settings stay.
+    path_records: Choice = "auto", "auto, on or off", |_| true;
     /// Largest message that verbs sends in one packet, in bytes; `auto` takes it from the table of
     /// the device.
     eager: Auto = "auto", "auto or 0 to 65536", |v| v.0.is_none_or(|b| b <= 65536);

@@ -25,7 +25,7 @@ pub(super) fn findings(name: &str, examined: &Result<Examination, Error>) -> Vec
         found
             .traffic
             .as_ref()
-            .and_then(|traffic| empty_slot(name, found, traffic.port)),
+            .and_then(|traffic| partition(name, found, traffic.port)),
     );
     all.extend(endpoints(name, found));
     all.push(locked_memory(name, found));
@@ -37,6 +37,7 @@ pub(super) fn findings(name: &str, examined: &Result<Examination, Error>) -> Vec
         all.extend(late_send(name, traffic));
         all.extend(last_receive(name, traffic));
         all.extend(shared_datagram(name, traffic));
+        all.extend(failed_datagram(name, traffic));
     }
     all
 }
@@ -88,17 +89,28 @@ fn active_port(about: String, number: u8, found: &Examination) -> Finding {
 }
 
 /// Endpoints without an authorization key send in the partition of slot 0.
-fn empty_slot(name: &str, found: &Examination, port: u8) -> Option<Finding> {
-    let keys = found.probe.partition_keys(port).ok()?;
-    let is_empty = keys.first() == Some(&0);
-    is_empty.then(|| {
-        Finding::new(
+fn partition(name: &str, found: &Examination, port: u8) -> Option<Finding> {
+    const FULL_MEMBER: u16 = 1 << 15;
+    let (slot, key) = found.probe.partition(port).ok()?;
+    let about = format!("{name}:{port}");
+    let text =
+        format!("endpoints without an authorization key use P_Key {key:#06x}, in slot {slot}");
+    Some(match (key & !FULL_MEMBER, key & FULL_MEMBER) {
+        (0, _) => Finding::new(
             Severity::Warning,
-            format!("{name}:{port}"),
-            "slot 0 of the table of P_Keys is empty, and endpoints without an authorization key \
-             use it",
-            "give endpoints an authorization key of one of the port's partitions (docs/keys.md)",
-        )
+            about,
+            "the port is in no partition",
+            "have the subnet manager add the port to a partition",
+        ),
+        (_, 0) => Finding::new(
+            Severity::Warning,
+            about,
+            format!(
+                "{text}: a limited membership, and two limited members do not reach each other"
+            ),
+            "have the subnet manager make the port a full member",
+        ),
+        _ => Finding::ok(about, text),
     })
 }
 
@@ -312,5 +324,19 @@ fn shared_datagram(name: &str, traffic: &Traffic) -> Option<Finding> {
             format!("no datagram comes to a shared receive queue: {error}"),
             "none is needed unless FERRO_LANE=ud is set: lanes are connections then",
         ),
+    })
+}
+
+fn failed_datagram(name: &str, traffic: &Traffic) -> Option<Finding> {
+    Some(match traffic.datagram_failure_stops_sends.as_ref()? {
+        Ok(true) => Finding::ok(
+            name,
+            "a datagram that fails at its sender stops the send queue alone (SQE)",
+        ),
+        Ok(false) => Finding::ok(
+            name,
+            "a datagram that fails at its sender moves the queue pair to error",
+        ),
+        Err(error) => Finding::failed(Severity::Warning, name, error, CHECK_DEVICE),
     })
 }

@@ -37,6 +37,8 @@ pub(super) struct Traffic {
     pub(super) announces_last_receive: Option<Result<bool>>,
     /// `None` without datagrams or shared receive queues.
     pub(super) shared_datagram: Option<Result<()>>,
+    /// `None` without datagrams.
+    pub(super) datagram_failure_stops_sends: Option<Result<bool>>,
 }
 
 impl Examination {
@@ -77,6 +79,8 @@ impl Examination {
                 .then(|| self.probe.announces_last_receive(port)),
             shared_datagram: (self.datagrams.is_ok() && shared)
                 .then(|| self.probe.shared_datagram(port)),
+            datagram_failure_stops_sends: (self.datagrams.is_ok())
+                .then(|| self.probe.datagram_failure_stops_sends(port)),
         }
     }
 }

@@ -94,6 +94,9 @@ impl Profile {
         if let Some(Ok(announces)) = traffic.announces_last_receive {
             self.add(TRIED, "announces_last_receive", announces);
         }
+        if let Some(Ok(stops)) = traffic.datagram_failure_stops_sends {
+            self.add(TRIED, "datagram_failure_stops_sends", stops);
+        }
         if let Ok(port) = found.probe.port(traffic.port) {
             const PORT: &str = "stated by the port (ibv_query_port)";
             self.add(PORT, "grh_required", port.grh_required);

@@ -11,6 +11,8 @@ use crate::model::DeviceModel;
 pub(crate) struct FakeContext {
     /// The device, by its place in the list.
     pub(crate) device: usize,
+    /// The InfiniBand subnet that its port was in as it was opened.
+    pub(crate) subnet: [u8; 8],
     pub(crate) fd: i32,
     pub(crate) events: VecDeque<PendingAsyncEvent>,
     /// The objects of events that were taken and not acknowledged.

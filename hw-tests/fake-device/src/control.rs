@@ -21,6 +21,9 @@ pub const ROCE: &str = "fake_roce0";
 /// Name of the InfiniBand device.
 pub const INFINIBAND: &str = "fake_ib0";
 
+/// The LID of the router between the subnets of InfiniBand, in each of them.
+pub const ROUTER_LID: u16 = 0x99;
+
 /// File name of the library.
 const LIBRARY: &str = "libferrofabric_fake_device.so";
 
@@ -52,6 +55,7 @@ api! {
     flood: "ferro_fake_flood", fn(u32);
     network: "ferro_fake_network", fn(*const NetworkFaults);
     crossed: "ferro_fake_crossed", fn(*mut Crossed);
+    subnet: "ferro_fake_subnet", fn(*const [u8; 8]);
     profile: "ferro_fake_profile", fn(*const u8, usize) -> bool;
     control_calls: "ferro_fake_control_calls", fn(u64, Option<extern "C" fn(u64)>);
     stop_polls: "ferro_fake_stop_polls", fn(i32);
@@ -160,6 +164,13 @@ impl FakeDevice {
     pub fn network(&self, network: &NetworkFaults) {
         // SAFETY: it can be read.
         unsafe { (self.api.network)(network) };
+    }
+
+    /// Moves the InfiniBand port to a subnet, for all who open the device from now on. Others reach
+    /// it from their subnet through a router ([`ROUTER_LID`]).
+    pub fn move_to_subnet(&self, prefix: [u8; 8]) {
+        // SAFETY: there are eight bytes.
+        unsafe { (self.api.subnet)(&raw const prefix) };
     }
 
     /// Makes the device a NIC of another kind ([`crate::profile`]) until it is reset. Domains that

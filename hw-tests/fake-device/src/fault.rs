@@ -174,6 +174,8 @@ pub struct QueuePairView {
     pub remote: u32,
     /// The path to that one.
     pub path: PathView,
+    /// The MTU of the connection, as `ibv_mtu` has it; 0 for datagrams.
+    pub mtu: u32,
     /// `ibv_qp_type`.
     pub kind: u32,
     /// `ibv_qp_state`.
@@ -212,6 +214,10 @@ pub struct PathView {
     pub hop_limit: u8,
     /// Service level.
     pub service_level: u8,
+    /// Rate limit.
+    pub static_rate: u8,
+    /// LID that packets go to.
+    pub lid: u16,
     /// Flow label.
     pub flow_label: u32,
 }
@@ -223,6 +229,8 @@ impl PathView {
             traffic_class: attributes.grh.traffic_class,
             hop_limit: attributes.grh.hop_limit,
             service_level: attributes.sl,
+            static_rate: attributes.static_rate,
+            lid: attributes.dlid,
             flow_label: attributes.grh.flow_label,
         }
     }

@@ -39,6 +39,8 @@ pub(crate) struct DeviceModel {
     pub(crate) crossing: Crossing,
     /// The kind of NIC; `None`: the one that the environment names.
     profile: Option<&'static DeviceProfile>,
+    /// The InfiniBand subnet of the port, for the next one that opens the device.
+    pub(crate) subnet: [u8; 8],
     /// The duration of control calls; `None`: that of the kind of NIC.
     pub(crate) control_calls: Option<ControlCalls>,
     faults: Vec<Fault>,
@@ -70,6 +72,9 @@ struct FailingCall {
     errno: i32,
 }
 
+/// The InfiniBand subnet without a number of its own.
+const DEFAULT_SUBNET: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
+
 static MODEL: Mutex<DeviceModel> = Mutex::new(DeviceModel {
     contexts: BTreeMap::new(),
     domains: BTreeMap::new(),
@@ -87,6 +92,7 @@ static MODEL: Mutex<DeviceModel> = Mutex::new(DeviceModel {
     flooded: 0,
     crossing: Crossing::quiet(),
     profile: None,
+    subnet: DEFAULT_SUBNET,
     control_calls: None,
     faults: Vec::new(),
     failing_calls: Vec::new(),
@@ -201,6 +207,7 @@ impl DeviceModel {
         self.flooded = 0;
         self.crossing = Crossing::quiet();
         self.profile = None;
+        self.subnet = DEFAULT_SUBNET;
         self.control_calls = None;
         self.hold(false);
     }

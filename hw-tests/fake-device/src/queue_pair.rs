@@ -89,6 +89,8 @@ pub(crate) struct QueuePair {
     pub(crate) remote: u32,
     /// Of the path to that one.
     pub(crate) path: PathView,
+    /// The MTU of that path, as `ibv_mtu` has it.
+    pub(crate) mtu: u32,
     /// The access that peers have.
     pub(crate) access: u32,
     pub(crate) qkey: u32,
@@ -153,6 +155,9 @@ impl QueuePair {
         }
         if has(Mask::IBV_QP_AV) {
             self.path = PathView::of(&attr.ah_attr);
+        }
+        if has(Mask::IBV_QP_PATH_MTU) {
+            self.mtu = attr.path_mtu.0;
         }
         if has(Mask::IBV_QP_ACCESS_FLAGS) {
             self.access = attr.qp_access_flags;

@@ -19,19 +19,19 @@ pub(crate) enum DatagramRoute {
 }
 
 impl DatagramRoute {
-    /// From a port with this GID to itself, in a traffic class.
-    pub(crate) fn global(gid: &ibv_gid, traffic_class: u8, ethernet: bool) -> Self {
+    /// From one GID to another, in a traffic class.
+    pub(crate) fn global(from: &ibv_gid, to: &ibv_gid, traffic_class: u8, ethernet: bool) -> Self {
         // SAFETY: all bits are fine in both views of the union.
-        let gid = unsafe { gid.raw };
+        let (from, to) = unsafe { (from.raw, to.raw) };
         let mut header = [0; HEADER_BYTES];
         if ethernet {
-            ipv4(&mut header[IPV4_AT..], traffic_class, &gid[12..]);
+            ipv4(&mut header[IPV4_AT..], traffic_class, &from[12..]);
         } else {
             // Four bits of the version come first, twenty of the flow label last.
             header[0] = 0x60 | (traffic_class >> 4);
             header[1] = traffic_class << 4;
-            header[8..24].copy_from_slice(&gid);
-            header[24..].copy_from_slice(&gid);
+            header[8..24].copy_from_slice(&from);
+            header[24..].copy_from_slice(&to);
         }
         Self::Header(header)
     }

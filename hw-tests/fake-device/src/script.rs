@@ -52,6 +52,17 @@ unsafe extern "C" fn ferro_fake_crossed(into: *mut Crossed) {
     unsafe { into.write(model().crossing.crossed) };
 }
 
+/// Moves the InfiniBand port to a subnet. Contexts that are open stay in theirs.
+///
+/// # Safety
+///
+/// `prefix` holds eight bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferro_fake_subnet(prefix: *const [u8; 8]) {
+    // SAFETY: the caller's promise.
+    model().subnet = unsafe { prefix.read() };
+}
+
 /// Makes the device a NIC of the kind of this name. False: there is no such profile.
 ///
 /// # Safety
@@ -245,6 +256,7 @@ unsafe extern "C" fn ferro_fake_queue_pairs(into: *mut QueuePairView, room: usiz
             number: qp.number,
             remote: qp.remote,
             path: qp.path,
+            mtu: qp.mtu,
             kind: qp.kind.0,
             state: qp.state.0,
             pd: qp.pd as u64,

@@ -1,21 +1,23 @@
 //! Event channels and identifiers of the connection manager, as owned values
 //! (rdma_create_event_channel(3), rdma_create_id(3)).
 
+use std::mem::offset_of;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofabric_contracts::addr::{AddrFormat, Address, SOCKADDR_IN6_LEN};
+use ferrofabric_contracts::addr::{AddrFormat, Address};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_system::forked::Birth;
 use ferrofabric_verbs_sys::{
     Rdmacm, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
-    rdma_port_space,
+    rdma_port_space, sockaddr_ib,
 };
 
-use crate::device::{last_errno, not_loaded};
+use crate::ah::PathRecord;
+use crate::device::{Gid, last_errno, not_loaded};
 
 /// The channel on which events of identifiers arrive. It never blocks.
 pub(super) struct EventChannel {
@@ -231,7 +233,7 @@ impl CmId {
     ///
     /// `EADDRINUSE`: another identifier has the address.
     pub(super) fn bind(&self, at: SocketAddr) -> Result<u16> {
-        let mut to = Sockaddr::of(&at);
+        let mut to = Sockaddr::of(&CmAddr::Socket(at));
         // SAFETY: the identifier is live, and the address is one.
         unsafe {
             self.done(
@@ -261,12 +263,7 @@ impl CmId {
     /// # Errors
     ///
     /// `ENETUNREACH`: there is no route.
-    pub(super) fn resolve_addr(
-        &self,
-        from: SocketAddr,
-        to: SocketAddr,
-        timeout: Duration,
-    ) -> Result<()> {
+    pub(super) fn resolve_addr(&self, from: CmAddr, to: CmAddr, timeout: Duration) -> Result<()> {
         let (mut source, mut target) = (Sockaddr::of(&from), Sockaddr::of(&to));
         // SAFETY: the identifier is live, and both addresses are some.
         let rc = unsafe {
@@ -291,6 +288,17 @@ impl CmId {
             (self.channel.cm.rdma_resolve_route)(self.raw.as_ptr(), milliseconds(timeout))
         };
         self.done(rc, "find a path for", || "request".to_owned())
+    }
+
+    /// The path, once the route is resolved; `None` if the route has none.
+    pub(super) fn path_record(&self) -> Option<PathRecord> {
+        // SAFETY: the identifier is live. The library fills the route in as it hands out the event
+        // that the route is resolved, and then leaves it alone.
+        unsafe {
+            let route = &self.raw.as_ref().route;
+            let has_path = route.num_paths > 0 && !route.path_rec.is_null();
+            has_path.then(|| PathRecord::of(&*route.path_rec))
+        }
     }
 
     /// Sends the request to the listener at the address, once the route is known.
@@ -379,16 +387,49 @@ fn failed(doing: &'static str, object: impl Into<String>) -> Error {
     }
 }
 
+/// An address, as the connection manager takes it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CmAddr {
+    /// A socket address.
+    Socket(SocketAddr),
+    /// A port of InfiniBand, in a partition.
+    Port { gid: Gid, pkey: u16 },
+}
+
+impl std::fmt::Display for CmAddr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Socket(at) => at.fmt(f),
+            Self::Port { gid, .. } => gid.fmt(f),
+        }
+    }
+}
+
+/// The address family of [`sockaddr_ib`].
+const AF_IB: u16 = 27;
+
 /// A `sockaddr` for C.
 #[repr(C, align(8))]
-struct Sockaddr([u8; SOCKADDR_IN6_LEN]);
+struct Sockaddr([u8; size_of::<sockaddr_ib>()]);
 
 impl Sockaddr {
-    fn of(at: &SocketAddr) -> Self {
-        let mut this = Self([0; SOCKADDR_IN6_LEN]);
-        let bytes = Address::from(*at).to_bytes(AddrFormat::SOCKADDR);
-        for (to, byte) in this.0.iter_mut().zip(bytes.unwrap_or_default()) {
-            *to = byte;
+    fn of(at: &CmAddr) -> Self {
+        let mut this = Self([0; size_of::<sockaddr_ib>()]);
+        match *at {
+            CmAddr::Socket(at) => {
+                let bytes = Address::from(at).to_bytes(AddrFormat::SOCKADDR);
+                for (to, byte) in this.0.iter_mut().zip(bytes.unwrap_or_default()) {
+                    *to = byte;
+                }
+            }
+            CmAddr::Port { gid, pkey } => {
+                let mut put = |at: usize, bytes: &[u8]| {
+                    this.0[at..at + bytes.len()].copy_from_slice(bytes);
+                };
+                put(offset_of!(sockaddr_ib, sib_family), &AF_IB.to_ne_bytes());
+                put(offset_of!(sockaddr_ib, sib_pkey), &pkey.to_be_bytes());
+                put(offset_of!(sockaddr_ib, sib_addr), &gid.0);
+            }
         }
         this
     }

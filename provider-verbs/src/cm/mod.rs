@@ -1,3 +1,5 @@
+//! The connection manager finds endpoints by socket address, and paths.
+//!
 //! Endpoints by socket address: the connection manager's service ID resolution (SIDR, IBTA 1.5
 //! §12.11, rdma_cm(7)). An endpoint listens at an IP address and a port of the datagram port space;
 //! a peer sends a request there and gets the endpoint's native address. This makes no connection,
@@ -5,6 +7,7 @@
 
 mod channel;
 mod listener;
+mod path_record;
 mod resolver;
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -17,6 +20,7 @@ use crate::port::LocalPort;
 use channel::EventChannel;
 
 pub(crate) use listener::ListenerThread;
+pub(crate) use path_record::known_path;
 pub(crate) use resolver::SidrResolver;
 
 /// The IP address that a port sends from.

@@ -22,7 +22,7 @@ use ferrofabric_system::wait::WaitSet;
 use ferrofabric_verbs_sys::rdma_cm_event_type as Kind;
 
 use super::PortHost;
-use super::channel::{CmEvent, CmId, EventChannel, IdKey};
+use super::channel::{CmAddr, CmEvent, CmId, EventChannel, IdKey};
 
 /// Requests of one call that are under way at a time.
 const SIDE_BY_SIDE: usize = 64;
@@ -198,7 +198,7 @@ impl<'a> SidrSearch<'a> {
             return self.end(number, Err(self.error(number, Errno::EHOSTUNREACH, &why)));
         }
         let begun = CmId::create(&self.channel).and_then(|id| {
-            id.resolve_addr(from, to, wait.min(left))?;
+            id.resolve_addr(CmAddr::Socket(from), CmAddr::Socket(to), wait.min(left))?;
             Ok(id)
         });
         match begun {

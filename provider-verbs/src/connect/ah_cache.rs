@@ -1,6 +1,9 @@
 //! Address handles, one for each path. Threads of their own make the handles: on RoCE that waits
-//! for the neighbour's hardware address, for a second and more when it does not answer. Datagrams
-//! for the path wait here meanwhile.
+//! for the neighbour's hardware address, for a second and more when it does not answer; on
+//! InfiniBand it may wait for the subnet manager. Datagrams for the path wait here meanwhile.
+//!
+//! The cache knows a path as the endpoint derives it from the peer's address. The path of its
+//! handle may have more, from the subnet manager.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -11,7 +14,9 @@ use ferrofabric_contracts::error::{Error, Result};
 use ferrofabric_system::threads;
 
 use crate::ah::{Ah, PortPath};
+use crate::cm::known_path;
 use crate::pd::Pd;
+use crate::port::LocalPort;
 
 /// Paths that are resolved at a time; more wait in line.
 const MAX_RESOLVERS: usize = 64;
@@ -35,6 +40,7 @@ enum HandleState<D> {
 /// The handles of one endpoint. `D` is a datagram that waits for a handle.
 pub(crate) struct AhCache<D> {
     pd: Arc<Pd>,
+    port: LocalPort,
     entries: HashMap<PortPath, HandleState<D>>,
     line: VecDeque<PortPath>,
     /// Counts the changes of the port's addresses: handles from before the last one are not used.
@@ -62,10 +68,12 @@ pub(crate) enum PathOutcome<D> {
 }
 
 impl<D> AhCache<D> {
-    /// Makes an empty cache. Resolvers call `wake` when [`AhCache::resolved`] has a result.
-    pub(crate) fn new(pd: &Arc<Pd>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+    /// Makes an empty cache for paths from a port. Resolvers call `wake` when
+    /// [`AhCache::resolved`] has a result.
+    pub(crate) fn new(pd: &Arc<Pd>, port: LocalPort, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
         Self {
             pd: pd.clone(),
+            port,
             entries: HashMap::new(),
             line: VecDeque::new(),
             generation: 0,
@@ -191,10 +199,11 @@ impl<D> AhCache<D> {
         unused
     }
 
-    /// The addresses of the port may have changed: all handles are made anew when they are used
-    /// next. Holders of the old ones keep them.
+    /// The addresses of the port may have changed: all handles are made anew, from the port as it
+    /// is now, when they are used next. Holders of the old ones keep them.
     #[cold]
-    pub(crate) fn renew(&mut self) {
+    pub(crate) fn renew(&mut self, port: LocalPort) {
+        self.port = port;
         self.generation += 1;
         let is_under_way =
             |_: &PortPath, entry: &mut HandleState<D>| matches!(entry, HandleState::Resolving(_));
@@ -213,9 +222,9 @@ impl<D> AhCache<D> {
                 return;
             };
             let (pd, done, wake) = (self.pd.clone(), self.done.0.clone(), self.wake.clone());
-            let generation = self.generation;
+            let (port, generation) = (self.port, self.generation);
             let resolve = move || {
-                let handle = Ah::create(&pd, &path);
+                let handle = known_path(&port, &path).and_then(|known| Ah::along(&pd, &known));
                 // The cache may be gone by now; the handle then goes too.
                 let _ = done.send(Resolved {
                     path,

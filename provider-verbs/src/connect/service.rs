@@ -16,7 +16,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_protocol::handshake::{
-    Connector, EndReason, HandshakeAction, HandshakeConfig, LaneKey,
+    ConnectLane, Connector, EndReason, HandshakeAction, HandshakeConfig, LaneKey,
 };
 use ferrofabric_protocol::wire::control::{CONTROL_BYTES, LaneKind};
 use ferrofabric_protocol::{PeerKey, Time};
@@ -122,7 +122,7 @@ impl ServiceHandle {
             let wait = wait.clone();
             Arc::new(move || wait.signal())
         };
-        let handles = AhCache::new(&config.pd, waker);
+        let handles = AhCache::new(&config.pd, config.port, waker);
         let sleeper = config.clock.sleeper(&wait);
         let queues = EventQueues::new(&requests, &wait, &inbox);
         let subscriptions = queues.subscribe(&config, datagrams.queue_id());
@@ -279,7 +279,8 @@ struct ControlDatagram {
 /// resolved, there is something behind it.
 enum Made {
     Rc(Option<LaneQueuePair>),
-    Ud(Option<UdDestination>),
+    /// The path is as the endpoint derives it from the peer's address.
+    Ud(Option<(PortPath, UdDestination)>),
 }
 
 /// A queue pair that a worker has made.
@@ -289,12 +290,19 @@ struct LaneQueuePair {
     _events: EventSubscription,
 }
 
-/// A UD lane that waits for its path, or for another handle of it.
+/// A lane that waits for its path, or for another handle of it.
 struct JoiningLane {
     path: PortPath,
     lane: LaneKey,
+    carrier: JoiningCarrier,
+}
+
+/// The things that a lane needs besides its path.
+enum JoiningCarrier {
+    /// The queue pair that is to be connected.
+    Rc(ConnectLane),
     /// Queue key of the peer.
-    qkey: u32,
+    Ud(u32),
 }
 
 struct ServiceWorker {
@@ -304,7 +312,7 @@ struct ServiceWorker {
     rc_lanes: usize,
     /// The verbs of RC lanes, which workers carry out.
     verbs: LaneVerbs,
-    /// UD lanes that wait for their path.
+    /// Lanes that wait for their path.
     joining: Vec<JoiningLane>,
     /// Paths of removed peers: their handles go as soon as nobody holds them.
     retiring: Vec<PortPath>,
@@ -458,14 +466,11 @@ impl ServiceWorker {
                 LaneKind::Rc => self.make_lane(lane),
                 LaneKind::Ud => self.make_datagram_lane(lane),
             },
-            HandshakeAction::ConnectLane(connect) if connect.kind == LaneKind::Ud => {
-                self.connect_datagram_lane(connect.lane, &connect.peer);
-            }
-            HandshakeAction::ConnectLane(connect) => self.connect_lane(&connect),
+            HandshakeAction::ConnectLane(connect) => self.connect_lane(connect),
             HandshakeAction::LaneUp(up) => {
                 let carrier = match self.lanes.get(&up.lane) {
                     Some(Made::Rc(Some(made))) => LaneCarrier::Rc(made.qp.clone()),
-                    Some(Made::Ud(Some(destination))) => LaneCarrier::Ud(destination.clone()),
+                    Some(Made::Ud(Some((_, destination)))) => LaneCarrier::Ud(destination.clone()),
                     _ => return,
                 };
                 self.keep_path(&up.peer);

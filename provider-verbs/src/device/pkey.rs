@@ -13,6 +13,16 @@ pub(crate) fn slot_of(table: &[u16], pkey: u16) -> Option<u16> {
     u16::try_from(slot).ok()
 }
 
+/// The slot of the P_Key to use where nobody names one: the first full membership, or else the
+/// first membership. A slot may be empty, the first one of a virtual function, too.
+pub(crate) fn default_slot(table: &[u16]) -> u16 {
+    let is_full = |pkey: &u16| pkey & FULL_MEMBER != 0;
+    let is_member = |pkey: &u16| pkey & !FULL_MEMBER != 0;
+    let full = (table.iter()).position(|pkey| is_full(pkey) && is_member(pkey));
+    let slot = full.or_else(|| table.iter().position(is_member));
+    slot.and_then(|slot| u16::try_from(slot).ok()).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,5 +38,15 @@ mod tests {
         assert_eq!(slot_of(&table, 0x0002), Some(2));
         assert_eq!(slot_of(&table, 0x8003), None);
         assert_eq!(slot_of(&[], 0xffff), None);
+    }
+
+    #[test]
+    fn full_memberships_come_first_and_empty_slots_never() {
+        assert_eq!(default_slot(&[0xffff]), 0);
+        assert_eq!(default_slot(&[0, 0x7fff, 0x8001]), 2);
+        assert_eq!(default_slot(&[0, 0x7fff]), 1);
+        assert_eq!(default_slot(&[0, 0x8000, 0x7fff]), 2);
+        assert_eq!(default_slot(&[0, 0]), 0);
+        assert_eq!(default_slot(&[]), 0);
     }
 }

@@ -6,8 +6,8 @@ use ferrofabric_contracts::addr::AuthKey;
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 
-use crate::device::{DeviceContext, GidRequest, GidWish, slot_of};
-use crate::port::{LocalPort, PathMarks};
+use crate::device::{DeviceContext, GidRequest, GidWish, default_slot, slot_of};
+use crate::port::{LocalPort, PathMarks, PathRecordWish};
 
 /// The port as a member of a key's partition.
 ///
@@ -61,17 +61,19 @@ pub(crate) fn local_port(
     let chosen = context.choose_gid(number, request)?.chosen;
     let table = context.gid_table(number)?;
     let entry = table.iter().find(|entry| entry.index == chosen.index);
+    let pkey_index = default_slot(&context.pkey_table(number)?);
     Ok(LocalPort {
         number,
         gid: chosen.gid,
         gid_kind: chosen.kind,
         gid_index: chosen.index as u8,
         lid: attributes.lid,
-        pkey: context.pkey(number, 0)?,
-        pkey_index: 0,
+        pkey: context.pkey(number, pkey_index)?,
+        pkey_index,
         mtu: attributes.active_mtu,
         interface: entry.and_then(|entry| entry.interface).unwrap_or(0),
         grh_required: attributes.grh_required,
+        path_records: PathRecordWish::of(settings),
         marks: PathMarks::of(settings, chosen.kind),
     })
 }

@@ -151,6 +151,16 @@ impl DeviceProbe {
         self.context.pkey_table(port)
     }
 
+    /// The slot and the P_Key of endpoints that have no authorization key.
+    ///
+    /// # Errors
+    ///
+    /// The table cannot be read, or the port has no GID that can be used.
+    pub fn partition(&self, port: u8) -> Result<(u16, u16)> {
+        let local = self.local(port)?;
+        Ok((local.pkey_index, local.pkey))
+    }
+
     /// Whether endpoints can be opened.
     pub fn abilities(&self) -> Abilities {
         Abilities::probe(&self.context)
@@ -295,6 +305,17 @@ impl DeviceProbe {
         let local = self.local(port)?;
         let queues = ProbeQueues::for_requests(&self.context)?;
         datagrams::by_shared_queue(&queues, &local)
+    }
+
+    /// Whether a datagram that fails at its sender stops the send queue alone.
+    ///
+    /// # Errors
+    ///
+    /// The device has no datagrams, or a step fails.
+    pub fn datagram_failure_stops_sends(&self, port: u8) -> Result<bool> {
+        let local = self.local(port)?;
+        let queues = ProbeQueues::for_requests(&self.context)?;
+        datagrams::failure_stops_sends(&queues, &local)
     }
 
     /// The advice for the user where the limit of locked memory is too low for an endpoint.

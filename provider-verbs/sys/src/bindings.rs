@@ -87,11 +87,6 @@ pub struct ibv_rwq_ind_table_init_attr {
 }
 #[repr(C)]
 #[derive(Debug)]
-pub struct ibv_sa_path_rec {
-    _private: [u8; 0],
-}
-#[repr(C)]
-#[derive(Debug)]
 pub struct ibv_srq_init_attr_ex {
     _private: [u8; 0],
 }
@@ -154,6 +149,7 @@ pub const RAI_PASSIVE: u32 = 1;
 pub const RAI_NUMERICHOST: u32 = 2;
 pub const RAI_NOROUTE: u32 = 4;
 pub const RAI_FAMILY: u32 = 8;
+pub type __u8 = ::core::ffi::c_uchar;
 pub type __u16 = ::core::ffi::c_ushort;
 pub type __u32 = ::core::ffi::c_uint;
 pub type __u64 = ::core::ffi::c_ulonglong;
@@ -4434,6 +4430,102 @@ impl Default for verbs_context {
         }
     }
 }
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_sa_path_rec {
+    pub dgid: ibv_gid,
+    pub sgid: ibv_gid,
+    pub dlid: __be16,
+    pub slid: __be16,
+    pub raw_traffic: ::core::ffi::c_int,
+    pub flow_label: __be32,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub reversible: ::core::ffi::c_int,
+    pub numb_path: u8,
+    pub pkey: __be16,
+    pub sl: u8,
+    pub mtu_selector: u8,
+    pub mtu: u8,
+    pub rate_selector: u8,
+    pub rate: u8,
+    pub packet_life_time_selector: u8,
+    pub packet_life_time: u8,
+    pub preference: u8,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_sa_path_rec"][::core::mem::size_of::<ibv_sa_path_rec>() - 64usize];
+    [
+        "Alignment of ibv_sa_path_rec",
+    ][::core::mem::align_of::<ibv_sa_path_rec>() - 8usize];
+    [
+        "Offset of field: ibv_sa_path_rec::dgid",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, dgid) - 0usize];
+    [
+        "Offset of field: ibv_sa_path_rec::sgid",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, sgid) - 16usize];
+    [
+        "Offset of field: ibv_sa_path_rec::dlid",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, dlid) - 32usize];
+    [
+        "Offset of field: ibv_sa_path_rec::slid",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, slid) - 34usize];
+    [
+        "Offset of field: ibv_sa_path_rec::raw_traffic",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, raw_traffic) - 36usize];
+    [
+        "Offset of field: ibv_sa_path_rec::flow_label",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, flow_label) - 40usize];
+    [
+        "Offset of field: ibv_sa_path_rec::hop_limit",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, hop_limit) - 44usize];
+    [
+        "Offset of field: ibv_sa_path_rec::traffic_class",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, traffic_class) - 45usize];
+    [
+        "Offset of field: ibv_sa_path_rec::reversible",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, reversible) - 48usize];
+    [
+        "Offset of field: ibv_sa_path_rec::numb_path",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, numb_path) - 52usize];
+    [
+        "Offset of field: ibv_sa_path_rec::pkey",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, pkey) - 54usize];
+    [
+        "Offset of field: ibv_sa_path_rec::sl",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, sl) - 56usize];
+    [
+        "Offset of field: ibv_sa_path_rec::mtu_selector",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, mtu_selector) - 57usize];
+    [
+        "Offset of field: ibv_sa_path_rec::mtu",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, mtu) - 58usize];
+    [
+        "Offset of field: ibv_sa_path_rec::rate_selector",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, rate_selector) - 59usize];
+    [
+        "Offset of field: ibv_sa_path_rec::rate",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, rate) - 60usize];
+    [
+        "Offset of field: ibv_sa_path_rec::packet_life_time_selector",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, packet_life_time_selector) - 61usize];
+    [
+        "Offset of field: ibv_sa_path_rec::packet_life_time",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, packet_life_time) - 62usize];
+    [
+        "Offset of field: ibv_sa_path_rec::preference",
+    ][::core::mem::offset_of!(ibv_sa_path_rec, preference) - 63usize];
+};
+impl Default for ibv_sa_path_rec {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 impl rdma_cm_event_type {
     pub const RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = rdma_cm_event_type(0);
     pub const RDMA_CM_EVENT_ADDR_ERROR: rdma_cm_event_type = rdma_cm_event_type(1);
@@ -4998,6 +5090,110 @@ pub const RDMA_OPTION_ID_ACK_TIMEOUT: _bindgen_ty_26 = 3;
 pub type _bindgen_ty_26 = ::core::ffi::c_uint;
 pub const RDMA_OPTION_IB_PATH: _bindgen_ty_27 = 1;
 pub type _bindgen_ty_27 = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ib_addr {
+    pub ib_u: ib_addr__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union ib_addr__bindgen_ty_1 {
+    pub uib_addr8: [__u8; 16usize],
+    pub uib_addr16: [__be16; 8usize],
+    pub uib_addr32: [__be32; 4usize],
+    pub uib_addr64: [__be64; 2usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of ib_addr__bindgen_ty_1",
+    ][::core::mem::size_of::<ib_addr__bindgen_ty_1>() - 16usize];
+    [
+        "Alignment of ib_addr__bindgen_ty_1",
+    ][::core::mem::align_of::<ib_addr__bindgen_ty_1>() - 8usize];
+    [
+        "Offset of field: ib_addr__bindgen_ty_1::uib_addr8",
+    ][::core::mem::offset_of!(ib_addr__bindgen_ty_1, uib_addr8) - 0usize];
+    [
+        "Offset of field: ib_addr__bindgen_ty_1::uib_addr16",
+    ][::core::mem::offset_of!(ib_addr__bindgen_ty_1, uib_addr16) - 0usize];
+    [
+        "Offset of field: ib_addr__bindgen_ty_1::uib_addr32",
+    ][::core::mem::offset_of!(ib_addr__bindgen_ty_1, uib_addr32) - 0usize];
+    [
+        "Offset of field: ib_addr__bindgen_ty_1::uib_addr64",
+    ][::core::mem::offset_of!(ib_addr__bindgen_ty_1, uib_addr64) - 0usize];
+};
+impl Default for ib_addr__bindgen_ty_1 {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ib_addr"][::core::mem::size_of::<ib_addr>() - 16usize];
+    ["Alignment of ib_addr"][::core::mem::align_of::<ib_addr>() - 8usize];
+    ["Offset of field: ib_addr::ib_u"][::core::mem::offset_of!(ib_addr, ib_u) - 0usize];
+};
+impl Default for ib_addr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct sockaddr_ib {
+    pub sib_family: ::core::ffi::c_ushort,
+    pub sib_pkey: __be16,
+    pub sib_flowinfo: __be32,
+    pub sib_addr: ib_addr,
+    pub sib_sid: __be64,
+    pub sib_sid_mask: __be64,
+    pub sib_scope_id: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of sockaddr_ib"][::core::mem::size_of::<sockaddr_ib>() - 48usize];
+    ["Alignment of sockaddr_ib"][::core::mem::align_of::<sockaddr_ib>() - 8usize];
+    [
+        "Offset of field: sockaddr_ib::sib_family",
+    ][::core::mem::offset_of!(sockaddr_ib, sib_family) - 0usize];
+    [
+        "Offset of field: sockaddr_ib::sib_pkey",
+    ][::core::mem::offset_of!(sockaddr_ib, sib_pkey) - 2usize];
+    [
+        "Offset of field: sockaddr_ib::sib_flowinfo",
+    ][::core::mem::offset_of!(sockaddr_ib, sib_flowinfo) - 4usize];
+    [
+        "Offset of field: sockaddr_ib::sib_addr",
+    ][::core::mem::offset_of!(sockaddr_ib, sib_addr) - 8usize];
+    [
+        "Offset of field: sockaddr_ib::sib_sid",
+    ][::core::mem::offset_of!(sockaddr_ib, sib_sid) - 24usize];
+    [
+        "Offset of field: sockaddr_ib::sib_sid_mask",
+    ][::core::mem::offset_of!(sockaddr_ib, sib_sid_mask) - 32usize];
+    [
+        "Offset of field: sockaddr_ib::sib_scope_id",
+    ][::core::mem::offset_of!(sockaddr_ib, sib_scope_id) - 40usize];
+};
+impl Default for sockaddr_ib {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 pub mod fns {
     use super::*;
     pub type ibv_wc_status_str = unsafe extern "C" fn(

@@ -28,7 +28,7 @@ macro_rules! layouts {
 
         fn c_program() -> String {
             let mut text = String::from(
-                "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\nint main(void) {\n",
+                "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include <infiniband/ib.h>\nint main(void) {\n",
             );
             $(
                 let (kind, name) = (stringify!($kind), stringify!($name));
@@ -97,6 +97,10 @@ layouts! {
     struct ibv_send_wr { wr_id, next, sg_list, num_sge, opcode, send_flags, wr, qp_type }
     struct ibv_recv_wr { wr_id, next, sg_list, num_sge }
     struct rdma_event_channel { fd }
+    struct ibv_sa_path_rec { dgid, sgid, dlid, slid, raw_traffic, flow_label, hop_limit, traffic_class, reversible, numb_path,
+        pkey, sl, mtu_selector, mtu, rate_selector, rate, packet_life_time_selector, packet_life_time, preference }
+    struct sockaddr_ib { sib_family, sib_pkey, sib_flowinfo, sib_addr, sib_sid, sib_sid_mask, sib_scope_id }
+    struct rdma_route { addr, path_rec, num_paths }
     struct rdma_cm_id { verbs, channel, context, qp, route, ps, port_num, event, pd, qp_type }
     struct rdma_cm_event { id, listen_id, event, status, param }
     struct rdma_conn_param { private_data, private_data_len, responder_resources, initiator_depth, flow_control, retry_count,

@@ -78,6 +78,8 @@ const TYPES: &[&str] = &[
     "rdma_conn_param",
     "rdma_ud_param",
     "rdma_addrinfo",
+    "ibv_sa_path_rec",
+    "sockaddr_ib",
 ];
 
 /// Constants outside named enums.
@@ -183,7 +185,6 @@ const OPAQUE: &[&str] = &[
     "ibv_qp_rate_limit_attr",
     "ibv_rwq_ind_table",
     "ibv_rwq_ind_table_init_attr",
-    "ibv_sa_path_rec",
     "ibv_srq_init_attr_ex",
     "ibv_td",
     "ibv_td_init_attr",
@@ -255,7 +256,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         from_libc: FROM_LIBC,
         unused: UNUSED,
     };
-    let includes = "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n";
+    let includes =
+        "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include <infiniband/ib.h>\n";
     let file = headers.bindings(includes, |mut builder| {
         for name in BIT_ENUMS {
             builder = builder.bitfield_enum(name);

@@ -5,7 +5,7 @@ use std::mem::{offset_of, size_of};
 use std::ptr;
 
 use ferrofabric_verbs_sys::{
-    IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_async_event,
+    IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_ah_attr, ibv_async_event,
     ibv_async_event__bindgen_ty_1 as Element, ibv_atomic_cap, ibv_context, ibv_cq, ibv_device,
     ibv_device_attr, ibv_event_type, ibv_fork_status, ibv_gid, ibv_gid_entry, ibv_gid_type,
     ibv_mtu, ibv_port_attr, ibv_port_state, ibv_wc_status,
@@ -13,7 +13,7 @@ use ferrofabric_verbs_sys::{
 
 use super::{act, busy, make, missing, no, release, zeroed};
 use crate::completion::{FakeContext, close, descriptor, take};
-use crate::control::VECTORS;
+use crate::control::{ROUTER_LID, VECTORS};
 use crate::data_path;
 use crate::model::{DeviceModel, model, place};
 use crate::text;
@@ -83,6 +83,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
         let handle = place(context);
         let context = FakeContext {
             device: at,
+            subnet: model.subnet,
             fd,
             events: Default::default(),
             unacknowledged: Vec::new(),
@@ -285,14 +286,39 @@ pub(super) fn on_ethernet(model: &mut DeviceModel, context: *mut ibv_context) ->
     }
 }
 
-/// The one GID of a port: 192.0.2.1 (an address of documentation, RFC 5737), or one of the default
-/// InfiniBand subnet.
-pub(super) fn gid(ethernet: bool) -> ibv_gid {
-    let raw = match ethernet {
-        true => [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1],
-        false => [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfa, 0x4e],
-    };
-    ibv_gid { raw }
+/// The one GID of a context's port: 192.0.2.1 (an address of documentation, RFC 5737), or one of
+/// its InfiniBand subnet.
+pub(super) fn gid(model: &mut DeviceModel, context: *mut ibv_context) -> Result<ibv_gid, i32> {
+    let mut raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1];
+    if !on_ethernet(model, context)? {
+        let subnet = model.contexts[&(context as usize)].subnet;
+        raw[..8].copy_from_slice(&subnet);
+        raw[8..].copy_from_slice(&INTERFACE);
+    }
+    Ok(ibv_gid { raw })
+}
+
+/// The end of the GID on InfiniBand.
+const INTERFACE: [u8; 8] = [0, 0, 0, 0, 0, 0, 0xfa, 0x4e];
+
+/// Whether a path leads to the port, from one of the same subnet or of another one.
+pub(super) fn reaches_port(
+    model: &mut DeviceModel,
+    context: *mut ibv_context,
+    path: &ibv_ah_attr,
+) -> Result<bool, i32> {
+    // SAFETY: all bits are fine in both views of the union.
+    let (own, to) = unsafe { (gid(model, context)?.raw, path.grh.dgid.raw) };
+    if on_ethernet(model, context)? {
+        return Ok(path.is_global != 0 && to == own);
+    }
+    let lid = model.profile().lid;
+    Ok(match path.is_global {
+        0 => path.dlid == lid,
+        _ if to[8..] != INTERFACE => false,
+        _ if to[..8] == own[..8] => path.dlid == lid,
+        _ => path.dlid == ROUTER_LID,
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -303,12 +329,12 @@ unsafe extern "C" fn ibv_query_gid(
     into: *mut ibv_gid,
 ) -> c_int {
     let queried = act("ibv_query_gid", |model| {
-        let ethernet = on_ethernet(model, context)?;
+        let gid = gid(model, context)?;
         if (port, index) != (1, 0) {
             return Err(libc::EINVAL);
         }
         // SAFETY: the caller gave a place to write to.
-        unsafe { into.write(gid(ethernet)) };
+        unsafe { into.write(gid) };
         Ok(())
     });
     if queried == 0 { 0 } else { -1 }
@@ -332,7 +358,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
             false => ibv_gid_type::IBV_GID_TYPE_IB,
         };
         let entry = ibv_gid_entry {
-            gid: gid(ethernet),
+            gid: gid(model, context)?,
             gid_index: 0,
             port_num: 1,
             gid_type: kind.0,

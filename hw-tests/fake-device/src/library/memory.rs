@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use ferrofabric_verbs_sys::{ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_mr, ibv_pd, ibv_wc};
 
-use super::device::{gid, on_ethernet};
+use super::device::{gid, on_ethernet, reaches_port};
 use super::{act, busy, make, missing, release};
 use crate::fault::PathView;
 use crate::memory::FakeRegion;
@@ -117,12 +117,8 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr
         let ethernet = on_ethernet(model, context)?;
         // SAFETY: the caller's attributes are complete.
         let attributes = unsafe { &*attributes };
-        let reached = match (attributes.is_global, ethernet) {
-            (0, true) => false,
-            (0, false) => attributes.dlid == model.profile().lid,
-            // SAFETY: all bits are fine in both views of the union.
-            _ => unsafe { attributes.grh.dgid.raw == gid(ethernet).raw },
-        };
+        let from = gid(model, context)?;
+        let reached = reaches_port(model, context, attributes)?;
         let lacks_header = model.profile().grh_required && attributes.is_global == 0;
         if attributes.port_num != 1 || lacks_header {
             return Err(libc::EINVAL);
@@ -137,7 +133,10 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr
         });
         let route = match attributes.is_global {
             0 => DatagramRoute::Lid(model.profile().lid),
-            _ => DatagramRoute::global(&gid(ethernet), attributes.grh.traffic_class, ethernet),
+            _ => {
+                let (grh, kind) = (&attributes.grh, ethernet);
+                DatagramRoute::global(&from, &grh.dgid, grh.traffic_class, kind)
+            }
         };
         let address_handle = AddressHandle {
             pd: pd as usize,

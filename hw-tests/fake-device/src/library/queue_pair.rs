@@ -175,6 +175,7 @@ unsafe extern "C" fn ibv_create_qp(
             state: ibv_qp_state::IBV_QPS_RESET,
             remote: 0,
             path: Default::default(),
+            mtu: 0,
             access: 0,
             qkey: 0,
             receiver_not_ready_retries: 0,
@@ -217,6 +218,13 @@ unsafe extern "C" fn ibv_modify_qp(
         let has_path = mask as u32 & Mask::IBV_QP_AV.0 != 0;
         if has_path && profile.grh_required && attributes.ah_attr.is_global == 0 {
             return Err(libc::EINVAL);
+        }
+        if mask as u32 & Mask::IBV_QP_PKEY_INDEX.0 != 0 {
+            let slot = usize::from(attributes.pkey_index);
+            // No packet would leave, or arrive.
+            if profile.partition_keys.get(slot).is_none_or(|key| *key == 0) {
+                return Err(libc::EINVAL);
+            }
         }
         queue_pair.modify(attributes, Mask(mask as u32))?;
         let state = queue_pair.state;

@@ -242,6 +242,7 @@ fn settings_choose_the_attributes_of_paths() {
                 hop_limit: 7,
                 service_level: 5,
                 flow_label: 0xf_ffff,
+                ..PathView::default()
             };
             let of_defaults = PathView {
                 is_global: true,
@@ -249,6 +250,7 @@ fn settings_choose_the_attributes_of_paths() {
                 hop_limit: 255,
                 service_level: 0,
                 flow_label: 0,
+                ..PathView::default()
             };
             assert_eq!(
                 paths(&device, &pair.a),

@@ -55,9 +55,10 @@ impl UnknownSender {
             extended: None,
         };
         let qp = UdQp::create(&pd, &config).unwrap();
+        let in_use = |slot: &u16| context.pkey(1, *slot).unwrap() != 0;
         qp.activate(&UdInit {
             port: 1,
-            pkey_index: 0,
+            pkey_index: (0..).find(in_use).unwrap(),
             qkey: verbs.qkey,
             psn: 0,
         })

@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_protocol::PeerKey;
 use ferrofabric_protocol::handshake::{ConnectLane, LaneError, LaneKey};
+use ferrofabric_protocol::wire::control::LaneKind;
 use ferrofabric_system::wait::WaitSet;
 
-use super::{JoiningLane, LaneQueuePair, Made, ServiceWorker};
+use super::{JoiningCarrier, JoiningLane, LaneQueuePair, Made, ServiceWorker};
+use crate::ah::{Ah, PortPath};
 use crate::connect::{ToEngine, UdDestination};
 use crate::device::Mtu;
 use crate::qp::{RcConnect, RcInit, RcQp, RcTimers};
@@ -39,27 +40,63 @@ impl ServiceWorker {
         self.answer(|c, now, out| c.lane_made(now, lane, made, out));
     }
 
-    /// Gets the address handle of a UD lane, now or later.
-    pub(super) fn connect_datagram_lane(&mut self, lane: LaneKey, peer: &PeerKey) {
-        let joined = match self.control_route(peer) {
-            None => Err(LaneError::Fatal(Errno::EHOSTUNREACH.0)),
-            Some((path, _, qkey)) => match self.handles.handle(path) {
-                Some(handle) => self.join(lane, UdDestination { handle, qkey }),
-                None => return self.joining.push(JoiningLane { path, lane, qkey }),
-            },
+    /// Connects a lane as soon as its path has an address handle: now or later. A queue pair takes
+    /// no handle, but the path that the handle has.
+    pub(super) fn connect_lane(&mut self, connect: ConnectLane) {
+        let lane = connect.lane;
+        let Some((path, _, qkey)) = self.control_route(&connect.peer) else {
+            let unreachable = Err(LaneError::Fatal(Errno::EHOSTUNREACH.0));
+            return self.answer(|c, now, out| c.lane_connected(now, lane, unreachable, out));
         };
-        self.answer(|c, now, out| c.lane_connected(now, lane, joined, out));
+        let carrier = match connect.kind {
+            LaneKind::Rc => JoiningCarrier::Rc(connect),
+            LaneKind::Ud => JoiningCarrier::Ud(qkey),
+        };
+        let waiting = JoiningLane {
+            path,
+            lane,
+            carrier,
+        };
+        match self.handles.handle(path) {
+            None => self.joining.push(waiting),
+            Some(handle) => {
+                if let Some(connected) = self.connect_along(waiting, &handle) {
+                    self.answer(|c, now, out| c.lane_connected(now, lane, connected, out));
+                }
+            }
+        }
+    }
+
+    /// Connects a lane along the path of a handle. `None`: the outcome comes later.
+    pub(super) fn connect_along(
+        &mut self,
+        waiting: JoiningLane,
+        handle: &Arc<Ah>,
+    ) -> Option<std::result::Result<(), LaneError>> {
+        let JoiningLane {
+            path,
+            lane,
+            carrier,
+        } = waiting;
+        match carrier {
+            JoiningCarrier::Rc(connect) => self.connect_queue_pair(&connect, handle).err().map(Err),
+            JoiningCarrier::Ud(qkey) => {
+                let handle = Arc::clone(handle);
+                Some(self.join(lane, path, UdDestination { handle, qkey }))
+            }
+        }
     }
 
     /// A UD lane has its address handle, or another one.
-    pub(super) fn join(
+    fn join(
         &mut self,
         lane: LaneKey,
+        path: PortPath,
         destination: UdDestination,
     ) -> std::result::Result<(), LaneError> {
         match self.lanes.get_mut(&lane) {
             Some(Made::Ud(joined)) => {
-                let before = joined.replace(destination.clone());
+                let before = joined.replace((path, destination.clone()));
                 if before.is_some() {
                     self.tell(ToEngine::NewPath { lane, destination });
                 }
@@ -93,32 +130,20 @@ impl ServiceWorker {
     }
 
     /// Has a worker connect the queue pair of a lane.
-    pub(super) fn connect_lane(&mut self, connect: &ConnectLane) {
-        let lane = connect.lane;
-        match self.connection(connect) {
-            Ok((qp, to_peer, timers)) => self.verbs.request(move || {
-                let connected = qp.to_rtr(&to_peer).and_then(|()| qp.to_rts(&timers));
-                VerbOutcome::Connected(lane, connected)
-            }),
-            Err(error) => self.answer(|c, now, out| c.lane_connected(now, lane, Err(error), out)),
-        }
-    }
-
-    /// The queue pair of a lane, and the attributes that connect it.
-    fn connection(
+    fn connect_queue_pair(
         &self,
         connect: &ConnectLane,
-    ) -> std::result::Result<(Arc<RcQp>, RcConnect, RcTimers), LaneError> {
-        let Some(Made::Rc(Some(made))) = self.lanes.get(&connect.lane) else {
+        handle: &Ah,
+    ) -> std::result::Result<(), LaneError> {
+        let lane = connect.lane;
+        let Some(Made::Rc(Some(made))) = self.lanes.get(&lane) else {
             return Err(LaneError::Fatal(Errno::ENOENT.0));
         };
-        let (path, ..) = self
-            .control_route(&connect.peer)
-            .ok_or(LaneError::Fatal(Errno::EHOSTUNREACH.0))?;
-        let mtu = Mtu::from_code(connect.path_mtu).ok_or(LaneError::Fatal(Errno::EPROTO.0))?;
+        let of_ports = Mtu::from_code(connect.path_mtu).ok_or(LaneError::Fatal(Errno::EPROTO.0))?;
         let to_peer = RcConnect {
-            path,
-            mtu,
+            path: *handle.path(),
+            // Both ends ask for the path, and it is as narrow in both directions.
+            mtu: handle.mtu().map_or(of_ports, |mtu| mtu.min(of_ports)),
             remote_qp: connect.remote_qpn,
             remote_psn: connect.remote_psn,
             reads_as_target: connect.max_dest_rd_atomic,
@@ -131,7 +156,12 @@ impl ServiceWorker {
             receiver_not_ready_retries: RECEIVER_NOT_READY_RETRIES,
             reads_as_initiator: connect.max_rd_atomic,
         };
-        Ok((made.qp.clone(), to_peer, timers))
+        let qp = Arc::clone(&made.qp);
+        self.verbs.request(move || {
+            let connected = qp.to_rtr(&to_peer).and_then(|()| qp.to_rts(&timers));
+            VerbOutcome::Connected(lane, connected)
+        });
+        Ok(())
     }
 
     /// A worker has carried out the verbs of a lane. The lane may have been released meanwhile.

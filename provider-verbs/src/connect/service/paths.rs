@@ -5,10 +5,10 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_protocol::PeerKey;
 
 use super::lanes::lane_error;
-use super::{ControlDatagram, JoiningLane, Made, ServiceWorker};
+use super::{ControlDatagram, JoiningCarrier, JoiningLane, Made, ServiceWorker};
 use crate::ah::PortPath;
 use crate::connect::ah_cache::PathOutcome;
-use crate::connect::{UdDestination, native_addr};
+use crate::connect::native_addr;
 
 /// Retired paths that the thread remembers.
 const MAX_RETIRED: usize = 1024;
@@ -19,15 +19,15 @@ impl ServiceWorker {
             .into_iter()
             .partition::<Vec<_>, _>(|waiting| waiting.path == path);
         self.joining = others;
-        for JoiningLane { lane, qkey, .. } in joining {
-            let joined = match &outcome {
-                PathOutcome::Ready(handle, _) => {
-                    let handle = handle.clone();
-                    self.join(lane, UdDestination { handle, qkey })
-                }
-                PathOutcome::Failed(error, _) => Err(lane_error(error)),
+        for waiting in joining {
+            let lane = waiting.lane;
+            let connected = match &outcome {
+                PathOutcome::Ready(handle, _) => self.connect_along(waiting, handle),
+                PathOutcome::Failed(error, _) => Some(Err(lane_error(error))),
             };
-            self.drive(|c, now, out| c.lane_connected(now, lane, joined, out));
+            if let Some(connected) = connected {
+                self.drive(|c, now, out| c.lane_connected(now, lane, connected, out));
+            }
         }
         match outcome {
             PathOutcome::Ready(handle, waiting) => {
@@ -108,24 +108,22 @@ impl ServiceWorker {
     #[cold]
     pub(super) fn renew_paths(&mut self) {
         self.config.port = self.config.port.refreshed(self.config.pd.context());
-        self.handles.renew();
+        self.handles.renew(self.config.port);
         let gid_index = self.config.port.gid_index;
         let mut paths = Vec::new();
         for (&lane, made) in &self.lanes {
-            if let Made::Ud(Some(UdDestination { handle, qkey })) = made {
-                let path = PortPath {
-                    gid_index,
-                    ..*handle.path()
-                };
-                let qkey = *qkey;
-                paths.push(JoiningLane { path, lane, qkey });
+            if let Made::Ud(Some((path, destination))) = made {
+                paths.push(JoiningLane {
+                    path: PortPath { gid_index, ..*path },
+                    lane,
+                    carrier: JoiningCarrier::Ud(destination.qkey),
+                });
             }
         }
         for waiting in paths {
             match self.handles.handle(waiting.path) {
                 Some(handle) => {
-                    let qkey = waiting.qkey;
-                    let _ = self.join(waiting.lane, UdDestination { handle, qkey });
+                    let _ = self.connect_along(waiting, &handle);
                 }
                 None => self.joining.push(waiting),
             }

@@ -104,7 +104,7 @@ impl DgramTransport {
     /// old ones.
     fn renew_paths(&mut self) {
         self.port = self.port.refreshed(self.qp.pd().context());
-        self.handles.renew();
+        self.handles.renew(self.port);
         self.routes.renew(self.port.gid_index);
     }
 }

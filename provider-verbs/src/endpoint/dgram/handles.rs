@@ -14,6 +14,7 @@ use super::device_events::DeviceEvents;
 use crate::ah::{Ah, PortPath};
 use crate::connect::{AhCache, PathOutcome};
 use crate::device::EventReader;
+use crate::port::LocalPort;
 use crate::qp::UdQp;
 
 /// The end of the resolution of a path.
@@ -56,7 +57,7 @@ impl Handles {
     /// The system has no descriptor left.
     pub(super) fn open(
         qp: &UdQp,
-        port: u8,
+        port: LocalPort,
         reader: &Arc<EventReader>,
         wait: &WaitSet,
     ) -> Result<Self> {
@@ -71,9 +72,9 @@ impl Handles {
             let bell = bell.clone();
             move || bell.ring()
         };
-        let events = DeviceEvents::subscribe(reader, qp, port, ring.clone());
+        let events = DeviceEvents::subscribe(reader, qp, port.number, ring.clone());
         Ok(Self {
-            cache: AhCache::new(qp.pd(), Arc::new(ring)),
+            cache: AhCache::new(qp.pd(), port, Arc::new(ring)),
             retired: Vec::new(),
             bell,
             events,
@@ -107,9 +108,10 @@ impl Handles {
         results
     }
 
-    /// The addresses of the port may have changed: all handles are made anew.
-    pub(super) fn renew(&mut self) {
-        self.cache.renew();
+    /// The addresses of the port may have changed: all handles are made anew, from the port as it
+    /// is now.
+    pub(super) fn renew(&mut self, port: LocalPort) {
+        self.cache.renew(port);
     }
 
     /// A peer at the end of this path was removed: its handle may go when no send uses it.

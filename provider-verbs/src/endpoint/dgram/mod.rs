@@ -190,7 +190,7 @@ impl DgramTransport {
         };
         qp.activate(&init)?;
         wait.add(channel.as_fd())?;
-        let handles = Handles::open(&qp, port.number, events, wait)?;
+        let handles = Handles::open(&qp, port, events, wait)?;
         let mut this = Self {
             qp,
             cq,
