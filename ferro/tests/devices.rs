@@ -112,6 +112,19 @@ fn each_line_of_the_list_fits() {
 }
 
 #[test]
+fn a_gid_of_another_network_namespace_is_passed_over() {
+    let text = stdout(&on_nic("mlx5-roce", &["info"]));
+    check_text(
+        "mlx5-roce",
+        &text,
+        &[
+            "GID: 3 ::ffff:192.0.2.1 (RoCE v2): its interface is in another network namespace",
+            "GID: 7 ::ffff:192.0.2.2 (RoCE v2): chosen, the best there is",
+        ],
+    );
+}
+
+#[test]
 fn explain_follows_the_setting_that_chooses_an_address() {
     let addresses = |settings: &[(&str, &str)]| {
         let output = on_nic_with("generous", &["info", "--explain", "--json"], settings);

@@ -5,6 +5,7 @@
 //! source says so then, and the number is an example.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
 
 use fastrand::Rng;
@@ -86,6 +87,8 @@ pub struct DeviceProfile {
     pub completions: u32,
     /// Queue pairs of the device, at most.
     pub queue_pairs: u32,
+    /// The table of GIDs of a port on Ethernet.
+    pub gids: Vec<ProfileGid>,
     /// The table of partition keys.
     pub partition_keys: Vec<u16>,
     /// A port on InfiniBand has this local identifier.
@@ -103,6 +106,18 @@ pub struct DeviceProfile {
     pub refuses_posts_in_error: bool,
     /// The duration of each call that makes, changes or ends a queue pair, in microseconds.
     pub control_call_us: u64,
+}
+
+/// A GID of a port on Ethernet.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileGid {
+    /// The address.
+    pub gid: Ipv6Addr,
+    /// RoCE v2, and not v1.
+    pub routed: bool,
+    /// Its interface is in another network namespace: no path leads from it.
+    pub elsewhere: bool,
 }
 
 /// The fate of a shared receive whose message has begun, and whose queue pair has gone to error.
@@ -201,6 +216,12 @@ impl Default for DeviceProfile {
             requests: 1 << 15,
             completions: 1 << 17,
             queue_pairs: 1 << 16,
+            // An address of documentation (RFC 5737).
+            gids: vec![ProfileGid {
+                gid: Ipv4Addr::new(192, 0, 2, 1).to_ipv6_mapped(),
+                routed: true,
+                elsewhere: false,
+            }],
             partition_keys: vec![0xffff],
             lid: 7,
             grh_required: false,

@@ -127,7 +127,14 @@ fn a_port_shows_its_partitions_and_its_gid() {
             "{name}"
         );
         let chosen = probe.chosen_gid(1).unwrap().chosen;
-        assert_eq!(probe.gids(1).unwrap()[0].gid, chosen.gid);
+        let table = probe.gids(1).unwrap();
+        let entry = table.iter().find(|entry| entry.index == chosen.index);
+        let entry = entry.unwrap();
+        assert_eq!(
+            (entry.gid, entry.is_elsewhere),
+            (chosen.gid, false),
+            "{name}"
+        );
     });
     let device = FakeDevice::take();
     device.become_nic("generous");

@@ -23,6 +23,7 @@ use super::gid_choice::{GidRequest, GidSelection, choose_gid};
 use super::inline::InlineLimit;
 use super::last_receives::LastReceives;
 use super::limits::DeviceLimits;
+use super::namespace;
 use super::port::{LinkLayer, PortAttributes};
 use super::quirks::Quirks;
 
@@ -206,6 +207,7 @@ impl DeviceContext {
             .filter_map(GidEntry::from_raw)
             .collect();
         table.sort_by_key(|entry| entry.index);
+        namespace::mark(&mut table);
         Ok(table)
     }
 
@@ -235,6 +237,7 @@ impl DeviceContext {
                 gid,
                 kind,
                 interface: None,
+                is_elsewhere: false,
             })
         };
         Ok((0..attributes.gid_slots).filter_map(entry).collect())

@@ -79,6 +79,8 @@ pub struct GidEntry {
     pub kind: GidKind,
     /// Number of the GID's network interface, if it has one.
     pub interface: Option<u32>,
+    /// That interface is in another network namespace: this process can send nothing from it.
+    pub is_elsewhere: bool,
 }
 
 impl GidEntry {
@@ -103,6 +105,7 @@ impl GidEntry {
             gid,
             kind: kind_from_raw(ibv_gid_type(raw.gid_type))?,
             interface: (raw.ndev_ifindex != 0).then_some(raw.ndev_ifindex),
+            is_elsewhere: false,
         })
     }
 }
@@ -170,6 +173,7 @@ mod tests {
             gid: gid("::ffff:127.0.0.1"),
             kind: GidKind::RoceV2,
             interface,
+            is_elsewhere: false,
         };
         assert_eq!(entry(Some(1)).interface_name().as_deref(), Some("lo"));
         assert_eq!(entry(Some(u32::MAX)).interface_name(), None);

@@ -2,7 +2,8 @@
 //!
 //! On Ethernet the slots of a table differ: RoCE v2 over IPv4 is routed and works wherever IP does,
 //! RoCE v1 only within one Ethernet segment, and slot 0 is mostly the link-local address, which
-//! many networks do not carry. On InfiniBand the first slot is the port's own.
+//! many networks do not carry. A container sees the GIDs of its host and of other containers, from
+//! which it can send nothing. On InfiniBand the first slot is the port's own.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -47,6 +48,8 @@ pub enum GidReason {
         /// The slot that was chosen.
         chosen: u32,
     },
+    /// Passed over: the GID's interface is in another network namespace.
+    Elsewhere,
     /// Passed over: slot `chosen` is as good and comes first.
     Later {
         /// The slot that was chosen.
@@ -111,6 +114,9 @@ pub(crate) fn choose_gid(
     };
     let reason_against = |entry: &GidEntry| match (request, rank(entry, link)) {
         (_, Err(reason)) => reason,
+        (GidRequest::Best, Ok(_)) if entry.is_elsewhere && !best.is_elsewhere => {
+            GidReason::Elsewhere
+        }
         (GidRequest::Index(_), Ok(_)) => GidReason::NotAskedFor,
         (GidRequest::Best, Ok(rank_here)) if Ok(rank_here) == rank(best, link) => {
             GidReason::Later { chosen: best.index }
@@ -146,7 +152,7 @@ fn rank(entry: &GidEntry, link: LinkLayer) -> Result<u8, GidReason> {
     if (entry.kind == GidKind::Ib) == (link == LinkLayer::Ethernet) {
         return Err(GidReason::WrongLink);
     }
-    Ok(match (entry.kind, scope) {
+    let reach = match (entry.kind, scope) {
         // All slots have one rank: the lowest is the port's own GID, others belong to its guests.
         (GidKind::Ib, _) => 0,
         (GidKind::RoceV2, GidScope::Ipv4(_)) => 4,
@@ -154,6 +160,11 @@ fn rank(entry: &GidEntry, link: LinkLayer) -> Result<u8, GidReason> {
         (GidKind::RoceV2, _) => 2,
         (GidKind::RoceV1, GidScope::Ipv4(_) | GidScope::Ipv6Global) => 1,
         (GidKind::RoceV1, _) => 0,
+    };
+    Ok(match entry.is_elsewhere {
+        true => reach,
+        // Above all that are elsewhere.
+        false => reach + 5,
     })
 }
 
@@ -209,6 +220,7 @@ impl fmt::Display for GidReason {
             Self::Best => f.write_str("the best there is"),
             Self::AskedFor => f.write_str("asked for"),
             Self::RankedBelow { chosen } => write!(f, "index {chosen} reaches further"),
+            Self::Elsewhere => f.write_str("its interface is in another network namespace"),
             Self::Later { chosen } => write!(f, "index {chosen} is as good and comes first"),
             Self::NotAskedFor => f.write_str("the request names another slot"),
             Self::Unusable => f.write_str("names no single port"),
@@ -232,6 +244,7 @@ mod tests {
             gid: Gid(gid.parse::<Ipv6Addr>().expect("an address").octets()),
             kind,
             interface: None,
+            is_elsewhere: false,
         }
     }
 
@@ -293,6 +306,23 @@ mod tests {
     }
 
     #[test]
+    fn a_gid_of_another_namespace_is_the_last_resort() {
+        let elsewhere = |index, gid| GidEntry {
+            is_elsewhere: true,
+            ..entry(index, gid, GidKind::RoceV2)
+        };
+        let mut table = vec![
+            elsewhere(0, "::ffff:10.0.0.1"),
+            entry(1, "fe80::1", GidKind::RoceV1),
+        ];
+        let selection = choose_gid(&table, LinkLayer::Ethernet, GidRequest::Best).expect("usable");
+        assert_eq!(selection.chosen.index, 1);
+        assert_eq!(selection.passed_over[0].reason, GidReason::Elsewhere);
+        table[1].is_elsewhere = true;
+        assert_eq!(best(&table, LinkLayer::Ethernet), 0);
+    }
+
+    #[test]
     fn infiniband_takes_its_first_slot() {
         let table = [
             entry(0, "fe80::2:c903:1:2", GidKind::Ib),
@@ -349,17 +379,20 @@ mod tests {
             Just(GidKind::RoceV1),
             Just(GidKind::RoceV2)
         ];
-        proptest::collection::btree_map(0..400u32, (gid, kind), 0..20).prop_map(|slots| {
-            slots
-                .into_iter()
-                .map(|(index, (gid, kind))| GidEntry {
-                    index,
-                    gid: Gid(gid),
-                    kind,
-                    interface: None,
-                })
-                .collect()
-        })
+        proptest::collection::btree_map(0..400u32, (gid, kind, any::<bool>()), 0..20).prop_map(
+            |slots| {
+                slots
+                    .into_iter()
+                    .map(|(index, (gid, kind, is_elsewhere))| GidEntry {
+                        index,
+                        gid: Gid(gid),
+                        kind,
+                        interface: None,
+                        is_elsewhere,
+                    })
+                    .collect()
+            },
+        )
     }
 
     proptest! {

@@ -111,6 +111,7 @@ mod tests {
             gid: gid(text),
             kind,
             interface: None,
+            is_elsewhere: false,
         };
         (0..).zip(gids).map(entry).collect()
     }
@@ -174,6 +175,7 @@ mod tests {
             gid: gid("fe80::2:c903:1:2"),
             kind: GidKind::Ib,
             interface: None,
+            is_elsewhere: false,
         };
         let other = GidEntry {
             index: 1,

@@ -20,6 +20,7 @@ mod inline;
 mod last_receives;
 mod limits;
 mod memory_lock;
+mod namespace;
 mod numa;
 mod pkey;
 mod port;

@@ -16,6 +16,7 @@ use crate::completion::{FakeContext, close, descriptor, take};
 use crate::control::{ROUTER_LID, VECTORS};
 use crate::data_path;
 use crate::model::{DeviceModel, model, place};
+use crate::profile::ProfileGid;
 use crate::text;
 
 /// The devices: names, and whether they are on Ethernet.
@@ -257,7 +258,7 @@ unsafe extern "C" fn ibv_query_port(
             state: ibv_port_state::IBV_PORT_ACTIVE,
             max_mtu: ibv_mtu::IBV_MTU_4096,
             active_mtu: ibv_mtu::IBV_MTU_4096,
-            gid_tbl_len: 1,
+            gid_tbl_len: gid_table(model, context)?.len() as c_int,
             max_msg_sz: model.profile().message_bytes,
             pkey_tbl_len: model.profile().partition_keys.len() as u16,
             lid: if ethernet { 0 } else { model.profile().lid },
@@ -286,16 +287,53 @@ pub(super) fn on_ethernet(model: &mut DeviceModel, context: *mut ibv_context) ->
     }
 }
 
-/// The one GID of a context's port: 192.0.2.1 (an address of documentation, RFC 5737), or one of
-/// its InfiniBand subnet.
-pub(super) fn gid(model: &mut DeviceModel, context: *mut ibv_context) -> Result<ibv_gid, i32> {
-    let mut raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1];
-    if !on_ethernet(model, context)? {
-        let subnet = model.contexts[&(context as usize)].subnet;
-        raw[..8].copy_from_slice(&subnet);
-        raw[8..].copy_from_slice(&INTERFACE);
+/// The GIDs of a context's port: on Ethernet those of the profile, else one of its InfiniBand
+/// subnet.
+fn gid_table(
+    model: &mut DeviceModel,
+    context: *mut ibv_context,
+) -> Result<Vec<ibv_gid_entry>, i32> {
+    let entry = |(gid_index, raw, gid_type, ndev_ifindex): (u32, [u8; 16], ibv_gid_type, u32)| {
+        ibv_gid_entry {
+            gid: ibv_gid { raw },
+            gid_index,
+            port_num: 1,
+            gid_type: gid_type.0,
+            ndev_ifindex,
+        }
+    };
+    if on_ethernet(model, context)? {
+        let of_profile = (0..).zip(&model.profile().gids).map(|(index, own)| {
+            let kind = match own.routed {
+                true => ibv_gid_type::IBV_GID_TYPE_ROCE_V2,
+                false => ibv_gid_type::IBV_GID_TYPE_ROCE_V1,
+            };
+            let interface = if own.elsewhere { ELSEWHERE } else { 0 };
+            entry((index, own.gid.octets(), kind, interface))
+        });
+        return Ok(of_profile.collect());
     }
-    Ok(ibv_gid { raw })
+    let mut raw = [0; 16];
+    raw[..8].copy_from_slice(&model.contexts[&(context as usize)].subnet);
+    raw[8..].copy_from_slice(&INTERFACE);
+    Ok(vec![entry((0, raw, ibv_gid_type::IBV_GID_TYPE_IB, 0))])
+}
+
+/// The number of an interface that this network namespace does not have.
+const ELSEWHERE: u32 = 0x7fff_ffff;
+
+/// The GID that a path leads from.
+pub(super) fn source(
+    model: &mut DeviceModel,
+    context: *mut ibv_context,
+    path: &ibv_ah_attr,
+) -> Result<ibv_gid, i32> {
+    let table = gid_table(model, context)?;
+    let own = table.get(usize::from(path.grh.sgid_index));
+    match own.filter(|entry| entry.ndev_ifindex != ELSEWHERE) {
+        Some(entry) => Ok(entry.gid),
+        None => Err(libc::EINVAL),
+    }
 }
 
 /// The end of the GID on InfiniBand.
@@ -307,10 +345,12 @@ pub(super) fn reaches_port(
     context: *mut ibv_context,
     path: &ibv_ah_attr,
 ) -> Result<bool, i32> {
+    let own = source(model, context, path)?;
     // SAFETY: all bits are fine in both views of the union.
-    let (own, to) = unsafe { (gid(model, context)?.raw, path.grh.dgid.raw) };
+    let (own, to) = unsafe { (own.raw, path.grh.dgid.raw) };
     if on_ethernet(model, context)? {
-        return Ok(path.is_global != 0 && to == own);
+        let is_own = |gid: &ProfileGid| gid.gid.octets() == to;
+        return Ok(path.is_global != 0 && model.profile().gids.iter().any(is_own));
     }
     let lid = model.profile().lid;
     Ok(match path.is_global {
@@ -329,12 +369,13 @@ unsafe extern "C" fn ibv_query_gid(
     into: *mut ibv_gid,
 ) -> c_int {
     let queried = act("ibv_query_gid", |model| {
-        let gid = gid(model, context)?;
-        if (port, index) != (1, 0) {
+        let table = gid_table(model, context)?;
+        let entry = usize::try_from(index).ok().and_then(|at| table.get(at));
+        let (1, Some(entry)) = (port, entry) else {
             return Err(libc::EINVAL);
-        }
+        };
         // SAFETY: the caller gave a place to write to.
-        unsafe { into.write(gid) };
+        unsafe { into.write(entry.gid) };
         Ok(())
     });
     if queried == 0 { 0 } else { -1 }
@@ -348,28 +389,19 @@ unsafe extern "C" fn _ibv_query_gid_table(
     _flags: u32,
     entry_size: usize,
 ) -> isize {
+    let mut count = 0;
     let queried = act("_ibv_query_gid_table", |model| {
-        let ethernet = on_ethernet(model, context)?;
-        if entry_size != size_of::<ibv_gid_entry>() || max_entries == 0 {
+        let table = gid_table(model, context)?;
+        if entry_size != size_of::<ibv_gid_entry>() || max_entries < table.len() {
             return Err(libc::EINVAL);
         }
-        let kind = match ethernet {
-            true => ibv_gid_type::IBV_GID_TYPE_ROCE_V2,
-            false => ibv_gid_type::IBV_GID_TYPE_IB,
-        };
-        let entry = ibv_gid_entry {
-            gid: gid(model, context)?,
-            gid_index: 0,
-            port_num: 1,
-            gid_type: kind.0,
-            ndev_ifindex: 0,
-        };
-        // SAFETY: there is room for an entry.
-        unsafe { entries.write(entry) };
+        count = table.len() as isize;
+        // SAFETY: there is room for so many entries.
+        unsafe { ptr::copy_nonoverlapping(table.as_ptr(), entries, table.len()) };
         Ok(())
     });
     match queried {
-        0 => 1,
+        0 => count,
         errno => -(errno as isize),
     }
 }

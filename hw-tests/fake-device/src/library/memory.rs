@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use ferrofabric_verbs_sys::{ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_mr, ibv_pd, ibv_wc};
 
-use super::device::{gid, on_ethernet, reaches_port};
+use super::device::{on_ethernet, reaches_port, source};
 use super::{act, busy, make, missing, release};
 use crate::fault::PathView;
 use crate::memory::FakeRegion;
@@ -117,7 +117,7 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr
         let ethernet = on_ethernet(model, context)?;
         // SAFETY: the caller's attributes are complete.
         let attributes = unsafe { &*attributes };
-        let from = gid(model, context)?;
+        let from = source(model, context, attributes)?;
         let reached = reaches_port(model, context, attributes)?;
         let lacks_header = model.profile().grh_required && attributes.is_global == 0;
         if attributes.port_num != 1 || lacks_header {

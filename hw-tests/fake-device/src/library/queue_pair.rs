@@ -3,11 +3,12 @@
 use std::ffi::c_int;
 
 use ferrofabric_verbs_sys::{
-    ibv_gid, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap, ibv_qp_init_attr,
-    ibv_qp_state, ibv_qp_type, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask as SrqMask,
-    ibv_srq_init_attr,
+    ibv_context, ibv_gid, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_srq, ibv_srq_attr,
+    ibv_srq_attr_mask as SrqMask, ibv_srq_init_attr,
 };
 
+use super::device::source;
 use super::memory::context_of;
 use super::{
     KEEP_ERRNO, act, act_slowly, busy, end, make, make_slowly, missing, release,
@@ -209,13 +210,19 @@ unsafe extern "C" fn ibv_modify_qp(
         let Some(&number) = model.numbers.get(&(qp as usize)) else {
             return missing(model, "a queue pair");
         };
+        let Some(context) = model.queue_pairs.get(&number).map(|qp| qp.context) else {
+            return missing(model, "a queue pair");
+        };
+        // SAFETY: the caller's attributes are complete for the mask.
+        let attributes = unsafe { &*attributes };
+        let has_path = mask as u32 & Mask::IBV_QP_AV.0 != 0;
+        if has_path {
+            source(model, context as *mut ibv_context, &attributes.ah_attr)?;
+        }
         let Some(queue_pair) = model.queue_pairs.get_mut(&number) else {
             return missing(model, "a queue pair");
         };
         let before = queue_pair.state;
-        // SAFETY: the caller's attributes are complete for the mask.
-        let attributes = unsafe { &*attributes };
-        let has_path = mask as u32 & Mask::IBV_QP_AV.0 != 0;
         if has_path && profile.grh_required && attributes.ah_attr.is_global == 0 {
             return Err(libc::EINVAL);
         }
