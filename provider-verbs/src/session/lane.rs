@@ -154,6 +154,11 @@ impl<L: NamedLane> LaneTable<L> {
         self.slots.iter().flatten().count() + self.leaving.len()
     }
 
+    /// The number of lanes at most, without a count of them.
+    pub(crate) fn places(&self) -> usize {
+        self.slots.len() + self.leaving.len()
+    }
+
     /// All lanes, to be read.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &L> {
         let slots = self.slots.iter().flatten();

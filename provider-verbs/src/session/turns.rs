@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ferrofabric_protocol::wire::SessionId;
 
-use super::probe_turns::ProbeTurns;
+use super::probe_turns::{ProbeTurns, SilentLane};
 
 /// The state of one lane's turns.
 #[derive(Default)]
@@ -31,6 +31,8 @@ pub(crate) struct TurnQueue {
     stalled: Vec<SessionId>,
     /// The turns of idle lanes.
     pub(crate) of_probes: ProbeTurns,
+    /// Room for the silent lanes of one look, kept for the next: a look allocates nothing.
+    pub(crate) silent: Vec<SilentLane>,
 }
 
 impl TurnQueue {

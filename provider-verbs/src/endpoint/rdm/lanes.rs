@@ -93,23 +93,27 @@ impl RdmTransport {
         self.probe_lanes(silent);
     }
 
-    fn silent_lanes(&self) -> Vec<SilentLane> {
+    /// In the room that there is for them; [`probe_lanes`](Self::probe_lanes) takes it back.
+    fn silent_lanes(&mut self) -> Vec<SilentLane> {
         let is_silent = |lane: &&RcLane| lane.open && lane.queue.has_no_signaled();
         let silent = self.lanes.iter().filter(is_silent).map(|lane| SilentLane {
             session: lane.key.session(),
             has_requests: !lane.queue.is_empty(),
         });
-        silent.collect()
+        let mut room = std::mem::take(&mut self.turns.silent);
+        room.extend(silent);
+        room
     }
 
-    fn probe_lanes(&mut self, lanes: Vec<SilentLane>) {
-        for SilentLane { session, .. } in lanes {
+    fn probe_lanes(&mut self, mut lanes: Vec<SilentLane>) {
+        for SilentLane { session, .. } in lanes.drain(..) {
             if let Some(lane) = self.lanes.of(session) {
                 if self.poster.probe(lane).is_err() {
                     self.lane_broke(session);
                 }
             }
         }
+        self.turns.silent = lanes;
     }
 
     fn lane_up<O: Owner>(&mut self, up: LaneUp, carrier: LaneCarrier, owner: &mut O) {
@@ -121,6 +125,7 @@ impl RdmTransport {
         }
         self.peers.begin_lane(peer);
         self.begin_lane(peer, up, carrier);
+        self.turns.silent.reserve(self.lanes.places());
         self.apply(owner, |life, _, now| life.lane_up(peer, &up, now));
     }
 
