@@ -69,6 +69,9 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// The time in which the state of peers that are gone shrinks to its bound.
 const SETTLING: Duration = Duration::from_secs(10);
 
+/// An insertion that lasts so long beside a poll that stands waits for that poll.
+const STANDING: Duration = Duration::from_secs(60);
+
 /// Sessions that may be kept of peers that are gone, and that have only begun.
 const MAY_BE_KEPT: u64 = 1024 + 1024;
 
@@ -203,7 +206,7 @@ impl HubAndPeers {
                 addr
             });
             let begun = Instant::now();
-            while !inserted.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_secs(5) {
+            while !inserted.load(Ordering::SeqCst) && begun.elapsed() < STANDING {
                 std::thread::yield_now();
             }
             let beside = inserted.load(Ordering::SeqCst);
