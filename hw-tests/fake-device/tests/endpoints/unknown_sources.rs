@@ -1,5 +1,6 @@
 //! Control packets of those who have no business here.
 
+use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,9 +12,11 @@ use ferrofabric_protocol::wire::control::{ControlBody, ControlPacket, Keys, Lane
 use ferrofabric_verbs::device::{DeviceContext, Gid};
 use ferrofabric_verbs::raw::ah::{Ah, PortPath};
 use ferrofabric_verbs::raw::cq::{Cq, CqConfig};
+use ferrofabric_verbs::raw::mr::{Access, Mr};
 use ferrofabric_verbs::raw::pd::Pd;
-use ferrofabric_verbs::raw::post::{SendFlags, SendRequest, inline_sge};
+use ferrofabric_verbs::raw::post::{SendFlags, SendRequest};
 use ferrofabric_verbs::raw::qp::{QpCaps, QpConfig, UdInit, UdQp};
+use ferrofabric_verbs_sys::ibv_sge;
 
 use crate::party::{PATIENCE, PeerPair, assert_clean};
 
@@ -26,8 +29,14 @@ pub(crate) struct UnknownSender {
     qp: UdQp,
     cq: Arc<Cq>,
     handle: Ah,
+    // Registered: not each NIC takes so much inline. The region goes before its memory.
+    mr: Mr,
+    memory: RefCell<Box<[u8]>>,
     to: NativeAddr,
 }
+
+/// Bytes of the longest datagram.
+const MOST: usize = 4096;
 
 impl UnknownSender {
     /// A sender of control packets to this endpoint.
@@ -49,7 +58,7 @@ impl UnknownSender {
                 recv_depth: 1,
                 send_entries: 1,
                 recv_entries: 1,
-                inline_bytes: 256,
+                inline_bytes: 0,
             },
             signal_all: true,
             extended: None,
@@ -64,7 +73,17 @@ impl UnknownSender {
         })
         .unwrap();
         let handle = Ah::create(&pd, &PortPath::to_gid(1, 0, Gid(verbs.gid))).unwrap();
-        Self { qp, cq, handle, to }
+        let mut memory = vec![0; MOST].into_boxed_slice();
+        // SAFETY: the memory is freed after the region, and written only while no send reads it.
+        let mr = unsafe { Mr::register(&pd, memory.as_mut_ptr(), MOST, Access::LOCAL_WRITE) };
+        Self {
+            qp,
+            cq,
+            handle,
+            mr: mr.unwrap(),
+            memory: RefCell::new(memory),
+            to,
+        }
     }
 
     /// Sends a keep-alive for a lane that does not exist, as a peer with a path of its own.
@@ -104,11 +123,17 @@ impl UnknownSender {
     /// Sends a datagram to a queue pair of the endpoint.
     pub(crate) fn send(&self, qpn: u32, datagram: &[u8]) {
         let qkey = verbs_of(&self.to).qkey;
-        let mut request = SendRequest::send(1, [inline_sge(datagram)])
+        let mut memory = self.memory.borrow_mut();
+        memory[..datagram.len()].copy_from_slice(datagram);
+        let entry = ibv_sge {
+            addr: memory.as_ptr() as u64,
+            length: datagram.len() as u32,
+            lkey: self.mr.lkey(),
+        };
+        let mut request = SendRequest::send(1, [entry])
             .to(&self.handle, qpn, qkey)
-            .flags(SendFlags::INLINE | SendFlags::SIGNALED);
-        // SAFETY: inline data is copied before the call returns; the handle is there until the
-        // completion.
+            .flags(SendFlags::SIGNALED);
+        // SAFETY: memory and handle are there until the completion.
         unsafe { request.post(&self.qp) }.unwrap();
         let mut room = [MaybeUninit::uninit(); 4];
         while self.cq.poll(&mut room).unwrap().is_empty() {}
