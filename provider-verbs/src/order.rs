@@ -12,9 +12,8 @@ use ferrofabric_contracts::addr::GidKind;
 use ferrofabric_contracts::info::{EpType, Info};
 use ferrofabric_system::process_number::process_number;
 use nix::ifaddrs::getifaddrs;
-use nix::sys::socket::SockaddrStorage;
 
-use crate::device::NumaDistances;
+use crate::device::{NumaDistances, ip_of};
 use crate::port::LocalPort;
 
 /// A network: peers on it reach each other's ports.
@@ -112,15 +111,10 @@ fn take_turns(mut equal: Vec<Info>, process: &impl Fn() -> usize) -> (Vec<Info>,
 fn network_of(address: IpAddr) -> Option<IpAddr> {
     let interfaces = getifaddrs().ok()?;
     let mut masks = interfaces.filter_map(|interface| {
-        let own = ip(&interface.address?)?;
-        (own == address).then_some(ip(&interface.netmask?)?)
+        let own = ip_of(&interface.address?)?;
+        (own == address).then_some(ip_of(&interface.netmask?)?)
     });
     masked(address, masks.next()?)
-}
-
-fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
-    let v4 = address.as_sockaddr_in().map(|v4| v4.ip().into());
-    v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
 }
 
 /// The part of an address that names its network; `None` for one that names the link alone.

@@ -54,6 +54,7 @@ pub(crate) use gid_wish::GidWish;
 pub(crate) use inline::{InlineLimit, find_inline_limit, inline_limit};
 pub use limits::DeviceLimits;
 pub(crate) use memory_lock::memory_lock_advice;
+pub(crate) use namespace::ip_of;
 pub(crate) use numa::NumaDistances;
 pub(crate) use pkey::{default_slot, slot_of};
 pub use port::{LinkLayer, Mtu, PhysicalState, PortAttributes, PortState};

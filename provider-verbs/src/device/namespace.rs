@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ferrofabric_contracts::addr::GidKind;
 use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
 
 use super::gid::{GidEntry, GidScope};
 
@@ -18,16 +19,17 @@ pub(super) fn mark(table: &mut [GidEntry]) {
     let Ok(interfaces) = getifaddrs() else {
         return;
     };
-    let here: HashSet<IpAddr> = interfaces
-        .filter_map(|interface| {
-            let address = interface.address?;
-            let v4 = address.as_sockaddr_in().map(|v4| v4.ip().into());
-            v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
-        })
-        .collect();
+    let addresses = interfaces.filter_map(|interface| ip_of(&interface.address?));
+    let here: HashSet<IpAddr> = addresses.collect();
     for entry in table.iter_mut().filter(|entry| may_be(entry)) {
         entry.is_elsewhere = is_elsewhere(entry, &here);
     }
+}
+
+/// The IP address in a socket address, if it is of this family.
+pub(crate) fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|v4| v4.ip().into());
+    v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
 }
 
 fn is_elsewhere(entry: &GidEntry, here: &HashSet<IpAddr>) -> bool {
