@@ -13,8 +13,11 @@ logs=''
 
 begin_phases() { logs=$(mktemp -d); }
 
-# end_phases: the table, and the line that runners read: "N passed, N failed, N skipped".
+# end_phases: the failures once more, the table, and the line that runners read: "N passed, N failed,
+# N skipped".
 end_phases() {
+    # Another run's script looks for this line (ci/xtask/src/failures.rs).
+    [[ ! -s $logs/failures ]] || { printf '\n==> what failed\n'; cat "$logs/failures"; }
     printf '\n'
     printf '%s\n' "${summary[@]}" "       $(printf '%4d' "$SECONDS") s  in all"
     printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
@@ -64,7 +67,7 @@ record() {
 # has the exit code and the seconds.
 account() {
     local kind=$1 title=$2 log=$3 counted ok bad skips line
-    counted=$(xtask count "$kind" "$title" "$log" ${skip_is_failure:+--skip-is-failure} ${CI:+--nothing-missing}) \
+    counted=$(xtask count "$kind" "$title" "$log" --failures "$logs/failures" ${skip_is_failure:+--skip-is-failure} ${CI:+--nothing-missing}) \
         || counted="0 1 0 FAILED    ? s  $title"
     read -r ok bad skips line <<<"$counted"
     passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skips))

@@ -6,6 +6,7 @@
 //! steps stay shell, and so do programs in the Soft-RoCE machine, which has no Rust.
 
 mod count;
+mod failures;
 mod frames;
 mod fuzz;
 mod kernel_log;
@@ -38,6 +39,9 @@ enum Command {
         title: String,
         /// The log; LOG.end has the exit code and the seconds
         log: PathBuf,
+        /// The file to which the failures of the phase are added
+        #[arg(long)]
+        failures: PathBuf,
         #[command(flatten)]
         rules: count::Rules,
     },
@@ -96,15 +100,25 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
             kind,
             title,
             log,
+            failures,
             rules,
         } => {
             let mut end = log.clone().into_os_string();
             end.push(".end");
             // Not there where what was to write it was ended.
             let end = fs::read_to_string(end).unwrap_or_default();
-            let outcome =
-                count::count(kind, &title, &text(&log)?, count::PhaseEnd::of(&end), rules);
+            let log = text(&log)?;
+            let outcome = count::count(kind, &title, &log, count::PhaseEnd::of(&end), rules);
             outcome.notes.iter().for_each(|note| eprintln!("{note}"));
+            if outcome.has_failed() {
+                let mut lines = failures::excerpt(kind, &log, rules);
+                lines.extend(outcome.notes.iter().map(String::as_str));
+                let mut all = fs::OpenOptions::new()
+                    .append(true)
+                    .create(true)
+                    .open(failures)?;
+                writeln!(all, "{title}:\n{}\n", lines.join("\n"))?;
+            }
             println!("{outcome}");
         }
         Command::Programs => {

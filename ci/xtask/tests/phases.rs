@@ -61,6 +61,8 @@ fn a_run_with_a_failure_fails() {
         text.ends_with("\n1 passed, 2 failed, 0 skipped\n"),
         "{text}"
     );
+    let again = "\n==> what failed\na check:\n\n\na skip:\nSKIP: no device\n\n";
+    assert!(text.contains(again), "{text}");
 }
 
 #[test]
