@@ -314,7 +314,7 @@ impl DeviceProfile {
     }
 
     /// The profile of this process, until a test chooses another.
-    pub(crate) fn of_environment() -> &'static Self {
+    pub fn of_environment() -> &'static Self {
         static CHOSEN: OnceLock<DeviceProfile> = OnceLock::new();
         CHOSEN.get_or_init(|| {
             let given = std::env::var(VARIABLE).unwrap_or_else(|_| "generous".to_owned());
