@@ -239,7 +239,9 @@ fn a_change_of_paths_renews_the_handles_of_control_packets() {
 #[test]
 fn a_change_of_paths_renews_the_handles_of_datagram_endpoints() {
     let device = FakeDevice::take();
-    let mut pair = dgram::pair(&[]);
+    let Some(mut pair) = dgram::pair(&[]) else {
+        return;
+    };
     pair.exchange_untagged(1);
     let made = device.calls("ibv_create_ah");
     for (round, kind) in CHANGES.into_iter().enumerate() {
@@ -335,7 +337,9 @@ fn a_device_that_fails_between_two_lanes() {
 #[test]
 fn a_device_of_datagram_endpoints_that_fails() {
     let device = FakeDevice::take();
-    let mut pair = dgram::pair(&[]);
+    let Some(mut pair) = dgram::pair(&[]) else {
+        return;
+    };
     pair.exchange_untagged(1);
     for token in 0..5 {
         let receive = pair.a.recv(room(8), FiAddr::UNSPEC, token);
