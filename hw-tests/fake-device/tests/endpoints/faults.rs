@@ -71,7 +71,7 @@ fn each_status_of_a_message() {
 /// Every operation ends after a fault of one request, and the endpoints go on afterwards.
 fn goes_on(fault: Fault) {
     let device = FakeDevice::take();
-    let mut pair = PeerPair::connected(&[]);
+    let mut pair = PeerPair::connected(&[("FERRO_RENDEZVOUS", "read")]);
     device.script(fault);
     let traffic = match fault.effect {
         FaultEffect::Corrupt(_) => pair.corrupt_traffic(100, 15),

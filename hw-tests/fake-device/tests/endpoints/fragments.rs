@@ -30,7 +30,7 @@ const BYTES: usize = 20_000;
 #[test]
 fn sends_complete_without_the_receiver() {
     let device = FakeDevice::take();
-    let mut pair = PeerPair::connected(&[]);
+    let mut pair = PeerPair::connected(&[("FERRO_EAGER_MAX", "32K")]);
     for (at, bytes) in [8193, 16_440, 16_441, 32_768].into_iter().enumerate() {
         // The receiver does not poll: a send that is over has ended without it.
         pair.a

@@ -25,8 +25,8 @@ const MOST: usize = BUFFERS / 4;
 /// A peer that is not driven soon has no receive buffer.
 const FEW: [(&str, &str); 1] = [("FERRO_RX_BUFFERS", "16")];
 
-/// Of messages that take a bounce buffer each.
-const BYTES: usize = 300;
+/// Of messages that take a bounce buffer each: no device has so much inline data.
+const BYTES: usize = 1000;
 
 /// An endpoint that sends to others.
 struct HubWithPeers {
