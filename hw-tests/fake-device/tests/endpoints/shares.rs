@@ -8,6 +8,7 @@ use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_fake_device::control::{FakeDevice, QueuePairView};
+use ferrofabric_fake_device::profile::DeviceProfile;
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs_sys::ibv_qp_type;
 
@@ -56,9 +57,22 @@ fn greet(a: &mut OwningEndpoint, b: &mut OwningEndpoint, to_b: FiAddr, tag: u64)
 #[test]
 fn stopped_peers_leave_room_for_others() {
     let _device = FakeDevice::take();
+    others_get_their_messages();
+}
+
+/// The same where each message takes a bounce buffer.
+#[test]
+fn stopped_peers_leave_bounce_buffers_for_others() {
+    let device = FakeDevice::take();
+    device.become_nic("inline-32");
+    others_get_their_messages();
+}
+
+fn others_get_their_messages() {
     let mut a = endpoint(&[]);
     let mut stopped = Vec::new();
-    for _ in 0..STOPPED {
+    let queue_pairs = DeviceProfile::of_environment().queue_pairs as usize;
+    for _ in 0..STOPPED.min(queue_pairs / 5) {
         let mut peer = endpoint(&FEW);
         let to_peer = a.av().insert(&peer.name().to_bytes()).unwrap();
         greet(&mut a, &mut peer, to_peer, 1);
@@ -100,16 +114,20 @@ fn stopped_peers_leave_room_for_others() {
 /// the words of that take no more places for completions than there are.
 #[test]
 fn messages_to_stopped_peers_leave_places_for_completions() {
-    /// As many as the send queue of a lane takes in one go.
-    const REQUESTS: u64 = 240;
-    /// More of them at all peers together than there are places.
-    const PEERS: usize = PLACES as usize / (REQUESTS as usize - 16) + 1;
+    // As many as a lane takes in one go: the send queue, or where they do not go inline, the bounce
+    // buffers.
+    let requests = match DeviceProfile::of_environment().inline.most {
+        0..64 => 120,
+        _ => 240,
+    };
+    // More of them at all peers together than there are places.
+    let count = PLACES as usize / (requests - 16) + 1;
 
     let device = FakeDevice::take();
     let a = ends::QueuedEndpoint::open(&*domain(&[]));
     let control = a.endpoint.name().verbs.unwrap().qpn;
     let mut peers = Vec::new();
-    for _ in 0..PEERS {
+    for _ in 0..count {
         let peer = ends::QueuedEndpoint::open(&*domain(&FEW));
         let to_a = peer.av.insert(&a.endpoint.name().to_bytes()).unwrap();
         let greeting = RecvOp {
@@ -136,7 +154,7 @@ fn messages_to_stopped_peers_leave_places_for_completions() {
             received |= a.rx.take_of(greeting.context).is_some();
             sent |= peer.tx.take().is_some();
         }
-        for _ in 0..REQUESTS {
+        for _ in 0..requests {
             // Only the receiver can complete these, so that they go as requests. There is nothing
             // to be read.
             let wanted = op(
@@ -148,7 +166,7 @@ fn messages_to_stopped_peers_leave_places_for_completions() {
         }
         peers.push(peer);
     }
-    let all = PEERS as u64 * REQUESTS;
+    let all = (count * requests) as u64;
     let (mut posted, mut most) = (0, 0);
     let begun = Instant::now();
     let mut taken = 0;

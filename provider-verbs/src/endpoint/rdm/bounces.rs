@@ -1,7 +1,8 @@
 //! The bounce buffers that all lanes of an endpoint share. Each RC lane has a share that no other
 //! lane takes, so peers that are stopped, whose lanes hold their buffers for good, leave the others
-//! theirs. The rest is for lanes that need more than their share. More buffers are registered as
-//! more lanes come up.
+//! theirs. The rest is for lanes that need more than their share. The fewer lanes there are, the
+//! larger their shares; some buffers are kept for lanes that come later. More buffers are registered
+//! as more lanes come up.
 
 use std::sync::Arc;
 
@@ -17,6 +18,10 @@ const BY_NEED: usize = BOUNCES / 2;
 
 /// The share of a lane, if there are not many.
 const SHARE: usize = 2;
+
+/// If no more than these are free, no lane gets more than [`SHARE`]: the first lanes, whose shares
+/// are large, may keep them for good.
+const FOR_LATER_LANES: usize = BOUNCES / 4;
 
 /// This number of lanes get that share. Of more lanes each gets less, and one at least.
 const FULL_SHARES: usize = 512;
@@ -58,7 +63,8 @@ impl BounceBuffers {
     #[cold]
     pub(super) fn lane_begins(&mut self) {
         self.lanes += 1;
-        if wanted(self.lanes) > self.count() && !self.is_limited {
+        let is_short = wanted(self.lanes) > self.count() || self.free.len() < SHARE;
+        if is_short && !self.is_limited {
             self.grow();
         }
         self.divide();
@@ -117,7 +123,11 @@ impl BounceBuffers {
 
     /// Buffers that each lane may take where they are scarce.
     pub(super) fn share(&self) -> usize {
-        self.share.min(self.free.len())
+        let share = match self.free.len() > FOR_LATER_LANES {
+            true => self.share,
+            false => self.share.min(SHARE),
+        };
+        share.min(self.free.len())
     }
 
     /// Whether none is free.
