@@ -13,8 +13,8 @@ logs=''
 
 begin_phases() { logs=$(mktemp -d); }
 
-# end_phases: the failures once more, the table, and the line that runners read: "N passed, N failed,
-# N skipped".
+# end_phases: the failures once more, the table, and the line that runners read: "N passed, N
+# failed, N skipped".
 end_phases() {
     # Another run's script looks for this line (ci/xtask/src/failures.rs).
     [[ ! -s $logs/failures ]] || { printf '\n==> what failed\n'; cat "$logs/failures"; }

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use ferrofabric_av::AvAttr;
 use ferrofabric_fake_device::control::FakeDevice;
-use ferrofabric_fake_device::profile::DeviceProfile;
 use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::VerbsProvider;
 
+use crate::nic::nic;
 use crate::party::{
     PATIENCE, PeerPair, assert_clean, check, domain, first, message, room, run, settings, stat,
 };
@@ -46,7 +46,7 @@ fn an_endpoint_that_does_not_open_leaves_nothing() {
         OwningEndpoint::open(&*domain, &AvAttr::default())
     };
     for call in OPENING {
-        if call == "ibv_create_srq" && !DeviceProfile::of_environment().shared_receives {
+        if call == "ibv_create_srq" && !nic().shared_receives {
             continue;
         }
         device.reset();
@@ -206,7 +206,7 @@ fn posting_fails(call: &str, errno: i32, after: u32) {
 
 #[test]
 fn receives_that_can_not_be_posted() {
-    let call = match DeviceProfile::of_environment().shared_receives {
+    let call = match nic().shared_receives {
         true => "ibv_post_srq_recv",
         false => "ibv_post_recv",
     };
@@ -222,7 +222,7 @@ fn receives_that_can_not_be_posted() {
 #[test]
 fn messages_from_before_a_failed_post_are_received() {
     // As many as one connection has receive buffers for, where the receiver posts none meanwhile.
-    let count = match DeviceProfile::of_environment().shared_receives {
+    let count = match nic().shared_receives {
         true => 40,
         false => 8,
     };

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::FakeDevice;
-use ferrofabric_fake_device::profile::DeviceProfile;
 use ferrofabric_runtime::fabric::Domain;
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_system::clock::HandClock;
 
+use crate::nic::{has_queue_pairs_for, has_shared_receives};
 use crate::party::{PATIENCE, assert_clean, domain_at, first, message, room, stat};
 
 const STEP: Duration = Duration::from_millis(1);
@@ -140,16 +140,10 @@ impl Star {
     }
 }
 
-/// Whether the device can have all lanes of a star: each endpoint has some queue pairs for datagrams,
-/// and each lane has one at either end. Without shared receives, each has receives of its own, too,
-/// and the hub has none for so many.
+/// Whether the device can have all lanes of a star. Without shared receives, each lane has receives
+/// of its own, and the hub runs out of them.
 fn can_have(leaves: usize) -> bool {
-    let nic = DeviceProfile::of_environment();
-    let can = nic.shared_receives && nic.queue_pairs as usize >= 4 * (leaves + 1);
-    if !can {
-        println!("SKIP: {leaves} lanes take shared receives, and four queue pairs each");
-    }
-    can
+    has_shared_receives() && has_queue_pairs_for(leaves + 1)
 }
 
 /// The time in which lanes from `leaves` endpoints to one are up, at both ends.

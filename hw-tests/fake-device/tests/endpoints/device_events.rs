@@ -13,6 +13,7 @@ use ferrofabric_verbs_sys::{ibv_event_type as Event, ibv_qp_type};
 
 use crate::breakage::connections;
 use crate::dgram;
+use crate::nic::{has_plain_datagrams, nic};
 use crate::party::{
     PATIENCE, PeerPair, assert_clean, domain_at, first, message, pending_operations, room, run,
     stat,
@@ -97,6 +98,10 @@ fn pair_without_a_lane(device: &FakeDevice, clock: &HandClock, port_down: bool) 
     before.iter().for_each(|&qp| device.break_queue_pair(qp));
     device.hold(false);
     drive_until(&mut pair, "the lane breaks", |_| {
+        if !nic().announces_last_receive {
+            // The endpoint waits for receives that may still come.
+            clock.advance(Duration::from_millis(1));
+        }
         connections(device).iter().all(|qp| !before.contains(qp))
     });
     pair
@@ -238,10 +243,11 @@ fn a_change_of_paths_renews_the_handles_of_control_packets() {
 /// A datagram after a change goes by a new handle.
 #[test]
 fn a_change_of_paths_renews_the_handles_of_datagram_endpoints() {
-    let device = FakeDevice::take();
-    let Some(mut pair) = dgram::pair(&[]) else {
+    if !has_plain_datagrams() {
         return;
-    };
+    }
+    let device = FakeDevice::take();
+    let mut pair = dgram::pair(&[]);
     pair.exchange_untagged(1);
     let made = device.calls("ibv_create_ah");
     for (round, kind) in CHANGES.into_iter().enumerate() {
@@ -336,10 +342,11 @@ fn a_device_that_fails_between_two_lanes() {
 /// The device of datagram endpoints fails.
 #[test]
 fn a_device_of_datagram_endpoints_that_fails() {
-    let device = FakeDevice::take();
-    let Some(mut pair) = dgram::pair(&[]) else {
+    if !has_plain_datagrams() {
         return;
-    };
+    }
+    let device = FakeDevice::take();
+    let mut pair = dgram::pair(&[]);
     pair.exchange_untagged(1);
     for token in 0..5 {
         let receive = pair.a.recv(room(8), FiAddr::UNSPEC, token);

@@ -19,6 +19,7 @@ mod forks;
 mod fragments;
 mod limits;
 mod messages;
+mod nic;
 mod party;
 mod probes;
 mod quotas;

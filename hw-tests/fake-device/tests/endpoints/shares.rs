@@ -8,10 +8,10 @@ use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_fake_device::control::{FakeDevice, QueuePairView};
-use ferrofabric_fake_device::profile::DeviceProfile;
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs_sys::ibv_qp_type;
 
+use crate::nic::{has_queue_pairs_for, nic};
 use crate::party::{PATIENCE, PeerPair, check, domain, endpoint, first, message, room, run, stat};
 
 /// Few receive buffers: a peer that is stopped soon has none.
@@ -71,7 +71,7 @@ fn stopped_peers_leave_bounce_buffers_for_others() {
 fn others_get_their_messages() {
     let mut a = endpoint(&[]);
     let mut stopped = Vec::new();
-    let queue_pairs = DeviceProfile::of_environment().queue_pairs as usize;
+    let queue_pairs = nic().queue_pairs as usize;
     for _ in 0..STOPPED.min(queue_pairs / 5) {
         let mut peer = endpoint(&FEW);
         let to_peer = a.av().insert(&peer.name().to_bytes()).unwrap();
@@ -116,12 +116,15 @@ fn others_get_their_messages() {
 fn messages_to_stopped_peers_leave_places_for_completions() {
     // As many as a lane takes in one go: the send queue, or where they do not go inline, the bounce
     // buffers.
-    let requests = match DeviceProfile::of_environment().inline.most {
+    let requests = match nic().inline.most {
         0..64 => 120,
         _ => 240,
     };
     // More of them at all peers together than there are places.
     let count = PLACES as usize / (requests - 16) + 1;
+    if !has_queue_pairs_for(count + 1) {
+        return;
+    }
 
     let device = FakeDevice::take();
     let a = ends::QueuedEndpoint::open(&*domain(&[]));

@@ -1,8 +1,8 @@
 //! The bounce buffers that all lanes of an endpoint share. Each RC lane has a share that no other
 //! lane takes, so peers that are stopped, whose lanes hold their buffers for good, leave the others
 //! theirs. The rest is for lanes that need more than their share. The fewer lanes there are, the
-//! larger their shares; some buffers are kept for lanes that come later. More buffers are registered
-//! as more lanes come up.
+//! larger their shares; some buffers are kept for lanes that come later. More buffers are
+//! registered as more lanes come up.
 
 use std::sync::Arc;
 
