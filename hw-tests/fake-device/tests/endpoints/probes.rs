@@ -155,7 +155,8 @@ fn idle_lanes_are_probed_a_few_at_a_time() {
 #[test]
 fn a_dead_peer_is_found_by_a_probe() {
     let device = FakeDevice::take();
-    let mut idle = IdlePeers::open(5, "16");
+    // Enough for a lane to each, also where each lane has receives of its own.
+    let mut idle = IdlePeers::open(5, "64");
     let receive = (idle.hub).trecv(room(8), idle.to_peers[3], 9, 0, 7);
     receive.map_err(first).unwrap();
     // A process that is killed says nothing, so the network loses the last packets of this one.

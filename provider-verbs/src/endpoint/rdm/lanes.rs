@@ -125,7 +125,6 @@ impl RdmTransport {
         }
         self.peers.begin_lane(peer);
         self.begin_lane(peer, up, carrier);
-        self.turns.silent.reserve(self.lanes.places());
         self.apply(owner, |life, _, now| life.lane_up(peer, &up, now));
     }
 

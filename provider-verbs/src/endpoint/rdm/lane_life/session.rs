@@ -141,6 +141,8 @@ impl RdmTransport {
         lane.reconsider();
         self.poster.bounces.lane_begins();
         self.lanes.insert(lane);
+        // The look for silent lanes, once a second, allocates nothing.
+        self.turns.silent.reserve(self.lanes.places());
     }
 
     /// Takes the session off a lane that has ended, and parks it at its peer.
