@@ -16,7 +16,7 @@ use ferrofabric_runtime::fabric::Domain;
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_system::clock::HandClock;
 
-use crate::nic::{has_queue_pairs_for, has_shared_receives};
+use crate::nic::has_lanes_for;
 use crate::party::{PATIENCE, assert_clean, domain_at, first, message, room, stat};
 
 const STEP: Duration = Duration::from_millis(1);
@@ -140,12 +140,6 @@ impl Star {
     }
 }
 
-/// Whether the device can have all lanes of a star. Without shared receives, each lane has receives
-/// of its own, and the hub runs out of them.
-fn can_have(leaves: usize) -> bool {
-    has_shared_receives() && has_queue_pairs_for(leaves + 1)
-}
-
 /// The time in which lanes from `leaves` endpoints to one are up, at both ends.
 fn time_to_connect(leaves: usize, threads: usize) -> Duration {
     let slow = SlowDevice::take();
@@ -178,7 +172,7 @@ fn time_to_connect(leaves: usize, threads: usize) -> Duration {
 /// A lane takes four verbs at each end: 8000 for a thousand lanes, here from one process.
 #[test]
 fn a_thousand_lanes_are_up_in_two_seconds() {
-    if !can_have(1000) {
+    if !has_lanes_for(1000) {
         return;
     }
     let time = time_to_connect(1000, 8);
@@ -190,7 +184,7 @@ fn a_thousand_lanes_are_up_in_two_seconds() {
 #[test]
 fn workers_share_the_verbs() {
     const LANES: usize = 40;
-    if !can_have(LANES) {
+    if !has_lanes_for(LANES) {
         return;
     }
     let (of_one, of_eight) = (time_to_connect(LANES, 1), time_to_connect(LANES, 8));

@@ -16,6 +16,12 @@ pub(crate) fn has_queue_pairs_for(endpoints: usize) -> bool {
     )
 }
 
+/// Whether an endpoint can have lanes to so many others at a time. Without shared receives, each
+/// lane has receives of its own, and they run out.
+pub(crate) fn has_lanes_for(others: usize) -> bool {
+    has_shared_receives() && has_queue_pairs_for(others + 1)
+}
+
 /// Whether a receive names enough pieces of memory for datagrams without a prefix.
 pub(crate) fn has_plain_datagrams() -> bool {
     or_skip(

@@ -10,7 +10,7 @@ use ferrofabric_runtime::fabric::Domain;
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_system::clock::HandClock;
 
-use crate::nic::has_queue_pairs_for;
+use crate::nic::has_lanes_for;
 use crate::party::{
     PATIENCE, assert_clean, domain_at, first, message, pending_operations, room, stat,
 };
@@ -97,7 +97,7 @@ impl IdlePeers {
 /// buffers left.
 #[test]
 fn idle_peers_take_no_receive_buffer_of_one_that_computes() {
-    if !has_queue_pairs_for(1001) {
+    if !has_lanes_for(1000) {
         return;
     }
     const PEERS: usize = 1000;
@@ -123,7 +123,7 @@ fn idle_peers_take_no_receive_buffer_of_one_that_computes() {
 /// One that has many idle lanes probes a few at a time, each of them in its turn.
 #[test]
 fn idle_lanes_are_probed_a_few_at_a_time() {
-    if !has_queue_pairs_for(301) {
+    if !has_lanes_for(300) {
         return;
     }
     const PEERS: u64 = 300;

@@ -11,7 +11,7 @@ use ferrofabric_fake_device::control::{FakeDevice, QueuePairView};
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs_sys::ibv_qp_type;
 
-use crate::nic::{has_queue_pairs_for, nic};
+use crate::nic::{has_lanes_for, nic};
 use crate::party::{PATIENCE, PeerPair, check, domain, endpoint, first, message, room, run, stat};
 
 /// Few receive buffers: a peer that is stopped soon has none.
@@ -122,7 +122,7 @@ fn messages_to_stopped_peers_leave_places_for_completions() {
     };
     // More of them at all peers together than there are places.
     let count = PLACES as usize / (requests - 16) + 1;
-    if !has_queue_pairs_for(count + 1) {
+    if !has_lanes_for(count) {
         return;
     }
 
