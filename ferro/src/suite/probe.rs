@@ -206,7 +206,9 @@ mod tests {
     fn a_cache_line_takes_time() {
         let pair = cores::pair().unwrap();
         if pair.0 != pair.1 {
-            assert!(one_way_ns(pair).unwrap() > 1.0);
+            // A look ends without a time where others use the cores for long.
+            let mut looks = std::iter::repeat_with(|| one_way_ns(pair)).take(60);
+            assert!(looks.find_map(|ns| ns).unwrap() > 1.0);
         }
     }
 }
