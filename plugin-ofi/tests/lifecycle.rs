@@ -170,7 +170,7 @@ impl ProcessResources {
     fn now() -> Self {
         let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
         // A thread that was joined stays in the list until the kernel is done with it.
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while count("/proc/self/task") > TEST_THREADS && Instant::now() < deadline {
             std::thread::yield_now();
         }
