@@ -317,9 +317,9 @@ fn hub_and_spokes(device: &FakeDevice, hub: &[(&str, &str)], others: &[(&str, &s
         }
         let begun = Instant::now();
         while left > 0 {
-            // Those in error wait for their last receives.
+            // Those in error wait for their last receives, and others are not made yet.
             let works = |qp: &QueuePairView| {
-                qp.kind == ibv_qp_type::IBV_QPT_RC.0 && qp.state != ibv_qp_state::IBV_QPS_ERR.0
+                qp.kind == ibv_qp_type::IBV_QPT_RC.0 && qp.state == ibv_qp_state::IBV_QPS_RTS.0
             };
             let lanes = device.queue_pairs().iter().filter(|qp| works(qp)).count();
             assert!(lanes <= 2 * cap + SPOKES, "{lanes} queue pairs");
