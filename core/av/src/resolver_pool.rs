@@ -32,6 +32,8 @@ struct PoolShared {
     table: Arc<AvTable>,
     resolver: Arc<dyn Resolve>,
     announce: OnResolved,
+    /// Held from before an address is in the table until it is announced.
+    publishing: Mutex<()>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     birth: Birth,
     /// There when the first thread is.
@@ -46,6 +48,7 @@ impl ResolverPool {
             table,
             resolver,
             announce,
+            publishing: Mutex::default(),
             threads: Mutex::default(),
             birth: Birth::here(),
             closing: OnceLock::new(),
@@ -55,6 +58,15 @@ impl ResolverPool {
     /// The resolver that its threads use.
     pub fn resolver(&self) -> &dyn Resolve {
         &*self.0.resolver
+    }
+
+    /// Returns once each address that threads have put into the table is announced. So an
+    /// application that finds an address there gets the messages of that peer with their source.
+    pub fn catch_up(&self) {
+        // A child may find the lock held for ever.
+        if self.0.birth.is_this_process() {
+            drop(self.0.publishing.lock());
+        }
     }
 
     /// Sees to it that there is a thread.
@@ -119,6 +131,7 @@ impl PoolShared {
                 let Some(attempt) = batch.all.get(number) else {
                     return;
                 };
+                let _publishing = self.publishing.lock();
                 let outcome = self.table.complete_attempt(attempt, found);
                 if outcome.new.is_some() || outcome.is_awaited {
                     (self.announce)(outcome.new.as_slice(), outcome.is_awaited);

@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -520,6 +521,41 @@ fn threads_resolve_used_entries_and_end_with_the_address_vector() {
     closing.join().unwrap();
     assert_eq!(wait(), Ok(FiAddr(9)));
     assert!(wait().is_err(), "nobody is left to announce any");
+}
+
+/// An address that is found in the table is announced, once its finder has caught up.
+#[test]
+fn an_address_that_is_found_is_announced() {
+    let table = Arc::new(table(AvType::Table));
+    let (go, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    let announced = Arc::new(AtomicBool::new(false));
+    let is_announced = announced.clone();
+    let announce = Box::new(move |new: &[FiAddr], _| {
+        if !new.is_empty() {
+            let _ = waits.lock().recv();
+            announced.store(true, Ordering::SeqCst);
+        }
+    });
+    let pool = ResolverPool::new(table.clone(), Arc::new(Rule::default()), announce);
+    pool.start().unwrap();
+    insert_range(&table, "10.0.0.1", 1, 3, 30);
+    assert!(is_resolving(table.resolve_for_lookup(FiAddr(0))));
+    while table.lookup(FiAddr(0)).is_none() {
+        std::thread::yield_now();
+    }
+    std::thread::scope(|threads| {
+        let catches_up = threads.spawn(|| {
+            pool.catch_up();
+            is_announced.load(Ordering::SeqCst)
+        });
+        // Enough for one that does not wait.
+        for _ in 0..1000 {
+            std::thread::yield_now();
+        }
+        go.send(()).unwrap();
+        assert!(catches_up.join().unwrap());
+    });
 }
 
 /// Measured in a process of its own: the memory of other tests would count.

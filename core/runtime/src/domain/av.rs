@@ -304,7 +304,9 @@ impl<B: Backend> Av for AvHandle<B> {
         // The table needs no lock, but a domain with one thread refuses all others.
         self.domain.admit_to("look up in", "address vector")?;
         let found = self.table.name(addr);
-        found.map_or_else(|| self.resolve_entry(addr), Ok)
+        let found = found.map_or_else(|| self.resolve_entry(addr), Ok);
+        self.pool.as_ref().inspect(|pool| pool.catch_up());
+        found
     }
 
     fn lookup_all(
@@ -319,6 +321,7 @@ impl<B: Backend> Av for AvHandle<B> {
                 found.map_or_else(|| self.resolve_entry(addrs[number]), Ok),
             );
         });
+        self.pool.as_ref().inspect(|pool| pool.catch_up());
         Ok(())
     }
 
