@@ -122,6 +122,8 @@ impl BounceBuffers {
     }
 
     /// Buffers that each lane may take where they are scarce.
+    #[cold]
+    #[inline(never)]
     pub(super) fn share(&self) -> usize {
         let share = match self.free.len() > FOR_LATER_LANES {
             true => self.share,
