@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ferrofabric_conformance::limits::settings;
 use ferrofabric_conformance::steady::{
-    CountingAllocator, Exchange, SystemCall, Trace, allocates_nothing, measure, trace,
+    Exchange, RecordingAllocator, SystemCall, Trace, allocates_nothing, measure, trace,
 };
 use ferrofabric_contracts::info::Threading;
 use ferrofabric_hw_tests::{Rig, offers};
@@ -18,7 +18,7 @@ use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
 
 #[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+static ALLOCATOR: RecordingAllocator = RecordingAllocator;
 
 /// Connections for all peers, those of this node over shared memory, and datagrams for all peers.
 const PATHS: [&[(&str, &str)]; 3] = [

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use ferrofabric_conformance::steady::{
-    CountingAllocator, Exchange, Trace, allocates_nothing, measure, trace,
+    Exchange, RecordingAllocator, Trace, allocates_nothing, measure, trace,
 };
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::info::Threading;
@@ -14,7 +14,7 @@ use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::ShmProvider;
 
 #[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+static ALLOCATOR: RecordingAllocator = RecordingAllocator;
 
 const ROUNDS: usize = 2000;
 

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrofabric_conformance::limits::settings;
-use ferrofabric_conformance::steady::{CountingAllocator, Exchange};
+use ferrofabric_conformance::steady::{Exchange, RecordingAllocator};
 use ferrofabric_fake_device::control::{FakeDevice, ROCE};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_system::clock::HandClock;
 use ferrofabric_verbs::VerbsProvider;
 
 #[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+static ALLOCATOR: RecordingAllocator = RecordingAllocator;
 
 fn domain(clock: &HandClock) -> Arc<dyn Domain> {
     let own = [

@@ -1,4 +1,4 @@
-//! An allocator that counts for each thread, and that can record where a thread allocates.
+//! An allocator that records where a thread allocates.
 
 #![allow(unsafe_code, reason = "an allocator")]
 
@@ -7,20 +7,15 @@ use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
 
 thread_local! {
-    static MADE: Cell<u64> = const { Cell::new(0) };
     static RECORDS: Cell<bool> = const { Cell::new(false) };
     static PLACES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The system's allocator, which counts: `#[global_allocator]` of a test program.
-pub struct CountingAllocator;
+/// The system's allocator, which records: `#[global_allocator]` of a test program.
+pub struct RecordingAllocator;
 
-/// Allocations that this thread has made, changes of size among them.
-pub fn allocations() -> u64 {
-    MADE.with(Cell::get)
-}
-
-/// The places at which this thread allocates in `run`: the calls that led there.
+/// The places at which this thread allocates in `run`, or changes the size of an allocation: the
+/// calls that led there.
 pub fn places(run: impl FnOnce()) -> Vec<String> {
     RECORDS.set(true);
     run();
@@ -28,15 +23,10 @@ pub fn places(run: impl FnOnce()) -> Vec<String> {
     PLACES.take()
 }
 
-fn count() {
-    MADE.with(|made| made.set(made.get() + 1));
-    if RECORDS.get() {
-        record();
-    }
-}
-
-#[cold]
 fn record() {
+    if !RECORDS.get() {
+        return;
+    }
     // To record allocates, too.
     RECORDS.set(false);
     let place = Backtrace::force_capture().to_string();
@@ -45,21 +35,21 @@ fn record() {
 }
 
 // SAFETY: the system's allocator does it all; a recorded place allocates while nothing records.
-unsafe impl GlobalAlloc for CountingAllocator {
+unsafe impl GlobalAlloc for RecordingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
+        record();
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
+        record();
         // SAFETY: the caller's promise.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
+        record();
         // SAFETY: the caller's promise.
         unsafe { System.realloc(ptr, layout, size) }
     }
