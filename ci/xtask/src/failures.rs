@@ -165,9 +165,10 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored";
 
     #[test]
     fn long_output_loses_its_middle() {
-        let output: String = (0..100).map(|line| format!("line {line}\n")).collect();
+        let lines: Vec<String> = (0..100).map(|line| format!("line {line}")).collect();
+        let output = lines.join("\n");
         let log = format!(
-            "     Running one-1\nfailures:\n{output}test result: FAILED. 0 passed; 1 failed\n"
+            "     Running one-1\nfailures:\n{output}\ntest result: FAILED. 0 passed; 1 failed\n"
         );
         let shown = excerpt_of(Kind::Tests, &log);
         assert!(shown.contains("line 14\n[…]\nline 75\n"), "{shown}");
@@ -228,7 +229,8 @@ test result: ok. 2 passed; 0 failed; 0 ignored
 
     #[test]
     fn of_a_check_the_last_lines_are_shown() {
-        let log: String = (0..100).map(|line| format!("line {line}\n")).collect();
+        let lines: Vec<String> = (0..100).map(|line| format!("line {line}")).collect();
+        let log = lines.join("\n");
         let shown = excerpt_of(Kind::Check, &log);
         assert!(shown.starts_with("line 75\n") && shown.ends_with("line 99"));
     }
