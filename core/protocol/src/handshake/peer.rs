@@ -68,6 +68,8 @@ pub(super) struct EngineSide {
     pub(super) requested: bool,
     /// Lane kind of our own attempts.
     pub(super) requested_kind: LaneKind,
+    /// Attempts in a row for which there was no room, here or at the peer.
+    pub(super) refusals: u32,
     /// It knows the lane ([`super::HandshakeAction::LaneUp`]).
     pub(super) reported_up: bool,
     /// The number that its session expected next when the endpoint closed.
@@ -188,6 +190,11 @@ impl Life {
         self.wait_end.is_some()
     }
 
+    /// How long the engine waits for a packet of the peer, if that has a limit.
+    pub(super) fn wait_limit(&self) -> Option<Duration> {
+        self.wait_end.map(|(_, wait_limit)| wait_limit)
+    }
+
     /// When the engine gives up.
     pub(super) fn wait_ends_at(&self) -> Option<Time> {
         self.wait_end.map(|(until, _)| until)
@@ -230,6 +237,7 @@ impl HandshakePeer {
             engine: EngineSide {
                 requested: false,
                 requested_kind: LaneKind::Rc,
+                refusals: 0,
                 reported_up: false,
                 taken: None,
             },

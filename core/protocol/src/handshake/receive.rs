@@ -328,17 +328,7 @@ impl Connector {
         let failure = EndReason::of_reject(reason);
         match (peer.phase, reason) {
             (LanePhase::Closing, _) => self.closed(key, now, out),
-            (LanePhase::HelloSent, RejectReason::Busy) => {
-                if peer.own.kind == LaneKind::Rc {
-                    let (peer, here) = (peer.key, false);
-                    out.push(HandshakeAction::NoRoom { peer, here });
-                }
-                let tries = peer.tries;
-                peer.tries += 1;
-                let base = self.config.intervals.busy_interval;
-                let wait = self.rtt.backoff(base, tries, &mut self.jitter);
-                self.arm(key, now, wait);
-            }
+            (LanePhase::HelloSent, RejectReason::Busy) => self.refused(key, now, out),
             (
                 LanePhase::HelloSent,
                 RejectReason::NoSuchLane | RejectReason::Recycled | RejectReason::Left,

@@ -176,7 +176,7 @@ impl Connector {
             carried.proven |= peer.own.lane == Some(carried.lane);
         }
         peer.engine.requested = false;
-        peer.tries = 0;
+        (peer.tries, peer.engine.refusals) = (0, 0);
         peer.life.mark_alive(now);
         peer.life.clear_wait_limit();
         self.timers.set(key, None);
@@ -205,11 +205,42 @@ impl Connector {
         peer.phase = LanePhase::Waiting;
         peer.forget_attempt();
         let wait = self.rtt.backoff(base, peer.tries, &mut self.jitter);
-        peer.tries += 1;
+        peer.tries = peer.tries.saturating_add(1);
+        // Nothing is requested of the peer meanwhile: its silence must not end the engine's wait.
+        let wait = peer
+            .life
+            .wait_limit()
+            .map_or(wait, |limit| wait.min(limit / 2));
         let again = now + wait;
         let until = (peer.life.wait_ends_at()).filter(|_| !self.standing.link_down);
         let at = until.map_or(again, |until| again.min(until));
         self.timers.set(key, Some(at));
+    }
+
+    /// The peer has no room for the lane that this side has begun. This side's queue pair goes
+    /// until the next try: endpoints that keep one each while they wait for the others' wait for
+    /// ever when the device, or a circle of devices, has no other left.
+    pub(super) fn refused(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
+        let Some(peer) = self.peers.get(key) else {
+            return;
+        };
+        if peer.own.kind == LaneKind::Rc {
+            let (peer, here) = (peer.key, false);
+            out.push(HandshakeAction::NoRoom { peer, here });
+        }
+        self.drop_lane(key, EndReason::PeerReset, out);
+        self.wait_for_room(key, now);
+    }
+
+    /// An attempt ended for want of room, here or at the peer: as [`Connector::wait`]. The wait
+    /// doubles until a lane is up, whoever begins the attempts: those that are in each other's way
+    /// draw apart.
+    fn wait_for_room(&mut self, key: Key, now: Time) {
+        if let Some(peer) = self.peers.get_mut(key) {
+            peer.tries = peer.tries.max(peer.engine.refusals);
+            peer.engine.refusals = peer.engine.refusals.saturating_add(1);
+        }
+        self.wait(key, now);
     }
 
     /// The lane is gone, the peer lives: starts the lane that the engine still needs, or forgets
@@ -247,7 +278,10 @@ impl Connector {
                         out.push(HandshakeAction::NoRoom { peer, here });
                     }
                 }
-                self.wait_or_forget(key, now);
+                match self.peers.get(key) {
+                    Some(peer) if peer.engine.requested => self.wait_for_room(key, now),
+                    _ => self.remove(key),
+                }
             }
             LaneError::Fatal(errno) => self.fail(key, EndReason::Local(errno), out),
         }

@@ -3,9 +3,9 @@
 //! [`node`] carries out a connector's actions on model queue pairs and checks that they make sense;
 //! [`network`] joins many nodes by links that lose, repeat and delay; [`traffic`] runs sessions and
 //! rendezvous over the lanes that come up, [`datagrams`] sessions over UD, [`resumption`] a session
-//! from lane to lane, [`lanes`] the life of lanes. `storms` has the big runs, `orders` and
-//! `restarts` search small ones exhaustively. `unit` has single packets, `forgeries` those of a
-//! third party.
+//! from lane to lane, [`lanes`] the life of lanes. `storms` has the big runs, `scarcity` those with
+//! too few queue pairs, `orders` and `restarts` search small ones exhaustively. `unit` has single
+//! packets, `forgeries` those of a third party.
 
 mod datagrams;
 mod forgeries;
@@ -15,6 +15,7 @@ mod node;
 mod orders;
 mod restarts;
 mod resumption;
+mod scarcity;
 mod storms;
 mod traffic;
 mod unit;

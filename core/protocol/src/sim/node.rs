@@ -1,7 +1,9 @@
 //! One endpoint: a connector, model queue pairs, and the engine's view. Every action is checked
 //! against the contract.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 
 use crate::handshake::{
     ConnectLane, Connector, EndReason, HandshakeAction, HandshakeConfig, LaneError, LaneKey, LaneUp,
@@ -58,6 +60,8 @@ pub(super) struct SimNode {
     pub(super) max_lanes_seen: usize,
     /// Queue pairs that can still be made.
     pub(super) queue_pairs_left: usize,
+    /// Those of a device that other nodes have, too.
+    pub(super) of_device: Option<Rc<Cell<usize>>>,
     next_qpn: u32,
     closing: BTreeSet<PeerKey>,
 }
@@ -76,6 +80,7 @@ impl SimNode {
             makes: 0,
             max_lanes_seen: 0,
             queue_pairs_left: usize::MAX,
+            of_device: None,
             // Different at each node and in each life, so that any mix shows.
             next_qpn: 2 + ((index as u32 % 200) << 14) + ((life as u32 % 4) << 22),
             closing: BTreeSet::new(),
@@ -206,7 +211,8 @@ impl SimNode {
     /// is left.
     pub(super) fn make(&mut self, now: Time, lane: LaneKey) -> Vec<NodeEffect> {
         let is_rc = (self.lanes.get(&lane)).is_some_and(|lane| lane.kind == LaneKind::Rc);
-        let made = if is_rc && self.queue_pairs_left == 0 {
+        let device_is_full = self.of_device.as_ref().is_some_and(|left| left.get() == 0);
+        let made = if is_rc && (self.queue_pairs_left == 0 || device_is_full) {
             Err(LaneError::NoResources)
         } else {
             self.next_qpn += 1;
@@ -217,6 +223,9 @@ impl SimNode {
                 assert_eq!(state.qpn, None, "made twice");
                 state.qpn = Some(qpn);
                 self.queue_pairs_left -= usize::from(is_rc);
+                if let (Some(left), true) = (&self.of_device, is_rc) {
+                    left.set(left.get() - 1);
+                }
             }
             (Some(_), Err(_)) => {
                 self.lanes.remove(&lane);
@@ -307,9 +316,12 @@ impl SimNode {
                         lane.up.is_none() || self.closing.contains(&peer),
                         "released while up"
                     );
-                    self.queue_pairs_left = self.queue_pairs_left.saturating_add(usize::from(
-                        lane.qpn.is_some() && lane.kind == LaneKind::Rc,
-                    ));
+                    if lane.qpn.is_some() && lane.kind == LaneKind::Rc {
+                        self.queue_pairs_left = self.queue_pairs_left.saturating_add(1);
+                        if let Some(left) = &self.of_device {
+                            left.set(left.get() + 1);
+                        }
+                    }
                 }
                 HandshakeAction::ConnectFailed { peer, reason } => {
                     // A session may be over that has no lane, before anybody wants one.
