@@ -64,8 +64,8 @@ pub(crate) enum ToEngine {
     Probe,
     /// An RC lane is not possible at the moment; the service thread tries again.
     NoRoom {
-        /// The peer of the lane.
-        peer: PeerKey,
+        /// The peer of the lane; `None`: another endpoint of the device has no room for its lane.
+        peer: Option<PeerKey>,
         /// Whether this side has no room, rather than the peer.
         here: bool,
     },

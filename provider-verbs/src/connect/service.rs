@@ -133,7 +133,7 @@ impl ServiceHandle {
         let events = config.events.clone();
         let verbs = config.verbs.clone();
         let worker = ServiceWorker {
-            verbs: LaneVerbs::new(&verbs, &wait),
+            verbs: LaneVerbs::new(&verbs, &wait, config.events.context()),
             lanes: HashMap::new(),
             rc_lanes: 0,
             joining: Vec::new(),
@@ -372,7 +372,7 @@ impl ServiceWorker {
             }
             let looks = !self.lanes.is_empty() || !self.retiring.is_empty();
             // A queue pair that could not be revived is tried again then.
-            let looks = looks || self.datagrams.is_broken();
+            let looks = looks || self.datagrams.is_broken() || self.verbs.shortage.is_own();
             let probe = looks.then_some(next_probe);
             let watched = self.datagrams.is_to_be_watched();
             let watch = watched.then(|| Instant::now() + WATCH_INTERVAL);
@@ -482,7 +482,10 @@ impl ServiceWorker {
                 self.tell(ToEngine::LaneDown { lane, peer, reason });
             }
             HandshakeAction::ReleaseLane { lane } => self.release_lane(lane),
-            HandshakeAction::NoRoom { peer, here } => self.tell(ToEngine::NoRoom { peer, here }),
+            HandshakeAction::NoRoom { peer, here } => {
+                let peer = Some(peer);
+                self.tell(ToEngine::NoRoom { peer, here });
+            }
             HandshakeAction::ConnectFailed { peer, reason } => {
                 let reason = self.local_reason(reason);
                 self.tell(ToEngine::ConnectFailed { peer, reason });
@@ -495,11 +498,18 @@ impl ServiceWorker {
         self.inbox.put(message);
     }
 
-    /// Requests a probe of idle lanes, unless the engine has yet to read its earlier messages.
+    /// Requests a probe of idle lanes, and a lane for others of the device that get none, unless
+    /// the engine has yet to read its earlier messages.
     fn request_probes(&mut self) {
         if !self.lanes.is_empty() && !self.inbox.filled.is_raised() {
             self.tell(ToEngine::Probe);
+            if self.rc_lanes > 0 && self.verbs.shortage.takes_a_lane() {
+                let (peer, here) = (None, true);
+                self.tell(ToEngine::NoRoom { peer, here });
+            }
         }
+        let now = self.now();
+        self.verbs.shortage.expire(now);
     }
 
     /// The reason why a peer cannot be reached. If no packets arrive here at all, a missing path is

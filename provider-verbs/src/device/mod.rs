@@ -25,6 +25,7 @@ mod numa;
 mod pkey;
 mod port;
 mod quirks;
+mod shortage;
 
 use std::sync::Arc;
 
@@ -59,6 +60,7 @@ pub(crate) use numa::NumaDistances;
 pub(crate) use pkey::{default_slot, slot_of};
 pub use port::{LinkLayer, Mtu, PhysicalState, PortAttributes, PortState};
 pub use quirks::Quirks;
+pub(crate) use shortage::QueuePairShortage;
 
 /// The devices of this machine, as far as this process may see them.
 #[derive(Debug)]

@@ -28,6 +28,7 @@ mod removals;
 mod revivals;
 mod rights;
 mod runs;
+mod scarcity;
 mod shared;
 mod shares;
 mod storms;

@@ -13,7 +13,7 @@ use ferrofabric_system::wait::WaitSet;
 use super::{JoiningCarrier, JoiningLane, LaneQueuePair, Made, ServiceWorker};
 use crate::ah::{Ah, PortPath};
 use crate::connect::{ToEngine, UdDestination};
-use crate::device::Mtu;
+use crate::device::{DeviceContext, Mtu, QueuePairShortage};
 use crate::qp::{RcConnect, RcInit, RcQp, RcTimers};
 use crate::workers::EndpointVerbs;
 
@@ -186,6 +186,14 @@ impl ServiceWorker {
                         Err(lane_error(&error))
                     }
                 };
+                match made {
+                    Ok(_) => self.verbs.shortage.end(),
+                    Err(LaneError::NoResources) => {
+                        let now = self.now();
+                        self.verbs.shortage.announce(now);
+                    }
+                    Err(LaneError::Fatal(_)) => {}
+                }
                 self.drive(|c, now, out| c.lane_made(now, lane, made, out));
             }
             VerbOutcome::Connected(lane, connected) => {
@@ -230,16 +238,23 @@ pub(super) struct LaneVerbs {
     outcomes: Receiver<VerbOutcome>,
     /// Wakes the service thread.
     wait: Arc<WaitSet>,
+    /// The device has no queue pairs left.
+    pub(super) shortage: QueuePairShortage,
 }
 
 impl LaneVerbs {
-    pub(super) fn new(endpoint: &EndpointVerbs, wait: &Arc<WaitSet>) -> Self {
+    pub(super) fn new(
+        endpoint: &EndpointVerbs,
+        wait: &Arc<WaitSet>,
+        device: &DeviceContext,
+    ) -> Self {
         let (over, outcomes) = unbounded();
         Self {
             endpoint: endpoint.clone(),
             over,
             outcomes,
             wait: Arc::clone(wait),
+            shortage: QueuePairShortage::of(device),
         }
     }
 

@@ -57,7 +57,7 @@ impl RdmTransport {
                     self.probe_resuming_lanes(owner);
                 }
                 ToEngine::NoRoom { peer, here } => {
-                    let at = self.peers.find(&peer);
+                    let at = peer.and_then(|peer| self.peers.find(&peer));
                     self.apply(owner, |life, view, now| life.no_room(at, here, view, now));
                 }
                 ToEngine::ConnectFailed { peer, reason } => {
