@@ -13,13 +13,67 @@ use ferrofabric_contracts::peer::{Completion, CqError, PeerCq};
 /// The queue of one completion queue object. The domain's lock guards it.
 #[derive(Debug)]
 pub struct CqQueue {
-    entries: VecDeque<Completion>,
+    entries: EntryRing,
     /// Errors, each with the number of entries that were written before it.
     errors: VecDeque<(u64, CqError)>,
     written: u64,
     read: u64,
     /// Entries that there is room for; 0 once an entry was lost for lack of memory.
     room: usize,
+}
+
+/// Entries, oldest first. Each message writes one and reads one.
+#[derive(Debug)]
+struct EntryRing {
+    /// A power of two of them, or none.
+    slots: Box<[Completion]>,
+    first: usize,
+    len: usize,
+}
+
+impl EntryRing {
+    /// Room for a number of entries that is a power of two. `None`: there is no memory for them.
+    fn with_room(entries: usize) -> Option<Self> {
+        let mut slots = Vec::new();
+        slots.try_reserve_exact(entries).ok()?;
+        slots.resize(entries, Completion::BLANK);
+        Some(Self {
+            slots: slots.into_boxed_slice(),
+            first: 0,
+            len: 0,
+        })
+    }
+
+    #[inline(always)]
+    fn place(&self, number: usize) -> usize {
+        (self.first + number) & self.slots.len().wrapping_sub(1)
+    }
+
+    /// Adds an entry, for which there is room.
+    #[inline(always)]
+    fn push(&mut self, entry: &Completion) {
+        let at = self.place(self.len);
+        self.slots[at] = *entry;
+        self.len += 1;
+    }
+
+    #[inline(always)]
+    fn pop(&mut self) -> Option<&Completion> {
+        self.len = self.len.checked_sub(1)?;
+        let next = self.place(1);
+        Some(&self.slots[std::mem::replace(&mut self.first, next)])
+    }
+
+    /// Makes room for more entries. Returns the new room; `None`: there is no memory.
+    fn grow(&mut self) -> Option<usize> {
+        let room = self.slots.len().checked_mul(2)?;
+        let mut grown = Self::with_room(room)?;
+        while let Some(entry) = self.pop() {
+            grown.push(entry);
+        }
+        *self = grown;
+        Some(room)
+    }
 }
 
 /// Largest number of entries that a new queue has room for at once.
@@ -36,11 +90,10 @@ impl CqQueue {
             Some(bytes) if isize::try_from(bytes).is_ok() => {}
             _ => return Err(Errno::ENOMEM),
         }
-        let mut entries = VecDeque::new();
-        let first = entries.try_reserve_exact(size.clamp(1, FIRST_ROOM));
-        first.map_err(|_| Errno::ENOMEM)?;
+        let first = size.clamp(1, FIRST_ROOM).next_power_of_two();
+        let entries = EntryRing::with_room(first).ok_or(Errno::ENOMEM)?;
         Ok(Self {
-            room: entries.capacity(),
+            room: first,
             entries,
             errors: VecDeque::new(),
             written: 0,
@@ -48,16 +101,31 @@ impl CqQueue {
         })
     }
 
+    /// A queue that nobody reads, and that keeps no entry: as one that is overrun.
+    pub fn that_keeps_nothing() -> Self {
+        Self {
+            entries: EntryRing {
+                slots: Box::default(),
+                first: 0,
+                len: 0,
+            },
+            errors: VecDeque::new(),
+            written: 0,
+            read: 0,
+            room: 0,
+        }
+    }
+
     /// Whether there is nothing to read, neither entry nor error.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.errors.is_empty()
+        self.entries.len == 0 && self.errors.is_empty()
     }
 
     /// Whether there are `least` entries, or an error, or no more will come.
     #[inline]
     pub fn is_ready(&self, least: usize) -> bool {
-        !self.errors.is_empty() || self.entries.len() >= least.max(1) || self.is_overrun()
+        !self.errors.is_empty() || self.entries.len >= least.max(1) || self.is_overrun()
     }
 
     /// Moves entries to `out`, up to the next error.
@@ -94,19 +162,19 @@ impl CqQueue {
 
     #[inline]
     fn pop(&mut self, out: &mut [Completion]) -> Result<usize, OpError> {
-        let mut n = 0;
-        while n < out.len() {
-            let Some(entry) = self.entries.pop_front() else {
-                break;
-            };
-            out[n] = entry;
-            n += 1;
-        }
-        if n == 0 && !out.is_empty() {
+        if self.entries.len == 0 && !out.is_empty() {
             return Err(match self.is_overrun() {
                 true => OpError::Failed(Errno::ENOMEM),
                 false => OpError::Again,
             });
+        }
+        let mut n = 0;
+        while n < out.len() {
+            let Some(entry) = self.entries.pop() else {
+                break;
+            };
+            out[n] = *entry;
+            n += 1;
         }
         self.read += n as u64;
         Ok(n)
@@ -119,9 +187,9 @@ impl CqQueue {
         if self.is_overrun() {
             return false;
         }
-        match self.entries.try_reserve(1) {
-            Ok(()) => self.room = self.entries.capacity(),
-            Err(_) => self.overrun(),
+        match self.entries.grow() {
+            Some(room) => self.room = room,
+            None => self.overrun(),
         }
         !self.is_overrun()
     }
@@ -135,19 +203,19 @@ impl CqQueue {
         self.room = 0;
         tracing::error!(
             "a completion queue has {} entries and there is no memory for more: completions are lost",
-            self.entries.len()
+            self.entries.len
         );
     }
 }
 
 impl PeerCq for CqQueue {
-    #[inline]
+    #[inline(always)]
     fn write(&mut self, completion: &Completion) {
         // An overrun queue has no room, so that no other check is needed here.
-        if self.entries.len() >= self.room && !self.grow() {
+        if self.entries.len >= self.room && !self.grow() {
             return;
         }
-        self.entries.push_back(*completion);
+        self.entries.push(completion);
         self.written += 1;
     }
 
