@@ -4,6 +4,7 @@
 mod segment;
 
 use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::types::RemoteKind;
 use zerocopy::IntoBytes;
 
 pub use self::segment::segment;
@@ -47,6 +48,11 @@ pub fn slots() -> Vec<(u8, u8, u8)> {
     for &kind in wire::KINDS {
         for flags in wire::FLAGS.iter().copied().chain([0]) {
             slots.push((kind, flags, 1));
+        }
+    }
+    for part in RemoteKind::ALL {
+        for kind in [wire::INLINE, wire::EAGER, wire::START] {
+            slots.push((kind, wire::DATA | ((*part as u8) << wire::PART_SHIFT), 1));
         }
     }
     slots.extend(

@@ -286,11 +286,11 @@ impl ShmLink {
     /// A `DELIVERED` has come for a message.
     pub(crate) fn delivered<O: Owner>(
         &mut self,
-        id: u32,
+        (id, refused): (u32, bool),
         outbox: &mut Outbox,
         owner: &mut O,
     ) -> Result<(), LinkViolation> {
-        self.sender.in_flight().delivered(id, outbox, owner)
+        (self.sender.in_flight()).delivered((id, refused), outbox, owner)
     }
 
     /// Sends what waits: control first, then sends in order, then pieces of long messages in turns.

@@ -149,9 +149,9 @@ impl ShmReceiver {
                 link.go(words, outbox, owner)
             }
             DELIVERED => {
-                let [id] = seen.words();
+                let [id, refused] = seen.words();
                 link.consume(0, &mut self.stats);
-                link.delivered(id as u32, outbox, owner)
+                link.delivered((id as u32, refused != 0), outbox, owner)
             }
             CLOSE => {
                 let what = CloseMessage::read(seen)?;
@@ -454,7 +454,8 @@ impl ShmReceiver {
         self.update_back_pressure(link);
         if let Some(id) = delivered_id {
             link.receiver().incoming().set(id, IncomingState::Free);
-            link.answer(AnswerSlot::Delivered { id }, &mut self.stats);
+            let refused = false;
+            link.answer(AnswerSlot::Delivered { id, refused }, &mut self.stats);
         }
     }
 

@@ -18,7 +18,8 @@ listed_constants! {
     /// Receiver to sender: id, the length up to which the sender may go on, and the lengths that
     /// the receiver would rather read.
     pub(crate) const GO = 5;
-    /// Receiver to sender: the message with this id is in its receive's buffer.
+    /// Receiver to sender: the message with this id is in its receive's buffer; or, with a 1 behind
+    /// the id, the part of a one-sided operation is refused.
     pub(crate) const DELIVERED = 6;
     /// A request to end the link, or the answer: see [`CloseMessage`](crate::link::CloseMessage).
     pub(crate) const CLOSE = 7;
@@ -37,6 +38,11 @@ listed_constants! {
     /// bytes before `GO` are 0 then.
     pub(crate) const READ = 8;
 }
+
+/// The bits of the flags that have the number of a part of a one-sided operation, 0 for none.
+pub(crate) const PART_SHIFT: u32 = 4;
+/// The largest such number.
+pub(crate) const PART_MASK: u8 = 7;
 
 /// Bytes of payload in an inline slot.
 pub(crate) const INLINE_BYTES: usize = 48;

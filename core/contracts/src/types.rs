@@ -145,24 +145,46 @@ pub enum MsgKind {
     Msg,
     /// `fi_tsend` and `fi_trecv`.
     Tagged,
+    /// A part of a one-sided operation: no receive matches it. Its [`SendOp`] has [`Flags::RMA`].
+    Remote(RemoteKind),
+}
+
+listed_enum! {
+    /// The messages that carry one-sided operations (`docs/adr/0061`), with their numbers on the
+    /// wire.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum RemoteKind: u8 {
+        /// Bytes for a region. The tag is the region's key, the CQ data the place in the region.
+        Write = 1,
+        /// As `Write`, of an operation with CQ data: a `Notice` follows once the bytes are there.
+        NoticedWrite = 2,
+        /// A request for bytes of a region, with the fields of [`ReadRequest`]. Tag and CQ data are
+        /// those of `Write`.
+        Read = 3,
+        /// The bytes that were read. The tag is the number of the request; the CQ data is 0, or the
+        /// number of the error for which there are no bytes.
+        Reply = 4,
+        /// CQ data for the target of a write, whose length is the tag.
+        Notice = 5,
+    }
 }
 
 impl MsgKind {
-    /// The flags in the completion of a receive of this kind.
+    /// The flags in the completion of a receive of this kind. Parts have no completion.
     #[inline]
     pub const fn recv_flags(self) -> Flags {
         match self {
-            Self::Msg => Flags::MSG.union(Flags::RECV),
             Self::Tagged => Flags::TAGGED.union(Flags::RECV),
+            Self::Msg | Self::Remote(_) => Flags::MSG.union(Flags::RECV),
         }
     }
 
-    /// The flags in the completion of a send of this kind.
+    /// The flags in the completion of a send of this kind. Parts have no completion.
     #[inline]
     pub const fn send_flags(self) -> Flags {
         match self {
-            Self::Msg => Flags::MSG.union(Flags::SEND),
             Self::Tagged => Flags::TAGGED.union(Flags::SEND),
+            Self::Msg | Self::Remote(_) => Flags::MSG.union(Flags::SEND),
         }
     }
 }
@@ -186,6 +208,47 @@ pub struct SendOp {
     /// here (fi_endpoint(3)). With `DELIVERY_COMPLETE` the send completes when the message stands
     /// in the receive's buffer, or was dropped by the receiver; with `FENCE` it starts when all
     /// earlier ones to the same peer are complete.
+    pub flags: Flags,
+}
+
+/// The kinds of one-sided operations on a peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RmaKind {
+    /// `fi_read`.
+    Read,
+    /// `fi_write`.
+    Write,
+}
+
+impl RmaKind {
+    /// The flags in the completion of an operation of this kind.
+    #[inline]
+    pub const fn completion_flags(self) -> Flags {
+        match self {
+            Self::Read => Flags::RMA.union(Flags::READ),
+            Self::Write => Flags::RMA.union(Flags::WRITE),
+        }
+    }
+}
+
+/// A one-sided operation, without its buffers (fi_rma(3)).
+#[derive(Clone, Copy, Debug)]
+pub struct RmaOp {
+    /// Read or write.
+    pub kind: RmaKind,
+    /// The peer.
+    pub dest: FiAddr,
+    /// The key of the region.
+    pub key: u64,
+    /// The place in the region, in bytes from its start.
+    pub place: u64,
+    /// CQ data for the peer, sent when `flags` has [`Flags::REMOTE_CQ_DATA`]; of writes alone.
+    pub data: u64,
+    /// Memory descriptor of the local buffers.
+    pub desc: MrDesc,
+    /// The application's context, returned in the completion.
+    pub context: u64,
+    /// `COMPLETION`, `INJECT`, `REMOTE_CQ_DATA`, `MORE` and `FENCE` count here.
     pub flags: Flags,
 }
 

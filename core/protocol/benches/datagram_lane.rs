@@ -23,6 +23,7 @@ use ferrofabric_protocol::wire::datagram::{self, DatagramPrefix, PREFIX_BYTES};
 const ENVELOPE: DataEnvelope = DataEnvelope {
     tag: Some(7),
     cq_data: None,
+    part: None,
 };
 
 const DATAGRAM_BYTES: usize = PREFIX_BYTES + HEADER_BYTES + 8;

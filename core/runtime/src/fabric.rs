@@ -4,14 +4,15 @@
 //! Dropping an object closes it. Each object keeps open the objects that it was opened on or bound
 //! to.
 
+mod attributes;
 mod completion;
 
 use std::any::Any;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::wait::DomainWait;
+pub use attributes::{CntrAttr, CntrEvents, CqAttr, EndpointConfig, MrAttr};
 pub use completion::{Cntr, Cq};
 
 use ferrofabric_av::{AvAttr, InsertReport, InsertRequest, Services};
@@ -19,9 +20,9 @@ use ferrofabric_contracts::addr::{Address, AuthKey, NativeAddr};
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::info::{Info, traffic_class};
+use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::peer::PeerEq;
-use ferrofabric_contracts::types::{AvType, FiAddr, IoBuf, MrDesc, RecvOp, SendOp};
+use ferrofabric_contracts::types::{AvType, FiAddr, IoBuf, MrDesc, RecvOp, RmaOp, SendOp};
 
 /// A source of domains: shared memory, verbs.
 pub trait Provider: Send + Sync {
@@ -123,83 +124,21 @@ pub trait Domain: Send + Sync {
     ///
     /// `ENOMEM` if the limit of locked memory is too low (the error names it); `EINVAL`, `EFAULT`
     /// for invalid memory.
-    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>>;
-}
-
-/// The attributes of a new completion queue.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CqAttr {
-    /// Entries that the queue is for; 0 takes the default. The queue grows as entries come, beyond
-    /// this number, too: no entry is lost while there is memory.
-    pub size: usize,
-}
-
-/// The attributes of a new counter.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CntrAttr {
-    /// The unit of the count.
-    pub events: CntrEvents,
-}
-
-/// The unit in which a counter counts operations that succeed (`fi_cntr_events`). An operation that
-/// fails counts as one error, whatever its size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CntrEvents {
-    /// Operations (`FI_CNTR_EVENTS_COMP`).
-    #[default]
-    Completions,
-    /// The bytes of the application that operations have moved: without CQ data, and without the
-    /// provider's part of a buffer with a prefix (`FI_CNTR_EVENTS_BYTES`).
-    Bytes,
-}
-
-/// The objects and attributes of a new endpoint.
-#[derive(Clone)]
-pub struct EndpointConfig {
-    /// The address vector of its peers.
-    pub av: Arc<dyn Av>,
-    /// The queue of its send completions.
-    pub tx_cq: Arc<dyn Cq>,
-    /// The queue of its receive completions.
-    pub rx_cq: Arc<dyn Cq>,
-    /// The counter of its sends.
-    pub tx_cntr: Option<Arc<dyn Cntr>>,
-    /// The counter of its receives.
-    pub rx_cntr: Option<Arc<dyn Cntr>>,
-    /// Whether receives may name their source (`FI_DIRECTED_RECV`); without it the source of a
-    /// receive is ignored.
-    pub directed_recv: bool,
-    /// The socket address of the endpoint, in a domain whose addresses are those of sockets; port 0
-    /// stands for any free port. `None`: the address in the domain's info.
-    pub source: Option<SocketAddr>,
-    /// Its authorization key (`fi_ep_attr::auth_key`); `None` for the domain's. An endpoint that
-    /// takes the keys of its address vector can have none of its own.
-    pub auth_key: Option<AuthKey>,
-    /// Whether a message of an unknown source completes with `EADDRNOTAVAIL` and the name of that
-    /// source (`FI_SOURCE_ERR`); without this, it completes with no source.
-    pub source_err: bool,
-    /// Its [traffic class](traffic_class) (`fi_tx_attr::tclass`); [`traffic_class::UNSPEC`] for the
-    /// domain's.
-    pub tclass: u32,
-}
-
-impl EndpointConfig {
-    /// One completion queue for sends and receives, no counters, directed receives, no errors for
-    /// unknown sources, the domain's traffic class.
-    pub fn new(av: &Arc<dyn Av>, cq: &Arc<dyn Cq>) -> Self {
-        Self {
-            av: av.clone(),
-            tx_cq: cq.clone(),
-            rx_cq: cq.clone(),
-            tx_cntr: None,
-            rx_cntr: None,
-            directed_recv: true,
-            source: None,
-            auth_key: None,
-            source_err: false,
-            tclass: traffic_class::UNSPEC,
-        }
+    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
+        // SAFETY: the caller's contract.
+        unsafe { self.register_region(&MrAttr::new(buf, access)) }
     }
+
+    /// As [`register`](Self::register), with all that can be chosen.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there. `ENOKEY`: another region that peers reach has the key.
+    unsafe fn register_region(&self, attr: &MrAttr) -> Result<Arc<dyn Mr>>;
 }
 
 /// The identity of an object and of its domain.
@@ -277,6 +216,24 @@ pub trait Endpoint: Send + Sync {
     /// combination of flags without a meaning, or a key on an endpoint without keys or directed
     /// receives. `ENOKEY`: a key that the endpoint was not enabled with.
     unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError>;
+
+    /// Reads or writes memory that the peer has registered. A write completes when its bytes are
+    /// there; its CQ data comes to the peer's completion queue after that.
+    ///
+    /// # Safety
+    ///
+    /// The buffers stay valid until the operation completes, those of a read for writes, with no
+    /// other access to them; those of a write with `INJECT` until return.
+    ///
+    /// # Errors
+    ///
+    /// As of [`send`](Self::send). `EINVAL`: a read with CQ data or `INJECT`. `ENOSYS`: the
+    /// endpoint has no one-sided operations. A key, a range or a right that the peer refuses is an
+    /// error completion, `EACCES`.
+    unsafe fn rma(&self, op: &RmaOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        let _ = (op, iov);
+        Err(OpError::Failed(Errno::ENOSYS))
+    }
 
     /// Cancels a receive that has not matched; it completes with `ECANCELED`. A multi-receive
     /// completes once more, with `ECANCELED` and `MULTI_RECV`, as soon as no message is on its way

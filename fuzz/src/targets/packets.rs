@@ -1,6 +1,7 @@
 //! Packets of the wire (`docs/wire-protocol.md`).
 
 use ferrofabric_contracts::addr::Address;
+use ferrofabric_contracts::types::RemoteKind;
 use ferrofabric_protocol::wire::control::{
     self, BYE_FLAGS, ControlBody, ControlPacket, FLAGS_AT, Foreign, KIND_AT, Keys, LANE_FLAGS,
     LANE_FLAGS_AT, LaneKind, LaneLimits, LaneName, LaneParameters, RejectReason, STAMP_AT,
@@ -261,6 +262,7 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
     let envelope = DataEnvelope {
         tag: Some(7),
         cq_data: Some(8),
+        part: None,
     };
     let mut room = [0; MAX_HEADER_BYTES];
     let len = header.write_eager(&envelope, 4, &mut room);
@@ -295,13 +297,13 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
         let len = header.write_fin(1, status, &mut room);
         notice(&format!("fin_{}", status as u32), len, &room);
     }
-    let part = MemorySegment {
+    let memory = MemorySegment {
         address: 1,
         length_bytes: 2,
         rkey: 3,
     };
     let mut room = [0; MAX_RTS_BYTES];
-    let len = header.write_rts(&envelope, 1, &[part; 3], &mut room);
+    let len = header.write_rts(&envelope, 1, &[memory; 3], &mut room);
     notice("rts", len.unwrap_or(0), &room);
     let len = header.write_offer(&DataEnvelope::default(), 1, 1 << 20, &mut room);
     notice("offer", len, &room);
@@ -314,6 +316,20 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
     let len = header.write_fragment(4, 4, &mut head);
     room[..len].copy_from_slice(&head[..len]);
     notice("part", len + 4, &room);
+    for &part in RemoteKind::ALL {
+        let envelope = DataEnvelope {
+            part: Some(part),
+            ..envelope
+        };
+        let mut room = [0; MAX_HEADER_BYTES + 4];
+        let mut head = [0; MAX_HEADER_BYTES];
+        let len = header.write_eager(&envelope, 4, &mut head);
+        room[..len].copy_from_slice(&head[..len]);
+        notice(&format!("eager_{part:?}"), len + 4, &room);
+        let mut room = [0; MAX_RTS_BYTES];
+        let len = header.write_rts(&envelope, 1, &[memory], &mut room);
+        notice(&format!("rts_{part:?}"), len.unwrap_or(0), &room);
+    }
     // Each kind with each flag, sound or not.
     let flags: Vec<u8> = data::FLAGS.iter().copied().chain([0]).collect();
     for &kind in data::KINDS {

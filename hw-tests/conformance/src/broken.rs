@@ -6,11 +6,10 @@ use std::time::Duration;
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::error::{OpError, Result};
-use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::types::{IoBuf, RecvOp, SendOp, total_len};
 use ferrofabric_runtime::fabric::{
-    Av, Cntr, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr,
+    Av, Cntr, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr, MrAttr,
 };
 
 /// The fault of a [`FaultyDomain`].
@@ -64,9 +63,9 @@ impl Domain for FaultyDomain {
         Ok(Arc::new(BrokenEndpoint { endpoint, fault }))
     }
 
-    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
+    unsafe fn register_region(&self, attr: &MrAttr) -> Result<Arc<dyn Mr>> {
         // SAFETY: the caller meets the same conditions.
-        unsafe { self.domain.register(buf, access) }
+        unsafe { self.domain.register_region(attr) }
     }
 }
 

@@ -269,10 +269,14 @@ pub struct QueuedPair {
 impl QueuedPair {
     /// Opens and connects them. On two domains, one side's reading does not drive the other.
     pub fn open(domain_a: &dyn Domain, domain_b: &dyn Domain) -> Self {
-        let (a, b) = (
+        Self::connect(
             QueuedEndpoint::open(domain_a),
             QueuedEndpoint::open(domain_b),
-        );
+        )
+    }
+
+    /// Connects two endpoints.
+    pub fn connect(a: QueuedEndpoint, b: QueuedEndpoint) -> Self {
         let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
         let to_a = b.av.insert(&a.endpoint.name().to_bytes()).unwrap();
         let pair = Self { a, b, to_a, to_b };

@@ -24,6 +24,7 @@ mod memory;
 pub mod model;
 pub mod multi_receives;
 pub mod named;
+pub mod one_sided;
 pub mod probes;
 pub mod progress;
 pub mod remapping;

@@ -173,7 +173,10 @@ pub fn impossible_sizes(domain: &dyn Domain) {
     let info = domain.info();
     let size = usize::MAX;
     says(
-        &refused(domain.open_cq(&CqAttr { size })),
+        &refused(domain.open_cq(&CqAttr {
+            size,
+            ..CqAttr::default()
+        })),
         Errno::ENOMEM,
         &["completion queue", &size.to_string(), "ask for fewer"],
     );

@@ -32,7 +32,7 @@ fn each_flag_once(pair: &QueuedPair, kind: MsgKind, len: usize) {
     let (a, b) = (&pair.a, &pair.b);
     let counted = b.rx.counts();
     let tag = match kind {
-        MsgKind::Msg => 0,
+        MsgKind::Msg | MsgKind::Remote(_) => 0,
         MsgKind::Tagged => 0x7a6,
     };
     let op = |flags: Flags| RecvOp {

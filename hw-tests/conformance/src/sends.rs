@@ -96,7 +96,7 @@ fn each_size(fabric: &Fabric, pair: &QueuedPair, kind: MsgKind, form: SendForm, 
         }
         let out = MessageMemory::of_message(number, len);
         let tag = match kind {
-            MsgKind::Msg => 0,
+            MsgKind::Msg | MsgKind::Remote(_) => 0,
             MsgKind::Tagged => 0x1234_5678_9abc_def0 ^ len as u64,
         };
         let send = SendOp {

@@ -71,7 +71,12 @@ pub fn several_endpoints_on_one_queue(fabric: &Fabric) {
     const ENDS: usize = 4;
     const ROUNDS: u64 = 20;
     let domain = fabric.domain(0);
-    let cq: Arc<dyn Cq> = domain.open_cq(&CqAttr { size: 4 }).unwrap();
+    let cq: Arc<dyn Cq> = domain
+        .open_cq(&CqAttr {
+            size: 4,
+            ..CqAttr::default()
+        })
+        .unwrap();
     let av = domain.open_av(&AvAttr::default()).unwrap();
     let ends: Vec<Arc<dyn Endpoint>> = (0..ENDS)
         .map(|_| domain.open_endpoint(EndpointConfig::new(&av, &cq)).unwrap())

@@ -73,6 +73,19 @@ macro_rules! conformance {
             levels::delivery if DELIVERY_COMPLETE,
             levels::delivery_of_dropped_and_truncated_messages if DELIVERY_COMPLETE,
             levels::fences if FENCE,
+            one_sided::reads_and_writes if RMA,
+            one_sided::lists_and_injects if RMA,
+            one_sided::writes_with_data if RMA,
+            one_sided::refusals if RMA,
+            one_sided::rights_of_endpoints if RMA,
+            one_sided::regions_that_close if RMA,
+            one_sided::virtual_addresses if RMA,
+            one_sided::fences_after_reads_and_writes if RMA,
+            one_sided::many_reads if RMA,
+            one_sided::a_target_that_closes if RMA,
+            one_sided::an_initiator_that_closes if RMA,
+            one_sided::a_target_that_is_removed if RMA,
+            one_sided::counters if RMA,
         }
     };
     (@scenarios $fabric:tt $attrs:tt $($group:ident::$name:ident,)*) => {

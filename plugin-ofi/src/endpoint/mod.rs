@@ -111,7 +111,10 @@ impl EndpointObject {
             setup.caps.contains(Flags::SEND),
             setup.caps.contains(Flags::RECV),
         );
-        let hidden = || self.domain.domain.open_cq(&CqAttr { size: 1 });
+        let hidden = || self.domain.domain.open_cq(&CqAttr {
+                size: 1,
+                discards: true,
+            });
         let no_queue = |what: &'static str| {
             Refused::from(Error::new(Errno::ENOCQ, "enable", "endpoint").mend(what))
         };
@@ -130,9 +133,7 @@ impl EndpointObject {
             None => hidden()?,
         };
         let endpoint = self.domain.domain.open_endpoint(EndpointConfig {
-            av: av.av.clone(),
             tx_cq,
-            rx_cq,
             tx_cntr: setup.tx_cntr.as_ref().map(|cntr| cntr.cntr.clone()),
             rx_cntr: setup.rx_cntr.as_ref().map(|cntr| cntr.cntr.clone()),
             directed_recv: setup.caps.contains(Flags::DIRECTED_RECV),
@@ -140,6 +141,7 @@ impl EndpointObject {
             auth_key: setup.auth_key,
             source_err: setup.caps.contains(Flags::SOURCE_ERR),
             tclass: setup.tclass,
+            ..EndpointConfig::new(&av.av, &rx_cq)
         })?;
         match self.min_multi_recv.load(Ordering::Relaxed) {
             options::UNSET => {}

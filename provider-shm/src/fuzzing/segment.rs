@@ -257,6 +257,7 @@ impl<'a> Attack<'a> {
         let taken_back = self.ep.drain(RECEIVE);
         self.reap(|_| {});
         assert_eq!(self.under_way, taken_back, "operations never end");
+        assert_eq!(self.ep.owner.srx.parts, 0, "parts of operations never end");
         for (len, buffer) in &self.buffers {
             let is_whole = buffer[*len..].iter().all(|byte| *byte == BEYOND);
             assert!(is_whole, "wrote beyond a receive");

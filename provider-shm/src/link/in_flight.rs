@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 
-use ferrofabric_contracts::peer::{Owner, SendDone};
-use ferrofabric_contracts::types::total_len;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::{Owner, PART_REFUSED, SendDone};
+use ferrofabric_contracts::types::{MsgKind, total_len};
 use slab::Slab;
 
 use super::sizes::LinkSizes;
@@ -96,18 +97,26 @@ impl InFlightMessages {
     /// A `DELIVERED` has come for a message.
     pub(super) fn delivered<O: Owner>(
         &mut self,
-        id: u32,
+        (id, refused): (u32, bool),
         outbox: &mut Outbox,
         owner: &mut O,
     ) -> Result<(), LinkViolation> {
-        let done =
-            |out: &&mut OutgoingMessage| out.wants_delivered && out.go && out.sent == out.until;
+        let done = |out: &&mut OutgoingMessage| {
+            let may_be_refused = matches!(out.done.kind, MsgKind::Remote(_));
+            out.wants_delivered && out.go && out.sent == out.until && (may_be_refused || !refused)
+        };
         if self.get(id, outbox).filter(done).is_none() {
             return Err(LinkViolation(
                 "it confirmed a message that can not be delivered",
             ));
         }
-        self.complete(id, outbox, owner);
+        match refused {
+            false => self.complete(id, outbox, owner),
+            true => {
+                let out = self.take(id, outbox);
+                owner.fail_send(&out.done, Errno::EACCES, 0, PART_REFUSED);
+            }
+        }
         Ok(())
     }
 
@@ -172,11 +181,16 @@ impl InFlightMessages {
 
     /// Completes a message.
     fn complete<O: Owner>(&mut self, id: u32, outbox: &mut Outbox, owner: &mut O) {
+        let out = self.take(id, outbox);
+        owner.complete_send(&out.done);
+    }
+
+    /// Takes a message out.
+    fn take(&mut self, id: u32, outbox: &mut Outbox) -> OutgoingMessage {
         let key = self.keys.remove(id as usize);
         if self.keys.is_empty() && self.keys.capacity() > KEPT_ENTRIES {
             self.keys = Slab::new();
         }
-        let out = outbox.outgoing.remove(key as usize);
-        owner.complete_send(&out.done);
+        outbox.outgoing.remove(key as usize)
     }
 }

@@ -2,14 +2,14 @@
 
 use ferrofabric_contracts::buffers::gather;
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::types::{IoBuf, MsgKind, RemoteKind, SendOp};
 
 use super::close::CloseMessage;
 use crate::copy::copy_short;
 use crate::ring::{CONTROL_SLOTS, Head, LinkViolation, PayloadRecord, RingProducer};
 use crate::wire::{
-    CHUNK, CLOSE, DATA, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, START,
-    TAGGED, pack,
+    CHUNK, CLOSE, DATA, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, PART_SHIFT,
+    START, TAGGED, pack,
 };
 
 /// A slot that the receiving side of a message sends.
@@ -17,8 +17,8 @@ use crate::wire::{
 pub(crate) enum AnswerSlot {
     /// `GO`: the sender may go on up to this length.
     Go { id: u32, until: u64 },
-    /// `DELIVERED`.
-    Delivered { id: u32 },
+    /// `DELIVERED`, or the refusal of a part of a one-sided operation.
+    Delivered { id: u32, refused: bool },
 }
 
 /// The first slot of a message that has an id.
@@ -159,7 +159,7 @@ pub(super) unsafe fn send_chunk(
 pub(super) fn publish_control(tx: &mut RingProducer, control: AnswerSlot, advice: u64) {
     let (kind, id, until) = match control {
         AnswerSlot::Go { id, until } => (GO, id, until),
-        AnswerSlot::Delivered { id } => (DELIVERED, id, 0),
+        AnswerSlot::Delivered { id, refused } => (DELIVERED, id, u64::from(refused)),
     };
     tx.publish(Head::new(kind, 0, 0), |body| {
         // SAFETY: a body has these words.
@@ -179,11 +179,17 @@ pub(super) fn publish_close(tx: &mut RingProducer, what: CloseMessage) {
     });
 }
 
+#[cold]
+fn part_flags(kind: RemoteKind) -> u8 {
+    (kind as u8) << PART_SHIFT
+}
+
 #[inline(always)]
 fn head_flags(op: &SendOp) -> u8 {
     let tagged = match op.kind {
         MsgKind::Tagged => TAGGED,
         MsgKind::Msg => 0,
+        MsgKind::Remote(kind) => part_flags(kind),
     };
     match op.flags.contains(Flags::REMOTE_CQ_DATA) {
         true => tagged | DATA,

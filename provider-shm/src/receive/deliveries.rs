@@ -161,7 +161,8 @@ impl Deliveries {
             owner.complete_recv(*kind, matched, arrived, || Some(link.native()));
         }
         if d.wants_delivered {
-            link.answer(AnswerSlot::Delivered { id }, stats);
+            let refused = matched.is_refused();
+            link.answer(AnswerSlot::Delivered { id, refused }, stats);
         }
         Ok(())
     }

@@ -2,10 +2,10 @@
 
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Matched};
-use ferrofabric_contracts::types::MsgKind;
+use ferrofabric_contracts::types::{MsgKind, RemoteKind};
 
 use crate::ring::PublishedSlot;
-use crate::wire::{DATA, TAGGED};
+use crate::wire::{DATA, PART_MASK, PART_SHIFT, TAGGED};
 
 /// A message as it begins.
 pub(super) struct Beginning {
@@ -46,13 +46,24 @@ pub(crate) type Unfinished = (MsgKind, Matched, Arrived);
 pub(super) fn kind_and_flags(seen: PublishedSlot) -> (MsgKind, Flags) {
     let bits = seen.head.flags();
     (
-        match bits & TAGGED != 0 {
-            true => MsgKind::Tagged,
-            false => MsgKind::Msg,
+        match bits & (TAGGED | (PART_MASK << PART_SHIFT)) {
+            0 => MsgKind::Msg,
+            TAGGED => MsgKind::Tagged,
+            other => part_of(other),
         },
         match bits & DATA != 0 {
             true => Flags::REMOTE_CQ_DATA,
             false => Flags::empty(),
         },
     )
+}
+
+/// The kind of a message whose flags have the number of a part. A number that is none is taken for
+/// a message.
+#[cold]
+fn part_of(bits: u8) -> MsgKind {
+    match RemoteKind::from_number(bits >> PART_SHIFT) {
+        Some(part) => MsgKind::Remote(part),
+        None => MsgKind::Msg,
+    }
 }

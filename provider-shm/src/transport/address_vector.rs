@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_contracts::peer::{Owner, PeerSrx, SendDone};
+use ferrofabric_contracts::peer::{Owner, PEER_REMOVED, PeerSrx, SendDone};
 use ferrofabric_contracts::types::FiAddr;
 
 use super::ShmTransport;
@@ -79,7 +79,7 @@ impl ShmTransport {
                 &SendDone::of(&send.op, 0),
                 Errno::ECANCELED,
                 0,
-                "the peer was removed from the address vector",
+                PEER_REMOVED,
             );
         }
     }

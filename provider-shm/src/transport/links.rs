@@ -90,8 +90,12 @@ impl ShmTransport {
                 self.unreachable.push_back((first.op.dest, queue.into()));
             }
             Unreachable::Fail => {
+                let peer = first.op.dest;
                 for send in queue {
                     owner.fail_send(&SendDone::of(&send.op, 0), errno, 0, why);
+                }
+                if errno == Errno::EHOSTUNREACH {
+                    owner.srx().fail_source(peer, errno, why, |_| false);
                 }
             }
         }

@@ -20,7 +20,7 @@ use ferrofabric_contracts::peer::{
     Arrived, Completion, CqError, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, Routed,
     Start, Token, Transport,
 };
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RemoteKind, SendOp};
 use ferrofabric_matching as matching;
 use ferrofabric_matching::{
     Matcher, MultiReceiveState, PostedReceive, ReceiveBuffers, WithdrawnReceive,
@@ -51,7 +51,13 @@ pub struct Srx {
     untagged: Matcher<Token>,
     starts: VecDeque<Start>,
     failed: Vec<CqError>,
+    region: Box<[u8]>,
+    /// Parts of one-sided operations on their way into the region.
+    pub parts: usize,
 }
+
+/// Bytes of the region.
+const REGION: usize = 4096;
 
 fn buf_of(buffers: &ReceiveBuffers) -> IoBuf {
     buffers.segments()[0]
@@ -80,7 +86,23 @@ impl Srx {
     fn of(&mut self, kind: MsgKind) -> &mut Matcher<Token> {
         match kind {
             MsgKind::Tagged => &mut self.tagged,
-            MsgKind::Msg => &mut self.untagged,
+            MsgKind::Msg | MsgKind::Remote(_) => &mut self.untagged,
+        }
+    }
+
+    /// The memory for a part of a one-sided operation. The region has any key, and each right.
+    #[cold]
+    fn arrive_part(&mut self, arrived: &Arrived) -> Matched {
+        let end = arrived.data.checked_add(arrived.len);
+        if end.is_none_or(|end| end > REGION as u64) {
+            return Matched::REFUSED;
+        }
+        self.parts += 1;
+        let whole = IoBuf::new(self.region.as_mut_ptr(), REGION);
+        Matched {
+            buf: whole.part(arrived.data as usize, arrived.len as usize),
+            flags: Flags::empty(),
+            ..Matched::REFUSED
         }
     }
 }
@@ -88,6 +110,9 @@ impl Srx {
 impl PeerSrx for Srx {
     #[inline]
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched> {
+        if matches!(kind, MsgKind::Remote(_)) {
+            return Some(self.arrive_part(arrived));
+        }
         self.of(kind).arrive(arrived).map(matched_of)
     }
 
@@ -188,6 +213,11 @@ impl Owner for PlainOwner {
     fn av(&self) -> &impl PeerAv {
         &self.av
     }
+    fn remote_part_came(&mut self, _: RemoteKind, m: &Matched, _: &Arrived, _: Option<Errno>) {
+        if !m.is_refused() {
+            self.srx.parts -= 1;
+        }
+    }
 }
 
 /// An endpoint: the transport and its owner.
@@ -206,6 +236,8 @@ impl Ep {
                     untagged: Matcher::new(64),
                     starts: VecDeque::new(),
                     failed: Vec::new(),
+                    region: vec![0; REGION].into(),
+                    parts: 0,
                 },
                 cq: CqQueue::new(4096).unwrap(),
                 tx: PlainCounter::default(),

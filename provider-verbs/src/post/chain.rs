@@ -80,7 +80,7 @@ impl<const ENTRIES: usize> SendChain<ENTRIES> {
     /// # Safety
     ///
     /// As [`SendRequest::post`], for each.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn post(&mut self, qp: &Qp) -> Result<(), (OpError, usize)> {
         let len = std::mem::take(&mut self.len);
         match &mut self.requests[..len] {

@@ -39,7 +39,14 @@ pub use transport::{SendDone, Transport};
 use crate::addr::NativeAddr;
 use crate::error::Errno;
 use crate::flags::Flags;
-use crate::types::{FiAddr, MsgKind, SendOp};
+use crate::types::{FiAddr, MsgKind, RemoteKind, SendOp};
+
+/// Why a part of a one-sided operation fails that the target refuses.
+pub const PART_REFUSED: &str = "the target refuses it: it has no such key, range or right, or does \
+                                not have this endpoint in its address vector";
+
+/// Why the operations with a peer fail that was removed.
+pub const PEER_REMOVED: &str = "the peer was removed from the address vector";
 
 /// All that an owner lends to the peers of one endpoint.
 pub trait Owner {
@@ -64,10 +71,36 @@ pub trait Owner {
         FiAddr::NOTAVAIL
     }
 
+    /// The peer has taken a part of a one-sided operation, or the part has failed: with an errno,
+    /// the transport's own number, and words.
+    #[cold]
+    fn remote_part_sent(
+        &mut self,
+        kind: RemoteKind,
+        done: &SendDone,
+        failed: Option<(Errno, i32, &'static str)>,
+    ) {
+        let _ = (kind, done, failed);
+    }
+
+    /// A part of a one-sided operation has come whole, into the memory that [`PeerSrx::arrive`]
+    /// returned for it, or has failed.
+    #[cold]
+    fn remote_part_came(
+        &mut self,
+        kind: RemoteKind,
+        m: &Matched,
+        a: &Arrived,
+        failed: Option<Errno>,
+    ) {
+        let _ = (kind, m, a, failed);
+    }
+
     /// Reports a send that is done.
-    #[inline]
+    #[inline(always)]
     fn complete_send(&mut self, done: &SendDone) {
-        if done.flags.contains(Flags::COMPLETION) {
+        let how = done.flags & (Flags::COMPLETION | Flags::RMA);
+        if how == Flags::COMPLETION {
             self.tx_cq().write(&Completion {
                 context: done.context,
                 flags: done.kind.send_flags(),
@@ -77,6 +110,10 @@ pub trait Owner {
                 tag: 0,
                 src: FiAddr::NOTAVAIL,
             });
+        } else if let (Flags::RMA, MsgKind::Remote(kind)) = (how & Flags::RMA, done.kind) {
+            // A part has the flag, so that messages with a completion need no look at their kind. A
+            // copy, so that messages need no memory for their fields.
+            return self.remote_part_sent(kind, &{ *done }, None);
         }
         self.tx_cntr().inc(done.len);
     }
@@ -84,6 +121,9 @@ pub trait Owner {
     /// Reports a send that failed; errors are reported with or without a completion.
     #[cold]
     fn fail_send(&mut self, done: &SendDone, errno: Errno, prov_errno: i32, why: &'static str) {
+        if let MsgKind::Remote(kind) = done.kind {
+            return self.remote_part_sent(kind, done, Some((errno, prov_errno, why)));
+        }
         let src = self.av().reported(done.dest);
         self.tx_cq().write_error(CqError {
             completion: Completion {
@@ -152,6 +192,9 @@ pub trait Owner {
     /// `FI_MULTI_RECV`).
     #[inline(never)]
     fn complete_quiet_or_piece(&mut self, prefix: usize, kind: MsgKind, m: &Matched, a: &Arrived) {
+        if let MsgKind::Remote(kind) = kind {
+            return self.remote_part_came(kind, m, a, None);
+        }
         let more = self.complete_piece(kind, m);
         if (m.flags | more).intersects(Flags::COMPLETION) || more.contains(Flags::MULTI_RECV) {
             let src = self.av().reported(a.src);
@@ -208,6 +251,9 @@ pub trait Owner {
     /// is lost.
     #[cold]
     fn truncate_recv(&mut self, kind: MsgKind, m: &Matched, a: &Arrived) {
+        if let MsgKind::Remote(kind) = kind {
+            return self.remote_part_came(kind, m, a, Some(Errno::ETRUNC));
+        }
         let olen = a.len - (m.buf.len as u64).min(a.len);
         self.fail_recv(
             kind,
@@ -230,6 +276,9 @@ pub trait Owner {
         olen: u64,
         why: &'static str,
     ) {
+        if let MsgKind::Remote(kind) = kind {
+            return self.remote_part_came(kind, m, a, Some(errno));
+        }
         let more = self.complete_piece(kind, m);
         let src = self.av().reported(a.src);
         self.rx_cq().write_error(CqError {

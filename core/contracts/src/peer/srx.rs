@@ -41,6 +41,24 @@ pub struct Matched {
     pub piece: Piece,
 }
 
+impl Matched {
+    /// The answer to a part of a one-sided operation that may not come in: no bytes of it are
+    /// wanted, and its sender gets an error.
+    pub const REFUSED: Self = Self {
+        buf: IoBuf::EMPTY,
+        desc: MrDesc::NONE,
+        context: 0,
+        flags: Flags::DISCARD,
+        piece: Piece::NONE,
+    };
+
+    /// Whether it is [`REFUSED`](Self::REFUSED). No receive that is posted has these flags.
+    #[inline]
+    pub fn is_refused(&self) -> bool {
+        self.flags.contains(Flags::DISCARD)
+    }
+}
+
 /// The whole that a matched buffer is a piece of: a multi-receive, a list of buffers. Only the
 /// owner reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,6 +117,9 @@ pub struct Start {
 pub trait PeerSrx {
     /// A message has arrived: takes the oldest receive that matches (`get_msg`, `get_tag`). `None`:
     /// the transport keeps the message and calls [`queue`](Self::queue) at once.
+    ///
+    /// A part of a one-sided operation ([`MsgKind::Remote`]) never waits: it gets the memory that
+    /// its fields name, or [`Matched::REFUSED`].
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched>;
     /// As `arrive`, of a message that came with an authorization key of the endpoint's. Receives
     /// that name the key match it, too: they have `_key` for a source. Queues without keys need

@@ -5,6 +5,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{SessionId, WireError};
+use ferrofabric_contracts::types::RemoteKind;
 use ferrofabric_contracts::{listed_constants, listed_enum};
 
 /// Size of the header without CQ data, in bytes.
@@ -17,6 +18,7 @@ pub const MAX_HEADER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
 pub const MAX_SEGMENTS: usize = 16;
 
 mod again;
+mod envelope;
 mod fragments;
 mod resume;
 
@@ -61,6 +63,9 @@ pub struct DataEnvelope {
     pub tag: Option<u64>,
     /// CQ data of the sender, if it gave any.
     pub cq_data: Option<u64>,
+    /// The part of a one-sided operation that the message is, if it is one: then it has a tag and
+    /// CQ data.
+    pub part: Option<RemoteKind>,
 }
 
 /// A data packet, borrowed from the receive buffer.
@@ -233,6 +238,8 @@ listed_constants! {
     const CQ_DATA = 1 << 1;
     /// Of an Rts: its sender will write the message.
     const WRITES = 1 << 2;
+    /// The number of a part of a one-sided operation; 0 for other messages.
+    const PART = 7 << 3;
 }
 
 /// Size of the largest packet without payload or segments, in bytes.
@@ -515,14 +522,6 @@ impl Grant {
     }
 }
 
-impl DataEnvelope {
-    fn flags(&self) -> u8 {
-        let tagged = if self.tag.is_some() { TAGGED } else { 0 };
-        let cq_data = if self.cq_data.is_some() { CQ_DATA } else { 0 };
-        tagged | cq_data
-    }
-}
-
 impl RawHeader {
     #[inline]
     fn header(&self) -> Header {
@@ -546,22 +545,6 @@ impl RawHeader {
             true => Ok((cq_data, body)),
             false => Err(WireError::Length),
         }
-    }
-
-    #[inline]
-    fn envelope(&self, cq_data: Option<u64>) -> Result<DataEnvelope, WireError> {
-        let tagged = self.flags & TAGGED != 0;
-        let known = match self.kind {
-            RTS => TAGGED | CQ_DATA | WRITES,
-            _ => TAGGED | CQ_DATA,
-        };
-        if self.flags & !known != 0 || !tagged && self.tag.get() != 0 {
-            return Err(WireError::Field);
-        }
-        Ok(DataEnvelope {
-            tag: tagged.then(|| self.tag.get()),
-            cq_data,
-        })
     }
 
     fn is_bare(&self) -> bool {

@@ -29,7 +29,11 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CqAttr) -> Result<
         0 => DEFAULT_SIZE,
         n => n,
     };
-    let queue = CqQueue::new(size).map_err(|errno| {
+    let queue = match attr.discards {
+        true => Ok(CqQueue::that_keeps_nothing()),
+        false => CqQueue::new(size),
+    };
+    let queue = queue.map_err(|errno| {
         let object = format!("completion queue of {size} entries");
         Error::new(errno, "open", object)
             .mend("ask for fewer: a queue grows with what it holds, whatever its size")

@@ -72,7 +72,7 @@ pub(super) const SPECIAL: Flags = Flags::PEEK
 pub(super) fn check_kind(kind: MsgKind) -> Result<(), OpError> {
     match kind {
         MsgKind::Msg => Ok(()),
-        MsgKind::Tagged => Err(OpError::Failed(Errno::ENOSYS)),
+        MsgKind::Tagged | MsgKind::Remote(_) => Err(OpError::Failed(Errno::ENOSYS)),
     }
 }
 

@@ -13,7 +13,9 @@ use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, PeerAv, PeerCq, Transport};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, RecvOp, SendOp, key_source, total_len};
+use ferrofabric_contracts::types::{
+    FiAddr, IoBuf, MsgKind, RecvOp, RmaKind, RmaOp, SendOp, key_source, total_len,
+};
 use ferrofabric_matching::ReceiveBuffers;
 
 pub(super) struct EndpointHandle<B: Backend> {
@@ -173,6 +175,45 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         Ok(())
     }
 
+    unsafe fn rma(&self, op: &RmaOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        const OF_WRITES: Flags = Flags::INJECT.union(Flags::REMOTE_CQ_DATA);
+        if op.kind == RmaKind::Read && op.flags.intersects(OF_WRITES) {
+            return refuse(&self.domain, self.index, OpError::Failed(Errno::EINVAL));
+        }
+        if let Err(error) = self.check_sizes(op.flags, iov) {
+            return refuse(&self.domain, self.index, error);
+        }
+        let mut state = self.domain.lock()?;
+        if op.flags.contains(Flags::FENCE) {
+            wait_for_remote(&mut state, self.index, op.dest)?;
+        }
+        let remote = &mut state.endpoints[self.index].srx.remote;
+        let begun = match op.kind {
+            RmaKind::Write => Ok((remote.begin_write(op), None)),
+            RmaKind::Read => (remote.begin_read(op, iov)).map(|(part, read)| (part, Some(read))),
+        };
+        let (part, request) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                flush(&mut state, self.index);
+                return Err(error);
+            }
+        };
+        drop(state);
+        let from = request
+            .as_ref()
+            .map(|request| [IoBuf::new(request.as_ptr(), request.len())]);
+        let from = from.as_ref().map_or(iov, |from| &from[..]);
+        // SAFETY: the caller keeps the buffers of a write; a request is copied (`INJECT`).
+        let sent = unsafe { send_checked(&self.domain, self.index, &part, from) };
+        if sent.is_err() {
+            let mut state = self.domain.lock()?;
+            let remote = &mut state.endpoints[self.index].srx.remote;
+            remote.forget(part.kind, part.context);
+        }
+        sent
+    }
+
     fn cancel(&self, context: u64) -> Result<(), OpError> {
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
@@ -246,13 +287,11 @@ pub(super) unsafe fn send_checked<B: Backend>(
         state.follow();
     }
     let last;
-    let op = match op.flags.contains(Flags::MORE) && state.is_watched() {
-        true => {
-            last = without_more(op);
-            &last
-        }
-        false => op,
-    };
+    let mut op = op;
+    if op.flags.intersects(Flags::MORE.union(Flags::FENCE)) {
+        last = fenced_or_held_back(state, index, op)?;
+        op = &last;
+    }
     if state.waiting_sends != 0 {
         // SAFETY: the caller's contract.
         match unsafe { domain.queue_behind(state, index, op, iov) } {
@@ -274,6 +313,42 @@ pub(super) unsafe fn send_checked<B: Backend>(
     owner.start_deferred(transport);
     domain.wake(state);
     Ok(())
+}
+
+/// A send with `FI_FENCE` or `FI_MORE`, as the transport gets it.
+#[cold]
+fn fenced_or_held_back<T: Transport>(
+    state: &mut DomainState<T>,
+    index: usize,
+    op: &SendOp,
+) -> Result<SendOp, OpError> {
+    let is_message = !matches!(op.kind, MsgKind::Remote(_));
+    if is_message && op.flags.contains(Flags::FENCE) {
+        wait_for_remote(state, index, op.dest)?;
+    }
+    match op.flags.contains(Flags::MORE) && state.is_watched() {
+        true => Ok(without_more(op)),
+        false => Ok(*op),
+    }
+}
+
+/// Lets a fenced operation wait for the one-sided operations before it. The transport waits for
+/// messages alone, and these operations may wait for an answer still.
+///
+/// # Errors
+///
+/// `Again`: some are not over.
+#[cold]
+fn wait_for_remote<T: Transport>(
+    state: &mut DomainState<T>,
+    index: usize,
+    peer: FiAddr,
+) -> Result<(), OpError> {
+    if !state.endpoints[index].srx.remote.is_busy_with(peer) {
+        return Ok(());
+    }
+    flush(state, index);
+    Err(OpError::Again)
 }
 
 /// Sends the requests that earlier sends held back (fi_msg(3), `FI_MORE`), because the next send
@@ -451,8 +526,16 @@ impl<B: Backend> EndpointHandle<B> {
 
     #[inline]
     fn check_send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        if matches!(op.kind, MsgKind::Remote(_)) {
+            return Err(OpError::Failed(Errno::EINVAL));
+        }
+        self.check_sizes(op.flags, iov)
+    }
+
+    #[inline]
+    fn check_sizes(&self, flags: Flags, iov: &[IoBuf]) -> Result<(), OpError> {
         let len = total_len(iov);
-        let limit = match op.flags.contains(Flags::INJECT) {
+        let limit = match flags.contains(Flags::INJECT) {
             true => self.limits.inject_bytes,
             false => self.limits.max_msg_bytes,
         };
@@ -462,7 +545,7 @@ impl<B: Backend> EndpointHandle<B> {
         if iov.len() > self.limits.tx_iov {
             return Err(OpError::Failed(Errno::EINVAL));
         }
-        if op.flags.intersects(self.limits.unsupported) {
+        if flags.intersects(self.limits.unsupported) {
             return Err(OpError::Failed(Errno::EOPNOTSUPP));
         }
         Ok(())

@@ -11,7 +11,7 @@ use super::srx::SharedRx;
 use super::unresolved_peer::UnresolvedSends;
 use super::{Backend, Inner, Listening, NO_CNTR, OpenedTransport, Opening};
 use crate::cq::CqQueue;
-use crate::fabric::EndpointConfig;
+use crate::fabric::{Cntr, EndpointConfig};
 use ferrofabric_av::{AuthKeys, AvTable, HeldKey};
 use ferrofabric_contracts::addr::{AddrFormat, Address, KeyedAddr, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
@@ -64,7 +64,7 @@ impl<T: Transport> EndpointState<T> {
 
     /// Whether closing it loses no message.
     pub(super) fn is_drained(&self) -> bool {
-        self.unresolved_sends() == 0 && self.transport.is_drained()
+        self.unresolved_sends() == 0 && !self.srx.has_deferred() && self.transport.is_drained()
     }
 
     /// Number of sends that wait for addresses.
@@ -134,6 +134,15 @@ impl EndpointName {
     }
 }
 
+/// The place of a counter, if one is bound.
+fn own_cntr<B: Backend>(
+    domain: &Inner<B>,
+    cntr: Option<&Arc<dyn Cntr>>,
+    what: &str,
+) -> Result<usize> {
+    cntr.map_or(Ok(NO_CNTR), |cntr| domain.own(cntr.id(), what))
+}
+
 /// Opens an endpoint's transport, and adds it to the state of the domain.
 pub(super) fn enter<B: Backend>(
     domain: &Arc<Inner<B>>,
@@ -142,14 +151,20 @@ pub(super) fn enter<B: Backend>(
     let binding = Binding {
         tx_cq: domain.own(config.tx_cq.id(), "completion queue for sends")?,
         rx_cq: domain.own(config.rx_cq.id(), "completion queue for receives")?,
-        tx_cntr: match &config.tx_cntr {
-            Some(cntr) => domain.own(cntr.id(), "counter for sends")?,
-            None => NO_CNTR,
-        },
-        rx_cntr: match &config.rx_cntr {
-            Some(cntr) => domain.own(cntr.id(), "counter for receives")?,
-            None => NO_CNTR,
-        },
+        tx_cntr: own_cntr(domain, config.tx_cntr.as_ref(), "counter for sends")?,
+        rx_cntr: own_cntr(domain, config.rx_cntr.as_ref(), "counter for receives")?,
+        read_cntr: own_cntr(domain, config.read_cntr.as_ref(), "counter of reads")?,
+        write_cntr: own_cntr(domain, config.write_cntr.as_ref(), "counter of writes")?,
+        remote_read_cntr: own_cntr(
+            domain,
+            config.remote_read_cntr.as_ref(),
+            "counter of peers' reads",
+        )?,
+        remote_write_cntr: own_cntr(
+            domain,
+            config.remote_write_cntr.as_ref(),
+            "counter of peers' writes",
+        )?,
         av: domain.own(config.av.id(), "address vector")?,
     };
     let table = domain.lock_to("open", "endpoint")?.avs[binding.av].clone();
@@ -179,7 +194,7 @@ pub(super) fn enter<B: Backend>(
         .stats
         .as_ref()
         .map(|folder| Box::new(CounterReport::new(folder, &info.domain.name, &name)));
-    let mut srx = SharedRx::new();
+    let mut srx = SharedRx::new(domain.regions.clone(), config.remote_rights);
     if !keys.is_empty() {
         srx.match_keys();
     }

@@ -17,9 +17,10 @@ use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::peer::{
-    Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, Start, Token, Transport,
+    Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, SendDone, Start, Token,
+    Transport,
 };
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp, key_source};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RemoteKind, SendOp, key_source};
 
 /// Bits of [`Token::transport`] that belong to the transport of the key.
 const TRANSPORT_BITS: u32 = 8;
@@ -351,6 +352,25 @@ impl<O: Owner> Owner for PartOwner<'_, O> {
 
     fn unknown_source(&self) -> FiAddr {
         self.owner.av().reported_key(self.handle)
+    }
+
+    fn remote_part_sent(
+        &mut self,
+        kind: RemoteKind,
+        done: &SendDone,
+        failed: Option<(Errno, i32, &'static str)>,
+    ) {
+        self.owner.remote_part_sent(kind, done, failed);
+    }
+
+    fn remote_part_came(
+        &mut self,
+        kind: RemoteKind,
+        m: &Matched,
+        a: &Arrived,
+        failed: Option<Errno>,
+    ) {
+        self.owner.remote_part_came(kind, m, a, failed);
     }
 }
 

@@ -15,8 +15,13 @@ mod keyed;
 mod keyed_dgram;
 mod lists;
 mod owner;
+mod part_outbox;
 mod probe;
 mod progressor;
+mod region;
+mod regions;
+mod remote;
+mod remote_parts;
 mod report;
 mod srx;
 mod unresolved_peer;
@@ -32,7 +37,7 @@ use parking_lot::Mutex;
 use slab::Slab;
 
 use crate::cq::CqQueue;
-use crate::fabric::{self, CntrAttr, CqAttr, EndpointConfig, Mr};
+use crate::fabric::{self, CntrAttr, CqAttr, EndpointConfig, Mr, MrAttr};
 use ferrofabric_av::follow::TableFollower;
 use ferrofabric_av::{AvAttr, AvTable, HeldKey, Resolve};
 use ferrofabric_contracts::addr::{AuthKey, KeyedAddr, NativeAddr};
@@ -55,6 +60,7 @@ pub use keyed_dgram::KeyedDgramDomain;
 use count::CounterValues;
 use endpoint_state::EndpointState;
 use progressor::{AutoProgressState, Progressor};
+use regions::RegionTable;
 use waiting::DomainWaiter;
 
 /// The provider's half of a domain.
@@ -204,6 +210,7 @@ pub(crate) struct DomainShared<B: Backend> {
     /// The folder for the counters of closed endpoints.
     stats: Option<PathBuf>,
     birth: Birth,
+    regions: Arc<RegionTable>,
 }
 
 /// An object of a domain, by its place in the state.
@@ -296,6 +303,7 @@ impl<B: Backend, E> DomainOf<B, E> {
             spin: settings.spin.0.unwrap_or_default(),
             birth: Birth::here(),
             stats: (!settings.stats.is_empty()).then(|| PathBuf::from(&settings.stats)),
+            regions: Arc::default(),
         });
         let progressor = match automatic {
             true => Some(Progressor::start(&shared)?),
@@ -332,11 +340,19 @@ impl<B: Backend, E: EndpointKind<B>> fabric::Domain for DomainOf<B, E> {
         E::open(&self.inner, config)
     }
 
-    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
+    unsafe fn register_region(&self, attr: &MrAttr) -> Result<Arc<dyn Mr>> {
+        let MrAttr { memory, access, .. } = *attr;
         // SAFETY: the caller of this function has the same contract.
-        unsafe { self.inner.backend.register(buf, access) }
+        let mr = unsafe { self.inner.backend.register(memory, access) }?;
+        if !access.intersects(REMOTE_RIGHTS) {
+            return Ok(mr);
+        }
+        region::open(&self.inner, mr, attr)
     }
 }
+
+/// The rights of peers to a region.
+const REMOTE_RIGHTS: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
 
 impl<B: Backend> DomainShared<B> {
     /// The state, for a data-path call.

@@ -6,10 +6,14 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::count::CounterValues;
-use super::srx::SharedRx;
+use super::srx::{Deferred, SharedRx};
 use crate::cq::CqQueue;
 use ferrofabric_av::AvTable;
-use ferrofabric_contracts::peer::{Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Routed, Transport};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::peer::{
+    Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Routed, SendDone, Transport,
+};
+use ferrofabric_contracts::types::{RemoteKind, RmaKind};
 
 /// The places of the objects that an endpoint is bound to.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +22,11 @@ pub(super) struct Binding {
     pub(super) rx_cq: usize,
     pub(super) tx_cntr: usize,
     pub(super) rx_cntr: usize,
+    /// Of reads and writes that this endpoint has begun, and of those that its peers have.
+    pub(super) read_cntr: usize,
+    pub(super) write_cntr: usize,
+    pub(super) remote_read_cntr: usize,
+    pub(super) remote_write_cntr: usize,
     pub(super) av: usize,
 }
 
@@ -31,6 +40,24 @@ pub(super) struct EndpointOwner<'a> {
 }
 
 impl EndpointOwner<'_> {
+    /// The counter of operations that this endpoint has begun.
+    pub(super) fn initiator_cntr(&mut self, kind: RmaKind) -> &mut CounterValues {
+        let index = match kind {
+            RmaKind::Read => self.binding.read_cntr,
+            RmaKind::Write => self.binding.write_cntr,
+        };
+        &mut self.cntrs[index]
+    }
+
+    /// The counter of operations that peers have begun.
+    pub(super) fn target_cntr(&mut self, kind: RmaKind) -> &mut CounterValues {
+        let index = match kind {
+            RmaKind::Read => self.binding.remote_read_cntr,
+            RmaKind::Write => self.binding.remote_write_cntr,
+        };
+        &mut self.cntrs[index]
+    }
+
     /// Starts the matches that the last call into the transport has deferred.
     #[inline]
     pub(super) fn start_deferred<T: Transport>(&mut self, transport: &mut Routed<T>) {
@@ -41,21 +68,49 @@ impl EndpointOwner<'_> {
 
     #[cold]
     fn drain_deferred<T: Transport>(&mut self, transport: &mut Routed<T>) {
+        let mut waits = false;
         while let Some(deferred) = self.srx.take_deferred() {
             match deferred {
-                super::srx::Deferred::Start(start) => {
+                Deferred::Start(start) => {
                     // SAFETY: the poster of the receive vouched for its buffer until its
                     // completion.
                     unsafe { transport.start(start, self) };
                 }
-                super::srx::Deferred::Fail(mut error) => {
+                Deferred::Fail(mut error) => {
                     let src = self.av().reported_source(error.completion.src);
                     error.completion.src = src;
                     self.rx_cq().write_error(error);
                     self.rx_cntr().inc_error();
                 }
+                Deferred::FailRma(kind, error) => self.rma_failed(kind, error),
+                Deferred::SendParts => waits = self.send_parts(transport),
             }
         }
+        if waits {
+            self.srx.defer(Deferred::SendParts);
+        }
+    }
+
+    /// Sends the parts of one-sided operations that wait, as far as the transport takes them.
+    /// Returns whether some wait still.
+    fn send_parts<T: Transport>(&mut self, transport: &mut Routed<T>) -> bool {
+        for peer in self.srx.remote.outbox.peers() {
+            let mut parts = self.srx.remote.outbox.take_of(peer);
+            while let Some(part) = parts.front() {
+                // SAFETY: a region that closes waits for its parts.
+                match unsafe { transport.send(&part.op, &[part.from], self) } {
+                    Ok(()) => {}
+                    Err(OpError::Again) => break,
+                    Err(OpError::Failed(errno)) => {
+                        let done = SendDone::of(&part.op, 0);
+                        self.fail_send(&done, errno, 0, "the peer is not reached");
+                    }
+                }
+                parts.pop_front();
+            }
+            self.srx.remote.outbox.put_back(peer, parts);
+        }
+        !self.srx.remote.outbox.is_empty()
     }
 }
 
@@ -88,5 +143,26 @@ impl Owner for EndpointOwner<'_> {
     #[inline]
     fn av(&self) -> &impl PeerAv {
         &*self.avs[self.binding.av]
+    }
+
+    #[cold]
+    fn remote_part_sent(
+        &mut self,
+        kind: RemoteKind,
+        done: &SendDone,
+        failed: Option<(Errno, i32, &'static str)>,
+    ) {
+        self.part_sent(kind, done, failed);
+    }
+
+    #[cold]
+    fn remote_part_came(
+        &mut self,
+        kind: RemoteKind,
+        m: &Matched,
+        a: &Arrived,
+        failed: Option<Errno>,
+    ) {
+        self.part_came(kind, m, a, failed);
     }
 }

@@ -132,7 +132,7 @@ pub(super) fn missing(probe: Probe, op: &RecvOp) -> CqError {
             data: 0,
             tag: match op.kind {
                 MsgKind::Tagged => op.tag,
-                MsgKind::Msg => 0,
+                MsgKind::Msg | MsgKind::Remote(_) => 0,
             },
             src: op.src,
         },

@@ -2,16 +2,19 @@
 //! untagged messages, and the work that they defer until the present call is over.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::keyed;
 use super::lists::BufferLists;
+use super::regions::RegionTable;
+use super::remote::RemoteOperations;
 use crate::fabric::MIN_MULTI_RECV;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{
-    Arrived, Completion, CqError, Matched, PeerSrx, Piece, Start, Token,
+    Arrived, Completion, CqError, Matched, PEER_REMOVED, PeerSrx, Piece, Start, Token,
 };
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, RmaKind};
 use ferrofabric_matching as matching;
 use ferrofabric_matching::{
     Matcher, MultiReceiveState, PostedReceive, ReceiveBuffers, Unexpected, WithdrawnReceive,
@@ -24,6 +27,10 @@ pub(super) enum Deferred {
     Start(Start),
     /// A receive has failed.
     Fail(CqError),
+    /// A one-sided operation has failed.
+    FailRma(RmaKind, CqError),
+    /// Parts of one-sided operations are to be sent.
+    SendParts,
 }
 
 /// A shared receive context with its owner.
@@ -35,16 +42,19 @@ pub(super) struct SharedRx {
     /// pieces are complete.
     failing: Vec<(MsgKind, Piece, CqError)>,
     lists: BufferLists,
+    /// The endpoint's one-sided operations.
+    pub(super) remote: RemoteOperations,
 }
 
 impl SharedRx {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(regions: Arc<RegionTable>, remote_rights: Flags) -> Self {
         Self {
             tagged: Matcher::new(MIN_MULTI_RECV),
             untagged: Matcher::new(MIN_MULTI_RECV),
             deferred: VecDeque::new(),
             failing: Vec::new(),
             lists: BufferLists::default(),
+            remote: RemoteOperations::new(regions, remote_rights),
         }
     }
 
@@ -75,7 +85,7 @@ impl SharedRx {
     pub(super) fn selector(op: &RecvOp) -> (FiAddr, u64, u64) {
         match op.kind {
             MsgKind::Tagged => (op.src, op.tag, op.ignore),
-            MsgKind::Msg => (op.src, 0, u64::MAX),
+            MsgKind::Msg | MsgKind::Remote(_) => (op.src, 0, u64::MAX),
         }
     }
 
@@ -110,11 +120,26 @@ impl SharedRx {
         self.deferred.pop_front()
     }
 
+    pub(super) fn defer(&mut self, task: Deferred) {
+        self.deferred.push_back(task);
+    }
+
+    /// A list of buffers is full.
+    ///
+    /// # Safety
+    ///
+    /// The buffers of the list are valid for writes.
+    pub(super) unsafe fn end_list(&mut self, list: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { self.lists.end(list) };
+    }
+
     #[inline]
     pub(super) fn matcher(&mut self, kind: MsgKind) -> &mut Matcher<Token> {
         match kind {
             MsgKind::Tagged => &mut self.tagged,
-            MsgKind::Msg => &mut self.untagged,
+            // Parts of one-sided operations do not match.
+            MsgKind::Msg | MsgKind::Remote(_) => &mut self.untagged,
         }
     }
 
@@ -210,6 +235,9 @@ impl SharedRx {
 impl PeerSrx for SharedRx {
     #[inline(always)]
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched> {
+        if let MsgKind::Remote(kind) = kind {
+            return Some(self.arrive_remote(kind, arrived));
+        }
         let matched = self.matcher(kind).arrive(arrived)?;
         Some(self.matched_of(matched, arrived.len))
     }
@@ -220,6 +248,9 @@ impl PeerSrx for SharedRx {
         arrived: &Arrived,
         key: FiAddr,
     ) -> Option<Matched> {
+        if let MsgKind::Remote(kind) = kind {
+            return Some(self.arrive_remote(kind, arrived));
+        }
         let matched = self.matcher(kind).arrive_with_key(arrived, key)?;
         Some(self.matched_of(matched, arrived.len))
     }
@@ -279,6 +310,7 @@ impl PeerSrx for SharedRx {
     }
 
     fn forget_source(&mut self, src: FiAddr) {
+        self.fail_remote(src, Errno::ECANCELED, PEER_REMOVED);
         self.tagged.forget_source(src);
         self.untagged.forget_source(src);
     }
@@ -291,6 +323,7 @@ impl PeerSrx for SharedRx {
         why: &'static str,
         mut lost: impl FnMut(Token) -> bool,
     ) {
+        self.fail_remote(src, errno, why);
         for kind in [MsgKind::Tagged, MsgKind::Msg] {
             let (mut receives, mut messages) = (Vec::new(), Vec::new());
             self.matcher(kind).fail_source(

@@ -27,7 +27,9 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::addr::{AuthKey, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
-use ferrofabric_contracts::peer::{DatagramTransport, Owner, Start, Token, Transport};
+use ferrofabric_contracts::peer::{
+    DatagramTransport, Owner, PEER_REMOVED, Start, Token, Transport,
+};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_system::wait::WaitSet;
 use ferrofabric_verbs_sys::ibv_wc;
@@ -385,7 +387,7 @@ impl Transport for DgramTransport {
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
         self.sources.remove(addr);
-        let why = "the peer was removed from the address vector";
+        let why = PEER_REMOVED;
         self.fail_waiting(|op| op.dest == addr, Errno::ECANCELED, why, owner);
         if let Some(route) = self.routes.remove(addr) {
             self.handles.retire(route.path);

@@ -33,7 +33,7 @@ use std::mem::MaybeUninit;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
-use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx, Start, Token, Transport};
+use ferrofabric_contracts::peer::{Owner, PEER_REMOVED, PeerAv, PeerSrx, Start, Token, Transport};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
 use ferrofabric_protocol::lanes::PeerLanes;
 use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
@@ -302,7 +302,7 @@ impl Transport for RdmTransport {
                 peer,
                 |op| op.dest == addr,
                 Errno::ECANCELED,
-                "the peer was removed from the address vector",
+                PEER_REMOVED,
                 owner,
             );
             if !self.peers.at(peer).is_routed() {

@@ -421,9 +421,13 @@ impl Poster {
 pub(super) fn envelope(op: &SendOp) -> DataEnvelope {
     DataEnvelope {
         tag: match op.kind {
-            MsgKind::Tagged => Some(op.tag),
+            MsgKind::Tagged | MsgKind::Remote(_) => Some(op.tag),
             MsgKind::Msg => None,
         },
         cq_data: op.flags.contains(Flags::REMOTE_CQ_DATA).then_some(op.data),
+        part: match op.kind {
+            MsgKind::Remote(part) => Some(part),
+            _ => None,
+        },
     }
 }

@@ -205,6 +205,7 @@ impl DatagramEnd {
         let envelope = DataEnvelope {
             tag: Some(number),
             cq_data: Some(self.agreed.serial),
+            part: None,
         };
         if self.session.send_credit.admit(bytes) == SendAdmission::Rendezvous {
             let segment = MemorySegment {

@@ -154,6 +154,7 @@ impl TrafficEnd {
         let envelope = DataEnvelope {
             tag: Some(index),
             cq_data: (index % 3 == 0).then_some(bytes),
+            part: None,
         };
         if bytes <= EAGER_BYTES
             && self.session.send_credit.admit(bytes as u32) == SendAdmission::Eager

@@ -121,6 +121,7 @@ mod tests {
         let envelope = DataEnvelope {
             tag: Some(0x28),
             cq_data: Some(0x38),
+            part: None,
         };
         let expected = [
             9, 3, 0x11, 0x12, 1, 2, 3, 4, 5, 6, 7, 8, 6, 0, 0, 0, 0x28, 0, 0, 0, 0, 0, 0, 0, 0x38,
@@ -165,7 +166,7 @@ mod tests {
             rest in 1..u32::MAX / 2,
             part in proptest::collection::vec(any::<u8>(), 1..40),
         ) {
-            let envelope = DataEnvelope { tag, cq_data };
+            let envelope = DataEnvelope { tag, cq_data, part: None };
             let total_bytes = part.len() as u32 + rest;
             let packet = DataPacket::EagerFirst { envelope, total_bytes, part: &part };
             let bytes = first(&envelope, total_bytes, &part);
@@ -180,7 +181,7 @@ mod tests {
         #[test]
         fn damage_is_judged(kind in prop::sample::select(&[EAGER_FIRST, EAGER_PART]), at in 1..32usize, value in any::<u8>()) {
             let mut bytes = match kind {
-                EAGER_FIRST => first(&DataEnvelope { tag: Some(1), cq_data: None }, 9, b"abcdefg"),
+                EAGER_FIRST => first(&DataEnvelope { tag: Some(1), cq_data: None, part: None }, 9, b"abcdefg"),
                 _ => further(3, b"abcdefgh"),
             };
             bytes[at] = value;

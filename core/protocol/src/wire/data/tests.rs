@@ -13,7 +13,12 @@ fn header() -> impl Strategy<Value = Header> {
 }
 
 fn envelope() -> impl Strategy<Value = DataEnvelope> {
-    any::<(Option<u64>, Option<u64>)>().prop_map(|(tag, cq_data)| DataEnvelope { tag, cq_data })
+    let part = proptest::option::of(select(RemoteKind::ALL));
+    (any::<(Option<u64>, Option<u64>)>(), part).prop_map(|((tag, cq_data), part)| DataEnvelope {
+        tag,
+        cq_data,
+        part: part.filter(|_| tag.is_some() && cq_data.is_some()),
+    })
 }
 
 fn segments() -> impl Strategy<Value = Vec<MemorySegment>> {
@@ -86,11 +91,13 @@ fn small_messages_stay_small() {
     let tagged = DataEnvelope {
         tag: Some(9),
         cq_data: None,
+        part: None,
     };
     assert_eq!(eager(header, tagged, &[0; 8]).len(), 32);
     let with_data = DataEnvelope {
         tag: Some(9),
         cq_data: Some(1),
+        part: None,
     };
     assert_eq!(eager(header, with_data, &[0; 8]).len(), 40);
 }
@@ -106,6 +113,7 @@ fn eager_layout_is_as_documented() {
     let envelope = DataEnvelope {
         tag: Some(0x2827_2625_2423_2221),
         cq_data: Some(0x38),
+        part: None,
     };
     let expected = [
         1, 3, 0x11, 0x12, 1, 2, 3, 4, 5, 6, 7, 8, 2, 0, 0, 0, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26,

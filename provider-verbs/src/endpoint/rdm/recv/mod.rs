@@ -223,9 +223,10 @@ impl RdmTransport {
     ) -> (MsgKind, Arrived) {
         self.poster.counters.received.messages += 1;
         self.poster.counters.received.bytes += len;
-        let kind = match envelope.tag {
-            Some(_) => MsgKind::Tagged,
-            None => MsgKind::Msg,
+        let kind = match (envelope.part, envelope.tag) {
+            (None, Some(_)) => MsgKind::Tagged,
+            (None, None) => MsgKind::Msg,
+            (Some(part), _) => MsgKind::Remote(part),
         };
         let arrived = Arrived {
             src: self.peers.at(peer).addr,

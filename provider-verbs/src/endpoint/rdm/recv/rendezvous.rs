@@ -40,7 +40,11 @@ impl RdmTransport {
         let fit = (matched.buf.len as u64).min(arrived.len);
         if fit == 0 {
             owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
-            return self.notify(peer, name, ControlMessage::Fin(op, FinStatus::Ok));
+            let status = match matched.is_refused() {
+                true => FinStatus::Cancelled,
+                false => FinStatus::Ok,
+            };
+            return self.notify(peer, name, ControlMessage::Fin(op, status));
         }
         let Some((matched, buffers)) = buffers_for(&method, &matched, fit, owner) else {
             self.notify(peer, name, ControlMessage::Fin(op, FinStatus::ReadFailed));

@@ -29,7 +29,7 @@ impl RdmTransport {
         Ok(peer)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn send_to(
         &mut self,
         at: u32,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Owner, SendDone};
-use ferrofabric_contracts::types::{IoBuf, MrDesc, SendOp, total_len};
+use ferrofabric_contracts::peer::{Owner, PART_REFUSED, SendDone};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind, SendOp, total_len};
 use ferrofabric_protocol::lanes::protocol_broken;
 use ferrofabric_protocol::rendezvous::Chunk;
 use ferrofabric_protocol::table::Key;
@@ -40,6 +40,9 @@ impl RdmTransport {
         };
         match state.sends.on_fin(op) {
             Ok(send) => match status {
+                FinStatus::Cancelled if matches!(send.done.kind, MsgKind::Remote(_)) => {
+                    owner.fail_send(&send.done, Errno::EACCES, 0, PART_REFUSED);
+                }
                 FinStatus::Ok | FinStatus::Cancelled => owner.complete_send(&send.done),
                 FinStatus::ReadFailed => owner.fail_send(
                     &send.done,

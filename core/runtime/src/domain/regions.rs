@@ -1,0 +1,229 @@
+//! The regions of a domain that peers may reach, by key.
+//!
+//! A region counts the parts of one-sided operations that are on their way to or from it. One that
+//! closes accepts no more of them, and is over when the last has come.
+
+use std::collections::HashMap;
+
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{IoBuf, MrDesc};
+use parking_lot::Mutex;
+use slab::Slab;
+
+use crate::fabric::MrAttr;
+
+/// The regions of a domain.
+#[derive(Default)]
+pub(super) struct RegionTable(Mutex<Regions>);
+
+#[derive(Default)]
+struct Regions {
+    slots: Slab<Region>,
+    by_key: HashMap<u64, usize>,
+    /// Keys of regions for which the application chose none so far.
+    drawn: u64,
+}
+
+struct Region {
+    key: u64,
+    memory: IoBuf,
+    /// The place of its first byte.
+    first_place: u64,
+    desc: MrDesc,
+    rights: Flags,
+    /// Parts of operations on their way.
+    parts: usize,
+}
+
+/// A part of a region, until it is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RegionPart {
+    /// The region.
+    pub(super) region: usize,
+    pub(super) buf: IoBuf,
+    pub(super) desc: MrDesc,
+}
+
+impl RegionTable {
+    /// Adds a region under a key, or under one that no other region has. Returns its number and its
+    /// key.
+    ///
+    /// # Errors
+    ///
+    /// `ENOKEY`: another region has the key, or it is `FI_KEY_NOTAVAIL`, which stands for none.
+    /// `EFAULT`: the memory begins at address 0, or ends beyond the last address.
+    pub(super) fn enter(&self, attr: &MrAttr, desc: MrDesc) -> Result<(usize, u64)> {
+        let IoBuf { addr, len } = attr.memory;
+        if len != 0 && (addr == 0 || addr.checked_add(len).is_none()) {
+            let error = Error::new(
+                Errno::EFAULT,
+                "register",
+                format!("{len} bytes at {addr:#x}"),
+            );
+            return Err(
+                error.mend("peers reach memory that exists alone, not all addresses at once")
+            );
+        }
+        let regions = &mut *self.0.lock();
+        let refused = |key: u64, why| {
+            Error::new(Errno::ENOKEY, "register", format!("memory as key {key:#x}")).mend(why)
+        };
+        let key = match attr.key {
+            Some(u64::MAX) => {
+                return Err(refused(u64::MAX, "it is FI_KEY_NOTAVAIL: choose another"));
+            }
+            Some(key) if regions.by_key.contains_key(&key) => {
+                return Err(refused(key, "another region of the domain has that key"));
+            }
+            Some(key) => key,
+            None => loop {
+                // From the other end than those that applications choose.
+                regions.drawn += 1;
+                let key = (u64::from(u32::MAX) << 32) | (!regions.drawn & u64::from(u32::MAX));
+                if !regions.by_key.contains_key(&key) {
+                    break key;
+                }
+            },
+        };
+        let number = regions.slots.insert(Region {
+            key,
+            memory: attr.memory,
+            first_place: attr.first_place,
+            desc,
+            rights: attr.access,
+            parts: 0,
+        });
+        regions.by_key.insert(key, number);
+        Ok((number, key))
+    }
+
+    /// Takes `len` bytes from `place` on of the region with a key, for a part of an operation that
+    /// needs `right`. `None`: there is no such region, range or right.
+    pub(super) fn take(&self, key: u64, place: u64, len: u64, right: Flags) -> Option<RegionPart> {
+        let regions = &mut *self.0.lock();
+        let number = *regions.by_key.get(&key)?;
+        let region = &mut regions.slots[number];
+        let start = place.checked_sub(region.first_place)?;
+        let end = start.checked_add(len)?;
+        if end > region.memory.len as u64 || !region.rights.contains(right) {
+            return None;
+        }
+        region.parts += 1;
+        Some(RegionPart {
+            region: number,
+            buf: region.memory.part(start as usize, len as usize),
+            desc: region.desc,
+        })
+    }
+
+    /// A part is over.
+    pub(super) fn give(&self, region: usize) {
+        if let Some(region) = self.0.lock().slots.get_mut(region) {
+            region.parts -= 1;
+        }
+    }
+
+    /// From now on no part of the region is taken.
+    pub(super) fn begin_close(&self, region: usize) {
+        let regions = &mut *self.0.lock();
+        let key = regions.slots[region].key;
+        regions.by_key.remove(&key);
+    }
+
+    /// Whether a region that closes is over, for all its parts are: then it is removed.
+    pub(super) fn is_over(&self, region: usize) -> bool {
+        let regions = &mut *self.0.lock();
+        let is_over = regions.slots[region].parts == 0;
+        if is_over {
+            regions.slots.remove(region);
+        }
+        is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MEMORY: IoBuf = IoBuf {
+        addr: 0x1000,
+        len: 100,
+    };
+    const BOTH: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
+
+    fn enter(table: &RegionTable, key: Option<u64>) -> Result<(usize, u64)> {
+        let attr = MrAttr {
+            key,
+            ..MrAttr::new(MEMORY, BOTH)
+        };
+        table.enter(&attr, MrDesc::NONE)
+    }
+
+    #[test]
+    fn a_key_is_for_one_region_at_a_time() {
+        let table = RegionTable::default();
+        let (first, key) = enter(&table, Some(7)).unwrap();
+        assert_eq!(key, 7);
+        let taken = enter(&table, Some(7));
+        assert_eq!(taken.unwrap_err().errno(), Errno::ENOKEY);
+        let none = enter(&table, Some(u64::MAX));
+        assert_eq!(none.unwrap_err().errno(), Errno::ENOKEY);
+        table.begin_close(first);
+        assert!(enter(&table, Some(7)).is_ok());
+        let keys: Vec<_> = (0..3).map(|_| enter(&table, None).unwrap().1).collect();
+        assert!(keys[0] != keys[1] && keys[1] != keys[2] && !keys.contains(&7));
+    }
+
+    #[test]
+    fn all_addresses_are_no_region() {
+        let table = RegionTable::default();
+        for (addr, len) in [(0, usize::MAX), (0, 1), (0x1000, usize::MAX - 0xffe)] {
+            let attr = MrAttr::new(IoBuf { addr, len }, BOTH);
+            let entered = table.enter(&attr, MrDesc::NONE);
+            assert_eq!(entered.unwrap_err().errno(), Errno::EFAULT);
+        }
+        let empty = MrAttr::new(IoBuf { addr: 0, len: 0 }, BOTH);
+        assert!(table.enter(&empty, MrDesc::NONE).is_ok());
+    }
+
+    #[test]
+    fn a_region_is_over_with_its_last_part() {
+        let table = RegionTable::default();
+        let (region, key) = enter(&table, None).unwrap();
+        let part = table.take(key, 10, 20, Flags::REMOTE_WRITE).unwrap();
+        assert_eq!((part.region, part.buf), (region, MEMORY.part(10, 20)));
+        table.begin_close(region);
+        assert_eq!(table.take(key, 10, 20, Flags::REMOTE_WRITE), None);
+        assert!(!table.is_over(region));
+        table.give(region);
+        assert!(table.is_over(region));
+    }
+
+    proptest! {
+        /// A part lies in the region, and is refused where it would not, or without the right.
+        #[test]
+        fn parts_lie_in_their_region(
+            place in prop_oneof![0u64..200, any::<u64>()],
+            len in prop_oneof![0u64..200, any::<u64>()],
+            first_place in prop::sample::select(vec![0, 60, 0x1000]),
+            rights in prop::sample::select(vec![Flags::REMOTE_READ, Flags::REMOTE_WRITE, BOTH, Flags::SEND]),
+            right in prop::sample::select(vec![Flags::REMOTE_READ, Flags::REMOTE_WRITE]),
+        ) {
+            let table = RegionTable::default();
+            let attr = MrAttr { first_place, ..MrAttr::new(MEMORY, rights) };
+            let (_, key) = table.enter(&attr, MrDesc::NONE).unwrap();
+            let last = u128::from(place) + u128::from(len);
+            let in_range = place >= first_place && last <= u128::from(first_place) + 100;
+            let fits = in_range && rights.contains(right);
+            let part = table.take(key, place, len, right);
+            prop_assert_eq!(part.is_some(), fits);
+            if let Some(part) = part {
+                prop_assert_eq!(part.buf.addr as u64, 0x1000 + place - first_place);
+                prop_assert_eq!(part.buf.len as u64, len);
+            }
+            prop_assert_eq!(table.take(key.wrapping_add(1), 0, 0, right), None);
+        }
+    }
+}

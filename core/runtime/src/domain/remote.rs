@@ -1,0 +1,216 @@
+//! One-sided operations of one endpoint (`docs/adr/0061`): the parts that wait for something, at
+//! the initiator and at the target.
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RemoteKind, RmaOp, SendOp, total_len};
+use ferrofabric_matching::ReceiveBuffers;
+use slab::Slab;
+
+use super::part_outbox::PartOutbox;
+use super::regions::{RegionPart, RegionTable};
+
+/// Bytes of a request to read: the number of the read, and its length.
+pub(super) const REQUEST_BYTES: usize = 16;
+
+/// Reads that an endpoint has under way at most. A target refuses more requests of one source than
+/// these, so that a source that takes no replies costs it a bounded amount of memory.
+pub(super) const MAX_READS: usize = 1024;
+
+/// The state of an endpoint's one-sided operations.
+pub(super) struct RemoteOperations {
+    regions: Arc<RegionTable>,
+    /// Of peers, by way of this endpoint.
+    rights: Flags,
+    reads: Slab<ReadUnderWay>,
+    /// Number of reads so far.
+    reads_begun: u32,
+    /// Writes with CQ data whose notice is not sent yet.
+    pub(super) noticed: Slab<RmaOp>,
+    requests: Slab<Box<RequestRoom>>,
+    /// The regions of the parts on their way here or from here, once for each part.
+    taken: Slab<usize>,
+    /// Parts that this endpoint is to send.
+    pub(super) outbox: PartOutbox,
+}
+
+/// A read that its initiator awaits.
+pub(super) struct ReadUnderWay {
+    number: u64,
+    pub(super) op: RmaOp,
+    pub(super) into: ReceiveBuffers,
+    pub(super) len: u64,
+    /// Its bytes are on their way into the buffers.
+    pub(super) arrives: bool,
+}
+
+/// Room for a request to read, which a transport writes.
+struct RequestRoom(UnsafeCell<[u8; REQUEST_BYTES]>);
+
+// SAFETY: the lock of the domain is held by each user of it.
+unsafe impl Send for RequestRoom {}
+
+impl RemoteOperations {
+    pub(super) fn new(regions: Arc<RegionTable>, rights: Flags) -> Self {
+        Self {
+            regions,
+            rights,
+            reads: Slab::new(),
+            reads_begun: 0,
+            noticed: Slab::new(),
+            requests: Slab::new(),
+            taken: Slab::new(),
+            outbox: PartOutbox::default(),
+        }
+    }
+
+    /// Whether operations on a peer's memory wait for something but for a message that was sent.
+    pub(super) fn is_busy_with(&self, peer: FiAddr) -> bool {
+        let reads = self.reads.iter().map(|(_, read)| &read.op);
+        let mut ops = reads.chain(self.noticed.iter().map(|(_, op)| op));
+        ops.any(|op| op.dest == peer) || self.outbox.len_for(peer) != 0
+    }
+
+    /// Takes a part of a region. The number gives it back.
+    pub(super) fn take(
+        &mut self,
+        key: u64,
+        place: u64,
+        len: u64,
+        right: Flags,
+    ) -> Option<(u64, RegionPart)> {
+        if !self.rights.contains(right) {
+            return None;
+        }
+        let part = self.regions.take(key, place, len, right)?;
+        Some((self.taken.insert(part.region) as u64, part))
+    }
+
+    /// A part of a region is over.
+    pub(super) fn give(&mut self, number: u64) {
+        if let Some(region) = self.taken.try_remove(number as usize) {
+            self.regions.give(region);
+        }
+    }
+
+    /// Begins a read. Returns the message that requests it.
+    ///
+    /// # Errors
+    ///
+    /// `Again`: as many reads as there may be are under way.
+    pub(super) fn begin_read(
+        &mut self,
+        op: &RmaOp,
+        into: &[IoBuf],
+    ) -> Result<(SendOp, [u8; REQUEST_BYTES]), OpError> {
+        if self.reads.len() == MAX_READS {
+            return Err(OpError::Again);
+        }
+        let entry = self.reads.vacant_entry();
+        self.reads_begun = self.reads_begun.wrapping_add(1);
+        let number = (u64::from(self.reads_begun) << 32) | entry.key() as u64;
+        let len = total_len(into) as u64;
+        entry.insert(ReadUnderWay {
+            number,
+            op: *op,
+            into: match into {
+                [] => ReceiveBuffers::One(IoBuf::EMPTY),
+                &[one] => ReceiveBuffers::One(one),
+                many => ReceiveBuffers::Many(many.into()),
+            },
+            len,
+            arrives: false,
+        });
+        let mut request = [0; REQUEST_BYTES];
+        request[..8].copy_from_slice(&number.to_le_bytes());
+        request[8..].copy_from_slice(&len.to_le_bytes());
+        let flags = (op.flags & (Flags::MORE | Flags::FENCE)) | Flags::INJECT;
+        Ok((part_of(op, RemoteKind::Read, number, flags), request))
+    }
+
+    /// The message of a write.
+    pub(super) fn begin_write(&mut self, op: &RmaOp) -> SendOp {
+        const KEPT: Flags = Flags::INJECT.union(Flags::MORE).union(Flags::FENCE);
+        match op.flags.contains(Flags::REMOTE_CQ_DATA) {
+            true => {
+                let number = self.noticed.insert(*op) as u64;
+                part_of(op, RemoteKind::NoticedWrite, number, op.flags & KEPT)
+            }
+            false => {
+                let flags = op.flags & (KEPT | Flags::COMPLETION);
+                part_of(op, RemoteKind::Write, op.context, flags)
+            }
+        }
+    }
+
+    /// An operation was not sent after all.
+    pub(super) fn forget(&mut self, kind: MsgKind, number: u64) {
+        match kind {
+            MsgKind::Remote(RemoteKind::Read) => drop(self.take_read(number)),
+            MsgKind::Remote(RemoteKind::NoticedWrite) => {
+                self.noticed.try_remove(number as usize);
+            }
+            _ => {}
+        }
+    }
+
+    /// Room for a request to read that has come, and the number by which it is taken out again.
+    pub(super) fn room_for_request(&mut self) -> (u64, IoBuf) {
+        let room = Box::new(RequestRoom(UnsafeCell::new([0; REQUEST_BYTES])));
+        let buf = IoBuf::new(room.0.get().cast::<u8>(), REQUEST_BYTES);
+        (self.requests.insert(room) as u64, buf)
+    }
+
+    /// Takes out a request whose bytes are there.
+    pub(super) fn take_request(&mut self, number: u64) -> Option<[u8; REQUEST_BYTES]> {
+        let room = self.requests.try_remove(number as usize)?;
+        Some(room.0.into_inner())
+    }
+
+    /// A read that waits for its reply.
+    pub(super) fn read(&mut self, number: u64) -> Option<&mut ReadUnderWay> {
+        let read = self.reads.get_mut(number as u32 as usize)?;
+        (read.number == number).then_some(read)
+    }
+
+    /// Takes out a read.
+    pub(super) fn take_read(&mut self, number: u64) -> Option<ReadUnderWay> {
+        self.read(number)?;
+        self.reads.try_remove(number as u32 as usize)
+    }
+
+    /// Takes out the reads of a target that is gone, but for those whose bytes are on their way.
+    pub(super) fn take_reads_of(&mut self, target: FiAddr) -> Vec<ReadUnderWay> {
+        let lost = |read: &ReadUnderWay| read.op.dest == target && !read.arrives;
+        let keys: Vec<_> = (self.reads.iter().filter(|(_, read)| lost(read)))
+            .map(|(key, _)| key)
+            .collect();
+        keys.into_iter().map(|key| self.reads.remove(key)).collect()
+    }
+}
+
+/// The message that is a part of an operation.
+fn part_of(op: &RmaOp, kind: RemoteKind, context: u64, flags: Flags) -> SendOp {
+    SendOp {
+        kind: MsgKind::Remote(kind),
+        dest: op.dest,
+        tag: op.key,
+        data: op.place,
+        desc: op.desc,
+        context,
+        // The target's answer says whether it took the part.
+        flags: flags | Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::DELIVERY_COMPLETE,
+    }
+}
+
+impl Drop for RemoteOperations {
+    /// The endpoint closes, and its transport is closed already: no part is on its way any more.
+    fn drop(&mut self) {
+        for region in self.taken.drain() {
+            self.regions.give(region);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The attributes of objects that an application opens.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ferrofabric_contracts::addr::AuthKey;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::traffic_class;
+use ferrofabric_contracts::types::IoBuf;
+
+use super::{Av, Cntr, Cq};
+
+/// The attributes of a new memory region (fi_mr(3)).
+#[derive(Clone, Copy, Debug)]
+pub struct MrAttr {
+    /// The memory.
+    pub memory: IoBuf,
+    /// The rights of this process and of peers: `SEND`, `RECV`, `READ`, `WRITE`, `REMOTE_READ`,
+    /// `REMOTE_WRITE`.
+    pub access: Flags,
+    /// The key by which peers reach it; `None` for any that is free.
+    pub key: Option<u64>,
+    /// The place that peers name for its first byte: 0, or its address where the application asked
+    /// for virtual addresses (`FI_MR_VIRT_ADDR`).
+    pub first_place: u64,
+}
+
+impl MrAttr {
+    /// Memory with any key, whose places count from 0.
+    pub fn new(memory: IoBuf, access: Flags) -> Self {
+        Self {
+            memory,
+            access,
+            key: None,
+            first_place: 0,
+        }
+    }
+}
+
+/// The attributes of a new completion queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CqAttr {
+    /// Entries that the queue is for; 0 takes the default. The queue grows as entries come, beyond
+    /// this number, too: no entry is lost while there is memory.
+    pub size: usize,
+    /// Nobody reads the queue: it keeps no entry.
+    pub discards: bool,
+}
+
+/// The attributes of a new counter.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CntrAttr {
+    /// The unit of the count.
+    pub events: CntrEvents,
+}
+
+/// The unit in which a counter counts operations that succeed (`fi_cntr_events`). An operation that
+/// fails counts as one error, whatever its size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CntrEvents {
+    /// Operations (`FI_CNTR_EVENTS_COMP`).
+    #[default]
+    Completions,
+    /// The bytes of the application that operations have moved: without CQ data, and without the
+    /// provider's part of a buffer with a prefix (`FI_CNTR_EVENTS_BYTES`).
+    Bytes,
+}
+
+/// The objects and attributes of a new endpoint.
+#[derive(Clone)]
+pub struct EndpointConfig {
+    /// The address vector of its peers.
+    pub av: Arc<dyn Av>,
+    /// The queue of its send completions.
+    pub tx_cq: Arc<dyn Cq>,
+    /// The queue of its receive completions.
+    pub rx_cq: Arc<dyn Cq>,
+    /// The counter of its sends.
+    pub tx_cntr: Option<Arc<dyn Cntr>>,
+    /// The counter of its receives.
+    pub rx_cntr: Option<Arc<dyn Cntr>>,
+    /// The counter of its reads of peers' memory.
+    pub read_cntr: Option<Arc<dyn Cntr>>,
+    /// The counter of its writes to peers' memory.
+    pub write_cntr: Option<Arc<dyn Cntr>>,
+    /// The counter of peers' reads of this domain's memory, by way of this endpoint.
+    pub remote_read_cntr: Option<Arc<dyn Cntr>>,
+    /// The counter of peers' writes to this domain's memory, by way of this endpoint.
+    pub remote_write_cntr: Option<Arc<dyn Cntr>>,
+    /// The rights with which peers reach the domain's regions by way of this endpoint:
+    /// `REMOTE_READ`, `REMOTE_WRITE`. A region may have fewer.
+    pub remote_rights: Flags,
+    /// Whether receives may name their source (`FI_DIRECTED_RECV`); without it the source of a
+    /// receive is ignored.
+    pub directed_recv: bool,
+    /// The socket address of the endpoint, in a domain whose addresses are those of sockets; port 0
+    /// stands for any free port. `None`: the address in the domain's info.
+    pub source: Option<SocketAddr>,
+    /// Its authorization key (`fi_ep_attr::auth_key`); `None` for the domain's. An endpoint that
+    /// takes the keys of its address vector can have none of its own.
+    pub auth_key: Option<AuthKey>,
+    /// Whether a message of an unknown source completes with `EADDRNOTAVAIL` and the name of that
+    /// source (`FI_SOURCE_ERR`); without this, it completes with no source.
+    pub source_err: bool,
+    /// Its [traffic class](traffic_class) (`fi_tx_attr::tclass`); [`traffic_class::UNSPEC`] for the
+    /// domain's.
+    pub tclass: u32,
+}
+
+impl EndpointConfig {
+    /// One completion queue for sends and receives, no counters, all rights for peers, directed
+    /// receives, no errors for unknown sources, the domain's traffic class.
+    pub fn new(av: &Arc<dyn Av>, cq: &Arc<dyn Cq>) -> Self {
+        Self {
+            av: av.clone(),
+            tx_cq: cq.clone(),
+            rx_cq: cq.clone(),
+            tx_cntr: None,
+            rx_cntr: None,
+            read_cntr: None,
+            write_cntr: None,
+            remote_read_cntr: None,
+            remote_write_cntr: None,
+            remote_rights: Flags::REMOTE_READ.union(Flags::REMOTE_WRITE),
+            directed_recv: true,
+            source: None,
+            auth_key: None,
+            source_err: false,
+            tclass: traffic_class::UNSPEC,
+        }
+    }
+}
