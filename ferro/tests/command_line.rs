@@ -137,14 +137,21 @@ fn info_lists_shared_memory_and_says_what_is_missing() {
 /// Covers: GI-2
 #[test]
 fn info_explains_what_is_ruled_out_and_what_would_mend_it() {
-    let asked = ["info", "--explain", "--caps", "tagged,rma", "--type", "rdm"];
+    let asked = [
+        "info",
+        "--explain",
+        "--caps",
+        "tagged,atomic",
+        "--type",
+        "rdm",
+    ];
     let refused = output(&asked);
     let text = stdout(&refused);
     assert_eq!(refused.status.code(), Some(1), "{text}");
     for word in [
         "shm rdm does not fit: caps",
-        "FI_RMA",
-        "mend:    do without FI_RMA",
+        "FI_ATOMIC",
+        "mend:    do without FI_ATOMIC",
     ] {
         assert!(text.contains(word), "{word} is not in: {text}");
     }
@@ -154,7 +161,7 @@ fn info_explains_what_is_ruled_out_and_what_would_mend_it() {
     let shm = all.iter().find(|one| one["domain"] == "shm").unwrap();
     assert_eq!(
         (&shm["field"], &shm["mend"]),
-        (&"caps".into(), &"do without FI_RMA".into())
+        (&"caps".into(), &"do without FI_ATOMIC".into())
     );
 
     let fits = output(&[

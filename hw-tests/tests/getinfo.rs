@@ -143,7 +143,7 @@ fn mpi_libraries_are_served_by_the_device() {
     says(
         &error,
         Errno::ENODATA,
-        &[rig.context.name(), "caps", "FI_RMA"],
+        &[rig.context.name(), "caps", "FI_ATOMIC"],
     );
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ferrofabric_contracts::flags::MrMode;
+use ferrofabric_contracts::info::{AV_AUTH_KEY, EpType};
 use ferrofabric_runtime::fabric::Domain;
 
 use crate::fabric::FabricObject;
@@ -22,5 +24,22 @@ impl DomainObject {
     /// Whether the application was written for this version of the interface or a newer one.
     pub(crate) fn speaks(&self, version: u32) -> bool {
         self.fabric.speaks(version)
+    }
+
+    /// Whether the domain has the authorization keys of address vectors.
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.domain.info().domain.auth_key_size == AV_AUTH_KEY
+    }
+
+    /// Whether its endpoints have one-sided operations.
+    pub(crate) fn has_remote_access(&self) -> bool {
+        self.domain.info().ep.ep_type == EpType::Rdm && !self.is_keyed()
+    }
+
+    /// Whether the application has a duty of memory registration (fi_mr(3)), by its name or by the
+    /// old name of several.
+    pub(crate) fn requires(&self, duty: MrMode) -> bool {
+        let mode = self.domain.info().domain.mr_mode;
+        mode.contains(duty) || mode.contains(MrMode::BASIC)
     }
 }

@@ -1,29 +1,30 @@
-//! Memory regions (fi_mr(3)): registration is passed on to the device.
+//! Memory regions (fi_mr(3)): memory that peers may reach by a key. Registration is passed on to
+//! the device.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::{Errno, Error};
-use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::info::AV_AUTH_KEY;
-use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_runtime::fabric::Mr;
+use ferrofabric_contracts::flags::{Flags, MrMode};
+use ferrofabric_contracts::types::{FiAddr, IoBuf};
+use ferrofabric_runtime::fabric::{Mr, MrAttr};
 use libc::iovec;
 
 use crate::abi::{
-    FI_AUTH_KEY, FI_CLASS_MR, FI_ENABLE, FI_REFRESH, Roomy, fi_mr_attr, fi_mr_auth_key, fi_ops,
-    fi_ops_mr, fid, fid_mr, read_as_of,
+    FI_AUTH_KEY, FI_CLASS_EP, FI_CLASS_MR, FI_ENABLE, FI_REFRESH, Roomy, fi_mr_attr,
+    fi_mr_auth_key, fi_ops, fi_ops_mr, fid, fid_mr, read_as_of,
 };
 use crate::av::object::AvObject;
 use crate::domain::DomainObject;
 use crate::fi_addr::given;
 use crate::fid::{Object, SharedObject, hand_out, ops_of, share_if};
 use crate::guard::{Refused, control};
-use crate::memory::buffers;
+use crate::memory::{buffers, key_bytes};
 
 /// A region.
 struct MrObject {
     mr: Arc<dyn Mr>,
+    key: u64,
     _domain: SharedObject<DomainObject>,
 }
 
@@ -41,7 +42,7 @@ unsafe impl Object for MrObject {
         fid_mr {
             fid,
             mem_desc: self.mr.desc().number() as usize as *mut c_void,
-            key: self.mr.key(),
+            key: self.key,
         }
     }
 }
@@ -90,8 +91,8 @@ unsafe extern "C" fn regv(
     iov: *const iovec,
     count: usize,
     access: u64,
-    _offset: u64,
-    _requested_key: u64,
+    offset: u64,
+    key: u64,
     flags: u64,
     mr: *mut *mut fid_mr,
     context: *mut c_void,
@@ -99,13 +100,21 @@ unsafe extern "C" fn regv(
     // SAFETY: as C calls us; the list has that many entries.
     control(|| unsafe {
         let owner = share_if::<DomainObject>(domain).ok_or(Errno::EINVAL)?;
-        if is_keyed(&owner) {
+        if owner.is_keyed() {
             // A registration has to say which address vector's keys it has.
             return Err(Error::new(Errno::EOPNOTSUPP, "register", "memory")
                 .mend("the domain was opened with FI_AV_AUTH_KEY: fi_mr_regattr says which keys")
                 .into());
         }
-        register(owner, (iov, count), access, flags, context, mr)
+        let region = WantedRegion {
+            iov,
+            count,
+            access: Flags::from_bits_retain(access),
+            offset,
+            key,
+            flags,
+        };
+        register(owner, &region, context, mr)
     })
 }
 
@@ -121,26 +130,30 @@ unsafe extern "C" fn regattr(
         unsafe {
             let owner = share_if::<DomainObject>(domain).ok_or(Errno::EINVAL)?;
             let attr = read_as_of(owner.version(), attr).ok_or(Errno::EINVAL)?;
-            let flags = check_key(&owner, &attr, flags)?;
-            let (list, count) = (attr.__bindgen_anon_1.mr_iov, attr.iov_count);
-            register(owner, (list, count), attr.access, flags, attr.context, mr)
+            let region = WantedRegion {
+                iov: attr.__bindgen_anon_1.mr_iov,
+                count: attr.iov_count,
+                access: Flags::from_bits_retain(attr.access),
+                offset: attr.offset,
+                key: attr.requested_key,
+                flags: check_key(&owner, &attr, flags)?,
+            };
+            register(owner, &region, attr.context, mr)
         }
     })
 }
 
-/// Whether the domain has the authorization keys of address vectors.
-fn is_keyed(domain: &DomainObject) -> bool {
-    domain.domain.info().domain.auth_key_size == AV_AUTH_KEY
-}
-
-/// Looks at the keys that a region is for, and returns the other flags. Peers reach no region but
-/// by messages, which their queue pairs keep apart by key, so there is nothing to restrict further.
+/// Looks at the authorization keys that a region is for, and returns the other flags. Peers reach
+/// no region of a domain with the keys of address vectors but by messages, which their queue pairs
+/// keep apart by key, so there is nothing to restrict further.
 ///
 /// # Safety
 ///
 /// As C calls us.
 unsafe fn check_key(domain: &DomainObject, attr: &fi_mr_attr, flags: u64) -> Result<u64, Refused> {
-    if !is_keyed(domain) {
+    if !domain.is_keyed() {
+        // SAFETY: the caller's contract.
+        unsafe { check_own_key(domain, attr) }?;
         return Ok(flags);
     }
     let refused = |why: &str| {
@@ -186,6 +199,42 @@ unsafe fn check_key(domain: &DomainObject, attr: &fi_mr_attr, flags: u64) -> Res
     Ok(flags & !FI_AUTH_KEY)
 }
 
+/// Refuses a region that only some of the domain's peers may reach.
+///
+/// # Safety
+///
+/// As C calls us.
+unsafe fn check_own_key(domain: &DomainObject, attr: &fi_mr_attr) -> Result<(), Refused> {
+    let rights = Flags::from_bits_retain(attr.access);
+    if attr.auth_key_size == 0 || !rights.intersects(REMOTE_RIGHTS) {
+        return Ok(());
+    }
+    // SAFETY: the caller's contract.
+    let key = unsafe { key_bytes(attr.auth_key.cast(), attr.auth_key_size) }?;
+    let of_domain = domain.domain.info().domain.auth_key;
+    match of_domain.is_some_and(|own| own.to_bytes() == key) {
+        true => Ok(()),
+        false => Err(
+            Error::new(Errno::EOPNOTSUPP, "register", "memory with its own key")
+                .mend("all endpoints of a domain serve its regions: open a domain with that key")
+                .into(),
+        ),
+    }
+}
+
+/// Memory to be registered, as its caller describes it.
+struct WantedRegion {
+    iov: *const iovec,
+    count: usize,
+    access: Flags,
+    offset: u64,
+    key: u64,
+    flags: u64,
+}
+
+/// The rights of peers.
+const REMOTE_RIGHTS: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
+
 /// Rights to a region (fi_mr(3)).
 const RIGHTS: Flags = Flags::SEND
     .union(Flags::RECV)
@@ -200,39 +249,42 @@ const RIGHTS: Flags = Flags::SEND
 /// The list has that many entries; the memory is the application's until it closes the region.
 unsafe fn register(
     domain: SharedObject<DomainObject>,
-    (list, count): (*const iovec, usize),
-    access: u64,
-    flags: u64,
+    wanted: &WantedRegion,
     context: *mut c_void,
     out: *mut *mut fid_mr,
 ) -> Result<(), Refused> {
-    if flags != 0 {
+    let refused = |what: String, why: &str| {
+        Refused::from(Error::new(Errno::EINVAL, "register", what).mend(why))
+    };
+    if wanted.flags != 0 {
         return Err(Errno::EBADFLAGS.into());
     }
-    let access = Flags::from_bits_retain(access);
-    if !RIGHTS.contains(access) {
-        return Err(Error::new(
-            Errno::EINVAL,
-            "register",
-            format!("memory with access {:#x}", access.bits()),
-        )
-        .mend("fi_mr(3) lists the bits that are rights")
-        .into());
+    if !RIGHTS.contains(wanted.access) {
+        return Err(refused(
+            format!("memory with access {:#x}", wanted.access.bits()),
+            "fi_mr(3) lists the bits that are rights",
+        ));
     }
-    if count != 1 || list.is_null() {
-        return Err(Error::new(
-            Errno::EINVAL,
-            "register",
-            format!("a list of {count} buffers"),
-        )
-        .mend("a region has one (mr_iov_limit)")
-        .into());
+    if wanted.offset != 0 {
+        return Err(refused(
+            format!("memory at offset {}", wanted.offset),
+            "fi_mr(3) reserves the offset: it is 0",
+        ));
+    }
+    if wanted.count != 1 || wanted.iov.is_null() {
+        return Err(refused(
+            format!("a list of {} buffers", wanted.count),
+            "a region has one (mr_iov_limit)",
+        ));
     }
     // SAFETY: as the caller says.
-    let buf = unsafe { buffers(list, 1) }[0];
+    let memory = unsafe { buffers(wanted.iov, 1) }[0];
+    let request = request_of(&domain, wanted, memory);
     // SAFETY: the application keeps the memory until it closes the region, which drops it.
-    let mr = unsafe { domain.domain.register(buf, access) }?;
+    let mr = unsafe { domain.domain.register_region(&request) }?;
     let object = MrObject {
+        // Peers do not reach a region without their rights, whatever its key.
+        key: request.key.unwrap_or_else(|| mr.key()),
         mr,
         _domain: domain,
     };
@@ -241,10 +293,32 @@ unsafe fn register(
     Ok(())
 }
 
-/// Binding to an endpoint or a counter changes nothing: a region belongs to the domain, and there
-/// are no remote writes for an endpoint to allow or a counter to count.
-unsafe extern "C" fn bind(_mr: *mut fid, _to: *mut fid, _flags: u64) -> c_int {
-    0
+/// The region with the keys and the addresses that the application and the domain have agreed upon
+/// (`mr_mode` of fi_mr(3)).
+fn request_of(domain: &DomainObject, wanted: &WantedRegion, memory: IoBuf) -> MrAttr {
+    MrAttr {
+        memory,
+        access: match domain.has_remote_access() {
+            true => wanted.access,
+            false => wanted.access - REMOTE_RIGHTS,
+        },
+        key: (!domain.requires(MrMode::PROV_KEY)).then_some(wanted.key),
+        first_place: match domain.requires(MrMode::VIRT_ADDR) {
+            true => memory.addr as u64,
+            false => 0,
+        },
+    }
+}
+
+/// Binding to an endpoint changes nothing: all endpoints of a domain serve its regions. Counters
+/// count the operations on an endpoint, not those on a region.
+unsafe extern "C" fn bind(_mr: *mut fid, to: *mut fid, _flags: u64) -> c_int {
+    // SAFETY: the object to bind is one of ours, not closed, or NULL.
+    match unsafe { to.as_ref() }.map(|to| to.fclass) {
+        None => -Errno::EINVAL.0,
+        Some(FI_CLASS_EP) => 0,
+        Some(_) => -Errno::ENOSYS.0,
+    }
 }
 
 /// A region is enabled from the start, and all of its memory is registered.

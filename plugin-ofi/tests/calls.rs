@@ -21,12 +21,12 @@ use ferro_fi::abi::{
     FI_EBADFLAGS, FI_EINVAL, FI_EMSGSIZE, FI_ENABLE, FI_ENODATA, FI_ENOENT, FI_ENOMEM, FI_ENOSYS,
     FI_EOPNOTSUPP, FI_ETOOSMALL, FI_EVENT, FI_GETOPSFLAG, FI_GETWAIT, FI_GETWAITOBJ, FI_INJECT,
     FI_INJECT_COMPLETE, FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_MULTICAST, FI_OPT_ENDPOINT,
-    FI_OPT_INJECT_MSG_SIZE, FI_OPT_INJECT_TAGGED_SIZE, FI_OPT_MAX_MSG_SIZE, FI_OPT_MAX_TAGGED_SIZE,
-    FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
-    FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG, FI_SYMMETRIC, FI_SYNC_ERR, FI_TRANSMIT,
-    FI_TRANSMIT_COMPLETE, FI_TRIGGER, FI_WRITE, fi_addr_t, fi_av_attr, fi_av_type, fi_cntr_attr,
-    fi_cq_attr, fi_cq_err_entry, fi_eq_attr, fi_mr_attr, fi_msg, fi_msg_tagged, fi_wait_obj, fid,
-    fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq, fid_mr,
+    FI_OPT_INJECT_MSG_SIZE, FI_OPT_INJECT_RMA_SIZE, FI_OPT_INJECT_TAGGED_SIZE, FI_OPT_MAX_MSG_SIZE,
+    FI_OPT_MAX_RMA_SIZE, FI_OPT_MAX_TAGGED_SIZE, FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_READ, FI_RECV,
+    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG, FI_SYMMETRIC,
+    FI_SYNC_ERR, FI_TRANSMIT, FI_TRANSMIT_COMPLETE, FI_TRIGGER, FI_WRITE, fi_addr_t, fi_av_attr,
+    fi_av_type, fi_cntr_attr, fi_cq_attr, fi_cq_err_entry, fi_eq_attr, fi_mr_attr, fi_msg,
+    fi_msg_tagged, fi_wait_obj, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq, fid_mr,
 };
 use support::edge::GuardedPage;
 use two::{EAGAIN, PATIENCE, Side, Two, control, count, everywhere, insert, read, shape};
@@ -506,7 +506,6 @@ fn each_flag_of_bindings() {
             let call = format!("fi_ep_bind of a queue with {way:#x} and");
             each_flag(&call, &known, refused, |flags| bound(queue, flags | way));
         }
-        // Endpoints have no remote accesses, so a counter of those stays at 0.
         let accesses = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
         let known = [(directions | accesses, OK)];
         each_flag("fi_ep_bind of a counter", &known, refused, |flags| {
@@ -528,12 +527,14 @@ fn each_flag_of_bindings() {
 
 /// The options of endpoints that `getopt` returns, and those that `setopt` takes (fi_endpoint(3)).
 /// Any other option fails with `ENOPROTOOPT`.
-const GOT: [c_int; 5] = [
+const GOT: [c_int; 7] = [
     FI_OPT_MIN_MULTI_RECV,
     FI_OPT_MAX_MSG_SIZE,
     FI_OPT_MAX_TAGGED_SIZE,
+    FI_OPT_MAX_RMA_SIZE,
     FI_OPT_INJECT_MSG_SIZE,
     FI_OPT_INJECT_TAGGED_SIZE,
+    FI_OPT_INJECT_RMA_SIZE,
 ];
 const SET: [c_int; 1] = [FI_OPT_MIN_MULTI_RECV];
 

@@ -17,10 +17,10 @@ use ferro_fi::abi::{
     FI_ADDR_STR, FI_ASYNC_IOV, FI_ATOMIC, FI_AV_USER_ID, FI_CLASS_PEP, FI_COLLECTIVE, FI_CONTEXT,
     FI_CONTEXT2, FI_DIRECTED_RECV, FI_FENCE, FI_FORMAT_UNSPEC, FI_HMEM, FI_LOCAL_COMM, FI_LOCAL_MR,
     FI_MSG, FI_MSG_PREFIX, FI_MULTI_RECV, FI_MULTICAST, FI_NAMED_RX_CTX, FI_NOTIFY_FLAGS_ONLY,
-    FI_NUMERICHOST, FI_PROV_ATTR_ONLY, FI_RECV, FI_REMOTE_COMM, FI_RESCAN, FI_RESTRICTED_COMP,
-    FI_RMA, FI_RX_CQ_DATA, FI_SEND, FI_SHARED_AV, FI_SOCKADDR_IN, FI_SOURCE, FI_SOURCE_ERR,
-    FI_TAGGED, FI_VERSION, fi_bus_type, fi_cq_tagged_entry, fi_ep_type, fi_info, fi_link_state,
-    fid,
+    FI_NUMERICHOST, FI_PROV_ATTR_ONLY, FI_READ, FI_RECV, FI_REMOTE_COMM, FI_REMOTE_READ,
+    FI_REMOTE_WRITE, FI_RESCAN, FI_RESTRICTED_COMP, FI_RMA, FI_RMA_EVENT, FI_RX_CQ_DATA, FI_SEND,
+    FI_SHARED_AV, FI_SOCKADDR_IN, FI_SOURCE, FI_SOURCE_ERR, FI_TAGGED, FI_VERSION, FI_WRITE,
+    fi_bus_type, fi_cq_tagged_entry, fi_ep_type, fi_info, fi_link_state, fid,
 };
 use ferrofabric_contracts::addr::{AddrFormat, Address, NativeAddr};
 use support::has_device;
@@ -216,7 +216,8 @@ fn capabilities() -> u64 {
     };
     let messages = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_DIRECTED_RECV | FI_MULTI_RECV;
     let naming = FI_SOURCE | FI_SOURCE_ERR | FI_SHARED_AV | FI_AV_USER_ID;
-    messages | naming | FI_FENCE | reach
+    let one_sided = FI_RMA | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_RMA_EVENT;
+    messages | one_sided | naming | FI_FENCE | reach
 }
 
 /// Each of the 64 bits is a capability that is granted, or no data.
@@ -235,13 +236,16 @@ fn each_capability_is_granted_or_no_data() {
         | FI_DIRECTED_RECV
         | FI_AV_USER_ID;
     const DIRECTIONS: u64 = FI_SEND | FI_RECV;
+    const ACCESSES: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
     alone("each_capability_is_granted_or_no_data", |fi| {
         let offered = capabilities();
         for bit in 0..64 {
             let flag = 1 << bit;
             let asked = match flag {
-                FI_TAGGED | FI_RMA | FI_ATOMIC => flag,
+                FI_TAGGED | FI_ATOMIC => flag,
                 FI_SOURCE_ERR => flag | FI_MSG | FI_SOURCE,
+                FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE => flag | FI_MSG | FI_RMA,
+                FI_RMA_EVENT => flag | FI_MSG | FI_RMA,
                 _ => flag | FI_MSG,
             };
             let hints = fi.hints();
@@ -262,6 +266,12 @@ fn each_capability_is_granted_or_no_data() {
                     named => named,
                 };
                 assert_eq!(caps & DIRECTIONS, directions, "bit {bit}: {caps:#x}");
+                let accesses = match (asked & FI_RMA, asked & ACCESSES) {
+                    (0, _) => 0,
+                    (_, 0) => ACCESSES,
+                    (_, named) => named,
+                };
+                assert_eq!(caps & ACCESSES, accesses, "bit {bit}: {caps:#x}");
             }
         }
     });

@@ -4,9 +4,32 @@
 #[macro_use]
 mod support;
 
+use support::mpi::{Launcher, Mpi, PATIENCE, PYTHON, programs};
+use support::plugin::Plugin;
+use support::{run, skip};
+
 all_jobs!(Mpich);
 
-// Without one-sided operations of ours MPICH makes its own of untagged messages and multi-receives.
+/// MPICH chooses our one-sided operations by itself: the jobs with windows below use them.
+#[test]
+fn it_chooses_one_sided_operations() {
+    let launcher = match Launcher::find(Mpi::Mpich) {
+        Ok(launcher) => launcher,
+        Err(reason) => return skip(&reason),
+    };
+    let mut command = launcher.command(1);
+    let plugin = Plugin::new();
+    plugin.choose(&mut command);
+    command.env("MPIR_CVAR_DEBUG_SUMMARY", "1");
+    command.arg(PYTHON).arg(programs().join("hello.py"));
+    let output = run::run(command, PATIENCE).expect_success();
+    for chosen in ["MPIDI_OFI_ENABLE_RMA: 1", "MPIDI_OFI_ENABLE_ATOMICS: 0"] {
+        assert!(output.contains(chosen), "{chosen} is not in {output}");
+    }
+}
+
+// Puts and gets are one-sided operations of ours. MPICH makes those that compute of untagged
+// messages and multi-receives, for we have no atomics.
 jobs! { Mpich;
     one_sided_2: Default, 2 ranks, ["one_sided.py"], 150 messages;
     one_sided_4: Default, 4 ranks, ["one_sided.py"], 500 messages;

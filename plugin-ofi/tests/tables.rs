@@ -17,8 +17,8 @@ use std::time::Instant;
 
 use client::close;
 use ferro_fi::abi::{
-    FI_ENABLE, FI_ENOSYS, FI_ETOOSMALL, FI_REFRESH, FI_SEND, fi_addr_t, fi_cq_tagged_entry, fi_msg,
-    fi_msg_tagged, fi_wait_obj, fid, fid_mr,
+    FI_EINVAL, FI_ENABLE, FI_ENOSYS, FI_ETOOSMALL, FI_REFRESH, FI_SEND, fi_addr_t,
+    fi_cq_tagged_entry, fi_msg, fi_msg_tagged, fi_wait_obj, fid, fid_mr,
 };
 use support::edge::GuardedPage;
 use two::{EAGAIN, FORMATS, PATIENCE, Two, everywhere, name_of, shape};
@@ -54,7 +54,10 @@ const OFFERED: &[(&str, &str)] = &[
         "fi_ops_tagged",
         "recv recvv recvmsg send sendv sendmsg inject senddata injectdata",
     ),
-    ("fi_ops_rma", ""),
+    (
+        "fi_ops_rma",
+        "read readv readmsg write writev writemsg inject writedata injectdata",
+    ),
     ("fi_ops_atomic", ""),
     ("fi_ops_collective", ""),
 ];
@@ -201,11 +204,15 @@ fn calls_of_all_objects() {
                     assert_eq!(code, -FI_ENOSYS, "{what}");
                 }
             }
-            // A region is enabled from the start, whatever it is bound to.
+            // A region is enabled from the start, bound to an endpoint or not.
             let ops = &*(*mr).fid.ops;
-            for bit in 0..64 {
-                for to in [side.ep.cast(), side.sent.cast(), null_mut()] {
-                    assert_eq!(ops.bind.unwrap()(mr.cast(), to, 1 << bit), 0);
+            for flags in (0..64).map(|bit| 1 << bit) {
+                for (to, code) in [
+                    (side.ep.cast(), 0),
+                    (side.sent.cast(), -FI_ENOSYS),
+                    (null_mut(), -FI_EINVAL),
+                ] {
+                    assert_eq!(ops.bind.unwrap()(mr.cast(), to, flags), code);
                 }
             }
             for command in (-2..80).chain([c_int::MIN, c_int::MAX]) {

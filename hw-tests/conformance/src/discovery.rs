@@ -28,11 +28,11 @@ const PRIMARY: Flags = Flags::MSG
     .union(Flags::TAGGED_DIRECTED_RECV);
 
 const SEND_AND_RECV: Flags = Flags::SEND.union(Flags::RECV);
-const MODIFIERS: Flags = SEND_AND_RECV
-    .union(Flags::READ)
+const ACCESSES: Flags = Flags::READ
     .union(Flags::WRITE)
     .union(Flags::REMOTE_READ)
     .union(Flags::REMOTE_WRITE);
+const MODIFIERS: Flags = SEND_AND_RECV.union(ACCESSES);
 
 const REACH: Flags = Flags::LOCAL_COMM.union(Flags::REMOTE_COMM);
 const SECONDARY: Flags = REACH
@@ -50,6 +50,9 @@ const SECONDARY: Flags = REACH
 const OFFERED: Flags = Flags::MSG
     .union(Flags::TAGGED)
     .union(SEND_AND_RECV)
+    .union(Flags::RMA)
+    .union(ACCESSES)
+    .union(Flags::RMA_EVENT)
     .union(Flags::DIRECTED_RECV)
     .union(Flags::MULTI_RECV)
     .union(Flags::SOURCE)
@@ -83,13 +86,12 @@ fn with_caps(provider: &dyn Provider, caps: Flags) -> Result<Vec<Info>, Error> {
 
 /// A capability, and the one that it refines: hints have to request both.
 fn with_what_it_refines(flag: Flags) -> Flags {
-    let remote = MODIFIERS - SEND_AND_RECV;
     flag | match flag {
         Flags::RMA | Flags::ATOMIC | Flags::TAGGED | Flags::COLLECTIVE => Flags::empty(),
         Flags::SOURCE_ERR => Flags::MSG | Flags::SOURCE,
         Flags::RMA_EVENT => Flags::RMA | Flags::REMOTE_WRITE,
         Flags::RMA_PMEM => Flags::RMA,
-        _ if remote.contains(flag) => Flags::RMA,
+        _ if ACCESSES.contains(flag) => Flags::RMA,
         _ => Flags::MSG,
     }
 }
@@ -129,11 +131,16 @@ fn granted(asked: Flags, info: &Info) {
     let (what, caps) = (&info.domain.name, info.caps);
     assert!(caps.contains(asked), "{what}: {caps:?} for {asked:?}");
     assert_eq!(caps & PRIMARY, asked & PRIMARY, "{what} for {asked:?}");
-    let directions = match asked & MODIFIERS {
-        none if none.is_empty() => SEND_AND_RECV,
-        some => some,
-    };
-    assert_eq!(caps & MODIFIERS, directions, "{what} for {asked:?}");
+    for (capabilities, modifiers) in [
+        (Flags::MSG | Flags::TAGGED, SEND_AND_RECV),
+        (Flags::RMA | Flags::ATOMIC, ACCESSES),
+    ] {
+        let directions = match asked & modifiers {
+            none if none.is_empty() && asked.intersects(capabilities) => modifiers,
+            some => some,
+        };
+        assert_eq!(caps & modifiers, directions, "{what} for {asked:?}");
+    }
     let unasked = caps - asked - MODIFIERS;
     let free = SECONDARY - Flags::SOURCE_ERR;
     assert!(free.contains(unasked), "{what}: {unasked:?} unasked");

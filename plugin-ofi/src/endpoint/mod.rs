@@ -4,6 +4,7 @@
 mod name;
 pub(crate) mod object;
 mod options;
+mod rma;
 mod transfer;
 mod unsupported;
 
@@ -48,7 +49,10 @@ unsafe impl Object for EndpointObject {
             ops: options::OPS.as_ptr(),
             cm: name::OPS.as_ptr(),
             msg: transfer::MSG.as_ptr(),
-            rma: unsupported::RMA.as_ptr(),
+            rma: match self.domain.has_remote_access() {
+                true => rma::RMA.as_ptr(),
+                false => unsupported::RMA.as_ptr(),
+            },
             tagged: transfer::TAGGED.as_ptr(),
             atomic: unsupported::ATOMIC.as_ptr(),
             collective: unsupported::COLLECTIVE.as_ptr(),
@@ -80,6 +84,7 @@ impl EndpointObject {
         })?;
         let setup = Setup {
             caps: info.caps,
+            remote_rights: offer.caps & (Flags::REMOTE_READ | Flags::REMOTE_WRITE),
             source: offer.src_addr.as_ref().and_then(Address::socket),
             auth_key: info.ep.auth_key,
             tclass: info.tx.tclass,
@@ -106,36 +111,50 @@ impl EndpointObject {
             .av
             .as_ref()
             .ok_or_else(|| missing("bind an address vector first: fi_ep_bind(ep, &av->fid, 0)"))?;
-        // An endpoint for one direction alone needs no queue for the other.
+        // An endpoint for one direction alone needs no queue for the other, and a target of
+        // one-sided operations needs none: nothing completes there but CQ data, which peers may
+        // never send.
         let (sends, receives) = (
-            setup.caps.contains(Flags::SEND),
+            setup.caps.intersects(INITIATES),
             setup.caps.contains(Flags::RECV),
         );
-        let hidden = || self.domain.domain.open_cq(&CqAttr {
+        let hidden = || {
+            let attr = CqAttr {
                 size: 1,
                 discards: true,
-            });
+            };
+            self.domain.domain.open_cq(&attr)
+        };
         let no_queue = |what: &'static str| {
             Refused::from(Error::new(Errno::ENOCQ, "enable", "endpoint").mend(what))
         };
         let tx_cq = match &setup.tx_cq {
             Some(cq) => cq.cq.clone(),
-            None if sends || !receives => {
+            None if sends => {
                 return Err(no_queue("bind a completion queue with FI_TRANSMIT first"));
             }
             None => hidden()?,
         };
         let rx_cq = match &setup.rx_cq {
             Some(cq) => cq.cq.clone(),
-            None if receives || !sends => {
+            None if receives => {
                 return Err(no_queue("bind a completion queue with FI_RECV first"));
             }
             None => hidden()?,
         };
+        let counter = |bound: &Option<SharedObject<CntrObject>>| {
+            bound.as_ref().map(|counter| counter.cntr.clone())
+        };
+        let counters = &setup.counters;
         let endpoint = self.domain.domain.open_endpoint(EndpointConfig {
             tx_cq,
-            tx_cntr: setup.tx_cntr.as_ref().map(|cntr| cntr.cntr.clone()),
-            rx_cntr: setup.rx_cntr.as_ref().map(|cntr| cntr.cntr.clone()),
+            tx_cntr: counter(&counters.send),
+            rx_cntr: counter(&counters.recv),
+            read_cntr: counter(&counters.read),
+            write_cntr: counter(&counters.write),
+            remote_read_cntr: counter(&counters.remote_read),
+            remote_write_cntr: counter(&counters.remote_write),
+            remote_rights: setup.remote_rights,
             directed_recv: setup.caps.contains(Flags::DIRECTED_RECV),
             source: setup.source,
             auth_key: setup.auth_key,
@@ -185,10 +204,13 @@ fn bind_to<T: Object>(
     Ok(())
 }
 
+/// The capabilities of operations that an endpoint begins.
+const INITIATES: Flags = Flags::SEND.union(Flags::READ).union(Flags::WRITE);
+
 /// The flags that a queue is bound with.
 const QUEUE: u64 = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
 
-/// Those of a counter. Remote accesses are not there to be counted, and such a counter stays at 0.
+/// Those of a counter.
 const COUNTER: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 /// `fi_ep_bind`.
@@ -239,11 +261,27 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
                 this.rx.bind(selective);
             }
         } else if let Some(cntr) = cntr {
-            let (mut tx_cntr, mut rx_cntr) = (setup.tx_cntr.clone(), setup.rx_cntr.clone());
-            bind_to(&mut tx_cntr, &cntr, sends, "counter of sends")?;
-            bind_to(&mut rx_cntr, &cntr, receives, "counter of receives")?;
-            (setup.tx_cntr, setup.rx_cntr) = (tx_cntr, rx_cntr);
-            // A counter of remote accesses alone has nothing to count yet.
+            let mut counters = setup.counters.clone();
+            let has = |flag| flags & flag != 0;
+            for (to, asked, what) in [
+                (&mut counters.send, sends, "counter of sends"),
+                (&mut counters.recv, receives, "counter of receives"),
+                (&mut counters.read, has(FI_READ), "counter of reads"),
+                (&mut counters.write, has(FI_WRITE), "counter of writes"),
+                (
+                    &mut counters.remote_read,
+                    has(FI_REMOTE_READ),
+                    "counter of peers' reads",
+                ),
+                (
+                    &mut counters.remote_write,
+                    has(FI_REMOTE_WRITE),
+                    "counter of peers' writes",
+                ),
+            ] {
+                bind_to(to, &cntr, asked, what)?;
+            }
+            setup.counters = counters;
         } else if let Some(eq) = eq {
             bind_to(&mut setup.eq, &eq, true, "event queue")?;
         } else {

@@ -41,16 +41,29 @@ pub(super) struct Setup {
     pub(super) av: Option<SharedObject<AvObject>>,
     pub(super) tx_cq: Option<SharedObject<CqObject>>,
     pub(super) rx_cq: Option<SharedObject<CqObject>>,
-    pub(super) tx_cntr: Option<SharedObject<CntrObject>>,
-    pub(super) rx_cntr: Option<SharedObject<CntrObject>>,
+    pub(super) counters: BoundCounters,
     /// Gets no event: each failure of such an endpoint is the failure of an operation.
     pub(super) eq: Option<SharedObject<EqObject>>,
     pub(super) caps: Flags,
+    /// The rights of peers by way of it.
+    pub(super) remote_rights: Flags,
     /// Where it is to be found, in domains whose addresses are those of sockets.
     pub(super) source: Option<SocketAddr>,
     pub(super) auth_key: Option<AuthKey>,
     /// The endpoint's own; without one the domain, as it was opened, has it.
     pub(super) tclass: u32,
+}
+
+/// The counters to which the endpoint is bound so far, each for one kind of operation. One counter
+/// may count several.
+#[derive(Clone, Default)]
+pub(super) struct BoundCounters {
+    pub(super) send: Option<SharedObject<CntrObject>>,
+    pub(super) recv: Option<SharedObject<CntrObject>>,
+    pub(super) read: Option<SharedObject<CntrObject>>,
+    pub(super) write: Option<SharedObject<CntrObject>>,
+    pub(super) remote_read: Option<SharedObject<CntrObject>>,
+    pub(super) remote_write: Option<SharedObject<CntrObject>>,
 }
 
 impl EndpointObject {

@@ -9,8 +9,9 @@ use ferrofabric_runtime::fabric::MIN_MULTI_RECV;
 
 use super::object::EndpointObject;
 use crate::abi::{
-    FI_OPT_ENDPOINT, FI_OPT_INJECT_MSG_SIZE, FI_OPT_INJECT_TAGGED_SIZE, FI_OPT_MAX_MSG_SIZE,
-    FI_OPT_MAX_TAGGED_SIZE, FI_OPT_MIN_MULTI_RECV, Roomy, fi_ops_ep, fid_ep, fid_t,
+    FI_OPT_ENDPOINT, FI_OPT_INJECT_MSG_SIZE, FI_OPT_INJECT_RMA_SIZE, FI_OPT_INJECT_TAGGED_SIZE,
+    FI_OPT_MAX_MSG_SIZE, FI_OPT_MAX_RMA_SIZE, FI_OPT_MAX_TAGGED_SIZE, FI_OPT_MIN_MULTI_RECV, Roomy,
+    fi_ops_ep, fid_ep, fid_t,
 };
 use crate::fid::object_of;
 use crate::guard::{Refused, control, data};
@@ -56,14 +57,17 @@ unsafe extern "C" fn getopt(
         // SAFETY: as C calls us: an endpoint of ours, not closed.
         let this = unsafe { object_of::<EndpointObject>(ep.cast::<fid_ep>()) };
         let info = this.domain.domain.info();
+        let has_remote_access = this.domain.has_remote_access();
         let size = match (level, name) {
             (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) if this.has_multi_receives() => {
                 this.min_multi_recv()?
             }
             (FI_OPT_ENDPOINT, FI_OPT_MAX_MSG_SIZE | FI_OPT_MAX_TAGGED_SIZE) => info.ep.max_msg_size,
+            (FI_OPT_ENDPOINT, FI_OPT_MAX_RMA_SIZE) if has_remote_access => info.ep.max_msg_size,
             (FI_OPT_ENDPOINT, FI_OPT_INJECT_MSG_SIZE | FI_OPT_INJECT_TAGGED_SIZE) => {
                 info.tx.inject_size
             }
+            (FI_OPT_ENDPOINT, FI_OPT_INJECT_RMA_SIZE) if has_remote_access => info.tx.inject_size,
             _ => return Err(Refused(UNKNOWN)),
         };
         if value.is_null() || len.is_null() {

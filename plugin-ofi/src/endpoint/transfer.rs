@@ -270,7 +270,7 @@ unsafe fn receive(
 /// `desc` has an entry for each buffer, or is NULL. A list that is too long is refused, whatever
 /// this says of it.
 #[inline]
-unsafe fn common(desc: *mut *mut c_void, count: usize) -> *mut c_void {
+pub(super) unsafe fn common(desc: *mut *mut c_void, count: usize) -> *mut c_void {
     if desc.is_null() || count == 0 {
         return null_mut();
     }
@@ -284,6 +284,6 @@ unsafe fn common(desc: *mut *mut c_void, count: usize) -> *mut c_void {
 
 /// One buffer.
 #[inline(always)]
-fn one(buf: *const c_void, len: usize) -> [IoBuf; 1] {
+pub(super) fn one(buf: *const c_void, len: usize) -> [IoBuf; 1] {
     [IoBuf::new(buf.cast(), len)]
 }

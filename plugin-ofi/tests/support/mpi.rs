@@ -287,12 +287,10 @@ const OPEN_MPI_PARAMETERS: [(&str, &str); 5] = [
     ("mpi_yield_when_idle", "1"),
 ];
 
-/// libfabric between all ranks, those of one node too, and nothing that this project's provider
-/// does not have; a rank that waits lets others run.
-const MPICH_VARIABLES: [(&str, &str); 4] = [
+/// libfabric between all ranks, those of one node too; a rank that waits lets others run.
+const MPICH_VARIABLES: [(&str, &str); 3] = [
     ("MPICH_CH4_NETMOD", "ofi"),
     ("MPIR_CVAR_NOLOCAL", "1"),
-    ("MPIR_CVAR_CH4_OFI_ENABLE_RMA", "0"),
     ("MPIR_CVAR_CH4_PROGRESS_THROTTLE", "1"),
 ];
 

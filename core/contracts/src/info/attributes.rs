@@ -100,7 +100,9 @@ pub struct DomainAttr {
     pub resource_mgmt: ResourceMgmt,
     /// Type of address vectors; `None` in hints for any, in a candidate for both.
     pub av_type: Option<AvType>,
-    /// The application's duties in registration (in hints: those that it can take on).
+    /// The application's duties in registration (in hints: those that it can take on). `BASIC` in a
+    /// candidate says that it serves virtual addresses and keys of its own to an application that
+    /// requests them by that name; it is no duty.
     pub mr_mode: MrMode,
     /// Bytes of a key.
     pub mr_key_size: usize,

@@ -52,6 +52,10 @@ pub const ALL_CAPS: Flags = TX_CAPS
     .union(Flags::REMOTE_COMM)
     .union(Flags::SHARED_AV);
 
+/// One-sided reads and writes, by both sides, and counters at the target (fi_rma(3)).
+pub(super) const READS_AND_WRITES: Flags =
+    Flags::RMA.union(REMOTE_MODIFIERS).union(Flags::RMA_EVENT);
+
 /// Secondary capabilities that cost nothing here: offered even if the hints do not name them.
 const FREE: Flags = REACH
     .union(Flags::MULTI_RECV)
@@ -127,6 +131,11 @@ pub(super) fn without_targets(caps: Flags) -> Flags {
         true => caps,
         false => caps - REMOTE - Flags::RMA_PMEM,
     }
+}
+
+/// The capabilities of an endpoint that has messages alone.
+pub(super) fn without_remote_access(caps: Flags) -> Flags {
+    caps - REMOTE - REMOTE_MODIFIERS - Flags::RMA_EVENT - Flags::RMA_PMEM
 }
 
 /// Whether peers may access the endpoint's memory.

@@ -2,7 +2,7 @@
 //! all its endpoints, one of an endpoint's own, or those of the address vector that an endpoint is
 //! bound to.
 
-use super::{DomainAttr, EpAttr, Info, Mismatch, RxAttr};
+use super::{DomainAttr, EpAttr, Info, Mismatch, RxAttr, TxAttr, caps};
 use crate::addr::{AddrFormats, AuthKey, MAX_EP_AUTH_KEYS};
 use crate::flags::Flags;
 
@@ -11,15 +11,21 @@ use crate::flags::Flags;
 pub const AV_AUTH_KEY: usize = usize::MAX;
 
 /// The offer of the same domain with the keys of address vectors: receives may name a key, also
-/// those of datagrams.
+/// those of datagrams. There are no one-sided operations: nothing would keep the peers of one key
+/// out of the memory that is registered for another.
 #[must_use]
 pub fn with_address_vector_keys(info: Info) -> Info {
     Info {
-        caps: info.caps | Flags::DIRECTED_RECV,
+        caps: caps::without_remote_access(info.caps) | Flags::DIRECTED_RECV,
         // The others say nothing of keys.
         addr_formats: info.addr_formats & (AddrFormats::NATIVE | AddrFormats::STR),
+        tx: TxAttr {
+            caps: caps::without_remote_access(info.tx.caps),
+            rma_iov_limit: 0,
+            ..info.tx
+        },
         rx: RxAttr {
-            caps: info.rx.caps | Flags::DIRECTED_RECV,
+            caps: caps::without_remote_access(info.rx.caps) | Flags::DIRECTED_RECV,
             ..info.rx
         },
         ep: EpAttr {

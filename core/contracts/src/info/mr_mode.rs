@@ -25,10 +25,14 @@ pub(super) fn grant(
     let asked = hints.domain.mr_mode;
     let old = MrMode::BASIC | MrMode::SCALABLE;
     let version = hints.fabric.api_version;
+    // Addresses and keys matter to targets alone.
+    let basic = needed.contains(MrMode::VIRT_ADDR | MrMode::PROV_KEY)
+        || required.contains(MrMode::BASIC)
+        || !caps::is_target(caps);
     let granted = if version != 0 && version < BITS_SINCE {
-        legacy(asked & old, hints.mode, needed, caps::is_target(caps))
+        legacy(asked & old, hints.mode, needed, basic)
     } else if asked.intersects(old) {
-        legacy(asked, hints.mode, needed, caps::is_target(caps))
+        legacy(asked, hints.mode, needed, basic)
     } else {
         asked.contains(needed).then_some((needed, Mode::empty()))
     };
@@ -42,8 +46,14 @@ pub(super) fn grant(
     })
 }
 
-/// The old modes: one of the two names, and local registration apart.
-fn legacy(asked: MrMode, modes: Mode, needed: MrMode, is_target: bool) -> Option<(MrMode, Mode)> {
+/// The old modes: one of the two names, and local registration apart. `serves_basic` says whether
+/// memory can have virtual addresses and keys of the provider's.
+fn legacy(
+    asked: MrMode,
+    modes: Mode,
+    needed: MrMode,
+    serves_basic: bool,
+) -> Option<(MrMode, Mode)> {
     let (local, needed) = (needed & MrMode::LOCAL, needed - MrMode::LOCAL);
     let mode = match local.is_empty() {
         true => Mode::empty(),
@@ -52,8 +62,7 @@ fn legacy(asked: MrMode, modes: Mode, needed: MrMode, is_target: bool) -> Option
     if !local.is_empty() && mode.is_empty() {
         return None;
     }
-    let addressed_so = !is_target || needed.contains(MrMode::VIRT_ADDR | MrMode::PROV_KEY);
-    let basic = BASIC.contains(needed) && addressed_so;
+    let basic = BASIC.contains(needed) && serves_basic;
     let scalable = needed.is_empty();
     let granted = if asked == MrMode::SCALABLE {
         scalable.then_some(asked)

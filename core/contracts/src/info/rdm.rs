@@ -1,10 +1,10 @@
 //! The attributes that every domain of ours offers, over any transport.
 
-use super::caps::{RX_CAPS, TX_CAPS};
+use super::caps::{READS_AND_WRITES, RX_CAPS, TX_CAPS};
 use super::models::{EpType, Progress, ResourceMgmt, Threading, tag_format};
 use super::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr, traffic_class};
 use crate::addr::MAX_ADDR_BYTES;
-use crate::flags::{Flags, Order};
+use crate::flags::{Flags, MrMode, Order};
 
 /// Objects of which a domain can have any number, within its memory.
 const MANY: usize = 1 << 16;
@@ -79,26 +79,32 @@ pub fn rdm_messages() -> Info {
     }
 }
 
-/// As [`rdm_messages`], with the additions of all our reliable transports: fences, completion at
-/// the peer, and limits of the runtime. `reach` is `LOCAL_COMM`, `REMOTE_COMM` or both: the peers
-/// that the transport carries messages to.
+/// As [`rdm_messages`], with the additions of all our reliable transports: one-sided reads and
+/// writes, fences, completion at the peer, and limits of the runtime. `reach` is `LOCAL_COMM`,
+/// `REMOTE_COMM` or both: the peers that the transport carries messages to.
+///
+/// Reads and writes keep no order: long writes overtake each other (`docs/adr/0061`).
 pub fn rdm_endpoints(reach: Flags) -> Info {
     let all = rdm_messages();
+    let caps = all.caps | READS_AND_WRITES | Flags::FENCE;
     Info {
-        caps: all.caps | reach | Flags::FENCE,
+        caps: caps | reach,
         tx: TxAttr {
             iov_limit: IOV_LIMIT,
-            caps: all.tx.caps | Flags::FENCE,
+            rma_iov_limit: 1,
+            caps: caps & TX_CAPS,
             op_flags: all.tx.op_flags | Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE,
             ..all.tx
         },
         rx: RxAttr {
+            caps: caps & RX_CAPS,
             size: POSTED_RECEIVES,
             iov_limit: IOV_LIMIT,
             ..all.rx
         },
         domain: DomainAttr {
             caps: all.domain.caps | reach,
+            mr_mode: MrMode::BASIC,
             ..all.domain
         },
         fabric: FabricAttr {

@@ -28,12 +28,15 @@ fn mpich_gets_both_candidates() {
             let offer = granted(&hints, &candidate);
             clients::check_granted(&hints, &offer);
             assert_eq!(offer.fabric.api_version, hints.fabric.api_version);
-            // With one-sided operations it requests a missing capability, and the error names it.
-            let one_sided = Info {
-                caps: hints.caps | Flags::RMA | Flags::ATOMIC,
+            let one_sided = Flags::RMA | Flags::READ | Flags::WRITE;
+            let targets = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
+            assert!(offer.caps.contains(one_sided | targets));
+            // With atomics it requests a missing capability, and the error names it.
+            let atomics = Info {
+                caps: hints.caps | Flags::ATOMIC,
                 ..hints
             };
-            assert_eq!(refused(&one_sided, &candidate), "caps");
+            assert_eq!(refused(&atomics, &candidate), "caps");
         }
     }
 }

@@ -4,7 +4,7 @@ use ferrofabric_contracts::addr::{Address, GidKind, NativeAddr, VerbsAddr};
 use ferrofabric_contracts::flags::{Flags, MrMode, Order};
 use ferrofabric_contracts::info::{
     DomainAttr, EpAttr, FabricAttr, Info, RX_CAPS, RxAttr, TX_CAPS, TxAttr, dgram_messages, filter,
-    protocol, rdm_messages, tag_format,
+    protocol, rdm_endpoints, tag_format,
 };
 
 pub(crate) const NODE: u64 = 0x11;
@@ -34,14 +34,12 @@ pub(crate) fn addr(node: u64, shm: bool, verbs: Option<VerbsAddr>) -> Address {
 
 /// The candidate of the shared-memory provider.
 pub(crate) fn local() -> Info {
-    let all = rdm_messages();
+    let all = rdm_endpoints(Flags::LOCAL_COMM);
     Info {
-        caps: all.caps | Flags::LOCAL_COMM,
         src_addr: Some(addr(NODE, true, None)),
         tx: TxAttr {
             inject_size: 4096,
             size: 4096,
-            iov_limit: 4,
             ..all.tx
         },
         rx: RxAttr {
@@ -57,7 +55,6 @@ pub(crate) fn local() -> Info {
         },
         domain: DomainAttr {
             name: "shm".to_owned(),
-            caps: Flags::LOCAL_COMM,
             ..all.domain
         },
         fabric: FabricAttr {

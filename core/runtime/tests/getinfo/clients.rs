@@ -78,8 +78,9 @@ pub(crate) fn open_mpi_one_sided() -> Info {
     }
 }
 
-/// MPICH's `ch4:ofi` with one-sided operations switched off (`init_settings.c`), in each of its
-/// variants: it takes the capabilities from an offer that it got with NULL hints.
+/// MPICH's `ch4:ofi` without atomics (`init_settings.c`), in each of its variants: it takes the
+/// capabilities from an offer that it got with NULL hints. Where it uses one-sided operations,
+/// sends complete on delivery.
 pub(crate) fn mpich(first: &Info) -> Vec<Info> {
     // Protocol and tag with CQ data, protocol and source without.
     let tag_formats = [(0x18 << 51) | 0x7fff_ffff, (0x18 << 58) | (0x7f_ffff << 19)];
@@ -91,12 +92,16 @@ pub(crate) fn mpich(first: &Info) -> Vec<Info> {
     let mut all = Vec::new();
     for mem_tag_format in tag_formats {
         for mr_mode in mr_modes {
-            for domain_mode in [Mode::empty(), Mode::RESTRICTED_COMP] {
+            for (domain_mode, level) in [
+                (Mode::empty(), Flags::empty()),
+                (Mode::RESTRICTED_COMP, Flags::empty()),
+                (Mode::RESTRICTED_COMP, Flags::DELIVERY_COMPLETE),
+            ] {
                 all.push(Info {
                     caps: first.caps,
                     mode: Mode::CONTEXT | Mode::ASYNC_IOV | Mode::RX_CQ_DATA | Mode::CONTEXT2,
                     tx: TxAttr {
-                        op_flags: Flags::COMPLETION,
+                        op_flags: Flags::COMPLETION | level,
                         msg_order: Order::SAS,
                         ..TxAttr::default()
                     },

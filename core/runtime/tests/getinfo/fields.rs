@@ -111,7 +111,7 @@ const FIELDS: &[(&str, Change, Change)] = &[
     (
         "tx_attr->op_flags",
         |hints, there| hints.tx.op_flags = there.tx.op_flags,
-        |hints, _| hints.tx.op_flags = Flags::DELIVERY_COMPLETE,
+        |hints, _| hints.tx.op_flags = Flags::COMMIT_COMPLETE,
     ),
     (
         "rx_attr->op_flags",

@@ -74,6 +74,13 @@ fn keys_of_address_vectors_need_a_request() {
     assert!(offer.caps.contains(Flags::DIRECTED_RECV));
     assert!(offer.domain.caps.contains(Flags::DIRECTED_RECV));
     assert_eq!(granted(&offer, &by_vector()), offer);
+    // One-sided operations would reach the memory that is registered for peers with another key.
+    let remote = Flags::RMA | Flags::ATOMIC | Flags::READ | Flags::WRITE | Flags::REMOTE_READ;
+    let remote = remote | Flags::REMOTE_WRITE | Flags::RMA_EVENT;
+    for caps in [by_vector().caps, by_vector().tx.caps, by_vector().rx.caps] {
+        assert!(!caps.intersects(remote), "{caps:?}");
+    }
+    granted(&with(|hints| hints.caps = Flags::RMA), &one_key());
     let some = asked(|hints| hints.domain.max_ep_auth_key = MAX_EP_AUTH_KEYS);
     granted(&some, &by_vector());
     let field = |more| refused(&asked(more), &by_vector());

@@ -30,6 +30,7 @@ fn null_hints_and_empty_ones_get_all_of_a_candidate_that_needs_no_mode() {
             },
             domain: DomainAttr {
                 av_type: Some(AvType::Table),
+                mr_mode: MrMode::empty(),
                 ..candidate.domain.clone()
             },
             ..candidate
@@ -75,19 +76,15 @@ fn flags_of_operations_are_those_asked_for_and_none_unasked() {
         Flags::COMPLETION | Flags::INJECT,
         Flags::INJECT_COMPLETE,
         Flags::TRANSMIT_COMPLETE,
+        Flags::DELIVERY_COMPLETE,
+        Flags::MATCH_COMPLETE,
     ] {
         assert_eq!(granted(&sends(asked), &local()).tx.op_flags, asked);
     }
     for asked in [Flags::empty(), Flags::COMPLETION | Flags::MULTI_RECV] {
         assert_eq!(granted(&receives(asked), &local()).rx.op_flags, asked);
     }
-    for asked in [
-        Flags::DELIVERY_COMPLETE,
-        Flags::COMMIT_COMPLETE,
-        Flags::MATCH_COMPLETE,
-        Flags::MULTICAST,
-        Flags::FENCE,
-    ] {
+    for asked in [Flags::COMMIT_COMPLETE, Flags::MULTICAST, Flags::FENCE] {
         assert_eq!(refused(&sends(asked), &local()), "tx_attr->op_flags");
     }
     assert_eq!(

@@ -99,6 +99,14 @@ fn the_old_mode_names_stand_alone() {
     assert_eq!(registered(rma, NONE, scalable), Some(scalable));
     // Offsets, and keys that the application chooses, are not part of `BASIC`.
     assert_eq!(registered(rma, NONE, basic), None);
+    // A candidate may serve them by that name, and has no duties by any other.
+    assert_eq!(registered(rma, basic, basic), Some(basic));
+    assert_eq!(registered(rma, basic, scalable), Some(scalable));
+    for asked in [NONE, BASIC, BASIC | MrMode::LOCAL] {
+        assert_eq!(registered(rma, basic, asked), Some(NONE));
+    }
+    assert_eq!(registered(rma, basic | MrMode::LOCAL, basic), None);
+    assert_eq!(registered(rma, basic | MrMode::RAW, basic), None);
     // For messages there is no difference.
     for needs in [NONE, BASIC] {
         for old in [basic, scalable] {
@@ -140,6 +148,10 @@ fn before_version_1_5_there_are_only_the_old_names_and_0_is_either() {
     assert_eq!(asked(old, rma, BASIC, NONE), Some(basic));
     assert_eq!(asked(old, rma, NONE, NONE), Some(MrMode::SCALABLE));
     assert_eq!(asked(old, Flags::MSG, BASIC, NONE), Some(MrMode::SCALABLE));
+    assert_eq!(asked(old, rma, basic, NONE), Some(MrMode::SCALABLE));
+    assert_eq!(asked(old, rma, basic, basic), Some(basic));
+    assert_eq!(asked(old, rma, basic, BASIC | basic), Some(basic));
+    assert_eq!(asked(new, rma, basic, basic), Some(basic));
     assert_eq!(asked(old, rma, BASIC | MrMode::RAW, NONE), None);
     assert_eq!(asked(old, rma, BASIC, MrMode::SCALABLE), None);
     assert_eq!(asked(old, rma, BASIC, BASIC), Some(basic));
