@@ -279,9 +279,10 @@ fn regions_that_are_bound() {
         let pair = Pair::open(&offer(libfabric, domain));
         let mut memory = vec![3; 100];
         let mr = register(&pair.opened, &mut memory, BOTH, 5).unwrap();
-        // SAFETY: the region is open.
-        let bind =
-            |to: *mut fid, flags| unsafe { (*(*mr).fid.ops).bind.unwrap()(mr.cast(), to, flags) };
+        let bind = |to: *mut fid, flags| {
+            // SAFETY: the region is open.
+            unsafe { (*(*mr).fid.ops).bind.unwrap()(mr.cast(), to, flags) }
+        };
         assert_eq!(bind(pair.b.ep.cast(), 0), 0);
         for counter in pair.b.counters {
             assert_eq!(bind(counter.cast(), FI_REMOTE_WRITE), -FI_ENOSYS);
