@@ -512,7 +512,7 @@ fn a_listener_that_dies_is_found_no_more_and_its_successor_is() {
 #[file_serial(verbs)]
 fn hostile_private_data_is_refused() {
     /// Of the protocol.
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
 
     if Rig::open().is_none() {
         return;

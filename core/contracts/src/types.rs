@@ -158,8 +158,8 @@ listed_enum! {
         Write = 1,
         /// As `Write`, of an operation with CQ data: a `Notice` follows once the bytes are there.
         NoticedWrite = 2,
-        /// A request for bytes of a region, with the fields of [`ReadRequest`]. Tag and CQ data are
-        /// those of `Write`.
+        /// A request for bytes of a region: the number of the read and its length, eight bytes
+        /// each. Tag and CQ data are those of `Write`.
         Read = 3,
         /// The bytes that were read. The tag is the number of the request; the CQ data is 0, or the
         /// number of the error for which there are no bytes.

@@ -31,8 +31,6 @@ pub(crate) struct QueuePairShortage {
     name: Option<UnixAddr>,
     /// The announcement of this endpoint, and the time of its last refusal.
     announced: Option<(OwnedFd, Time)>,
-    /// The socket that looks for announcements.
-    looking: Option<OwnedFd>,
     /// Lanes that this endpoint has given since a look found no shortage.
     given: u32,
     /// Looks to come at which it gives none.
@@ -51,7 +49,6 @@ impl QueuePairShortage {
         Self {
             name: UnixAddr::new_abstract(name.as_bytes()).ok(),
             announced: None,
-            looking: None,
             given: 0,
             skips: 0,
         }
@@ -104,9 +101,8 @@ impl QueuePairShortage {
     }
 
     /// Whether any endpoint announces a shortage.
-    fn is_announced(&mut self) -> bool {
-        self.looking = self.looking.take().or_else(datagram_socket);
-        let (Some(looking), Some(name)) = (&self.looking, self.name) else {
+    fn is_announced(&self) -> bool {
+        let (Some(looking), Some(name)) = (datagram_socket(), self.name) else {
             return false;
         };
         connect(looking.as_raw_fd(), &name).is_ok()
@@ -132,7 +128,6 @@ mod tests {
         QueuePairShortage {
             name: Some(UnixAddr::new_abstract(name.as_bytes()).unwrap()),
             announced: None,
-            looking: None,
             given: 0,
             skips: 0,
         }
@@ -140,7 +135,7 @@ mod tests {
 
     #[test]
     fn others_see_an_announcement_until_its_end() {
-        let [mut a, mut b, mut other] = ["same", "same", "other"].map(shortage);
+        let [mut a, mut b, other] = ["same", "same", "other"].map(shortage);
         assert!(!a.is_announced() && !b.is_announced());
         a.announce(at(0));
         assert!(a.is_own() && !b.is_own());
@@ -156,7 +151,7 @@ mod tests {
 
     #[test]
     fn an_announcement_ends_with_the_refusals() {
-        let [mut a, mut b] = ["refusals", "refusals"].map(shortage);
+        let [mut a, b] = ["refusals", "refusals"].map(shortage);
         a.announce(at(0));
         a.announce(at(6));
         a.expire(at(15));
