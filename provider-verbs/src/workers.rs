@@ -9,9 +9,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
-
 use ferrofabric_system::forked::{Birth, end_threads};
+use ferrofabric_system::locks::{Condvar, Mutex};
 use ferrofabric_system::threads;
 
 use crate::qp::RcQp;
@@ -110,12 +109,14 @@ impl VerbQueue {
         let mut state = self.state.lock();
         loop {
             if let Some(call) = state.waiting.pop_front() {
-                MutexGuard::unlocked(&mut state, call);
+                drop(state);
+                call();
+                state = self.state.lock();
             } else if state.limit == 0 {
                 return;
             } else {
                 state.idle += 1;
-                self.changed.wait(&mut state);
+                state = self.changed.wait(state);
                 state.idle -= 1;
             }
         }
@@ -184,7 +185,7 @@ impl EndpointVerbs {
     pub(crate) fn wait(&self) {
         let mut count = self.under_way.count.lock();
         while *count > 0 {
-            self.under_way.none.wait(&mut count);
+            count = self.under_way.none.wait(count);
         }
     }
 }

@@ -9,8 +9,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
-
 use super::format::{self, Naming, ParsedAddr};
 use super::resolution::{admit, admit_nodes};
 use super::resolver_pool::ResolverPool;
@@ -22,6 +20,7 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::peer::{AV_COMPLETE, Done, EqError, PeerEq};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_system::forked::{Birth, end_threads};
+use ferrofabric_system::locks::{Condvar, Mutex};
 use ferrofabric_system::threads;
 
 /// Calls of one address vector that are worked at at a time; more wait in line.
@@ -214,7 +213,7 @@ impl InsertWorker {
             let mut line = self.line.lock();
             line.idle += 1;
             while line.calls.is_empty() && !line.closing {
-                self.came.wait(&mut line);
+                line = self.came.wait(line);
             }
             line.idle -= 1;
             let Some(call) = line.calls.pop_front() else {

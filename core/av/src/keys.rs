@@ -8,11 +8,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use ferrofabric_contracts::addr::{AuthKey, KeyedAddr, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::{FiAddr, key_number};
+use ferrofabric_system::locks::Mutex;
 
 /// Handles are of entries that no table has: these in the low 32 bits, above the number of the key;
 /// a generation above.

@@ -8,13 +8,12 @@
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use parking_lot::Mutex;
-
 use super::service::{Closing, Resolve, ResolveRequest};
 use super::table::AvTable;
 use ferrofabric_contracts::error::{Error, Result};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_system::forked::Birth;
+use ferrofabric_system::locks::Mutex;
 use ferrofabric_system::threads;
 
 /// Threads of one address vector. Each resolves many entries side by side; entries that come

@@ -5,8 +5,6 @@ mod insertion;
 
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
-
 pub(crate) use insertion::AddrRun;
 
 use super::format::reached_with;
@@ -19,6 +17,7 @@ use super::unresolved::{
 use ferrofabric_contracts::addr::{AuthKey, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_system::locks::MutexGuard;
 
 /// How long one attempt to resolve an entry lasts at most. The thread takes others after that.
 const ATTEMPT: Duration = Duration::from_secs(1);
@@ -236,8 +235,8 @@ impl AvTable {
             }
             match state.take() {
                 Ok(entries) => break Some(entries),
-                Err(Some(next)) => drop(came.wait_until(&mut state, next)),
-                Err(None) => came.wait(&mut state),
+                Err(Some(next)) => state = came.wait_until(state, next),
+                Err(None) => state = came.wait(state),
             }
         };
         state.idle -= 1;

@@ -13,8 +13,6 @@ mod unknown_sources;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Condvar, Mutex};
-
 #[cfg(test)]
 pub(crate) use schedule::SIDE_BY_SIDE;
 pub(crate) use schedule::{LONGEST_PAUSE, ResolutionSchedule, ResolutionStage};
@@ -22,6 +20,7 @@ use unknown_sources::UnknownSourceEpoch;
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_system::locks::{Condvar, Mutex};
 
 /// Why an address that is in has no endpoint of its own yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

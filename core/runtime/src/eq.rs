@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use parking_lot::Mutex;
 
 use ferrofabric_contracts::error::{Errno, Error, OpError};
 use ferrofabric_contracts::peer::{EqError, Event, PeerEq};
+use ferrofabric_system::locks::Mutex;
 
 #[derive(Debug)]
 enum Item {

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
-use parking_lot::{Condvar, Mutex};
 
 use ferrofabric_contracts::error::Result;
 
+use crate::locks::{Condvar, Mutex};
 use crate::wait::WaitSet;
 
 /// A clock that never goes back.
@@ -124,7 +124,7 @@ impl HandClock {
         }
         self.0.changed.notify_all();
         while time.has_due(now_ns) {
-            self.0.changed.wait(&mut time);
+            time = self.0.changed.wait(time);
         }
     }
 
@@ -137,7 +137,7 @@ impl HandClock {
         time.is_asleep(true);
         self.0.changed.notify_all();
         while time.now_ns < until_ns {
-            self.0.changed.wait(&mut time);
+            time = self.0.changed.wait(time);
         }
         time.is_asleep(false);
         if let Some(count) = time.sleeps.get_mut(&until_ns) {

@@ -12,6 +12,7 @@ pub mod event_log;
 #[allow(unsafe_code, reason = "a handler that runs in forked children")]
 pub mod forked;
 pub mod lock_order;
+pub mod locks;
 #[cfg_attr(
     all(test, loom),
     allow(unsafe_code, reason = "its model looks behind the flag")

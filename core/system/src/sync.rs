@@ -8,6 +8,8 @@
 )]
 mod modelled;
 
+#[cfg(not(loom))]
+pub use crate::locks::{Mutex, MutexGuard};
 #[cfg(loom)]
 pub use loom::sync::{
     MutexGuard,
@@ -15,8 +17,6 @@ pub use loom::sync::{
 };
 #[cfg(loom)]
 pub use modelled::{AtomicU32, AtomicU64, AtomicUsize, Mutex, OnceLock};
-#[cfg(not(loom))]
-pub use parking_lot::{Mutex, MutexGuard};
 #[cfg(not(loom))]
 pub use std::sync::{
     OnceLock,

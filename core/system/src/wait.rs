@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use parking_lot::Mutex;
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
+
+use crate::locks::Mutex;
 
 /// The descriptors that wake the sleepers of a domain: the transports' and a signal of our own.
 ///

@@ -8,7 +8,7 @@ use crate::{AvAttr, listing};
 use ferrofabric_contracts::addr::AddrFormat;
 use ferrofabric_contracts::peer::PeerAv;
 use ferrofabric_contracts::types::AvType;
-use parking_lot::Mutex;
+use ferrofabric_system::locks::Mutex;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};

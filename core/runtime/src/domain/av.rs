@@ -3,8 +3,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
-
 use super::endpoint_state::EndpointState;
 use super::{Backend, DeferredTask, DomainState, Inner, ObjectKey};
 use crate::fabric::{Av, ObjectId};
@@ -20,6 +18,7 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::info::AV_AUTH_KEY;
 use ferrofabric_contracts::peer::{PeerAv, PeerEq, Transport};
 use ferrofabric_contracts::types::{AvType, FiAddr};
+use ferrofabric_system::locks::Mutex;
 
 pub(super) struct AvHandle<B: Backend> {
     async_inserter: OnceLock<AsyncInserter>,

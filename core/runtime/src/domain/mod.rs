@@ -33,7 +33,6 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use slab::Slab;
 
 use crate::cq::CqQueue;
@@ -49,6 +48,7 @@ use ferrofabric_contracts::peer::Transport;
 use ferrofabric_contracts::types::{FiAddr, IoBuf};
 use ferrofabric_system::cancel::Uncancelled;
 use ferrofabric_system::forked::Birth;
+use ferrofabric_system::locks::Mutex;
 use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::serial::{Serial, SerialGuard};
 use ferrofabric_system::wait::{WaitSet, WakeBell};

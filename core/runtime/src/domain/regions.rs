@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
-use parking_lot::Mutex;
+use ferrofabric_system::locks::Mutex;
 use slab::Slab;
 
 use crate::fabric::MrAttr;

@@ -103,7 +103,7 @@ impl Readers {
     }
 }
 
-/// `loom`'s lock with the call of `parking_lot`'s.
+/// `loom`'s lock with the calls of [`crate::locks::Mutex`].
 #[derive(Debug, Default)]
 pub struct Mutex<T>(loom::sync::Mutex<T>);
 
