@@ -18,6 +18,7 @@
 //! | [`fault`] | faults, as both ends name them |
 //! | `library`, `data_path` | the exports of libibverbs, and the calls of inline functions |
 //! | `script` | the functions that the test's end calls |
+//! | `fork` | has a fork wait for operations that are under way |
 //! | `gate` | stops a thread in front of the completion queues |
 //! | `model` | all objects, behind one lock |
 //! | [`profile`] | the kinds of NICs that the device can be |
@@ -32,6 +33,7 @@ mod completion;
 pub mod control;
 mod data_path;
 pub mod fault;
+mod fork;
 mod gate;
 mod library;
 mod memory;

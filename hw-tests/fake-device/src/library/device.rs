@@ -15,6 +15,7 @@ use super::{act, busy, make, missing, no, release, zeroed};
 use crate::completion::{FakeContext, close, descriptor, take};
 use crate::control::{ROUTER_LID, VECTORS};
 use crate::data_path;
+use crate::fork::wait_for_operations;
 use crate::model::{DeviceModel, model, place};
 use crate::profile::ProfileGid;
 use crate::text;
@@ -24,6 +25,7 @@ const DEVICES: [(&[u8], bool); 2] = [(b"fake_roce0", true), (b"fake_ib0", false)
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    wait_for_operations();
     make("ibv_get_device_list", |_| {
         let mut list: Vec<*mut ibv_device> = DEVICES
             .iter()

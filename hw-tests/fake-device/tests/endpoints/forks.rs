@@ -1,9 +1,10 @@
 //! Children of a process that has endpoints: the objects that they inherit belong to the parent.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use ferrofabric_fake_device::control::FakeDevice;
+use ferrofabric_fake_device::control::{FakeDevice, LiveObjects, ROCE};
 use ferrofabric_verbs::device::DeviceContext;
 
 use crate::party::{PATIENCE, PeerPair, assert_clean};
@@ -103,7 +104,7 @@ fn a_child_opens_endpoints_of_its_own() {
 #[test]
 fn a_child_does_not_close_a_device() {
     let device = FakeDevice::take();
-    let context = DeviceContext::open(ferrofabric_fake_device::control::ROCE).unwrap();
+    let context = DeviceContext::open(ROCE).unwrap();
     let before = ended(&device);
     let context = std::mem::ManuallyDrop::new(context);
     let status = fork(|| {
@@ -113,5 +114,28 @@ fn a_child_does_not_close_a_device() {
     });
     drop(std::mem::ManuallyDrop::into_inner(context));
     assert_eq!(status, 0, "how the child has ended");
+    assert_clean(&device);
+}
+
+/// A child finds the device between two operations of its parent's threads.
+#[test]
+fn a_child_finds_no_operation_half_done() {
+    const FORKS: usize = 200;
+    let device = FakeDevice::take();
+    let context = DeviceContext::open(ROCE).unwrap();
+    let is_over = AtomicBool::new(false);
+    let failed = std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                device.live();
+            }
+        });
+        let mut ends = (0..FORKS).map(|_| fork(|| device.live() != LiveObjects::default()));
+        let failed = ends.find(|&status| status != 0);
+        is_over.store(true, Ordering::Relaxed);
+        failed
+    });
+    assert_eq!(failed, None, "how a child has ended");
+    drop(context);
     assert_clean(&device);
 }
