@@ -6,7 +6,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::network::{SimNetwork, Weather};
+use super::node::NodeEffect;
+use super::unit::{NOW, hello_of, node, packets, rejected};
 use crate::handshake::HandshakeConfig;
+use crate::wire::control::{Keys, LaneKind, RejectReason};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -76,6 +79,68 @@ fn a_device_with_few_queue_pairs_for_many_peers() {
             );
             network.run_for(SECOND);
             assert_eq!(left.get(), queue_pairs);
+        }
+    }
+}
+
+#[test]
+fn a_responder_without_queue_pairs_answers_busy_and_stores_nothing() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    b.queue_pairs_left = 0;
+    let hello = hello_of(&mut a, b.key);
+    let [NodeEffect::Make(lane)] = b.receive(NOW, &hello.to_bytes())[..] else {
+        panic!()
+    };
+    let reject = rejected(&b.make(NOW, lane), RejectReason::Busy);
+    assert!(b.connector.is_idle());
+    let mut now = NOW;
+    a.receive(now, &reject.to_bytes());
+    // It begins anew after the busy interval, spread by a quarter, which doubles as long as there
+    // is no room. Meanwhile it has no queue pair that others may need.
+    for tries in 0..4 {
+        assert!(a.failures.is_empty() && a.lanes.is_empty());
+        let next = a.connector.next_timeout().unwrap();
+        let busy = HandshakeConfig::default().intervals.busy_interval * (1 << tries);
+        assert!(next - now >= busy * 3 / 4 && next - now <= busy * 5 / 4);
+        now = next;
+        let [NodeEffect::Make(lane)] = a.timeout(now)[..] else {
+            panic!()
+        };
+        let again = packets(&a.make(now, lane))[0].1;
+        assert!(again.lane.epoch > hello.lane.epoch);
+        let [NodeEffect::Make(lane)] = b.receive(now, &again.to_bytes())[..] else {
+            panic!()
+        };
+        let reject = rejected(&b.make(now, lane), RejectReason::Busy);
+        a.receive(now, &reject.to_bytes());
+    }
+}
+
+/// A wait for room is no silence of the peer, however short the engine's patience with that is.
+#[test]
+fn a_wait_for_room_is_not_limited_by_the_limit_of_silence() {
+    let limit = Duration::from_millis(50);
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    b.queue_pairs_left = 0;
+    a.requested.insert(b.key);
+    let mut out = Vec::new();
+    (a.connector).connect(NOW, b.key, LaneKind::Rc, Some(limit), &mut out);
+    let mut effects = a.perform(out);
+    let mut now = NOW;
+    for _ in 0..20 {
+        let [NodeEffect::Make(lane)] = effects[..] else {
+            panic!("{effects:?}: {:?}", a.failures)
+        };
+        let hello = packets(&a.make(now, lane))[0].1;
+        let [NodeEffect::Make(lane)] = b.receive(now, &hello.to_bytes())[..] else {
+            panic!()
+        };
+        let reject = rejected(&b.make(now, lane), RejectReason::Busy);
+        a.receive(now, &reject.to_bytes());
+        effects = Vec::new();
+        while effects.is_empty() && a.failures.is_empty() {
+            now = a.connector.next_timeout().unwrap();
+            effects = a.timeout(now);
         }
     }
 }
