@@ -240,7 +240,7 @@ pub struct RmaOp {
     pub dest: FiAddr,
     /// The key of the region.
     pub key: u64,
-    /// The place in the region, in bytes from its start.
+    /// The place in the region: bytes from its start, or an address, as the target has chosen.
     pub place: u64,
     /// CQ data for the peer, sent when `flags` has [`Flags::REMOTE_CQ_DATA`]; of writes alone.
     pub data: u64,

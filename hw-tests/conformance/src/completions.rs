@@ -23,6 +23,8 @@ pub fn only_where_asked_for(domain_a: &dyn Domain, domain_b: &dyn Domain) {
                 Flags::COMPLETION,
                 Flags::INJECT,
                 Flags::INJECT | Flags::COMPLETION,
+                // Says nothing of a message.
+                Flags::RMA | Flags::COMPLETION,
             ] {
                 if flags.contains(Flags::INJECT) && len > inject {
                     continue;

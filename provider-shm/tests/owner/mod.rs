@@ -213,7 +213,13 @@ impl Owner for PlainOwner {
     fn av(&self) -> &impl PeerAv {
         &self.av
     }
-    fn remote_part_came(&mut self, _: RemoteKind, m: &Matched, _: &Arrived, _: Option<Errno>) {
+    fn remote_part_came(
+        &mut self,
+        _: RemoteKind,
+        m: &Matched,
+        _: &Arrived,
+        _: Option<(Errno, &'static str)>,
+    ) {
         if !m.is_refused() {
             self.srx.parts -= 1;
         }

@@ -84,14 +84,14 @@ pub trait Owner {
     }
 
     /// A part of a one-sided operation has come whole, into the memory that [`PeerSrx::arrive`]
-    /// returned for it, or has failed.
+    /// returned for it, or has failed: with an errno, and words.
     #[cold]
     fn remote_part_came(
         &mut self,
         kind: RemoteKind,
         m: &Matched,
         a: &Arrived,
-        failed: Option<Errno>,
+        failed: Option<(Errno, &'static str)>,
     ) {
         let _ = (kind, m, a, failed);
     }
@@ -110,12 +110,25 @@ pub trait Owner {
                 tag: 0,
                 src: FiAddr::NOTAVAIL,
             });
-        } else if let (Flags::RMA, MsgKind::Remote(kind)) = (how & Flags::RMA, done.kind) {
-            // A part has the flag, so that messages with a completion need no look at their kind. A
-            // copy, so that messages need no memory for their fields.
-            return self.remote_part_sent(kind, &{ *done }, None);
+        } else if how.contains(Flags::RMA) {
+            // A copy, so that messages need no memory for their fields.
+            return self.complete_part_or_send(&{ *done });
         }
         self.tx_cntr().inc(done.len);
+    }
+
+    /// As `complete_send`, with [`Flags::RMA`]. Each part of a one-sided operation has it, so that
+    /// messages need no look at their kind. It says nothing of a message.
+    #[cold]
+    #[inline(never)]
+    fn complete_part_or_send(&mut self, done: &SendDone) {
+        match done.kind {
+            MsgKind::Remote(kind) => self.remote_part_sent(kind, done, None),
+            _ => self.complete_send(&SendDone {
+                flags: done.flags - Flags::RMA,
+                ..*done
+            }),
+        }
     }
 
     /// Reports a send that failed; errors are reported with or without a completion.
@@ -252,7 +265,8 @@ pub trait Owner {
     #[cold]
     fn truncate_recv(&mut self, kind: MsgKind, m: &Matched, a: &Arrived) {
         if let MsgKind::Remote(kind) = kind {
-            return self.remote_part_came(kind, m, a, Some(Errno::ETRUNC));
+            let failed = (Errno::ETRUNC, "it is longer than its memory");
+            return self.remote_part_came(kind, m, a, Some(failed));
         }
         let olen = a.len - (m.buf.len as u64).min(a.len);
         self.fail_recv(
@@ -277,7 +291,7 @@ pub trait Owner {
         why: &'static str,
     ) {
         if let MsgKind::Remote(kind) = kind {
-            return self.remote_part_came(kind, m, a, Some(errno));
+            return self.remote_part_came(kind, m, a, Some((errno, why)));
         }
         let more = self.complete_piece(kind, m);
         let src = self.av().reported(a.src);

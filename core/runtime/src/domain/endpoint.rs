@@ -199,17 +199,17 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
                 return Err(error);
             }
         };
-        drop(state);
         let from = request
             .as_ref()
             .map(|request| [IoBuf::new(request.as_ptr(), request.len())]);
         let from = from.as_ref().map_or(iov, |from| &from[..]);
         // SAFETY: the caller keeps the buffers of a write; a request is copied (`INJECT`).
-        let sent = unsafe { send_checked(&self.domain, self.index, &part, from) };
-        if sent.is_err() {
-            let mut state = self.domain.lock()?;
-            let remote = &mut state.endpoints[self.index].srx.remote;
-            remote.forget(part.kind, part.context);
+        let sent = unsafe { send_locked(&self.domain, &mut state, self.index, &part, from) };
+        let remote = &mut state.endpoints[self.index].srx.remote;
+        match (&sent, op.kind) {
+            (Ok(()), RmaKind::Read) => remote.set_requested(part.context),
+            (Ok(()), RmaKind::Write) => {}
+            (Err(_), _) => remote.forget(part.kind, part.context),
         }
         sent
     }
@@ -281,8 +281,23 @@ pub(super) unsafe fn send_checked<B: Backend>(
     op: &SendOp,
     iov: &[IoBuf],
 ) -> Result<(), OpError> {
-    let mut guard = domain.lock()?;
-    let state = &mut *guard;
+    // SAFETY: the caller's contract.
+    unsafe { send_locked(domain, &mut *domain.lock()?, index, op, iov) }
+}
+
+/// As [`send_checked`], by a caller that has the lock of the domain.
+///
+/// # Safety
+///
+/// As [`Endpoint::send`].
+#[inline(always)]
+unsafe fn send_locked<B: Backend>(
+    domain: &Inner<B>,
+    state: &mut DomainState<B::Transport>,
+    index: usize,
+    op: &SendOp,
+    iov: &[IoBuf],
+) -> Result<(), OpError> {
     if !state.followed.is_empty() {
         state.follow();
     }

@@ -368,7 +368,7 @@ impl<O: Owner> Owner for PartOwner<'_, O> {
         kind: RemoteKind,
         m: &Matched,
         a: &Arrived,
-        failed: Option<Errno>,
+        failed: Option<(Errno, &'static str)>,
     ) {
         self.owner.remote_part_came(kind, m, a, failed);
     }

@@ -161,7 +161,7 @@ impl Owner for EndpointOwner<'_> {
         kind: RemoteKind,
         m: &Matched,
         a: &Arrived,
-        failed: Option<Errno>,
+        failed: Option<(Errno, &'static str)>,
     ) {
         self.part_came(kind, m, a, failed);
     }

@@ -50,3 +50,48 @@ impl PartOutbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferrofabric_contracts::flags::Flags;
+    use ferrofabric_contracts::types::{MrDesc, MsgKind, RemoteKind};
+
+    fn part(dest: FiAddr, context: u64) -> RemoteSend {
+        let op = SendOp {
+            kind: MsgKind::Remote(RemoteKind::Notice),
+            dest,
+            tag: 0,
+            data: 0,
+            desc: MrDesc::NONE,
+            context,
+            flags: Flags::empty(),
+        };
+        RemoteSend {
+            op,
+            from: IoBuf::EMPTY,
+        }
+    }
+
+    /// Parts that a transport did not take go before those that came in the meantime.
+    #[test]
+    fn parts_keep_their_order_for_each_peer() {
+        let (a, b) = (FiAddr(0), FiAddr(1));
+        let mut outbox = PartOutbox::default();
+        for (peer, context) in [(a, 1), (b, 2), (a, 3)] {
+            outbox.push(part(peer, context));
+        }
+        assert_eq!((outbox.len_for(a), outbox.len_for(b)), (2, 1));
+        let mut of_a = outbox.take_of(a);
+        assert_eq!(of_a.pop_front().map(|part| part.op.context), Some(1));
+        outbox.push(part(a, 4));
+        outbox.put_back(a, of_a);
+        let order: Vec<_> = (outbox.take_of(a).iter())
+            .map(|part| part.op.context)
+            .collect();
+        assert_eq!(order, [3, 4]);
+        assert_eq!(outbox.peers(), [b]);
+        outbox.take_of(b);
+        assert!(outbox.is_empty());
+    }
+}

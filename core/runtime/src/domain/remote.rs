@@ -43,6 +43,8 @@ pub(super) struct ReadUnderWay {
     pub(super) op: RmaOp,
     pub(super) into: ReceiveBuffers,
     pub(super) len: u64,
+    /// The transport has taken the request. Until then an error is that of the call.
+    is_requested: bool,
     /// Its bytes are on their way into the buffers.
     pub(super) arrives: bool,
 }
@@ -122,6 +124,7 @@ impl RemoteOperations {
                 many => ReceiveBuffers::Many(many.into()),
             },
             len,
+            is_requested: false,
             arrives: false,
         });
         let mut request = [0; REQUEST_BYTES];
@@ -157,6 +160,13 @@ impl RemoteOperations {
         }
     }
 
+    /// The transport has taken the request of a read.
+    pub(super) fn set_requested(&mut self, number: u64) {
+        if let Some(read) = self.read(number) {
+            read.is_requested = true;
+        }
+    }
+
     /// Room for a request to read that has come, and the number by which it is taken out again.
     pub(super) fn room_for_request(&mut self) -> (u64, IoBuf) {
         let room = Box::new(RequestRoom(UnsafeCell::new([0; REQUEST_BYTES])));
@@ -182,9 +192,21 @@ impl RemoteOperations {
         self.reads.try_remove(number as u32 as usize)
     }
 
+    /// Takes out a read whose request has failed, unless its bytes are on their way: then it ends
+    /// with them.
+    pub(super) fn take_lost_read(&mut self, number: u64) -> Option<ReadUnderWay> {
+        let arrives = self.read(number)?.arrives;
+        if arrives {
+            None
+        } else {
+            self.take_read(number)
+        }
+    }
+
     /// Takes out the reads of a target that is gone, but for those whose bytes are on their way.
     pub(super) fn take_reads_of(&mut self, target: FiAddr) -> Vec<ReadUnderWay> {
-        let lost = |read: &ReadUnderWay| read.op.dest == target && !read.arrives;
+        let lost =
+            |read: &ReadUnderWay| read.op.dest == target && read.is_requested && !read.arrives;
         let keys: Vec<_> = (self.reads.iter().filter(|(_, read)| lost(read)))
             .map(|(key, _)| key)
             .collect();

@@ -74,15 +74,15 @@ impl SharedRx {
     #[cold]
     pub(super) fn fail_remote(&mut self, peer: FiAddr, errno: Errno, why: &'static str) {
         for read in self.remote.take_reads_of(peer) {
-            let error = failure(&read.op, errno, 0, why);
+            let error = failure(RmaKind::Read, read.op.context, peer, (errno, 0, why));
             self.defer(Deferred::FailRma(RmaKind::Read, error));
         }
         for part in self.remote.outbox.take_of(peer) {
             match part.op.kind {
                 MsgKind::Remote(RemoteKind::Reply) => self.remote.give(part.op.context),
                 _ => {
-                    let done = SendDone::of(&part.op, 0);
-                    let error = write_failure(&done, errno, 0, why);
+                    let why = (errno, 0, why);
+                    let error = failure(RmaKind::Write, part.op.context, peer, why);
                     self.defer(Deferred::FailRma(RmaKind::Write, error));
                 }
             }
@@ -105,33 +105,17 @@ fn report(queue: &mut impl PeerCq, completion: &Completion) {
     queue.write(completion);
 }
 
-/// The error of an operation.
-fn failure(op: &RmaOp, errno: Errno, prov_errno: i32, why: &'static str) -> CqError {
-    CqError {
-        completion: Completion {
-            context: op.context,
-            flags: op.kind.completion_flags(),
-            len: 0,
-            buf: 0,
-            data: 0,
-            tag: 0,
-            src: op.dest,
-        },
-        olen: 0,
-        errno,
-        prov_errno,
-        why,
-        sender: None,
-    }
-}
+/// Why an operation fails: an errno, the transport's own number, and words.
+type Why = (Errno, i32, &'static str);
 
-/// The error of a write, whose part has failed.
-fn write_failure(done: &SendDone, errno: Errno, prov_errno: i32, why: &'static str) -> CqError {
+/// The error of an operation with a peer.
+fn failure(kind: RmaKind, context: u64, peer: FiAddr, why: Why) -> CqError {
+    let (errno, prov_errno, why) = why;
     CqError {
         completion: Completion {
-            context: done.context,
-            flags: RmaKind::Write.completion_flags(),
-            src: done.dest,
+            context,
+            flags: kind.completion_flags(),
+            src: peer,
             ..Completion::BLANK
         },
         olen: 0,
@@ -165,60 +149,57 @@ impl EndpointOwner<'_> {
     }
 
     /// As [`Owner::remote_part_sent`].
-    pub(super) fn part_sent(
-        &mut self,
-        kind: RemoteKind,
-        done: &SendDone,
-        failed: Option<(Errno, i32, &'static str)>,
-    ) {
-        let (errno, prov_errno, why) = failed.unwrap_or((Errno(0), 0, PART_REFUSED));
-        match kind {
-            RemoteKind::Write | RemoteKind::Notice if failed.is_none() => {
-                let len = if kind == RemoteKind::Notice {
-                    done.tag as usize
-                } else {
-                    done.len
+    pub(super) fn part_sent(&mut self, kind: RemoteKind, done: &SendDone, failed: Option<Why>) {
+        match (kind, failed) {
+            (RemoteKind::Write | RemoteKind::Notice, None) => {
+                let len = match kind {
+                    RemoteKind::Notice => done.tag as usize,
+                    _ => done.len,
                 };
                 self.rma_done(RmaKind::Write, done.context, done.flags, len);
             }
-            RemoteKind::Write | RemoteKind::Notice => {
-                let error = write_failure(done, errno, prov_errno, why);
+            (RemoteKind::Write | RemoteKind::Notice, Some(why)) => {
+                let error = failure(RmaKind::Write, done.context, done.dest, why);
                 self.rma_failed(RmaKind::Write, error);
             }
-            RemoteKind::NoticedWrite => {
+            (RemoteKind::NoticedWrite, _) => {
                 let noticed = &mut self.srx.remote.noticed;
-                let Some(op) = noticed.try_remove(done.context as usize) else {
-                    return;
-                };
-                if failed.is_some() {
-                    return self.rma_failed(RmaKind::Write, failure(&op, errno, prov_errno, why));
+                match (noticed.try_remove(done.context as usize), failed) {
+                    (Some(op), None) => self.notify(&op, done.len),
+                    (Some(op), Some(why)) => {
+                        let error = failure(RmaKind::Write, op.context, op.dest, why);
+                        self.rma_failed(RmaKind::Write, error);
+                    }
+                    (None, _) => {}
                 }
-                let notice = SendOp {
-                    kind: MsgKind::Remote(RemoteKind::Notice),
-                    dest: op.dest,
-                    tag: done.len as u64,
-                    data: op.data,
-                    desc: MrDesc::NONE,
-                    context: op.context,
-                    flags: (op.flags & Flags::COMPLETION)
-                        | Flags::RMA
-                        | Flags::REMOTE_CQ_DATA
-                        | Flags::DELIVERY_COMPLETE,
-                };
-                self.srx.send_part(RemoteSend {
-                    op: notice,
-                    from: IoBuf::EMPTY,
-                });
             }
-            RemoteKind::Read => {
-                let lost = failed.and_then(|_| self.srx.remote.take_read(done.context));
-                if let Some(read) = lost {
-                    let error = failure(&read.op, errno, prov_errno, why);
+            (RemoteKind::Read, None) => {}
+            (RemoteKind::Read, Some(why)) => {
+                if let Some(read) = self.srx.remote.take_lost_read(done.context) {
+                    let error = failure(RmaKind::Read, read.op.context, read.op.dest, why);
                     self.rma_failed(RmaKind::Read, error);
                 }
             }
-            RemoteKind::Reply => self.srx.remote.give(done.context),
+            (RemoteKind::Reply, _) => self.srx.remote.give(done.context),
         }
+    }
+
+    /// Sends the CQ data of a write whose bytes are at the target.
+    fn notify(&mut self, op: &RmaOp, len: usize) {
+        let asked = op.flags & Flags::COMPLETION;
+        let notice = SendOp {
+            kind: MsgKind::Remote(RemoteKind::Notice),
+            dest: op.dest,
+            tag: len as u64,
+            data: op.data,
+            desc: MrDesc::NONE,
+            context: op.context,
+            flags: asked | Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::DELIVERY_COMPLETE,
+        };
+        self.srx.send_part(RemoteSend {
+            op: notice,
+            from: IoBuf::EMPTY,
+        });
     }
 
     /// As [`Owner::remote_part_came`].
@@ -227,7 +208,7 @@ impl EndpointOwner<'_> {
         kind: RemoteKind,
         m: &Matched,
         a: &Arrived,
-        failed: Option<Errno>,
+        failed: Option<(Errno, &'static str)>,
     ) {
         if m.is_refused() {
             return;
@@ -254,17 +235,18 @@ impl EndpointOwner<'_> {
                 let Some(read) = self.srx.remote.take_read(m.context) else {
                     return;
                 };
-                let errno = match a.data {
+                let failed = match a.data {
                     0 => failed,
-                    _ => Some(Errno::EACCES),
+                    _ => Some((Errno::EACCES, PART_REFUSED)),
                 };
-                match errno {
+                let op = &read.op;
+                match failed {
                     None => {
-                        let (op, len) = (&read.op, read.len as usize);
-                        self.rma_done(RmaKind::Read, op.context, op.flags, len);
+                        self.rma_done(RmaKind::Read, op.context, op.flags, read.len as usize);
                     }
-                    Some(errno) => {
-                        self.rma_failed(RmaKind::Read, failure(&read.op, errno, 0, PART_REFUSED));
+                    Some((errno, why)) => {
+                        let error = failure(RmaKind::Read, op.context, op.dest, (errno, 0, why));
+                        self.rma_failed(RmaKind::Read, error);
                     }
                 }
             }
@@ -308,5 +290,206 @@ impl EndpointOwner<'_> {
             flags: Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::COMPLETION,
         };
         self.srx.send_part(RemoteSend { op, from });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use ferrofabric_av::{AvAttr, AvTable};
+    use slab::Slab;
+
+    use super::super::count::CounterValues;
+    use super::super::owner::Binding;
+    use crate::cq::CqQueue;
+
+    const TARGET: FiAddr = FiAddr(3);
+    const LEN: u64 = 40;
+
+    /// The objects that an owner lends, all at place 0.
+    struct Lent {
+        srx: SharedRx,
+        cqs: Slab<CqQueue>,
+        cntrs: Slab<CounterValues>,
+        avs: Slab<Arc<AvTable>>,
+    }
+
+    impl Lent {
+        fn new() -> Self {
+            let rights = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
+            let table = AvTable::new(&AvAttr::default()).unwrap();
+            Self {
+                srx: SharedRx::new(Arc::default(), rights),
+                cqs: Slab::from_iter([(0, CqQueue::new(4).unwrap())]),
+                cntrs: Slab::from_iter([(0, CounterValues::default())]),
+                avs: Slab::from_iter([(0, Arc::new(table))]),
+            }
+        }
+
+        fn with(&mut self, call: impl FnOnce(&mut EndpointOwner<'_>)) {
+            let binding = Binding {
+                tx_cq: 0,
+                rx_cq: 0,
+                tx_cntr: 0,
+                rx_cntr: 0,
+                read_cntr: 0,
+                write_cntr: 0,
+                remote_read_cntr: 0,
+                remote_write_cntr: 0,
+                av: 0,
+            };
+            call(&mut EndpointOwner {
+                srx: &mut self.srx,
+                cqs: &mut self.cqs,
+                cntrs: &mut self.cntrs,
+                avs: &self.avs,
+                binding: &binding,
+            });
+        }
+
+        /// The error that is next in the queue.
+        fn error(&mut self) -> Option<Errno> {
+            self.cqs[0].read_error().map(|error| error.errno)
+        }
+    }
+
+    fn read_of(into: &mut [u8]) -> (RmaOp, IoBuf) {
+        let op = RmaOp {
+            kind: RmaKind::Read,
+            dest: TARGET,
+            key: 1,
+            place: 0,
+            data: 0,
+            desc: MrDesc::NONE,
+            context: 7,
+            flags: Flags::COMPLETION,
+        };
+        (op, IoBuf::new(into.as_ptr(), into.len()))
+    }
+
+    /// A read that is requested, and the number of it.
+    fn requested(lent: &mut Lent, into: &mut [u8]) -> SendOp {
+        let (op, into) = read_of(into);
+        let (part, _) = lent.srx.remote.begin_read(&op, &[into]).unwrap();
+        lent.srx.remote.set_requested(part.context);
+        part
+    }
+
+    fn reply(number: u64) -> Arrived {
+        Arrived {
+            src: TARGET,
+            tag: number,
+            data: 0,
+            len: LEN,
+            flags: Flags::REMOTE_CQ_DATA,
+        }
+    }
+
+    #[test]
+    fn a_reply_that_nobody_waits_for_gets_no_memory() {
+        let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
+        let sound = reply(requested(&mut lent, &mut into).context);
+        let data = Errno::EACCES.0 as u64;
+        for forged in [
+            Arrived {
+                tag: sound.tag + 1,
+                ..sound
+            },
+            Arrived {
+                tag: sound.tag ^ (1 << 32),
+                ..sound
+            },
+            Arrived {
+                tag: u64::MAX,
+                ..sound
+            },
+            Arrived {
+                src: FiAddr(4),
+                ..sound
+            },
+            Arrived {
+                src: FiAddr::NOTAVAIL,
+                ..sound
+            },
+            Arrived {
+                len: LEN - 1,
+                ..sound
+            },
+            Arrived {
+                len: LEN + 1,
+                ..sound
+            },
+            Arrived { data, ..sound },
+            Arrived {
+                flags: Flags::empty(),
+                ..sound
+            },
+        ] {
+            let matched = lent.srx.arrive_remote(RemoteKind::Reply, &forged);
+            assert_eq!(matched, Matched::REFUSED, "{forged:?}");
+        }
+        let matched = lent.srx.arrive_remote(RemoteKind::Reply, &sound);
+        assert_eq!(matched.buf, IoBuf::new(into.as_ptr(), into.len()));
+        let again = lent.srx.arrive_remote(RemoteKind::Reply, &sound);
+        assert_eq!(again, Matched::REFUSED);
+    }
+
+    /// Its buffers are the application's again when it has ended, so it ends with its bytes.
+    #[test]
+    fn a_read_whose_bytes_are_on_their_way_ends_with_them() {
+        let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
+        let part = requested(&mut lent, &mut into);
+        let arrived = reply(part.context);
+        let matched = lent.srx.arrive_remote(RemoteKind::Reply, &arrived);
+        let lost = (Errno::ECONNRESET, 0, "lost");
+        lent.with(|owner| {
+            owner.part_sent(RemoteKind::Read, &SendDone::of(&part, 0), Some(lost));
+            owner.srx.fail_remote(TARGET, Errno::ECONNRESET, "lost");
+        });
+        assert_eq!(lent.error(), None);
+        let failed = Some((Errno::EREMOTEIO, "half"));
+        lent.with(|owner| owner.part_came(RemoteKind::Reply, &matched, &arrived, failed));
+        assert_eq!(lent.error(), Some(Errno::EREMOTEIO));
+        assert!(!lent.srx.has_deferred());
+    }
+
+    /// The call that begins the read returns the error.
+    #[test]
+    fn a_read_that_is_not_requested_yet_has_no_error_of_its_peer() {
+        let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
+        let (op, into) = read_of(&mut into);
+        let (part, _) = lent.srx.remote.begin_read(&op, &[into]).unwrap();
+        lent.srx.fail_remote(TARGET, Errno::ECONNRESET, "lost");
+        assert!(!lent.srx.has_deferred());
+        lent.srx.remote.set_requested(part.context);
+        lent.srx.fail_remote(TARGET, Errno::ECONNRESET, "lost");
+        assert!(lent.srx.has_deferred());
+    }
+
+    #[test]
+    fn a_source_that_takes_no_replies_gets_no_more_than_its_reads() {
+        let mut lent = Lent::new();
+        let request = |src| Arrived {
+            src,
+            tag: 1,
+            data: 0,
+            len: REQUEST_BYTES as u64,
+            flags: Flags::REMOTE_CQ_DATA,
+        };
+        let (greedy, other) = (request(TARGET), request(FiAddr(4)));
+        for _ in 0..MAX_READS {
+            let matched = lent.srx.arrive_remote(RemoteKind::Read, &greedy);
+            assert!(!matched.is_refused());
+            lent.with(|owner| owner.part_came(RemoteKind::Read, &matched, &greedy, None));
+        }
+        let refused = |lent: &mut Lent, request| {
+            lent.srx
+                .arrive_remote(RemoteKind::Read, request)
+                .is_refused()
+        };
+        assert!(refused(&mut lent, &greedy) && !refused(&mut lent, &other));
     }
 }
