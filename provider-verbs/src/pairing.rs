@@ -9,9 +9,9 @@
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone, Start, Token, Transport};
+use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone, Shortcut, Start, Token, Transport};
 use ferrofabric_contracts::routes::RouteTable;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RmaOp, SendOp};
 
 /// Either transport of a pair.
 pub(crate) trait Reaches: Transport {
@@ -209,6 +209,25 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
             }
             // SAFETY: the caller's promise.
             (route, _) => unsafe { self.send_undecided(op, iov, route, owner) },
+        }
+    }
+
+    #[inline]
+    unsafe fn shortcut<O: Owner>(
+        &mut self,
+        op: &RmaOp,
+        iov: &[IoBuf],
+        route: &mut Self::Route,
+        owner: &mut O,
+    ) -> Shortcut {
+        match (route, &mut self.near) {
+            // SAFETY: the caller's promise.
+            (PairRoute::Far(route), _) => unsafe { self.far.shortcut(op, iov, route, owner) },
+            // SAFETY: the caller's promise.
+            (PairRoute::Near(route), Some(near)) if near.is_current(route) => unsafe {
+                near.shortcut(op, iov, route, owner)
+            },
+            _ => Shortcut::Impossible,
         }
     }
 

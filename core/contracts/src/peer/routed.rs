@@ -2,10 +2,10 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::{Owner, Transport};
+use super::{Owner, Shortcut, Transport};
 use crate::error::OpError;
 use crate::routes::RouteTable;
-use crate::types::{FiAddr, IoBuf, SendOp};
+use crate::types::{FiAddr, IoBuf, RmaOp, SendOp};
 
 /// A transport, with the routes to the addresses that were sent to. An owner drives it through
 /// this.
@@ -65,6 +65,26 @@ impl<T: Transport> Routed<T> {
         unsafe { self.transport.send(op, iov, &mut route, owner)? };
         self.routes.insert(op.dest, route);
         Ok(())
+    }
+
+    /// Carries out a one-sided operation, as [`Transport::shortcut`]. To an address that has no
+    /// route yet there is no shortcut: the first operation finds the route.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline]
+    pub unsafe fn shortcut<O: Owner>(
+        &mut self,
+        op: &RmaOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> Shortcut {
+        match self.routes.get_mut(op.dest) {
+            // SAFETY: the caller's promise.
+            Some(route) => unsafe { self.transport.shortcut(op, iov, route, owner) },
+            None => Shortcut::Impossible,
+        }
     }
 
     /// An address was removed from the address vector, as [`Transport::peer_removed`].

@@ -4,7 +4,7 @@ use super::{Owner, Start, Token};
 use crate::addr::NativeAddr;
 use crate::error::{OpError, Result};
 use crate::flags::Flags;
-use crate::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use crate::types::{FiAddr, IoBuf, MsgKind, RmaOp, SendOp};
 
 /// The fields of a send operation that its completion needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,16 @@ pub struct SendDone {
     pub flags: Flags,
     /// Bytes of the message, for counters of bytes; no matter for one that failed.
     pub len: usize,
+}
+
+/// The result of a one-sided operation that a transport was to carry out by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortcut {
+    /// The bytes are where they belong.
+    Done,
+    /// This transport does not do it, or not now: nothing has happened, and the operation goes as
+    /// messages.
+    Impossible,
 }
 
 /// A transport of one RDM endpoint: shared memory, verbs, or both paired. The owner drives it,
@@ -56,6 +66,22 @@ pub trait Transport: Send + 'static {
         route: &mut Self::Route,
         owner: &mut O,
     ) -> Result<(), OpError>;
+
+    /// Carries out a one-sided operation without the target's help, if it can. The default can not.
+    ///
+    /// # Safety
+    ///
+    /// The buffers of `iov` stay valid until the operation completes: for reads if the operation is
+    /// a write, for writes if it is a read.
+    unsafe fn shortcut<O: Owner>(
+        &mut self,
+        _op: &RmaOp,
+        _iov: &[IoBuf],
+        _route: &mut Self::Route,
+        _owner: &mut O,
+    ) -> Shortcut {
+        Shortcut::Impossible
+    }
 
     /// Sends what was held back for more to come. For [`Owner`]s after a send that failed, and
     /// before they leave the transport alone.

@@ -12,7 +12,7 @@ use ferrofabric_av::HeldKey;
 use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Owner, PeerAv, PeerCq, Transport};
+use ferrofabric_contracts::peer::{Owner, PeerAv, PeerCq, Shortcut, Transport};
 use ferrofabric_contracts::types::{
     FiAddr, IoBuf, MsgKind, RecvOp, RmaKind, RmaOp, SendOp, key_source, total_len,
 };
@@ -186,6 +186,9 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         let mut state = self.domain.lock()?;
         if op.flags.contains(Flags::FENCE) {
             wait_for_remote(&mut state, self.index, op.dest)?;
+        // SAFETY: the caller keeps the buffers until the operation completes.
+        } else if unsafe { took_shortcut(&self.domain, &mut state, self.index, op, iov) } {
+            return Ok(());
         }
         let remote = &mut state.endpoints[self.index].srx.remote;
         let begun = match op.kind {
@@ -328,6 +331,33 @@ unsafe fn send_locked<B: Backend>(
     owner.start_deferred(transport);
     domain.wake(state);
     Ok(())
+}
+
+/// Has the transport carry out a one-sided operation by itself. Returns whether it did.
+///
+/// # Safety
+///
+/// As [`Endpoint::rma`].
+unsafe fn took_shortcut<B: Backend>(
+    domain: &Inner<B>,
+    state: &mut DomainState<B::Transport>,
+    index: usize,
+    op: &RmaOp,
+    iov: &[IoBuf],
+) -> bool {
+    let (transport, mut owner) =
+        state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+    // SAFETY: the caller's contract.
+    match unsafe { transport.shortcut(op, iov, &mut owner) } {
+        Shortcut::Impossible => return false,
+        Shortcut::Done => owner.shortcut_done(op, total_len(iov)),
+    }
+    if !op.flags.contains(Flags::MORE) {
+        transport.flush(&mut owner);
+    }
+    owner.start_deferred(transport);
+    domain.wake(state);
+    true
 }
 
 /// A send with `FI_FENCE` or `FI_MORE`, as the transport gets it.

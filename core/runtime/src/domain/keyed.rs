@@ -17,10 +17,10 @@ use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::peer::{
-    Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, SendDone, Start, Token,
-    Transport,
+    Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, SendDone, Shortcut, Start,
+    Token, Transport,
 };
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RemoteKind, SendOp, key_source};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RemoteKind, RmaOp, SendOp, key_source};
 
 /// Bits of [`Token::transport`] that belong to the transport of the key.
 const TRANSPORT_BITS: u32 = 8;
@@ -195,6 +195,25 @@ impl<T: Transport> Transport for Keyed<T> {
         };
         part.held_back = op.flags.contains(Flags::MORE);
         Ok(())
+    }
+
+    unsafe fn shortcut<O: Owner>(
+        &mut self,
+        op: &RmaOp,
+        iov: &[IoBuf],
+        route: &mut Self::Route,
+        owner: &mut O,
+    ) -> Shortcut {
+        let Some(part) = route.part else {
+            return Shortcut::Impossible;
+        };
+        let part = &mut self.parts[part as usize];
+        let mut owner = PartOwner::new(part.handle, owner);
+        // SAFETY: the caller's contract.
+        unsafe {
+            part.transport
+                .shortcut(op, iov, &mut route.of_part, &mut owner)
+        }
     }
 
     fn flush<O: Owner>(&mut self, owner: &mut O) {

@@ -184,6 +184,14 @@ impl EndpointOwner<'_> {
         }
     }
 
+    /// The transport has carried out an operation by itself.
+    pub(super) fn shortcut_done(&mut self, op: &RmaOp, len: usize) {
+        match op.flags.contains(Flags::REMOTE_CQ_DATA) {
+            true => self.notify(op, len),
+            false => self.rma_done(op.kind, op.context, op.flags, len),
+        }
+    }
+
     /// Sends the CQ data of a write whose bytes are at the target.
     fn notify(&mut self, op: &RmaOp, len: usize) {
         let asked = op.flags & Flags::COMPLETION;
