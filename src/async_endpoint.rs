@@ -19,11 +19,13 @@ use slab::Slab;
 
 use ferrofabric_contracts::error::{Error, Result};
 use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_runtime::owning::Buffer;
 
 use crate::endpoint::RdmEndpoint;
-use crate::operation::{CompletedOperation, Inbound, OperationId, Outbound};
+use crate::operation::{CompletedOperation, Inbound, Outbound};
 use crate::operation_error::OperationError;
-use crate::operation_id::{RecvId, SendId};
+use crate::operation_id::{OperationId, ReadId, RecvId, SendId, WriteId};
+use crate::region::{AllowsRead, AllowsWrite, RemoteRegion};
 
 /// An executor's registration of a descriptor.
 ///
@@ -110,6 +112,34 @@ impl<R: DescriptorReadiness> AsyncRdmEndpoint<R> {
     /// As there.
     pub fn recv(&self, into: impl Into<Inbound>) -> Result<RecvId, OperationError> {
         self.with(|endpoint| endpoint.recv(into))
+    }
+
+    /// As [`RdmEndpoint::read`]. [`outcome`](Self::outcome) waits for the bytes.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn read<A: AllowsRead>(
+        &self,
+        from: FiAddr,
+        remote: RemoteRegion<A>,
+        into: Buffer,
+    ) -> Result<ReadId, OperationError> {
+        self.with(|endpoint| endpoint.read(from, remote, into))
+    }
+
+    /// As [`RdmEndpoint::write`]. [`outcome`](Self::outcome) waits for the buffer.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn write<A: AllowsWrite>(
+        &self,
+        to: FiAddr,
+        remote: RemoteRegion<A>,
+        bytes: Buffer,
+    ) -> Result<WriteId, OperationError> {
+        self.with(|endpoint| endpoint.write(to, remote, bytes))
     }
 
     /// Waits for an operation, as [`RdmEndpoint::wait_for`] does. If the future is dropped the

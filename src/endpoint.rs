@@ -1,24 +1,24 @@
 //! The endpoint that a Rust program holds.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_contracts::addr::{AddrError, Address, NativeAddr};
+use ferrofabric_contracts::addr::Address;
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
-use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_contracts::types::{FiAddr, RmaOp};
 use ferrofabric_runtime::fabric::{Av, Domain};
-use ferrofabric_runtime::owning::{EndedOperation, OwnedCompletion, OwningEndpoint};
+use ferrofabric_runtime::owning::{Buffer, EndedOperation, OwnedCompletion, OwningEndpoint};
 
 use crate::operation::{
-    CompletedOperation, Inbound, MessageSource, OperationId, Outbound, ReceivedMessage,
+    CompletedOperation, Inbound, MessageSource, Outbound, PeerWrite, ReceivedMessage,
 };
 use crate::operation_error::OperationError;
-use crate::operation_id::{RecvId, SendId};
+use crate::operation_id::{OperationId, ReadId, RecvId, SendId, WriteId};
+use crate::peer_address::PeerAddress;
 
 /// Time limit of the flush when an endpoint is dropped.
 pub const DROP_FLUSH: Duration = Duration::from_secs(1);
@@ -176,6 +176,19 @@ impl RdmEndpoint {
         Ok(RecvId(token))
     }
 
+    /// Posts a one-sided operation on the first `len` bytes of a buffer, and returns its number.
+    pub(crate) fn post_one_sided(
+        &mut self,
+        op: RmaOp,
+        buffer: Buffer,
+        len: usize,
+    ) -> Result<u64, (OpError, Buffer)> {
+        let token = self.next_token;
+        self.inner.post_rma(buffer, len, token, op)?;
+        self.next_token += 1;
+        Ok(token)
+    }
+
     /// Cancels a receive that no message has matched. It completes as cancelled
     /// ([`OperationError::is_canceled`]), with its buffer.
     ///
@@ -223,6 +236,7 @@ impl RdmEndpoint {
     /// #           break;
     ///         }
     ///         CompletedOperation::Failed(error) => eprintln!("{error}"),
+    ///         _ => println!("no one-sided operation was posted"),
     ///     }
     /// }
     /// # Ok::<(), ferrofabric::Error>(())
@@ -239,7 +253,7 @@ impl RdmEndpoint {
     }
 
     /// Waits for one operation, within this time (`None`: for ever), and returns its output: the
-    /// [`ReceivedMessage`] of a receive, the buffer of a send. Completions of other operations
+    /// [`ReceivedMessage`] of a receive, the buffer of all others. Completions of other operations
     /// meanwhile are kept for later calls.
     ///
     /// # Errors
@@ -332,8 +346,8 @@ impl RdmEndpoint {
     /// for completed in endpoint.completions(Some(Duration::from_millis(10))) {
     ///     match completed? {
     ///         CompletedOperation::Received(_, message) => received += message.bytes().len(),
-    ///         CompletedOperation::Sent(..) => {}
     ///         CompletedOperation::Failed(error) => return Err(error.into()),
+    ///         _ => {}
     ///     }
     /// }
     /// assert_eq!(received, 6);
@@ -469,58 +483,6 @@ impl Iterator for CompletionIter<'_> {
     }
 }
 
-/// The forms of an address: an [`Address`] or [`NativeAddr`], a [`SocketAddr`], or the text
-/// of any.
-pub trait PeerAddress {
-    /// The address.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` for text that is no address.
-    fn to_address(&self) -> Result<Address>;
-}
-
-impl PeerAddress for Address {
-    fn to_address(&self) -> Result<Address> {
-        Ok(*self)
-    }
-}
-
-impl PeerAddress for NativeAddr {
-    fn to_address(&self) -> Result<Address> {
-        Ok(Address::from(*self))
-    }
-}
-
-impl PeerAddress for SocketAddr {
-    fn to_address(&self) -> Result<Address> {
-        Ok(Address::from(*self))
-    }
-}
-
-impl PeerAddress for str {
-    fn to_address(&self) -> Result<Address> {
-        self.parse().map_err(|why: AddrError| {
-            Error::new(Errno::EINVAL, "read", format!("address {self:?}")).mend(format!(
-                "{why}; an address looks like ferro://?inc=5f3c&node=91a0&shm=27d4 (the text of \
-                 an endpoint's `address()`) or fi_sockaddr_in://10.1.0.1:7471"
-            ))
-        })
-    }
-}
-
-impl PeerAddress for String {
-    fn to_address(&self) -> Result<Address> {
-        self.as_str().to_address()
-    }
-}
-
-impl<P: PeerAddress + ?Sized> PeerAddress for &P {
-    fn to_address(&self) -> Result<Address> {
-        (**self).to_address()
-    }
-}
-
 /// The end of a wait; never, if it is beyond the range of the clock.
 fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
@@ -544,22 +506,37 @@ fn completed(ended: EndedOperation) -> CompletedOperation {
         EndedOperation::Inject(failed) => {
             return CompletedOperation::Failed(OperationError::failed_inject(&failed));
         }
+        EndedOperation::PeerWrite(completion) => {
+            return CompletedOperation::PeerWrote(PeerWrite {
+                len: completion.len,
+                data: completion.data,
+                source: source_of(&completion),
+            });
+        }
     };
     match std::mem::replace(&mut done.outcome, Ok(Completion::BLANK)) {
         Ok(completion) if completion.flags.contains(Flags::SEND) => {
             CompletedOperation::Sent(SendId(done.token), done.buffer)
         }
-        Ok(completion) => {
-            let source = match completion.src.is_some() {
-                true => MessageSource::Known(completion.src),
-                false => MessageSource::Unknown(None),
-            };
-            received(done, &completion, source)
+        Ok(completion) if completion.flags.contains(Flags::READ) => {
+            CompletedOperation::Read(ReadId(done.token), done.buffer)
         }
+        Ok(completion) if completion.flags.contains(Flags::WRITE) => {
+            CompletedOperation::Wrote(WriteId(done.token), done.buffer)
+        }
+        Ok(completion) => received(done, &completion, source_of(&completion)),
         Err(failed) => match of_unknown_source(&failed) {
             Some(source) => received(done, &failed.completion, source),
             None => CompletedOperation::Failed(OperationError::failed(done, &failed)),
         },
+    }
+}
+
+/// The source of a completion; an unknown source has no name in it.
+fn source_of(completion: &Completion) -> MessageSource {
+    match completion.src.is_some() {
+        true => MessageSource::Known(completion.src),
+        false => MessageSource::Unknown(None),
     }
 }
 

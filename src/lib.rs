@@ -45,6 +45,14 @@
 //! # }
 //! ```
 //!
+//! # One-sided operations
+//!
+//! [`RdmEndpoint::share`] makes a buffer a [`PeerRegion`], whose type has the rights of peers.
+//! Peers get a [`RemoteRegion`], a value of 32 bytes, and [read](RdmEndpoint::read) or
+//! [write](RdmEndpoint::write) the memory without a call of its owner.
+//!
+//! # Examples
+//!
 //! The folder `examples` has whole programs: `ping_pong` between two threads, `server` with clients
 //! that it does not know, `timeout`, `killed_peer` with a second process, and `with_tokio`.
 //!
@@ -98,18 +106,26 @@
 mod async_endpoint;
 mod builder;
 mod endpoint;
+mod one_sided;
 mod operation;
 mod operation_error;
 mod operation_id;
+mod peer_address;
+mod region;
 
 pub use async_endpoint::{AsyncRdmEndpoint, DescriptorReadiness, NextFuture, OutcomeFuture};
 pub use builder::{PathChoice, RdmEndpointBuilder};
-pub use endpoint::{CompletionIter, DROP_FLUSH, PeerAddress, RdmEndpoint};
+pub use endpoint::{CompletionIter, DROP_FLUSH, RdmEndpoint};
 pub use operation::{
-    CompletedOperation, Inbound, MessageSource, OperationId, Outbound, ReceivedMessage,
+    CompletedOperation, Inbound, MessageSource, Outbound, PeerWrite, ReceivedMessage,
 };
 pub use operation_error::OperationError;
-pub use operation_id::{RecvId, SendId};
+pub use operation_id::{OperationId, ReadId, RecvId, SendId, WriteId};
+pub use peer_address::PeerAddress;
+pub use region::{
+    AllowsRead, AllowsWrite, PeerRegion, PeersRead, PeersReadWrite, PeersWrite, RegionRights,
+    RemoteRegion,
+};
 
 pub use ferrofabric_av::{AvAttr, InsertReport, InsertRequest, Resolve, Services};
 pub use ferrofabric_contracts::error::{Errno, Error, Result};

@@ -8,7 +8,7 @@ use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::owning::Buffer;
 
 use crate::operation_error::OperationError;
-use crate::operation_id::{RecvId, SendId};
+use crate::operation_id::{ReadId, RecvId, SendId, WriteId};
 
 /// A message to send: a buffer, whole unless [`len`](Self::len) sets a length, without a tag unless
 /// it gets one.
@@ -159,88 +159,6 @@ fn kind_of(tag: Option<u64>) -> MsgKind {
     }
 }
 
-/// The name of an operation: [`SendId`] or [`RecvId`].
-pub trait OperationId: Copy + Unpin + sealed::OperationToken {
-    /// The output of the operation when it succeeds.
-    type Output;
-}
-
-impl OperationId for SendId {
-    /// The buffer that was sent.
-    type Output = Buffer;
-}
-
-impl OperationId for RecvId {
-    /// The message.
-    type Output = ReceivedMessage;
-}
-
-pub(crate) mod sealed {
-    use super::{CompletedOperation, OperationError, RecvId, SendId};
-
-    /// Identifies an operation among those of its endpoint.
-    pub trait OperationToken {
-        /// The number.
-        fn token(self) -> u64;
-
-        /// Whether this completion is the operation's.
-        fn names(self, completed: &CompletedOperation) -> bool;
-
-        /// The output in the completion of this operation; `None` for one of the other kind.
-        fn output(
-            completed: CompletedOperation,
-        ) -> Option<Result<<Self as super::OperationId>::Output, OperationError>>
-        where
-            Self: super::OperationId;
-    }
-
-    impl OperationToken for SendId {
-        fn token(self) -> u64 {
-            self.0
-        }
-
-        fn names(self, completed: &CompletedOperation) -> bool {
-            match completed {
-                CompletedOperation::Sent(id, _) => *id == self,
-                CompletedOperation::Received(..) => false,
-                CompletedOperation::Failed(error) => error.send_id() == Some(self),
-            }
-        }
-
-        fn output(completed: CompletedOperation) -> Option<Result<super::Buffer, OperationError>> {
-            match completed {
-                CompletedOperation::Sent(_, buffer) => Some(Ok(buffer)),
-                CompletedOperation::Received(..) => None,
-                CompletedOperation::Failed(error) => Some(Err(error)),
-            }
-        }
-    }
-
-    impl OperationToken for RecvId {
-        fn token(self) -> u64 {
-            self.0
-        }
-
-        fn names(self, completed: &CompletedOperation) -> bool {
-            match completed {
-                CompletedOperation::Received(id, _) => *id == self,
-                CompletedOperation::Sent(..) => false,
-                CompletedOperation::Failed(error) => error.recv_id() == Some(self),
-            }
-        }
-
-        fn output(
-            completed: CompletedOperation,
-        ) -> Option<Result<super::ReceivedMessage, OperationError>> {
-            match completed {
-                CompletedOperation::Received(_, message) => Some(Ok(message)),
-                CompletedOperation::Sent(..) => None,
-                CompletedOperation::Failed(error) => Some(Err(error)),
-            }
-        }
-    }
-}
-
 /// An operation that has ended.
 #[derive(Debug)]
 pub enum CompletedOperation {
@@ -248,6 +166,12 @@ pub enum CompletedOperation {
     Sent(SendId, Buffer),
     /// A receive, with its message.
     Received(RecvId, ReceivedMessage),
+    /// A read of a peer's memory, with the buffer that starts with its bytes.
+    Read(ReadId, Buffer),
+    /// A write, whose bytes are in the peer's memory; the buffer may be used again.
+    Wrote(WriteId, Buffer),
+    /// A peer's write with CQ data to a region of this domain: no operation of this endpoint.
+    PeerWrote(PeerWrite),
     /// An operation that failed, possibly an inject.
     Failed(OperationError),
 }
@@ -257,6 +181,9 @@ impl CompletedOperation {
         match self {
             Self::Sent(id, _) => Some(id.0),
             Self::Received(id, _) => Some(id.0),
+            Self::Read(id, _) => Some(id.0),
+            Self::Wrote(id, _) => Some(id.0),
+            Self::PeerWrote(_) => None,
             Self::Failed(error) => error.token(),
         }
     }
@@ -271,6 +198,17 @@ pub enum MessageSource {
     /// `None` if the endpoint was opened without such addresses
     /// ([`unknown_sources`](crate::RdmEndpointBuilder::unknown_sources)).
     Unknown(Option<Address>),
+}
+
+/// A peer's write with CQ data to a region of this domain. Its bytes are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerWrite {
+    /// The number of bytes.
+    pub len: usize,
+    /// The CQ data. The place of the bytes does not come with it.
+    pub data: u64,
+    /// The peer.
+    pub source: MessageSource,
 }
 
 /// A message that was received.

@@ -8,7 +8,7 @@ use ferrofabric_contracts::peer::CqError;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_runtime::owning::{Buffer, OwnedCompletion};
 
-use crate::operation_id::{RecvId, SendId};
+use crate::operation_id::{ReadId, RecvId, SendId, WriteId};
 
 /// An operation that was refused, that failed, or that did not end in time.
 ///
@@ -27,6 +27,9 @@ enum FailedOperation {
     /// With its length if it was refused.
     Send(Option<SendId>, Option<usize>),
     Recv(Option<RecvId>),
+    /// With its length if it was refused, and so is `Write`.
+    Read(Option<ReadId>, Option<usize>),
+    Write(Option<WriteId>, Option<usize>),
     Inject,
     Wait(u64),
 }
@@ -47,6 +50,39 @@ impl OperationError {
             peer: Some(peer),
             errno: error.errno(),
             why,
+            buffer: Some(buffer),
+        }
+    }
+
+    pub(crate) fn refused_read(
+        peer: FiAddr,
+        bytes: usize,
+        (error, buffer): (OpError, Buffer),
+    ) -> Self {
+        Self {
+            operation: FailedOperation::Read(None, Some(bytes)),
+            ..Self::refused_send(peer, bytes, (error, buffer))
+        }
+    }
+
+    pub(crate) fn refused_write(
+        peer: FiAddr,
+        bytes: usize,
+        (error, buffer): (OpError, Buffer),
+    ) -> Self {
+        Self {
+            operation: FailedOperation::Write(None, Some(bytes)),
+            ..Self::refused_send(peer, bytes, (error, buffer))
+        }
+    }
+
+    /// A write of more bytes than the peer's region has.
+    pub(crate) fn beyond_region(peer: FiAddr, buffer: Buffer) -> Self {
+        Self {
+            operation: FailedOperation::Write(None, Some(buffer.len())),
+            peer: Some(peer),
+            errno: Errno::EINVAL,
+            why: "the region has fewer bytes than that",
             buffer: Some(buffer),
         }
     }
@@ -85,11 +121,15 @@ impl OperationError {
     }
 
     pub(crate) fn failed(done: OwnedCompletion, failed: &CqError) -> Self {
-        let is_recv = failed.completion.flags.contains(Flags::RECV);
+        let (is, token) = (failed.completion.flags, done.token);
         Self {
-            operation: match is_recv {
-                true => FailedOperation::Recv(Some(RecvId(done.token))),
-                false => FailedOperation::Send(Some(SendId(done.token)), None),
+            operation: match () {
+                () if is.contains(Flags::RECV) => FailedOperation::Recv(Some(RecvId(token))),
+                () if is.contains(Flags::READ) => FailedOperation::Read(Some(ReadId(token)), None),
+                () if is.contains(Flags::WRITE) => {
+                    FailedOperation::Write(Some(WriteId(token)), None)
+                }
+                () => FailedOperation::Send(Some(SendId(token)), None),
             },
             peer: known(done.peer).or(known(failed.completion.src)),
             errno: failed.errno,
@@ -113,6 +153,8 @@ impl OperationError {
         match self.operation {
             FailedOperation::Send(id, _) => id.map(|id| id.0),
             FailedOperation::Recv(id) => id.map(|id| id.0),
+            FailedOperation::Read(id, _) => id.map(|id| id.0),
+            FailedOperation::Write(id, _) => id.map(|id| id.0),
             FailedOperation::Inject | FailedOperation::Wait(_) => None,
         }
     }
@@ -129,6 +171,22 @@ impl OperationError {
     pub fn recv_id(&self) -> Option<RecvId> {
         match self.operation {
             FailedOperation::Recv(id) => id,
+            _ => None,
+        }
+    }
+
+    /// The read, if it is a read that was posted.
+    pub fn read_id(&self) -> Option<ReadId> {
+        match self.operation {
+            FailedOperation::Read(id, _) => id,
+            _ => None,
+        }
+    }
+
+    /// The write, if it is a write that was posted.
+    pub fn write_id(&self) -> Option<WriteId> {
+        match self.operation {
+            FailedOperation::Write(id, _) => id,
             _ => None,
         }
     }
@@ -172,11 +230,10 @@ impl OperationError {
             None => String::new(),
         };
         let (doing, object) = match self.operation {
-            FailedOperation::Send(_, None) => ("send", format!("a message{}", with("to"))),
-            FailedOperation::Send(_, Some(bytes)) => {
-                ("send", format!("{bytes} bytes{}", with("to")))
-            }
+            FailedOperation::Send(_, len) => ("send", with_length("a message", len, with("to"))),
             FailedOperation::Recv(_) => ("receive", format!("a message{}", with("from"))),
+            FailedOperation::Read(_, len) => ("read", with_length(REGION, len, with("of"))),
+            FailedOperation::Write(_, len) => ("write", with_length(REGION, len, with("of"))),
             FailedOperation::Inject => ("inject", format!("a message{}", with("to"))),
             FailedOperation::Wait(token) => ("wait for", format!("operation {token}")),
         };
@@ -189,6 +246,16 @@ impl OperationError {
 }
 
 const BACK_PRESSURE: &str = "take completions, then send again";
+
+const REGION: &str = "a region";
+
+/// The object of an operation: by its length, where that is known, with the peer.
+fn with_length(object: &str, len: Option<usize>, peer: String) -> String {
+    match len {
+        Some(bytes) => format!("{bytes} bytes{peer}"),
+        None => format!("{object}{peer}"),
+    }
+}
 
 fn known(peer: FiAddr) -> Option<FiAddr> {
     peer.is_some().then_some(peer)

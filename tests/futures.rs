@@ -11,9 +11,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
+use ferrofabric::info::Progress;
 use ferrofabric::{
     AsyncRdmEndpoint, Buffer, CompletedOperation, DescriptorReadiness, FiAddr, Inbound, PathChoice,
-    RdmEndpoint,
+    PeersReadWrite, RdmEndpoint,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
@@ -180,6 +181,50 @@ fn a_dropped_future_frees_no_buffer_in_use() {
     let error = block_on(receiver.outcome(cancelled)).unwrap_err();
     assert!(error.is_canceled());
     assert_eq!(error.into_buffer().unwrap().as_ptr(), place);
+}
+
+/// A read keeps its buffer too, when the future that waits for it is dropped or forgotten.
+#[test]
+fn a_dropped_future_frees_no_buffer_of_a_read() {
+    let server = RdmEndpoint::builder().path(PathChoice::Shm);
+    let server = server.progress(Progress::Auto).open().unwrap();
+    let client = open();
+    let to_server = client.insert(server.address()).unwrap();
+    server.insert(client.address()).unwrap();
+    let client = AsyncRdmEndpoint::new(client, |fd| Ok(Threads(Arc::new(fd)))).unwrap();
+    let region = server
+        .share::<PeersReadWrite>(Buffer::copy_of(&[0x5a; 64]).unwrap())
+        .unwrap();
+    let write = client.write(
+        to_server,
+        region.remote(),
+        Buffer::copy_of(&[0x77; 8]).unwrap(),
+    );
+    block_on(client.outcome(write.unwrap())).unwrap();
+    for forgets in [false, true] {
+        let read = client.read(to_server, region.remote(), Buffer::new(64).unwrap());
+        let read = read.unwrap();
+        let mut future = client.outcome(read);
+        let first = poll_once(&mut future);
+        match forgets {
+            true => std::mem::forget(future),
+            false => drop(future),
+        }
+        let others: Vec<Buffer> = (0..64).map(|_| Buffer::new(64).unwrap()).collect();
+        let bytes = match first {
+            Poll::Ready(done) => done.unwrap(),
+            Poll::Pending => block_on(client.outcome(read)).unwrap(),
+        };
+        assert_eq!(
+            (&bytes[..8], &bytes[8..]),
+            (&[0x77; 8][..], &[0x5a; 56][..])
+        );
+        assert!(
+            others
+                .iter()
+                .all(|other| other.iter().all(|&byte| byte == 0))
+        );
+    }
 }
 
 /// A future that takes the completion of another wakes it.

@@ -503,4 +503,16 @@ pub trait Mr: Send + Sync + Any {
 
     /// The key by which peers reach it.
     fn key(&self) -> u64;
+
+    /// Calls `access` while no thread of this process moves bytes of a peer's one-sided operation
+    /// to or from the memory; devices and other processes may. `access` makes no call into the
+    /// domain.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread.
+    fn with_parts_still(&self, access: &mut dyn FnMut()) -> Result<(), OpError> {
+        access();
+        Ok(())
+    }
 }

@@ -2,15 +2,18 @@
 //! are under way, and returns them with the completion.
 
 mod buffer;
+mod one_sided;
+mod shared_buffer;
 
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slab::Slab;
 
 pub use buffer::Buffer;
+pub use shared_buffer::SharedBuffer;
 
 use crate::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig};
 use ferrofabric_av::AvAttr;
@@ -40,15 +43,18 @@ pub enum EndedOperation {
     Operation(OwnedCompletion),
     /// An inject that failed: an inject that succeeds is not reported.
     Inject(Box<CqError>),
+    /// A write with CQ data, of a peer to a region of the domain.
+    PeerWrite(Completion),
 }
 
 impl EndedOperation {
-    /// For callers that fail if an inject failed.
+    /// For callers that fail if an inject failed, and do not look at writes of peers.
     #[inline]
-    fn operation(self) -> std::result::Result<OwnedCompletion, OpError> {
+    fn operation(self) -> std::result::Result<Option<OwnedCompletion>, OpError> {
         match self {
-            Self::Operation(done) => Ok(done),
+            Self::Operation(done) => Ok(Some(done)),
             Self::Inject(failed) => Err(OpError::Failed(failed.errno)),
+            Self::PeerWrite(_) => Ok(None),
         }
     }
 }
@@ -430,17 +436,25 @@ impl OwningEndpoint {
         self.endpoint.cancel(context_of(slot))
     }
 
-    /// Drives the endpoint and returns an operation that has ended, if there is one.
+    /// Drives the endpoint and returns an operation of its own that has ended, if there is one.
     ///
     /// # Errors
     ///
     /// `EBUSY` if the domain belongs to another thread; the error of an inject that failed.
     #[inline]
     pub fn poll(&mut self) -> std::result::Result<Option<OwnedCompletion>, OpError> {
-        self.poll_any()?.map(EndedOperation::operation).transpose()
+        loop {
+            let Some(ended) = self.poll_any()? else {
+                return Ok(None);
+            };
+            if let Some(done) = ended.operation()? {
+                return Ok(Some(done));
+            }
+        }
     }
 
-    /// As `poll`, and returns an inject that failed as an operation that has ended.
+    /// As `poll`, and returns an inject that failed as an operation that has ended, and a peer's
+    /// write with CQ data.
     ///
     /// # Errors
     ///
@@ -464,9 +478,16 @@ impl OwningEndpoint {
         &mut self,
         timeout: Option<Duration>,
     ) -> std::result::Result<Option<OwnedCompletion>, OpError> {
-        self.wait_any(timeout)?
-            .map(EndedOperation::operation)
-            .transpose()
+        let begun = Instant::now();
+        loop {
+            let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+            let Some(ended) = self.wait_any(left)? else {
+                return Ok(None);
+            };
+            if let Some(done) = ended.operation()? {
+                return Ok(Some(done));
+            }
+        }
     }
 
     /// As `poll_any`, and waits as `wait` does.
@@ -502,8 +523,10 @@ impl OwningEndpoint {
     fn next_of_batch(&mut self) -> Option<EndedOperation> {
         let completion = self.batch[self.batch_at];
         self.batch_at += 1;
-        let operation = self.take(completion.context)?;
-        Some(EndedOperation::Operation(operation.ended(Ok(completion))))
+        match self.take(completion.context) {
+            Some(operation) => Some(EndedOperation::Operation(operation.ended(Ok(completion)))),
+            None => peer_write(completion),
+        }
     }
 
     /// The operation of a context, none for an inject.
@@ -524,6 +547,13 @@ impl OwningEndpoint {
             None => EndedOperation::Inject(failed),
         })
     }
+}
+
+/// The write of a peer that a completion without an operation of this endpoint stands for.
+#[cold]
+fn peer_write(completion: Completion) -> Option<EndedOperation> {
+    let is_one = completion.flags.contains(Flags::REMOTE_WRITE);
+    is_one.then_some(EndedOperation::PeerWrite(completion))
 }
 
 impl InFlightOperation {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Backend, Inner};
 use crate::fabric::{Mr, MrAttr};
-use ferrofabric_contracts::error::Result;
+use ferrofabric_contracts::error::{OpError, Result};
 use ferrofabric_contracts::types::MrDesc;
 
 struct RegionHandle<B: Backend> {
@@ -36,6 +36,13 @@ impl<B: Backend> Mr for RegionHandle<B> {
 
     fn key(&self) -> u64 {
         self.key
+    }
+
+    /// Transports move bytes with the lock of the domain alone.
+    fn with_parts_still(&self, access: &mut dyn FnMut()) -> Result<(), OpError> {
+        let _still = self.domain.lock()?;
+        access();
+        Ok(())
     }
 }
 

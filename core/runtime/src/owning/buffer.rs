@@ -14,8 +14,8 @@ const PAGE_BYTES: usize = 4096;
 /// Memory for messages: page-aligned, zeroed, of one size for its life.
 pub struct Buffer {
     // The registration ends before the memory does.
-    mr: Option<Arc<dyn Mr>>,
-    ptr: NonNull<u8>,
+    pub(super) mr: Option<Arc<dyn Mr>>,
+    pub(super) ptr: NonNull<u8>,
     len: usize,
 }
 

@@ -1,0 +1,150 @@
+//! One-sided operations of an endpoint: regions for its peers, reads and writes of theirs.
+
+use ferrofabric_contracts::error::Result;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, MrDesc, RmaKind, RmaOp};
+use ferrofabric_runtime::owning::{Buffer, SharedBuffer};
+
+use crate::endpoint::RdmEndpoint;
+use crate::operation_error::OperationError;
+use crate::operation_id::{ReadId, WriteId};
+use crate::region::{AllowsRead, AllowsWrite, PeerRegion, RegionRights, RemoteRegion};
+
+/// # One-sided operations
+///
+/// A peer [shares](Self::share) memory, and sends the handle of it. This endpoint then
+/// [reads](Self::read) and [writes](Self::write) that memory; the peer posts nothing for it.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use ferrofabric::info::Progress;
+/// use ferrofabric::{Buffer, PathChoice, PeersReadWrite, RdmEndpoint};
+///
+/// let timeout = Some(Duration::from_secs(10));
+/// let options = || RdmEndpoint::builder().path(PathChoice::Shm);
+/// // A thread of its domain carries the peer's operations out.
+/// let server = options().progress(Progress::Auto).open()?;
+/// let mut client = options().open()?;
+/// let to_server = client.insert(server.address())?;
+/// // A reply to a read goes to peers in the address vector alone.
+/// server.insert(client.address())?;
+///
+/// let region = server.share::<PeersReadWrite>(Buffer::copy_of(b"hello, world")?)?;
+/// let remote = region.remote();
+///
+/// let write = client.write(to_server, remote.slice(7..)?, Buffer::copy_of(b"peers")?)?;
+/// client.wait_for(write, timeout)?;
+/// let read = client.read(to_server, remote, Buffer::new(12)?)?;
+/// assert_eq!(&client.wait_for(read, timeout)?[..], b"hello, peers");
+/// assert_eq!(&region.close()[..], b"hello, peers");
+/// # Ok::<(), ferrofabric::Error>(())
+/// ```
+impl RdmEndpoint {
+    /// Lets peers reach a buffer, with the rights of `R`, until the region is closed.
+    ///
+    /// # Errors
+    ///
+    /// The buffer is freed. `EINVAL`: it is empty. `ENOMEM`: the limit of locked memory is too low;
+    /// the error names it.
+    pub fn share<R: RegionRights>(&self, buffer: Buffer) -> Result<PeerRegion<R>> {
+        let memory = SharedBuffer::open(&**self.domain(), buffer, R::FLAGS)?;
+        Ok(PeerRegion::over(memory))
+    }
+
+    /// Reads a peer's region, or a [piece](RemoteRegion::slice) of it, into the start of a buffer.
+    ///
+    /// The peer's endpoint has this endpoint's address in its address vector: it sends the bytes
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// The error contains the buffer. `EINVAL`: the buffer has fewer bytes than the piece. `EAGAIN`
+    /// ([`OperationError::is_again`]): take completions, then read again; 1024 reads are under way
+    /// at most. Else as [`send`](Self::send).
+    ///
+    /// The read itself fails with `EACCES` if the region is closed, if it has no such bytes or
+    /// gives no such right, and if the peer does not have this endpoint in its address vector.
+    pub fn read<R: AllowsRead>(
+        &mut self,
+        from: FiAddr,
+        remote: RemoteRegion<R>,
+        into: Buffer,
+    ) -> Result<ReadId, OperationError> {
+        let (op, len) = (operation(RmaKind::Read, from, &remote), remote.len());
+        let posted = self.post_one_sided(op, into, len);
+        posted
+            .map(ReadId)
+            .map_err(|refused| OperationError::refused_read(from, len, refused))
+    }
+
+    /// Writes a whole buffer to the start of a peer's region, or of a
+    /// [piece](RemoteRegion::slice) of it. The write completes when the bytes are there.
+    ///
+    /// Writes have no order among each other: a write that is to come after another is posted when
+    /// that one is complete.
+    ///
+    /// # Errors
+    ///
+    /// The error contains the buffer. `EINVAL`: the buffer has more bytes than the piece. Else as
+    /// [`send`](Self::send). The write itself fails with `EACCES` if the region is closed, or has
+    /// no such bytes, or gives no such right.
+    pub fn write<R: AllowsWrite>(
+        &mut self,
+        to: FiAddr,
+        remote: RemoteRegion<R>,
+        bytes: Buffer,
+    ) -> Result<WriteId, OperationError> {
+        self.post_write(operation(RmaKind::Write, to, &remote), remote.len(), bytes)
+    }
+
+    /// As [`write`](Self::write), with CQ data: once the bytes are there, the peer's endpoint
+    /// completes a [`PeerWrite`](crate::PeerWrite) with this number.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn write_with_data<R: AllowsWrite>(
+        &mut self,
+        to: FiAddr,
+        remote: RemoteRegion<R>,
+        bytes: Buffer,
+        data: u64,
+    ) -> Result<WriteId, OperationError> {
+        let op = RmaOp {
+            data,
+            flags: Flags::REMOTE_CQ_DATA,
+            ..operation(RmaKind::Write, to, &remote)
+        };
+        self.post_write(op, remote.len(), bytes)
+    }
+
+    fn post_write(
+        &mut self,
+        op: RmaOp,
+        room: usize,
+        bytes: Buffer,
+    ) -> Result<WriteId, OperationError> {
+        let (to, len) = (op.dest, bytes.len());
+        if len > room {
+            return Err(OperationError::beyond_region(to, bytes));
+        }
+        let posted = self.post_one_sided(op, bytes, len);
+        posted
+            .map(WriteId)
+            .map_err(|refused| OperationError::refused_write(to, len, refused))
+    }
+}
+
+fn operation<R>(kind: RmaKind, peer: FiAddr, remote: &RemoteRegion<R>) -> RmaOp {
+    RmaOp {
+        kind,
+        dest: peer,
+        key: remote.key,
+        place: remote.place,
+        data: 0,
+        desc: MrDesc::NONE,
+        context: 0,
+        flags: Flags::empty(),
+    }
+}
