@@ -362,6 +362,25 @@ fn too_many_reads_are_posted_again() {
     assert!(refused > 0);
 }
 
+/// Buffers that are registered for messages are no regions for peers, whatever key a peer guesses.
+#[test]
+fn a_registered_buffer_is_out_of_reach() {
+    let (mut client, server, to_server) = pair();
+    let mut buffer = filled(64);
+    buffer.register(&**server.domain()).unwrap();
+    // Keys are drawn in turn, so the next one leads to those before it.
+    let next = server.share::<PeersRead>(room(64)).unwrap();
+    let next = key_of(&next.remote().to_bytes());
+    for key in (next.saturating_sub(16)..=next.saturating_add(16)).filter(|key| *key != next) {
+        let handle = forged(key, 0, 8, 1);
+        assert_eq!(
+            read_error(&mut client, to_server, &handle),
+            Errno::EACCES,
+            "key {key:#x}"
+        );
+    }
+}
+
 /// The memory of a read that is under way when its endpoint is dropped is not written to.
 #[test]
 fn a_dropped_endpoint_gets_no_bytes_of_its_reads() {

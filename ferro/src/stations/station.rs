@@ -125,7 +125,7 @@ impl Station {
         self.peer = peer;
         if carrier == "verbs" {
             let whole = IoBuf::new(self.mapped.as_ptr(), self.mapped.len());
-            let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
+            let access = Flags::SEND | Flags::RECV;
             // SAFETY: the registration goes before the memory, which nobody touches while an
             // operation is under way.
             self.registered = Some(unsafe { self.domain.register(whole, access)? });

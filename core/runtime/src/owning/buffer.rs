@@ -66,10 +66,10 @@ impl Buffer {
             // Nothing to move, and devices refuse empty regions.
             return Ok(());
         }
-        let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
+        let access = Flags::SEND | Flags::RECV;
         // SAFETY: the memory is freed after the region (`drop`), and while an operation on it is
-        // under way nobody holds a reference, for the endpoint owns the buffer then. Peers get no
-        // more than reads.
+        // under way nobody holds a reference, for the endpoint owns the buffer then. Peers have no
+        // right: a key of such memory would let them read while this side writes.
         self.mr = Some(unsafe { domain.register(self.io(self.len), access)? });
         Ok(())
     }
