@@ -54,7 +54,8 @@
 //! # Examples
 //!
 //! The folder `examples` has whole programs: `ping_pong` between two threads, `server` with clients
-//! that it does not know, `timeout`, `killed_peer` with a second process, and `with_tokio`.
+//! that it does not know, `key_value` with look-ups by one-sided reads, `timeout`, `killed_peer`
+//! with a second process, and `with_tokio`.
 //!
 //! # Errors
 //!

@@ -4,6 +4,8 @@
 
 use std::process::Command;
 
+#[path = "../examples/key_value.rs"]
+mod key_value;
 #[path = "../examples/killed_peer.rs"]
 mod killed_peer;
 #[path = "../examples/ping_pong.rs"]
@@ -23,6 +25,11 @@ fn endpoints_play_ping_pong() {
 #[test]
 fn a_server_answers_unknown_clients() {
     server::main().unwrap();
+}
+
+#[test]
+fn clients_look_keys_up_in_a_servers_memory() {
+    key_value::main().unwrap();
 }
 
 #[test]
