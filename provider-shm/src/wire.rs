@@ -42,7 +42,7 @@ listed_constants! {
 /// The bits of the flags that have the number of a part of a one-sided operation, 0 for none.
 pub(crate) const PART_SHIFT: u32 = 4;
 /// The largest such number.
-pub(crate) const PART_MASK: u8 = 7;
+pub(crate) const PART_MASK: u8 = 15;
 
 /// Bytes of payload in an inline slot.
 pub(crate) const INLINE_BYTES: usize = 48;

@@ -11,7 +11,7 @@ use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone, Shortcut, Start, Token, Transport};
 use ferrofabric_contracts::routes::RouteTable;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RmaOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp};
 
 /// Either transport of a pair.
 pub(crate) trait Reaches: Transport {
@@ -217,18 +217,25 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
         &mut self,
         op: &RmaOp,
         iov: &[IoBuf],
+        memory: Option<&GrantedMemory>,
         route: &mut Self::Route,
         owner: &mut O,
     ) -> Shortcut {
         match (route, &mut self.near) {
             // SAFETY: the caller's promise.
-            (PairRoute::Far(route), _) => unsafe { self.far.shortcut(op, iov, route, owner) },
+            (PairRoute::Far(route), _) => unsafe {
+                self.far.shortcut(op, iov, memory, route, owner)
+            },
             // SAFETY: the caller's promise.
             (PairRoute::Near(route), Some(near)) if near.is_current(route) => unsafe {
-                near.shortcut(op, iov, route, owner)
+                near.shortcut(op, iov, memory, route, owner)
             },
             _ => Shortcut::Impossible,
         }
+    }
+
+    fn cut_off<O: Owner>(&mut self, peer: FiAddr, owner: &mut O) -> bool {
+        self.far.cut_off(peer, owner)
     }
 
     #[inline]

@@ -166,6 +166,16 @@ listed_enum! {
         Reply = 4,
         /// CQ data for the target of a write, whose length is the tag.
         Notice = 5,
+        /// A request for a grant of a region, for operations that a device carries out
+        /// (`docs/adr/0063`). The tag is the region's key, the CQ data the number of the query.
+        Query = 6,
+        /// The answer to a query, whose number is the tag. The CQ data is the number of the grant,
+        /// whose fields are the message; 0, and no message, where there is none.
+        Grant = 7,
+        /// A grant is not valid any more. The tag is its number.
+        Revoke = 8,
+        /// No operation uses a grant any more, or will. The tag is its number.
+        Revoked = 9,
     }
 }
 
@@ -248,8 +258,26 @@ pub struct RmaOp {
     pub desc: MrDesc,
     /// The application's context, returned in the completion.
     pub context: u64,
-    /// `COMPLETION`, `INJECT`, `REMOTE_CQ_DATA`, `MORE` and `FENCE` count here.
+    /// `COMPLETION`, `INJECT`, `REMOTE_CQ_DATA`, `MORE` and `FENCE` count here, and
+    /// `DELIVERY_COMPLETE`: without it, a write may complete before its bytes are visible to the
+    /// target's processor, as long as no later message of this endpoint can be seen before them.
     pub flags: Flags,
+}
+
+/// The memory at a peer that one operation reads or writes, as the peer has granted it to devices
+/// (`docs/adr/0063`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantedMemory {
+    /// The lane that the grant is for: a number of the transport's own.
+    pub lane: u64,
+    /// Address of the first byte, as the peer's device has it.
+    pub address: u64,
+    /// The key at the peer's device.
+    pub rkey: u32,
+    /// The device may read the memory, too, if the operation is a write.
+    pub may_read: bool,
+    /// The owner's number of the operation.
+    pub number: u64,
 }
 
 /// The bit in the source of a receive that names a key. No address and no handle has that bit.

@@ -515,4 +515,10 @@ pub trait Mr: Send + Sync + Any {
         access();
         Ok(())
     }
+
+    /// The key by which peers' devices reach it, at the addresses of this process; `None` if it is
+    /// not one registration of a device.
+    fn device_key(&self) -> Option<u32> {
+        None
+    }
 }

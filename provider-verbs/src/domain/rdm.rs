@@ -290,4 +290,8 @@ impl fabric::Mr for DomainRegion {
     fn key(&self) -> u64 {
         self.0.rkey().into()
     }
+
+    fn device_key(&self) -> Option<u32> {
+        Some(self.0.rkey())
+    }
 }

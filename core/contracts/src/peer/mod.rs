@@ -34,7 +34,7 @@ pub use deliver::deliver;
 pub use eq::{AV_COMPLETE, Done, EqError, Event, PeerEq};
 pub use routed::Routed;
 pub use srx::{Arrived, Matched, PeerSrx, Piece, Start, Token};
-pub use transport::{SendDone, Shortcut, Transport};
+pub use transport::{SendDone, Shortcut, ShortcutEnd, Transport};
 
 use crate::addr::NativeAddr;
 use crate::error::Errno;
@@ -94,6 +94,16 @@ pub trait Owner {
         failed: Option<(Errno, &'static str)>,
     ) {
         let _ = (kind, m, a, failed);
+    }
+
+    /// A one-sided operation is over that was under way at the transport
+    /// ([`Shortcut::UnderWay`]). The number is that of its [`GrantedMemory`]. The transport does
+    /// not use its buffers any more.
+    ///
+    /// [`GrantedMemory`]: crate::types::GrantedMemory
+    #[cold]
+    fn shortcut_over(&mut self, number: u64, end: ShortcutEnd) {
+        let _ = (number, end);
     }
 
     /// Reports a send that is done.

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use super::{Owner, Shortcut, Transport};
 use crate::error::OpError;
 use crate::routes::RouteTable;
-use crate::types::{FiAddr, IoBuf, RmaOp, SendOp};
+use crate::types::{FiAddr, GrantedMemory, IoBuf, RmaOp, SendOp};
 
 /// A transport, with the routes to the addresses that were sent to. An owner drives it through
 /// this.
@@ -78,11 +78,12 @@ impl<T: Transport> Routed<T> {
         &mut self,
         op: &RmaOp,
         iov: &[IoBuf],
+        memory: Option<&GrantedMemory>,
         owner: &mut O,
     ) -> Shortcut {
         match self.routes.get_mut(op.dest) {
             // SAFETY: the caller's promise.
-            Some(route) => unsafe { self.transport.shortcut(op, iov, route, owner) },
+            Some(route) => unsafe { self.transport.shortcut(op, iov, memory, route, owner) },
             None => Shortcut::Impossible,
         }
     }

@@ -4,7 +4,7 @@ use super::{Owner, Start, Token};
 use crate::addr::NativeAddr;
 use crate::error::{OpError, Result};
 use crate::flags::Flags;
-use crate::types::{FiAddr, IoBuf, MsgKind, RmaOp, SendOp};
+use crate::types::{FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp};
 
 /// The fields of a send operation that its completion needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +28,32 @@ pub struct SendDone {
 pub enum Shortcut {
     /// The bytes are where they belong.
     Done,
+    /// The transport has begun the operation, and reports its end by
+    /// [`Owner::shortcut_over`]. Until then the buffers are in use.
+    UnderWay,
+    /// The transport would do it with a grant for this lane. Nothing has happened.
+    NeedsGrant {
+        /// A number of the transport's own, for [`GrantedMemory::lane`].
+        lane: u64,
+    },
+    /// There is no room now, and operations under way will make some: nothing has happened, and
+    /// the operation is to be begun again.
+    Again,
     /// This transport does not do it, or not now: nothing has happened, and the operation goes as
     /// messages.
     Impossible,
+}
+
+/// The end of a one-sided operation that was under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShortcutEnd {
+    /// The bytes are where they belong.
+    Done,
+    /// It was not carried out, or there is no report of it. It may be issued again as messages:
+    /// nothing of it happens any more once a later message has arrived.
+    Lost,
+    /// As `Lost`, because the peer's device does not accept its key, range or right.
+    Denied,
 }
 
 /// A transport of one RDM endpoint: shared memory, verbs, or both paired. The owner drives it,
@@ -69,6 +92,9 @@ pub trait Transport: Send + 'static {
 
     /// Carries out a one-sided operation without the target's help, if it can. The default can not.
     ///
+    /// `memory` is set if the target has granted it for devices, once the transport has named the
+    /// lane ([`Shortcut::NeedsGrant`]).
+    ///
     /// # Safety
     ///
     /// The buffers of `iov` stay valid until the operation completes: for reads if the operation is
@@ -77,10 +103,19 @@ pub trait Transport: Send + 'static {
         &mut self,
         _op: &RmaOp,
         _iov: &[IoBuf],
+        _memory: Option<&GrantedMemory>,
         _route: &mut Self::Route,
         _owner: &mut O,
     ) -> Shortcut {
         Shortcut::Impossible
+    }
+
+    /// Takes from a peer's device every way to the memory of this endpoint's domain that grants
+    /// have opened, by breaking its lane. Sessions go on over another one. Returns whether it is
+    /// done: else the owner drives the transport and calls again. The default has no such ways.
+    #[cold]
+    fn cut_off<O: Owner>(&mut self, _peer: FiAddr, _owner: &mut O) -> bool {
+        true
     }
 
     /// Sends what was held back for more to come. For [`Owner`]s after a send that failed, and

@@ -239,7 +239,7 @@ listed_constants! {
     /// Of an Rts: its sender will write the message.
     const WRITES = 1 << 2;
     /// The number of a part of a one-sided operation; 0 for other messages.
-    const PART = 7 << 3;
+    const PART = 15 << 3;
 }
 
 /// Size of the largest packet without payload or segments, in bytes.

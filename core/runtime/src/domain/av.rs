@@ -166,6 +166,10 @@ impl<T: Transport> DomainState<T> {
             if endpoint.binding.av == av {
                 let (transport, mut owner) =
                     endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
+                // Afterwards nothing leads to its lane.
+                if owner.srx.remote.given.has_holder(addr) {
+                    transport.cut_off(addr, &mut owner);
+                }
                 transport.peer_removed(addr, &mut owner);
                 owner.start_deferred(transport);
             }

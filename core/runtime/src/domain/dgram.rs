@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::{self, OPTIONAL_FLAGS, ReceiveAttributes};
-use super::endpoint_state::{EndpointName, Entered, enter, stats_of};
+use super::endpoint_state::{EndpointName, Entered, enter};
 use super::{Backend, DomainOf, EndpointKind, Inner, ObjectKey};
 use crate::fabric::{Endpoint, EndpointConfig};
 use ferrofabric_contracts::addr::{Address, NativeAddr};
@@ -147,7 +147,7 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
 
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
         let state = self.domain.lock()?;
-        Ok(stats_of(&*state.endpoints[self.index].transport))
+        Ok(state.endpoints[self.index].stats())
     }
 }
 

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::endpoint_state::{EndpointName, Entered, enter, stats_of};
+use super::endpoint_state::{EndpointName, Entered, enter};
 use super::probe::{self, Probe, Probed};
+use super::shortcuts::took_shortcut;
 use super::{Backend, DomainState, EndpointKind, Inner, ObjectKey};
 use crate::fabric::{Endpoint, EndpointConfig};
 use ferrofabric_av::HeldKey;
 use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Owner, PeerAv, PeerCq, Shortcut, Transport};
+use ferrofabric_contracts::peer::{Owner, PeerAv, PeerCq, Transport};
 use ferrofabric_contracts::types::{
     FiAddr, IoBuf, MsgKind, RecvOp, RmaKind, RmaOp, SendOp, key_source, total_len,
 };
@@ -187,7 +188,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         if op.flags.contains(Flags::FENCE) {
             wait_for_remote(&mut state, self.index, op.dest)?;
         // SAFETY: the caller keeps the buffers until the operation completes.
-        } else if unsafe { took_shortcut(&self.domain, &mut state, self.index, op, iov) } {
+        } else if unsafe { took_shortcut(&self.domain, &mut state, self.index, op, iov) }? {
             return Ok(());
         }
         let remote = &mut state.endpoints[self.index].srx.remote;
@@ -248,7 +249,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
 
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
         let state = self.domain.lock()?;
-        Ok(stats_of(&*state.endpoints[self.index].transport))
+        Ok(state.endpoints[self.index].stats())
     }
 }
 
@@ -331,33 +332,6 @@ unsafe fn send_locked<B: Backend>(
     owner.start_deferred(transport);
     domain.wake(state);
     Ok(())
-}
-
-/// Has the transport carry out a one-sided operation by itself. Returns whether it did.
-///
-/// # Safety
-///
-/// As [`Endpoint::rma`].
-unsafe fn took_shortcut<B: Backend>(
-    domain: &Inner<B>,
-    state: &mut DomainState<B::Transport>,
-    index: usize,
-    op: &RmaOp,
-    iov: &[IoBuf],
-) -> bool {
-    let (transport, mut owner) =
-        state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
-    // SAFETY: the caller's contract.
-    match unsafe { transport.shortcut(op, iov, &mut owner) } {
-        Shortcut::Impossible => return false,
-        Shortcut::Done => owner.shortcut_done(op, total_len(iov)),
-    }
-    if !op.flags.contains(Flags::MORE) {
-        transport.flush(&mut owner);
-    }
-    owner.start_deferred(transport);
-    domain.wake(state);
-    true
 }
 
 /// A send with `FI_FENCE` or `FI_MORE`, as the transport gets it.

@@ -64,7 +64,21 @@ impl<T: Transport> EndpointState<T> {
 
     /// Whether closing it loses no message.
     pub(super) fn is_drained(&self) -> bool {
-        self.unresolved_sends() == 0 && !self.srx.has_deferred() && self.transport.is_drained()
+        self.unresolved_sends() == 0
+            && !self.srx.has_deferred()
+            && self.srx.remote.shortcuts.is_empty()
+            && self.transport.is_drained()
+    }
+
+    /// The statistics of the transport, and of grants.
+    pub(super) fn stats(&self) -> Vec<(&'static str, u64)> {
+        let mut stats = Vec::new();
+        self.transport
+            .stats(&mut |name, value| stats.push((name, value)));
+        self.srx
+            .remote
+            .report(&mut |name, value| stats.push((name, value)));
+        stats
     }
 
     /// Number of sends that wait for addresses.
@@ -76,15 +90,9 @@ impl<T: Transport> EndpointState<T> {
 impl<T: Transport> Drop for EndpointState<T> {
     fn drop(&mut self) {
         if let Some(report) = &self.report {
-            report.write(&stats_of(&*self.transport));
+            report.write(&self.stats());
         }
     }
-}
-
-pub(super) fn stats_of(transport: &impl Transport) -> Vec<(&'static str, u64)> {
-    let mut stats = Vec::new();
-    transport.stats(&mut |name, value| stats.push((name, value)));
-    stats
 }
 
 /// An endpoint that is part of its domain's state.

@@ -17,10 +17,12 @@ use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::peer::{
-    Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, SendDone, Shortcut, Start,
-    Token, Transport,
+    Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, SendDone, Shortcut,
+    ShortcutEnd, Start, Token, Transport,
 };
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RemoteKind, RmaOp, SendOp, key_source};
+use ferrofabric_contracts::types::{
+    FiAddr, GrantedMemory, IoBuf, MsgKind, RemoteKind, RmaOp, SendOp, key_source,
+};
 
 /// Bits of [`Token::transport`] that belong to the transport of the key.
 const TRANSPORT_BITS: u32 = 8;
@@ -201,6 +203,7 @@ impl<T: Transport> Transport for Keyed<T> {
         &mut self,
         op: &RmaOp,
         iov: &[IoBuf],
+        memory: Option<&GrantedMemory>,
         route: &mut Self::Route,
         owner: &mut O,
     ) -> Shortcut {
@@ -209,11 +212,21 @@ impl<T: Transport> Transport for Keyed<T> {
         };
         let part = &mut self.parts[part as usize];
         let mut owner = PartOwner::new(part.handle, owner);
+        // Each part numbers its lanes by itself, and an address has one part until it is removed.
         // SAFETY: the caller's contract.
         unsafe {
             part.transport
-                .shortcut(op, iov, &mut route.of_part, &mut owner)
+                .shortcut(op, iov, memory, &mut route.of_part, &mut owner)
         }
+    }
+
+    fn cut_off<O: Owner>(&mut self, peer: FiAddr, owner: &mut O) -> bool {
+        let mut is_cut_off = true;
+        for part in &mut self.parts {
+            let mut owner = PartOwner::new(part.handle, owner);
+            is_cut_off &= part.transport.cut_off(peer, &mut owner);
+        }
+        is_cut_off
     }
 
     fn flush<O: Owner>(&mut self, owner: &mut O) {
@@ -390,6 +403,10 @@ impl<O: Owner> Owner for PartOwner<'_, O> {
         failed: Option<(Errno, &'static str)>,
     ) {
         self.owner.remote_part_came(kind, m, a, failed);
+    }
+
+    fn shortcut_over(&mut self, number: u64, end: ShortcutEnd) {
+        self.owner.shortcut_over(number, end);
     }
 }
 

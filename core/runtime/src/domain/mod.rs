@@ -11,6 +11,7 @@ mod cq;
 mod dgram;
 mod endpoint;
 mod endpoint_state;
+mod grants;
 mod keyed;
 mod keyed_dgram;
 mod lists;
@@ -23,6 +24,7 @@ mod regions;
 mod remote;
 mod remote_parts;
 mod report;
+mod shortcuts;
 mod srx;
 mod unresolved_peer;
 mod waiting;
@@ -231,6 +233,10 @@ enum DeferredTask {
     Announce(usize, FiAddr),
     /// The resolution of an address with waiting sends is over.
     Resolved,
+    /// A region closes: its grants are revoked.
+    Revoke(usize),
+    /// A region closes, and some holders of its grants do not return them: they are cut off.
+    CutOff(usize),
 }
 
 struct DomainState<T: Transport> {
@@ -445,6 +451,8 @@ impl<B: Backend> DomainShared<B> {
                 DeferredTask::Close(object) => drop(state.remove(object)),
                 DeferredTask::Announce(av, addr) => state.announce_new(av, addr),
                 DeferredTask::Resolved => state.look_at_waiting = true,
+                DeferredTask::Revoke(region) => state.revoke(region),
+                DeferredTask::CutOff(region) => state.cut_off(region),
             }
         }
     }

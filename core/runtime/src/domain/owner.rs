@@ -11,7 +11,8 @@ use crate::cq::CqQueue;
 use ferrofabric_av::AvTable;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::peer::{
-    Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Routed, SendDone, Transport,
+    Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Routed, SendDone, ShortcutEnd,
+    Transport,
 };
 use ferrofabric_contracts::types::{RemoteKind, RmaKind};
 
@@ -91,14 +92,17 @@ impl EndpointOwner<'_> {
         }
     }
 
-    /// Sends the parts of one-sided operations that wait, as far as the transport takes them.
-    /// Returns whether some wait still.
+    /// Sends the parts of one-sided operations that wait, as far as the transport takes them, and
+    /// those of operations that go again. Returns whether some wait still.
     fn send_parts<T: Transport>(&mut self, transport: &mut Routed<T>) -> bool {
+        if self.srx.remote.shortcuts.has_lost() {
+            self.send_lost(transport);
+        }
         for peer in self.srx.remote.outbox.peers() {
             let mut parts = self.srx.remote.outbox.take_of(peer);
             while let Some(part) = parts.front() {
-                // SAFETY: a region that closes waits for its parts.
-                match unsafe { transport.send(&part.op, &[part.from], self) } {
+                // SAFETY: a region that closes waits for its parts; a grant is copied (`INJECT`).
+                match unsafe { transport.send(&part.op, &[part.from.buf()], self) } {
                     Ok(()) => {}
                     Err(OpError::Again) => break,
                     Err(OpError::Failed(errno)) => {
@@ -110,7 +114,7 @@ impl EndpointOwner<'_> {
             }
             self.srx.remote.outbox.put_back(peer, parts);
         }
-        !self.srx.remote.outbox.is_empty()
+        self.srx.remote.has_parts_to_send()
     }
 }
 
@@ -164,5 +168,10 @@ impl Owner for EndpointOwner<'_> {
         failed: Option<(Errno, &'static str)>,
     ) {
         self.part_came(kind, m, a, failed);
+    }
+
+    #[cold]
+    fn shortcut_over(&mut self, number: u64, end: ShortcutEnd) {
+        self.end_shortcut(number, end);
     }
 }

@@ -1,15 +1,38 @@
-//! The parts of one-sided operations that an endpoint sends by itself: replies to peers' reads, and
-//! notices of its own writes. They wait by peer, so that one that takes nothing holds up no other.
+//! The parts of one-sided operations that an endpoint sends by itself: replies to peers' reads,
+//! notices of its own writes, and those about grants. They wait by peer, so that one that takes nothing holds up no other.
 
 use std::collections::{HashMap, VecDeque};
 
 use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
 
+use super::grants::GRANT_BYTES;
+
 /// A part to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RemoteSend {
     pub(super) op: SendOp,
-    pub(super) from: IoBuf,
+    pub(super) from: PartBytes,
+}
+
+/// The bytes of a part.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PartBytes {
+    /// In memory that stays until the part is sent and over.
+    Memory(IoBuf),
+    /// A grant. The part has `INJECT`.
+    Grant([u8; GRANT_BYTES]),
+}
+
+impl PartBytes {
+    pub(super) const NONE: Self = Self::Memory(IoBuf::EMPTY);
+
+    /// The buffer that they are in: that of this value, for a grant.
+    pub(super) fn buf(&self) -> IoBuf {
+        match self {
+            Self::Memory(buf) => *buf,
+            Self::Grant(bytes) => IoBuf::new(bytes.as_ptr(), bytes.len()),
+        }
+    }
 }
 
 /// The parts that wait, in order for each peer.
@@ -69,7 +92,7 @@ mod tests {
         };
         RemoteSend {
             op,
-            from: IoBuf::EMPTY,
+            from: PartBytes::NONE,
         }
     }
 

@@ -1,11 +1,19 @@
 //! A region of memory that peers may reach (fi_mr(3)).
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::{Backend, Inner};
+use super::{Backend, DeferredTask, DomainState, Inner};
 use crate::fabric::{Mr, MrAttr};
 use ferrofabric_contracts::error::{OpError, Result};
+use ferrofabric_contracts::peer::Transport;
 use ferrofabric_contracts::types::MrDesc;
+
+/// How long a close waits for the holders of grants to return them, before it cuts them off.
+const RETURN_TIME: Duration = Duration::from_millis(100);
+
+/// The time between two attempts to cut them off.
+const CUT_OFF_INTERVAL: Duration = Duration::from_millis(1);
 
 struct RegionHandle<B: Backend> {
     number: usize,
@@ -20,7 +28,7 @@ pub(super) fn open<B: Backend>(
     mr: Arc<dyn Mr>,
     attr: &MrAttr,
 ) -> Result<Arc<dyn Mr>> {
-    let (number, key) = domain.regions.enter(attr, mr.desc())?;
+    let (number, key) = domain.regions.enter(attr, mr.desc(), mr.device_key())?;
     Ok(Arc::new(RegionHandle {
         number,
         key,
@@ -44,21 +52,61 @@ impl<B: Backend> Mr for RegionHandle<B> {
         access();
         Ok(())
     }
+
+    fn device_key(&self) -> Option<u32> {
+        self.mr.device_key()
+    }
 }
 
 impl<B: Backend> Drop for RegionHandle<B> {
-    /// Nothing reads or writes the memory any more at return.
+    /// Nothing reads or writes the memory any more at return. The key of the device ends behind
+    /// this, when no peer has it any more: a device may give the same key to another region.
     fn drop(&mut self) {
         if self.domain.is_inherited() {
             return;
         }
-        self.domain.regions.begin_close(self.number);
+        let defer = |task| self.domain.defer(std::iter::once(task));
+        if self.domain.regions.begin_close(self.number) {
+            defer(DeferredTask::Revoke(self.number));
+        }
+        let mut cut_off_due = Instant::now() + RETURN_TIME;
         while !self.domain.regions.is_over(self.number) {
+            if self.domain.regions.is_granted(self.number) && Instant::now() >= cut_off_due {
+                defer(DeferredTask::CutOff(self.number));
+                cut_off_due = Instant::now() + CUT_OFF_INTERVAL;
+            }
             match self.domain.lock() {
                 Ok(mut state) => drop(self.domain.progress(&mut state)),
                 // The thread that the domain belongs to drives it.
                 Err(_) => std::thread::yield_now(),
             }
+        }
+    }
+}
+
+impl<T: Transport> DomainState<T> {
+    /// A region closes: revokes its grants.
+    #[cold]
+    pub(super) fn revoke(&mut self, region: usize) {
+        for (_, endpoint) in &mut self.endpoints {
+            let (transport, mut owner) = endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
+            owner.srx.revoke(region);
+            owner.start_deferred(transport);
+        }
+    }
+
+    /// Takes the grants of a region from those that do not return them.
+    #[cold]
+    pub(super) fn cut_off(&mut self, region: usize) {
+        for (_, endpoint) in &mut self.endpoints {
+            let (transport, mut owner) = endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
+            for grant in owner.srx.remote.given.of_region(region) {
+                if transport.cut_off(grant.holder, &mut owner) {
+                    owner.srx.remote.given.cut_off += 1;
+                    owner.srx.remote.returned(grant.number, grant.holder);
+                }
+            }
+            owner.start_deferred(transport);
         }
     }
 }

@@ -11,6 +11,7 @@ use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_system::locks::Mutex;
 use slab::Slab;
 
+use super::grants::GrantFields;
 use crate::fabric::MrAttr;
 
 /// The regions of a domain.
@@ -32,8 +33,12 @@ struct Region {
     first_place: u64,
     desc: MrDesc,
     rights: Flags,
+    /// The key by which devices reach it.
+    device_key: Option<u32>,
     /// Parts of operations on their way.
     parts: usize,
+    /// Grants that peers hold.
+    grants: usize,
 }
 
 /// A part of a region, until it is given back.
@@ -53,7 +58,12 @@ impl RegionTable {
     ///
     /// `ENOKEY`: another region has the key, or it is `FI_KEY_NOTAVAIL`, which stands for none.
     /// `EFAULT`: the memory begins at address 0, or ends beyond the last address.
-    pub(super) fn enter(&self, attr: &MrAttr, desc: MrDesc) -> Result<(usize, u64)> {
+    pub(super) fn enter(
+        &self,
+        attr: &MrAttr,
+        desc: MrDesc,
+        device_key: Option<u32>,
+    ) -> Result<(usize, u64)> {
         let IoBuf { addr, len } = attr.memory;
         if len != 0 && (addr == 0 || addr.checked_add(len).is_none()) {
             let error = Error::new(
@@ -92,7 +102,9 @@ impl RegionTable {
             first_place: attr.first_place,
             desc,
             rights: attr.access,
+            device_key,
             parts: 0,
+            grants: 0,
         });
         regions.by_key.insert(key, number);
         Ok((number, key))
@@ -124,17 +136,49 @@ impl RegionTable {
         }
     }
 
-    /// From now on no part of the region is taken.
-    pub(super) fn begin_close(&self, region: usize) {
+    /// A grant of the region with a key, if devices reach it. It counts until it is returned. The
+    /// rights are those of the region.
+    pub(super) fn grant(&self, key: u64) -> Option<(usize, GrantFields)> {
         let regions = &mut *self.0.lock();
-        let key = regions.slots[region].key;
-        regions.by_key.remove(&key);
+        let number = *regions.by_key.get(&key)?;
+        let region = &mut regions.slots[number];
+        let fields = GrantFields {
+            address: region.memory.addr as u64,
+            len: region.memory.len as u64,
+            first_place: region.first_place,
+            rkey: region.device_key?,
+            rights: region.rights,
+        };
+        region.grants += 1;
+        Some((number, fields))
     }
 
-    /// Whether a region that closes is over, for all its parts are: then it is removed.
+    /// A grant is returned.
+    pub(super) fn ungrant(&self, region: usize) {
+        if let Some(region) = self.0.lock().slots.get_mut(region) {
+            region.grants -= 1;
+        }
+    }
+
+    /// Whether peers hold grants of a region.
+    pub(super) fn is_granted(&self, region: usize) -> bool {
+        self.0.lock().slots[region].grants != 0
+    }
+
+    /// From now on no part of the region is taken, and it is not granted. Returns whether peers
+    /// hold grants of it.
+    pub(super) fn begin_close(&self, region: usize) -> bool {
+        let regions = &mut *self.0.lock();
+        let Region { key, grants, .. } = regions.slots[region];
+        regions.by_key.remove(&key);
+        grants != 0
+    }
+
+    /// Whether a region that closes is over, for all its parts and grants are: then it is removed.
     pub(super) fn is_over(&self, region: usize) -> bool {
         let regions = &mut *self.0.lock();
-        let is_over = regions.slots[region].parts == 0;
+        let closing = &regions.slots[region];
+        let is_over = closing.parts == 0 && closing.grants == 0;
         if is_over {
             regions.slots.remove(region);
         }
@@ -158,7 +202,7 @@ mod tests {
             key,
             ..MrAttr::new(MEMORY, BOTH)
         };
-        table.enter(&attr, MrDesc::NONE)
+        table.enter(&attr, MrDesc::NONE, Some(9))
     }
 
     #[test]
@@ -170,7 +214,7 @@ mod tests {
         assert_eq!(taken.unwrap_err().errno(), Errno::ENOKEY);
         let none = enter(&table, Some(u64::MAX));
         assert_eq!(none.unwrap_err().errno(), Errno::ENOKEY);
-        table.begin_close(first);
+        assert!(!table.begin_close(first));
         assert!(enter(&table, Some(7)).is_ok());
         let keys: Vec<_> = (0..3).map(|_| enter(&table, None).unwrap().1).collect();
         assert!(keys[0] != keys[1] && keys[1] != keys[2] && !keys.contains(&7));
@@ -181,11 +225,11 @@ mod tests {
         let table = RegionTable::default();
         for (addr, len) in [(0, usize::MAX), (0, 1), (0x1000, usize::MAX - 0xffe)] {
             let attr = MrAttr::new(IoBuf { addr, len }, BOTH);
-            let entered = table.enter(&attr, MrDesc::NONE);
+            let entered = table.enter(&attr, MrDesc::NONE, None);
             assert_eq!(entered.unwrap_err().errno(), Errno::EFAULT);
         }
         let empty = MrAttr::new(IoBuf { addr: 0, len: 0 }, BOTH);
-        assert!(table.enter(&empty, MrDesc::NONE).is_ok());
+        assert!(table.enter(&empty, MrDesc::NONE, None).is_ok());
     }
 
     #[test]
@@ -194,11 +238,28 @@ mod tests {
         let (region, key) = enter(&table, None).unwrap();
         let part = table.take(key, 10, 20, Flags::REMOTE_WRITE).unwrap();
         assert_eq!((part.region, part.buf), (region, MEMORY.part(10, 20)));
-        table.begin_close(region);
+        assert!(!table.begin_close(region));
         assert_eq!(table.take(key, 10, 20, Flags::REMOTE_WRITE), None);
         assert!(!table.is_over(region));
         table.give(region);
         assert!(table.is_over(region));
+    }
+
+    #[test]
+    fn a_region_is_over_with_its_last_grant() {
+        let table = RegionTable::default();
+        let attr = MrAttr::new(MEMORY, BOTH);
+        let (_, of_no_device) = table.enter(&attr, MrDesc::NONE, None).unwrap();
+        assert_eq!(table.grant(of_no_device), None);
+        let (region, key) = enter(&table, None).unwrap();
+        let (granted, fields) = table.grant(key).unwrap();
+        assert_eq!((granted, fields.rkey), (region, 9));
+        assert_eq!((fields.address, fields.len), (0x1000, 100));
+        assert!(table.begin_close(region));
+        assert_eq!(table.grant(key), None);
+        assert!(!table.is_over(region) && table.is_granted(region));
+        table.ungrant(region);
+        assert!(!table.is_granted(region) && table.is_over(region));
     }
 
     proptest! {
@@ -213,7 +274,7 @@ mod tests {
         ) {
             let table = RegionTable::default();
             let attr = MrAttr { first_place, ..MrAttr::new(MEMORY, rights) };
-            let (_, key) = table.enter(&attr, MrDesc::NONE).unwrap();
+            let (_, key) = table.enter(&attr, MrDesc::NONE, None).unwrap();
             let last = u128::from(place) + u128::from(len);
             let in_range = place >= first_place && last <= u128::from(first_place) + 100;
             let fits = in_range && rights.contains(right);

@@ -10,8 +10,10 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RemoteKind, RmaOp, Se
 use ferrofabric_matching::ReceiveBuffers;
 use slab::Slab;
 
+use super::grants::{GRANT_BYTES, GivenGrants, GrantFields, HeldGrants};
 use super::part_outbox::PartOutbox;
 use super::regions::{RegionPart, RegionTable};
+use super::shortcuts::Shortcuts;
 
 /// Bytes of a request to read: the number of the read, and its length.
 pub(super) const REQUEST_BYTES: usize = 16;
@@ -30,11 +32,17 @@ pub(super) struct RemoteOperations {
     reads_begun: u32,
     /// Writes with CQ data whose notice is not sent yet.
     pub(super) noticed: Slab<RmaOp>,
-    requests: Slab<Box<RequestRoom>>,
+    rooms: Slab<Box<PartRoom>>,
     /// The regions of the parts on their way here or from here, once for each part.
     taken: Slab<usize>,
     /// Parts that this endpoint is to send.
     pub(super) outbox: PartOutbox,
+    /// Grants of peers' regions.
+    pub(super) held: HeldGrants,
+    /// Grants that peers hold by way of this endpoint.
+    pub(super) given: GivenGrants,
+    /// Operations that the transport carries out by itself.
+    pub(super) shortcuts: Shortcuts,
 }
 
 /// A read that its initiator awaits.
@@ -49,11 +57,14 @@ pub(super) struct ReadUnderWay {
     pub(super) arrives: bool,
 }
 
-/// Room for a request to read, which a transport writes.
-struct RequestRoom(UnsafeCell<[u8; REQUEST_BYTES]>);
+/// Room for a request to read, or for a grant, which a transport writes.
+struct PartRoom(UnsafeCell<[u8; ROOM_BYTES]>);
+
+const ROOM_BYTES: usize = GRANT_BYTES;
+const _: () = assert!(REQUEST_BYTES <= ROOM_BYTES);
 
 // SAFETY: the lock of the domain is held by each user of it.
-unsafe impl Send for RequestRoom {}
+unsafe impl Send for PartRoom {}
 
 impl RemoteOperations {
     pub(super) fn new(regions: Arc<RegionTable>, rights: Flags) -> Self {
@@ -63,17 +74,64 @@ impl RemoteOperations {
             reads: Slab::new(),
             reads_begun: 0,
             noticed: Slab::new(),
-            requests: Slab::new(),
+            rooms: Slab::new(),
             taken: Slab::new(),
             outbox: PartOutbox::default(),
+            held: HeldGrants::default(),
+            given: GivenGrants::default(),
+            shortcuts: Shortcuts::default(),
         }
+    }
+
+    /// Whether parts wait to be sent.
+    pub(super) fn has_parts_to_send(&self) -> bool {
+        !self.outbox.is_empty() || self.shortcuts.has_lost()
     }
 
     /// Whether operations on a peer's memory wait for something but for a message that was sent.
     pub(super) fn is_busy_with(&self, peer: FiAddr) -> bool {
         let reads = self.reads.iter().map(|(_, read)| &read.op);
         let mut ops = reads.chain(self.noticed.iter().map(|(_, op)| op));
-        ops.any(|op| op.dest == peer) || self.outbox.len_for(peer) != 0
+        ops.any(|op| op.dest == peer)
+            || self.outbox.len_for(peer) != 0
+            || self.shortcuts.is_busy_with(peer)
+    }
+
+    /// Grants a region to a peer's device, with the rights that this endpoint has. Returns the
+    /// number of the grant.
+    pub(super) fn grant(&mut self, holder: FiAddr, key: u64) -> Option<(u64, GrantFields)> {
+        let (region, mut fields) = self.regions.grant(key)?;
+        fields.rights &= self.rights;
+        match self.given.give(holder, region) {
+            Some((number, true)) => Some((number, fields)),
+            // It counts once.
+            given => {
+                self.regions.ungrant(region);
+                given.map(|(number, _)| (number, fields))
+            }
+        }
+    }
+
+    /// A grant is returned, or its holder cut off.
+    pub(super) fn returned(&mut self, number: u64, holder: FiAddr) {
+        if let Some(region) = self.given.take(number, holder) {
+            self.regions.ungrant(region);
+        }
+    }
+
+    /// A holder is gone.
+    pub(super) fn holder_is_gone(&mut self, holder: FiAddr) {
+        for region in self.given.take_of(holder) {
+            self.regions.ungrant(region);
+        }
+    }
+
+    /// Reports the statistics of grants, by name.
+    pub(super) fn report(&self, report: &mut dyn FnMut(&'static str, u64)) {
+        report("rma_grants_given", self.given.count.into());
+        report("rma_grants_revoked", self.given.revoked);
+        report("rma_grants_cut_off", self.given.cut_off);
+        report("rma_grants_received", self.held.came);
     }
 
     /// Takes a part of a region. The number gives it back.
@@ -167,16 +225,17 @@ impl RemoteOperations {
         }
     }
 
-    /// Room for a request to read that has come, and the number by which it is taken out again.
-    pub(super) fn room_for_request(&mut self) -> (u64, IoBuf) {
-        let room = Box::new(RequestRoom(UnsafeCell::new([0; REQUEST_BYTES])));
-        let buf = IoBuf::new(room.0.get().cast::<u8>(), REQUEST_BYTES);
-        (self.requests.insert(room) as u64, buf)
+    /// Room for `len` bytes of a request or a grant that has come, and the number by which it is
+    /// taken out again.
+    pub(super) fn room_for(&mut self, len: usize) -> (u64, IoBuf) {
+        let room = Box::new(PartRoom(UnsafeCell::new([0; ROOM_BYTES])));
+        let buf = IoBuf::new(room.0.get().cast::<u8>(), len.min(ROOM_BYTES));
+        (self.rooms.insert(room) as u64, buf)
     }
 
-    /// Takes out a request whose bytes are there.
-    pub(super) fn take_request(&mut self, number: u64) -> Option<[u8; REQUEST_BYTES]> {
-        let room = self.requests.try_remove(number as usize)?;
+    /// Takes out the bytes that have come into a room.
+    pub(super) fn take_room(&mut self, number: u64) -> Option<[u8; ROOM_BYTES]> {
+        let room = self.rooms.try_remove(number as usize)?;
         Some(room.0.into_inner())
     }
 
@@ -233,6 +292,10 @@ impl Drop for RemoteOperations {
     fn drop(&mut self) {
         for region in self.taken.drain() {
             self.regions.give(region);
+        }
+        // Nor has a peer a lane.
+        for region in self.given.take_all() {
+            self.regions.ungrant(region);
         }
     }
 }

@@ -12,9 +12,12 @@ use ferrofabric_contracts::types::{
 };
 use ferrofabric_matching::{MatchedReceive, ReceiveBuffers};
 
+use super::NO_CNTR;
+use super::grants::{GRANT_BYTES, GrantFields};
 use super::owner::EndpointOwner;
-use super::part_outbox::RemoteSend;
+use super::part_outbox::{PartBytes, RemoteSend};
 use super::remote::{MAX_READS, REQUEST_BYTES};
+use super::shortcuts::ShortcutUnderWay;
 use super::srx::{Deferred, SharedRx};
 
 impl SharedRx {
@@ -37,11 +40,25 @@ impl SharedRx {
             RemoteKind::Read if a.len != REQUEST_BYTES as u64 || !a.src.is_some() => None,
             RemoteKind::Read if remote.outbox.len_for(a.src) >= MAX_READS => None,
             RemoteKind::Read => {
-                let (number, room) = remote.room_for_request();
+                let (number, room) = remote.room_for(REQUEST_BYTES);
                 Some(to(room, MrDesc::NONE, number))
             }
             RemoteKind::Reply => return self.arrive_reply(a),
-            RemoteKind::Notice => (a.len == 0).then(|| to(IoBuf::EMPTY, MrDesc::NONE, 0)),
+            RemoteKind::Grant => {
+                let len = if a.data == 0 { 0 } else { GRANT_BYTES };
+                let is_awaited =
+                    a.len == len as u64 && remote.held.answer_arrives(a.src, a.tag, a.data);
+                is_awaited.then(|| {
+                    let (number, room) = remote.room_for(len);
+                    to(room, MrDesc::NONE, number)
+                })
+            }
+            _ if a.len != 0 => None,
+            RemoteKind::Query | RemoteKind::Revoke => {
+                let may_answer = a.src.is_some() && remote.outbox.len_for(a.src) < MAX_READS;
+                may_answer.then(|| to(IoBuf::EMPTY, MrDesc::NONE, 0))
+            }
+            RemoteKind::Notice | RemoteKind::Revoked => Some(to(IoBuf::EMPTY, MrDesc::NONE, 0)),
         };
         memory.unwrap_or(Matched::REFUSED)
     }
@@ -70,9 +87,15 @@ impl SharedRx {
     }
 
     /// A peer is gone, or was removed: the reads of its memory fail, and the parts that wait for
-    /// it.
+    /// it. No lane leads to it any more, or from it to granted memory.
     #[cold]
     pub(super) fn fail_remote(&mut self, peer: FiAddr, errno: Errno, why: &'static str) {
+        self.remote.held.forget_peer(peer);
+        self.remote.holder_is_gone(peer);
+        for op in self.remote.shortcuts.end_peer(peer, errno, why) {
+            let error = failure(op.kind, op.context, peer, (errno, 0, why));
+            self.defer(Deferred::FailRma(op.kind, error));
+        }
         for read in self.remote.take_reads_of(peer) {
             let error = failure(RmaKind::Read, read.op.context, peer, (errno, 0, why));
             self.defer(Deferred::FailRma(RmaKind::Read, error));
@@ -80,21 +103,73 @@ impl SharedRx {
         for part in self.remote.outbox.take_of(peer) {
             match part.op.kind {
                 MsgKind::Remote(RemoteKind::Reply) => self.remote.give(part.op.context),
-                _ => {
+                MsgKind::Remote(RemoteKind::Notice) => {
                     let why = (errno, 0, why);
                     let error = failure(RmaKind::Write, part.op.context, peer, why);
                     self.defer(Deferred::FailRma(RmaKind::Write, error));
                 }
+                _ => {}
             }
         }
     }
 
     /// Sends a part when the present call into the transport is over.
     fn send_part(&mut self, part: RemoteSend) {
-        if self.remote.outbox.is_empty() {
+        if !self.remote.has_parts_to_send() {
             self.defer(Deferred::SendParts);
         }
         self.remote.outbox.push(part);
+    }
+
+    /// A lost operation is to go again, as messages, when the present call is over.
+    pub(super) fn send_again(&mut self, one: ShortcutUnderWay) {
+        if !self.remote.has_parts_to_send() {
+            self.defer(Deferred::SendParts);
+        }
+        self.remote.shortcuts.lose(one);
+    }
+
+    /// Queries the target of an operation for a grant, if it is time for that.
+    pub(super) fn query_if_due(&mut self, op: &RmaOp, lane: u64) {
+        if let Some(query) = self.remote.held.missed(op.dest, op.key, lane) {
+            let op = about_grant(RemoteKind::Query, op.dest, op.key, query);
+            self.send_part(RemoteSend {
+                op,
+                from: PartBytes::NONE,
+            });
+        }
+    }
+
+    /// Revokes the grants of a region.
+    pub(super) fn revoke(&mut self, region: usize) {
+        for grant in self.remote.given.of_region(region) {
+            self.remote.given.revoked += 1;
+            self.send_part(RemoteSend {
+                op: about_grant(RemoteKind::Revoke, grant.holder, grant.number, 0),
+                from: PartBytes::NONE,
+            });
+        }
+    }
+
+    /// No operation uses a grant any more that its peer has revoked.
+    pub(super) fn send_revoked(&mut self, peer: FiAddr, grant: u64) {
+        self.send_part(RemoteSend {
+            op: about_grant(RemoteKind::Revoked, peer, grant, 0),
+            from: PartBytes::NONE,
+        });
+    }
+}
+
+/// A part about a grant.
+fn about_grant(kind: RemoteKind, dest: FiAddr, tag: u64, data: u64) -> SendOp {
+    SendOp {
+        kind: MsgKind::Remote(kind),
+        dest,
+        tag,
+        data,
+        desc: MrDesc::NONE,
+        context: 0,
+        flags: Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::INJECT,
     }
 }
 
@@ -109,7 +184,7 @@ fn report(queue: &mut impl PeerCq, completion: &Completion) {
 type Why = (Errno, i32, &'static str);
 
 /// The error of an operation with a peer.
-fn failure(kind: RmaKind, context: u64, peer: FiAddr, why: Why) -> CqError {
+pub(super) fn failure(kind: RmaKind, context: u64, peer: FiAddr, why: Why) -> CqError {
     let (errno, prov_errno, why) = why;
     CqError {
         completion: Completion {
@@ -181,6 +256,11 @@ impl EndpointOwner<'_> {
                 }
             }
             (RemoteKind::Reply, _) => self.srx.remote.give(done.context),
+            // A holder that does not return its grant is cut off.
+            (
+                RemoteKind::Query | RemoteKind::Grant | RemoteKind::Revoke | RemoteKind::Revoked,
+                _,
+            ) => {}
         }
     }
 
@@ -206,7 +286,7 @@ impl EndpointOwner<'_> {
         };
         self.srx.send_part(RemoteSend {
             op: notice,
-            from: IoBuf::EMPTY,
+            from: PartBytes::NONE,
         });
     }
 
@@ -229,9 +309,9 @@ impl EndpointOwner<'_> {
                 }
             }
             RemoteKind::Read => {
-                let request = self.srx.remote.take_request(m.context);
+                let request = self.srx.remote.take_room(m.context);
                 if let (Some(request), None) = (request, failed) {
-                    self.reply(a, request);
+                    self.reply(a, &request);
                 }
             }
             RemoteKind::Reply => {
@@ -258,7 +338,22 @@ impl EndpointOwner<'_> {
                     }
                 }
             }
-            RemoteKind::Notice if failed.is_none() => {
+            RemoteKind::Grant => {
+                let bytes = self.srx.remote.take_room(m.context);
+                let fields = bytes.filter(|_| a.data != 0 && failed.is_none());
+                let fields = fields.and_then(|bytes| GrantFields::from_bytes(&bytes));
+                self.srx.remote.held.answered(a.tag, a.data, fields);
+            }
+            _ if failed.is_some() => {}
+            RemoteKind::Query => self.answer_query(a),
+            RemoteKind::Revoke => {
+                self.srx.remote.held.revoke(a.src, a.tag);
+                if self.srx.remote.shortcuts.revoke(a.src, a.tag) {
+                    self.srx.send_revoked(a.src, a.tag);
+                }
+            }
+            RemoteKind::Revoked => self.srx.remote.returned(a.tag, a.src),
+            RemoteKind::Notice => {
                 let src = self.av().reported(a.src);
                 let completion = Completion {
                     flags: Flags::RMA | Flags::REMOTE_WRITE | Flags::REMOTE_CQ_DATA,
@@ -269,12 +364,31 @@ impl EndpointOwner<'_> {
                 };
                 report(self.rx_cq(), &completion);
             }
-            RemoteKind::Notice => {}
         }
     }
 
+    /// Answers a peer that queries for a grant. A device's operations count nowhere at the target,
+    /// so none is granted where counters are bound.
+    fn answer_query(&mut self, a: &Arrived) {
+        let counts = [
+            self.binding.remote_read_cntr,
+            self.binding.remote_write_cntr,
+        ];
+        let granted = match counts == [NO_CNTR; 2] {
+            true => self.srx.remote.grant(a.src, a.tag),
+            false => None,
+        };
+        let number = granted.map_or(0, |(number, _)| number);
+        self.srx.send_part(RemoteSend {
+            op: about_grant(RemoteKind::Grant, a.src, a.data, number),
+            from: granted.map_or(PartBytes::NONE, |(_, fields)| {
+                PartBytes::Grant(fields.to_bytes())
+            }),
+        });
+    }
+
     /// Answers a request to read.
-    fn reply(&mut self, a: &Arrived, request: [u8; REQUEST_BYTES]) {
+    fn reply(&mut self, a: &Arrived, request: &[u8]) {
         let word = |at: usize| request[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         let (number, len) = (word(0), word(8));
         let remote = &mut self.srx.remote;
@@ -297,7 +411,10 @@ impl EndpointOwner<'_> {
             // With a completion, transports report it soon: the region may wait for it.
             flags: Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::COMPLETION,
         };
-        self.srx.send_part(RemoteSend { op, from });
+        self.srx.send_part(RemoteSend {
+            op,
+            from: PartBytes::Memory(from),
+        });
     }
 }
 
