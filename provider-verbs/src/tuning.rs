@@ -63,6 +63,8 @@ pub(crate) struct SendTuning {
 pub(crate) struct RendezvousTuning {
     /// Whether the sender writes large messages; else the receiver reads them.
     pub(crate) sender_writes: bool,
+    /// A read of several packets may lack some: reads that no protocol checks have one.
+    pub(crate) reads_are_torn: bool,
     /// Largest single RDMA read, in bytes.
     pub(crate) read_chunk: u64,
     /// Largest single RDMA write, in bytes.
@@ -188,6 +190,7 @@ impl Tuning {
                     Rendezvous::Write => true,
                     Rendezvous::Auto => quirks.contains(Quirks::LONG_READ_TORN),
                 },
+                reads_are_torn: quirks.contains(Quirks::LONG_READ_TORN),
                 read_chunk: settings.read_chunk,
                 // A software device sends all of a request before any other thread on its processor
                 // has a turn; with too little under way it has nothing to do until the sender has a

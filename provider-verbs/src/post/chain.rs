@@ -46,6 +46,11 @@ impl<const ENTRIES: usize> SendChain<ENTRIES> {
         self.len == ROOM
     }
 
+    /// Whether so many more requests can be put into it.
+    pub(crate) fn has_room(&self, requests: usize) -> bool {
+        self.len + requests <= ROOM
+    }
+
     /// Puts a message behind the others. A queue pair completes in order, so of two messages that
     /// have to be signaled only the later one is.
     #[inline]

@@ -24,7 +24,7 @@ pub(crate) use pending::Pending;
 pub(crate) use probe_turns::SilentLane;
 pub(crate) use records::PacketRecords;
 pub(crate) use registered::Registered;
-pub(crate) use send_queue::{LaneSendQueue, LaneWqe, PacketBuffer, WqeKind};
+pub(crate) use send_queue::{LaneSendQueue, LaneWqe, OneSidedWqe, PacketBuffer, WqeKind};
 pub(crate) use state::{
     ControlMessage, FragmentTarget, IncomingFragments, IncomingTransfer, OutgoingTransfer,
     RendezvousSend, ResendKind, ResendPacket, SessionState,

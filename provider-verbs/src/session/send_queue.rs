@@ -38,8 +38,20 @@ pub(crate) enum WqeKind {
     Read(Box<Chunk>),
     /// A write.
     Write(Box<Chunk>),
+    /// A one-sided operation, or the first of its two requests.
+    OneSided(OneSidedWqe),
     /// The last request: when it is flushed, all are.
     Marker,
+}
+
+/// A request of a one-sided operation.
+pub(crate) struct OneSidedWqe {
+    /// The owner's number of the operation; `None`: a later request ends it.
+    pub(crate) number: Option<u64>,
+    /// The peer's device has denied it.
+    pub(crate) is_denied: bool,
+    /// The regions of the buffers, unless they travel in the request or are bounce buffers.
+    pub(crate) _regions: Option<Box<[Arc<MemoryRegion>]>>,
 }
 
 /// The place of a posted packet.
@@ -192,6 +204,12 @@ impl LaneSendQueue {
     /// All requests, the oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &LaneWqe> {
         self.requests.iter()
+    }
+
+    /// The requests from the one with this number on.
+    pub(crate) fn from_number(&mut self, number: u32) -> impl Iterator<Item = &mut LaneWqe> {
+        let wqes = self.requests.iter_mut();
+        wqes.skip_while(move |wqe| wqe.number != number)
     }
 
     /// The number of the request before the one with this number, if both are in the queue.

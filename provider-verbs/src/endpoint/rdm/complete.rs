@@ -1,6 +1,6 @@
 //! Completions and flushes of the requests of lanes.
 
-use ferrofabric_contracts::peer::Owner;
+use ferrofabric_contracts::peer::{Owner, ShortcutEnd};
 use ferrofabric_protocol::lanes::BROKEN;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_verbs_sys::ibv_wc_status;
@@ -62,7 +62,8 @@ impl RdmTransport {
         }
     }
 
-    /// A chunk of a rendezvous message was moved, or its end was reported to the peer.
+    /// A chunk of a rendezvous message was moved, or its end was reported to the peer; or a request
+    /// of a one-sided operation was carried out.
     #[inline(never)]
     fn moved<O: Owner>(&mut self, session: SessionId, what: WqeKind, owner: &mut O) {
         let Some(lane) = self.lanes.of(session) else {
@@ -85,6 +86,14 @@ impl RdmTransport {
                 self.poster.counters.sent.chunks_under_way -= 1;
                 lane.session.writes.on_chunk(chunk.transfer);
                 self.run_writes(session);
+            }
+            WqeKind::OneSided(one) => {
+                let number = one.number;
+                // Its regions go before the application has its buffers back.
+                drop(one);
+                if let Some(number) = number {
+                    owner.shortcut_over(number, ShortcutEnd::Done);
+                }
             }
             WqeKind::Message(_) | WqeKind::Control | WqeKind::Marker => {}
         }
@@ -134,6 +143,9 @@ impl RdmTransport {
         // All requests before it have completed; for the unsignaled ones this is the first report.
         if let Some(before) = lane.queue.before(number) {
             self.sent(session, before, None, owner);
+        }
+        if status == ibv_wc_status::IBV_WC_REM_ACCESS_ERR {
+            self.one_sided_denied(session, number);
         }
         self.break_lane(session, lane_end_of(status));
     }

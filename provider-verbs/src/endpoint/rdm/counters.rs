@@ -24,6 +24,16 @@ pub(super) struct SentCounters {
     /// waits for no more than them.
     pub(super) chunks_under_way: u64,
     pub(super) acks: u64,
+    pub(super) one_sided: OneSidedCounters,
+}
+
+/// One-sided operations that the device was to carry out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OneSidedCounters {
+    pub(super) writes: u64,
+    pub(super) reads: u64,
+    /// Of these, operations that were lost with their lanes.
+    pub(super) lost: u64,
 }
 
 /// Received messages and packets.
@@ -67,6 +77,9 @@ impl RdmTransport {
         report("verbs_sent_rendezvous", sent.rendezvous);
         report("verbs_chunks", sent.chunks);
         report("verbs_chunks_under_way", sent.chunks_under_way);
+        report("verbs_rma_writes", sent.one_sided.writes);
+        report("verbs_rma_reads", sent.one_sided.reads);
+        report("verbs_rma_again", sent.one_sided.lost);
         self.poster.registrations.report(report);
         report("verbs_packets_received", received.packets);
         report("verbs_receive_buffers", self.receives.count() as u64);
@@ -81,6 +94,7 @@ impl RdmTransport {
         report("verbs_lanes_failed", lanes.failed);
         let sessions = self.lanes.count() + self.ud.lanes.count() + self.peers.parked();
         report("verbs_sessions_now", sessions as u64);
+        report("verbs_rc_lanes_now", self.lanes.count() as u64);
         report("verbs_peers_now", self.peers.count() as u64);
         self.report_waits(report);
         report("verbs_sessions_resumed", lanes.sessions_resumed);

@@ -182,6 +182,7 @@ impl RdmTransport {
         };
         let waiting = std::mem::take(&mut lane.session.resend_queue);
         let mut unsure = VecDeque::new();
+        let mut lost = Vec::new();
         for wqe in lane.queue.take_all() {
             self.poster.outstanding -= 1;
             match wqe.kind {
@@ -206,6 +207,12 @@ impl RdmTransport {
                     (lane.session.writes).on_lost(transfer, offset_bytes, source);
                 }
                 WqeKind::Marker => {}
+                WqeKind::OneSided(one) => {
+                    if let Some(slot) = wqe.packet.slot() {
+                        self.poster.bounces.give(slot);
+                    }
+                    lost.push(one);
+                }
                 WqeKind::Message(_) | WqeKind::Done(_) | WqeKind::Control => {
                     if let PacketBuffer::Resume(slot) = wqe.packet {
                         self.new_lanes.give_slot(slot);
@@ -222,6 +229,7 @@ impl RdmTransport {
         unsure.extend(waiting);
         lane.session.resend_queue = unsure;
         let key = lane.key;
+        self.end_lost_one_sided(lost, owner);
         self.apply(owner, |life, view, _| life.drained(key, view));
         self.list_stalled();
     }

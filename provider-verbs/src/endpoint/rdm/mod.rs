@@ -17,6 +17,7 @@ mod endings;
 mod lane_ends;
 mod lane_life;
 mod lanes;
+mod one_sided;
 mod open;
 mod poster;
 mod received_counts;
@@ -33,8 +34,10 @@ use std::mem::MaybeUninit;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
-use ferrofabric_contracts::peer::{Owner, PEER_REMOVED, PeerAv, PeerSrx, Start, Token, Transport};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::peer::{
+    Owner, PEER_REMOVED, PeerAv, PeerSrx, Shortcut, Start, Token, Transport,
+};
+use ferrofabric_contracts::types::{FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp};
 use ferrofabric_protocol::lanes::PeerLanes;
 use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
@@ -213,6 +216,25 @@ impl Transport for RdmTransport {
         };
         // SAFETY: the caller's promise.
         self.send_to(peer, op, unsafe { Readable::new(iov) })
+    }
+
+    unsafe fn shortcut<O: Owner>(
+        &mut self,
+        op: &RmaOp,
+        iov: &[IoBuf],
+        memory: Option<&GrantedMemory>,
+        route: &mut PeerRoute,
+        _owner: &mut O,
+    ) -> Shortcut {
+        match self.peers.follow(route) {
+            // SAFETY: the caller's promise.
+            Some(peer) => unsafe { self.one_sided(peer, op, iov, memory) },
+            None => Shortcut::Impossible,
+        }
+    }
+
+    fn cut_off<O: Owner>(&mut self, peer: FiAddr, owner: &mut O) -> bool {
+        self.cut_off_peer(peer, owner)
     }
 
     unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {

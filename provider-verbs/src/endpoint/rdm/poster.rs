@@ -17,6 +17,7 @@ use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, SendRequest, inline_sge};
 use crate::registration::Registrations;
 use crate::session::{LaneWqe, PacketBuffer, RcLane, Registered, WqeKind};
+use crate::slots::SlotPool;
 use crate::tuning::Tuning;
 
 /// Completion levels that only the receiver can report: such messages go by rendezvous, whose end
@@ -61,6 +62,8 @@ pub(super) struct Poster {
     counts_sends: bool,
     pub(super) counters: RdmCounters,
     pub(super) registrations: Registrations,
+    /// Where reads go whose bytes nobody needs.
+    pub(super) read_scratch: Option<SlotPool>,
 }
 
 impl Poster {
@@ -82,6 +85,7 @@ impl Poster {
             counts_sends: false,
             counters: RdmCounters::default(),
             registrations,
+            read_scratch: None,
         }
     }
 
@@ -262,6 +266,34 @@ impl Poster {
             true => Ok(()),
             false => self.post_chain(lane),
         }
+    }
+
+    /// Posts a request of a one-sided operation behind the held-back ones; or holds it back, too,
+    /// if `more` follow.
+    #[inline]
+    pub(super) fn post_one_sided<const N: usize>(
+        &mut self,
+        lane: &mut RcLane,
+        request: &SendRequest<N>,
+        (kind, packet): (WqeKind, PacketBuffer),
+        more: bool,
+    ) -> Result<(), PostError> {
+        self.chain.put(request);
+        self.chain_of = lane.key.session();
+        lane.queue.enter(LaneWqe {
+            packet,
+            ..entered(lane.queue.last_number(), kind)
+        });
+        self.outstanding += 1;
+        match more {
+            true => Ok(()),
+            false => self.post_chain(lane),
+        }
+    }
+
+    /// Whether more requests can be held back for the same doorbell.
+    pub(super) fn has_room_in_chain(&self, requests: usize) -> bool {
+        self.chain.has_room(requests)
     }
 
     /// Posts a request without a packet behind the held-back ones.

@@ -1,0 +1,327 @@
+//! One-sided operations that the device carries out (`docs/adr/0063`): reads and writes of memory
+//! that the peer has granted, on the lane that the grant is for.
+//!
+//! A write whose acknowledgement is not enough (`FI_DELIVERY_COMPLETE`) is followed by a read of
+//! the same region: its answer comes when the bytes are in the target's memory.
+
+use std::sync::Arc;
+
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Owner, Shortcut, ShortcutEnd};
+use ferrofabric_contracts::types::{FiAddr, GrantedMemory, IoBuf, RmaKind, RmaOp, total_len};
+use ferrofabric_protocol::lanes::BROKEN;
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_verbs_sys::ibv_sge;
+
+use super::RdmTransport;
+use super::poster::{PostError, Poster, RECEIVER_LEVELS};
+use crate::gather::{Readable, entry};
+use crate::mr::Access;
+use crate::post::{RemoteMemory, SendFlags, SendRequest};
+use crate::registration::MemoryRegion;
+use crate::session::{OneSidedWqe, PacketBuffer, RcLane, WqeKind};
+use crate::slots::SlotPool;
+
+/// Bytes that a read behind a write reads.
+const FLUSH_BYTES: usize = 1;
+
+/// Scatter/gather entries of a request, at most.
+const MAX_ENTRIES: usize = 2;
+
+/// The local memory of a request.
+struct LocalMemory {
+    entries: [ibv_sge; MAX_ENTRIES],
+    count: usize,
+    flags: SendFlags,
+    packet: PacketBuffer,
+    regions: Option<Box<[Arc<MemoryRegion>]>>,
+}
+
+impl RdmTransport {
+    /// As [`Transport::shortcut`](ferrofabric_contracts::peer::Transport::shortcut).
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub(super) unsafe fn one_sided(
+        &mut self,
+        peer: u32,
+        op: &RmaOp,
+        iov: &[IoBuf],
+        memory: Option<&GrantedMemory>,
+    ) -> Shortcut {
+        let at = self.peers.at(peer);
+        let (Some(session), true) = (at.lane, at.pending.is_empty()) else {
+            return Shortcut::Impossible;
+        };
+        let Some(lane) = self.lanes.of(session) else {
+            return Shortcut::Impossible;
+        };
+        if !lane.open || !self.poster.could_do(lane, op, iov) {
+            return Shortcut::Impossible;
+        }
+        let number = lane.key.to_bits();
+        let memory = match memory {
+            Some(memory) if memory.lane == number => *memory,
+            _ => return Shortcut::NeedsGrant { lane: number },
+        };
+        let is_flushed = needs_flush(op);
+        let requests = 1 + usize::from(is_flushed);
+        if !lane.queue.has_room_for(requests) {
+            return Shortcut::Again;
+        }
+        let is_scarce = self.poster.is_scarce() && !self.poster.has_share(lane);
+        if is_scarce || is_flushed && !(memory.may_read && self.poster.has_read_scratch()) {
+            return Shortcut::Impossible;
+        }
+        if self.poster.holds_back()
+            && (self.poster.chain_of() != session || !self.poster.has_room_in_chain(requests))
+        {
+            self.post_held_back();
+        }
+        let Some(lane) = self.lanes.of(session) else {
+            return Shortcut::Impossible;
+        };
+        // SAFETY: the caller's promise.
+        match unsafe { self.poster.one_sided(lane, op, iov, &memory) } {
+            Some(Ok(())) => {}
+            // It was entered, and ends with the lane.
+            Some(Err(_)) => self.lane_broke(session),
+            None => return Shortcut::Impossible,
+        }
+        Shortcut::UnderWay
+    }
+
+    /// A peer's device has denied the request with this number.
+    #[cold]
+    pub(super) fn one_sided_denied(&mut self, session: SessionId, number: u32) {
+        let Some(lane) = self.lanes.of(session) else {
+            return;
+        };
+        // The operation's last request has its number. The one that failed may be the one before.
+        for wqe in lane.queue.from_number(number) {
+            let WqeKind::OneSided(one) = &mut wqe.kind else {
+                return;
+            };
+            one.is_denied = true;
+            if one.number.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// The lane of these operations is dead, and its requests are flushed.
+    pub(super) fn end_lost_one_sided<O: Owner>(&mut self, lost: Vec<OneSidedWqe>, owner: &mut O) {
+        for one in lost {
+            if let Some(number) = one.number {
+                self.poster.counters.sent.one_sided.lost += 1;
+                let end = match one.is_denied {
+                    true => ShortcutEnd::Denied,
+                    false => ShortcutEnd::Lost,
+                };
+                owner.shortcut_over(number, end);
+            }
+        }
+    }
+
+    /// As [`Transport::cut_off`](ferrofabric_contracts::peer::Transport::cut_off).
+    #[cold]
+    pub(super) fn cut_off_peer<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) -> bool {
+        let Some(session) = (self.peers.routed(addr)).and_then(|peer| self.peers.at(peer).lane)
+        else {
+            return true;
+        };
+        if (self.lanes.of(session)).is_some_and(|lane| !lane.is_ending) {
+            self.break_any_lane(session, BROKEN, owner);
+        }
+        // In error, its queue pair takes no request any more.
+        (self.lanes.of(session)).is_none_or(|lane| lane.is_ending && !lane.unflushed)
+    }
+}
+
+/// Whether an operation is over only when its bytes are visible at the target.
+fn needs_flush(op: &RmaOp) -> bool {
+    op.kind == RmaKind::Write && op.flags.intersects(RECEIVER_LEVELS)
+}
+
+impl Poster {
+    /// Whether an operation is of a kind that the device carries out on a lane.
+    fn could_do(&self, lane: &RcLane, op: &RmaOp, iov: &[IoBuf]) -> bool {
+        let len = total_len(iov);
+        let rendezvous = &self.tuning.rendezvous;
+        let longest = match op.kind {
+            RmaKind::Read if rendezvous.reads_are_torn => {
+                self.mtu.bytes().min(lane.packet_bytes) as u64
+            }
+            RmaKind::Read => rendezvous.read_chunk,
+            // A copy has to fit into the request, or into a bounce buffer.
+            RmaKind::Write if op.flags.contains(Flags::INJECT) => self.bounces.slot_bytes() as u64,
+            RmaKind::Write => rendezvous.write_chunk,
+        };
+        let pieces = iov.iter().filter(|buf| buf.len != 0).count();
+        len != 0 && len as u64 <= longest && pieces <= self.tuning.send_entries
+    }
+
+    /// Posts the requests of an operation. `None`: its memory is not at hand, and nothing has
+    /// happened.
+    ///
+    /// # Safety
+    ///
+    /// As [`Transport::shortcut`](ferrofabric_contracts::peer::Transport::shortcut).
+    unsafe fn one_sided(
+        &mut self,
+        lane: &mut RcLane,
+        op: &RmaOp,
+        iov: &[IoBuf],
+        memory: &GrantedMemory,
+    ) -> Option<Result<(), PostError>> {
+        // SAFETY: the caller's promise.
+        let local = unsafe { self.local_memory(lane, op, iov) }?;
+        let is_flushed = needs_flush(op);
+        let more = op.flags.contains(Flags::MORE) && !op.flags.contains(Flags::INJECT);
+        let (wr_id, signaled) = lane.next(!is_flushed);
+        let flags = match signaled {
+            true => local.flags | SendFlags::SIGNALED,
+            false => local.flags,
+        };
+        let remote = RemoteMemory {
+            addr: memory.address,
+            rkey: memory.rkey,
+        };
+        let ends = (!is_flushed).then_some(memory.number);
+        let kind = one_sided_wqe(ends, local.regions);
+        let counters = &mut self.counters.sent.one_sided;
+        match op.kind {
+            RmaKind::Write => counters.writes += 1,
+            RmaKind::Read => counters.reads += 1,
+        }
+        let wqe = (kind, local.packet);
+        let held = more || is_flushed;
+        let posted = match (local.count, local.entries) {
+            (1, [one, _]) => {
+                let request = request(op.kind, wr_id, [one], remote).flags(flags);
+                self.post_one_sided(lane, &request, wqe, held)
+            }
+            (_, both) => {
+                let request = request(op.kind, wr_id, both, remote).flags(flags);
+                self.post_one_sided(lane, &request, wqe, held)
+            }
+        };
+        if !is_flushed {
+            return Some(posted);
+        }
+        let (wr_id, _) = lane.next(true);
+        let into = self.read_scratch.as_ref().map_or((0, 0), |scratch| {
+            (scratch.address(0) as u64, scratch.lkey())
+        });
+        let read = SendRequest::read(wr_id, [entry(into.0, FLUSH_BYTES, into.1)], remote)
+            .flags(SendFlags::SIGNALED);
+        let kind = one_sided_wqe(Some(memory.number), None);
+        Some(self.post_one_sided(lane, &read, (kind, PacketBuffer::Nowhere), more))
+    }
+
+    /// The memory that the device reads from, or writes to.
+    ///
+    /// # Safety
+    ///
+    /// As [`Poster::one_sided`].
+    unsafe fn local_memory(
+        &mut self,
+        lane: &RcLane,
+        op: &RmaOp,
+        iov: &[IoBuf],
+    ) -> Option<LocalMemory> {
+        let len = total_len(iov);
+        let mut memory = LocalMemory {
+            entries: [entry(0, 0, 0); MAX_ENTRIES],
+            count: 0,
+            flags: SendFlags::empty(),
+            packet: PacketBuffer::Nowhere,
+            regions: None,
+        };
+        let pieces = iov.iter().filter(|buf| buf.len != 0);
+        if op.kind == RmaKind::Write && len <= self.tuning.inline_bytes {
+            memory.flags = SendFlags::INLINE;
+            for (buf, entry_of) in pieces.zip(&mut memory.entries) {
+                *entry_of = entry(buf.addr as u64, buf.len, 0);
+                memory.count += 1;
+            }
+            return Some(memory);
+        }
+        let access = match op.kind {
+            RmaKind::Read => Access::LOCAL_WRITE,
+            RmaKind::Write => Access::empty(),
+        };
+        let is_copied = op.flags.contains(Flags::INJECT);
+        let described: Option<Vec<_>> = pieces
+            .clone()
+            .map(|buf| self.registrations.described(op.desc, *buf, access))
+            .collect();
+        let regions = match described.filter(|_| !is_copied) {
+            Some(regions) => regions,
+            None if op.kind == RmaKind::Write && len <= self.bounces.slot_bytes() => {
+                let slot = self.take_bounce(lane)?;
+                let at = self.bounces.address(slot);
+                // SAFETY: the caller's promise; the slot has that many bytes, and is ours until
+                // its request is over.
+                unsafe { Readable::new(iov).gather(0, len, at) };
+                memory.entries[0] = entry(at as u64, len, self.bounces.lkey(slot));
+                memory.count = 1;
+                let len = len as u32;
+                memory.packet = PacketBuffer::Bounce { slot, len };
+                return Some(memory);
+            }
+            None => {
+                let registrations = &mut self.registrations;
+                // SAFETY: the buffers stay until the operation completes, and the regions are
+                // released before that.
+                let made = pieces
+                    .clone()
+                    .map(|buf| unsafe { registrations.region(buf.as_mut_ptr(), buf.len, access) });
+                made.collect::<Result<Vec<_>, _>>().ok()?
+            }
+        };
+        for ((buf, region), entry_of) in pieces.zip(&regions).zip(&mut memory.entries) {
+            *entry_of = entry(buf.addr as u64, buf.len, region.lkey());
+            memory.count += 1;
+        }
+        memory.regions = Some(regions.into());
+        Some(memory)
+    }
+
+    /// Whether there is memory for reads whose bytes nobody needs; it is made for the first.
+    #[inline]
+    fn has_read_scratch(&mut self) -> bool {
+        self.read_scratch.is_some() || self.make_read_scratch()
+    }
+
+    #[cold]
+    fn make_read_scratch(&mut self) -> bool {
+        let pd = self.registrations.pd();
+        match SlotPool::create(pd, 1, FLUSH_BYTES, Access::LOCAL_WRITE) {
+            Ok(scratch) => self.read_scratch = Some(scratch),
+            Err(error) => tracing::debug!("writes go as messages: {error}"),
+        }
+        self.read_scratch.is_some()
+    }
+}
+
+fn one_sided_wqe(number: Option<u64>, regions: Option<Box<[Arc<MemoryRegion>]>>) -> WqeKind {
+    WqeKind::OneSided(OneSidedWqe {
+        number,
+        is_denied: false,
+        _regions: regions,
+    })
+}
+
+fn request<const N: usize>(
+    kind: RmaKind,
+    wr_id: u64,
+    entries: [ibv_sge; N],
+    remote: RemoteMemory,
+) -> SendRequest<N> {
+    match kind {
+        RmaKind::Read => SendRequest::read(wr_id, entries, remote),
+        RmaKind::Write => SendRequest::write(wr_id, entries, remote),
+    }
+}
