@@ -15,22 +15,25 @@ use crate::ends::{CompletionResult, PATIENCE, QueuedEndpoint, QueuedPair, any_ta
 const SIZES: [usize; 9] = [0, 1, 8, 48, 4000, 9000, 30_000, 120_000, 1 << 20];
 
 /// Bytes of the target's region.
-const REGION: usize = 2 << 20;
+pub const REGION: usize = 2 << 20;
 
 /// Its key.
-const KEY: u64 = 0x5eed;
+pub const KEY: u64 = 0x5eed;
 
-const BOTH: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
+/// Both rights of peers.
+pub const BOTH: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
 
 /// A pair whose `b` has a region.
-struct Target<'a> {
-    pair: QueuedPair,
+pub struct Target<'a> {
+    /// The pair; `a` begins the operations.
+    pub pair: QueuedPair,
     domain: &'a dyn Domain,
     memory: IoBuf,
 }
 
 impl<'a> Target<'a> {
-    fn open(domain_a: &dyn Domain, domain_b: &'a dyn Domain) -> Self {
+    /// Opens both ends, and the memory of the region.
+    pub fn open(domain_a: &dyn Domain, domain_b: &'a dyn Domain) -> Self {
         Self::open_with((domain_a, domain_b), |_| {}, |_| {})
     }
 
@@ -51,7 +54,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    fn register(&self, key: u64, rights: Flags) -> Arc<dyn Mr> {
+    /// Registers the memory.
+    pub fn register(&self, key: u64, rights: Flags) -> Arc<dyn Mr> {
         let request = MrAttr {
             key: Some(key),
             ..MrAttr::new(self.memory, rights)
@@ -62,7 +66,8 @@ impl<'a> Target<'a> {
         region
     }
 
-    fn op(&self, kind: RmaKind, place: usize) -> RmaOp {
+    /// An operation of `a`, with a completion.
+    pub fn op(&self, kind: RmaKind, place: usize) -> RmaOp {
         RmaOp {
             kind,
             dest: self.pair.to_b,
@@ -75,7 +80,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    fn begin(&self, op: &RmaOp, iov: &[IoBuf]) {
+    /// Begins an operation as soon as there is room.
+    pub fn begin(&self, op: &RmaOp, iov: &[IoBuf]) {
         // SAFETY: the buffers live as long as the endpoint.
         let begin = || match unsafe { self.pair.a.endpoint.rma(op, iov) } {
             Ok(()) => Some(()),
@@ -85,7 +91,8 @@ impl<'a> Target<'a> {
         self.pair.until("no room for an operation", begin);
     }
 
-    fn over(&self, op: &RmaOp) -> CompletionResult {
+    /// Waits for the end of an operation.
+    pub fn over(&self, op: &RmaOp) -> CompletionResult {
         self.pair.wait(&self.pair.a.tx, op.context)
     }
 
@@ -107,7 +114,38 @@ impl<'a> Target<'a> {
         assert_eq!(error.errno, Errno::EACCES, "{op:?}");
     }
 
-    fn content(&self, place: usize, len: usize) -> Vec<u8> {
+    /// A statistic of `a`; 0 if there is none of that name.
+    pub fn stat(&self, name: &str) -> u64 {
+        let stats = self.pair.a.endpoint.stats().unwrap();
+        stats
+            .iter()
+            .find(|(of, _)| *of == name)
+            .map_or(0, |(_, n)| *n)
+    }
+
+    /// The number of operations that the device has carried out, or begun.
+    pub fn by_device(&self) -> u64 {
+        self.stat("verbs_rma_writes") + self.stat("verbs_rma_reads")
+    }
+
+    /// Writes 8 bytes to the start of the region until a device does it, where the endpoints have
+    /// a queue pair of their own, and a lane for each of them alone.
+    pub fn await_grant(&self) {
+        let a = &self.pair.a;
+        let before = self.by_device();
+        for _ in 0..50 {
+            self.done(&self.op(RmaKind::Write, 0), &[a.memory(8, 0)]);
+            if self.by_device() > before {
+                return;
+            }
+            self.pair.drive();
+        }
+        let has_lane = self.stat("verbs_rc_lanes_now") > 0;
+        assert!(!has_lane, "no operation went by a device");
+    }
+
+    /// The content of the region.
+    pub fn content(&self, place: usize, len: usize) -> Vec<u8> {
         self.pair.b.bytes(self.memory.addr + place, len)
     }
 }
@@ -379,7 +417,7 @@ pub fn many_reads(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 }
 
 /// Closes a region. The close drives the target alone: this thread does the initiator's part.
-fn close_beside(region: Arc<dyn Mr>, initiator: &QueuedEndpoint) {
+pub fn close_beside(region: Arc<dyn Mr>, initiator: &QueuedEndpoint) {
     std::thread::scope(|threads| {
         let closing = threads.spawn(|| drop(region));
         while !closing.is_finished() {
@@ -509,4 +547,34 @@ pub fn counters(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     // They are no sends and receives, and had no completions.
     assert_eq!((a.tx.counts(), b.rx.counts()), (sends, receives));
     assert!(a.tx.take().is_none());
+}
+
+/// Once a device has a grant, it carries out what it can, with the same effect as messages; and a
+/// region that closes takes its grants with it, even if another one gets its key.
+pub fn by_devices(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    let target = Target::open(domain_a, domain_b);
+    let a = &target.pair.a;
+    for round in 0..3 {
+        let region = target.register(KEY, BOTH);
+        target.await_grant();
+        for (number, len) in SIZES.into_iter().enumerate() {
+            let (from, bytes) = filled(a, len, number + round);
+            for level in [Flags::empty(), Flags::DELIVERY_COMPLETE] {
+                let write = RmaOp {
+                    flags: Flags::COMPLETION | level,
+                    ..target.op(RmaKind::Write, 100)
+                };
+                let cleared = a.memory(len, 0);
+                target.done(&target.op(RmaKind::Write, 100), &[cleared]);
+                target.done(&write, &[from]);
+                assert_eq!(target.content(100, len), bytes);
+            }
+            let into = a.memory(len, 0xee);
+            target.done(&target.op(RmaKind::Read, 100), &[into]);
+            assert_eq!(a.bytes(into.addr, len), bytes);
+        }
+        close_beside(region, a);
+        let (from, _) = filled(a, 8, 0);
+        target.refused(&target.op(RmaKind::Write, 0), &[from]);
+    }
 }

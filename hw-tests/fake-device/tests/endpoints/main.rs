@@ -20,6 +20,7 @@ mod fragments;
 mod limits;
 mod messages;
 mod nic;
+mod one_sided;
 mod party;
 mod probes;
 mod quotas;
