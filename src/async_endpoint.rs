@@ -24,7 +24,8 @@ use ferrofabric_runtime::owning::Buffer;
 use crate::endpoint::RdmEndpoint;
 use crate::operation::{CompletedOperation, Inbound, Outbound};
 use crate::operation_error::OperationError;
-use crate::operation_id::{OperationId, ReadId, RecvId, SendId, WriteId};
+use crate::operation_id::{ReadId, RecvId, SendId, WriteId};
+use crate::operation_output::OperationId;
 use crate::region::{AllowsRead, AllowsWrite, RemoteRegion};
 
 /// An executor's registration of a descriptor.

@@ -17,7 +17,8 @@ use crate::operation::{
     CompletedOperation, Inbound, MessageSource, Outbound, PeerWrite, ReceivedMessage,
 };
 use crate::operation_error::OperationError;
-use crate::operation_id::{OperationId, ReadId, RecvId, SendId, WriteId};
+use crate::operation_id::{ReadId, RecvId, SendId, WriteId};
+use crate::operation_output::OperationId;
 use crate::peer_address::PeerAddress;
 
 /// Time limit of the flush when an endpoint is dropped.

@@ -111,6 +111,7 @@ mod one_sided;
 mod operation;
 mod operation_error;
 mod operation_id;
+mod operation_output;
 mod peer_address;
 mod region;
 
@@ -121,7 +122,8 @@ pub use operation::{
     CompletedOperation, Inbound, MessageSource, Outbound, PeerWrite, ReceivedMessage,
 };
 pub use operation_error::OperationError;
-pub use operation_id::{OperationId, ReadId, RecvId, SendId, WriteId};
+pub use operation_id::{ReadId, RecvId, SendId, WriteId};
+pub use operation_output::OperationId;
 pub use peer_address::PeerAddress;
 pub use region::{
     AllowsRead, AllowsWrite, PeerRegion, PeersRead, PeersReadWrite, PeersWrite, RegionRights,

@@ -1,0 +1,88 @@
+//! The output of each kind of operation, by the id that the operation has.
+
+use ferrofabric_runtime::owning::Buffer;
+
+use crate::operation::{CompletedOperation, ReceivedMessage};
+use crate::operation_error::OperationError;
+use crate::operation_id::{ReadId, RecvId, SendId, WriteId};
+
+/// The name of an operation: [`SendId`], [`RecvId`], [`ReadId`] or [`WriteId`].
+pub trait OperationId: Copy + Unpin + sealed::OperationToken {
+    /// The output of the operation when it succeeds.
+    type Output;
+}
+
+impl OperationId for SendId {
+    /// The buffer that was sent.
+    type Output = Buffer;
+}
+
+impl OperationId for RecvId {
+    /// The message.
+    type Output = ReceivedMessage;
+}
+
+impl OperationId for ReadId {
+    /// The buffer, which starts with the bytes that were read.
+    type Output = Buffer;
+}
+
+impl OperationId for WriteId {
+    /// The buffer that was written from.
+    type Output = Buffer;
+}
+
+pub(crate) mod sealed {
+    use super::{CompletedOperation, OperationError, OperationId};
+    use super::{ReadId, RecvId, SendId, WriteId};
+
+    /// Identifies an operation among those of its endpoint.
+    pub trait OperationToken {
+        /// The number.
+        fn token(self) -> u64;
+
+        /// Whether this completion is the operation's.
+        fn names(self, completed: &CompletedOperation) -> bool;
+
+        /// The output in the completion of this operation; `None` for one of another kind.
+        fn output(
+            completed: CompletedOperation,
+        ) -> Option<Result<<Self as OperationId>::Output, OperationError>>
+        where
+            Self: OperationId;
+    }
+
+    /// An id, the variant with the output of its operation, and the id in an error.
+    macro_rules! operation_token {
+        ($id:ty, $variant:ident, $in_error:ident) => {
+            impl OperationToken for $id {
+                fn token(self) -> u64 {
+                    self.0
+                }
+
+                fn names(self, completed: &CompletedOperation) -> bool {
+                    match completed {
+                        CompletedOperation::$variant(id, _) => *id == self,
+                        CompletedOperation::Failed(error) => error.$in_error() == Some(self),
+                        _ => false,
+                    }
+                }
+
+                fn output(
+                    completed: CompletedOperation,
+                ) -> Option<Result<<Self as OperationId>::Output, OperationError>> {
+                    match completed {
+                        CompletedOperation::$variant(_, output) => Some(Ok(output)),
+                        CompletedOperation::Failed(error) => Some(Err(error)),
+                        _ => None,
+                    }
+                }
+            }
+        };
+    }
+
+    operation_token!(SendId, Sent, send_id);
+    operation_token!(RecvId, Received, recv_id);
+    operation_token!(ReadId, Read, read_id);
+    operation_token!(WriteId, Wrote, write_id);
+}
