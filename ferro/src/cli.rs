@@ -43,7 +43,8 @@ pub(crate) enum Command {
         mut_arg("warmup", |arg| arg.help("Messages of each size beside those [default: 0]"))
     )]
     Pingpong(RunOptions),
-    /// Measure latency, bandwidth, message rate, matching or address vectors.
+    /// Measure latency, bandwidth, message rate, one-sided operations, regions, matching or address
+    /// vectors.
     #[command(subcommand)]
     Bench(BenchCommand),
     /// The partner of `--spawn`; its standard input is the socket to the other side.
@@ -72,6 +73,14 @@ pub(crate) enum BenchCommand {
             .help("Message sizes, such as 8,4K,64K-1M; with --threads 64 by default")
     }))]
     Rate(RateOptions),
+    /// The time of a write to the other process's memory, and bytes a second.
+    #[command(mut_arg("sizes", |arg| arg.default_value("8,4K,64K,1M")))]
+    Put(BandwidthOptions),
+    /// The time of a read of the other process's memory, and bytes a second.
+    #[command(mut_arg("sizes", |arg| arg.default_value("8,4K,64K,1M")))]
+    Get(BandwidthOptions),
+    /// The time to register memory for peers, and to close the region.
+    Mr(RegionOptions),
     /// The cost of matching, with many receives posted or many messages unexpected.
     Match(MatchOptions),
     /// The cost of an address of an address vector: to insert, look up, remove and keep it.
@@ -185,7 +194,7 @@ pub(crate) struct LatencyOptions {
     pub(crate) plot: PlotOptions,
 }
 
-/// Options of `bench bw` and `bench bibw`.
+/// Options of `bench bw`, `bench bibw`, `bench put` and `bench get`.
 #[derive(Debug, Args)]
 #[command(mut_arg("listen", |arg| arg.conflicts_with_all(["plot", "window"])))]
 pub(crate) struct BandwidthOptions {
@@ -212,6 +221,25 @@ pub(crate) struct RateOptions {
         value_parser = clap::value_parser!(u32).range(1..=MAX_THREADS),
     )]
     pub(crate) threads: Option<u32>,
+}
+
+/// Options of `bench mr`, which runs in one process.
+#[derive(Debug, Args)]
+pub(crate) struct RegionOptions {
+    /// Transport whose domain registers the memory
+    #[arg(long, value_enum, default_value_t = Path::Shm)]
+    pub(crate) path: Path,
+    /// Sizes of the region, such as 4K,64K-1M
+    #[arg(long, value_name = "LIST", default_value = "4K,64K,1M,16M")]
+    pub(crate) sizes: Sizes,
+    /// Regions of each size, one after the other
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) iters: u64,
+    #[command(flatten)]
+    pub(crate) plot: PlotOptions,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Options of `bench match`, which runs between two endpoints of one thread.

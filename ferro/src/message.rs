@@ -78,6 +78,12 @@ pub(crate) enum Pattern {
     Stream,
     /// They go both ways at once.
     Exchange,
+    /// They are written to the other side's memory.
+    Put,
+    /// They are read from the other side's memory.
+    Get,
+    /// They are written there and back, and each side waits for them in its memory.
+    PolledPut,
 }
 
 /// A phase of a run, which the asking side chooses.

@@ -298,6 +298,66 @@ fn benchmarks_give_figures_that_agree_with_themselves() {
 }
 
 #[test]
+fn one_sided_operations_are_measured_and_checked() {
+    for waits in [&[][..], &["--block"]] {
+        for what in ["put", "get"] {
+            let ask = [
+                "bench",
+                what,
+                "--path",
+                "shm",
+                "--sizes",
+                "0,1,8,64K",
+                "--iters",
+                "100",
+                "--json",
+            ];
+            let output = output(&[&ask[..], waits].concat());
+            assert!(output.status.success(), "{what}: {}", stderr(&output));
+            let rows: Vec<serde_json::Value> = serde_json::from_str(&stdout(&output)).unwrap();
+            let sizes: Vec<_> = rows.iter().map(|row| row["size"].as_u64()).collect();
+            assert_eq!(sizes, [Some(0), Some(1), Some(8), Some(64 << 10)]);
+            for row in rows {
+                let number = |name: &str| row[name].as_f64().unwrap();
+                assert_eq!(
+                    (&row["bench"], &row["path"], &row["verified"]),
+                    (&what.into(), &"shm".into(), &true.into())
+                );
+                assert_eq!(number("operations"), 100.0);
+                assert!(0.0 < number("min_us") && number("min_us") <= number("median_us"));
+                assert!(number("median_us") <= number("p99_us"), "{row}");
+                let bytes = number("operations_per_s") * number("size");
+                assert!(
+                    (number("megabytes_per_s") * 1e6 - bytes).abs() <= 1e-6 * bytes,
+                    "{row}"
+                );
+                let is_polled = what == "put" && waits.is_empty() && number("size") != 0.0;
+                assert_eq!(
+                    row["polled_us"].as_f64().is_some_and(|us| us > 0.0),
+                    is_polled
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn regions_have_their_cost() {
+    refuses(&["bench", "mr", "--iters", "0"], 2, &["--iters"]);
+    let ask = ["bench", "mr", "--sizes", "1,4K", "--iters", "20", "--json"];
+    let output = output(&ask);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert_eq!((&row["path"], &row["regions"]), (&"shm".into(), &20.into()));
+        for figure in ["first_register_us", "register_us", "close_us"] {
+            assert!(row[figure].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
 fn several_threads_have_their_rates_added() {
     for waits in [&[][..], &["--block"]] {
         let ask = [

@@ -95,7 +95,7 @@ fn ask(link: &mut Link, phase: &Phase) -> Result<Duration> {
     }
 }
 
-fn window_for(size: usize) -> u64 {
+pub(super) fn window_for(size: usize) -> u64 {
     (WINDOW_BYTES / size.max(1) as u64).clamp(SMALLEST_WINDOW, WINDOW)
 }
 

@@ -28,7 +28,7 @@ const CLOCK_SHARE: f64 = 0.01;
 const MAX_BATCH: u64 = 100;
 
 /// The histogram's longest half round trip: a minute.
-const MAX_PS: u64 = 60_000_000_000_000;
+pub(super) const MAX_PS: u64 = 60_000_000_000_000;
 
 /// The latency of one size, in µs for half a round trip.
 #[derive(Debug, Serialize)]
@@ -113,7 +113,7 @@ fn warm_up(link: &mut Link, phase: &mut Phase, options: &RunOptions) -> Result<D
 }
 
 /// Round trips between two looks at the clock.
-fn batch_for(round_trip: Duration) -> u64 {
+pub(super) fn batch_for(round_trip: Duration) -> u64 {
     const LOOKS: u32 = 1000;
     let start = Instant::now();
     for _ in 0..LOOKS {

@@ -4,11 +4,14 @@
 mod bandwidth;
 mod latency;
 pub(crate) mod matching;
+mod one_sided;
 mod rate;
+pub(crate) mod regions;
 mod size;
 mod threads;
 pub(crate) mod vectors;
 
+use ferrofabric_contracts::types::RmaKind;
 use serde::Serialize;
 
 use crate::cli::{BandwidthOptions, LatencyOptions, PlotOptions, RateOptions, RunOptions};
@@ -51,6 +54,28 @@ pub(crate) fn both_ways(options: &BandwidthOptions) -> Result<()> {
     let what = "bidirectional bandwidth";
     each_size(what, &options.run, &options.plot, |link, size| {
         bandwidth::throughput(link, size, options, "bidirectional", Pattern::Exchange)
+    })
+}
+
+/// The time of writes to the other side's memory, and bytes a second; either side.
+///
+/// # Errors
+///
+/// As [`latency()`].
+pub(crate) fn put(options: &BandwidthOptions) -> Result<()> {
+    each_size("put", &options.run, &options.plot, |link, size| {
+        one_sided::measure(link, size, RmaKind::Write, options)
+    })
+}
+
+/// As [`put`], of reads.
+///
+/// # Errors
+///
+/// As [`latency()`].
+pub(crate) fn get(options: &BandwidthOptions) -> Result<()> {
+    each_size("get", &options.run, &options.plot, |link, size| {
+        one_sided::measure(link, size, RmaKind::Read, options)
     })
 }
 

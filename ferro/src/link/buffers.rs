@@ -27,6 +27,12 @@ impl Slot {
         self.0
     }
 
+    /// How many buffers of its set come before it, from `first` on.
+    #[inline(always)]
+    pub(crate) fn after(self, first: Self) -> u64 {
+        u64::from(self.0 - first.0)
+    }
+
     /// That of a number's lowest bits.
     #[inline(always)]
     pub(super) fn of(number: u64) -> Self {
@@ -90,7 +96,7 @@ impl Buffers {
         let whole = IoBuf::new(mapped.as_ptr(), bytes);
         let registered = match with {
             Some(domain) => {
-                let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
+                let access = Flags::SEND | Flags::RECV;
                 // SAFETY: the registration goes before the memory (`Memory`), which nobody touches
                 // while an operation is under way (`bytes`).
                 Some(unsafe { domain.register(whole, access)? })

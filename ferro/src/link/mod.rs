@@ -8,6 +8,7 @@
 )]
 
 pub(crate) mod buffers;
+pub(crate) mod region;
 mod watch;
 
 use std::collections::VecDeque;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, RmaKind, RmaOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
 use crate::bound::{BoundEndpoint, Wait};
@@ -25,6 +26,7 @@ use crate::channel::Channel;
 use crate::failure::{Failure, Result};
 use crate::message::Message;
 use buffers::{Buffers, Slot};
+use region::LinkRegion;
 use watch::{CHECK_EVERY, STALLS_PER_CHECK, Watch};
 
 /// The purpose of a message, which is the tag that it carries.
@@ -49,7 +51,8 @@ const READ_BATCH: usize = 16;
 /// Something that is over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LinkEvent {
-    /// A message has left, and what it was for; its buffer is free.
+    /// A message has left, and what it was for, or a one-sided operation is over; its buffer is
+    /// free.
     Sent(Slot, Purpose),
     /// A message has come.
     Received(Received),
@@ -289,6 +292,76 @@ impl Link {
         }
     }
 
+    /// Makes memory for the peer to read and write: zeros, but for what `fill` does.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory, or it can not be registered.
+    pub(crate) fn region(&self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<LinkRegion> {
+        LinkRegion::open(&*self.domain, bytes, fill)
+    }
+
+    /// Writes the first `len` bytes of a buffer to a place of the peer's region, or reads them from
+    /// there. A [`LinkEvent::Sent`] with [`Purpose::Data`] says that it is over.
+    ///
+    /// # Errors
+    ///
+    /// When the operation is refused, or the partner is gone.
+    #[inline]
+    pub(crate) fn rma(&mut self, kind: RmaKind, slot: Slot, len: usize, at: u64) -> Result<()> {
+        self.begin_rma(kind, slot, len, at, Flags::COMPLETION)?;
+        self.buffers.begin(slot);
+        Ok(())
+    }
+
+    /// Writes the first `len` bytes of a buffer to the start of the peer's region, without a
+    /// completion where they are short enough to be copied: then the buffer is free at once, which
+    /// is said.
+    ///
+    /// # Errors
+    ///
+    /// As [`rma`](Self::rma).
+    #[inline]
+    pub(crate) fn write_unreported(&mut self, slot: Slot, len: usize) -> Result<bool> {
+        let is_copied = len <= self.inject_bytes;
+        match is_copied {
+            true => self.begin_rma(RmaKind::Write, slot, len, 0, Flags::INJECT)?,
+            false => self.rma(RmaKind::Write, slot, len, 0)?,
+        }
+        Ok(is_copied)
+    }
+
+    #[inline]
+    fn begin_rma(
+        &mut self,
+        kind: RmaKind,
+        slot: Slot,
+        len: usize,
+        at: u64,
+        flags: Flags,
+    ) -> Result<()> {
+        let place = self.buffers.place(slot);
+        let bytes = [IoBuf::new(place.addr, len.min(place.len))];
+        let op = RmaOp {
+            kind,
+            dest: self.peer,
+            key: region::KEY,
+            place: at,
+            data: 0,
+            desc: place.desc,
+            context: context(slot, Purpose::Data) | IS_SEND,
+            flags,
+        };
+        loop {
+            // SAFETY: as in `send`.
+            match unsafe { self.bound.endpoint.rma(&op, &bytes) } {
+                Ok(()) => return Ok(()),
+                Err(OpError::Again) => self.make_room()?,
+                Err(error) => return Err(cannot(rma_name(kind), len, error)),
+            }
+        }
+    }
+
     /// An operation is over.
     #[inline(always)]
     fn event(&mut self, context: u64, len: usize) -> LinkEvent {
@@ -371,6 +444,48 @@ impl Link {
         Ok(())
     }
 
+    /// The next event, after one look at the queue; the peer is looked after as in
+    /// [`next`](Self::next).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub(crate) fn poll_once(&mut self, wait: &mut Wait) -> Result<Option<LinkEvent>> {
+        let event = self.look(false)?;
+        if event.is_none() && wait.found_nothing(false) {
+            self.watch.look_after(wait)?;
+        }
+        Ok(event)
+    }
+
+    /// The next event, for a side that serves its peer: that may take any time, as long as the
+    /// partner is there.
+    ///
+    /// # Errors
+    ///
+    /// When an operation failed, or the partner is gone.
+    pub(crate) fn serve(&mut self) -> Result<Option<LinkEvent>> {
+        let event = self.look(self.block)?;
+        if event.is_none() {
+            match self.block {
+                true => self.watch.channel.check()?,
+                false => self.watch.look_after_rarely()?,
+            }
+        }
+        Ok(event)
+    }
+
+    /// The next event, after one look at the queue.
+    #[inline]
+    fn look(&mut self, wait: bool) -> Result<Option<LinkEvent>> {
+        if let Some(event) = self.events.pop_front() {
+            return Ok(Some(event));
+        }
+        self.poll(wait)?;
+        Ok(self.next_of_batch())
+    }
+
     /// Keeps the next event, if there is one, for [`Link::next`]. Returns whether there is.
     fn put_aside(&mut self) -> Result<bool> {
         self.poll(false)?;
@@ -419,8 +534,22 @@ fn context(slot: Slot, purpose: Purpose) -> u64 {
     (u64::from(slot.number()) << SLOT_SHIFT) | ((purpose as u64 - 1) << PURPOSE_SHIFT)
 }
 
+fn rma_name(kind: RmaKind) -> &'static str {
+    match kind {
+        RmaKind::Read => "read",
+        RmaKind::Write => "write",
+    }
+}
+
 fn operation_name(failed: &CqError) -> &'static str {
-    match failed.completion.context & IS_SEND {
+    let completion = &failed.completion;
+    if completion.flags.contains(Flags::RMA) {
+        return match completion.flags.contains(Flags::READ) {
+            true => rma_name(RmaKind::Read),
+            false => rma_name(RmaKind::Write),
+        };
+    }
+    match completion.context & IS_SEND {
         0 => "receive",
         _ => "send",
     }

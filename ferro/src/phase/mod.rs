@@ -2,8 +2,11 @@
 
 pub(crate) mod echo;
 pub(crate) mod exchange;
+pub(crate) mod one_sided;
 mod side;
 pub(crate) mod stream;
+
+use ferrofabric_contracts::types::RmaKind;
 
 use crate::failure::Result;
 use crate::link::Link;
@@ -20,5 +23,8 @@ pub(crate) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
         Pattern::Echo => echo::answer(link, phase),
         Pattern::Stream => stream::answer(link, phase),
         Pattern::Exchange => exchange::answer(link, phase),
+        Pattern::Put => one_sided::answer(link, phase, RmaKind::Write),
+        Pattern::Get => one_sided::answer(link, phase, RmaKind::Read),
+        Pattern::PolledPut => one_sided::answer_polled(link, phase),
     }
 }
