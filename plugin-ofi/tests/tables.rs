@@ -17,8 +17,9 @@ use std::time::Instant;
 
 use client::close;
 use ferro_fi::abi::{
-    FI_EINVAL, FI_ENABLE, FI_ENOSYS, FI_ETOOSMALL, FI_REFRESH, FI_SEND, fi_addr_t,
-    fi_cq_tagged_entry, fi_msg, fi_msg_tagged, fi_wait_obj, fid, fid_mr,
+    FI_EBADFLAGS, FI_EINVAL, FI_ENABLE, FI_ENOSYS, FI_ETOOSMALL, FI_GET_RAW_MR, FI_REFRESH,
+    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, fi_addr_t, fi_cq_tagged_entry, fi_msg, fi_msg_tagged,
+    fi_wait_obj, fid, fid_mr,
 };
 use support::edge::GuardedPage;
 use two::{EAGAIN, FORMATS, PATIENCE, Two, everywhere, name_of, shape};
@@ -207,9 +208,11 @@ fn calls_of_all_objects() {
             // A region is enabled from the start, bound to an endpoint or not.
             let ops = &*(*mr).fid.ops;
             for flags in (0..64).map(|bit| 1 << bit) {
+                let counts = [FI_REMOTE_READ, FI_REMOTE_WRITE].contains(&flags);
                 for (to, code) in [
                     (side.ep.cast(), 0),
-                    (side.sent.cast(), -FI_ENOSYS),
+                    (side.sent.cast(), if counts { 0 } else { -FI_EBADFLAGS }),
+                    (side.tx.cast(), -FI_ENOSYS),
                     (null_mut(), -FI_EINVAL),
                 ] {
                     assert_eq!(ops.bind.unwrap()(mr.cast(), to, flags), code);
@@ -217,8 +220,12 @@ fn calls_of_all_objects() {
             }
             for command in (-2..80).chain([c_int::MIN, c_int::MAX]) {
                 let code = ops.control.unwrap()(mr.cast(), command, null_mut());
-                let known = [FI_ENABLE, FI_REFRESH].contains(&command);
-                assert_eq!(code, if known { 0 } else { -FI_ENOSYS }, "{command}");
+                let expected = match command {
+                    FI_ENABLE => 0,
+                    FI_REFRESH | FI_GET_RAW_MR => -FI_EINVAL,
+                    _ => -FI_ENOSYS,
+                };
+                assert_eq!(code, expected, "{command}");
             }
             assert_eq!(close(mr.cast()), 0);
         }

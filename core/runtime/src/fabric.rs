@@ -129,7 +129,8 @@ pub trait Domain: Send + Sync {
         unsafe { self.register_region(&MrAttr::new(buf, access)) }
     }
 
-    /// As [`register`](Self::register), with all that can be chosen.
+    /// As [`register`](Self::register), with all that can be chosen. The descriptor of a region of
+    /// several pieces counts for its first one.
     ///
     /// # Safety
     ///
@@ -137,8 +138,10 @@ pub trait Domain: Send + Sync {
     ///
     /// # Errors
     ///
-    /// As there. `ENOKEY`: another region that peers reach has the key.
-    unsafe fn register_region(&self, attr: &MrAttr) -> Result<Arc<dyn Mr>>;
+    /// As there. `ENOKEY`: another region that peers reach has the key. `EINVAL`: more pieces than
+    /// the domain's limit
+    /// ([`mr_iov_limit`](ferrofabric_contracts::info::DomainAttr::mr_iov_limit)).
+    unsafe fn register_region(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn Mr>>;
 }
 
 /// The identity of an object and of its domain.
@@ -520,5 +523,16 @@ pub trait Mr: Send + Sync + Any {
     /// not one registration of a device.
     fn device_key(&self) -> Option<u32> {
         None
+    }
+    /// Has a counter count peers' operations on the region from now on, by way of any endpoint:
+    /// those of the kinds in `counted`, `REMOTE_READ` and `REMOTE_WRITE`. The region keeps the
+    /// counter open. A region that peers do not reach has nothing to count.
+    ///
+    /// # Errors
+    ///
+    /// `EDOMAIN`: a counter of another domain. `EINVAL`: a counter counts one of the kinds already.
+    fn count_remote(&self, cntr: &Arc<dyn Cntr>, counted: Flags) -> Result<()> {
+        let _ = (cntr, counted);
+        Ok(())
     }
 }

@@ -63,7 +63,7 @@ impl Domain for FaultyDomain {
         Ok(Arc::new(BrokenEndpoint { endpoint, fault }))
     }
 
-    unsafe fn register_region(&self, attr: &MrAttr) -> Result<Arc<dyn Mr>> {
+    unsafe fn register_region(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn Mr>> {
         // SAFETY: the caller meets the same conditions.
         unsafe { self.domain.register_region(attr) }
     }

@@ -83,6 +83,8 @@ unsafe impl Grown for fi_mr_attr {
     const BYTES: &'static [(u32, usize)] = &[
         (V1_0, offset_of!(fi_mr_attr, auth_key_size)),
         (V1_5, offset_of!(fi_mr_attr, iface)),
+        (V1_9, offset_of!(fi_mr_attr, hmem_data)),
+        (V2_0, size_of::<Self>()),
     ];
 }
 

@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use ferrofabric_contracts::error::Errno;
 
 use crate::abi::{
-    FI_CLASS_DOMAIN, Roomy, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_info, fi_ops_domain, fid,
-    fid_av, fid_cntr, fid_cq, fid_domain, fid_ep,
+    FI_CLASS_DOMAIN, FI_MAP_RAW_MR, FI_UNMAP_KEY, Roomy, fi_av_attr, fi_cntr_attr, fi_cq_attr,
+    fi_info, fi_ops, fi_ops_domain, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep,
 };
 use crate::av::object::AvObject;
 use crate::cntr::CntrObject;
@@ -14,8 +14,8 @@ use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::endpoint::object::EndpointObject;
 use crate::fabric::FabricObject;
-use crate::fid::{Object, SharedObject, open_on};
-use crate::guard::Refused;
+use crate::fid::{Object, SharedObject, open_on, ops_of};
+use crate::guard::{Refused, control};
 use crate::unsupported::Unsupported;
 use crate::{discovery, mr};
 
@@ -38,6 +38,10 @@ static OPS: Roomy<fi_ops_domain> = Roomy::new(fi_ops_domain {
 unsafe impl Object for DomainObject {
     type Raw = fid_domain;
     const CLASS: usize = FI_CLASS_DOMAIN;
+    const FID_OPS: &'static fi_ops = &fi_ops {
+        control: Some(command),
+        ..ops_of::<Self>()
+    };
 
     fn raw(&self, fid: fid) -> fid_domain {
         fid_domain {
@@ -65,6 +69,19 @@ pub(super) unsafe fn open(
     // SAFETY: as the caller says.
     let domain = unsafe { discovery::open(fabric.version(), info) }?;
     Ok(DomainObject { domain, fabric })
+}
+
+/// `fi_control`, and the calls with the keys of peers' regions (`fi_mr_map_raw`,
+/// `fi_mr_unmap_key`).
+unsafe extern "C" fn command(_domain: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    control(|| match command {
+        // SAFETY: as C calls us: the argument is the structure that belongs to the command.
+        FI_MAP_RAW_MR => unsafe { mr::map_raw_key(arg.cast()) },
+        // A mapped key takes nothing that is to be given back.
+        FI_UNMAP_KEY if arg.is_null() => Err(Errno::EINVAL),
+        FI_UNMAP_KEY => Ok(()),
+        _ => Err(Errno::ENOSYS),
+    })
 }
 
 unsafe extern "C" fn av_open(

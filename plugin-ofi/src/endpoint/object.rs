@@ -76,6 +76,11 @@ impl EndpointObject {
         }
     }
 
+    /// Whether it was opened on that domain.
+    pub(crate) fn is_of(&self, domain: &DomainObject) -> bool {
+        std::ptr::eq(&**self.domain, domain)
+    }
+
     pub(super) fn setup(&self) -> MutexGuard<'_, Setup> {
         self.setup.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -105,6 +105,7 @@ pub fn rdm_endpoints(reach: Flags) -> Info {
         domain: DomainAttr {
             caps: all.domain.caps | reach,
             mr_mode: MrMode::BASIC,
+            mr_iov_limit: IOV_LIMIT,
             ..all.domain
         },
         fabric: FabricAttr {
@@ -116,7 +117,7 @@ pub fn rdm_endpoints(reach: Flags) -> Info {
     }
 }
 
-/// Buffers of an operation.
+/// Buffers of an operation, and of a region: so a part of any region is one list.
 const IOV_LIMIT: usize = 4;
 
 /// Receives that wait for messages. The runtime keeps them, in memory that grows.

@@ -346,8 +346,9 @@ impl<B: Backend, E: EndpointKind<B>> fabric::Domain for DomainOf<B, E> {
         E::open(&self.inner, config)
     }
 
-    unsafe fn register_region(&self, attr: &MrAttr) -> Result<Arc<dyn Mr>> {
+    unsafe fn register_region(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn Mr>> {
         let MrAttr { memory, access, .. } = *attr;
+        region::check_pieces(attr, self.info().domain.mr_iov_limit)?;
         // SAFETY: the caller of this function has the same contract.
         let mr = unsafe { self.inner.backend.register(memory, access) }?;
         if !access.intersects(REMOTE_RIGHTS) {

@@ -59,6 +59,11 @@ impl EndpointOwner<'_> {
         &mut self.cntrs[index]
     }
 
+    /// The counter of a region at a place.
+    pub(super) fn region_cntr(&mut self, index: usize) -> &mut CounterValues {
+        &mut self.cntrs[index]
+    }
+
     /// Starts the matches that the last call into the transport has deferred.
     #[inline]
     pub(super) fn start_deferred<T: Transport>(&mut self, transport: &mut Routed<T>) {
@@ -102,7 +107,10 @@ impl EndpointOwner<'_> {
             let mut parts = self.srx.remote.outbox.take_of(peer);
             while let Some(part) = parts.front() {
                 // SAFETY: a region that closes waits for its parts; a grant is copied (`INJECT`).
-                match unsafe { transport.send(&part.op, &[part.from.buf()], self) } {
+                match unsafe {
+                    part.from
+                        .with_list(|list| transport.send(&part.op, list, self))
+                } {
                     Ok(()) => {}
                     Err(OpError::Again) => break,
                     Err(OpError::Failed(errno)) => {

@@ -4,33 +4,34 @@
 use std::collections::{HashMap, VecDeque};
 
 use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
+use ferrofabric_matching::ReceiveBuffers;
 
 use super::grants::GRANT_BYTES;
 
 /// A part to be sent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RemoteSend {
     pub(super) op: SendOp,
     pub(super) from: PartBytes,
 }
 
 /// The bytes of a part.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum PartBytes {
     /// In memory that stays until the part is sent and over.
-    Memory(IoBuf),
+    Memory(ReceiveBuffers),
     /// A grant. The part has `INJECT`.
     Grant([u8; GRANT_BYTES]),
 }
 
 impl PartBytes {
-    pub(super) const NONE: Self = Self::Memory(IoBuf::EMPTY);
+    pub(super) const NONE: Self = Self::Memory(ReceiveBuffers::One(IoBuf::EMPTY));
 
-    /// The buffer that they are in: that of this value, for a grant.
-    pub(super) fn buf(&self) -> IoBuf {
+    /// Calls with the buffers that they are in.
+    pub(super) fn with_list<R>(&self, call: impl FnOnce(&[IoBuf]) -> R) -> R {
         match self {
-            Self::Memory(buf) => *buf,
-            Self::Grant(bytes) => IoBuf::new(bytes.as_ptr(), bytes.len()),
+            Self::Memory(bufs) => call(bufs.segments()),
+            Self::Grant(bytes) => call(&[IoBuf::new(bytes.as_ptr(), bytes.len())]),
         }
     }
 }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Backend, DeferredTask, DomainState, Inner};
-use crate::fabric::{Mr, MrAttr};
-use ferrofabric_contracts::error::{OpError, Result};
+use crate::fabric::{Cntr, Mr, MrAttr};
+use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Transport;
 use ferrofabric_contracts::types::MrDesc;
+use ferrofabric_system::locks::Mutex;
 
 /// How long a close waits for the holders of grants to return them, before it cuts them off.
 const RETURN_TIME: Duration = Duration::from_millis(100);
@@ -20,13 +22,27 @@ struct RegionHandle<B: Backend> {
     key: u64,
     mr: Arc<dyn Mr>,
     domain: Arc<Inner<B>>,
+    /// Those that count operations on the region. They close after it.
+    counters: Mutex<Vec<Arc<dyn Cntr>>>,
+}
+
+/// Checks the number of pieces of a region that is to be.
+pub(super) fn check_pieces(attr: &MrAttr<'_>, limit: usize) -> Result<()> {
+    let pieces = 1 + attr.further.len();
+    if pieces > limit {
+        return Err(
+            Error::new(Errno::EINVAL, "register", format!("{pieces} buffers"))
+                .mend(format!("a region has {limit} at most (mr_iov_limit)")),
+        );
+    }
+    Ok(())
 }
 
 /// Adds registered memory to the regions of a domain.
 pub(super) fn open<B: Backend>(
     domain: &Arc<Inner<B>>,
     mr: Arc<dyn Mr>,
-    attr: &MrAttr,
+    attr: &MrAttr<'_>,
 ) -> Result<Arc<dyn Mr>> {
     let (number, key) = domain.regions.enter(attr, mr.desc(), mr.device_key())?;
     Ok(Arc::new(RegionHandle {
@@ -34,6 +50,7 @@ pub(super) fn open<B: Backend>(
         key,
         mr,
         domain: domain.clone(),
+        counters: Mutex::default(),
     }))
 }
 
@@ -55,6 +72,17 @@ impl<B: Backend> Mr for RegionHandle<B> {
 
     fn device_key(&self) -> Option<u32> {
         self.mr.device_key()
+    }
+
+    fn count_remote(&self, cntr: &Arc<dyn Cntr>, counted: Flags) -> Result<()> {
+        let index = self.domain.own(cntr.id(), "counter of a region")?;
+        // The counter is to see each operation.
+        if self.domain.regions.count(self.number, index, counted)? {
+            let revoke = DeferredTask::Revoke(self.number);
+            self.domain.defer(std::iter::once(revoke));
+        }
+        self.counters.lock().push(cntr.clone());
+        Ok(())
     }
 }
 
@@ -85,7 +113,7 @@ impl<B: Backend> Drop for RegionHandle<B> {
 }
 
 impl<T: Transport> DomainState<T> {
-    /// A region closes: revokes its grants.
+    /// Revokes the grants of a region.
     #[cold]
     pub(super) fn revoke(&mut self, region: usize) {
         for (_, endpoint) in &mut self.endpoints {

@@ -7,10 +7,12 @@ use std::collections::HashMap;
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{IoBuf, MrDesc};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, total_len};
+use ferrofabric_matching::ReceiveBuffers;
 use ferrofabric_system::locks::Mutex;
 use slab::Slab;
 
+use super::NO_CNTR;
 use super::grants::GrantFields;
 use crate::fabric::MrAttr;
 
@@ -28,7 +30,10 @@ struct Regions {
 
 struct Region {
     key: u64,
+    /// The first piece, or all of it.
     memory: IoBuf,
+    /// The other pieces.
+    further: Box<[IoBuf]>,
     /// The place of its first byte.
     first_place: u64,
     desc: MrDesc,
@@ -39,15 +44,63 @@ struct Region {
     parts: usize,
     /// Grants that peers hold.
     grants: usize,
+    counters: RegionCounters,
+}
+
+/// The places of the counters of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RegionCounters {
+    /// Of peers' reads.
+    pub(super) read: usize,
+    /// Of their writes.
+    pub(super) write: usize,
+}
+
+impl RegionCounters {
+    pub(super) const NONE: Self = Self {
+        read: NO_CNTR,
+        write: NO_CNTR,
+    };
 }
 
 /// A part of a region, until it is given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RegionPart {
     /// The region.
     pub(super) region: usize,
-    pub(super) buf: IoBuf,
+    /// Several buffers where it goes over the end of a piece.
+    pub(super) bufs: ReceiveBuffers,
     pub(super) desc: MrDesc,
+    pub(super) counters: RegionCounters,
+}
+
+impl Region {
+    /// The buffers from `start` to `end`, which lie in the region.
+    fn range(&self, start: u64, end: u64) -> ReceiveBuffers {
+        if end <= self.memory.len as u64 {
+            let part = self.memory.part(start as usize, (end - start) as usize);
+            return ReceiveBuffers::One(part);
+        }
+        let mut before = 0;
+        let mut bufs = Vec::new();
+        for piece in std::iter::once(&self.memory).chain(&self.further) {
+            let after = before + piece.len as u64;
+            let (from, to) = (start.max(before), end.min(after));
+            if from < to {
+                bufs.push(piece.part((from - before) as usize, (to - from) as usize));
+            }
+            before = after;
+        }
+        match bufs[..] {
+            [] => ReceiveBuffers::One(IoBuf::EMPTY),
+            [one] => ReceiveBuffers::One(one),
+            _ => ReceiveBuffers::Many(bufs.into()),
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.memory.len as u64 + total_len(&self.further) as u64
+    }
 }
 
 impl RegionTable {
@@ -60,21 +113,11 @@ impl RegionTable {
     /// `EFAULT`: the memory begins at address 0, or ends beyond the last address.
     pub(super) fn enter(
         &self,
-        attr: &MrAttr,
+        attr: &MrAttr<'_>,
         desc: MrDesc,
         device_key: Option<u32>,
     ) -> Result<(usize, u64)> {
-        let IoBuf { addr, len } = attr.memory;
-        if len != 0 && (addr == 0 || addr.checked_add(len).is_none()) {
-            let error = Error::new(
-                Errno::EFAULT,
-                "register",
-                format!("{len} bytes at {addr:#x}"),
-            );
-            return Err(
-                error.mend("peers reach memory that exists alone, not all addresses at once")
-            );
-        }
+        check_memory(attr)?;
         let regions = &mut *self.0.lock();
         let refused = |key: u64, why| {
             Error::new(Errno::ENOKEY, "register", format!("memory as key {key:#x}")).mend(why)
@@ -99,12 +142,14 @@ impl RegionTable {
         let number = regions.slots.insert(Region {
             key,
             memory: attr.memory,
+            further: attr.further.into(),
             first_place: attr.first_place,
             desc,
             rights: attr.access,
             device_key,
             parts: 0,
             grants: 0,
+            counters: RegionCounters::NONE,
         });
         regions.by_key.insert(key, number);
         Ok((number, key))
@@ -118,30 +163,65 @@ impl RegionTable {
         let region = &mut regions.slots[number];
         let start = place.checked_sub(region.first_place)?;
         let end = start.checked_add(len)?;
-        if end > region.memory.len as u64 || !region.rights.contains(right) {
+        if end > region.len() || !region.rights.contains(right) {
             return None;
         }
         region.parts += 1;
         Some(RegionPart {
             region: number,
-            buf: region.memory.part(start as usize, len as usize),
+            bufs: region.range(start, end),
             desc: region.desc,
+            counters: region.counters,
         })
     }
 
-    /// A part is over.
-    pub(super) fn give(&self, region: usize) {
-        if let Some(region) = self.0.lock().slots.get_mut(region) {
-            region.parts -= 1;
+    /// A part is over. Returns the counters of its region, which stay while the lock of the domain
+    /// is held.
+    pub(super) fn give(&self, region: usize) -> RegionCounters {
+        match self.0.lock().slots.get_mut(region) {
+            Some(region) => {
+                region.parts -= 1;
+                region.counters
+            }
+            None => RegionCounters::NONE,
         }
     }
 
-    /// A grant of the region with a key, if devices reach it. It counts until it is returned. The
-    /// rights are those of the region.
+    /// From now on the counter at a place counts operations on a region. Returns whether peers hold
+    /// grants of it.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: another one counts some of them.
+    pub(super) fn count(&self, region: usize, cntr: usize, counted: Flags) -> Result<bool> {
+        let regions = &mut *self.0.lock();
+        let region = &mut regions.slots[region];
+        let mut bound = region.counters;
+        for (kind, place) in [
+            (Flags::REMOTE_READ, &mut bound.read),
+            (Flags::REMOTE_WRITE, &mut bound.write),
+        ] {
+            if counted.contains(kind) {
+                if *place != NO_CNTR {
+                    return Err(Error::new(Errno::EINVAL, "bind", "counter of a region")
+                        .mend("the region has one already, and keeps it"));
+                }
+                *place = cntr;
+            }
+        }
+        region.counters = bound;
+        Ok(region.grants != 0)
+    }
+
+    /// A grant of the region with a key, if devices reach all of it and no counter is to see each
+    /// operation on it. It counts until it is returned. The rights are those of the region.
     pub(super) fn grant(&self, key: u64) -> Option<(usize, GrantFields)> {
         let regions = &mut *self.0.lock();
         let number = *regions.by_key.get(&key)?;
         let region = &mut regions.slots[number];
+        if !region.further.is_empty() || region.counters != RegionCounters::NONE {
+            return None;
+        }
         let fields = GrantFields {
             address: region.memory.addr as u64,
             len: region.memory.len as u64,
@@ -184,6 +264,21 @@ impl RegionTable {
         }
         is_over
     }
+}
+
+/// Checks that a region that is to be consists of memory.
+fn check_memory(attr: &MrAttr<'_>) -> Result<()> {
+    let mut all = 0usize;
+    for &IoBuf { addr, len } in std::iter::once(&attr.memory).chain(attr.further) {
+        let whole = all.checked_add(len);
+        if len != 0 && (addr == 0 || addr.checked_add(len).is_none()) || whole.is_none() {
+            let bytes = format!("{len} bytes at {addr:#x}");
+            return Err(Error::new(Errno::EFAULT, "register", bytes)
+                .mend("peers reach memory that exists alone, not all addresses at once"));
+        }
+        all = whole.unwrap_or(all);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -237,7 +332,8 @@ mod tests {
         let table = RegionTable::default();
         let (region, key) = enter(&table, None).unwrap();
         let part = table.take(key, 10, 20, Flags::REMOTE_WRITE).unwrap();
-        assert_eq!((part.region, part.buf), (region, MEMORY.part(10, 20)));
+        let bufs = ReceiveBuffers::One(MEMORY.part(10, 20));
+        assert_eq!((part.region, part.bufs), (region, bufs));
         assert!(!table.begin_close(region));
         assert_eq!(table.take(key, 10, 20, Flags::REMOTE_WRITE), None);
         assert!(!table.is_over(region));
@@ -262,6 +358,37 @@ mod tests {
         assert!(!table.is_granted(region) && table.is_over(region));
     }
 
+    #[test]
+    fn a_kind_of_operations_has_one_counter() {
+        let table = RegionTable::default();
+        let (region, key) = enter(&table, None).unwrap();
+        assert!(table.grant(key).is_some());
+        let is_granted = table.count(region, 3, Flags::REMOTE_WRITE).unwrap();
+        assert!(is_granted && table.grant(key).is_none());
+        let taken = table.count(region, 4, BOTH).unwrap_err();
+        assert_eq!(taken.errno(), Errno::EINVAL);
+        table.count(region, 4, Flags::REMOTE_READ).unwrap();
+        let part = table.take(key, 0, 1, Flags::REMOTE_READ).unwrap();
+        let counters = RegionCounters { read: 4, write: 3 };
+        assert_eq!((part.counters, table.give(region)), (counters, counters));
+        assert_eq!(table.give(region + 1), RegionCounters::NONE);
+    }
+
+    #[test]
+    fn all_pieces_are_memory() {
+        let table = RegionTable::default();
+        let max = usize::MAX;
+        for (addr, len) in [(0, 1), (max, 2), (1, max - 1), (0x1000, max / 2 + 1)] {
+            let further = [IoBuf { addr, len }; 2];
+            let attr = MrAttr {
+                further: &further,
+                ..MrAttr::new(MEMORY, BOTH)
+            };
+            let entered = table.enter(&attr, MrDesc::NONE, None);
+            assert_eq!(entered.unwrap_err().errno(), Errno::EFAULT);
+        }
+    }
+
     proptest! {
         /// A part lies in the region, and is refused where it would not, or without the right.
         #[test]
@@ -281,10 +408,36 @@ mod tests {
             let part = table.take(key, place, len, right);
             prop_assert_eq!(part.is_some(), fits);
             if let Some(part) = part {
-                prop_assert_eq!(part.buf.addr as u64, 0x1000 + place - first_place);
-                prop_assert_eq!(part.buf.len as u64, len);
+                let buf = MEMORY.part((place - first_place) as usize, len as usize);
+                prop_assert_eq!(part.bufs, ReceiveBuffers::One(buf));
             }
             prop_assert_eq!(table.take(key.wrapping_add(1), 0, 0, right), None);
+        }
+
+        /// A part of several pieces has their bytes in order.
+        #[test]
+        fn places_count_on_from_piece_to_piece(
+            lens in prop::collection::vec(0usize..20, 1..=4),
+            place in 0u64..90,
+            len in 0u64..90,
+        ) {
+            let pieces: Vec<_> = (1..)
+                .zip(&lens)
+                .map(|(at, &len)| IoBuf { addr: at * 0x1000, len })
+                .collect();
+            let attr = MrAttr { further: &pieces[1..], ..MrAttr::new(pieces[0], BOTH) };
+            let table = RegionTable::default();
+            let (_, key) = table.enter(&attr, MrDesc::NONE, None).unwrap();
+            let each = |buf: &IoBuf| buf.addr..buf.addr + buf.len;
+            let all: Vec<_> = pieces.iter().flat_map(each).collect();
+            let part = table.take(key, place, len, Flags::REMOTE_READ);
+            prop_assert_eq!(part.is_some(), place + len <= all.len() as u64);
+            if let Some(part) = part {
+                let bufs = part.bufs.segments();
+                let bytes: Vec<_> = bufs.iter().flat_map(each).collect();
+                prop_assert_eq!(&bytes[..], &all[place as usize..][..len as usize]);
+                prop_assert!(bufs.len() == 1 || bufs.iter().all(|buf| buf.len != 0));
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use slab::Slab;
 
 use super::grants::{GRANT_BYTES, GivenGrants, GrantFields, HeldGrants};
 use super::part_outbox::PartOutbox;
-use super::regions::{RegionPart, RegionTable};
+use super::regions::{RegionCounters, RegionPart, RegionTable};
 use super::shortcuts::Shortcuts;
 
 /// Bytes of a request to read: the number of the read, and its length.
@@ -149,10 +149,11 @@ impl RemoteOperations {
         Some((self.taken.insert(part.region) as u64, part))
     }
 
-    /// A part of a region is over.
-    pub(super) fn give(&mut self, number: u64) {
-        if let Some(region) = self.taken.try_remove(number as usize) {
-            self.regions.give(region);
+    /// A part of a region is over. Returns the region's counters.
+    pub(super) fn give(&mut self, number: u64) -> RegionCounters {
+        match self.taken.try_remove(number as usize) {
+            Some(region) => self.regions.give(region),
+            None => RegionCounters::NONE,
         }
     }
 

@@ -34,9 +34,20 @@ impl SharedRx {
         let remote = &mut self.remote;
         let memory = match kind {
             _ if !a.flags.contains(Flags::REMOTE_CQ_DATA) => None,
-            RemoteKind::Write | RemoteKind::NoticedWrite => remote
-                .take(a.tag, a.data, a.len, Flags::REMOTE_WRITE)
-                .map(|(number, part)| to(part.buf, part.desc, number)),
+            RemoteKind::Write | RemoteKind::NoticedWrite => {
+                let taken = remote.take(a.tag, a.data, a.len, Flags::REMOTE_WRITE);
+                let Some((context, part)) = taken else {
+                    return Matched::REFUSED;
+                };
+                let matched = MatchedReceive {
+                    buf: part.bufs,
+                    desc: part.desc,
+                    context,
+                    flags: Flags::empty(),
+                    piece: Piece::NONE,
+                };
+                return self.matched_of(matched, a.len);
+            }
             RemoteKind::Read if a.len != REQUEST_BYTES as u64 || !a.src.is_some() => None,
             RemoteKind::Read if remote.outbox.len_for(a.src) >= MAX_READS => None,
             RemoteKind::Read => {
@@ -102,7 +113,9 @@ impl SharedRx {
         }
         for part in self.remote.outbox.take_of(peer) {
             match part.op.kind {
-                MsgKind::Remote(RemoteKind::Reply) => self.remote.give(part.op.context),
+                MsgKind::Remote(RemoteKind::Reply) => {
+                    self.remote.give(part.op.context);
+                }
                 MsgKind::Remote(RemoteKind::Notice) => {
                     let why = (errno, 0, why);
                     let error = failure(RmaKind::Write, part.op.context, peer, why);
@@ -255,7 +268,9 @@ impl EndpointOwner<'_> {
                     self.rma_failed(RmaKind::Read, error);
                 }
             }
-            (RemoteKind::Reply, _) => self.srx.remote.give(done.context),
+            (RemoteKind::Reply, _) => {
+                self.srx.remote.give(done.context);
+            }
             // A holder that does not return its grant is cut off.
             (
                 RemoteKind::Query | RemoteKind::Grant | RemoteKind::Revoke | RemoteKind::Revoked,
@@ -303,9 +318,14 @@ impl EndpointOwner<'_> {
         }
         match kind {
             RemoteKind::Write | RemoteKind::NoticedWrite => {
-                self.srx.remote.give(m.context);
+                if let Some(list) = m.piece.list() {
+                    // SAFETY: the region is not closed before its part is given back.
+                    unsafe { self.srx.end_list(list) };
+                }
+                let counters = self.srx.remote.give(m.context);
                 if failed.is_none() {
                     self.target_cntr(RmaKind::Write).inc(a.len as usize);
+                    self.region_cntr(counters.write).inc(a.len as usize);
                 }
             }
             RemoteKind::Read => {
@@ -393,13 +413,16 @@ impl EndpointOwner<'_> {
         let (number, len) = (word(0), word(8));
         let remote = &mut self.srx.remote;
         let part = remote.take(a.tag, a.data, len, Flags::REMOTE_READ);
-        if part.is_some() {
+        if let Some((_, part)) = &part {
+            let counter = part.counters.read;
             self.target_cntr(RmaKind::Read).inc(len as usize);
+            self.region_cntr(counter).inc(len as usize);
         }
+        let nothing = ReceiveBuffers::One(IoBuf::EMPTY);
         let (status, context, from, desc) = match part {
-            Some((number, part)) => (0, number, part.buf, part.desc),
+            Some((number, part)) => (0, number, part.bufs, part.desc),
             // No part has this number.
-            None => (Errno::EACCES.0 as u64, u64::MAX, IoBuf::EMPTY, MrDesc::NONE),
+            None => (Errno::EACCES.0 as u64, u64::MAX, nothing, MrDesc::NONE),
         };
         let op = SendOp {
             kind: MsgKind::Remote(RemoteKind::Reply),

@@ -12,9 +12,12 @@ use super::{Av, Cntr, Cq};
 
 /// The attributes of a new memory region (fi_mr(3)).
 #[derive(Clone, Copy, Debug)]
-pub struct MrAttr {
-    /// The memory.
+pub struct MrAttr<'a> {
+    /// The memory: its first piece, or all of it.
     pub memory: IoBuf,
+    /// The other pieces. Places count on from piece to piece, in this order, also where places are
+    /// addresses.
+    pub further: &'a [IoBuf],
     /// The rights of this process and of peers: `SEND`, `RECV`, `READ`, `WRITE`, `REMOTE_READ`,
     /// `REMOTE_WRITE`.
     pub access: Flags,
@@ -25,11 +28,12 @@ pub struct MrAttr {
     pub first_place: u64,
 }
 
-impl MrAttr {
-    /// Memory with any key, whose places count from 0.
+impl MrAttr<'_> {
+    /// Memory in one piece with any key, whose places count from 0.
     pub fn new(memory: IoBuf, access: Flags) -> Self {
         Self {
             memory,
+            further: &[],
             access,
             key: None,
             first_place: 0,

@@ -1,8 +1,15 @@
 //! Memory regions (fi_mr(3)): memory that peers may reach by a key. Registration is passed on to
 //! the device.
+//!
+//! No offer has `FI_MR_ENDPOINT` or `FI_MR_RMA_EVENT` (fi_getinfo(3) clears modes that a provider
+//! does without), so a region is enabled from the start, bound or not.
+
+mod commands;
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+
+pub(crate) use commands::map_raw_key;
 
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::{Flags, MrMode};
@@ -11,10 +18,11 @@ use ferrofabric_runtime::fabric::{Mr, MrAttr};
 use libc::iovec;
 
 use crate::abi::{
-    FI_AUTH_KEY, FI_CLASS_EP, FI_CLASS_MR, FI_ENABLE, FI_REFRESH, Roomy, fi_mr_attr,
-    fi_mr_auth_key, fi_ops, fi_ops_mr, fid, fid_mr, read_as_of,
+    FI_AUTH_KEY, FI_CLASS_MR, FI_HMEM_DEVICE_ONLY, FI_HMEM_HOST_ALLOC, FI_MR_DMABUF, FI_RMA_EVENT,
+    Roomy, fi_hmem_iface, fi_mr_attr, fi_mr_auth_key, fi_ops, fi_ops_mr, fid, fid_mr, read_as_of,
 };
 use crate::av::object::AvObject;
+use crate::cntr::CntrObject;
 use crate::domain::DomainObject;
 use crate::fi_addr::given;
 use crate::fid::{Object, SharedObject, hand_out, ops_of, share_if};
@@ -25,7 +33,14 @@ use crate::memory::{buffers, key_bytes};
 struct MrObject {
     mr: Arc<dyn Mr>,
     key: u64,
-    _domain: SharedObject<DomainObject>,
+    /// The place that peers name for its first byte.
+    first_place: u64,
+    pieces: Vec<IoBuf>,
+    /// Those that count operations on it: they can not be closed before it is.
+    counters: Mutex<Vec<SharedObject<CntrObject>>>,
+    /// The region that contains it (`base_mr`), which can not be closed before it is.
+    _base: Option<SharedObject<Self>>,
+    domain: SharedObject<DomainObject>,
 }
 
 // SAFETY: `fid_mr` starts with the `fid`.
@@ -33,8 +48,8 @@ unsafe impl Object for MrObject {
     type Raw = fid_mr;
     const CLASS: usize = FI_CLASS_MR;
     const FID_OPS: &'static fi_ops = &fi_ops {
-        bind: Some(bind),
-        control: Some(command),
+        bind: Some(commands::bind),
+        control: Some(commands::command),
         ..ops_of::<Self>()
     };
 
@@ -113,6 +128,7 @@ unsafe extern "C" fn regv(
             offset,
             key,
             flags,
+            base: None,
         };
         register(owner, &region, context, mr)
     })
@@ -126,10 +142,16 @@ unsafe extern "C" fn regattr(
 ) -> c_int {
     control(|| {
         // SAFETY: as C calls us: attributes are NULL, or as long as in the application's version;
-        // without other flags the union holds a list with that many entries.
+        // without other flags the union holds a list with that many entries; the base is a region
+        // of ours, not closed, or NULL.
         unsafe {
             let owner = share_if::<DomainObject>(domain).ok_or(Errno::EINVAL)?;
             let attr = read_as_of(owner.version(), attr).ok_or(Errno::EINVAL)?;
+            check_interface(&attr, flags)?;
+            let base = match attr.base_mr.is_null() {
+                true => None,
+                false => Some(share_if(attr.base_mr.cast()).ok_or(Errno::EINVAL)?),
+            };
             let region = WantedRegion {
                 iov: attr.__bindgen_anon_1.mr_iov,
                 count: attr.iov_count,
@@ -137,10 +159,34 @@ unsafe extern "C" fn regattr(
                 offset: attr.offset,
                 key: attr.requested_key,
                 flags: check_key(&owner, &attr, flags)?,
+                base,
             };
             register(owner, &region, attr.context, mr)
         }
     })
+}
+
+/// Refuses memory of devices. An interface counts where `FI_HMEM` was granted alone (fi_mr(3)),
+/// which nothing offers; memory of one that is known would all the same be taken for the host's.
+fn check_interface(attr: &fi_mr_attr, flags: u64) -> Result<(), Refused> {
+    const DEVICES: std::ops::RangeInclusive<u32> =
+        fi_hmem_iface::FI_HMEM_CUDA.0..=fi_hmem_iface::FI_HMEM_SYNAPSEAI.0;
+    const FLAGS: u64 = FI_HMEM_DEVICE_ONLY | FI_HMEM_HOST_ALLOC | FI_MR_DMABUF;
+    let refused = |errno, what: String| {
+        Refused::from(
+            Error::new(errno, "register", what)
+                .mend("this provider has no FI_HMEM: copy to memory of the host (FI_HMEM_SYSTEM)"),
+        )
+    };
+    if DEVICES.contains(&attr.iface.0) {
+        let what = format!("memory of a device (fi_mr_attr.iface {})", attr.iface.0);
+        return Err(refused(Errno::EOPNOTSUPP, what));
+    }
+    if flags & FLAGS != 0 {
+        let what = format!("memory with flags {:#x}", flags & FLAGS);
+        return Err(refused(Errno::EBADFLAGS, what));
+    }
+    Ok(())
 }
 
 /// Looks at the authorization keys that a region is for, and returns the other flags. Peers reach
@@ -230,6 +276,7 @@ struct WantedRegion {
     offset: u64,
     key: u64,
     flags: u64,
+    base: Option<SharedObject<MrObject>>,
 }
 
 /// The rights of peers.
@@ -256,7 +303,8 @@ unsafe fn register(
     let refused = |what: String, why: &str| {
         Refused::from(Error::new(Errno::EINVAL, "register", what).mend(why))
     };
-    if wanted.flags != 0 {
+    // A region that counters count is as any other.
+    if wanted.flags & !FI_RMA_EVENT != 0 {
         return Err(Errno::EBADFLAGS.into());
     }
     if !RIGHTS.contains(wanted.access) {
@@ -271,33 +319,33 @@ unsafe fn register(
             "fi_mr(3) reserves the offset: it is 0",
         ));
     }
-    if wanted.count != 1 || wanted.iov.is_null() {
+    let limit = domain.domain.info().domain.mr_iov_limit;
+    if wanted.count > limit {
         return Err(refused(
             format!("a list of {} buffers", wanted.count),
-            "a region has one (mr_iov_limit)",
+            "mr_iov_limit of the domain is the longest that a region has",
         ));
     }
     // SAFETY: as the caller says.
-    let memory = unsafe { buffers(wanted.iov, 1) }[0];
-    let request = request_of(&domain, wanted, memory);
-    // SAFETY: the application keeps the memory until it closes the region, which drops it.
-    let mr = unsafe { domain.domain.register_region(&request) }?;
-    let object = MrObject {
-        // Peers do not reach a region without their rights, whatever its key.
-        key: request.key.unwrap_or_else(|| mr.key()),
-        mr,
-        _domain: domain,
+    let pieces = unsafe { buffers(wanted.iov, wanted.count) };
+    let Some((&memory, further)) = pieces.split_first() else {
+        return Err(refused(
+            "a list of no buffers".to_owned(),
+            "a region has one at least",
+        ));
     };
-    // SAFETY: C gives room for the pointer.
-    unsafe { hand_out(object, context, out) };
-    Ok(())
-}
-
-/// The region with the keys and the addresses that the application and the domain have agreed upon
-/// (`mr_mode` of fi_mr(3)).
-fn request_of(domain: &DomainObject, wanted: &WantedRegion, memory: IoBuf) -> MrAttr {
-    MrAttr {
+    if let Some(base) = &wanted.base {
+        let is_of = std::ptr::eq(&**base.domain, &**domain);
+        if !is_of || !pieces.iter().all(|piece| base.contains(piece)) {
+            return Err(refused(
+                "a part of a region".to_owned(),
+                "base_mr is a region of this domain, and contains each buffer",
+            ));
+        }
+    }
+    let request = MrAttr {
         memory,
+        further,
         access: match domain.has_remote_access() {
             true => wanted.access,
             false => wanted.access - REMOTE_RIGHTS,
@@ -307,24 +355,31 @@ fn request_of(domain: &DomainObject, wanted: &WantedRegion, memory: IoBuf) -> Mr
             true => memory.addr as u64,
             false => 0,
         },
-    }
+    };
+    // SAFETY: the application keeps the memory until it closes the region, which drops it.
+    let mr = unsafe { domain.domain.register_region(&request) }?;
+    let object = MrObject {
+        // Peers do not reach a region without their rights, whatever its key.
+        key: request.key.unwrap_or_else(|| mr.key()),
+        mr,
+        first_place: request.first_place,
+        pieces: pieces.to_vec(),
+        counters: Mutex::default(),
+        _base: wanted.base.clone(),
+        domain,
+    };
+    // SAFETY: C gives room for the pointer.
+    unsafe { hand_out(object, context, out) };
+    Ok(())
 }
 
-/// Binding to an endpoint changes nothing: all endpoints of a domain serve its regions. Counters
-/// count the operations on an endpoint, not those on a region.
-unsafe extern "C" fn bind(_mr: *mut fid, to: *mut fid, _flags: u64) -> c_int {
-    // SAFETY: the object to bind is one of ours, not closed, or NULL.
-    match unsafe { to.as_ref() }.map(|to| to.fclass) {
-        None => -Errno::EINVAL.0,
-        Some(FI_CLASS_EP) => 0,
-        Some(_) => -Errno::ENOSYS.0,
-    }
-}
-
-/// A region is enabled from the start, and all of its memory is registered.
-unsafe extern "C" fn command(_mr: *mut fid, command: c_int, _arg: *mut c_void) -> c_int {
-    match command {
-        FI_ENABLE | FI_REFRESH => 0,
-        _ => -Errno::ENOSYS.0,
+impl MrObject {
+    /// Whether one of its pieces contains all of a buffer.
+    fn contains(&self, buf: &IoBuf) -> bool {
+        let within = |piece: &IoBuf| {
+            let offset = buf.addr.checked_sub(piece.addr)?;
+            Some(offset.checked_add(buf.len)? <= piece.len)
+        };
+        self.pieces.iter().any(|piece| within(piece) == Some(true))
     }
 }
