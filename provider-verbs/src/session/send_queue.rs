@@ -207,7 +207,7 @@ impl LaneSendQueue {
     }
 
     /// The requests from the one with this number on.
-    pub(crate) fn from_number(&mut self, number: u32) -> impl Iterator<Item = &mut LaneWqe> {
+    pub(crate) fn since(&mut self, number: u32) -> impl Iterator<Item = &mut LaneWqe> {
         let wqes = self.requests.iter_mut();
         wqes.skip_while(move |wqe| wqe.number != number)
     }

@@ -99,7 +99,7 @@ impl RdmTransport {
             return;
         };
         // The operation's last request has its number. The one that failed may be the one before.
-        for wqe in lane.queue.from_number(number) {
+        for wqe in lane.queue.since(number) {
             let WqeKind::OneSided(one) = &mut wqe.kind else {
                 return;
             };
