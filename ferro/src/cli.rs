@@ -382,6 +382,9 @@ pub(crate) struct ShmOptions {
     /// [default: none]
     #[arg(long, value_name = "FILE")]
     pub(crate) thread_peer: Option<PathBuf>,
+    /// The same of plugin-ofi/examples/rma_peer.rs [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rma_peer: Option<PathBuf>,
     /// The folder of MPICH, for collectives of several ranks [default: none]
     #[arg(long, value_name = "FOLDER", requires = "plugin", requires = "program")]
     pub(crate) mpich: Option<PathBuf>,

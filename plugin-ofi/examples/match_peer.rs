@@ -13,6 +13,7 @@
 #[path = "../../ferro/src/workload/matching.rs"]
 mod workload;
 
+#[allow(dead_code, reason = "the other programs use all of it")]
 mod stock;
 
 use std::ffi::c_void;

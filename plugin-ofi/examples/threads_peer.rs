@@ -18,24 +18,14 @@ mod workload;
 mod stock;
 
 use std::io::{BufRead, BufReader, Write};
-use std::mem::ManuallyDrop;
 use std::net::{TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::ptr::null_mut;
-use std::time::{Duration, Instant};
 
-use ferro_fi::abi::{
-    FI_DIRECTED_RECV, FI_ENABLE, FI_RECV, FI_SEND, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type,
-    fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_info, fid, fid_av, fid_cq, fid_domain, fid_ep,
-};
-use stock::{Libfabric, call, done};
+use ferro_fi::abi::{FI_DIRECTED_RECV, FI_TAGGED};
+use stock::endpoint::StockEndpoint;
+use stock::{from_hex, to_hex};
 use workload::{Crew, Party};
-
-/// How long a thread waits for a message: many threads may share a core.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Polls that find nothing before the clock is looked at.
-const IDLE_POLLS: u32 = 1024;
 
 /// The limits that `ferro` has for the other side.
 const MOST_THREADS: usize = 128;
@@ -148,9 +138,8 @@ fn next(lines: &mut Lines) -> Result<String, String> {
 }
 
 fn tell_names(stream: &mut TcpStream, crew: &Crew<ThreadStation>) -> Result<(), String> {
-    for name in crew.each(|| (), |_, station| station.name())? {
-        let digits: Vec<String> = name.iter().map(|b| format!("{b:02x}")).collect();
-        writeln!(stream, "{}", digits.concat()).map_err(said("talk to the other side"))?;
+    for name in crew.each(|| (), |_, station| station.endpoint.name())? {
+        writeln!(stream, "{}", to_hex(&name)).map_err(said("talk to the other side"))?;
     }
     Ok(())
 }
@@ -159,171 +148,31 @@ fn tell_names(stream: &mut TcpStream, crew: &Crew<ThreadStation>) -> Result<(), 
 fn meet(crew: &Crew<ThreadStation>, lines: &mut Lines, task: &ThreadsTask) -> Result<(), String> {
     let names = (0..task.threads).map(|_| from_hex(&next(lines)?));
     let names: Vec<Vec<u8>> = names.collect::<Result<_, _>>()?;
-    crew.each(|| (), move |number, station| station.meet(&names[number]))?;
+    crew.each(
+        || (),
+        move |number, station| station.endpoint.meet(&names[number]),
+    )?;
     Ok(())
-}
-
-fn from_hex(text: &str) -> Result<Vec<u8>, String> {
-    let pairs = text.as_bytes().chunks(2).map(|pair| {
-        let pair = std::str::from_utf8(pair).ok()?;
-        u8::from_str_radix(pair, 16).ok()
-    });
-    pairs
-        .collect::<Option<Vec<u8>>>()
-        .ok_or_else(|| "an address that is not hexadecimal".to_owned())
 }
 
 fn said(what: &'static str) -> impl Fn(std::io::Error) -> String {
     move |e| format!("{what}: {e}")
 }
 
-/// The endpoint of a thread. Closed with it: the provider would leave files behind.
+/// The endpoint of a thread, and its memory.
 struct ThreadStation {
-    info: *mut fi_info,
-    domain: *mut fid_domain,
-    ep: *mut fid_ep,
-    av: *mut fid_av,
-    cq: *mut fid_cq,
-    peer: fi_addr_t,
+    endpoint: StockEndpoint,
     out: Vec<u8>,
     into: Vec<u8>,
-    /// The fabric, which is not closed, needs it until the process ends.
-    _libfabric: ManuallyDrop<Libfabric>,
 }
 
 impl ThreadStation {
     fn open(size: usize) -> Result<Self, String> {
-        let libfabric = Libfabric::load()?;
-        let want = |hints: &mut fi_info| hints.caps = FI_TAGGED | FI_DIRECTED_RECV;
-        let found = libfabric.find(c"shm", want)?;
-        let info = found.ok_or("libfabric has no shm provider here")?;
-        let domain = libfabric.domain(info)?;
-        let mut station = Self {
-            info,
-            domain,
-            ep: null_mut(),
-            av: null_mut(),
-            cq: null_mut(),
-            peer: 0,
+        Ok(Self {
+            endpoint: StockEndpoint::open(FI_TAGGED | FI_DIRECTED_RECV)?,
             out: vec![1; size],
             into: vec![1; size],
-            _libfabric: ManuallyDrop::new(libfabric),
-        };
-        let mut av_attr = fi_av_attr {
-            type_: fi_av_type::FI_AV_TABLE,
-            ..fi_av_attr::default()
-        };
-        let mut cq_attr = fi_cq_attr {
-            format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
-            size: 128,
-            ..fi_cq_attr::default()
-        };
-        // SAFETY: as the manual pages have it.
-        unsafe {
-            let av = &raw mut station.av;
-            let opened = call!(domain, ops.av_open(&raw mut av_attr, av, null_mut()));
-            done("fi_av_open", opened)?;
-            let cq = &raw mut station.cq;
-            let opened = call!(domain, ops.cq_open(&raw mut cq_attr, cq, null_mut()));
-            done("fi_cq_open", opened)?;
-            let ep = &raw mut station.ep;
-            let opened = call!(domain, ops.endpoint(station.info, ep, null_mut()));
-            done("fi_endpoint", opened)?;
-            let fid: *mut fid = station.ep.cast();
-            let ops = *(*fid).ops;
-            let bind = ops.bind.unwrap();
-            done("fi_ep_bind", bind(fid, station.av.cast(), 0))?;
-            done(
-                "fi_ep_bind",
-                bind(fid, station.cq.cast(), FI_SEND | FI_RECV),
-            )?;
-            let control = ops.control.unwrap();
-            done("fi_enable", control(fid, FI_ENABLE, null_mut()))?;
-        }
-        Ok(station)
-    }
-
-    fn name(&self) -> Result<Vec<u8>, String> {
-        let mut name = vec![0u8; 256];
-        let mut len = name.len();
-        // SAFETY: as fi_getname(3) has it.
-        let got = unsafe {
-            let getname = (*(*self.ep).cm).getname.unwrap();
-            getname(self.ep.cast(), name.as_mut_ptr().cast(), &raw mut len)
-        };
-        done("fi_getname", got)?;
-        name.truncate(len);
-        Ok(name)
-    }
-
-    fn meet(&mut self, name: &[u8]) -> Result<(), String> {
-        let (name, addr) = (name.as_ptr().cast(), &raw mut self.peer);
-        // SAFETY: as fi_av(3) has it.
-        match unsafe { call!(self.av, ops.insert(name, 1, addr, 0, null_mut())) } {
-            1 => Ok(()),
-            code => Err(format!("fi_av_insert: {code}")),
-        }
-    }
-
-    /// Reads a completion if there is one; else once in many calls sees whether it takes too long.
-    #[inline]
-    fn poll(&self, idle: &mut u32, since: &mut Option<Instant>) -> Result<bool, String> {
-        let mut entry = fi_cq_tagged_entry::default();
-        // SAFETY: there is room for one.
-        match unsafe { call!(self.cq, ops.read((&raw mut entry).cast(), 1)) } {
-            1 => return Ok(true),
-            0 => {}
-            n if n == -(libc::EAGAIN as isize) => {}
-            n => return Err(format!("fi_cq_read: {n}")),
-        }
-        *idle += 1;
-        if *idle == IDLE_POLLS {
-            *idle = 0;
-            if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                return Err(format!("nothing came within {PATIENCE:?}"));
-            }
-        }
-        Ok(false)
-    }
-
-    /// Makes a call until there is room for what it wants, and waits for its completion.
-    #[inline]
-    fn complete(&self, what: &str, post: impl Fn() -> isize) -> Result<(), String> {
-        let (mut idle, mut since) = (0, None);
-        loop {
-            match post() {
-                0 => break,
-                code if code == -(libc::EAGAIN as isize) => {
-                    // Nothing else of this thread's is under way.
-                    if self.poll(&mut idle, &mut since)? {
-                        return Err(format!("{what}: completed before it was posted"));
-                    }
-                }
-                code => return Err(format!("{what}: {code}")),
-            }
-        }
-        while !self.poll(&mut idle, &mut since)? {}
-        Ok(())
-    }
-}
-
-impl Drop for ThreadStation {
-    fn drop(&mut self) {
-        let objects: [*mut fid; 4] = [
-            self.ep.cast(),
-            self.cq.cast(),
-            self.av.cast(),
-            self.domain.cast(),
-        ];
-        for fid in objects.into_iter().filter(|fid| !fid.is_null()) {
-            // SAFETY: each begins with its fid, is open, and goes before what it was opened on;
-            // nobody uses it any more.
-            unsafe {
-                if let Some(close) = (*(*fid).ops).close {
-                    close(fid);
-                }
-            }
-        }
+        })
     }
 }
 
@@ -332,23 +181,25 @@ impl Party for ThreadStation {
 
     #[inline]
     fn send(&mut self) -> Result<(), String> {
-        let (ep, from, len) = (self.ep, self.out.as_ptr().cast(), self.out.len());
+        let StockEndpoint { ep, peer, .. } = self.endpoint;
+        let (from, len) = (self.out.as_ptr().cast(), self.out.len());
         // SAFETY: as fi_tagged(3) has it; the buffer stays until the operation is over, for which
         // this waits.
-        self.complete("fi_tsend", || unsafe {
+        self.endpoint.complete("fi_tsend", || unsafe {
             let send = (*(*ep).tagged).send.unwrap();
-            send(ep, from, len, null_mut(), self.peer, TAG, null_mut())
+            send(ep, from, len, null_mut(), peer, TAG, null_mut())
         })
     }
 
     #[inline]
     fn receive(&mut self) -> Result<(), String> {
-        let (ep, len) = (self.ep, self.into.len());
+        let StockEndpoint { ep, peer, .. } = self.endpoint;
+        let len = self.into.len();
         let into = self.into.as_mut_ptr().cast();
         // SAFETY: as above.
-        self.complete("fi_trecv", || unsafe {
+        self.endpoint.complete("fi_trecv", || unsafe {
             let recv = (*(*ep).tagged).recv.unwrap();
-            recv(ep, into, len, null_mut(), self.peer, TAG, 0, null_mut())
+            recv(ep, into, len, null_mut(), peer, TAG, 0, null_mut())
         })
     }
 

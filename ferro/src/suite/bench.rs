@@ -26,6 +26,13 @@ pub(super) enum Bench {
     BothWays,
     /// Messages a second, one way.
     Rate,
+    /// Half the round trip of writes to the other side's memory, in which each side waits for the
+    /// bytes, in µs.
+    PutLatency,
+    /// A read of the other side's memory, in µs.
+    GetLatency,
+    /// Writes to the other side's memory, in 10⁶ bytes a second.
+    PutBandwidth,
     /// The same of so many threads in each process, each with an endpoint of its own: the sum.
     ThreadRate(usize),
     /// A call of MPI's alltoall of so many ranks, in µs.
@@ -58,10 +65,21 @@ impl Bench {
             Self::BlockingBandwidth => "blocking_bandwidth".to_owned(),
             Self::BothWays => "bidirectional_bandwidth".to_owned(),
             Self::Rate => "rate".to_owned(),
+            Self::PutLatency => "put_latency".to_owned(),
+            Self::GetLatency => "get_latency".to_owned(),
+            Self::PutBandwidth => "put_bandwidth".to_owned(),
             Self::ThreadRate(threads) => format!("rate_{threads}_threads"),
             Self::Alltoall(ranks) => format!("alltoall_{ranks}_ranks"),
             Self::Allreduce(ranks) => format!("allreduce_{ranks}_ranks"),
         }
+    }
+
+    /// Whether it is of one-sided operations, whose names begin with `rma`.
+    pub(super) fn is_one_sided(self) -> bool {
+        matches!(
+            self,
+            Self::PutLatency | Self::GetLatency | Self::PutBandwidth
+        )
     }
 
     /// The figures that a measurement gives, each a row of its own.
@@ -81,10 +99,15 @@ impl Bench {
 
     pub(super) fn metric(self) -> &'static str {
         match self {
-            Self::Latency | Self::DatagramLatency | Self::Alltoall(_) | Self::Allreduce(_) => {
-                "latency_us"
+            Self::Latency
+            | Self::DatagramLatency
+            | Self::PutLatency
+            | Self::GetLatency
+            | Self::Alltoall(_)
+            | Self::Allreduce(_) => "latency_us",
+            Self::Bandwidth | Self::BlockingBandwidth | Self::BothWays | Self::PutBandwidth => {
+                "bandwidth_mbs"
             }
-            Self::Bandwidth | Self::BlockingBandwidth | Self::BothWays => "bandwidth_mbs",
             Self::Rate | Self::ThreadRate(_) => "rate_mps",
         }
     }
@@ -119,7 +142,7 @@ impl Bench {
             Self::Latency => true,
             // A datagram of the peer holds no more.
             Self::DatagramLatency => size <= 4096,
-            Self::Bandwidth => size != 0,
+            Self::Bandwidth | Self::PutLatency | Self::GetLatency | Self::PutBandwidth => size != 0,
             Self::BlockingBandwidth | Self::BothWays => size >= 4096,
             Self::Rate | Self::ThreadRate(_) => (1..=64).contains(&size),
             // Whole doubles.

@@ -24,6 +24,7 @@ struct BenchResult {
     path: String,
     median_us: Option<f64>,
     mean_us: Option<f64>,
+    polled_us: Option<f64>,
     megabytes_per_s: Option<f64>,
     messages_per_s: Option<f64>,
 }
@@ -45,6 +46,8 @@ pub(super) fn measure(
         Bench::Bandwidth | Bench::BlockingBandwidth => "bw",
         Bench::BothWays => "bibw",
         Bench::Rate | Bench::ThreadRate(_) => "rate",
+        Bench::PutLatency | Bench::PutBandwidth => "put",
+        Bench::GetLatency => "get",
         Bench::Alltoall(_) | Bench::Allreduce(_) => {
             return Err(Failure::new("collectives are measured over MPI"));
         }
@@ -82,7 +85,8 @@ fn parse(json: &str, path: &str, bench: Bench) -> Result<OurSample> {
         )));
     }
     let figure = match bench {
-        Bench::Latency | Bench::DatagramLatency => result.median_us,
+        Bench::Latency | Bench::DatagramLatency | Bench::GetLatency => result.median_us,
+        Bench::PutLatency => result.polled_us,
         Bench::Rate | Bench::ThreadRate(_) => result.messages_per_s,
         _ => result.megabytes_per_s,
     };
@@ -118,6 +122,14 @@ mod tests {
             assert_eq!(parse(bw, "verbs", bench).unwrap().median, figure);
         }
         assert!(parse(bw, "verbs", Bench::Latency).is_err());
+        let put = r#"[{"path": "shm", "median_us": 2.5, "polled_us": 1.5, "megabytes_per_s": 9}]"#;
+        for (bench, figure) in [
+            (Bench::PutLatency, 1.5),
+            (Bench::GetLatency, 2.5),
+            (Bench::PutBandwidth, 9.0),
+        ] {
+            assert_eq!(parse(put, "shm", bench).unwrap().median, figure);
+        }
         assert!(parse("[]", "shm", Bench::Latency).is_err());
     }
 }

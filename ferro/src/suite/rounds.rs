@@ -7,7 +7,7 @@ use super::bench::Bench;
 use super::contest::{Contest, Measurement, OurSide};
 use super::moments::Moments;
 use super::mpi;
-use super::peer::{self, Rival};
+use super::peer::{self, FabricPrograms, Rival};
 use super::probe::Distance;
 use super::process::ProgramRoot;
 use super::row::Row;
@@ -55,6 +55,9 @@ pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
         Bench::BlockingBandwidth,
         Bench::BothWays,
         Bench::Rate,
+        Bench::PutLatency,
+        Bench::GetLatency,
+        Bench::PutBandwidth,
     ];
     let device = verbs_device()?;
     let address = device_address(&device)?;
@@ -76,11 +79,20 @@ pub(super) fn shm(options: &ShmOptions) -> Result<()> {
     if let Some(root) = &options.peer_root {
         hosts.push((ProgramRoot::Root(root.clone()), "Debian 13's"));
     }
-    let mut benches = vec![Bench::Latency, Bench::Bandwidth];
+    let mut benches = vec![
+        Bench::Latency,
+        Bench::Bandwidth,
+        Bench::PutLatency,
+        Bench::GetLatency,
+        Bench::PutBandwidth,
+    ];
     benches.extend(THREADS.map(Bench::ThreadRate));
-    let thread_peer = options.thread_peer.as_deref();
+    let programs = FabricPrograms {
+        threads: options.thread_peer.as_deref(),
+        one_sided: options.rma_peer.as_deref(),
+    };
     let mut contests = suite.contests(&benches, OurSide::Ferro, |bench| {
-        peer::over_shm(bench, &hosts, thread_peer)
+        peer::over_shm(bench, &hosts, programs)
     });
 
     let collectives: Vec<Bench> = [Bench::Alltoall as fn(usize) -> Bench, Bench::Allreduce]
@@ -171,7 +183,7 @@ impl<'a> Suite<'a> {
     fn measurement(&self, bench: Bench, size: usize, kind: &'static str) -> Measurement {
         Measurement {
             suite: self.name,
-            kind,
+            kind: if bench.is_one_sided() { "rma" } else { kind },
             path: self.path,
             bench,
             size,

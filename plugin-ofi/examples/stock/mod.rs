@@ -1,5 +1,7 @@
 //! Stock libfabric, loaded where it is installed, through its C interface.
 
+pub(crate) mod endpoint;
+
 use std::ffi::{CStr, c_int};
 use std::ptr::{null, null_mut};
 
@@ -95,4 +97,21 @@ pub(crate) fn done(what: &str, code: c_int) -> Result<(), String> {
         0 => Ok(()),
         code => Err(format!("{what}: {code}")),
     }
+}
+
+/// Bytes as two digits each.
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
+    let digits: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    digits.concat()
+}
+
+/// The bytes of such digits.
+pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>, String> {
+    let pairs = text.as_bytes().chunks(2).map(|pair| {
+        let pair = std::str::from_utf8(pair).ok()?;
+        u8::from_str_radix(pair, 16).ok()
+    });
+    pairs
+        .collect::<Option<Vec<u8>>>()
+        .ok_or_else(|| "an address that is not hexadecimal".to_owned())
 }

@@ -1,7 +1,9 @@
-//! libfabric: `fi_pingpong`, which prints means, and a program of ours for several threads.
+//! libfabric: `fi_pingpong`, which prints means, and programs of ours for several threads and for
+//! one-sided operations.
 
 use std::path::Path;
 
+use crate::suite::bench::Bench;
 use crate::suite::process::Program;
 
 /// The program.
@@ -41,9 +43,46 @@ pub(super) fn of_threads(
     )
 }
 
+/// Server and client of `plugin-ofi/examples/rma_peer.rs`.
+pub(super) fn of_one_sided(
+    file: &Path,
+    bench: Bench,
+    address: &str,
+    size: usize,
+    operations: u64,
+    port: u16,
+) -> (Program, Program) {
+    let run = |arguments: String| Program {
+        file: Some(file.to_owned()),
+        ..Program::new("rma_peer", arguments)
+    };
+    let test = match bench {
+        Bench::PutLatency => "put_lat",
+        Bench::GetLatency => "get",
+        _ => "put_bw",
+    };
+    (
+        run(format!("listen {port}")),
+        run(format!("{address}:{port} {test} {size} {operations}")),
+    )
+}
+
+/// Half the round trip of writes or the time of a read, in µs, or 10⁶ bytes a second.
+pub(super) fn one_sided_figure(bench: Bench, printed: &str) -> Option<f64> {
+    match bench {
+        Bench::PutBandwidth => field(printed, "megabytes_per_s"),
+        _ => field(printed, "median_us"),
+    }
+}
+
 /// Messages a second of all threads.
 pub(super) fn rate_of_threads(printed: &str) -> Option<f64> {
-    let (_, rest) = printed.split_once("\"messages_per_s\":")?;
+    field(printed, "messages_per_s")
+}
+
+/// A number of the object that a program of ours prints.
+fn field(printed: &str, name: &str) -> Option<f64> {
+    let (_, rest) = printed.split_once(&format!("\"{name}\":"))?;
     rest.split([',', '}']).next()?.trim().parse().ok()
 }
 
@@ -81,5 +120,8 @@ bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
         let threads = "{\"threads\": 4, \"messages_per_s\": 2500000.5}\n";
         assert_eq!(rate_of_threads(threads), Some(2_500_000.5));
         assert_eq!(rate_of_threads("no libfabric\n"), None);
+        let put = "{\"median_us\":1.25,\"operations\":9,\"size\":8,\"test\":\"put_lat\"}\n";
+        assert_eq!(one_sided_figure(Bench::PutLatency, put), Some(1.25));
+        assert_eq!(one_sided_figure(Bench::PutBandwidth, put), None);
     }
 }

@@ -55,6 +55,10 @@ enum Tool {
         file: PathBuf,
         threads: usize,
     },
+    /// plugin-ofi/examples/rma_peer.rs.
+    LibfabricRma {
+        file: PathBuf,
+    },
     UcxThreads {
         threads: usize,
     },
@@ -90,7 +94,8 @@ pub(super) fn over_verbs(bench: Bench, device: &str, address: &str) -> Vec<Rival
         let name = "libfabric verbs;ofi_rxm (means)";
         rivals.push(Rival::of(name, libfabric::PROGRAM, vec![peer]));
     }
-    if matches!(bench, Bench::Latency | Bench::Bandwidth | Bench::Rate) {
+    let of_messages = matches!(bench, Bench::Latency | Bench::Bandwidth | Bench::Rate);
+    if of_messages || bench.is_one_sided() {
         let peer = Peer {
             variables: vec![
                 ("UCX_TLS", "rc_verbs,ud_verbs".to_owned()),
@@ -154,20 +159,47 @@ fn of_perftest(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
             PerftestProgram::SendBw,
             false,
         )],
+        Bench::PutLatency => vec![rival(
+            "perftest ib_write_lat RC",
+            PerftestProgram::WriteLat,
+            false,
+        )],
+        Bench::GetLatency => vec![rival(
+            "perftest ib_read_lat RC",
+            PerftestProgram::ReadLat,
+            false,
+        )],
+        Bench::PutBandwidth => vec![
+            rival("perftest ib_write_bw RC", PerftestProgram::WriteBw, false),
+            // Our target polls; that of this one does nothing at all.
+            rival(
+                "perftest ib_write_bw RC beside a spinner",
+                PerftestProgram::WriteBw,
+                true,
+            ),
+        ],
         // None of its programs does so.
         Bench::ThreadRate(_) | Bench::Alltoall(_) | Bench::Allreduce(_) => Vec::new(),
     }
 }
 
-/// The peers to compare with through shared memory. `thread_peer` is the program that has several
-/// threads use libfabric.
+/// Programs of ours that use libfabric, where they are compiled.
+#[derive(Clone, Copy)]
+pub(super) struct FabricPrograms<'a> {
+    /// By several threads.
+    pub(super) threads: Option<&'a Path>,
+    /// By one-sided operations.
+    pub(super) one_sided: Option<&'a Path>,
+}
+
+/// The peers to compare with through shared memory.
 pub(super) fn over_shm(
     bench: Bench,
     hosts: &[(ProgramRoot, &str)],
-    thread_peer: Option<&Path>,
+    programs: FabricPrograms<'_>,
 ) -> Vec<Rival> {
     if let Bench::ThreadRate(threads) = bench {
-        return of_threads(threads, hosts, thread_peer);
+        return of_threads(threads, hosts, programs.threads);
     }
     // Copying through the ring beats its default on some machines: both are shown.
     let (mut fabric, mut fabric_ring, mut ucx) = (Vec::new(), Vec::new(), Vec::new());
@@ -207,10 +239,36 @@ pub(super) fn over_shm(
             Rival::of("libfabric shm without CMA", libfabric::PROGRAM, fabric_ring),
         );
     }
+    if bench.is_one_sided() {
+        rivals.insert(0, of_one_sided(hosts, programs.one_sided));
+    }
     if bare_ring::knows(bench) {
         rivals.push(Rival::limit());
     }
     rivals
+}
+
+/// libfabric's one-sided operations through shared memory.
+fn of_one_sided(hosts: &[(ProgramRoot, &str)], program: Option<&Path>) -> Rival {
+    let mut variants = Vec::new();
+    for (host, place) in hosts {
+        let Some(file) = program.and_then(|file| host.find(file)) else {
+            continue;
+        };
+        for (name, off) in [("libfabric shm", "0"), ("libfabric shm without CMA", "1")] {
+            variants.push(Peer {
+                name: format!("{name}, {place}"),
+                host: host.clone(),
+                variables: vec![("FI_SHM_DISABLE_CMA", off.to_owned())],
+                ..Peer::here(Tool::LibfabricRma { file: file.clone() }, "127.0.0.1")
+            });
+        }
+    }
+    Rival {
+        name: "libfabric shm",
+        variants,
+        program: "the program that drives it",
+    }
 }
 
 /// The rivals with several threads through shared memory.
@@ -351,6 +409,9 @@ impl Peer {
             Tool::LibfabricThreads { file, threads } => {
                 libfabric::of_threads(file, *threads, &self.address, size, messages, port)
             }
+            Tool::LibfabricRma { file } => {
+                libfabric::of_one_sided(file, bench, &self.address, size, messages, port)
+            }
             Tool::UcxThreads { threads } => {
                 ucx::of_threads(*threads, &self.address, size, messages, port)
             }
@@ -367,6 +428,7 @@ impl Peer {
             Tool::Libfabric { .. } => libfabric::figure(&printed),
             Tool::Ucx => ucx::figure(bench, &printed),
             Tool::LibfabricThreads { .. } => libfabric::rate_of_threads(&printed),
+            Tool::LibfabricRma { .. } => libfabric::one_sided_figure(bench, &printed),
             Tool::UcxThreads { .. } => ucx::rate_of_threads(&printed),
             Tool::Mpi(_) | Tool::BareRing => None,
         };

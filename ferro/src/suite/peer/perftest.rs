@@ -1,4 +1,4 @@
-//! perftest: `ib_send_lat`, `ib_send_bw`, `ib_write_bw`.
+//! perftest: `ib_send_lat`, `ib_send_bw`, `ib_write_lat`, `ib_write_bw`, `ib_read_lat`.
 
 use crate::suite::bench::Bench;
 use crate::suite::process::Program;
@@ -19,6 +19,10 @@ pub(super) enum PerftestProgram {
     SendBothWays,
     /// RDMA writes one way; the other side does nothing.
     WriteBw,
+    /// RDMA writes there and back: each side waits for the bytes.
+    WriteLat,
+    /// RDMA reads.
+    ReadLat,
 }
 
 impl PerftestProgram {
@@ -28,6 +32,8 @@ impl PerftestProgram {
             Self::SendLat | Self::DatagramLat => "ib_send_lat",
             Self::SendBw | Self::SendBothWays => "ib_send_bw",
             Self::WriteBw => "ib_write_bw",
+            Self::WriteLat => "ib_write_lat",
+            Self::ReadLat => "ib_read_lat",
         }
     }
 }
@@ -60,7 +66,7 @@ pub(super) fn programs(
     )
 }
 
-/// The typical half round trip in µs, the average bandwidth in 10⁶ bytes a second (of both ways the
+/// The typical half round trip, or the typical read, in µs, the average bandwidth in 10⁶ bytes a second (of both ways the
 /// sum), or messages a second.
 pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
     // The row under the header `#bytes #iterations …`.
@@ -71,7 +77,9 @@ pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
     let fields: Vec<&str> = row.split_ascii_whitespace().collect();
     match bench {
         // t_min t_max t_typical
-        Bench::Latency | Bench::DatagramLatency => fields.get(4)?.parse().ok(),
+        Bench::Latency | Bench::DatagramLatency | Bench::PutLatency | Bench::GetLatency => {
+            fields.get(4)?.parse().ok()
+        }
         // in 10⁶ a second
         Bench::Rate => Some(fields.get(4)?.parse::<f64>().ok()? * 1e6),
         // peak, average, in MiB a second
@@ -99,7 +107,9 @@ mod tests {
 
     #[test]
     fn figures_of_perftest_24() {
-        assert_eq!(figure(Bench::Latency, LATENCY), Some(1586.80));
+        for bench in [Bench::Latency, Bench::PutLatency, Bench::GetLatency] {
+            assert_eq!(figure(bench, LATENCY), Some(1586.80));
+        }
         let mbs = figure(Bench::Bandwidth, BANDWIDTH).unwrap();
         assert!((mbs - 41.0937).abs() < 1e-3, "{mbs}");
         assert_eq!(figure(Bench::Rate, BANDWIDTH), Some(627.0));

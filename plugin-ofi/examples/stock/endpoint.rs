@@ -1,0 +1,191 @@
+//! An endpoint of libfabric's `shm` provider with one peer, its completion queue and address vector.
+
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use ferro_fi::abi::{
+    FI_ENABLE, FI_RECV, FI_TRANSMIT, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_attr, fi_cq_format,
+    fi_cq_tagged_entry, fi_info, fid, fid_av, fid_cq, fid_domain, fid_ep,
+};
+
+use super::{Libfabric, call, done};
+
+/// How long an operation may take: many threads may share a core.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Polls that find nothing before the clock is looked at.
+const IDLE_POLLS: u32 = 1024;
+
+/// The endpoint. Closed with this value: the provider would leave files behind.
+pub(crate) struct StockEndpoint {
+    info: *mut fi_info,
+    pub(crate) domain: *mut fid_domain,
+    pub(crate) ep: *mut fid_ep,
+    av: *mut fid_av,
+    cq: *mut fid_cq,
+    pub(crate) peer: fi_addr_t,
+    /// The fabric, which is not closed, needs it until the process ends.
+    _libfabric: ManuallyDrop<Libfabric>,
+}
+
+/// Polls of one wait that found nothing.
+#[derive(Default)]
+pub(crate) struct Waited {
+    idle: u32,
+    since: Option<Instant>,
+}
+
+impl StockEndpoint {
+    /// Opens one with these capabilities.
+    pub(crate) fn open(caps: u64) -> Result<Self, String> {
+        let libfabric = Libfabric::load()?;
+        let found = libfabric.find(c"shm", |hints: &mut fi_info| hints.caps = caps)?;
+        let info = found.ok_or("libfabric has no shm provider here")?;
+        let domain = libfabric.domain(info)?;
+        let mut opened = Self {
+            info,
+            domain,
+            ep: null_mut(),
+            av: null_mut(),
+            cq: null_mut(),
+            peer: 0,
+            _libfabric: ManuallyDrop::new(libfabric),
+        };
+        let mut av_attr = fi_av_attr {
+            type_: fi_av_type::FI_AV_TABLE,
+            ..fi_av_attr::default()
+        };
+        let mut cq_attr = fi_cq_attr {
+            format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
+            size: 128,
+            ..fi_cq_attr::default()
+        };
+        // SAFETY: as the manual pages have it.
+        unsafe {
+            let av = &raw mut opened.av;
+            let code = call!(domain, ops.av_open(&raw mut av_attr, av, null_mut()));
+            done("fi_av_open", code)?;
+            let cq = &raw mut opened.cq;
+            let code = call!(domain, ops.cq_open(&raw mut cq_attr, cq, null_mut()));
+            done("fi_cq_open", code)?;
+            let ep = &raw mut opened.ep;
+            let code = call!(domain, ops.endpoint(opened.info, ep, null_mut()));
+            done("fi_endpoint", code)?;
+            let fid: *mut fid = opened.ep.cast();
+            let ops = *(*fid).ops;
+            let bind = ops.bind.unwrap();
+            done("fi_ep_bind", bind(fid, opened.av.cast(), 0))?;
+            let both = FI_TRANSMIT | FI_RECV;
+            done("fi_ep_bind", bind(fid, opened.cq.cast(), both))?;
+            let control = ops.control.unwrap();
+            done("fi_enable", control(fid, FI_ENABLE, null_mut()))?;
+        }
+        Ok(opened)
+    }
+
+    /// The offer that it was opened from.
+    pub(crate) fn info(&self) -> &fi_info {
+        // SAFETY: libfabric's, which this program never frees.
+        unsafe { &*self.info }
+    }
+
+    /// Its address.
+    pub(crate) fn name(&self) -> Result<Vec<u8>, String> {
+        let mut name = vec![0u8; 256];
+        let mut len = name.len();
+        // SAFETY: as fi_getname(3) has it.
+        let got = unsafe {
+            let getname = (*(*self.ep).cm).getname.unwrap();
+            getname(self.ep.cast(), name.as_mut_ptr().cast(), &raw mut len)
+        };
+        done("fi_getname", got)?;
+        name.truncate(len);
+        Ok(name)
+    }
+
+    /// Makes the endpoint of an address its peer.
+    pub(crate) fn meet(&mut self, name: &[u8]) -> Result<(), String> {
+        let (name, addr) = (name.as_ptr().cast::<c_void>(), &raw mut self.peer);
+        // SAFETY: as fi_av(3) has it.
+        match unsafe { call!(self.av, ops.insert(name, 1, addr, 0, null_mut())) } {
+            1 => Ok(()),
+            code => Err(format!("fi_av_insert: {code}")),
+        }
+    }
+
+    /// Reads a completion if there is one; else once in many calls sees whether it takes too long.
+    #[inline]
+    pub(crate) fn poll(&self, waited: &mut Waited) -> Result<bool, String> {
+        let mut entry = fi_cq_tagged_entry::default();
+        // SAFETY: there is room for one.
+        match unsafe { call!(self.cq, ops.read((&raw mut entry).cast(), 1)) } {
+            1 => return Ok(true),
+            0 => {}
+            n if n == -(libc::EAGAIN as isize) => {}
+            n => return Err(format!("fi_cq_read: {n}")),
+        }
+        waited.idle += 1;
+        if waited.idle == IDLE_POLLS {
+            waited.idle = 0;
+            if waited.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                return Err(format!("nothing came within {PATIENCE:?}"));
+            }
+        }
+        Ok(false)
+    }
+
+    /// Makes a call until there is room for what it wants. Returns how many completions were read
+    /// meanwhile.
+    #[inline]
+    pub(crate) fn post(&self, what: &str, post: impl Fn() -> isize) -> Result<u64, String> {
+        let (mut waited, mut over) = (Waited::default(), 0);
+        loop {
+            match post() {
+                0 => return Ok(over),
+                code if code == -(libc::EAGAIN as isize) => {
+                    over += u64::from(self.poll(&mut waited)?);
+                }
+                code => return Err(format!("{what}: {code}")),
+            }
+        }
+    }
+
+    /// Waits for a completion.
+    #[inline]
+    pub(crate) fn wait(&self) -> Result<(), String> {
+        let mut waited = Waited::default();
+        while !self.poll(&mut waited)? {}
+        Ok(())
+    }
+
+    /// As [`post`](Self::post), and waits for the completion of this operation, the only one.
+    #[inline]
+    pub(crate) fn complete(&self, what: &str, post: impl Fn() -> isize) -> Result<(), String> {
+        match self.post(what, post)? {
+            0 => self.wait(),
+            _ => Err(format!("{what}: completed before it was posted")),
+        }
+    }
+}
+
+impl Drop for StockEndpoint {
+    fn drop(&mut self) {
+        let objects: [*mut fid; 4] = [
+            self.ep.cast(),
+            self.cq.cast(),
+            self.av.cast(),
+            self.domain.cast(),
+        ];
+        for fid in objects.into_iter().filter(|fid| !fid.is_null()) {
+            // SAFETY: each begins with its fid, is open, and goes before what it was opened on;
+            // nobody uses it any more.
+            unsafe {
+                if let Some(close) = (*(*fid).ops).close {
+                    close(fid);
+                }
+            }
+        }
+    }
+}
