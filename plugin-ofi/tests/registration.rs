@@ -137,6 +137,47 @@ fn pieces_of(pair: &Pair, mode: c_int, len: usize) {
     assert_eq!(close(mr.cast()), 0);
 }
 
+/// A region may have memory that is not there yet, and more than a device registers (fi_mr(3),
+/// `FI_MR_ALLOCATED`): libfabric's `fi_rma_bw` registers as much as a window of its longest messages.
+#[test]
+fn regions_of_memory_that_comes_later() {
+    const BYTES: usize = 1 << 32;
+    asking_everywhere("regions_of_memory_that_comes_later", |libfabric, domain| {
+        let pair = Pair::open(&offer(libfabric, domain));
+        // SAFETY: any place, which nothing else has.
+        let at = unsafe {
+            let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            libc::mmap(null_mut(), BYTES, libc::PROT_NONE, kind, -1, 0)
+        };
+        assert!(at != libc::MAP_FAILED);
+        let list = [iovec {
+            iov_base: at,
+            iov_len: BYTES,
+        }];
+        let mr = register_as(&pair.opened, &attributes(&list, 5), 0).unwrap();
+        let place = BYTES - (1 << 20);
+        // SAFETY: its end, from then on for everybody.
+        let made = unsafe {
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mprotect(at.wrapping_byte_add(place), 1 << 20, rights)
+        };
+        assert_eq!(made, 0);
+        for len in [8, 6_000, 400_000] {
+            let (bytes, mut into) = (filled(len, 3), vec![0; len]);
+            let to = pair.at(place as u64, 5);
+            pair.a.write_soon(Write::Plain, &bytes, to);
+            pair.a.done(77, WRITE_DONE);
+            pair.a.read_soon(Read::Plain, &mut into, to);
+            pair.a.done(77, READ_DONE);
+            assert!(into == bytes, "{len} bytes");
+        }
+        assert_eq!(close(mr.cast()), 0);
+        // SAFETY: the region is closed.
+        assert_eq!(unsafe { libc::munmap(at, BYTES) }, 0);
+        pair.close();
+    });
+}
+
 /// A counter that is bound to a region counts peers' operations on that region alone, of the kinds
 /// that it is bound for, by way of any endpoint; the endpoint's own counters count as before.
 #[test]
@@ -414,8 +455,6 @@ fn regions_within_regions() {
 }
 
 /// Memory of devices, and flags that ask for more than there is, are refused.
-///
-/// Covers: GI-3
 #[test]
 fn memory_that_is_refused() {
     asking_everywhere("memory_that_is_refused", refused_memory);
@@ -446,7 +485,7 @@ fn refused_memory(libfabric: &Libfabric, domain: &str) {
         FI_MR_DMABUF,
         FI_MR_SINGLE_USE,
         FI_RMA_PMEM,
-        FI_RMA_EVENT | 1 << 63,
+        FI_RMA_EVENT | (1 << 63),
     ] {
         let refused = register_as(&pair.opened, &attributes(&list, 5), flags);
         assert_eq!(refused.err(), Some(-FI_EBADFLAGS), "{flags:#x}");

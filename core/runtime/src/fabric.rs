@@ -130,7 +130,8 @@ pub trait Domain: Send + Sync {
     }
 
     /// As [`register`](Self::register), with all that can be chosen. The descriptor of a region of
-    /// several pieces counts for its first one.
+    /// several pieces counts for its first one. A region with rights for peers has none where the
+    /// device does not register the memory: its bytes go by messages.
     ///
     /// # Safety
     ///

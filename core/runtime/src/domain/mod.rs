@@ -350,10 +350,16 @@ impl<B: Backend, E: EndpointKind<B>> fabric::Domain for DomainOf<B, E> {
         let MrAttr { memory, access, .. } = *attr;
         region::check_pieces(attr, self.info().domain.mr_iov_limit)?;
         // SAFETY: the caller of this function has the same contract.
-        let mr = unsafe { self.inner.backend.register(memory, access) }?;
+        let mr = unsafe { self.inner.backend.register(memory, access) };
         if !access.intersects(REMOTE_RIGHTS) {
-            return Ok(mr);
+            return mr;
         }
+        // Messages reach it all the same, and it may be memory that comes later, or that is more
+        // than the device takes.
+        let mr = mr.unwrap_or_else(|error| {
+            tracing::debug!("a region goes without the device: {error}");
+            Arc::new(region::Unregistered)
+        });
         region::open(&self.inner, mr, attr)
     }
 }
