@@ -9,7 +9,8 @@ use ferrofabric_conformance::ends::QueuedEndpoint;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
-    churn, completions, descriptors, levels, multi_receives, probes, progress, reports, waiting,
+    churn, closes, completions, descriptors, levels, multi_receives, probes, progress, remapping,
+    reports, waiting,
 };
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::info::{Info, Progress, Threading};
@@ -94,6 +95,24 @@ fn many_random_programs_do_as_the_model() {
         model::random_programs(&fabric, 5000);
         model::random_removals(&fabric, 5000);
     }
+}
+
+#[test]
+#[ignore = "soak: a million operations"]
+fn a_million_one_sided_operations_on_memory_that_goes() {
+    for (name, cma) in [
+        ("shared memory, by the ring", "off"),
+        ("shared memory, by CMA", "on"),
+    ] {
+        let fabric = fabric(name, cma).unwrap();
+        remapping::one_sided_operations_on_memory_that_goes(&fabric, 1_000_000);
+    }
+}
+
+#[test]
+#[ignore = "soak: a million operations beside closes of regions"]
+fn regions_close_under_long_fire() {
+    both_ways(|a, b| closes::regions_under_long_fire(a, b, 100));
 }
 
 /// Covers: PEER-8

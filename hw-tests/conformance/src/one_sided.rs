@@ -3,161 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferrofabric_av::AvAttr;
-use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind, RmaKind, RmaOp, SendOp};
-use ferrofabric_runtime::fabric::{Cntr, CntrAttr, Domain, EndpointConfig, Mr, MrAttr};
+use ferrofabric_contracts::types::{MsgKind, RmaKind, RmaOp, SendOp};
+use ferrofabric_runtime::fabric::{Cntr, CntrAttr, Domain};
 
-use crate::ends::{CompletionResult, PATIENCE, QueuedEndpoint, QueuedPair, any_tagged, is_gone};
+use crate::ends::{PATIENCE, QueuedPair, any_tagged, is_gone};
+use crate::target::{BOTH, KEY, REGION, Target, close_beside, filled};
 
 /// Of every way that messages take.
 const SIZES: [usize; 9] = [0, 1, 8, 48, 4000, 9000, 30_000, 120_000, 1 << 20];
-
-/// Bytes of the target's region.
-pub const REGION: usize = 2 << 20;
-
-/// Its key.
-pub const KEY: u64 = 0x5eed;
-
-/// Both rights of peers.
-pub const BOTH: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
-
-/// A pair whose `b` has a region.
-pub struct Target<'a> {
-    /// The pair; `a` begins the operations.
-    pub pair: QueuedPair,
-    domain: &'a dyn Domain,
-    memory: IoBuf,
-}
-
-impl<'a> Target<'a> {
-    /// Opens both ends, and the memory of the region.
-    pub fn open(domain_a: &dyn Domain, domain_b: &'a dyn Domain) -> Self {
-        Self::open_with((domain_a, domain_b), |_| {}, |_| {})
-    }
-
-    fn open_with(
-        (domain_a, domain_b): (&dyn Domain, &'a dyn Domain),
-        differ_a: impl FnOnce(&mut EndpointConfig),
-        differ_b: impl FnOnce(&mut EndpointConfig),
-    ) -> Self {
-        let av = AvAttr::default();
-        let a = QueuedEndpoint::open_with(domain_a, &av, differ_a);
-        let b = QueuedEndpoint::open_with(domain_b, &av, differ_b);
-        let pair = QueuedPair::connect(a, b);
-        let memory = pair.b.memory(REGION, 0);
-        Self {
-            pair,
-            domain: domain_b,
-            memory,
-        }
-    }
-
-    /// Registers the memory.
-    pub fn register(&self, key: u64, rights: Flags) -> Arc<dyn Mr> {
-        let request = MrAttr {
-            key: Some(key),
-            ..MrAttr::new(self.memory, rights)
-        };
-        // SAFETY: the memory lives as long as the endpoint, which outlives the region.
-        let region = unsafe { self.domain.register_region(&request) }.unwrap();
-        assert_eq!(region.key(), key);
-        region
-    }
-
-    /// An operation of `a`, with a completion.
-    pub fn op(&self, kind: RmaKind, place: usize) -> RmaOp {
-        RmaOp {
-            kind,
-            dest: self.pair.to_b,
-            key: KEY,
-            place: place as u64,
-            data: 0,
-            desc: MrDesc::NONE,
-            context: self.pair.a.context(),
-            flags: Flags::COMPLETION,
-        }
-    }
-
-    /// Begins an operation as soon as there is room.
-    pub fn begin(&self, op: &RmaOp, iov: &[IoBuf]) {
-        // SAFETY: the buffers live as long as the endpoint.
-        let begin = || match unsafe { self.pair.a.endpoint.rma(op, iov) } {
-            Ok(()) => Some(()),
-            Err(OpError::Again) => None,
-            Err(error) => panic!("{error}: {op:?}"),
-        };
-        self.pair.until("no room for an operation", begin);
-    }
-
-    /// Waits for the end of an operation.
-    pub fn over(&self, op: &RmaOp) -> CompletionResult {
-        self.pair.wait(&self.pair.a.tx, op.context)
-    }
-
-    fn done(&self, op: &RmaOp, iov: &[IoBuf]) {
-        self.begin(op, iov);
-        let done = self
-            .over(op)
-            .unwrap_or_else(|error| panic!("{error}: {op:?}"));
-        let flags = match op.kind {
-            RmaKind::Read => Flags::RMA | Flags::READ,
-            RmaKind::Write => Flags::RMA | Flags::WRITE,
-        };
-        assert_eq!(done.flags, flags);
-    }
-
-    fn refused(&self, op: &RmaOp, iov: &[IoBuf]) {
-        self.begin(op, iov);
-        let error = self.over(op).expect_err("a refused operation");
-        assert_eq!(error.errno, Errno::EACCES, "{op:?}");
-    }
-
-    /// A statistic of `a`; 0 if there is none of that name.
-    pub fn stat(&self, name: &str) -> u64 {
-        let stats = self.pair.a.endpoint.stats().unwrap();
-        stats
-            .iter()
-            .find(|(of, _)| *of == name)
-            .map_or(0, |(_, n)| *n)
-    }
-
-    /// The number of operations that the device has carried out, or begun.
-    pub fn by_device(&self) -> u64 {
-        self.stat("verbs_rma_writes") + self.stat("verbs_rma_reads")
-    }
-
-    /// Writes 8 bytes to the start of the region until a device does it, where the endpoints have
-    /// a queue pair of their own, and a lane for each of them alone.
-    pub fn await_grant(&self) {
-        let a = &self.pair.a;
-        let before = self.by_device();
-        for _ in 0..50 {
-            self.done(&self.op(RmaKind::Write, 0), &[a.memory(8, 0)]);
-            if self.by_device() > before {
-                return;
-            }
-            self.pair.drive();
-        }
-        let has_lane = self.stat("verbs_rc_lanes_now") > 0;
-        assert!(!has_lane, "no operation went by a device");
-    }
-
-    /// The content of the region.
-    pub fn content(&self, place: usize, len: usize) -> Vec<u8> {
-        self.pair.b.bytes(self.memory.addr + place, len)
-    }
-}
-
-/// Memory of an endpoint with bytes of its own.
-fn filled(end: &QueuedEndpoint, len: usize, seed: usize) -> (IoBuf, Vec<u8>) {
-    let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + seed) as u8).collect();
-    let buf = end.memory(len, 0);
-    // SAFETY: the memory is the endpoint's, and nothing uses it yet.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.as_mut_ptr(), len) };
-    (buf, bytes)
-}
 
 /// The bytes of a write are in the region, there alone, and are read back.
 pub fn reads_and_writes(domain_a: &dyn Domain, domain_b: &dyn Domain) {
@@ -234,70 +89,6 @@ pub fn writes_with_data(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     }
 }
 
-/// A key, a range or a right that is not there fails one operation, writes nothing, and disturbs no
-/// other.
-pub fn refusals(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let target = Target::open(domain_a, domain_b);
-    let a = &target.pair.a;
-    let all = target.content(0, REGION);
-    for len in [8, 5000, 100_000] {
-        let (from, _) = filled(a, len, 1);
-        let (write, read) = (
-            || target.op(RmaKind::Write, 0),
-            || target.op(RmaKind::Read, 0),
-        );
-        // No region has the key yet.
-        target.refused(&write(), &[from]);
-        target.refused(&read(), &[from]);
-        let region = target.register(KEY, Flags::REMOTE_READ);
-        target.refused(&write(), &[from]);
-        target.done(&read(), &[a.memory(len, 0)]);
-        drop(region);
-        let region = target.register(KEY, Flags::REMOTE_WRITE);
-        target.refused(&read(), &[from]);
-        drop(region);
-        let region = target.register(KEY, BOTH);
-        for (key, place) in [
-            (KEY + 1, 0),
-            (u64::MAX, 0),
-            (KEY, (REGION - len + 1) as u64),
-            (KEY, REGION as u64),
-            (KEY, u64::MAX),
-            (KEY, u64::MAX - len as u64 + 1),
-        ] {
-            for op in [write(), read()] {
-                target.refused(&RmaOp { key, place, ..op }, &[from]);
-            }
-        }
-        // With data, too, and the target gets none.
-        let op = RmaOp {
-            key: 0,
-            flags: Flags::COMPLETION | Flags::REMOTE_CQ_DATA,
-            ..write()
-        };
-        target.refused(&op, &[from]);
-        assert_eq!(target.pair.b.rx.take(), None);
-        drop(region);
-        assert_eq!(target.content(0, REGION), all);
-    }
-    target.pair.barrier();
-}
-
-/// By way of an endpoint without a right for peers, no region has that right.
-pub fn rights_of_endpoints(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    for (right, granted, refused) in [
-        (Flags::REMOTE_READ, RmaKind::Read, RmaKind::Write),
-        (Flags::REMOTE_WRITE, RmaKind::Write, RmaKind::Read),
-    ] {
-        let only = |config: &mut EndpointConfig| config.remote_rights = right;
-        let target = Target::open_with((domain_a, domain_b), |_| {}, only);
-        let _region = target.register(KEY, BOTH);
-        let buf = target.pair.a.memory(100, 1);
-        target.done(&target.op(granted, 0), &[buf]);
-        target.refused(&target.op(refused, 0), &[buf]);
-    }
-}
-
 /// A region that closes while operations use it: each ends, those that were begun after the close
 /// fail, and nothing is written after it.
 pub fn regions_that_close(domain_a: &dyn Domain, domain_b: &dyn Domain) {
@@ -324,34 +115,6 @@ pub fn regions_that_close(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         }
         target.refused(&target.op(RmaKind::Write, 0), &[a.memory(len, 1)]);
         assert_eq!(target.content(0, REGION), after);
-    }
-}
-
-/// Places are addresses of the target where it asked for that.
-pub fn virtual_addresses(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let target = Target::open(domain_a, domain_b);
-    let a = &target.pair.a;
-    let first = target.memory.addr;
-    let request = MrAttr {
-        first_place: first as u64,
-        ..MrAttr::new(target.memory, BOTH)
-    };
-    // SAFETY: the memory lives as long as the endpoint, which outlives the region.
-    let region = unsafe { domain_b.register_region(&request) }.unwrap();
-    let op = |kind, place| RmaOp {
-        key: region.key(),
-        ..target.op(kind, place)
-    };
-    let (from, bytes) = filled(a, 70, 5);
-    let last = first + REGION - 70;
-    for place in [first, first + 9, last] {
-        target.done(&op(RmaKind::Write, place), &[from]);
-        assert_eq!(target.content(place - first, 70), bytes);
-        target.done(&op(RmaKind::Read, place), &[a.memory(70, 0)]);
-    }
-    for place in [0, first - 1, last + 1, usize::MAX] {
-        target.refused(&op(RmaKind::Write, place), &[from]);
-        target.refused(&op(RmaKind::Read, place), &[from]);
     }
 }
 
@@ -414,16 +177,6 @@ pub fn many_reads(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         target.over(op).unwrap();
     }
     assert_eq!(a.bytes(into.addr, READS), bytes);
-}
-
-/// Closes a region. The close drives the target alone: this thread does the initiator's part.
-pub fn close_beside(region: Arc<dyn Mr>, initiator: &QueuedEndpoint) {
-    std::thread::scope(|threads| {
-        let closing = threads.spawn(|| drop(region));
-        while !closing.is_finished() {
-            initiator.tx.pump();
-        }
-    });
 }
 
 /// Operations that are under way, of each kind and several lengths.

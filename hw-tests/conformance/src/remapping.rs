@@ -1,14 +1,19 @@
-//! Memory that is unmapped between messages and mapped anew at the same address: each send
-//! transmits the content at the time of the send.
+//! Memory that is unmapped between operations and mapped anew at the same address: each send, write
+//! and read transmits the content at its time.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, RmaKind};
+use ferrofabric_runtime::fabric::{Domain, Mr, MrAttr};
 
 use crate::ends::{QueuedPair, any_tagged};
 use crate::fabric::Fabric;
+use crate::target::{BOTH, KEY, Target, close_beside};
 
 /// Long enough for zero copy.
 const LONG: usize = 640 << 10;
@@ -253,6 +258,178 @@ fn messages_between(fabric: &Fabric, map: fn(usize) -> RemappableMemory, renewal
                 );
                 assert_eq!(into.differs(number), None, "{what}");
             }
+        }
+    }
+}
+
+/// One-sided operations that a scenario has on each path.
+const OPERATIONS: usize = 600;
+
+/// Of so many operations, one has a child of a fork beside it, which has the same pages.
+const BETWEEN_FORKS: usize = 50;
+
+/// As `memory_that_goes_between_messages`, of reads and writes, whose local buffer or region goes.
+pub fn memory_that_goes_between_one_sided_operations(fabric: &Fabric) {
+    operations_between(fabric, RemappableMemory::new, &RENEWALS, OPERATIONS);
+}
+
+/// As `shared_memory_that_is_punched_between_messages`, of reads and writes.
+pub fn shared_memory_that_is_punched_between_one_sided_operations(fabric: &Fabric) {
+    operations_between(fabric, RemappableMemory::shared, &PUNCHES, OPERATIONS);
+}
+
+/// As `segments_that_are_detached_between_messages`, of reads and writes.
+pub fn segments_that_are_detached_between_one_sided_operations(fabric: &Fabric) {
+    operations_between(fabric, RemappableMemory::segment, &DETACHMENTS, OPERATIONS);
+}
+
+/// So many operations on memory that goes, a third of them of each kind of memory.
+pub fn one_sided_operations_on_memory_that_goes(fabric: &Fabric, operations: usize) {
+    operations_between(fabric, RemappableMemory::new, &RENEWALS, operations / 3);
+    operations_between(fabric, RemappableMemory::shared, &PUNCHES, operations / 3);
+    operations_between(
+        fabric,
+        RemappableMemory::segment,
+        &DETACHMENTS,
+        operations / 3,
+    );
+}
+
+/// Operation after operation between memory of the same addresses, most of them short, while
+/// another thread maps and unmaps, too.
+fn operations_between(
+    fabric: &Fabric,
+    map: fn(usize) -> RemappableMemory,
+    renewals: &[Renewal],
+    operations: usize,
+) {
+    if !fabric.offers(Flags::RMA) {
+        return println!("NOT OFFERED: {}: FI_RMA", fabric.name);
+    }
+    let long = LONG.min(fabric.longest) / 4096 * 4096;
+    for (a, b) in fabric.paths() {
+        let (a, b) = (fabric.domain(a), fabric.domain(b));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            let _ends = EndOfChurn(&is_over);
+            threads.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let memory = RemappableMemory::new(8192);
+                    memory.fill(0xaa);
+                    drop(memory);
+                    std::thread::yield_now();
+                }
+            });
+            for (len, share) in [(8192, 90), (65_536, 9), (long, 1)] {
+                let mut between = OperationsBetween::open(a, b, map, len.min(long));
+                let count = (operations * share / 100).max(4 * renewals.len());
+                (0..count).for_each(|number| between.operate(renewals, number));
+            }
+        });
+    }
+}
+
+/// Ends the other thread, also when an operation fails.
+struct EndOfChurn<'a>(&'a AtomicBool);
+
+impl Drop for EndOfChurn<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Memory of an initiator and of a target.
+struct OperationsBetween<'a> {
+    // Closed before its memory goes.
+    region: Option<Arc<dyn Mr>>,
+    target: Target<'a>,
+    local: RemappableMemory,
+    remote: RemappableMemory,
+}
+
+impl<'a> OperationsBetween<'a> {
+    fn open(
+        a: &dyn Domain,
+        b: &'a dyn Domain,
+        map: fn(usize) -> RemappableMemory,
+        len: usize,
+    ) -> Self {
+        let mut between = Self {
+            region: None,
+            target: Target::open(a, b),
+            local: map(len),
+            remote: map(len),
+        };
+        between.register();
+        between
+    }
+
+    /// Registers the target's memory anew.
+    fn register(&mut self) {
+        let request = MrAttr {
+            key: Some(KEY),
+            ..MrAttr::new(self.remote.whole(), BOTH)
+        };
+        // SAFETY: the memory is unmapped after the region has closed, and lives that long.
+        let region = unsafe { self.target.domain.register_region(&request) };
+        self.region = Some(region.unwrap());
+    }
+
+    /// Renews one side's memory, and has an operation bring what lies there then.
+    fn operate(&mut self, renewals: &[Renewal], number: usize) {
+        let (way, renew) = renewals[number / 4 % renewals.len()];
+        let kind = [RmaKind::Write, RmaKind::Read][number % 2];
+        if number / 2 % 2 == 0 {
+            renew(&mut self.local);
+        } else {
+            if let Some(region) = self.region.take() {
+                close_beside(region, &self.target.pair.a);
+            }
+            renew(&mut self.remote);
+            self.register();
+        }
+        let child = (number % BETWEEN_FORKS == 0).then(StoppedChild::fork);
+        let byte = (number % 200) as u8 + 1;
+        let (from, into) = match kind {
+            RmaKind::Write => (&self.local, &self.remote),
+            RmaKind::Read => (&self.remote, &self.local),
+        };
+        from.fill(byte);
+        into.fill(EMPTY);
+        let op = self.target.op(kind, 0);
+        self.target.done(&op, &[self.local.whole()]);
+        let len = self.local.len;
+        let what = format!("{kind:?} {number} of {len} bytes, whose memory {way} anew");
+        assert_eq!(into.differs(byte), None, "{what}");
+        assert_eq!(from.differs(byte), None, "{what}");
+        drop(child);
+    }
+}
+
+/// A child of this process that does nothing. Killed when dropped.
+struct StoppedChild(libc::pid_t);
+
+impl StoppedChild {
+    fn fork() -> Self {
+        // SAFETY: the child calls nothing but `pause`.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "{}", std::io::Error::last_os_error());
+        if child == 0 {
+            loop {
+                // SAFETY: no arguments.
+                unsafe { libc::pause() };
+            }
+        }
+        Self(child)
+    }
+}
+
+impl Drop for StoppedChild {
+    fn drop(&mut self) {
+        // SAFETY: the child is ours, and not waited for yet.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, ptr::null_mut(), 0);
         }
     }
 }

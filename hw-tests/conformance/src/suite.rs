@@ -17,6 +17,9 @@ macro_rules! conformance {
             remapping::memory_that_goes_between_messages,
             remapping::shared_memory_that_is_punched_between_messages,
             remapping::segments_that_are_detached_between_messages,
+            remapping::memory_that_goes_between_one_sided_operations,
+            remapping::shared_memory_that_is_punched_between_one_sided_operations,
+            remapping::segments_that_are_detached_between_one_sided_operations,
             matches::directed_and_wildcard_receives,
             matches::tags_and_masks,
             matches::order_of_long_and_short_messages,
@@ -76,10 +79,7 @@ macro_rules! conformance {
             one_sided::reads_and_writes if RMA,
             one_sided::lists_and_injects if RMA,
             one_sided::writes_with_data if RMA,
-            one_sided::refusals if RMA,
-            one_sided::rights_of_endpoints if RMA,
             one_sided::regions_that_close if RMA,
-            one_sided::virtual_addresses if RMA,
             one_sided::fences_after_reads_and_writes if RMA,
             one_sided::many_reads if RMA,
             one_sided::a_target_that_closes if RMA,
@@ -87,6 +87,12 @@ macro_rules! conformance {
             one_sided::a_target_that_is_removed if RMA,
             one_sided::counters if RMA,
             one_sided::by_devices if RMA,
+            closes::regions_under_fire if RMA,
+            remote_refusals::keys_ranges_and_rights if RMA,
+            remote_refusals::keys_of_other_regions if RMA,
+            remote_refusals::virtual_addresses if RMA,
+            remote_refusals::rights_of_endpoints if RMA,
+            remote_refusals::operations_without_bytes if RMA,
         }
     };
     (@scenarios $fabric:tt $attrs:tt $($group:ident::$name:ident,)*) => {

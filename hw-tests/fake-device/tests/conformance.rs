@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ferrofabric_conformance::conformance;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
-use ferrofabric_conformance::{churn, model, removals};
+use ferrofabric_conformance::{churn, closes, model, remapping, removals};
 use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_verbs::VerbsProvider;
@@ -179,5 +179,17 @@ fn many_random_programs_do_as_the_model() {
         let fabric = fabric().unwrap();
         model::random_programs(&fabric, 300);
         model::random_removals(&fabric, 300);
+    }
+}
+
+#[test]
+#[ignore = "soak: hundreds of thousands of operations"]
+fn many_one_sided_operations() {
+    for fabric in [roce, infiniband, paired, small_packets, datagrams, promoted] {
+        let fabric = fabric().unwrap();
+        remapping::one_sided_operations_on_memory_that_goes(&fabric, 200_000);
+        for (a, b) in fabric.paths() {
+            closes::regions_under_long_fire(fabric.domain(a), fabric.domain(b), 20);
+        }
     }
 }

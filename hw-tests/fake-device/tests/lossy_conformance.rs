@@ -16,8 +16,8 @@ use std::time::Duration;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::{self, settings};
 use ferrofabric_conformance::{
-    churn, completions, conformance, descriptors, dgram, dgram_conformance, ends, levels, model,
-    multi_receives, probes, progress, removals, reports, waiting,
+    churn, closes, completions, conformance, descriptors, dgram, dgram_conformance, ends, levels,
+    model, multi_receives, probes, progress, remapping, removals, reports, waiting,
 };
 use ferrofabric_contracts::flags::Mode;
 use ferrofabric_contracts::info::{EpType, Info, Progress};
@@ -235,6 +235,16 @@ fn come_and_go(lanes: &[&'static str]) {
             domain_with(&[&on_lane(lane)[..], &cache].concat(), |_| {})
         });
         removals::come_and_go(&fabric, 4, 20, || turn.0.live());
+    }
+}
+
+#[test]
+#[ignore = "soak: hundreds of thousands of operations"]
+fn many_one_sided_operations() {
+    for lane in LANES {
+        let fabric = lossy(lane).unwrap();
+        remapping::one_sided_operations_on_memory_that_goes(&fabric, 100_000);
+        closes::regions_under_long_fire(fabric.domain(0), fabric.domain(1), 10);
     }
 }
 

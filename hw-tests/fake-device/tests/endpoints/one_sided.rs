@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_conformance::one_sided::{BOTH, KEY, REGION, Target, close_beside};
+use ferrofabric_conformance::target::{BOTH, KEY, REGION, Target, close_beside};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, RmaKind, RmaOp};
 use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
