@@ -396,7 +396,7 @@ mod tests {
         }
     }
 
-    /// One who gets a key, by two uses and the answer.
+    /// Gets a grant of a key, by two uses and the answer.
     fn hold(held: &mut HeldGrants, key: u64, grant: u64, fields: GrantFields) {
         assert_eq!(held.missed(FiAddr(1), key, 5), None);
         let query = held.missed(FiAddr(1), key, 5).unwrap();
@@ -502,7 +502,7 @@ mod tests {
 
     proptest! {
         /// An operation finds memory of the granted region alone, where it lies in it, and with the
-        /// right for it; whatever the grant says.
+        /// right for it; for any fields of a grant.
         #[test]
         fn operations_lie_in_the_region(
             address in prop_oneof![0u64..300, any::<u64>()],
@@ -537,8 +537,8 @@ mod tests {
             }
         }
 
-        /// Whatever comes in which order: an operation finds the grant that a plain model says the
-        /// peer has given last for the lane and not revoked.
+        /// In any order of events, an operation finds the grant of a plain model: the last one that
+        /// the peer has given and not revoked.
         #[test]
         fn grants_come_and_go(
             steps in prop::collection::vec((0u8..6, 0u64..2, 0u64..3, 0u64..2), 1..80),

@@ -334,46 +334,11 @@ impl EndpointOwner<'_> {
                     self.reply(a, &request);
                 }
             }
-            RemoteKind::Reply => {
-                if let Some(list) = m.piece.list() {
-                    // SAFETY: the caller of the read vouched for its buffers until its completion,
-                    // which comes after this.
-                    unsafe { self.srx.end_list(list) };
-                }
-                let Some(read) = self.srx.remote.take_read(m.context) else {
-                    return;
-                };
-                let failed = match a.data {
-                    0 => failed,
-                    _ => Some((Errno::EACCES, PART_REFUSED)),
-                };
-                let op = &read.op;
-                match failed {
-                    None => {
-                        self.rma_done(RmaKind::Read, op.context, op.flags, read.len as usize);
-                    }
-                    Some((errno, why)) => {
-                        let error = failure(RmaKind::Read, op.context, op.dest, (errno, 0, why));
-                        self.rma_failed(RmaKind::Read, error);
-                    }
-                }
+            RemoteKind::Reply => self.reply_came(m, a, failed),
+            RemoteKind::Grant | RemoteKind::Query | RemoteKind::Revoke | RemoteKind::Revoked => {
+                self.part_of_grant_came(kind, m, a, failed.is_some());
             }
-            RemoteKind::Grant => {
-                let bytes = self.srx.remote.take_room(m.context);
-                let fields = bytes.filter(|_| a.data != 0 && failed.is_none());
-                let fields = fields.and_then(|bytes| GrantFields::from_bytes(&bytes));
-                self.srx.remote.held.answered(a.tag, a.data, fields);
-            }
-            _ if failed.is_some() => {}
-            RemoteKind::Query => self.answer_query(a),
-            RemoteKind::Revoke => {
-                self.srx.remote.held.revoke(a.src, a.tag);
-                if self.srx.remote.shortcuts.revoke(a.src, a.tag) {
-                    self.srx.send_revoked(a.src, a.tag);
-                }
-            }
-            RemoteKind::Revoked => self.srx.remote.returned(a.tag, a.src),
-            RemoteKind::Notice => {
+            RemoteKind::Notice if failed.is_none() => {
                 let src = self.av().reported(a.src);
                 let completion = Completion {
                     flags: Flags::RMA | Flags::REMOTE_WRITE | Flags::REMOTE_CQ_DATA,
@@ -384,6 +349,55 @@ impl EndpointOwner<'_> {
                 };
                 report(self.rx_cq(), &completion);
             }
+            RemoteKind::Notice => {}
+        }
+    }
+
+    /// The bytes of a read are there, or it has failed.
+    fn reply_came(&mut self, m: &Matched, a: &Arrived, failed: Option<(Errno, &'static str)>) {
+        if let Some(list) = m.piece.list() {
+            // SAFETY: the caller of the read vouched for its buffers until its completion,
+            // which comes after this.
+            unsafe { self.srx.end_list(list) };
+        }
+        let Some(read) = self.srx.remote.take_read(m.context) else {
+            return;
+        };
+        let failed = match a.data {
+            0 => failed,
+            _ => Some((Errno::EACCES, PART_REFUSED)),
+        };
+        let op = &read.op;
+        match failed {
+            None => {
+                self.rma_done(RmaKind::Read, op.context, op.flags, read.len as usize);
+            }
+            Some((errno, why)) => {
+                let error = failure(RmaKind::Read, op.context, op.dest, (errno, 0, why));
+                self.rma_failed(RmaKind::Read, error);
+            }
+        }
+    }
+
+    /// A part about a grant has come.
+    fn part_of_grant_came(&mut self, kind: RemoteKind, m: &Matched, a: &Arrived, is_lost: bool) {
+        match kind {
+            RemoteKind::Grant => {
+                let bytes = self.srx.remote.take_room(m.context);
+                let fields = bytes.filter(|_| a.data != 0 && !is_lost);
+                let fields = fields.and_then(|bytes| GrantFields::from_bytes(&bytes));
+                self.srx.remote.held.answered(a.tag, a.data, fields);
+            }
+            _ if is_lost => {}
+            RemoteKind::Query => self.answer_query(a),
+            RemoteKind::Revoke => {
+                self.srx.remote.held.revoke(a.src, a.tag);
+                if self.srx.remote.shortcuts.revoke(a.src, a.tag) {
+                    self.srx.send_revoked(a.src, a.tag);
+                }
+            }
+            RemoteKind::Revoked => self.srx.remote.returned(a.tag, a.src),
+            _ => {}
         }
     }
 
