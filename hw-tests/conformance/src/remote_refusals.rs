@@ -73,7 +73,7 @@ pub fn keys_ranges_and_rights(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         for (key, place) in [
             (KEY + 1, 0),
             (0, 0),
-            (KEY | 1 << 32, 0),
+            (KEY | (1 << 32), 0),
             (u64::MAX, 0),
             (KEY, REGION as u64 - len + 1),
             (KEY, REGION as u64),
