@@ -138,7 +138,7 @@ fn pieces_of(pair: &Pair, mode: c_int, len: usize) {
 }
 
 /// A region may have memory that is not there yet, and more than a device registers (fi_mr(3),
-/// `FI_MR_ALLOCATED`): libfabric's `fi_rma_bw` registers as much as a window of its longest messages.
+/// `FI_MR_ALLOCATED`). The `fi_rma_bw` of libfabric registers a window of its longest messages.
 #[test]
 fn regions_of_memory_that_comes_later() {
     const BYTES: usize = 1 << 32;
@@ -302,8 +302,8 @@ fn regions_that_are_refreshed() {
     });
 }
 
-/// `fi_mr_raw_attr`, `fi_mr_map_raw`, `fi_mr_unmap_key`: a raw key has eight bytes, and leads to the
-/// region once it is mapped.
+/// `fi_mr_raw_attr`, `fi_mr_map_raw`, `fi_mr_unmap_key`: a raw key has eight bytes, and leads to
+/// the region once it is mapped.
 #[test]
 fn raw_keys() {
     asking_everywhere("raw_keys", |libfabric, domain| {
@@ -454,7 +454,7 @@ fn regions_within_regions() {
     });
 }
 
-/// Memory of devices, and flags that ask for more than there is, are refused.
+/// Memory of devices is refused, and so is each flag of something that is not offered.
 #[test]
 fn memory_that_is_refused() {
     asking_everywhere("memory_that_is_refused", refused_memory);
