@@ -46,7 +46,7 @@ impl<const ENTRIES: usize> SendChain<ENTRIES> {
         self.len == ROOM
     }
 
-    /// Whether so many more requests can be put into it.
+    /// Whether this number of requests can be put into it.
     pub(crate) fn has_room(&self, requests: usize) -> bool {
         self.len + requests <= ROOM
     }

@@ -291,7 +291,7 @@ impl Poster {
         }
     }
 
-    /// Whether more requests can be held back for the same doorbell.
+    /// Whether this number of requests can be held back for the same doorbell.
     pub(super) fn has_room_in_chain(&self, requests: usize) -> bool {
         self.chain.has_room(requests)
     }
