@@ -15,6 +15,7 @@ use crate::fabric::{Cntr, EndpointConfig};
 use ferrofabric_av::{AuthKeys, AvTable, HeldKey};
 use ferrofabric_contracts::addr::{AddrFormat, Address, KeyedAddr, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::traffic_class;
 use ferrofabric_contracts::peer::{Routed, Transport};
 
@@ -151,6 +152,18 @@ fn own_cntr<B: Backend>(
     cntr.map_or(Ok(NO_CNTR), |cntr| domain.own(cntr.id(), what))
 }
 
+/// The rights of peers to operations that no counter of the endpoint counts.
+fn unseen_rights(config: &EndpointConfig) -> Flags {
+    let mut rights = config.remote_rights;
+    if config.remote_read_cntr.is_some() {
+        rights -= Flags::REMOTE_READ;
+    }
+    if config.remote_write_cntr.is_some() {
+        rights -= Flags::REMOTE_WRITE;
+    }
+    rights
+}
+
 /// Opens an endpoint's transport, and adds it to the state of the domain.
 pub(super) fn enter<B: Backend>(
     domain: &Arc<Inner<B>>,
@@ -192,6 +205,7 @@ pub(super) fn enter<B: Backend>(
         tclass: traffic_class::grant("tclass", config.tclass, info.domain.tclass)
             .map_err(|why| Error::new(Errno::EINVAL, "open", "endpoint").mend(why.to_string()))?,
         keys: &keys,
+        unseen_rights: unseen_rights(config),
     })?;
     let source = info.src_addr.as_ref().and_then(Address::socket);
     let listening = match config.source.or(source) {

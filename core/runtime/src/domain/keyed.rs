@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::{Backend, OpenedTransport, Opening};
-use crate::fabric::Mr;
+use crate::fabric::{Mr, MrAttr};
 use ferrofabric_av::Resolve;
 use ferrofabric_av::keys::number_of;
 use ferrofabric_contracts::addr::{AuthKey, KeySlots, KeyedAddr, MAX_EP_AUTH_KEYS, NativeAddr};
@@ -111,6 +111,18 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
         // SAFETY: the caller of this function has the same contract.
         unsafe { self.0.register(buf, access) }
+    }
+
+    fn show_region(&self, number: usize, key: u64, attr: &MrAttr<'_>) {
+        self.0.show_region(number, key, attr);
+    }
+
+    fn hide_region(&self, number: usize) {
+        self.0.hide_region(number);
+    }
+
+    fn is_region_in_use(&self, number: usize) -> bool {
+        self.0.is_region_in_use(number)
     }
 }
 

@@ -123,6 +123,20 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// As [`fabric::Domain::register`].
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>>;
+
+    /// Peers may reach a region from now on, by this key. Its number is that of no other open
+    /// region.
+    fn show_region(&self, _number: usize, _key: u64, _attr: &MrAttr<'_>) {}
+
+    /// A region is about to close, or to be counted: peers begin no operation on it without help of this
+    /// process.
+    fn hide_region(&self, _number: usize) {}
+
+    /// Whether a peer is at work on a hidden region without the help of this process. Its close
+    /// waits until no peer is.
+    fn is_region_in_use(&self, _number: usize) -> bool {
+        false
+    }
 }
 
 /// Keeps an endpoint reachable at a socket address until it is dropped.
@@ -144,6 +158,9 @@ pub struct Opening<'a> {
     pub tclass: u32,
     /// The keys of its address vector, if endpoints have those.
     pub keys: &'a [HeldKey],
+    /// The rights with which peers reach regions by way of this endpoint, of `REMOTE_READ` and
+    /// `REMOTE_WRITE`, for operations of which it need not see each: no counter counts them.
+    pub unseen_rights: Flags,
 }
 
 /// A transport, and the addresses of its endpoint.

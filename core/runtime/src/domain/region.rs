@@ -58,6 +58,9 @@ pub(super) fn open<B: Backend>(
     attr: &MrAttr<'_>,
 ) -> Result<Arc<dyn Mr>> {
     let (number, key) = domain.regions.enter(attr, mr.desc(), mr.device_key())?;
+    if attr.further.is_empty() {
+        domain.backend.show_region(number, key, attr);
+    }
     Ok(Arc::new(RegionHandle {
         number,
         key,
@@ -90,6 +93,7 @@ impl<B: Backend> Mr for RegionHandle<B> {
     fn count_remote(&self, cntr: &Arc<dyn Cntr>, counted: Flags) -> Result<()> {
         let index = self.domain.own(cntr.id(), "counter of a region")?;
         // The counter is to see each operation.
+        self.domain.backend.hide_region(self.number);
         if self.domain.regions.count(self.number, index, counted)? {
             let revoke = DeferredTask::Revoke(self.number);
             self.domain.defer(std::iter::once(revoke));
@@ -110,8 +114,10 @@ impl<B: Backend> Drop for RegionHandle<B> {
         if self.domain.regions.begin_close(self.number) {
             defer(DeferredTask::Revoke(self.number));
         }
+        let backend = &self.domain.backend;
+        backend.hide_region(self.number);
         let mut cut_off_due = Instant::now() + RETURN_TIME;
-        while !self.domain.regions.is_over(self.number) {
+        while backend.is_region_in_use(self.number) || !self.domain.regions.is_over(self.number) {
             if self.domain.regions.is_granted(self.number) && Instant::now() >= cut_off_due {
                 defer(DeferredTask::CutOff(self.number));
                 cut_off_due = Instant::now() + CUT_OFF_INTERVAL;
