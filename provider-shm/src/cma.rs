@@ -1,23 +1,23 @@
-//! Reading another process's memory (`process_vm_readv`): one copy in place of two, where the
-//! kernel permits it.
+//! Copies out of another process's memory and into it (`process_vm_readv`, `process_vm_writev`):
+//! one copy in place of two, where the kernel permits it.
 //!
-//! The kernel fetches missing pages while the reader waits, and only a deadly signal ends that
-//! wait: if a page never comes, the reader never returns. So a read covers present pages alone
+//! The kernel fetches missing pages while the caller waits, and only a deadly signal ends that
+//! wait: if a page never comes, the caller never returns. So a copy covers present pages alone
 //! ([`pages`](self::pages)).
 
 mod pages;
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_contracts::types::{IoBuf, total_len};
 use nix::errno::Errno as Sys;
 
-use self::pages::PresentPages;
+use self::pages::{PageUse, PresentPages};
 
 /// Bytes that prove that a process is still the one of the handshake.
 pub(crate) type Cookie = [u8; 16];
 
-/// A process whose memory this process may read, as far as is known.
+/// A process whose memory this process may read and write, as far as is known.
 #[derive(Debug)]
 pub(crate) struct CmaPeer {
     pid: libc::pid_t,
@@ -29,16 +29,28 @@ pub(crate) struct CmaPeer {
     pages: Option<Box<PresentPages>>,
 }
 
-/// The result of a read.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Read {
+pub(crate) enum CopyOutcome {
     /// All bytes were copied.
     Complete,
-    /// These bytes can not be read, or not now. Other bytes may be readable.
+    /// These bytes can not be copied, or not now; some may have been. Others may be copied.
     Missing,
-    /// The process can not be read, or is not the peer any more.
+    /// The process can not be reached, or is not the peer any more.
     Refused,
 }
+
+/// The direction of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CopyWay {
+    /// Out of the peer's memory.
+    Read,
+    /// Into the peer's memory.
+    Write,
+}
+
+/// Most buffers of one copy.
+const BUFFERS: usize = 16;
 
 /// How long a process counts as the peer after its cookie was read. Its process ID could pass to
 /// another process only if, in that time, the peer ended and all other process IDs were given out.
@@ -61,7 +73,7 @@ impl CmaPeer {
         let read = unsafe { peer.read(0, IoBuf::EMPTY, Instant::now()) };
         // Most links never read, so the file of pages is opened at the first read only.
         peer.pages = None;
-        (read != Read::Refused).then_some(peer)
+        (read != CopyOutcome::Refused).then_some(peer)
     }
 
     /// Copies `into.len` bytes from the peer's address. The read fails if a page is missing there,
@@ -71,25 +83,96 @@ impl CmaPeer {
     /// # Safety
     ///
     /// `into` is valid for writes.
-    pub(crate) unsafe fn read(&mut self, addr: u64, into: IoBuf, now: Instant) -> Read {
-        let proves = self
-            .proven
-            .is_none_or(|at| now.saturating_duration_since(at) >= PROOF_LASTS);
-        let pages = match &mut self.pages {
-            Some(pages) => pages,
-            none => match PresentPages::of(self.pid) {
-                Ok(pages) => none.insert(Box::new(pages)),
-                // Out of descriptors or memory: a later read may succeed.
-                Err(Sys::EMFILE | Sys::ENFILE | Sys::ENOMEM) => return Read::Missing,
-                Err(_) => return Read::Refused,
-            },
+    pub(crate) unsafe fn read(&mut self, addr: u64, into: IoBuf, now: Instant) -> CopyOutcome {
+        let proves = !self.is_proven(now);
+        let (cookie_addr, cookie_len) = (self.cookie_addr, self.cookie.len());
+        let pages = match self.pages() {
+            Ok(pages) => pages,
+            Err(why) => return why,
         };
-        let there = pages.are_present(addr, into.len, now)
-            && (!proves || pages.are_present(self.cookie_addr, self.cookie.len(), now));
+        let there = pages.are_present(PageUse::Read, addr, into.len, now)
+            && (!proves || pages.are_present(PageUse::Read, cookie_addr, cookie_len, now));
         match there {
             // SAFETY: the caller's contract.
             true => unsafe { self.copy(addr, into, proves.then_some(now)) },
-            false => Read::Missing,
+            false => CopyOutcome::Missing,
+        }
+    }
+
+    /// Copies between the peer's memory from `addr` on and all bytes of `buffers`. Nothing is
+    /// written to a process before it has proven to be the peer.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are valid: for writes if the peer's memory is read, else for reads.
+    pub(crate) unsafe fn copy_list(
+        &mut self,
+        way: CopyWay,
+        addr: u64,
+        buffers: &[IoBuf],
+        now: Instant,
+    ) -> CopyOutcome {
+        if !self.is_proven(now) {
+            // SAFETY: nothing is written but the cookie.
+            match unsafe { self.read(0, IoBuf::EMPTY, now) } {
+                CopyOutcome::Complete => {}
+                failed => return failed,
+            }
+        }
+        let len = total_len(buffers);
+        let (call, of): (VmCall, _) = match way {
+            CopyWay::Read => (libc::process_vm_readv, PageUse::Read),
+            CopyWay::Write => (libc::process_vm_writev, PageUse::Write),
+        };
+        let there = match self.pages() {
+            Ok(pages) => pages.are_present(of, addr, len, now),
+            Err(why) => return why,
+        };
+        if !there || buffers.len() > BUFFERS {
+            return CopyOutcome::Missing;
+        }
+        if len == 0 {
+            return CopyOutcome::Complete;
+        }
+        let mut local = [iovec(0, 0); BUFFERS];
+        for (local, buffer) in local.iter_mut().zip(buffers) {
+            *local = iovec(buffer.addr, buffer.len);
+        }
+        let remote = iovec(addr as usize, len);
+        // SAFETY: the local parts are the caller's contract; the kernel checks the remote one.
+        let n = unsafe {
+            call(
+                self.pid,
+                local.as_ptr(),
+                buffers.len() as u64,
+                &raw const remote,
+                1,
+                0,
+            )
+        };
+        match n {
+            n if n == len as isize => CopyOutcome::Complete,
+            n if n >= 0 => CopyOutcome::Missing,
+            _ => CopyOutcome::of_error(),
+        }
+    }
+
+    /// Whether the process has proven to be the peer a moment ago.
+    fn is_proven(&self, now: Instant) -> bool {
+        self.proven
+            .is_some_and(|at| now.saturating_duration_since(at) < PROOF_LASTS)
+    }
+
+    /// The pages of the process; `Err`: the result of a copy without them.
+    fn pages(&mut self) -> Result<&mut PresentPages, CopyOutcome> {
+        match &mut self.pages {
+            Some(pages) => Ok(pages),
+            none => match PresentPages::of(self.pid) {
+                Ok(pages) => Ok(none.insert(Box::new(pages))),
+                // Out of descriptors or memory: a later copy may succeed.
+                Err(Sys::EMFILE | Sys::ENFILE | Sys::ENOMEM) => Err(CopyOutcome::Missing),
+                Err(_) => Err(CopyOutcome::Refused),
+            },
         }
     }
 
@@ -98,19 +181,15 @@ impl CmaPeer {
     /// # Safety
     ///
     /// As for [`Self::read`].
-    unsafe fn copy(&mut self, addr: u64, into: IoBuf, proven: Option<Instant>) -> Read {
+    unsafe fn copy(&mut self, addr: u64, into: IoBuf, proven: Option<Instant>) -> CopyOutcome {
         let mut seen: Cookie = [0; 16];
-        let part = |addr: usize, len| libc::iovec {
-            iov_base: addr as *mut libc::c_void,
-            iov_len: len,
-        };
         let local = [
-            part(into.addr, into.len),
-            part(seen.as_mut_ptr() as usize, seen.len()),
+            iovec(into.addr, into.len),
+            iovec(seen.as_mut_ptr() as usize, seen.len()),
         ];
         let remote = [
-            part(addr as usize, into.len),
-            part(self.cookie_addr as usize, seen.len()),
+            iovec(addr as usize, into.len),
+            iovec(self.cookie_addr as usize, seen.len()),
         ];
         let first = usize::from(into.len == 0);
         let end = 1 + usize::from(proven.is_some());
@@ -127,13 +206,10 @@ impl CmaPeer {
             )
         };
         if n < 0 {
-            return match Sys::last() {
-                Sys::EFAULT | Sys::ENOMEM | Sys::EINTR | Sys::EAGAIN => Read::Missing,
-                _ => Read::Refused,
-            };
+            return CopyOutcome::of_error();
         }
         if n < into.len as isize {
-            return Read::Missing;
+            return CopyOutcome::Missing;
         }
         if proven.is_some() {
             // The kernel wrote to it behind the compiler's back.
@@ -141,10 +217,37 @@ impl CmaPeer {
             let is_proven = n == (into.len + seen.len()) as isize && seen == self.cookie;
             self.proven = proven.filter(|_| is_proven);
             if !is_proven {
-                return Read::Refused;
+                return CopyOutcome::Refused;
             }
         }
-        Read::Complete
+        CopyOutcome::Complete
+    }
+}
+
+impl CopyOutcome {
+    /// The result of a call that has just failed.
+    fn of_error() -> Self {
+        match Sys::last() {
+            Sys::EFAULT | Sys::ENOMEM | Sys::EINTR | Sys::EAGAIN => Self::Missing,
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// `process_vm_readv` or `process_vm_writev`.
+type VmCall = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> libc::ssize_t;
+
+fn iovec(addr: usize, len: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: addr as *mut libc::c_void,
+        iov_len: len,
     }
 }
 
@@ -170,26 +273,26 @@ mod tests {
         // SAFETY: `out` has as many bytes.
         let reads = |peer: &mut CmaPeer, addr, now| unsafe { peer.read(addr, into, now) };
         let there = data.as_ptr() as u64;
-        assert_eq!(reads(&mut peer, there, later), Read::Complete);
+        assert_eq!(reads(&mut peer, there, later), CopyOutcome::Complete);
         assert_eq!(out, data);
-        assert_eq!(reads(&mut peer, 1, later), Read::Missing);
-        assert_eq!(reads(&mut peer, u64::MAX - 5, later), Read::Missing);
+        assert_eq!(reads(&mut peer, 1, later), CopyOutcome::Missing);
+        assert_eq!(reads(&mut peer, u64::MAX - 5, later), CopyOutcome::Missing);
 
         // Another process has the ID now.
         peer.cookie = [8; 16];
         assert_eq!(
             reads(&mut peer, there, later),
-            Read::Complete,
+            CopyOutcome::Complete,
             "the proof still lasts"
         );
         assert_eq!(
             reads(&mut peer, there, later + PROOF_LASTS),
-            Read::Refused,
+            CopyOutcome::Refused,
             "the proof is too old"
         );
         assert_eq!(
             reads(&mut peer, there, later),
-            Read::Refused,
+            CopyOutcome::Refused,
             "the process has failed to prove itself"
         );
     }
@@ -206,6 +309,6 @@ mod tests {
         let into = IoBuf::new(out.as_mut_ptr(), out.len());
         // SAFETY: `out` has as many bytes.
         let read = unsafe { peer.read(data.as_ptr() as u64, into, Instant::now()) };
-        assert_eq!((read, out), (Read::Missing, [0; 8]));
+        assert_eq!((read, out), (CopyOutcome::Missing, [0; 8]));
     }
 }

@@ -1,6 +1,11 @@
 //! The configuration of a transport. The provider that opens the transport fills it in.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use ferrofabric_contracts::flags::Flags;
+
+use crate::regions::RegionBoard;
 
 /// Whether large messages may be read straight out of the sender's memory (`process_vm_readv`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +25,16 @@ pub enum Unreachable {
     Fail,
     /// They are kept for [`ShmTransport::take_unreachable`](crate::ShmTransport::take_unreachable).
     HandBack,
+}
+
+/// The regions that peers may reach without the help of an endpoint.
+#[derive(Clone, Debug)]
+pub struct ShownRegions {
+    /// The regions of its domain.
+    pub board: Arc<RegionBoard>,
+    /// The rights of peers by way of the endpoint, of `REMOTE_READ` and `REMOTE_WRITE`, for
+    /// operations of which the endpoint need not see each.
+    pub rights: Flags,
 }
 
 /// Settings of a [`ShmTransport`](crate::ShmTransport).
@@ -55,6 +70,9 @@ pub struct ShmConfig {
     pub sweep_interval: Duration,
     /// The treatment of sends to unreachable peers.
     pub unreachable: Unreachable,
+    /// The regions that peers may reach by themselves; `None`: none, one-sided operations of peers
+    /// go as messages.
+    pub shown: Option<ShownRegions>,
 }
 
 impl Default for ShmConfig {
@@ -73,6 +91,7 @@ impl Default for ShmConfig {
             accept_deadline: Duration::from_secs(5),
             sweep_interval: Duration::from_millis(100),
             unreachable: Unreachable::Fail,
+            shown: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod board;
 mod memory;
 mod quotas;
 mod random;
@@ -15,6 +16,7 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::PeerAv;
 use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
+use crate::board::PeerBoard;
 use crate::cma::CmaPeer;
 use crate::link::CloseMessage;
 use crate::owner::{Ep, TIMEOUT};
@@ -42,6 +44,11 @@ impl HostilePeer {
     }
 
     fn connect_as(ep: &mut Ep, id: u64) -> (Self, FiAddr) {
+        Self::connect_with(ep, id, None)
+    }
+
+    /// A peer with a board, and the rights to the regions on it.
+    fn connect_with(ep: &mut Ep, id: u64, board: Option<(PeerBoard, u64)>) -> (Self, FiAddr) {
         let native = NativeAddr {
             incarnation: 1,
             node: ep.name().node,
@@ -58,6 +65,8 @@ impl HostilePeer {
             cma: CmaPeer::probe(std::process::id() as i32, COOKIE.as_ptr() as u64, COOKIE),
             offers_cma: true,
             fence: false,
+            board,
+            watch: None,
         };
         ep.shm.new_link(link, &mut ep.owner);
         (

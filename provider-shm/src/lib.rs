@@ -16,6 +16,8 @@
 #[cfg(all(any(test, feature = "fuzzing"), not(loom)))]
 extern crate self as ferrofabric_shm;
 
+mod board;
+mod hazard;
 #[allow(
     unsafe_code,
     reason = "the ring lies in memory that another process writes to"
@@ -47,6 +49,8 @@ mod incoming;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "fills slots and records")]
 mod link;
+#[cfg(not(loom))]
+mod liveness;
 #[cfg(all(test, not(loom)))]
 #[allow(unsafe_code, reason = "userfaultfd(2)")]
 mod missing_pages;
@@ -75,6 +79,8 @@ mod provider;
 #[allow(unsafe_code, reason = "copies out of slots and records")]
 mod receive;
 #[cfg(not(loom))]
+mod regions;
+#[cfg(not(loom))]
 #[allow(unsafe_code, reason = "places the rings in the mapping")]
 mod segment;
 #[cfg(not(loom))]
@@ -89,11 +95,12 @@ mod wire;
 
 #[cfg(not(loom))]
 pub use self::{
-    config::{Cma, ShmConfig, Unreachable},
+    config::{Cma, ShmConfig, ShownRegions, Unreachable},
     node::node_id,
     peers::ShmRoute,
     pending::PendingSend,
     provider::ShmProvider,
+    regions::RegionBoard,
     stats::ShmStats,
     transport::ShmTransport,
 };

@@ -9,6 +9,7 @@ mod close;
 mod in_flight;
 mod receiver;
 mod sender;
+mod shortcut;
 mod sizes;
 mod slots;
 mod waker;
@@ -21,9 +22,11 @@ use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::peer::{Owner, SendDone};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
 
+use crate::config::Cma;
 use crate::outbox::{KEPT_ENTRIES, Outbox};
 use crate::paths::MessagePaths;
 use crate::pending::PendingSend;
+use crate::regions::BoardWatch;
 use crate::ring::{LinkViolation, PublishedSlot, RingConsumer, RingProducer};
 use crate::segment::{SegmentSide, ShmSegment};
 use crate::service::{EndpointShared, NewLink};
@@ -32,6 +35,7 @@ use crate::status::Status;
 use close::CloseHandshake;
 use receiver::LinkReceiver;
 use sender::{LinkSender, StartOutcome};
+use shortcut::Shortcuts;
 use waker::PeerWaker;
 
 pub(crate) use close::CloseMessage;
@@ -57,6 +61,10 @@ pub(crate) struct ShmLink {
     waker: PeerWaker,
     /// The paths of large messages, of both directions.
     paths: MessagePaths,
+    /// One-sided operations without the peer's help, where that is possible.
+    shortcuts: Option<Box<Shortcuts>>,
+    /// Holds up the close of regions while the peer is at work on them.
+    _watch: Option<BoardWatch>,
     /// The peer, in the owner's address vector.
     addr: FiAddr,
     native: NativeAddr,
@@ -94,6 +102,8 @@ impl ShmLink {
             cma: None,
             offers_cma: false,
             fence: false,
+            board: None,
+            watch: None,
         };
         let waker = PeerWaker::new(&new, shared, true);
         Self::assemble(rings, new, waker, sizes)
@@ -107,10 +117,14 @@ impl ShmLink {
     ) -> Self {
         Self {
             sender: LinkSender::new(tx, sizes, new.offers_cma),
-            receiver: LinkReceiver::new(rx, new.cma, sizes.quota),
             close: CloseHandshake::default(),
             waker,
             paths: MessagePaths::new(sizes.cma),
+            shortcuts: (new.board)
+                .filter(|_| sizes.cma != Cma::Off && new.cma.is_some())
+                .map(|board| Shortcuts::new(board, sizes.cma)),
+            receiver: LinkReceiver::new(rx, new.cma, sizes.quota),
+            _watch: new.watch,
             addr: FiAddr::NOTAVAIL,
             native: new.native,
             busy: false,
@@ -290,6 +304,9 @@ impl ShmLink {
         outbox: &mut Outbox,
         owner: &mut O,
     ) -> Result<(), LinkViolation> {
+        if let Some(shortcuts) = &mut self.shortcuts {
+            shortcuts.answered(id);
+        }
         (self.sender.in_flight()).delivered((id, refused), outbox, owner)
     }
 

@@ -104,16 +104,17 @@ struct Cost {
     messages: u32,
 }
 
-/// The cost of one path, estimated from timed messages.
+/// The cost of one path, estimated from timed messages: in picoseconds for a byte, or in another
+/// unit, but always the same.
 #[derive(Clone, Copy, Default)]
-struct Estimate {
-    ps_per_byte: u32,
+pub(crate) struct Estimate {
+    cost: u32,
     timed: u32,
 }
 
 /// Sender: when to try the other path.
 #[derive(Clone, Copy, Default)]
-struct Schedule {
+pub(crate) struct Schedule {
     messages: u32,
     retry_at: u32,
     retry_after: u32,
@@ -250,17 +251,27 @@ impl SizeClasses {
 impl Cost {
     fn prefers_reads(&self) -> bool {
         let [ring, cma] = &self.by_path;
-        ring.timed != 0 && cma.timed != 0 && cma.ps_per_byte < ring.ps_per_byte
+        ring.is_known() && cma.is_known() && cma.cost < ring.cost
     }
 }
 
 impl Estimate {
+    /// Whether a message was timed.
+    pub(crate) fn is_known(&self) -> bool {
+        self.timed != 0
+    }
+
+    /// The cost, 0 if no message was timed.
+    pub(crate) fn cost(&self) -> u32 {
+        self.cost
+    }
+
     /// The first messages meet memory that no cache has, so the least of them counts. A later
     /// message raises the estimate by an eighth at most, since one delayed message says little,
     /// however long the delay; it lowers the estimate by a quarter at most.
-    fn learn(&mut self, now: u32) {
-        let last = self.ps_per_byte;
-        self.ps_per_byte = match self.timed {
+    pub(crate) fn learn(&mut self, now: u32) {
+        let last = self.cost;
+        self.cost = match self.timed {
             0 => now,
             1..FIRST_TIMED => last.min(now),
             _ => now.clamp(last - last / 4, last.saturating_add(last / 8 + 1)),
@@ -272,7 +283,7 @@ impl Estimate {
 impl Schedule {
     /// The first run goes through the ring, the second run is read; later runs of the other path
     /// become ever rarer.
-    fn choose(&mut self, advised: MessagePath) -> MessagePath {
+    pub(crate) fn choose(&mut self, advised: MessagePath) -> MessagePath {
         if self.retry_after == 0 {
             self.start_anew();
         }
@@ -297,7 +308,7 @@ impl Schedule {
         }
     }
 
-    fn start_anew(&mut self) {
+    pub(crate) fn start_anew(&mut self) {
         self.retry_after = FIRST_RETRY;
         self.retry_at = self.messages.wrapping_add(FIRST_RETRY);
     }

@@ -12,9 +12,9 @@ use ferrofabric_contracts::info::{
 };
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_runtime::domain::{Backend, OpenedTransport, Opening, RdmDomain};
-use ferrofabric_runtime::fabric::{self, Discovery, Provider};
+use ferrofabric_runtime::fabric::{self, Discovery, MrAttr, Provider};
 
-use crate::{Cma, ShmConfig, ShmTransport, node_id};
+use crate::{Cma, RegionBoard, ShmConfig, ShmTransport, ShownRegions, node_id};
 
 /// The domain's name.
 const DOMAIN: &str = "shm";
@@ -155,6 +155,7 @@ fn candidate() -> Info {
 struct ShmBackend {
     info: Info,
     config: ShmConfig,
+    board: Arc<RegionBoard>,
 }
 
 impl ShmBackend {
@@ -167,9 +168,11 @@ impl ShmBackend {
             );
             return Err(unknown.mend(format!("there is: {DOMAIN}")));
         }
+        let config = ShmConfig::from_settings(settings);
         Ok(Self {
             info: info.clone(),
-            config: ShmConfig::from_settings(settings),
+            board: RegionBoard::new(config.cma != Cma::Off),
+            config,
         })
     }
 }
@@ -190,7 +193,14 @@ impl Backend for ShmBackend {
             )
             .mend("shared memory alone has no keys: open it over a device"));
         }
-        let transport = ShmTransport::open(self.config.clone(), node_id(), 0)?;
+        let config = ShmConfig {
+            shown: Some(ShownRegions {
+                board: self.board.clone(),
+                rights: opening.unseen_rights,
+            }),
+            ..self.config.clone()
+        };
+        let transport = ShmTransport::open(config, node_id(), 0)?;
         opening.wait.add(transport.wait_fd())?;
         Ok(OpenedTransport {
             name: transport.native(),
@@ -206,6 +216,18 @@ impl Backend for ShmBackend {
     unsafe fn register(&self, buf: IoBuf, _access: Flags) -> Result<Arc<dyn fabric::Mr>> {
         let _ = buf;
         Ok(Arc::new(Unregistered))
+    }
+
+    fn show_region(&self, number: usize, key: u64, attr: &MrAttr<'_>) {
+        self.board.show(number, key, attr);
+    }
+
+    fn hide_region(&self, number: usize) {
+        self.board.hide(number);
+    }
+
+    fn is_region_in_use(&self, number: usize) -> bool {
+        self.board.is_in_use(number)
     }
 }
 

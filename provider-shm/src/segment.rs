@@ -12,6 +12,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl, posix_fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use crate::hazard::Hazard;
 use crate::ring::{LineSlot, PAYLOAD_BYTES, RingConsumer, RingProducer, RingProgress, SLOTS};
 use crate::status::Status;
 
@@ -26,9 +27,16 @@ struct SegmentDirection {
     payload: [u8; PAYLOAD_BYTES],
 }
 
+/// The words of one side, each in a line of its own: the peer reads the second one hardly ever.
+#[repr(C, align(128))]
+struct SideWords {
+    status: Status,
+    hazard: Hazard,
+}
+
 #[repr(C)]
 struct Layout {
-    status: [Status; 2],
+    side: [SideWords; 2],
     progress: [RingProgress; 2],
     direction: [SegmentDirection; 2],
 }
@@ -42,6 +50,16 @@ pub(crate) enum SegmentSide {
     Initiator = 0,
     /// The endpoint that accepted the connection.
     Acceptor = 1,
+}
+
+impl SegmentSide {
+    /// The side of the peer.
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Initiator => Self::Acceptor,
+            Self::Acceptor => Self::Initiator,
+        }
+    }
 }
 
 /// A mapped segment.
@@ -58,7 +76,7 @@ impl ShmSegment {
             MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
         )
         .map_err(|e| fail(e, "create"))?;
-        allocate(fd.as_fd()).map_err(|e| fail(e, "size"))?;
+        allocate(fd.as_fd(), SEGMENT_BYTES).map_err(|e| fail(e, "size"))?;
         fcntl(&fd, FcntlArg::F_ADD_SEALS(seals())).map_err(|e| fail(e, "seal"))?;
         Ok((Self::map(fd.as_fd())?, fd))
     }
@@ -84,7 +102,7 @@ impl ShmSegment {
         if size != SEGMENT_BYTES as i64 {
             return Err(refuse("it has the wrong size"));
         }
-        allocate(fd).map_err(|e| fail(e, "allocate"))?;
+        allocate(fd, SEGMENT_BYTES).map_err(|e| fail(e, "allocate"))?;
         Self::map(fd)
     }
 
@@ -106,7 +124,14 @@ impl ShmSegment {
     pub(crate) fn status(&self, side: SegmentSide) -> &Status {
         // SAFETY: the mapping has the layout's size and alignment, lives as long as `self`, and a
         // `Status` is an atomic.
-        unsafe { &(*self.layout()).status[side as usize] }
+        unsafe { &(*self.layout()).side[side as usize].status }
+    }
+
+    /// The hazard word of a side.
+    #[inline]
+    pub(crate) fn hazard(&self, side: SegmentSide) -> &Hazard {
+        // SAFETY: as above; a `Hazard` is an atomic.
+        unsafe { &(*self.layout()).side[side as usize].hazard }
     }
 
     /// The rings as `side` uses them: the ring that it sends in, the ring that it receives from.
@@ -157,13 +182,13 @@ impl ShmSegment {
     }
 }
 
-/// Reserves the memory of a segment. Without this, the first process that touches a page is killed
+/// Reserves the memory of a memfd. Without this, the first process that touches a page is killed
 /// if the system has no memory left.
-fn allocate(fd: BorrowedFd<'_>) -> nix::Result<()> {
+pub(crate) fn allocate(fd: BorrowedFd<'_>, bytes: usize) -> nix::Result<()> {
     // The C library writes the pages if the file system can not reserve them.
     let _uncancelled = Uncancelled::begin();
     loop {
-        match posix_fallocate(fd, 0, SEGMENT_BYTES as i64) {
+        match posix_fallocate(fd, 0, bytes as i64) {
             Err(nix::Error::EINTR) => {}
             allocated => return allocated,
         }
@@ -191,6 +216,11 @@ impl ShmSegment {
         let (slots, ..) = self.parts(side as usize);
         // SAFETY: just checked.
         unsafe { slots.as_ptr().add(slot).cast::<u64>().add(word) }
+    }
+
+    /// The hazard word of a side.
+    pub(crate) fn hazard_word(&self, side: SegmentSide) -> *mut u64 {
+        std::ptr::from_ref(self.hazard(side)).cast_mut().cast()
     }
 
     /// The word in which the consumer publishes its progress in the ring that `side` sends in.

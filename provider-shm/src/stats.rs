@@ -35,3 +35,12 @@ pub struct ShmStats {
     /// side.
     pub links_left: u64,
 }
+
+/// The one-sided operations that an endpoint has carried out without the help of its peers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CarriedOut {
+    /// Writes to regions of peers.
+    pub(crate) written: u64,
+    /// Reads of regions of peers.
+    pub(crate) read: u64,
+}

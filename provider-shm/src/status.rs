@@ -17,7 +17,7 @@ pub(crate) const CLOSED: u32 = 4;
 
 /// A side's status word, in a line of its own. Its owner writes it; the peer reads it and clears
 /// the request to be woken.
-#[repr(C, align(128))]
+#[repr(C, align(64))]
 pub(crate) struct Status {
     word: AtomicU32,
 }

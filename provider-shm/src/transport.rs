@@ -19,8 +19,10 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
-use ferrofabric_contracts::peer::{Owner, SendDone, Start, Token, Transport};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
+use ferrofabric_contracts::peer::{Owner, SendDone, Shortcut, Start, Token, Transport};
+use ferrofabric_contracts::types::{
+    FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp, total_len,
+};
 use ferrofabric_system::random;
 use slab::Slab;
 
@@ -33,7 +35,7 @@ use crate::peers::{ShmPeers, ShmRoute};
 use crate::pending::PendingSend;
 use crate::receive::ShmReceiver;
 use crate::service::{EndpointShared, ServiceThread};
-use crate::stats::ShmStats;
+use crate::stats::{CarriedOut, ShmStats};
 use crate::status::{SLEEPS, WANTS_ROOM, register, sleeper_barrier};
 use idle_close::IdleCloser;
 use poll_order::PollOrder;
@@ -57,6 +59,7 @@ pub struct ShmTransport {
     node: u64,
     unreachable: VecDeque<(FiAddr, Vec<PendingSend>)>,
     idle_closer: IdleCloser,
+    carried_out: CarriedOut,
     shared: Arc<EndpointShared>,
 }
 
@@ -99,7 +102,13 @@ impl ShmTransport {
         let mut cookie = Cookie::default();
         random::fill(&mut cookie)?;
         let (id, node) = (name.shm.unwrap_or_default(), name.node);
-        let shared = EndpointShared::new(name, cookie, register(), Doorbell::open(id)?)?;
+        let shared = EndpointShared::new(
+            name,
+            cookie,
+            register(),
+            Doorbell::open(id)?,
+            config.shown.clone(),
+        )?;
         let shared = Arc::new(shared);
         let service = ServiceThread::start(id, Arc::clone(&shared), &config)?;
         Ok(Self {
@@ -116,6 +125,7 @@ impl ShmTransport {
             node,
             unreachable: VecDeque::new(),
             idle_closer: IdleCloser::default(),
+            carried_out: CarriedOut::default(),
             shared,
         })
     }
@@ -193,6 +203,25 @@ impl Transport for ShmTransport {
         }
         // SAFETY: the caller's contract.
         unsafe { self.send_long(key, op, iov, owner) }
+    }
+
+    unsafe fn shortcut<O: Owner>(
+        &mut self,
+        op: &RmaOp,
+        iov: &[IoBuf],
+        _granted: Option<&GrantedMemory>,
+        route: &mut ShmRoute,
+        _owner: &mut O,
+    ) -> Shortcut {
+        let Some(key) = self.peers.link(route) else {
+            return Shortcut::Impossible;
+        };
+        let counts = &mut self.carried_out;
+        // SAFETY: the caller's contract.
+        match unsafe { self.links[key].carry_out(op, iov, counts) } {
+            true => Shortcut::Done,
+            false => Shortcut::Impossible,
+        }
     }
 
     unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {
@@ -286,6 +315,8 @@ impl Transport for ShmTransport {
         report("shm_sent_pipe", s.sent_pipe);
         report("shm_sent_cma", s.sent_cma);
         report("shm_received_cma", s.received_cma);
+        report("shm_rma_written", self.carried_out.written);
+        report("shm_rma_read", self.carried_out.read);
         report("shm_unexpected", s.unexpected);
         report("shm_queued", s.queued);
         report("shm_doorbells", s.doorbells);

@@ -51,7 +51,7 @@ fn steps() -> Vec<(String, Vec<u8>)> {
     // One that is all here, and whose sender awaits `DELIVERED`; then more of it.
     let told = [0, 3, 5, 1, 40, 1, 1, 0, 1, 40, 0, 1, 40, 0, 0, 7];
     let more = [0, 4, 0, 1, 40, 0, 0, 0, 0, 0, 0, 0, 7];
-    let close = [8, 7];
+    let close = [11, 7];
     all.push(seed("told", [&told[..], &more, &close].concat()));
     let receive = [5, 1, 1, 3, 4, 0];
     let send = [6, 4, 0, 1, 0, 0];
@@ -66,5 +66,17 @@ fn steps() -> Vec<(String, Vec<u8>)> {
         &slot(4, 50),
     ];
     all.push(seed("exchange", both.concat()));
+    // A region on the peer's board, word by word, and reads of it; then claims about our own.
+    let entry = |word: u8, value: u8| [8, 1, 0, word, 1, value];
+    let region: Vec<_> = [(1, 1), (2, 9), (3, 200), (4, 0), (5, 3), (0, 1)]
+        .iter()
+        .flat_map(|(word, value)| entry(*word, *value))
+        .collect();
+    let reads = [9, 1, 1, 5, 1, 40, 9, 1, 1, 190, 1, 40];
+    let claims = [10, 1, 7, 1, 9, 10, 0, 1, 1];
+    all.push(seed(
+        "board",
+        [&send[..], &region, &reads, &claims].concat(),
+    ));
     all
 }

@@ -19,12 +19,37 @@ const RANGES: usize = 4;
 const PAGES: usize = 64;
 /// Bit of a page's entry: the page is in memory.
 const PRESENT: u64 = 1 << 63;
+/// It is a page of a file, or of shared memory.
+const OF_FILE: u64 = 1 << 61;
+/// Writes to it wait for a handler of userfaultfd(2).
+const WRITES_WAIT: u64 = 1 << 57;
+
+/// The use of pages that are present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PageUse {
+    Read,
+    /// The kernel may have to copy the page, or to inform the file system of the write. A file
+    /// system in user space may let it wait, so a page of a file does not count as present.
+    Write,
+}
+
+impl PageUse {
+    fn is_present(self, entry: u64) -> bool {
+        let hindered = match self {
+            Self::Read => 0,
+            Self::Write => OF_FILE | WRITES_WAIT,
+        };
+        entry & (PRESENT | hindered) == PRESENT
+    }
+}
 
 /// A range whose pages were present.
 #[derive(Clone, Copy, Debug)]
 struct PresentRange {
     start: u64,
     end: u64,
+    /// The most demanding use that they are present for.
+    of: PageUse,
     at: Instant,
 }
 
@@ -48,24 +73,25 @@ impl PresentPages {
         })
     }
 
-    /// Whether all pages of a range are present, or were a moment ago.
-    pub(super) fn are_present(&mut self, addr: u64, len: usize, now: Instant) -> bool {
+    /// Whether all pages of a range are present for a use, or were a moment ago.
+    pub(super) fn are_present(&mut self, of: PageUse, addr: u64, len: usize, now: Instant) -> bool {
         let Some(end) = addr.checked_add(len as u64) else {
             return false;
         };
         let known = |found: &PresentRange| {
             found.start <= addr
                 && end <= found.end
+                && of <= found.of
                 && now.saturating_duration_since(found.at) < PROOF_LASTS
         };
         if len == 0 || self.found.iter().flatten().any(known) {
             return true;
         }
-        self.look(addr, end, now)
+        self.look(of, addr, end, now)
     }
 
     #[cold]
-    fn look(&mut self, start: u64, end: u64, now: Instant) -> bool {
+    fn look(&mut self, of: PageUse, start: u64, end: u64, now: Instant) -> bool {
         let size = page_bytes();
         let (mut page, last) = (start / size, (end - 1) / size);
         let mut entries = [[0u8; 8]; PAGES];
@@ -75,7 +101,7 @@ impl PresentPages {
             if self.map.read_exact_at(wanted, page * 8).is_err() {
                 return false;
             }
-            let is_missing = |entry: &[u8; 8]| u64::from_ne_bytes(*entry) & PRESENT == 0;
+            let is_missing = |entry: &[u8; 8]| !of.is_present(u64::from_ne_bytes(*entry));
             if entries[..n].iter().any(is_missing) {
                 return false;
             }
@@ -84,6 +110,7 @@ impl PresentPages {
         self.found[self.next] = Some(PresentRange {
             start,
             end,
+            of,
             at: now,
         });
         self.next = (self.next + 1) % RANGES;
@@ -125,21 +152,21 @@ mod tests {
         let mut pages = PresentPages::of(std::process::id() as i32).unwrap();
         let now = Instant::now();
         for addr in [0, 1, u64::MAX - 100, u64::MAX / 2] {
-            assert!(!pages.are_present(addr, 50, now), "{addr}");
+            assert!(!pages.are_present(PageUse::Read, addr, 50, now), "{addr}");
         }
         let start = memory.as_ptr() as u64;
-        assert!(!pages.are_present(start, 1, now));
+        assert!(!pages.are_present(PageUse::Read, start, 1, now));
         memory[size as usize] = 1;
-        assert!(!pages.are_present(start + size - 1, 2, now));
-        assert!(pages.are_present(start + size, size as usize, now));
-        assert!(!pages.are_present(start + size, size as usize + 1, now));
+        assert!(!pages.are_present(PageUse::Read, start + size - 1, 2, now));
+        assert!(pages.are_present(PageUse::Read, start + size, size as usize, now));
+        assert!(!pages.are_present(PageUse::Read, start + size, size as usize + 1, now));
         memory.fill(1);
-        assert!(pages.are_present(start, len, now));
+        assert!(pages.are_present(PageUse::Read, start, len, now));
 
         // The last result counts for a moment.
         advise(&mut memory, libc::MADV_DONTNEED);
-        assert!(pages.are_present(start + 5, 10, now));
-        assert!(!pages.are_present(start + 5, 10, now + PROOF_LASTS));
+        assert!(pages.are_present(PageUse::Read, start + 5, 10, now));
+        assert!(!pages.are_present(PageUse::Read, start + 5, 10, now + PROOF_LASTS));
         assert!(PROOF_LASTS <= Duration::from_millis(1));
     }
 }

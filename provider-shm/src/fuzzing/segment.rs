@@ -13,12 +13,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrofabric_contracts::addr::NativeAddr;
-use ferrofabric_contracts::peer::Transport;
-use ferrofabric_contracts::types::{FiAddr, MsgKind};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Shortcut, Transport};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RmaKind, RmaOp};
+use ferrofabric_runtime::fabric::MrAttr;
 
 use crate::ShmConfig;
+use crate::board::{BoardMemory, ENTRIES, MAY_READ, PeerBoard, bucket_of};
 use crate::cma::CmaPeer;
 use crate::owner::Ep;
+use crate::regions::RegionBoard;
 use crate::ring::SLOTS;
 use crate::segment::{SegmentSide, ShmSegment};
 use crate::service::NewLink;
@@ -67,6 +71,10 @@ struct Victim {
     inputs: u64,
     /// The data of its sends.
     out: Vec<u8>,
+    /// The regions of its domain.
+    regions: Arc<RegionBoard>,
+    /// The board of the hostile peers.
+    board: Arc<BoardMemory>,
 }
 
 impl Victim {
@@ -80,6 +88,8 @@ impl Victim {
             }),
             inputs: 0,
             out: vec![0; LONGEST_SEND],
+            regions: RegionBoard::new(true),
+            board: Arc::new(BoardMemory::create().expect("a board")),
         }
     }
 
@@ -90,7 +100,8 @@ impl Victim {
         let failed_before = self.ep.shm.stats().links_failed;
         let id = FIRST_ID + self.inputs;
         self.inputs += 1;
-        let mut attack = Attack::begin(&mut self.ep, id, segment);
+        let boards = (Arc::clone(&self.regions), Arc::clone(&self.board));
+        let mut attack = Attack::begin(&mut self.ep, id, segment, boards);
         let mut steps = Steps(bytes);
         for _ in 0..STEPS {
             if steps.0.is_empty() {
@@ -119,10 +130,19 @@ struct Attack<'a> {
     tags: Vec<u64>,
     /// Operations that have not completed.
     under_way: usize,
+    /// The regions of the endpoint, and the board of the peer.
+    boards: (Arc<RegionBoard>, Arc<BoardMemory>),
+    /// The entries that the peer has written to.
+    entries: Vec<usize>,
 }
 
 impl<'a> Attack<'a> {
-    fn begin(ep: &'a mut Ep, id: u64, segment: ShmSegment) -> Self {
+    fn begin(
+        ep: &'a mut Ep,
+        id: u64,
+        segment: ShmSegment,
+        boards: (Arc<RegionBoard>, Arc<BoardMemory>),
+    ) -> Self {
         let native = NativeAddr {
             incarnation: 1,
             node: ep.name().node,
@@ -139,6 +159,11 @@ impl<'a> Attack<'a> {
             cma: CmaPeer::probe(std::process::id() as i32, COOKIE.as_ptr() as u64, COOKIE),
             offers_cma: true,
             fence: false,
+            // The peer's memory is that of this process, so nothing is to be written there.
+            board: PeerBoard::accept(boards.1.fd())
+                .ok()
+                .map(|board| (board, MAY_READ)),
+            watch: Some(boards.0.watch(&segment, SegmentSide::Initiator, (1, id))),
         };
         ep.shm.new_link(link, &mut ep.owner);
         Self {
@@ -150,11 +175,13 @@ impl<'a> Attack<'a> {
             buffers: Vec::new(),
             tags: Vec::new(),
             under_way: 0,
+            boards,
+            entries: Vec::new(),
         }
     }
 
     fn step(&mut self, steps: &mut Steps<'_>, out: &[u8]) {
-        match steps.byte() % 9 {
+        match steps.byte() % 12 {
             0..=2 => self.publish(steps),
             3 => {
                 let (slot, word) = (steps.byte() as usize % SLOTS, steps.byte() as usize % 8);
@@ -181,6 +208,9 @@ impl<'a> Attack<'a> {
             7 => {
                 self.ep.progress();
             }
+            8 => self.write_board(steps),
+            9 => self.read_region(steps),
+            10 => self.close_region(steps),
             _ => {
                 self.segment.status(SegmentSide::Acceptor).close();
                 let closed = Some(Arc::clone(&self.segment));
@@ -191,6 +221,49 @@ impl<'a> Attack<'a> {
             }
         }
         self.await_answer();
+    }
+
+    /// The peer writes to an entry in which a key may be looked for.
+    fn write_board(&mut self, steps: &mut Steps<'_>) {
+        let bucket = bucket_of(u64::from(steps.byte()));
+        let number = bucket.start + usize::from(steps.byte()) % bucket.len();
+        let word = usize::from(steps.byte()) % 6;
+        self.boards.1.entry(number).write_word(word, steps.number());
+        self.entries.push(number);
+    }
+
+    /// The endpoint reads a region of the peer, where that needs no help.
+    fn read_region(&mut self, steps: &mut Steps<'_>) {
+        let op = RmaOp {
+            kind: RmaKind::Read,
+            dest: self.addr,
+            key: u64::from(steps.byte()),
+            place: steps.number(),
+            data: 0,
+            desc: MrDesc::NONE,
+            context: 1,
+            flags: Flags::empty(),
+        };
+        let len = steps.number() as usize % 5000;
+        let mut into = vec![BEYOND; len + 64];
+        let buf = IoBuf::new(into.as_mut_ptr(), len);
+        let Ep { shm, owner } = &mut *self.ep;
+        // SAFETY: the buffer lives until the operation is over, which it is at return.
+        let read = unsafe { shm.shortcut(&op, &[buf], None, owner) };
+        assert!(matches!(read, Shortcut::Done | Shortcut::Impossible));
+        assert!(into[len..].iter().all(|byte| *byte == BEYOND));
+    }
+
+    /// The endpoint's domain closes a region. The peer claims to be at work, and is not there.
+    fn close_region(&mut self, steps: &mut Steps<'_>) {
+        let memory = IoBuf { addr: 8, len: 8 };
+        let rights = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
+        let regions = &self.boards.0;
+        regions.show(0, steps.number(), &MrAttr::new(memory, rights));
+        let claim = self.segment.hazard_word(SegmentSide::Acceptor);
+        write(claim, steps.number() % (ENTRIES as u64 + 2));
+        regions.hide(0);
+        assert!(!regions.is_in_use(0), "a close waits for a dead peer");
     }
 
     /// Sends that need another link with the peer wait until the service thread reports that none
@@ -268,6 +341,12 @@ impl<'a> Attack<'a> {
             "something is left"
         );
         assert!(self.ep.owner.av.is_empty());
+        let (regions, board) = &self.boards;
+        regions.is_in_use(0);
+        assert_eq!(regions.watched(), 0, "a segment is left");
+        for number in self.entries {
+            (0..6).for_each(|word| board.entry(number).write_word(word, 0));
+        }
     }
 
     /// Takes all completions and errors; `take` gets whether each is a success.

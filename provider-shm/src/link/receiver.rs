@@ -6,7 +6,7 @@ use std::time::Instant;
 use ferrofabric_contracts::types::IoBuf;
 
 use super::sizes::{Quota, Used};
-use crate::cma::{CmaPeer, Read};
+use crate::cma::{CmaPeer, CopyOutcome, CopyWay};
 use crate::incoming::{IncomingState, IncomingTable};
 use crate::ring::{LinkViolation, PublishedSlot, RingConsumer};
 
@@ -119,11 +119,35 @@ impl LinkReceiver {
     /// # Safety
     ///
     /// `into` is valid for writes.
-    pub(crate) unsafe fn read_memory(&mut self, addr: u64, into: IoBuf, now: Instant) -> Read {
+    pub(crate) unsafe fn read_memory(
+        &mut self,
+        addr: u64,
+        into: IoBuf,
+        now: Instant,
+    ) -> CopyOutcome {
         match &mut self.cma {
             // SAFETY: the caller's contract.
             Some(cma) => unsafe { cma.read(addr, into, now) },
-            None => Read::Refused,
+            None => CopyOutcome::Refused,
+        }
+    }
+
+    /// Copies between the peer's memory from `addr` on and buffers.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are valid: for writes if the peer's memory is read, else for reads.
+    pub(super) unsafe fn copy_memory(
+        &mut self,
+        way: CopyWay,
+        addr: u64,
+        buffers: &[IoBuf],
+        now: Instant,
+    ) -> CopyOutcome {
+        match &mut self.cma {
+            // SAFETY: the caller's contract.
+            Some(cma) => unsafe { cma.copy_list(way, addr, buffers, now) },
+            None => CopyOutcome::Refused,
         }
     }
 

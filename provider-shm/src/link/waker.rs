@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::hazard::Hazard;
 use crate::segment::{SegmentSide, ShmSegment};
 use crate::service::{EndpointShared, NewLink};
 use crate::stats::ShmStats;
@@ -44,6 +45,12 @@ impl PeerWaker {
     #[inline(always)]
     pub(super) fn own_status(&self) -> &Status {
         self.segment.status(self.side)
+    }
+
+    /// The hazard word of our side.
+    #[inline]
+    pub(super) fn own_hazard(&self) -> &Hazard {
+        self.segment.hazard(self.side)
     }
 
     #[inline(always)]

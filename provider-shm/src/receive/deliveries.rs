@@ -9,7 +9,7 @@ use ferrofabric_contracts::types::IoBuf;
 use slab::Slab;
 
 use super::message::{MatchedMessage, Rest, Unfinished};
-use crate::cma::Read;
+use crate::cma::CopyOutcome;
 use crate::incoming::IncomingState;
 use crate::link::{AnswerSlot, ShmLink};
 use crate::paths::{Moved, Trial};
@@ -229,13 +229,13 @@ impl Deliveries {
             return Ok(0);
         }
         match came {
-            Read::Complete => {}
+            CopyOutcome::Complete => {}
             // The sender copies the message, and waits itself if it has to.
-            Read::Missing => {
+            CopyOutcome::Missing => {
                 self.request_by_ring(link, id, stats);
                 return Ok(0);
             }
-            Read::Refused => {
+            CopyOutcome::Refused => {
                 link.receiver().give_up_cma();
                 self.request_by_ring(link, id, stats);
                 while let Some(id) = link.receiver().next_read() {

@@ -64,7 +64,7 @@ impl SilentListener {
         shutdown(fd.as_raw_fd(), Shutdown::Read).unwrap();
         let mut frame = Frame::new(HELLO, 1, self.name.to_bytes());
         frame.wanted = ep.name().incarnation;
-        socket::send(fd, &frame, None).unwrap();
+        socket::send(fd, &frame, &[]).unwrap();
     }
 }
 
@@ -175,7 +175,7 @@ fn an_offer_outlives_an_earlier_hello() {
     let nonce = Frame::parse(&hello, HELLO).unwrap().nonce;
     let answer = |kind| {
         let frame = Frame::new(kind, nonce, silent.name.to_bytes());
-        socket::send(&call, &frame, None).unwrap();
+        socket::send(&call, &frame, &[]).unwrap();
     };
     answer(WELCOME);
     let (_, segment) = until(begun, || socket::receive(&call));
@@ -238,7 +238,7 @@ fn an_attempt_with_a_refusing_peer_ends() {
                     let hello = Frame::parse(&hello, HELLO).unwrap();
                     let mut frame = Frame::new(WELCOME, hello.nonce, busy.name.to_bytes());
                     frame.verdict = BUSY;
-                    socket::send(&fd, &frame, None).unwrap();
+                    socket::send(&fd, &frame, &[]).unwrap();
                 }
             }
             if let Some(found) = ep.poll() {
@@ -303,7 +303,7 @@ fn a_cookie_that_never_comes_delays_no_peer() {
     let mut frame = Frame::new(HELLO, 1, silent.name.to_bytes());
     frame.wanted = ep.name().incarnation;
     frame.cookie_addr = never.addr();
-    socket::send(&client, &frame, None).unwrap();
+    socket::send(&client, &frame, &[]).unwrap();
     serves_a_new_client(&mut ep);
 }
 

@@ -5,6 +5,7 @@ use ferrofabric_contracts::addr::NATIVE_LEN;
 use ferrofabric_contracts::listed_constants;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::board::{MAY_READ, MAY_WRITE};
 use crate::cma::Cookie;
 
 const MAGIC: u32 = 0x4d48_5346;
@@ -43,6 +44,10 @@ listed_constants! {
     pub(crate) const FLAGS: [u32];
     /// The sender has registered for membarrier(2).
     pub(crate) const REGISTERED = 1;
+    /// Peers may read the regions on the sender's board, whose descriptor comes with this record.
+    pub(crate) const SHOWS_READ = 2;
+    /// Peers may write to those regions.
+    pub(crate) const SHOWS_WRITE = 4;
 }
 
 /// A record.
@@ -63,7 +68,7 @@ pub(crate) struct Frame {
     pub(crate) cookie_addr: u64,
     /// The bytes at that address.
     pub(crate) cookie: Cookie,
-    /// `REGISTERED`.
+    /// Some of [`FLAGS`]: `SHOWS_READ` and `SHOWS_WRITE` with `MAP` and `READY` alone.
     pub(crate) flags: u32,
     reserved: u32,
     /// Address of the sender.
@@ -71,6 +76,15 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
+    /// The rights to the regions on the sender's board, as the entries of boards have them.
+    pub(crate) fn board_rights(&self) -> u64 {
+        let of = |flag, right| match self.flags & flag {
+            0 => 0,
+            _ => right,
+        };
+        of(SHOWS_READ, MAY_READ) | of(SHOWS_WRITE, MAY_WRITE)
+    }
+
     /// An empty record.
     pub(crate) fn new(kind: u8, nonce: u64, from: [u8; NATIVE_LEN]) -> Self {
         Self {

@@ -8,8 +8,10 @@
 //!     MAP    the segment's descriptor   ──▶
 //!                                       ◀──   READY    mapped, or a refusal
 //! ```
+//!
+//! The descriptor of a side's board of regions, if it has one, comes with its last record.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +19,7 @@ use ferrofabric_contracts::addr::NativeAddr;
 
 use super::frame::{Frame, HELLO, MAP, OK, READY, REFUSED, REGISTERED, WELCOME};
 use super::{EndpointShared, NewLink, socket};
+use crate::board::PeerBoard;
 use crate::cma::CmaPeer;
 use crate::segment::{SegmentSide, ShmSegment};
 
@@ -91,7 +94,7 @@ impl Connection {
     ) -> nix::Result<Self> {
         let mut frame = introduce(HELLO, nonce, shared, offer_cma);
         frame.wanted = target.incarnation;
-        socket::send(&fd, &frame, None)?;
+        socket::send(&fd, &frame, &[])?;
         Ok(Self {
             fd,
             stage: HandshakeStage::Welcome(target),
@@ -157,7 +160,15 @@ impl Connection {
     ) -> bool {
         let mut frame = introduce(kind, self.nonce, shared, offer_cma);
         frame.verdict = verdict;
-        socket::send(&self.fd, &frame, None).is_ok()
+        socket::send(&self.fd, &frame, &[]).is_ok()
+    }
+
+    /// Acceptor: sends the last record, once the segment is mapped.
+    pub(super) fn ready(&self, shared: &EndpointShared) {
+        let mut frame = introduce(READY, self.nonce, shared, false);
+        let board = show(&mut frame, shared);
+        // If it fails, the initiator finds its connection closed.
+        let _ = socket::send(&self.fd, &frame, board.as_slice());
     }
 
     /// Initiator: reads `WELCOME`, makes the segment and sends it.
@@ -178,14 +189,19 @@ impl Connection {
             return Err(HandshakeFailure::Never("it has another authorization key"));
         }
         let (segment, fd) = ShmSegment::create().map_err(|_| HandshakeFailure::Later)?;
-        let frame_out = introduce(MAP, self.nonce, shared, false);
-        socket::send(&self.fd, &frame_out, Some(fd.as_fd()))
-            .map_err(|_| HandshakeFailure::Later)?;
+        let (segment, id) = (Arc::new(segment), target.shm.unwrap_or_default());
+        let watch = shared.watch(&segment, SegmentSide::Initiator, id);
+        let mut frame_out = introduce(MAP, self.nonce, shared, false);
+        let board = show(&mut frame_out, shared);
+        let given: Vec<_> = [fd.as_fd()].into_iter().chain(board).collect();
+        socket::send(&self.fd, &frame_out, &given).map_err(|_| HandshakeFailure::Later)?;
         self.stage = HandshakeStage::Ready(Box::new(NewLink {
             native: *target,
-            id: target.shm.unwrap_or_default(),
-            segment: Arc::new(segment),
+            id,
+            segment,
             side: SegmentSide::Initiator,
+            board: None,
+            watch,
             cma: CmaPeer::probe(self.pid, frame.cookie_addr, frame.cookie),
             offers_cma,
             fence: !(shared.registered && frame.flags & REGISTERED != 0),
@@ -194,8 +210,15 @@ impl Connection {
     }
 
     /// Initiator: reads the last record.
-    pub(super) fn read_ready(&self, bytes: &[u8]) -> Result<(), HandshakeFailure> {
-        self.read_answer(bytes, READY).map(drop)
+    pub(super) fn read_ready(
+        &self,
+        bytes: &[u8],
+        fds: &[OwnedFd],
+        link: &mut NewLink,
+    ) -> Result<(), HandshakeFailure> {
+        let frame = self.read_answer(bytes, READY)?;
+        link.board = fds.first().and_then(|fd| board_of(&frame, fd));
+        Ok(())
     }
 
     /// Acceptor: maps the segment.
@@ -208,18 +231,26 @@ impl Connection {
         offers_cma: bool,
     ) -> Result<NewLink, ()> {
         let frame = Frame::parse(bytes, MAP).ok_or(())?;
-        let [fd] = fds else { return Err(()) };
+        let (fd, board) = match fds {
+            [fd] => (fd, None),
+            [fd, board] => (fd, Some(board)),
+            _ => return Err(()),
+        };
         if frame.nonce != self.nonce {
             return Err(());
         }
         let segment = ShmSegment::accept(fd.as_fd()).map_err(|error| {
             tracing::warn!(%error, peer = %met.native, "refused a shared-memory link");
         })?;
+        let segment = Arc::new(segment);
+        let watch = shared.watch(&segment, SegmentSide::Acceptor, met.id);
         Ok(NewLink {
             native: met.native,
             id: met.id,
-            segment: Arc::new(segment),
+            segment,
             side: SegmentSide::Acceptor,
+            board: board.and_then(|fd| board_of(&frame, fd)),
+            watch,
             cma: met.cma,
             offers_cma,
             fence: !(shared.registered && met.registered),
@@ -270,6 +301,25 @@ fn introduce(kind: u8, nonce: u64, shared: &EndpointShared, offer_cma: bool) -> 
         frame.flags |= REGISTERED;
     }
     frame
+}
+
+/// Says in a record that the sender's board comes with it.
+fn show<'a>(frame: &mut Frame, shared: &'a EndpointShared) -> Option<BorrowedFd<'a>> {
+    let (board, flags) = shared.shown()?;
+    frame.flags |= flags;
+    Some(board)
+}
+
+/// The sender's board that has come with a record, and the rights to its regions. Without it,
+/// one-sided operations go as messages.
+fn board_of(frame: &Frame, fd: &OwnedFd) -> Option<(PeerBoard, u64)> {
+    match PeerBoard::accept(fd.as_fd()) {
+        Ok(board) => Some((board, frame.board_rights())),
+        Err(error) => {
+            tracing::warn!(%error, "refused a board of regions");
+            None
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 mod clients;
 pub(crate) mod frame;
 mod handshake;
-mod liveness;
 mod server;
 #[allow(unsafe_code, reason = "owns descriptors that the kernel hands out")]
 mod socket;
@@ -16,7 +15,7 @@ mod users;
 mod wakes;
 
 use std::collections::HashSet;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -24,14 +23,17 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender};
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_system::forked::Birth;
 use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::threads;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::board::PeerBoard;
 use crate::cma::{CmaPeer, Cookie};
-use crate::config::ShmConfig;
+use crate::config::{ShmConfig, ShownRegions};
 use crate::doorbell::Doorbell;
+use crate::regions::BoardWatch;
 use crate::segment::{SegmentSide, ShmSegment};
 
 /// A request of the transport.
@@ -79,6 +81,10 @@ pub(crate) struct NewLink {
     pub(crate) offers_cma: bool,
     /// Whether a sender needs a fence before it reads whether the peer sleeps.
     pub(crate) fence: bool,
+    /// The regions of the peer that we may reach by ourselves, and our rights to them.
+    pub(crate) board: Option<(PeerBoard, u64)>,
+    /// The end of the link, for the regions that the peer may reach.
+    pub(crate) watch: Option<BoardWatch>,
 }
 
 /// The state of the endpoint that both threads use. A child process that inherits it must not use
@@ -101,6 +107,8 @@ pub(crate) struct EndpointShared {
     has_events: PendingFlag,
     /// The transport wants to be woken for events.
     sleeps: AtomicBool,
+    /// The regions that peers may reach by themselves.
+    shown: Option<ShownRegions>,
 }
 
 impl EndpointShared {
@@ -109,6 +117,7 @@ impl EndpointShared {
         cookie: Cookie,
         registered: bool,
         doorbell: Doorbell,
+        shown: Option<ShownRegions>,
     ) -> Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = EventFd::from_flags(flags)
@@ -123,6 +132,7 @@ impl EndpointShared {
             name,
             has_events: PendingFlag::new(),
             sleeps: AtomicBool::new(false),
+            shown,
         })
     }
 
@@ -172,6 +182,31 @@ impl EndpointShared {
     /// Our full address.
     pub(crate) fn name(&self) -> NativeAddr {
         self.name
+    }
+
+    /// The descriptor of the board for peers, and the flag for their rights.
+    fn shown(&self) -> Option<(BorrowedFd<'_>, u32)> {
+        let ShownRegions { board, rights } = self.shown.as_ref()?;
+        let mut flags = 0;
+        for (right, flag) in [
+            (Flags::REMOTE_READ, frame::SHOWS_READ),
+            (Flags::REMOTE_WRITE, frame::SHOWS_WRITE),
+        ] {
+            if rights.contains(right) {
+                flags |= flag;
+            }
+        }
+        (flags != 0).then_some(())?;
+        Some((board.fd()?, flags))
+    }
+
+    /// Has the close of regions look at a segment, from now until the link's end, if its peer may
+    /// reach regions by itself.
+    fn watch(&self, segment: &Arc<ShmSegment>, side: SegmentSide, peer: u64) -> Option<BoardWatch> {
+        self.shown()?;
+        let own = self.name.shm.unwrap_or_default();
+        let shown = self.shown.as_ref()?;
+        Some(shown.board.watch(segment, side, (own, peer)))
     }
 }
 

@@ -262,7 +262,7 @@ impl Server {
                     Ok(link) => {
                         self.connections.remove(key);
                         self.up(link);
-                        connection.answer(READY, OK, &self.shared, false);
+                        connection.ready(&self.shared);
                         return;
                     }
                     Err(()) => {
@@ -274,7 +274,8 @@ impl Server {
             HandshakeStage::Welcome(target) => {
                 connection.read_welcome(&bytes, &target, &self.shared, self.offers_cma())
             }
-            HandshakeStage::Ready(link) => match connection.read_ready(&bytes) {
+            HandshakeStage::Ready(mut link) => match connection.read_ready(&bytes, &fds, &mut link)
+            {
                 Ok(()) => {
                     self.connections.remove(key);
                     return self.up(*link);
@@ -308,7 +309,7 @@ impl Server {
         let wanted = match self.peers.get(&id) {
             // A link that the other side has closed does not prevent a new one.
             Some(PeerConnection::Up(segment, side))
-                if segment.status(other(*side)).load() & CLOSED == 0 =>
+                if segment.status(side.other()).load() & CLOSED == 0 =>
             {
                 c.answer(WELCOME, BUSY, &self.shared, false);
                 return Err(HandshakeFailure::Later);
@@ -468,7 +469,9 @@ impl Server {
                 _ => None,
             };
             let closed = || {
-                link.is_some_and(|(segment, side)| segment.status(other(side)).load() & CLOSED != 0)
+                link.is_some_and(|(segment, side)| {
+                    segment.status(side.other()).load() & CLOSED != 0
+                })
             };
             // A peer that closes sets its flag before its doorbell disappears.
             if closed() || !self.sweep.exists(id) {
@@ -481,12 +484,5 @@ impl Server {
                 self.report(gone);
             }
         }
-    }
-}
-
-fn other(side: SegmentSide) -> SegmentSide {
-    match side {
-        SegmentSide::Initiator => SegmentSide::Acceptor,
-        SegmentSide::Acceptor => SegmentSide::Initiator,
     }
 }

@@ -47,9 +47,9 @@ pub(super) fn credentials(fd: &OwnedFd) -> nix::Result<UnixCredentials> {
     getsockopt(fd, PeerCredentials)
 }
 
-/// Sends a record, and a descriptor if there is one. Nothing blocks: the socket's buffer is empty,
-/// or the other side breaks the protocol.
-pub(super) fn send(fd: &OwnedFd, frame: &Frame, give: Option<BorrowedFd<'_>>) -> nix::Result<()> {
+/// Sends a record with descriptors. Nothing blocks: the socket's buffer is empty, or the other side
+/// breaks the protocol.
+pub(super) fn send(fd: &OwnedFd, frame: &Frame, give: &[BorrowedFd<'_>]) -> nix::Result<()> {
     let fds: Vec<RawFd> = give.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&fds)];
     let n = sendmsg::<()>(
@@ -71,8 +71,8 @@ pub(super) fn send(fd: &OwnedFd, frame: &Frame, give: Option<BorrowedFd<'_>>) ->
 pub(super) fn receive(fd: &OwnedFd) -> nix::Result<(Vec<u8>, Vec<OwnedFd>)> {
     // One byte more than a record, to see when one is too long.
     let mut bytes = vec![0u8; FRAME_LEN + 1];
-    // Room for two descriptors: a peer that sends more than one breaks the protocol, and the kernel
-    // closes those that do not fit. (By hand, since a safe wrapper hides the descriptors that did
+    // Room for the two descriptors that a record may have and some more: the kernel closes those
+    // that do not fit. (By hand, since a safe wrapper hides the descriptors that did
     // fit when some did not.)
     let mut control = [0u64; 8];
     let mut iov = libc::iovec {

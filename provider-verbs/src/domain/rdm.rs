@@ -13,8 +13,10 @@ use ferrofabric_contracts::info::{EpType, Info};
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_protocol::wire::sidr::ServiceKind;
 use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, OpenedTransport, Opening};
-use ferrofabric_runtime::fabric;
-use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
+use ferrofabric_runtime::fabric::{self, MrAttr};
+use ferrofabric_shm::{
+    Cma, RegionBoard, ShmConfig, ShmTransport, ShownRegions, Unreachable, node_id,
+};
 use ferrofabric_system::clock::Clock;
 use ferrofabric_system::random;
 
@@ -47,6 +49,8 @@ pub(crate) struct VerbsBackend {
     /// The thread that answers requests for endpoints by socket address; it starts with the first
     /// endpoint.
     listeners: Mutex<Weak<ListenerThread>>,
+    /// The regions that the processes of this node reach by themselves.
+    board: Arc<RegionBoard>,
 }
 
 impl VerbsBackend {
@@ -82,6 +86,7 @@ impl VerbsBackend {
             clock: clock.clone(),
             workers: VerbWorkers::new(settings.control_threads as usize),
             listeners: Mutex::default(),
+            board: RegionBoard::new(ShmConfig::from_settings(settings).cma != Cma::Off),
         })
     }
 
@@ -181,6 +186,18 @@ impl Backend for VerbsBackend {
         let region = unsafe { self.registry.describe(buf, rights)? };
         Ok(Arc::new(DomainRegion(region)))
     }
+
+    fn show_region(&self, number: usize, key: u64, attr: &MrAttr<'_>) {
+        self.board.show(number, key, attr);
+    }
+
+    fn hide_region(&self, number: usize) {
+        self.board.hide(number);
+    }
+
+    fn is_region_in_use(&self, number: usize) -> bool {
+        self.board.is_in_use(number)
+    }
 }
 
 impl KeyedParts for VerbsBackend {
@@ -244,6 +261,10 @@ impl VerbsBackend {
             true => {
                 let config = ShmConfig {
                     unreachable: Unreachable::HandBack,
+                    shown: Some(ShownRegions {
+                        board: self.board.clone(),
+                        rights: opening.unseen_rights,
+                    }),
                     ..ShmConfig::from_settings(&self.settings)
                 };
                 Some(ShmTransport::open_named(config, name, SHM_TRANSPORT)?)

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use super::super::liveness::Liveness;
+use crate::liveness::Liveness;
 
 /// Peers that one sweep checks: bounds its cost, however many peers there are.
 const SWEPT: usize = 256;

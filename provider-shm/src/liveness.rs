@@ -10,23 +10,23 @@ use nix::sys::socket::connect;
 use crate::doorbell::{address, datagram_socket};
 
 /// Checks whether endpoints exist, with one socket for all of them.
-pub(super) struct Liveness {
+pub(crate) struct Liveness {
     socket: OwnedFd,
 }
 
 impl Liveness {
-    pub(super) fn new() -> nix::Result<Self> {
+    pub(crate) fn new() -> nix::Result<Self> {
         Ok(Self {
             socket: datagram_socket()?,
         })
     }
 
-    pub(super) fn descriptor(&self) -> RawFd {
+    pub(crate) fn descriptor(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
     /// Whether the endpoint's doorbell exists. True if the check fails.
-    pub(super) fn exists(&self, id: u64) -> bool {
+    pub(crate) fn exists(&self, id: u64) -> bool {
         let Ok(name) = address(id) else { return true };
         connect(self.socket.as_raw_fd(), &name) != Err(Sys::ECONNREFUSED)
     }

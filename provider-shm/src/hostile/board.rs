@@ -1,0 +1,123 @@
+//! Tests of boards with arbitrary content: a doubtful region is not touched, and a later operation
+//! on a sound one is carried out.
+
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Shortcut;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RmaKind, RmaOp};
+
+use super::{HostilePeer, ID};
+use crate::board::{BoardMemory, BoardRegion, MAY_READ, MAY_WRITE, PeerBoard};
+use crate::owner::Ep;
+use crate::{Cma, ShmConfig};
+
+const KEY: u64 = 9;
+
+fn open() -> (Ep, BoardMemory, FiAddr, HostilePeer) {
+    let mut ep = Ep::open(ShmConfig {
+        cma: Cma::On,
+        ..ShmConfig::default()
+    });
+    let board = BoardMemory::create().unwrap();
+    let theirs = PeerBoard::accept(board.fd()).unwrap();
+    let shown = Some((theirs, MAY_READ | MAY_WRITE));
+    let (enemy, addr) = HostilePeer::connect_with(&mut ep, ID, shown);
+    // From now on there is a route.
+    ep.tsend(addr, 1, &[1; 8], 1).unwrap();
+    (ep, board, addr, enemy)
+}
+
+fn carry_out(ep: &mut Ep, dest: FiAddr, kind: RmaKind, place: u64, bytes: &mut [u8]) -> Shortcut {
+    let op = RmaOp {
+        kind,
+        dest,
+        key: KEY,
+        place,
+        data: 0,
+        desc: MrDesc::NONE,
+        context: 1,
+        flags: Flags::COMPLETION,
+    };
+    let buf = IoBuf::new(bytes.as_mut_ptr(), bytes.len());
+    // SAFETY: the buffer is there until the operation is over.
+    unsafe { ep.shm.shortcut(&op, &[buf], None, &mut ep.owner) }
+}
+
+#[test]
+fn doubtful_regions_are_not_touched() {
+    let (mut ep, board, addr, _enemy) = open();
+    let memory = [7u8; 100];
+    let there = memory.as_ptr() as u64;
+    let both = MAY_READ | MAY_WRITE;
+    for (at, len, first_place, rights) in [
+        // Not the range, not the right, or beyond the last address.
+        (there, 49, 0, both),
+        (there, 100, 51, both),
+        (there, 100, 0, 0),
+        (there, 100, 0, !both),
+        (there, u64::MAX, u64::MAX, both),
+        (u64::MAX - 40, 100, 0, both),
+        (u64::MAX, u64::MAX, 0, both),
+        // No memory. A pause follows, so these come last.
+        (0, 100, 0, both),
+        (1, 100, 0, both),
+        (0xffff_8000_0000_0000, 100, 0, both),
+        (u64::MAX - 50, 100, 0, both),
+    ] {
+        let region = BoardRegion {
+            key: KEY,
+            addr: at,
+            len,
+            first_place,
+            rights,
+        };
+        let entry = board.show(&region).unwrap();
+        for kind in [RmaKind::Read, RmaKind::Write] {
+            let mut bytes = [1; 50];
+            let done = carry_out(&mut ep, addr, kind, 0, &mut bytes);
+            assert_eq!(done, Shortcut::Impossible, "{region:?}");
+            assert_eq!(bytes, [1; 50]);
+        }
+        board.entry(entry).hide();
+    }
+    assert_eq!(memory, [7; 100]);
+    // All doubts are over, and so is the pause after the failed ones.
+    board.show(&BoardRegion {
+        key: KEY,
+        addr: there,
+        len: 100,
+        first_place: 0,
+        rights: both,
+    });
+    let mut bytes = [1; 50];
+    let done = (0..5000)
+        .find(|_| carry_out(&mut ep, addr, RmaKind::Read, 50, &mut bytes) == Shortcut::Done);
+    assert!(done.is_some());
+    assert_eq!(bytes, [7; 50]);
+}
+
+/// A peer that closes, or that takes its region away, gets no byte.
+#[test]
+fn nothing_goes_to_a_region_that_is_gone() {
+    let (mut ep, board, addr, enemy) = open();
+    let memory = [7u8; 8];
+    let region = BoardRegion {
+        key: KEY,
+        addr: memory.as_ptr() as u64,
+        len: 8,
+        first_place: 0,
+        rights: MAY_WRITE,
+    };
+    let entry = board.show(&region).unwrap();
+    let write = |ep: &mut Ep| carry_out(ep, addr, RmaKind::Write, 0, &mut [1; 8]);
+    assert_eq!(write(&mut ep), Shortcut::Done);
+    assert_eq!(std::hint::black_box(memory), [1; 8]);
+    board.entry(entry).hide();
+    assert_eq!(write(&mut ep), Shortcut::Impossible);
+    board.show(&region).unwrap();
+    assert_eq!(write(&mut ep), Shortcut::Done);
+    enemy
+        .segment
+        .status(crate::segment::SegmentSide::Acceptor)
+        .close();
+    assert_eq!(write(&mut ep), Shortcut::Impossible);
+}
