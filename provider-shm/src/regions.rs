@@ -35,7 +35,7 @@ pub struct RegionBoard {
 
 #[derive(Debug, Default)]
 struct BoardState {
-    /// The entries of regions, by the numbers that the domain gave them, and whether they are shown.
+    /// The entries of regions, by the numbers that the domain gave them. `true`: still shown.
     entries: HashMap<usize, (usize, bool)>,
     segments: Vec<WatchedSegment>,
 }

@@ -1,4 +1,4 @@
-//! Tests of boards: what peers find, what they refuse, and what they can not do.
+//! Tests of boards: the regions that peers find, and the boards that they refuse.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

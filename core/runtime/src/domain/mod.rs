@@ -128,8 +128,8 @@ pub trait Backend: Send + Sync + 'static {
     /// region.
     fn show_region(&self, _number: usize, _key: u64, _attr: &MrAttr<'_>) {}
 
-    /// A region is about to close, or to be counted: peers begin no operation on it without help of this
-    /// process.
+    /// A region is about to close, or to be counted: peers begin no operation on it any more
+    /// without the help of this process.
     fn hide_region(&self, _number: usize) {}
 
     /// Whether a peer is at work on a hidden region without the help of this process. Its close
