@@ -73,11 +73,21 @@ impl MessageMemory {
             .collect()
     }
 
+    /// The content of a part.
+    pub(crate) fn bytes(&self, part: std::ops::Range<usize>) -> Vec<u8> {
+        self.inside()[part].iter().map(Cell::get).collect()
+    }
+
+    /// Makes all bytes the same.
+    pub(crate) fn fill(&self, with: u8) {
+        for byte in self.inside() {
+            byte.set(with);
+        }
+    }
+
     /// Makes the content useless: nobody may read it any more.
     pub(crate) fn spoil(&self) {
-        for byte in self.inside() {
-            byte.set(SPOILT);
-        }
+        self.fill(SPOILT);
     }
 
     /// The number of the message that lies at `offset` in `len` bytes.
@@ -86,10 +96,7 @@ impl MessageMemory {
     ///
     /// When it is not one message, or not whole.
     pub(crate) fn message(&self, offset: usize, len: usize) -> Result<Option<usize>, String> {
-        let bytes: Vec<u8> = self.inside()[offset..offset + len]
-            .iter()
-            .map(Cell::get)
-            .collect();
+        let bytes = self.bytes(offset..offset + len);
         let Some(name) = bytes.first_chunk::<{ MessageMemory::NAMED_BYTES }>() else {
             return Ok(None);
         };

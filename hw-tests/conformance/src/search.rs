@@ -139,6 +139,7 @@ mod tests {
                 ranks: 2,
                 warm: false,
                 table: false,
+                counts_remote: false,
                 steps,
             });
         let calls = Cell::new(0);

@@ -263,6 +263,16 @@ impl RemoteOperations {
         }
     }
 
+    /// The address of a target is removed, or the target is gone: notices of writes to it are not
+    /// sent, for the address may be another peer's by then.
+    pub(super) fn forget_notices_to(&mut self, target: FiAddr) {
+        for (_, op) in &mut self.noticed {
+            if op.dest == target {
+                op.dest = FiAddr::NOTAVAIL;
+            }
+        }
+    }
+
     /// Takes out the reads of a target that is gone, but for those whose bytes are on their way.
     pub(super) fn take_reads_of(&mut self, target: FiAddr) -> Vec<ReadUnderWay> {
         let lost =

@@ -4,8 +4,8 @@
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{
-    Arrived, Completion, CqError, Matched, Owner, PART_REFUSED, PeerAv, PeerCntr, PeerCq, Piece,
-    SendDone,
+    Arrived, Completion, CqError, Matched, Owner, PART_REFUSED, PEER_REMOVED, PeerAv, PeerCntr,
+    PeerCq, Piece, SendDone,
 };
 use ferrofabric_contracts::types::{
     FiAddr, IoBuf, MrDesc, MsgKind, RemoteKind, RmaKind, RmaOp, SendOp,
@@ -107,6 +107,7 @@ impl SharedRx {
             let error = failure(op.kind, op.context, peer, (errno, 0, why));
             self.defer(Deferred::FailRma(op.kind, error));
         }
+        self.remote.forget_notices_to(peer);
         for read in self.remote.take_reads_of(peer) {
             let error = failure(RmaKind::Read, read.op.context, peer, (errno, 0, why));
             self.defer(Deferred::FailRma(RmaKind::Read, error));
@@ -252,7 +253,12 @@ impl EndpointOwner<'_> {
             }
             (RemoteKind::NoticedWrite, _) => {
                 let noticed = &mut self.srx.remote.noticed;
+                let lost = (Errno::ECANCELED, 0, PEER_REMOVED);
                 match (noticed.try_remove(done.context as usize), failed) {
+                    (Some(op), None) if op.dest == FiAddr::NOTAVAIL => {
+                        let error = failure(RmaKind::Write, op.context, op.dest, lost);
+                        self.rma_failed(RmaKind::Write, error);
+                    }
                     (Some(op), None) => self.notify(&op, done.len),
                     (Some(op), Some(why)) => {
                         let error = failure(RmaKind::Write, op.context, op.dest, why);

@@ -147,9 +147,13 @@ fn programs(fabric: &Fabric) -> impl Strategy<Value = RankProgram> + use<> {
     })
 }
 
-/// A process that closes an endpoint would have to inform the other process, and wait for it.
+/// A process that closes an endpoint or a region, or opens one, would have to inform the other
+/// process, and wait for it.
 fn is_alone(step: &MessageStep) -> bool {
-    matches!(step, MessageStep::Reopen { .. })
+    matches!(
+        step,
+        MessageStep::Reopen { .. } | MessageStep::Region { .. } | MessageStep::CloseRegion { .. }
+    )
 }
 
 /// The way to the process that says which programs to run, and through it to the other that runs

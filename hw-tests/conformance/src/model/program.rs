@@ -21,6 +21,10 @@ pub struct RankProgram<S = MessageStep> {
     /// datagrams are maps.
     #[serde(default)]
     pub table: bool,
+    /// Whether endpoints count their peers' one-sided operations, which a transport may have to do
+    /// in another way then.
+    #[serde(default)]
+    pub counts_remote: bool,
     /// The steps.
     #[serde(skip, default = "Vec::new")]
     pub steps: Vec<S>,
@@ -119,6 +123,28 @@ pub enum MessageStep {
         /// The place in the list of this rank's receives.
         which: usize,
     },
+    /// A read or a write of any form (fi_rma(3)) of a peer's memory.
+    OneSided(OneSidedStep),
+    /// Registers memory for peers.
+    Region {
+        /// Whose.
+        at: u8,
+        /// Bytes.
+        size: usize,
+        /// Peers may read it.
+        read: bool,
+        /// Peers may write it.
+        write: bool,
+        /// Its places are addresses.
+        is_virtual: bool,
+    },
+    /// Closes the `which`th region that is open, if there is one.
+    CloseRegion {
+        /// Whose.
+        at: u8,
+        /// The place in the list of this rank's open regions.
+        which: usize,
+    },
     /// Drives one rank, and no other.
     Progress {
         /// The rank.
@@ -152,6 +178,9 @@ impl MessageStep {
     pub(super) fn actor(&self) -> Option<u8> {
         match *self {
             Self::Send { from: rank, .. }
+            | Self::OneSided(OneSidedStep { from: rank, .. })
+            | Self::Region { at: rank, .. }
+            | Self::CloseRegion { at: rank, .. }
             | Self::Receive { at: rank, .. }
             | Self::Multi { at: rank, .. }
             | Self::Probe { at: rank, .. }
@@ -164,6 +193,49 @@ impl MessageStep {
             Self::Settle => None,
         }
     }
+}
+
+/// A read or a write of a peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OneSidedStep {
+    /// The rank that begins it.
+    pub from: u8,
+    /// The rank whose memory it is.
+    pub to: u8,
+    /// The place in the list of that rank's regions.
+    pub which: usize,
+    /// A read; else a write.
+    pub read: bool,
+    /// Bytes; no more than the region has, and an inject may have, if it is one.
+    pub size: usize,
+    /// Where in the region a place is looked for that no other operation uses.
+    pub place: usize,
+    /// What is wrong with it.
+    pub fault: OneSidedFault,
+    /// With `FI_INJECT`, if it is a write.
+    pub inject: bool,
+    /// With `FI_REMOTE_CQ_DATA`, if it is a write.
+    pub data: bool,
+    /// Without `FI_COMPLETION`.
+    pub quiet: bool,
+    /// Local buffers, no more than the offer allows.
+    pub pieces: usize,
+    /// With `FI_FENCE`, where that is offered: at the place of the one before it to this peer.
+    pub fence: bool,
+}
+
+/// What is wrong with a one-sided operation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OneSidedFault {
+    /// Nothing.
+    None,
+    /// No region has its key.
+    Key,
+    /// It ends beyond the region.
+    Range,
+    /// Its last place is beyond the last number.
+    Overflow,
 }
 
 /// A probe's action on the message that it finds.
@@ -227,9 +299,9 @@ pub fn programs(fabric: &Fabric, changes: Changes) -> impl Strategy<Value = Rank
     let longest = prop_oneof![3 => Just(longest.min(9000)), 1 => Just(longest)];
     // With a step left out, different values would be drawn, which is another program. So programs
     // shrink by their steps alone.
-    (2..=MAX_RANKS, any::<bool>(), any::<bool>(), longest)
-        .no_shrink()
-        .prop_flat_map(move |(ranks, warm, table, longest)| {
+    let head = (any::<bool>(), any::<bool>(), any::<bool>());
+    (2..=MAX_RANKS, head, longest).no_shrink().prop_flat_map(
+        move |(ranks, (warm, table, counts_remote), longest)| {
             let edges = edges.iter().copied().filter(|&size| size <= longest);
             let step = step(ranks as u8, edges.collect(), longest, changes);
             let steps = prop::collection::vec(step, 1..MAX_STEPS);
@@ -237,9 +309,11 @@ pub fn programs(fabric: &Fabric, changes: Changes) -> impl Strategy<Value = Rank
                 ranks,
                 warm,
                 table,
+                counts_remote,
                 steps,
             })
-        })
+        },
+    )
 }
 
 fn size(edges: Vec<usize>, longest: usize) -> impl Strategy<Value = usize> {
@@ -311,8 +385,21 @@ fn step(
                 }
             },
         );
+    let one_sided = one_sided(ranks, size.clone());
+    let region = (rank(), size(), any::<[bool; 3]>()).prop_map(
+        |(at, size, [no_read, no_write, is_virtual])| MessageStep::Region {
+            at,
+            size,
+            read: !no_read,
+            write: !no_write,
+            is_virtual,
+        },
+    );
     prop_oneof![
         24 => send,
+        24 => one_sided,
+        3 => region,
+        2 => (rank(), 0..4usize).prop_map(|(at, which)| MessageStep::CloseRegion { at, which }),
         16 => (rank(), wants(), size(), pieces())
             .prop_map(|(at, wants, room, pieces)| MessageStep::Receive { at, wants, room, pieces }),
         3 => (rank(), wants(), size()).prop_map(|(at, wants, room)| MessageStep::Multi { at, wants, room }),
@@ -331,6 +418,52 @@ fn step(
             })
         }),
     ]
+}
+
+/// Reads and writes of any form. Few have a fault, for that is all there is to them.
+fn one_sided<S: Strategy<Value = usize>>(
+    ranks: u8,
+    size: impl Fn() -> S,
+) -> impl Strategy<Value = MessageStep> {
+    let rare = || prop::bool::weighted(0.2);
+    let fault = prop_oneof![
+        12 => Just(OneSidedFault::None),
+        1 => Just(OneSidedFault::Key),
+        1 => Just(OneSidedFault::Range),
+        1 => Just(OneSidedFault::Overflow),
+    ];
+    (
+        (0..ranks, 0..ranks, 0..4usize, size(), size(), fault),
+        (
+            any::<bool>(),
+            rare(),
+            rare(),
+            rare(),
+            rare(),
+            prop_oneof![3 => Just(1usize), 1 => 2..5usize],
+        ),
+    )
+        .prop_map(
+            |(
+                (from, to, which, size, place, fault),
+                (read, inject, data, quiet, fence, pieces),
+            )| {
+                MessageStep::OneSided(OneSidedStep {
+                    from,
+                    to,
+                    which,
+                    read,
+                    size,
+                    place,
+                    fault,
+                    inject,
+                    data,
+                    quiet,
+                    pieces,
+                    fence,
+                })
+            },
+        )
 }
 
 #[cfg(test)]
@@ -364,6 +497,7 @@ mod tests {
             ranks: 2,
             warm: true,
             table: true,
+            counts_remote: true,
             steps,
         };
         let text = format!("# a comment\n\n{}", program.to_text());

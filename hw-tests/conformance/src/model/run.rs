@@ -3,7 +3,11 @@
 mod between;
 mod completions;
 mod finish;
+mod one_sided;
+mod one_sided_counters;
+mod one_sided_finish;
 mod operations;
+mod regions;
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -24,6 +28,9 @@ use super::runner::{Runner, Wrong};
 use crate::ends::{CompletionResult as Done, QueuedEndpoint};
 use crate::fabric::Fabric;
 use crate::memory::MessageMemory;
+use one_sided::RunOneSided;
+use one_sided_counters::OneSidedCounters;
+use regions::RunRegion;
 
 /// So long without a sign, everything that moves by itself has moved.
 const QUIET: Duration = Duration::from_micros(500);
@@ -48,6 +55,15 @@ pub struct MessageRun<'a> {
     messages: usize,
     /// The part of the ranks that is in this process, and the number of parts.
     share: (usize, usize),
+    ops: Vec<RunOneSided>,
+    /// The regions of each rank. They close after the endpoints.
+    regions: Vec<Vec<RunRegion>>,
+    /// CQ data that writes of the other process bring, with their length, and where.
+    due_notices: Vec<(NodeNumber, (u64, usize))>,
+    /// Endpoints count their peers' operations.
+    counts_remote: bool,
+    /// Addresses may be removed.
+    may_remove: bool,
 }
 
 struct RunNode {
@@ -71,6 +87,14 @@ struct RunNode {
     probing: Option<u64>,
     sent: CompletionCounts,
     received: CompletionCounts,
+    /// Of one-sided operations; none of an endpoint elsewhere.
+    cntrs: Option<OneSidedCounters>,
+    /// One-sided operations, by their context.
+    ops: HashMap<u64, usize>,
+    /// Those whose error was read.
+    failed_ops: u64,
+    /// CQ data of writes of the other process, with their length.
+    notices: Vec<(u64, usize)>,
 }
 
 struct RunReceive {
@@ -180,6 +204,12 @@ impl<'a> MessageRun<'a> {
             contexts: 0,
             messages: 0,
             share: (0, 1),
+            ops: Vec::new(),
+            regions: Vec::new(),
+            due_notices: Vec::new(),
+            counts_remote: program.counts_remote,
+            may_remove: (program.steps.iter())
+                .any(|step| matches!(step, MessageStep::Remove { .. })),
         }
     }
 }
@@ -199,8 +229,14 @@ impl Runner for MessageRun<'_> {
         let node = self.nodes.len();
         let (process, processes) = self.share;
         let elsewhere = rank % processes != process;
-        let end = (!elsewhere)
-            .then(|| QueuedEndpoint::open_with(self.fabric.domain(rank), &self.av, |_| {}));
+        if rank == self.regions.len() {
+            self.open_regions(rank);
+        }
+        let domain = (!elsewhere).then(|| self.fabric.domain(rank));
+        let cntrs = domain.map(|domain| OneSidedCounters::open(domain, self.counts_remote));
+        let end = domain.zip(cntrs.as_ref()).map(|(domain, cntrs)| {
+            QueuedEndpoint::open_with(domain, &self.av, |config| cntrs.bind(config))
+        });
         self.nodes.push(RunNode {
             rank,
             elsewhere,
@@ -220,6 +256,10 @@ impl Runner for MessageRun<'_> {
             probing: None,
             sent: CompletionCounts::default(),
             received: CompletionCounts::default(),
+            cntrs,
+            ops: HashMap::new(),
+            failed_ops: 0,
+            notices: Vec::new(),
         });
         if rank < self.current.len() {
             self.current[rank] = node;
@@ -253,6 +293,7 @@ impl Runner for MessageRun<'_> {
         for send in &mut self.sends {
             send.removed |= send.from == at && send.to == peer && !send.done;
         }
+        self.is_removed(at, peer);
     }
 
     fn warm_up(&mut self) -> Result<(), Wrong> {
@@ -294,6 +335,20 @@ impl Runner for MessageRun<'_> {
     fn step(&mut self, step: &MessageStep) -> Result<(), Wrong> {
         match *step {
             MessageStep::Send { .. } => self.send(step),
+            MessageStep::OneSided(ref op) => self.one_sided(op),
+            MessageStep::Region {
+                at,
+                size,
+                read,
+                write,
+                is_virtual,
+            } => {
+                let rights = [(read, Flags::REMOTE_READ), (write, Flags::REMOTE_WRITE)];
+                let granted = rights.iter().filter(|(granted, _)| *granted);
+                let rights = granted.fold(Flags::empty(), |all, (_, right)| all | *right);
+                self.register(self.rank(at), size, rights, is_virtual)
+            }
+            MessageStep::CloseRegion { at, which } => self.close_region(self.rank(at), which),
             MessageStep::Receive {
                 at,
                 wants,
@@ -317,9 +372,19 @@ impl Runner for MessageRun<'_> {
                 }
             }
             MessageStep::Progress { at } => self.pump(self.node(at)).map(drop),
-            MessageStep::Settle => self.settle(),
+            MessageStep::Settle => {
+                self.settle()?;
+                self.ops_are_over()?;
+                match self.share.1 {
+                    1 => self.check_regions(),
+                    // Only the other process has a list of its writes.
+                    _ => Ok(()),
+                }
+            }
             MessageStep::Remove { at, peer } => {
-                self.remove(self.node(at), self.node(peer));
+                if self.await_reads(self.node(peer), self.node(at))? {
+                    self.remove(self.node(at), self.node(peer));
+                }
                 Ok(())
             }
             MessageStep::Insert { at, peer } => {
@@ -336,6 +401,7 @@ impl Runner for MessageRun<'_> {
             run.take_all_out()?;
             Ok(run.counted()?.iter().all(|(sent, wanted)| sent == wanted) && run.is_sent())
         })?;
+        self.end_one_sided()?;
         let since = Instant::now();
         self.until("messages do not come", |run| {
             run.take_all_out()?;
@@ -397,6 +463,7 @@ impl MessageRun<'_> {
             send.done = true;
             self.nodes[send.to].history.messages[send.message].may_be_lost = true;
         }
+        self.forget_ops_of(node);
         for (other, live) in self.nodes.iter_mut().enumerate() {
             if other != node {
                 live.history.events.push(ReceiverEvent::SenderClosed(node));

@@ -72,6 +72,7 @@ pub(super) fn programs(
                 ranks,
                 warm,
                 table: false,
+                counts_remote: false,
                 steps,
             })
         })

@@ -146,7 +146,9 @@ pub fn run_between(
             break;
         }
     }
-    outcome = run.end_receives();
+    let theirs = other.exchange(&write(&run.written_elsewhere()));
+    run.note_written(read(&theirs)?);
+    outcome = run.end_one_sided().and_then(|()| run.end_receives());
     // Neither closes before the other is done.
     let failed = outcome.as_ref().err().cloned();
     let theirs: Option<Wrong> = read(&other.exchange(&write(&failed)))?;
@@ -176,8 +178,9 @@ impl MessageRun<'_> {
         }
         let counted = self.counted()?;
         let sends = counted.iter().all(|(sent, all)| sent == all) && self.is_sent();
+        let ops = self.ops_are_over()?;
         let all = (0..self.nodes.len()).all(|at| self.seen(at) >= self.due(at));
-        Ok((sends, all))
+        Ok((sends && ops, all))
     }
 
     fn sent_elsewhere(&self) -> Vec<RemoteSend> {

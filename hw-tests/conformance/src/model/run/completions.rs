@@ -5,6 +5,9 @@ use super::*;
 impl MessageRun<'_> {
     pub(super) fn send_is_done(&mut self, at: NodeNumber, done: Done) -> Result<(), Wrong> {
         let context = crate::ends::context_of(&done);
+        if let Some(op) = self.nodes[at].ops.get(&context) {
+            return self.op_is_done(*op, &done);
+        }
         let send = self.nodes[at].sends.get(&context).copied();
         let send = send.ok_or_else(|| format!("a send that is none completes: {done:?}"))?;
         let closed = self.is_closed(self.sends[send].to);
@@ -39,6 +42,11 @@ impl MessageRun<'_> {
     }
 
     pub(super) fn receive_is_done(&mut self, at: NodeNumber, done: Done) -> Result<(), Wrong> {
+        if let Ok(completion) = &done
+            && completion.flags.contains(Flags::RMA)
+        {
+            return self.notice_came(at, completion);
+        }
         let context = crate::ends::context_of(&done);
         let anybody_gone = (0..self.nodes.len()).any(|node| self.is_closed(node));
         let live = &mut self.nodes[at];

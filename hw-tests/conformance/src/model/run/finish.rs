@@ -137,6 +137,11 @@ impl MessageRun<'_> {
                     text += &format!(" send {context} {message:?}");
                 }
             }
+            for op in live.ops.values().map(|op| &self.ops[*op]) {
+                if op.succeeded.is_none() || (op.data.is_some() && !op.noticed) {
+                    text += &format!(" {} ({:?})", op.in_words(), op.succeeded);
+                }
+            }
             for posted in live.posted.iter().filter(|posted| !posted.over) {
                 let receive = &live.history.receives[live.receives[&posted.context]];
                 text += &format!(" receive {} {receive:?}", posted.context);

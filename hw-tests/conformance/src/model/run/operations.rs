@@ -29,14 +29,8 @@ impl MessageRun<'_> {
         let number = self.number();
         let data =
             (data || len < MessageMemory::NAMED_BYTES).then_some(number as u64 ^ 0xda7a_0000_0000);
-        let live = &self.nodes[from];
-        // An index of a table that is another's by now is not.
-        let is_of_nobody = |addr: &&FiAddr| live.peers.values().all(|other| other != *addr);
-        let stale = live.stale.get(&to).filter(is_of_nobody);
-        let (dest, is_stale) = match (live.peers.get(&to), stale) {
-            (Some(&addr), _) => (addr, false),
-            (None, Some(&addr)) => (addr, true),
-            (None, None) => return Ok(()),
+        let Some((dest, is_stale)) = self.destination(from, to) else {
+            return Ok(());
         };
         let op = SendOp {
             kind: kind(tagged),

@@ -1,0 +1,554 @@
+//! One-sided operations of a program: the calls, what completes, and the CQ data and counters at
+//! the target.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ferrofabric_contracts::types::{RmaKind, RmaOp};
+use ferrofabric_runtime::fabric::Domain;
+use serde::{Deserialize, Serialize};
+
+use super::regions::{RegionUse, RunRegion};
+use super::*;
+use crate::model::program::{OneSidedFault, OneSidedStep};
+
+/// The content of a write is that of a message with a number that no message has.
+const FIRST_NUMBER: usize = 1 << 40;
+
+/// The upper half of the CQ data of a write.
+const DATA: u64 = 0x5ded;
+
+/// Calls of a fenced operation, which waits for those before it.
+const FENCED_TRIES: usize = 200;
+
+/// Turns of all endpoints that a removal waits for reads.
+const READ_TURNS: usize = 300;
+
+/// A region that does not close for so long may wait for a reply behind a fence, and that for the
+/// receive of a message.
+const CLOSE_ALONE: Duration = Duration::from_millis(100);
+
+/// Keys of regions that are registered by a step: no two are the same, so that no operation on one
+/// that has closed finds another.
+static NEXT_KEY: AtomicU64 = AtomicU64::new(1 << 33);
+
+/// An operation that has begun.
+pub(super) struct RunOneSided {
+    context: u64,
+    /// No other operation of the run has it.
+    number: usize,
+    pub(super) kind: RmaKind,
+    pub(super) from: NodeNumber,
+    pub(super) to: NodeNumber,
+    /// The rank that has the region, and its place in the list of that rank's.
+    region: (usize, usize),
+    place: Range<usize>,
+    memory: MessageMemory,
+    /// The bytes of a write, or those that a read gets.
+    bytes: Vec<u8>,
+    pub(super) data: Option<u64>,
+    pub(super) quiet: bool,
+    injected: bool,
+    allowed: AllowedOutcome,
+    /// Its address was removed while it was under way.
+    removed: bool,
+    /// Its target has its initiator's address.
+    is_known: bool,
+    /// A fenced operation uses its place, too.
+    is_overlapped: bool,
+    pub(super) succeeded: Option<bool>,
+    pub(super) noticed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AllowedOutcome {
+    Success,
+    /// The target refuses it.
+    Refusal,
+    Either,
+}
+
+/// Key and place of an operation.
+struct ChosenPlace {
+    key: u64,
+    place: u64,
+    len: usize,
+    /// The bytes of the region; none if the operation is refused.
+    used: Option<Range<usize>>,
+}
+
+/// A write to a region of the other process.
+#[derive(Serialize, Deserialize)]
+pub(super) struct RemoteWrite {
+    pub(super) region: (usize, usize),
+    pub(super) place: Range<usize>,
+    pub(super) number: usize,
+    pub(super) to: NodeNumber,
+    pub(super) data: Option<u64>,
+    pub(super) succeeded: bool,
+}
+
+/// The bytes of the write with this number.
+pub(super) fn content(number: usize, len: usize) -> Vec<u8> {
+    MessageMemory::of_message(FIRST_NUMBER + number, len).bytes(0..len)
+}
+
+impl MessageRun<'_> {
+    fn has_one_sided(&self) -> bool {
+        self.fabric.offers(Flags::RMA)
+    }
+
+    /// The domain of a rank, if it is in this process.
+    fn domain_of(&self, rank: usize) -> Option<&dyn Domain> {
+        let (process, processes) = self.share;
+        (rank % processes == process).then(|| self.fabric.domain(rank))
+    }
+
+    /// Registers the regions that a rank has from the beginning.
+    pub(super) fn open_regions(&mut self, rank: usize) {
+        let mut regions = Vec::new();
+        if self.has_one_sided() {
+            let both = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
+            for (which, len) in [64 << 10, 600_000.min(self.fabric.longest)]
+                .into_iter()
+                .enumerate()
+            {
+                let key = (rank * 16 + which) as u64;
+                let domain = self.domain_of(rank);
+                regions.push(RunRegion::open(domain, key, both, len, false));
+            }
+        }
+        self.regions.push(regions);
+    }
+
+    pub(super) fn register(
+        &mut self,
+        rank: usize,
+        len: usize,
+        rights: Flags,
+        is_virtual: bool,
+    ) -> Result<(), Wrong> {
+        // Without a right for peers, it is no region of theirs.
+        if self.has_one_sided() && !rights.is_empty() {
+            let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
+            let domain = self.domain_of(rank);
+            let region = RunRegion::open(domain, key, rights, len.max(1), is_virtual);
+            self.regions[rank].push(region);
+        }
+        Ok(())
+    }
+
+    /// Closes the `which`th region that a rank has open. Nothing else fails by that.
+    pub(super) fn close_region(&mut self, rank: usize, which: usize) -> Result<(), Wrong> {
+        let open = self.regions[rank].iter().enumerate();
+        let Some((at, _)) = open.filter(|(_, region)| region.is_open()).nth(which) else {
+            return Ok(());
+        };
+        for op in &mut self.ops {
+            if op.region == (rank, at) && op.allowed == AllowedOutcome::Success {
+                op.allowed = AllowedOutcome::Either;
+            }
+        }
+        let mr = self.regions[rank][at].begin_close();
+        // A close drives its own domain, and may wait for peers.
+        let closing = std::thread::spawn(move || drop(mr));
+        let since = Instant::now();
+        self.until("a region does not close", |run| {
+            if since.elapsed() > CLOSE_ALONE {
+                run.take_all_out()?;
+            }
+            Ok(closing.is_finished())
+        })?;
+        closing.join().map_err(|_| "a close panics")?;
+        self.regions[rank][at].end_close()
+    }
+
+    pub(super) fn check_regions(&self) -> Result<(), Wrong> {
+        self.regions.iter().flatten().try_for_each(RunRegion::check)
+    }
+
+    /// The address by which an endpoint reaches another, and whether that was removed.
+    pub(super) fn destination(&self, from: NodeNumber, to: NodeNumber) -> Option<(FiAddr, bool)> {
+        let live = &self.nodes[from];
+        // An index of a table that is another's by now is not.
+        let is_of_nobody = |addr: &&FiAddr| live.peers.values().all(|other| other != *addr);
+        let stale = live.stale.get(&to).filter(is_of_nobody);
+        match (live.peers.get(&to), stale) {
+            (Some(&addr), _) => Some((addr, false)),
+            (None, Some(&addr)) => Some((addr, true)),
+            (None, None) => None,
+        }
+    }
+
+    /// The number of the next operation, which no other process gives to one of its own.
+    fn op_number(&self) -> usize {
+        let (process, processes) = self.share;
+        self.ops.len() * processes + process
+    }
+
+    pub(super) fn one_sided(&mut self, step: &OneSidedStep) -> Result<(), Wrong> {
+        let (from, to) = (self.node(step.from), self.node(step.to));
+        let Some((dest, is_stale)) = self.destination(from, to) else {
+            return Ok(());
+        };
+        let rank = self.nodes[to].rank;
+        // As `await_reads`, which can not wait for the other process.
+        let may_be_lost = step.read && self.nodes[to].elsewhere && self.may_remove;
+        if self.regions[rank].is_empty() || may_be_lost {
+            return Ok(());
+        }
+        let region = (rank, step.which % self.regions[rank].len());
+        let Some(choice) = self.choose(step, (from, to), region) else {
+            return Ok(());
+        };
+        let number = self.op_number();
+        let op = self.op_of(step, dest, number, &choice);
+        let memory = match op.kind {
+            RmaKind::Read => MessageMemory::for_receive(choice.len),
+            RmaKind::Write => MessageMemory::of_message(FIRST_NUMBER + number, choice.len),
+        };
+        let iov = memory.list(step.pieces.min(self.fabric.info().tx.iov_limit));
+        let is_fenced = op.flags.contains(Flags::FENCE);
+        for _ in 0..if is_fenced { FENCED_TRIES } else { TRIES } {
+            // SAFETY: the memory is kept until the run is over.
+            match unsafe { self.end(from)?.endpoint.rma(&op, &iov) } {
+                Ok(()) if !is_stale => {
+                    self.has_begun(&op, (from, to), region, choice, memory);
+                    return Ok(());
+                }
+                Err(OpError::Failed(Errno::EADDRNOTAVAIL)) if is_stale => return Ok(()),
+                Err(OpError::Again) if is_fenced && !is_stale => drop(self.pump_all()?),
+                Err(OpError::Again) if !is_stale => drop(self.pump(from)?),
+                said => {
+                    let address = if is_stale { "a removed" } else { "an" };
+                    return Err(format!("{op:?} to {address} address says {said:?}"));
+                }
+            }
+        }
+        // No room: the program goes on without it.
+        Ok(())
+    }
+
+    /// Chooses key and place.
+    fn choose(
+        &self,
+        step: &OneSidedStep,
+        by: (NodeNumber, NodeNumber),
+        (rank, at): (usize, usize),
+    ) -> Option<ChosenPlace> {
+        let region = &self.regions[rank][at];
+        let right = match step.read {
+            true => Flags::REMOTE_READ,
+            false => Flags::REMOTE_WRITE,
+        };
+        // The processes of a run use a part of each region each.
+        let (process, processes) = self.share;
+        let within = region.len() * process / processes..region.len() * (process + 1) / processes;
+        let limit = match step.inject && !step.read {
+            true => self.fabric.info().tx.inject_size,
+            false => usize::MAX,
+        };
+        let len = step.size.min(within.len()).min(limit);
+        let refused = |key, place| {
+            Some(ChosenPlace {
+                key,
+                place,
+                len,
+                used: None,
+            })
+        };
+        let first = region.first_place;
+        match step.fault {
+            OneSidedFault::Key => return refused(!region.key, first),
+            OneSidedFault::Range => {
+                return refused(region.key, first + (region.len() - len) as u64 + 1);
+            }
+            OneSidedFault::Overflow => return refused(region.key, u64::MAX - len as u64 / 2),
+            OneSidedFault::None if region.is_closed || !region.rights.contains(right) => {
+                return refused(region.key, first);
+            }
+            OneSidedFault::None => {}
+        }
+        let behind = (step.fence && self.fabric.offers(Flags::FENCE))
+            .then(|| region.place_behind_fence(&within, by, len))
+            .flatten();
+        let free = || region.free_place(&within, step.place, len, !step.read);
+        let start = behind.or_else(free)?;
+        Some(ChosenPlace {
+            key: region.key,
+            place: first + start as u64,
+            len,
+            used: Some(start..start + len),
+        })
+    }
+
+    fn op_of(
+        &mut self,
+        step: &OneSidedStep,
+        dest: FiAddr,
+        number: usize,
+        choice: &ChosenPlace,
+    ) -> RmaOp {
+        let has_data = step.data && !step.read;
+        RmaOp {
+            kind: match step.read {
+                true => RmaKind::Read,
+                false => RmaKind::Write,
+            },
+            dest,
+            key: choice.key,
+            place: choice.place,
+            data: if has_data {
+                (DATA << 32) | number as u64
+            } else {
+                0
+            },
+            desc: MrDesc::NONE,
+            context: self.context(),
+            flags: [
+                (Flags::INJECT, step.inject && !step.read),
+                (Flags::COMPLETION, !step.quiet),
+                (Flags::REMOTE_CQ_DATA, has_data),
+                (Flags::FENCE, step.fence && self.fabric.offers(Flags::FENCE)),
+            ]
+            .into_iter()
+            .filter(|(_, wanted)| *wanted)
+            .fold(Flags::empty(), |all, (flag, _)| all | flag),
+        }
+    }
+
+    /// Writes down an operation that has begun.
+    fn has_begun(
+        &mut self,
+        op: &RmaOp,
+        (from, to): (NodeNumber, NodeNumber),
+        region: (usize, usize),
+        choice: ChosenPlace,
+        memory: MessageMemory,
+    ) {
+        let (index, number) = (self.ops.len(), self.op_number());
+        let injected = op.flags.contains(Flags::INJECT);
+        let target = &self.nodes[to];
+        let is_known = target.elsewhere || target.peers.contains_key(&from);
+        let of = &mut self.regions[region.0][region.1];
+        let bytes = match (&choice.used, op.kind) {
+            (Some(used), RmaKind::Read) => of.content(used.clone()),
+            (None, RmaKind::Read) => Vec::new(),
+            (_, RmaKind::Write) => memory.bytes(0..choice.len),
+        };
+        if injected {
+            memory.spoil();
+        }
+        if let Some(used) = &choice.used {
+            for overlapped in of.overlapped(used) {
+                self.ops[overlapped].is_overlapped = true;
+            }
+            let writes = op.kind == RmaKind::Write;
+            let used = RegionUse {
+                op: index,
+                by: (from, to),
+                place: used.clone(),
+                writes,
+                is_lost: false,
+            };
+            of.begin(used, writes.then_some(&bytes[..]));
+        }
+        self.nodes[from].ops.insert(op.context, index);
+        self.ops.push(RunOneSided {
+            context: op.context,
+            number,
+            kind: op.kind,
+            from,
+            to,
+            region,
+            allowed: match choice.used {
+                None => AllowedOutcome::Refusal,
+                // A target reads nothing to a source that it does not know.
+                Some(_) if op.kind == RmaKind::Read && !is_known => AllowedOutcome::Either,
+                Some(_) => AllowedOutcome::Success,
+            },
+            place: choice.used.unwrap_or(0..choice.len),
+            memory,
+            bytes,
+            data: op.flags.contains(Flags::REMOTE_CQ_DATA).then_some(op.data),
+            quiet: !op.flags.contains(Flags::COMPLETION),
+            injected,
+            removed: false,
+            is_known,
+            is_overlapped: false,
+            succeeded: None,
+            noticed: false,
+        });
+    }
+
+    /// Waits for the reads of a peer whose address its target is about to remove: that target may
+    /// lose its replies (docs/adr/0061). Says whether they are over; they may wait behind a fence.
+    pub(super) fn await_reads(&mut self, from: NodeNumber, to: NodeNumber) -> Result<bool, Wrong> {
+        for _ in 0..READ_TURNS {
+            self.pump_all()?;
+            self.ops_are_over()?;
+            let are_over = self.ops.iter().all(|op| {
+                let is_theirs = (op.from, op.to, op.kind) == (from, to, RmaKind::Read);
+                !is_theirs || op.succeeded.is_some()
+            });
+            if are_over {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// An address is removed: operations by way of it may end either way.
+    pub(super) fn is_removed(&mut self, at: NodeNumber, peer: NodeNumber) {
+        for op in &mut self.ops {
+            if (op.from, op.to) == (at, peer) && op.succeeded.is_none() {
+                op.removed = true;
+            }
+            if (op.from, op.to) == (peer, at) {
+                op.is_known = false;
+                let is_open = op.succeeded.is_none() && op.allowed == AllowedOutcome::Success;
+                if is_open && op.kind == RmaKind::Read {
+                    op.allowed = AllowedOutcome::Either;
+                }
+            }
+        }
+    }
+
+    /// An endpoint is closed: the outcome of its operations stays unknown.
+    pub(super) fn forget_ops_of(&mut self, node: NodeNumber) {
+        for at in 0..self.ops.len() {
+            if self.ops[at].from == node && self.ops[at].succeeded.is_none() {
+                self.ends(at, false);
+            }
+        }
+    }
+
+    fn ends(&mut self, at: usize, succeeded: bool) {
+        let op = &mut self.ops[at];
+        op.succeeded = Some(succeeded);
+        let (rank, region) = op.region;
+        let is_lost = !succeeded && op.kind == RmaKind::Write;
+        self.regions[rank][region].end(at, is_lost);
+    }
+
+    pub(super) fn ends_well(&mut self, at: usize) -> Result<(), Wrong> {
+        let op = &self.ops[at];
+        if op.allowed == AllowedOutcome::Refusal {
+            return Err("it is not refused".into());
+        }
+        if op.kind == RmaKind::Read {
+            let region = &self.regions[op.region.0][op.region.1];
+            let came = op.memory.bytes(0..op.place.len());
+            let mut pairs = came.iter().zip(&op.bytes).enumerate();
+            let differs =
+                pairs.find(|(at, (is, model))| is != model && !region.is_lost(op.place.start + at));
+            if let Some((at, (is, model))) = differs {
+                return Err(format!("byte {at} is {is:02x}, the model's {model:02x}"));
+            }
+            op.memory.untouched_behind(op.place.len())?;
+        } else if !op.injected {
+            op.memory.spoil();
+        }
+        self.ends(at, true);
+        Ok(())
+    }
+
+    pub(super) fn op_is_done(&mut self, at: usize, done: &Done) -> Result<(), Wrong> {
+        let op = &self.ops[at];
+        if op.succeeded.is_some() {
+            return Err(format!("an operation completes twice: {done:?}"));
+        }
+        let flags = match op.kind {
+            RmaKind::Read => Flags::RMA | Flags::READ,
+            RmaKind::Write => Flags::RMA | Flags::WRITE,
+        };
+        let wrong =
+            |why: &str, op: &RunOneSided| Err(format!("{why}: {done:?}: {}", op.in_words()));
+        match done {
+            Ok(_) if op.quiet => wrong("no FI_COMPLETION", op),
+            Ok(c) if c.flags != flags => wrong("other flags", op),
+            Ok(_) => match self.ends_well(at) {
+                Ok(()) => Ok(()),
+                Err(why) => wrong(&why, &self.ops[at]),
+            },
+            Err(error) => {
+                let is_closed = self.is_closed(op.to);
+                let may_be_refused = op.allowed != AllowedOutcome::Success;
+                let allowed = op.removed
+                    || (may_be_refused && error.errno == Errno::EACCES)
+                    || (is_closed && is_gone(error.errno));
+                if !allowed {
+                    return wrong("it fails", op);
+                }
+                op.memory.untouched_behind(op.place.len())?;
+                self.nodes[op.from].failed_ops += 1;
+                self.ends(at, false);
+                Ok(())
+            }
+        }
+    }
+
+    /// CQ data of a write has come, behind the write's bytes.
+    pub(super) fn notice_came(&mut self, at: NodeNumber, c: &Completion) -> Result<(), Wrong> {
+        let (process, processes) = self.share;
+        let number = c.data as u32 as usize;
+        if c.flags != Flags::RMA | Flags::REMOTE_WRITE | Flags::REMOTE_CQ_DATA {
+            return Err(format!("CQ data comes with other flags: {c:?}"));
+        }
+        if number % processes != process {
+            self.nodes[at].notices.push((c.data, c.len));
+            return Ok(());
+        }
+        let op = self.ops.get_mut(number / processes);
+        let op = op.ok_or_else(|| format!("CQ data of no write: {c:?}"))?;
+        let is_its = (op.to, op.data, op.place.len()) == (at, Some(c.data), c.len);
+        if !is_its || op.noticed || op.allowed == AllowedOutcome::Refusal {
+            return Err(format!("CQ data comes: {c:?}: {}", op.in_words()));
+        }
+        op.noticed = true;
+        let op = &self.ops[number / processes];
+        let src = self.nodes[at].peers.get(&op.from);
+        if op.is_known && src.is_some_and(|src| *src != c.src) {
+            return Err(format!(
+                "CQ data of another source: {c:?}: {}",
+                op.in_words()
+            ));
+        }
+        let region = &self.regions[op.region.0][op.region.1];
+        if !op.is_overlapped && region.is_open() && !region.has(op.place.clone(), &op.bytes) {
+            return Err(format!("CQ data before its bytes: {}", op.in_words()));
+        }
+        Ok(())
+    }
+}
+
+impl RunOneSided {
+    pub(super) fn is_refused(&self) -> bool {
+        self.allowed == AllowedOutcome::Refusal
+    }
+
+    pub(super) fn to_remote(&self) -> RemoteWrite {
+        RemoteWrite {
+            region: self.region,
+            place: self.place.clone(),
+            number: self.number,
+            to: self.to,
+            data: self.data,
+            succeeded: self.succeeded == Some(true),
+        }
+    }
+
+    pub(super) fn in_words(&self) -> String {
+        format!(
+            "operation {} {:?} from node {} to {} on region {:?} at {:?}, {:?}{}",
+            self.context,
+            self.kind,
+            self.from,
+            self.to,
+            self.region,
+            self.place,
+            self.allowed,
+            if self.removed { ", removed" } else { "" },
+        )
+    }
+}
