@@ -17,6 +17,7 @@ pub mod dgram;
 pub mod discovery;
 pub mod ends;
 pub mod fabric;
+pub mod killed_peers;
 pub mod levels;
 pub mod limits;
 pub mod lists;

@@ -350,7 +350,7 @@ fn an_endpoint_that_closes_leaves_its_counters() {
 }
 
 /// Scenarios that do not run here, and why.
-const LEFT_OUT: [(&str, &[&str]); 12] = [
+const LEFT_OUT: [(&str, &[&str]); 13] = [
     (
         "no datagram is sent",
         &[
@@ -381,6 +381,13 @@ const LEFT_OUT: [(&str, &[&str]); 12] = [
         ],
     ),
     ("about a lock", &["limits::a_second_thread"]),
+    (
+        "between processes, and each has a device of its own here",
+        &[
+            "killed_peers::a_peer_that_is_killed",
+            "killed_peers::operate_until_killed",
+        ],
+    ),
     ("a state without losses", &["steady::allocates_nothing"]),
     (
         "counts datagrams, and neither a lost one nor a second copy may change the count",
