@@ -6,10 +6,10 @@
 //!     rma_peer HOST:PORT get SIZE OPERATIONS
 //!     rma_peer HOST:PORT put_bw SIZE OPERATIONS
 //!
-//! `put_lat`: writes there and back, each side waits for the last byte in its memory; half the round
-//! trip. `get`: reads, one at a time. `put_bw`: writes, with a window of them under way. The side
-//! that initiates prints a JSON object: `test`, `size`, `operations`, and `median_us` of batches, or
-//! `megabytes_per_s` (10⁶ bytes). Fails where there is no libfabric with an `shm` provider.
+//! `put_lat`: writes there and back, each side waits for the last byte in its memory; half the
+//! round trip. `get`: reads, one at a time. `put_bw`: writes, with a window of them under way. The
+//! side that initiates prints a JSON object: `test`, `size`, `operations`, and `median_us` of
+//! batches, or `megabytes_per_s` (10⁶ bytes). Fails where there is no libfabric with an `shm` provider.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a program that measures")]
 
@@ -357,7 +357,7 @@ impl RmaSide {
 
 impl Drop for RmaSide {
     fn drop(&mut self) {
-        // SAFETY: the region is open if it is not null, and goes before its memory, which was a box.
+        // SAFETY: the region is open if it is not null, and goes before its memory, a former box.
         unsafe {
             if !self.region.is_null() {
                 let fid = self.region.cast::<ferro_fi::abi::fid>();

@@ -10,7 +10,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{
     DomainAttr, EpAttr, FabricAttr, Info, TxAttr, protocol, rdm_endpoints,
 };
-use ferrofabric_contracts::types::{IoBuf, MrDesc};
+use ferrofabric_contracts::types::IoBuf;
 use ferrofabric_runtime::domain::{Backend, OpenedTransport, Opening, RdmDomain};
 use ferrofabric_runtime::fabric::{self, Discovery, MrAttr, Provider};
 
@@ -214,8 +214,9 @@ impl Backend for ShmBackend {
     }
 
     unsafe fn register(&self, buf: IoBuf, _access: Flags) -> Result<Arc<dyn fabric::Mr>> {
+        // Messages through shared memory need no registration.
         let _ = buf;
-        Ok(Arc::new(Unregistered))
+        Ok(Arc::new(fabric::Unregistered))
     }
 
     fn show_region(&self, number: usize, key: u64, attr: &MrAttr<'_>) {
@@ -228,18 +229,5 @@ impl Backend for ShmBackend {
 
     fn is_region_in_use(&self, number: usize) -> bool {
         self.board.is_in_use(number)
-    }
-}
-
-/// Shared memory needs no registration for messages, so a buffer has no descriptor.
-struct Unregistered;
-
-impl fabric::Mr for Unregistered {
-    fn desc(&self) -> MrDesc {
-        MrDesc::NONE
-    }
-
-    fn key(&self) -> u64 {
-        0
     }
 }

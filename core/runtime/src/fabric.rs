@@ -537,3 +537,16 @@ pub trait Mr: Send + Sync + Any {
         Ok(())
     }
 }
+
+/// Memory that no device has registered: it has no descriptor, and no key.
+pub struct Unregistered;
+
+impl Mr for Unregistered {
+    fn desc(&self) -> MrDesc {
+        MrDesc::NONE
+    }
+
+    fn key(&self) -> u64 {
+        0
+    }
+}

@@ -1,9 +1,9 @@
 //! `ferro bench put` and `ferro bench get`: the time of a write to the other process's memory, or
 //! of a read of it, and bytes a second with a window of them under way.
 //!
-//! The time of an operation ends with its completion: of a write, when the bytes are there. The time
-//! of a polled write has no completion in it: each side waits for the bytes of the other's write in
-//! its own memory, and half the round trip is taken, as by perftest's `ib_write_lat`.
+//! The time of an operation ends with its completion: of a write, when the bytes are there. The
+//! time of a polled write has no completion in it: each side waits for the bytes of the other's
+//! write in its own memory, and half the round trip is taken, as by perftest's `ib_write_lat`.
 
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ impl OperationTimes {
     }
 }
 
-/// A phase, its batch, and what gets the time of each batch.
+/// A phase, its batch, and the function that gets the time of each batch.
 type Timing<'a> = &'a mut dyn FnMut(&Phase, u64, &mut dyn FnMut(Duration, u64)) -> Result<()>;
 
 /// Warms up, then takes the times of the phase's operations, each of which is one of `ways` ways.

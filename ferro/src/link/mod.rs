@@ -292,7 +292,7 @@ impl Link {
         }
     }
 
-    /// Makes memory for the peer to read and write: zeros, but for what `fill` does.
+    /// Makes memory for the peer to read and write: zeros, but for the bytes that `fill` writes.
     ///
     /// # Errors
     ///

@@ -168,8 +168,8 @@ impl Initiator<'_> {
 }
 
 /// Writes there and back: each side waits for the last byte of its own region, and then writes to
-/// the other's. No completion is waited for, as in perftest's `ib_write_lat`. `record` gets the time
-/// of each batch of round trips, and how many they were.
+/// the other's. No completion is waited for, as in perftest's `ib_write_lat`. `record` gets the
+/// time of each batch of round trips, and their number.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! An endpoint of libfabric's `shm` provider with one peer, its completion queue and address vector.
+//! An endpoint of libfabric's `shm` provider with one peer, its completion queue and its address
+//! vector.
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;

@@ -21,7 +21,7 @@ struct Peer {
 impl Peer {
     /// The peer with this id, unlike those of all tests that run at the same time.
     fn new(id: u64) -> Self {
-        let id = id << 32 | u64::from(std::process::id());
+        let id = (id << 32) | u64::from(std::process::id());
         Self {
             segment: Arc::new(ShmSegment::create().unwrap().0),
             id,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::endpoint_state::{EndpointName, Entered, enter};
 use super::probe::{self, Probe, Probed};
-use super::shortcuts::took_shortcut;
+use super::shortcut_calls::took_shortcut;
 use super::{Backend, DomainState, EndpointKind, Inner, ObjectKey};
 use crate::fabric::{Endpoint, EndpointConfig};
 use ferrofabric_av::HeldKey;

@@ -421,7 +421,7 @@ mod tests {
         let mut held = HeldGrants::default();
         assert_eq!(held.missed(FiAddr(1), 9, 5), None);
         let query = held.missed(FiAddr(1), 9, 5).unwrap();
-        // Of another peer, to another query; and none is asked for twice on one lane.
+        // Of another peer, to another query; and none has two queries on one lane.
         assert!(!held.answer_arrives(FiAddr(2), query, 1));
         assert!(!held.answer_arrives(FiAddr::NOTAVAIL, query, 1));
         assert!(!held.answer_arrives(FiAddr(1), query + 1, 1));

@@ -11,6 +11,7 @@ mod cq;
 mod dgram;
 mod endpoint;
 mod endpoint_state;
+mod grant_parts;
 mod grants;
 mod keyed;
 mod keyed_dgram;
@@ -24,6 +25,7 @@ mod regions;
 mod remote;
 mod remote_parts;
 mod report;
+mod shortcut_calls;
 mod shortcuts;
 mod srx;
 mod unresolved_peer;
@@ -375,7 +377,7 @@ impl<B: Backend, E: EndpointKind<B>> fabric::Domain for DomainOf<B, E> {
         // than the device takes.
         let mr = mr.unwrap_or_else(|error| {
             tracing::debug!("a region goes without the device: {error}");
-            Arc::new(region::Unregistered)
+            Arc::new(fabric::Unregistered)
         });
         region::open(&self.inner, mr, attr)
     }

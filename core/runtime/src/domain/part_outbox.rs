@@ -1,5 +1,6 @@
 //! The parts of one-sided operations that an endpoint sends by itself: replies to peers' reads,
-//! notices of its own writes, and those about grants. They wait by peer, so that one that takes nothing holds up no other.
+//! notices of its own writes, and those about grants. They wait by peer, so that one that takes
+//! nothing holds up no other.
 
 use std::collections::{HashMap, VecDeque};
 

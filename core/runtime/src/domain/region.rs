@@ -26,19 +26,6 @@ struct RegionHandle<B: Backend> {
     counters: Mutex<Vec<Arc<dyn Cntr>>>,
 }
 
-/// Memory that the device has not registered.
-pub(super) struct Unregistered;
-
-impl Mr for Unregistered {
-    fn desc(&self) -> MrDesc {
-        MrDesc::NONE
-    }
-
-    fn key(&self) -> u64 {
-        0
-    }
-}
-
 /// Checks the number of pieces of a region that is to be.
 pub(super) fn check_pieces(attr: &MrAttr<'_>, limit: usize) -> Result<()> {
     let pieces = 1 + attr.further.len();

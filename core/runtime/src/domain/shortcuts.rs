@@ -1,36 +1,30 @@
-//! One-sided operations that a transport carries out by itself (`docs/adr/0063`): their way there,
-//! and what follows when one is over. Those that are lost go again as messages.
+//! The one-sided operations that a transport carries out by itself (`docs/adr/0063`), until they are
+//! over.
 
 use std::collections::VecDeque;
 
 use ferrofabric_contracts::buffers::SendBuffers;
-use ferrofabric_contracts::error::{Errno, OpError};
-use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Routed, Shortcut, ShortcutEnd, Transport};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, RmaKind, RmaOp, total_len};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::types::{FiAddr, RmaOp};
 use slab::Slab;
-
-use super::owner::EndpointOwner;
-use super::remote_parts::failure;
-use super::{Backend, DomainState, Inner};
 
 /// An operation, until it is over.
 pub(super) struct ShortcutUnderWay {
-    op: RmaOp,
-    buffers: SendBuffers,
+    pub(super) op: RmaOp,
+    pub(super) buffers: SendBuffers,
     /// The number of its grant.
-    grant: u64,
+    pub(super) grant: u64,
     /// Its peer is gone: it does not go again.
-    ended: Option<(Errno, &'static str)>,
+    pub(super) ended: Option<(Errno, &'static str)>,
 }
 
 /// The operations under way at the transport, those that are to go again, and revocations that wait
 /// for some of them.
 #[derive(Default)]
 pub(super) struct Shortcuts {
-    under_way: Slab<ShortcutUnderWay>,
-    lost: VecDeque<ShortcutUnderWay>,
-    revocations: Vec<(FiAddr, u64)>,
+    pub(super) under_way: Slab<ShortcutUnderWay>,
+    pub(super) lost: VecDeque<ShortcutUnderWay>,
+    pub(super) revocations: Vec<(FiAddr, u64)>,
 }
 
 impl Shortcuts {
@@ -49,7 +43,8 @@ impl Shortcuts {
         under_way.chain(&self.lost).any(|one| one.op.dest == peer)
     }
 
-    fn uses(&self, peer: FiAddr, grant: u64) -> bool {
+    /// Whether an operation under way uses a grant.
+    pub(super) fn uses(&self, peer: FiAddr, grant: u64) -> bool {
         let mut under_way = self.under_way.iter().map(|(_, one)| one);
         under_way.any(|one| one.op.dest == peer && one.grant == grant)
     }
@@ -76,167 +71,7 @@ impl Shortcuts {
         self.lost = rest;
         ended.into_iter().map(|one| one.op).collect()
     }
-}
 
-/// Has the transport carry out a one-sided operation by itself. Returns whether it did, or does.
-///
-/// # Safety
-///
-/// As [`Endpoint::rma`](crate::fabric::Endpoint::rma).
-///
-/// # Errors
-///
-/// `Again`: the transport has no room now.
-pub(super) unsafe fn took_shortcut<B: Backend>(
-    domain: &Inner<B>,
-    state: &mut DomainState<B::Transport>,
-    index: usize,
-    op: &RmaOp,
-    iov: &[IoBuf],
-) -> Result<bool, OpError> {
-    let op = &RmaOp {
-        // A request that is held back would wake no thread that sleeps.
-        flags: match state.is_watched() {
-            true => op.flags - Flags::MORE,
-            false => op.flags,
-        },
-        ..*op
-    };
-    let (transport, mut owner) =
-        state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
-    let remote = &mut owner.srx.remote;
-    let number = remote.shortcuts.under_way.vacant_key() as u64;
-    let found = (remote.held).find(op, total_len(iov) as u64, number);
-    let (memory, grant) = found.unzip();
-    // SAFETY: the caller's contract.
-    match unsafe { transport.shortcut(op, iov, memory.as_ref(), &mut owner) } {
-        Shortcut::Impossible => return Ok(false),
-        Shortcut::NeedsGrant { lane } => {
-            owner.srx.query_if_due(op, lane);
-            return Ok(false);
-        }
-        Shortcut::Again => {
-            transport.flush(&mut owner);
-            return Err(OpError::Again);
-        }
-        Shortcut::Done => owner.shortcut_done(op, total_len(iov)),
-        Shortcut::UnderWay => {
-            let one = ShortcutUnderWay {
-                op: RmaOp {
-                    flags: op.flags - Flags::MORE,
-                    ..*op
-                },
-                // SAFETY: the caller's contract.
-                buffers: unsafe { SendBuffers::new(op.flags, iov) },
-                grant: grant.unwrap_or(0),
-                ended: None,
-            };
-            let at = owner.srx.remote.shortcuts.under_way.insert(one);
-            debug_assert_eq!(at as u64, number);
-        }
-    }
-    if !op.flags.contains(Flags::MORE) {
-        transport.flush(&mut owner);
-    }
-    owner.start_deferred(transport);
-    domain.wake(state);
-    Ok(true)
-}
-
-impl EndpointOwner<'_> {
-    /// As [`Owner::shortcut_over`](ferrofabric_contracts::peer::Owner::shortcut_over).
-    pub(super) fn end_shortcut(&mut self, number: u64, end: ShortcutEnd) {
-        let shortcuts = &mut self.srx.remote.shortcuts;
-        let Some(one) = shortcuts.under_way.try_remove(number as usize) else {
-            return;
-        };
-        let (peer, grant) = (one.op.dest, one.grant);
-        if !shortcuts.revocations.is_empty() && !shortcuts.uses(peer, grant) {
-            let revocations = &mut shortcuts.revocations;
-            if let Some(at) = revocations.iter().position(|of| *of == (peer, grant)) {
-                revocations.swap_remove(at);
-                self.srx.send_revoked(peer, grant);
-            }
-        }
-        match (end, one.ended) {
-            (ShortcutEnd::Done, _) => self.shortcut_done(&one.op, total_len(one.buffers.list())),
-            (ShortcutEnd::Lost | ShortcutEnd::Denied, Some(why)) => self.fail_op(&one.op, why),
-            (end, None) => {
-                if end == ShortcutEnd::Denied {
-                    self.srx.remote.held.deny(peer, one.op.key);
-                }
-                self.srx.send_again(one);
-            }
-        }
-    }
-
-    fn fail_op(&mut self, op: &RmaOp, (errno, why): (Errno, &'static str)) {
-        let error = failure(op.kind, op.context, op.dest, (errno, 0, why));
-        self.rma_failed(op.kind, error);
-    }
-
-    /// Issues the lost operations again as messages, as far as the transport takes them. Those to
-    /// one peer keep their order.
-    pub(super) fn send_lost<T: Transport>(&mut self, transport: &mut Routed<T>) {
-        let lost = std::mem::take(&mut self.srx.remote.shortcuts.lost);
-        let mut full: Vec<FiAddr> = Vec::new();
-        let mut waiting = VecDeque::new();
-        for one in lost {
-            let peer = one.op.dest;
-            let sent = match full.contains(&peer) {
-                true => Err(OpError::Again),
-                false => self.send_one_again(transport, &one),
-            };
-            match sent {
-                Ok(()) => {}
-                Err(OpError::Again) => {
-                    full.push(peer);
-                    waiting.push_back(one);
-                }
-                Err(OpError::Failed(errno)) => {
-                    self.fail_op(&one.op, (errno, "the peer is not reached"));
-                }
-            }
-        }
-        let since = std::mem::replace(&mut self.srx.remote.shortcuts.lost, waiting);
-        self.srx.remote.shortcuts.lost.extend(since);
-    }
-
-    fn send_one_again<T: Transport>(
-        &mut self,
-        transport: &mut Routed<T>,
-        one: &ShortcutUnderWay,
-    ) -> Result<(), OpError> {
-        let (op, list) = (&one.op, one.buffers.list());
-        let remote = &mut self.srx.remote;
-        match op.kind {
-            RmaKind::Write => {
-                let part = remote.begin_write(op);
-                // SAFETY: the application keeps the buffers until the operation completes; a copy
-                // is copied again (`INJECT`).
-                let sent = unsafe { transport.send(&part, list, self) };
-                if sent.is_err() {
-                    self.srx.remote.forget(part.kind, part.context);
-                }
-                sent
-            }
-            RmaKind::Read => {
-                let (part, request) = remote.begin_read(op, list)?;
-                let from = [IoBuf::new(request.as_ptr(), request.len())];
-                // SAFETY: a request is copied (`INJECT`).
-                let sent = unsafe { transport.send(&part, &from, self) };
-                let remote = &mut self.srx.remote;
-                match sent {
-                    Ok(()) => remote.set_requested(part.context),
-                    Err(_) => remote.forget(part.kind, part.context),
-                }
-                sent
-            }
-        }
-    }
-}
-
-impl Shortcuts {
     /// An operation is to go again.
     pub(super) fn lose(&mut self, one: ShortcutUnderWay) {
         self.lost.push_back(one);

@@ -94,8 +94,8 @@ impl SharedBuffer {
         })
     }
 
-    /// The word of 8 bytes at `at`, as a whole. All that a peer had written before it wrote the word
-    /// is read by accesses after this one, where the peer's writes have an order.
+    /// The word of 8 bytes at `at`, as a whole. All that a peer had written before it wrote the
+    /// word is read by accesses after this one, where the peer's writes have an order.
     ///
     /// # Errors
     ///

@@ -66,8 +66,8 @@ pub(super) fn programs(
     )
 }
 
-/// The typical half round trip, or the typical read, in µs, the average bandwidth in 10⁶ bytes a second (of both ways the
-/// sum), or messages a second.
+/// The typical half round trip, or the typical read, in µs; the average bandwidth in 10⁶ bytes a
+/// second (of both ways the sum); or messages a second.
 pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
     // The row under the header `#bytes #iterations …`.
     let row = printed
