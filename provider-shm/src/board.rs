@@ -5,6 +5,7 @@
 //! key has one [bucket](bucket_of) of entries. A region whose bucket is full is not on the board.
 
 #[cfg(all(test, loom))]
+#[allow(unsafe_code, reason = "plays the memory of a region")]
 mod loom_tests;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "places the entries in the mapping")]

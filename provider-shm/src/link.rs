@@ -35,7 +35,7 @@ use crate::status::Status;
 use close::CloseHandshake;
 use receiver::LinkReceiver;
 use sender::{LinkSender, StartOutcome};
-use shortcut::Shortcuts;
+use shortcut::LinkShortcuts;
 use waker::PeerWaker;
 
 pub(crate) use close::CloseMessage;
@@ -62,7 +62,7 @@ pub(crate) struct ShmLink {
     /// The paths of large messages, of both directions.
     paths: MessagePaths,
     /// One-sided operations without the peer's help, where that is possible.
-    shortcuts: Option<Box<Shortcuts>>,
+    shortcuts: Option<Box<LinkShortcuts>>,
     /// Holds up the close of regions while the peer is at work on them.
     _watch: Option<BoardWatch>,
     /// The peer, in the owner's address vector.
@@ -122,7 +122,7 @@ impl ShmLink {
             paths: MessagePaths::new(sizes.cma),
             shortcuts: (new.board)
                 .filter(|_| sizes.cma != Cma::Off && new.cma.is_some())
-                .map(|board| Shortcuts::new(board, sizes.cma)),
+                .map(|board| LinkShortcuts::new(board, sizes.cma)),
             receiver: LinkReceiver::new(rx, new.cma, sizes.quota),
             _watch: new.watch,
             addr: FiAddr::NOTAVAIL,

@@ -25,7 +25,7 @@ const MOST_BYTES: usize = 64 << 20;
 const MOST_PAUSED: u32 = 1024;
 
 /// The state of the operations that a side carries out by itself.
-pub(super) struct Shortcuts {
+pub(super) struct LinkShortcuts {
     board: PeerBoard,
     /// The rights to the regions on it.
     rights: u64,
@@ -56,7 +56,7 @@ impl Pause {
     }
 }
 
-impl Shortcuts {
+impl LinkShortcuts {
     pub(super) fn new((board, rights): (PeerBoard, u64), setting: Cma) -> Box<Self> {
         Box::new(Self {
             board,
