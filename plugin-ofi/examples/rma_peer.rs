@@ -9,7 +9,8 @@
 //! `put_lat`: writes there and back, each side waits for the last byte in its memory; half the
 //! round trip. `get`: reads, one at a time. `put_bw`: writes, with a window of them under way. The
 //! side that initiates prints a JSON object: `test`, `size`, `operations`, and `median_us` of
-//! batches, or `megabytes_per_s` (10⁶ bytes). Fails where there is no libfabric with an `shm` provider.
+//! batches, or `megabytes_per_s` (10⁶ bytes). Fails where there is no libfabric with an `shm`
+//! provider.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a program that measures")]
 

@@ -38,7 +38,7 @@ struct GuardedTarget {
     region: Option<Arc<dyn Mr>>,
     end: QueuedEndpoint,
     memory: IoBuf,
-    /// What all writes bring, and where all reads go.
+    /// The bytes that all writes bring, and the place that all reads go to.
     local: [IoBuf; 2],
 }
 

@@ -1,5 +1,5 @@
-//! The one-sided operations that a transport carries out by itself (`docs/adr/0063`), until they are
-//! over.
+//! The one-sided operations that a transport carries out by itself (`docs/adr/0063`), until they
+//! are over.
 
 use std::collections::VecDeque;
 

@@ -210,7 +210,7 @@ pub struct OneSidedStep {
     pub size: usize,
     /// Where in the region a place is looked for that no other operation uses.
     pub place: usize,
-    /// What is wrong with it.
+    /// The fault in it.
     pub fault: OneSidedFault,
     /// With `FI_INJECT`, if it is a write.
     pub inject: bool,
@@ -224,7 +224,7 @@ pub struct OneSidedStep {
     pub fence: bool,
 }
 
-/// What is wrong with a one-sided operation.
+/// The fault in a one-sided operation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OneSidedFault {
