@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_runtime::fabric::MrAttr;
@@ -27,9 +27,8 @@ const ENDED_OF_PAIR: usize = 4;
 #[derive(Debug)]
 pub struct RegionBoard {
     birth: Birth,
-    is_on: bool,
-    /// Made when it is first needed; `None`: the kernel can not make it.
-    memory: OnceLock<Option<BoardMemory>>,
+    /// `None`: processes are not to copy, or the kernel can not make it.
+    memory: Option<BoardMemory>,
     state: Mutex<BoardState>,
 }
 
@@ -61,15 +60,6 @@ impl RegionBoard {
     /// The board of a new domain. If it is not on, processes are not to copy from each other's
     /// memory.
     pub fn new(is_on: bool) -> Arc<Self> {
-        Arc::new(Self {
-            birth: Birth::here(),
-            is_on,
-            memory: OnceLock::new(),
-            state: Mutex::default(),
-        })
-    }
-
-    fn memory(&self) -> Option<&BoardMemory> {
         let make = || match BoardMemory::create() {
             Ok(memory) => Some(memory),
             Err(error) => {
@@ -77,21 +67,22 @@ impl RegionBoard {
                 None
             }
         };
-        match self.is_on {
-            true => self.memory.get_or_init(make).as_ref(),
-            false => None,
-        }
+        Arc::new(Self {
+            birth: Birth::here(),
+            memory: is_on.then(make).flatten(),
+            state: Mutex::default(),
+        })
     }
 
     /// The descriptor for peers, if there is a board.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.memory().map(BoardMemory::fd)
+        self.memory.as_ref().map(BoardMemory::fd)
     }
 
     /// Shows a region to peers. Its number is that of no other region that is shown. If there is no
     /// place for it, it is not shown, and peers reach it by messages.
     pub fn show(&self, number: usize, key: u64, attr: &MrAttr<'_>) {
-        let Some(memory) = self.memory() else { return };
+        let Some(memory) = &self.memory else { return };
         let mut rights = 0;
         for (flag, right) in [
             (Flags::REMOTE_READ, MAY_READ),
@@ -123,7 +114,7 @@ impl RegionBoard {
             return;
         };
         // Another region may have the entry of one that is hidden.
-        if let (true, Some(memory)) = (std::mem::take(is_shown), self.memory()) {
+        if let (true, Some(memory)) = (std::mem::take(is_shown), &self.memory) {
             memory.entry(*entry).hide();
         }
     }
