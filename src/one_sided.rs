@@ -113,7 +113,7 @@ impl RdmEndpoint {
     ) -> Result<WriteId, OperationError> {
         let op = RmaOp {
             data,
-            flags: Flags::REMOTE_CQ_DATA,
+            flags: Flags::REMOTE_CQ_DATA | Flags::DELIVERY_COMPLETE,
             ..operation(RmaKind::Write, to, &remote)
         };
         self.post_write(op, remote.len(), bytes)
@@ -136,6 +136,7 @@ impl RdmEndpoint {
     }
 }
 
+/// An operation that completes when its bytes are in their place, visible to every reader there.
 fn operation<R>(kind: RmaKind, peer: FiAddr, remote: &RemoteRegion<R>) -> RmaOp {
     RmaOp {
         kind,
@@ -145,6 +146,6 @@ fn operation<R>(kind: RmaKind, peer: FiAddr, remote: &RemoteRegion<R>) -> RmaOp 
         data: 0,
         desc: MrDesc::NONE,
         context: 0,
-        flags: Flags::empty(),
+        flags: Flags::DELIVERY_COMPLETE,
     }
 }

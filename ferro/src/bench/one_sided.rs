@@ -1,9 +1,10 @@
 //! `ferro bench put` and `ferro bench get`: the time of a write to the other process's memory, or
 //! of a read of it, and bytes a second with a window of them under way.
 //!
-//! The time of an operation ends with its completion: of a write, when the bytes are there. The
-//! time of a polled write has no completion in it: each side waits for the bytes of the other's
-//! write in its own memory, and half the round trip is taken, as by perftest's `ib_write_lat`.
+//! The time of an operation ends with its completion; writes do not have `FI_DELIVERY_COMPLETE`.
+//! The time of a polled write has no completion in it: each side waits for the bytes of the
+//! other's write in its own memory, and half the round trip is taken, as by perftest's
+//! `ib_write_lat`.
 
 use std::time::Duration;
 
