@@ -77,8 +77,9 @@ pub(super) struct Refresh {
 }
 
 impl MrObject {
-    /// Looks at the ranges whose pages have changed. Nothing else is to do: no operation goes by
-    /// pages that were there at registration, but for those that the application keeps there.
+    /// Checks the ranges whose pages have changed. Shared memory uses the pages that are there at
+    /// each operation. A device keeps those of the registration, and this call does not register
+    /// them anew: over verbs, memory that is mapped anew is a new region (`docs/adr/0063`).
     ///
     /// # Safety
     ///
