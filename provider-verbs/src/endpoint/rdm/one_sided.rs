@@ -273,11 +273,11 @@ impl Poster {
             }
             None => {
                 let registrations = &mut self.registrations;
-                // SAFETY: the buffers stay until the operation completes, and the regions are
-                // released before that.
-                let made = pieces
-                    .clone()
-                    .map(|buf| unsafe { registrations.region(buf.as_mut_ptr(), buf.len, access) });
+                let made = pieces.clone().map(|buf| {
+                    // SAFETY: the buffers stay until the operation completes, and the regions are
+                    // released before that.
+                    unsafe { registrations.region(buf.as_mut_ptr(), buf.len, access) }
+                });
                 made.collect::<Result<Vec<_>, _>>().ok()?
             }
         };

@@ -42,10 +42,11 @@ impl MessageRun<'_> {
     }
 
     pub(super) fn receive_is_done(&mut self, at: NodeNumber, done: Done) -> Result<(), Wrong> {
-        if let Ok(completion) = &done
-            && completion.flags.contains(Flags::RMA)
-        {
-            return self.notice_came(at, completion);
+        match &done {
+            Ok(notice) if notice.flags.contains(Flags::RMA) => {
+                return self.notice_came(at, notice);
+            }
+            _ => {}
         }
         let context = crate::ends::context_of(&done);
         let anybody_gone = (0..self.nodes.len()).any(|node| self.is_closed(node));
