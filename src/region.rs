@@ -75,10 +75,11 @@ mod sealed {
 ///
 /// Peers write at any time, so there is no reference to the bytes of a region to which they may
 /// write: each access is a copy. A copy locks the domain, and so meets no operation that a thread
-/// of this process carries out. Devices and other processes do not wait for it: of bytes that they
-/// write meanwhile, each is an old one or a new one. Neither does a peer's write have an order
-/// within its bytes; an application that needs to see a whole record checks it (a sum, a version at
-/// both ends), or waits for the [`PeerWrite`](crate::PeerWrite) of a write with CQ data.
+/// of this process carries out. Devices, other processes and the kernel do not wait for it: of
+/// bytes that they write meanwhile, each is an old one or a new one. Neither does a peer's write
+/// have an order within its bytes; an application that needs to see a whole record checks it (a
+/// sum, a version at both ends), or waits for the [`PeerWrite`](crate::PeerWrite) of a write with
+/// CQ data.
 ///
 /// ```
 /// # use ferrofabric::{Buffer, PathChoice, PeersRead, PeersReadWrite, RdmEndpoint};

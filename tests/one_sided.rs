@@ -129,34 +129,31 @@ fn the_owner_reaches_its_region_by_copies() {
     }
 }
 
-/// The owner copies while a peer writes. Each word is one of those that the peer wrote.
+/// The owner copies while a peer writes. Each byte is one of those that the peer wrote.
 #[test]
-fn a_copy_meets_no_half_of_a_peers_write() {
-    const ROUNDS: u64 = 2000;
+fn a_copy_beside_a_peers_writes() {
+    const ROUNDS: u8 = 250;
     let (mut client, server, to_server) = pair();
     let region = server.share::<PeersWrite>(room(800)).unwrap();
     let remote = region.remote();
     std::thread::scope(|scope| {
         let writer = scope.spawn(move || {
-            let mut buffer = room(800);
             for round in 1..=ROUNDS {
-                for word in buffer.chunks_exact_mut(8) {
-                    word.copy_from_slice(&round.to_ne_bytes());
-                }
-                let write = client.write(to_server, remote, buffer).unwrap();
-                buffer = client.wait_for(write, PATIENCE).unwrap();
+                let bytes = Buffer::copy_of(&[round; 800]).unwrap();
+                let write = client.write(to_server, remote, bytes).unwrap();
+                client.wait_for(write, PATIENCE).unwrap();
             }
         });
         let (mut bytes, mut last) = ([0; 800], 0);
         while last != ROUNDS {
-            assert!(!writer.is_finished() || region.load(0).unwrap() == ROUNDS);
+            let all = u64::from_ne_bytes([ROUNDS; 8]);
+            assert!(!writer.is_finished() || region.load(0).unwrap() == all);
             region.copy_out(0, &mut bytes).unwrap();
-            let words = bytes.chunks_exact(8).map(|word| word.try_into().unwrap());
-            let words: Vec<_> = words.map(u64::from_ne_bytes).collect();
-            // A part is copied with the lock of the domain, as this copy was.
-            assert!(words.iter().all(|word| *word == words[0]), "{words:?}");
-            assert!((last..=ROUNDS).contains(&words[0]));
-            last = words[0];
+            assert!(
+                bytes.iter().all(|byte| (last..=ROUNDS).contains(byte)),
+                "{bytes:?}"
+            );
+            last = *bytes.iter().min().unwrap();
         }
     });
 }

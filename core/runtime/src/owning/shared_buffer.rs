@@ -6,9 +6,11 @@
 //! - *Threads of this process*, which move the bytes of one-sided operations. They do that with the
 //!   lock of the domain alone, and each copy here holds that lock too: accesses of one process
 //!   never race.
-//! - *Devices and other processes*. Their accesses are outside of this program, as those of another
-//!   process to shared memory are. The copies here are atomic by bytes or words, so the compiler
-//!   neither repeats nor invents an access, and each byte that is read is an old one or a new one.
+//! - *Devices, other processes, and the kernel*, which copies for a peer of this node, in this
+//!   process or another (`docs/adr/0062`). Their accesses are outside of this program, as those of
+//!   another process to shared memory are. The copies here are atomic by bytes or words, so the
+//!   compiler neither repeats nor invents an access, and each byte that is read is an old one or a
+//!   new one.
 //!
 //! When the region has ended, nothing but this process reaches the memory: then it is a [`Buffer`]
 //! again.

@@ -343,6 +343,12 @@ impl MessageRun<'_> {
             for overlapped in of.overlapped(used) {
                 self.ops[overlapped].is_overlapped = true;
             }
+            // The place of a write is free when the write is done, and its CQ data may be read
+            // after that.
+            for before in &mut self.ops {
+                let shares = before.place.start < used.end && used.start < before.place.end;
+                before.is_overlapped |= before.region == region && !before.noticed && shares;
+            }
             let writes = op.kind == RmaKind::Write;
             let used = RegionUse {
                 op: index,
