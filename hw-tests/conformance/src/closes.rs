@@ -42,24 +42,23 @@ enum CloseOrder {
     Random,
 }
 
-/// Both sides close their regions in order, in reverse, and at random.
+/// Both sides close their regions: in order, in reverse, or at random, as is drawn.
 pub fn regions_under_fire(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    regions_under_long_fire(domain_a, domain_b, 1);
+    let order = fastrand::choice([CloseOrder::Forward, CloseOrder::Reverse, CloseOrder::Random]);
+    fire(domain_a, domain_b, order.unwrap(), fastrand::u64(..));
 }
 
-/// As `regions_under_fire`, so many times.
+fn fire(domain_a: &dyn Domain, domain_b: &dyn Domain, order: CloseOrder, seed: u64) {
+    println!("{order:?}, seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    round(domain_a, domain_b, order, &mut rng);
+}
+
+/// As `regions_under_fire`, in each order so many times.
 pub fn regions_under_long_fire(domain_a: &dyn Domain, domain_b: &dyn Domain, times: usize) {
-    let mut rng = fastrand::Rng::new();
     for _ in 0..times {
         for order in [CloseOrder::Forward, CloseOrder::Reverse, CloseOrder::Random] {
-            let seed = rng.u64(..);
-            println!("{order:?}, seed {seed}");
-            round(
-                domain_a,
-                domain_b,
-                order,
-                &mut fastrand::Rng::with_seed(seed),
-            );
+            fire(domain_a, domain_b, order, fastrand::u64(..));
         }
     }
 }

@@ -263,7 +263,7 @@ fn messages_between(fabric: &Fabric, map: fn(usize) -> RemappableMemory, renewal
 }
 
 /// One-sided operations that a scenario has on each path.
-const OPERATIONS: usize = 600;
+const OPERATIONS: usize = 150;
 
 /// Of so many operations, one has a child of a fork beside it, which has the same pages.
 const BETWEEN_FORKS: usize = 50;
