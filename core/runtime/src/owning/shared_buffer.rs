@@ -1,7 +1,7 @@
 //! A buffer that peers reach by one-sided operations, and the accesses of this process to it.
 //!
 //! Peers write to such memory at any time, so no Rust reference to it may exist, and each access
-//! is a copy. Two kinds of writers are to be told apart:
+//! is a copy. There are two kinds of writers:
 //!
 //! - *Threads of this process*, which move the bytes of one-sided operations. They do that with the
 //!   lock of the domain alone, and each copy here holds that lock too: accesses of one process
