@@ -45,8 +45,10 @@ impl RdmEndpoint {
     ///
     /// # Errors
     ///
-    /// The buffer is freed. `EINVAL`: it is empty. `ENOMEM`: the limit of locked memory is too low;
-    /// the error names it.
+    /// The buffer is freed. `EINVAL`: it is empty.
+    ///
+    /// Memory that the device does not register, for example beyond the limit of locked memory, is
+    /// reached by messages alone; a warning in the log has the device's error.
     pub fn share<R: RegionRights>(&self, buffer: Buffer) -> Result<PeerRegion<R>> {
         let memory = SharedBuffer::open(&**self.domain(), buffer, R::FLAGS)?;
         Ok(PeerRegion::over(memory))

@@ -288,12 +288,7 @@ impl OwningEndpoint {
         if len > buffer.len() {
             return Err((OpError::Failed(Errno::EINVAL), buffer));
         }
-        let (io, desc) = (buffer.io(len), buffer.desc());
-        let slot = self.in_flight.insert(InFlightOperation {
-            buffer,
-            token,
-            peer: op.dest,
-        });
+        let (slot, io, desc) = self.keep(buffer, len, token, op.dest);
         let op = SendOp {
             desc,
             context: context_of(slot),
@@ -301,10 +296,37 @@ impl OwningEndpoint {
             ..op
         };
         // SAFETY: `in_flight` keeps the buffer, untouched, until the completion of this slot.
-        match unsafe { self.endpoint.send(&op, &[io]) } {
-            Ok(()) => Ok(()),
-            Err(e) => Err((e, self.in_flight.remove(slot).buffer)),
-        }
+        let posted = unsafe { self.endpoint.send(&op, &[io]) };
+        self.posted(slot, posted)
+    }
+
+    /// Keeps a buffer for an operation on its first `len` bytes. Returns the slot, those bytes and
+    /// their descriptor.
+    #[inline]
+    fn keep(
+        &mut self,
+        buffer: Buffer,
+        len: usize,
+        token: u64,
+        peer: FiAddr,
+    ) -> (usize, IoBuf, MrDesc) {
+        let (io, desc) = (buffer.io(len), buffer.desc());
+        let operation = InFlightOperation {
+            buffer,
+            token,
+            peer,
+        };
+        (self.in_flight.insert(operation), io, desc)
+    }
+
+    /// The operation of a slot is posted, or was refused: then its buffer is free.
+    #[inline]
+    fn posted(
+        &mut self,
+        slot: usize,
+        posted: std::result::Result<(), OpError>,
+    ) -> std::result::Result<(), (OpError, Buffer)> {
+        posted.map_err(|error| (error, self.in_flight.remove(slot).buffer))
     }
 
     /// Sends a copy of some bytes with a tag, with no completion.
@@ -406,12 +428,7 @@ impl OwningEndpoint {
         token: u64,
         op: RecvOp,
     ) -> std::result::Result<(), (OpError, Buffer)> {
-        let (io, desc) = (buffer.io(usize::MAX), buffer.desc());
-        let slot = self.in_flight.insert(InFlightOperation {
-            buffer,
-            token,
-            peer: op.src,
-        });
+        let (slot, io, desc) = self.keep(buffer, usize::MAX, token, op.src);
         let op = RecvOp {
             desc,
             context: context_of(slot),
@@ -419,10 +436,8 @@ impl OwningEndpoint {
             ..op
         };
         // SAFETY: `in_flight` keeps the buffer, untouched, until the completion of this slot.
-        match unsafe { self.endpoint.recv(&op, &[io]) } {
-            Ok(()) => Ok(()),
-            Err(e) => Err((e, self.in_flight.remove(slot).buffer)),
-        }
+        let posted = unsafe { self.endpoint.recv(&op, &[io]) };
+        self.posted(slot, posted)
     }
 
     /// Cancels the receive with a token, unless its message has matched: it ends with `ECANCELED`.
@@ -525,7 +540,7 @@ impl OwningEndpoint {
         self.batch_at += 1;
         match self.take(completion.context) {
             Some(operation) => Some(EndedOperation::Operation(operation.ended(Ok(completion)))),
-            None => peer_write(completion),
+            None => one_sided::peer_write(completion),
         }
     }
 
@@ -547,13 +562,6 @@ impl OwningEndpoint {
             None => EndedOperation::Inject(failed),
         })
     }
-}
-
-/// The write of a peer that a completion without an operation of this endpoint stands for.
-#[cold]
-fn peer_write(completion: Completion) -> Option<EndedOperation> {
-    let is_one = completion.flags.contains(Flags::REMOTE_WRITE);
-    is_one.then_some(EndedOperation::PeerWrite(completion))
 }
 
 impl InFlightOperation {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{MsgKind, RmaKind, RmaOp, SendOp};
-use ferrofabric_runtime::fabric::{Cntr, CntrAttr, Domain};
+use ferrofabric_runtime::fabric::{Cntr, Domain};
 
 use crate::ends::{PATIENCE, QueuedPair, any_tagged, is_gone};
 use crate::target::{BOTH, KEY, REGION, Target, close_beside, filled};
@@ -259,21 +259,7 @@ pub fn a_target_that_is_removed(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 
 /// Operations count where counters are bound, at both ends.
 pub fn counters(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let cntrs = |domain: &dyn Domain| -> [Arc<dyn Cntr>; 2] {
-        [(); 2].map(|()| domain.open_cntr(&CntrAttr::default()).unwrap())
-    };
-    let (of_a, of_b) = (cntrs(domain_a), cntrs(domain_b));
-    let target = Target::open_with(
-        (domain_a, domain_b),
-        |config| {
-            config.read_cntr = Some(of_a[0].clone());
-            config.write_cntr = Some(of_a[1].clone());
-        },
-        |config| {
-            config.remote_read_cntr = Some(of_b[0].clone());
-            config.remote_write_cntr = Some(of_b[1].clone());
-        },
-    );
+    let (target, of_a, of_b) = Target::open_counted(domain_a, domain_b);
     let region = target.register(KEY, BOTH);
     let (a, b) = (&target.pair.a, &target.pair.b);
     let counts = |cntr: &Arc<dyn Cntr>| (cntr.read().unwrap(), cntr.read_errors().unwrap());

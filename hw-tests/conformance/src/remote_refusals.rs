@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, RmaKind, RmaOp};
-use ferrofabric_runtime::fabric::{Cntr, CntrAttr, Domain, EndpointConfig, MrAttr};
+use ferrofabric_runtime::fabric::{Cntr, Domain, EndpointConfig, MrAttr};
 
 use crate::ends::QueuedPair;
 use crate::target::{BOTH, KEY, REGION, Target, filled};
@@ -185,21 +185,7 @@ pub fn rights_of_endpoints(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 /// Operations without a byte succeed wherever a region has a place, its end included: they
 /// complete, count, and bring CQ data. Buffers that are empty, or none at all, are the same.
 pub fn operations_without_bytes(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let cntrs = |domain: &dyn Domain| -> [Arc<dyn Cntr>; 2] {
-        [(); 2].map(|()| domain.open_cntr(&CntrAttr::default()).unwrap())
-    };
-    let (of_a, of_b) = (cntrs(domain_a), cntrs(domain_b));
-    let target = Target::open_with(
-        (domain_a, domain_b),
-        |config| {
-            config.read_cntr = Some(of_a[0].clone());
-            config.write_cntr = Some(of_a[1].clone());
-        },
-        |config| {
-            config.remote_read_cntr = Some(of_b[0].clone());
-            config.remote_write_cntr = Some(of_b[1].clone());
-        },
-    );
+    let (target, of_a, of_b) = Target::open_counted(domain_a, domain_b);
     let _region = target.register(KEY, BOTH);
     let QueuedPair { a, b, to_a, .. } = &target.pair;
     let all = target.content(0, REGION);

@@ -6,7 +6,7 @@ use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaKind, RmaOp};
-use ferrofabric_runtime::fabric::{Domain, EndpointConfig, Mr, MrAttr};
+use ferrofabric_runtime::fabric::{Cntr, CntrAttr, Domain, EndpointConfig, Mr, MrAttr};
 
 use crate::ends::{CompletionResult, QueuedEndpoint, QueuedPair};
 
@@ -18,6 +18,9 @@ pub const KEY: u64 = 0x5eed;
 
 /// Both rights of peers.
 pub const BOTH: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
+
+/// Counters of reads and of writes.
+pub(crate) type CounterPair = [Arc<dyn Cntr>; 2];
 
 /// A pair whose `b` has a region.
 pub struct Target<'a> {
@@ -49,6 +52,30 @@ impl<'a> Target<'a> {
             domain: domain_b,
             memory,
         }
+    }
+
+    /// Opens both ends with counters: of the reads and the writes that `a` begins, and of those
+    /// that reach `b`.
+    pub(crate) fn open_counted(
+        domain_a: &dyn Domain,
+        domain_b: &'a dyn Domain,
+    ) -> (Self, CounterPair, CounterPair) {
+        let cntrs = |domain: &dyn Domain| -> CounterPair {
+            [(); 2].map(|()| domain.open_cntr(&CntrAttr::default()).unwrap())
+        };
+        let (of_a, of_b) = (cntrs(domain_a), cntrs(domain_b));
+        let target = Self::open_with(
+            (domain_a, domain_b),
+            |config| {
+                config.read_cntr = Some(of_a[0].clone());
+                config.write_cntr = Some(of_a[1].clone());
+            },
+            |config| {
+                config.remote_read_cntr = Some(of_b[0].clone());
+                config.remote_write_cntr = Some(of_b[1].clone());
+            },
+        );
+        (target, of_a, of_b)
     }
 
     /// Registers the memory.

@@ -376,7 +376,7 @@ impl<B: Backend, E: EndpointKind<B>> fabric::Domain for DomainOf<B, E> {
         // Messages reach it all the same, and it may be memory that comes later, or that is more
         // than the device takes.
         let mr = mr.unwrap_or_else(|error| {
-            tracing::debug!("a region goes without the device: {error}");
+            tracing::warn!("peers reach a region by messages alone: {error}");
             Arc::new(fabric::Unregistered)
         });
         region::open(&self.inner, mr, attr)

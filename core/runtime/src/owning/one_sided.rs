@@ -1,8 +1,9 @@
 //! One-sided operations of an endpoint that owns their buffers.
 
-use super::{Buffer, InFlightOperation, OwningEndpoint, context_of};
+use super::{Buffer, EndedOperation, OwningEndpoint, context_of};
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Completion;
 use ferrofabric_contracts::types::RmaOp;
 
 impl OwningEndpoint {
@@ -23,12 +24,7 @@ impl OwningEndpoint {
         if len > buffer.len() || op.flags.contains(Flags::INJECT) {
             return Err((OpError::Failed(Errno::EINVAL), buffer));
         }
-        let (io, desc) = (buffer.io(len), buffer.desc());
-        let slot = self.in_flight.insert(InFlightOperation {
-            buffer,
-            token,
-            peer: op.dest,
-        });
+        let (slot, io, desc) = self.keep(buffer, len, token, op.dest);
         let op = RmaOp {
             desc,
             context: context_of(slot),
@@ -36,9 +32,14 @@ impl OwningEndpoint {
             ..op
         };
         // SAFETY: `in_flight` keeps the buffer, untouched, until the completion of this slot.
-        match unsafe { self.endpoint.rma(&op, &[io]) } {
-            Ok(()) => Ok(()),
-            Err(e) => Err((e, self.in_flight.remove(slot).buffer)),
-        }
+        let posted = unsafe { self.endpoint.rma(&op, &[io]) };
+        self.posted(slot, posted)
     }
+}
+
+/// The write of a peer that a completion without an operation of this endpoint stands for.
+#[cold]
+pub(super) fn peer_write(completion: Completion) -> Option<EndedOperation> {
+    let is_one = completion.flags.contains(Flags::REMOTE_WRITE);
+    is_one.then_some(EndedOperation::PeerWrite(completion))
 }
