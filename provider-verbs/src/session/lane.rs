@@ -7,7 +7,7 @@ use ferrofabric_protocol::handshake::LaneKey;
 use ferrofabric_protocol::session::WINDOW;
 use ferrofabric_protocol::wire::SessionId;
 
-use super::send_queue::{LaneSendQueue, LaneWqe, PacketBuffer, WqeKind};
+use super::send_queue::{LaneSendQueue, LaneWqe, PacketBuffer};
 use super::state::SessionState;
 use super::turns::LaneTurn;
 use crate::qp::RcQp;
@@ -71,12 +71,11 @@ impl RcLane {
     /// Whether the lane has no work under way or waiting that could not go on over datagrams.
     pub(crate) fn is_quiet(&self) -> bool {
         let state = &self.session;
-        let small = |wqe: &LaneWqe| {
-            matches!(wqe.packet, PacketBuffer::Nowhere | PacketBuffer::Record(_))
-                && !matches!(wqe.kind, WqeKind::OneSided(_))
-        };
+        let small =
+            |wqe: &LaneWqe| matches!(wqe.packet, PacketBuffer::Nowhere | PacketBuffer::Record(_));
         self.open
             && self.queue.iter().all(small)
+            && self.queue.one_sided.is_empty()
             && state.control_messages.is_empty()
             && state.reads.is_empty()
             && state.writes.is_empty()

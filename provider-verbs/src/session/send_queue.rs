@@ -38,8 +38,9 @@ pub(crate) enum WqeKind {
     Read(Box<Chunk>),
     /// A write.
     Write(Box<Chunk>),
-    /// A one-sided operation, or the first of its two requests.
-    OneSided(OneSidedWqe),
+    /// A one-sided operation, or the first of its two requests: the next of the queue's
+    /// [`one_sided`](LaneSendQueue::one_sided).
+    OneSided,
     /// The last request: when it is flushed, all are.
     Marker,
 }
@@ -89,6 +90,9 @@ pub(crate) struct LaneSendQueue {
     /// The regions of the split packets in the queue, in the same order. The application may close
     /// them meanwhile.
     pub(crate) described: VecDeque<Arc<MemoryRegion>>,
+    /// The one-sided requests in the queue, in the same order. Apart, for requests of messages are
+    /// shorter then.
+    pub(crate) one_sided: VecDeque<OneSidedWqe>,
     depth: usize,
     next_number: u32,
     /// Requests posted since the last that was signalled.
@@ -106,6 +110,7 @@ impl LaneSendQueue {
             requests: VecDeque::new(),
             records: PacketRecords::default(),
             described: VecDeque::new(),
+            one_sided: VecDeque::new(),
             depth,
             next_number: first_number,
             unsignaled: 0,
@@ -206,10 +211,18 @@ impl LaneSendQueue {
         self.requests.iter()
     }
 
-    /// The requests from the one with this number on.
-    pub(crate) fn since(&mut self, number: u32) -> impl Iterator<Item = &mut LaneWqe> {
-        let wqes = self.requests.iter_mut();
-        wqes.skip_while(move |wqe| wqe.number != number)
+    /// The one-sided requests from the request with this number on; none if that is another one.
+    pub(crate) fn one_sided_since(
+        &mut self,
+        number: u32,
+    ) -> impl Iterator<Item = &mut OneSidedWqe> {
+        let is_one = |wqe: &LaneWqe| matches!(wqe.kind, WqeKind::OneSided);
+        let at = self.requests.iter().position(|wqe| wqe.number == number);
+        let at = at.filter(|at| is_one(&self.requests[*at]));
+        let end = self.requests.len();
+        let behind = (self.requests.range(at.unwrap_or(end)..)).filter(|wqe| is_one(wqe));
+        let before = self.one_sided.len() - behind.count();
+        self.one_sided.range_mut(before..)
     }
 
     /// The number of the request before the one with this number, if both are in the queue.

@@ -87,10 +87,9 @@ impl RdmTransport {
                 lane.session.writes.on_chunk(chunk.transfer);
                 self.run_writes(session);
             }
-            WqeKind::OneSided(one) => {
-                let number = one.number;
+            WqeKind::OneSided => {
                 // Its regions go before the application has its buffers back.
-                drop(one);
+                let number = lane.queue.one_sided.pop_front().and_then(|one| one.number);
                 if let Some(number) = number {
                     owner.shortcut_over(number, ShortcutEnd::Done);
                 }

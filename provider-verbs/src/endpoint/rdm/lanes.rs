@@ -182,7 +182,6 @@ impl RdmTransport {
         };
         let waiting = std::mem::take(&mut lane.session.resend_queue);
         let mut unsure = VecDeque::new();
-        let mut lost = Vec::new();
         for wqe in lane.queue.take_all() {
             self.poster.outstanding -= 1;
             match wqe.kind {
@@ -207,11 +206,10 @@ impl RdmTransport {
                     (lane.session.writes).on_lost(transfer, offset_bytes, source);
                 }
                 WqeKind::Marker => {}
-                WqeKind::OneSided(one) => {
+                WqeKind::OneSided => {
                     if let Some(slot) = wqe.packet.slot() {
                         self.poster.bounces.give(slot);
                     }
-                    lost.push(one);
                 }
                 WqeKind::Message(_) | WqeKind::Done(_) | WqeKind::Control => {
                     if let PacketBuffer::Resume(slot) = wqe.packet {
@@ -229,6 +227,7 @@ impl RdmTransport {
         unsure.extend(waiting);
         lane.session.resend_queue = unsure;
         let key = lane.key;
+        let lost = std::mem::take(&mut lane.queue.one_sided);
         self.end_lost_one_sided(lost, owner);
         self.apply(owner, |life, view, _| life.drained(key, view));
         self.list_stalled();

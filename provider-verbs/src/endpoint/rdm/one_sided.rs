@@ -4,6 +4,7 @@
 //! A write whose acknowledgement is not enough (`FI_DELIVERY_COMPLETE`) is followed by a read of
 //! the same region: its answer comes when the bytes are in the target's memory.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ferrofabric_contracts::flags::Flags;
@@ -19,7 +20,7 @@ use crate::gather::{Readable, entry};
 use crate::mr::Access;
 use crate::post::{RemoteMemory, SendFlags, SendRequest};
 use crate::registration::MemoryRegion;
-use crate::session::{OneSidedWqe, PacketBuffer, RcLane, WqeKind};
+use crate::session::{OneSidedWqe, PacketBuffer, RcLane};
 use crate::slots::SlotPool;
 
 /// Bytes that a read behind a write reads.
@@ -99,10 +100,7 @@ impl RdmTransport {
             return;
         };
         // The operation's last request has its number. The one that failed may be the one before.
-        for wqe in lane.queue.since(number) {
-            let WqeKind::OneSided(one) = &mut wqe.kind else {
-                return;
-            };
+        for one in lane.queue.one_sided_since(number) {
             one.is_denied = true;
             if one.number.is_some() {
                 return;
@@ -111,7 +109,11 @@ impl RdmTransport {
     }
 
     /// The lane of these operations is dead, and its requests are flushed.
-    pub(super) fn end_lost_one_sided<O: Owner>(&mut self, lost: Vec<OneSidedWqe>, owner: &mut O) {
+    pub(super) fn end_lost_one_sided<O: Owner>(
+        &mut self,
+        lost: VecDeque<OneSidedWqe>,
+        owner: &mut O,
+    ) {
         for one in lost {
             if let Some(number) = one.number {
                 self.poster.counters.sent.one_sided.lost += 1;
@@ -189,13 +191,13 @@ impl Poster {
             rkey: memory.rkey,
         };
         let ends = (!is_flushed).then_some(memory.number);
-        let kind = one_sided_wqe(ends, local.regions);
+        let one = one_sided_wqe(ends, local.regions);
         let counters = &mut self.counters.sent.one_sided;
         match op.kind {
             RmaKind::Write => counters.writes += 1,
             RmaKind::Read => counters.reads += 1,
         }
-        let wqe = (kind, local.packet);
+        let wqe = (one, local.packet);
         let held = more || is_flushed;
         let posted = match (local.count, local.entries) {
             (1, [one, _]) => {
@@ -216,8 +218,8 @@ impl Poster {
         });
         let read = SendRequest::read(wr_id, [entry(into.0, FLUSH_BYTES, into.1)], remote)
             .flags(SendFlags::SIGNALED);
-        let kind = one_sided_wqe(Some(memory.number), None);
-        Some(self.post_one_sided(lane, &read, (kind, PacketBuffer::Nowhere), more))
+        let one = one_sided_wqe(Some(memory.number), None);
+        Some(self.post_one_sided(lane, &read, (one, PacketBuffer::Nowhere), more))
     }
 
     /// The memory that the device reads from, or writes to.
@@ -306,12 +308,12 @@ impl Poster {
     }
 }
 
-fn one_sided_wqe(number: Option<u64>, regions: Option<Box<[Arc<MemoryRegion>]>>) -> WqeKind {
-    WqeKind::OneSided(OneSidedWqe {
+fn one_sided_wqe(number: Option<u64>, regions: Option<Box<[Arc<MemoryRegion>]>>) -> OneSidedWqe {
+    OneSidedWqe {
         number,
         is_denied: false,
         _regions: regions,
-    })
+    }
 }
 
 fn request<const N: usize>(

@@ -16,7 +16,7 @@ use crate::gather::{Readable, entry};
 use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, SendRequest, inline_sge};
 use crate::registration::Registrations;
-use crate::session::{LaneWqe, PacketBuffer, RcLane, Registered, WqeKind};
+use crate::session::{LaneWqe, OneSidedWqe, PacketBuffer, RcLane, Registered, WqeKind};
 use crate::slots::SlotPool;
 use crate::tuning::Tuning;
 
@@ -275,14 +275,15 @@ impl Poster {
         &mut self,
         lane: &mut RcLane,
         request: &SendRequest<N>,
-        (kind, packet): (WqeKind, PacketBuffer),
+        (one, packet): (OneSidedWqe, PacketBuffer),
         more: bool,
     ) -> Result<(), PostError> {
         self.chain.put(request);
         self.chain_of = lane.key.session();
+        lane.queue.one_sided.push_back(one);
         lane.queue.enter(LaneWqe {
             packet,
-            ..entered(lane.queue.last_number(), kind)
+            ..entered(lane.queue.last_number(), WqeKind::OneSided)
         });
         self.outstanding += 1;
         match more {
