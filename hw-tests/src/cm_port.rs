@@ -42,13 +42,12 @@ impl CmPort {
     /// Takes the next event.
     pub fn next<R>(&self, read: impl FnOnce(&rdma_cm_event) -> R) -> R {
         let mut event = ptr::null_mut();
-        // SAFETY: the channel is live; the event is until it is acknowledged.
-        unsafe {
-            assert_eq!((self.cm.rdma_get_cm_event)(self.channel, &raw mut event), 0);
-            let result = read(&*event);
-            assert_eq!((self.cm.rdma_ack_cm_event)(event), 0);
-            result
-        }
+        // SAFETY: the channel is live.
+        let rc = unsafe { (self.cm.rdma_get_cm_event)(self.channel, &raw mut event) };
+        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+        let event = CmEvent { cm: self.cm, event };
+        // SAFETY: the event is live until it is acknowledged.
+        read(unsafe { &*event.event })
     }
 
     /// Takes the next event, which must be of this kind.
@@ -108,6 +107,20 @@ impl CmPort {
                 id: event.id,
             }
         })
+    }
+}
+
+/// An event that is acknowledged in the end, a test's failure included: the destruction of its
+/// identifier waits for that.
+struct CmEvent {
+    cm: &'static Rdmacm,
+    event: *mut rdma_cm_event,
+}
+
+impl Drop for CmEvent {
+    fn drop(&mut self) {
+        // SAFETY: the event came from the channel, and is acknowledged once.
+        unsafe { (self.cm.rdma_ack_cm_event)(self.event) };
     }
 }
 

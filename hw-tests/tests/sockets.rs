@@ -27,6 +27,7 @@ use ferrofabric_hw_tests::party::PeerProcess;
 use ferrofabric_hw_tests::sockets::{
     TYPES, at_port, domain, domain_at, endpoint, hints, insert_services, name, offer, own, resolved,
 };
+use ferrofabric_protocol::wire::VERSION;
 use ferrofabric_runtime::eq::{EventQueue, Reading};
 use ferrofabric_runtime::fabric::{Av, Domain};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
@@ -511,9 +512,6 @@ fn a_listener_that_dies_is_found_no_more_and_its_successor_is() {
 #[test]
 #[file_serial(verbs)]
 fn hostile_private_data_is_refused() {
-    /// Of the protocol.
-    const VERSION: u8 = 3;
-
     if Rig::open().is_none() {
         return;
     }
