@@ -362,6 +362,10 @@ pub(crate) struct SuiteOptions {
     /// Message sizes [default: sizes that suit each bench]
     #[arg(long, value_name = "LIST")]
     pub(crate) sizes: Option<Sizes>,
+    /// Only benches with these names, as rows have them, such as put_latency,get_latency
+    /// [default: all of the suite]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
     /// Interleaved rounds that count
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,

@@ -166,9 +166,16 @@ impl<'a> Suite<'a> {
             let sizes = self.sizes(bench).into_iter();
             sizes.map(move |size| (bench, self.measurement(bench, size, ours.kind())))
         };
-        let all = benches.iter().copied().flat_map(contest);
+        let all = self.chosen(benches).flat_map(contest);
         all.map(|(bench, what)| Contest::new(what, ours, rivals(bench)))
             .collect()
+    }
+
+    /// Those of the benches that are to run.
+    fn chosen(&self, benches: &[Bench]) -> impl Iterator<Item = Bench> {
+        let only = &self.options.only;
+        let wanted = |bench: &Bench| only.is_empty() || only.contains(&bench.name());
+        benches.iter().copied().filter(wanted)
     }
 
     fn sizes(&self, bench: Bench) -> Vec<usize> {
@@ -196,6 +203,10 @@ impl<'a> Suite<'a> {
     /// distances.
     fn run(&self, mut contests: Vec<Contest<'_>>) -> SuiteOutcome {
         let mut failures = Vec::new();
+        if contests.is_empty() {
+            let only = self.options.only.join(", ");
+            failures.push(format!("the suite {} has no bench named {only}", self.name));
+        }
         let mut progress = StepProgress::over(contests.len());
         contests.retain_mut(|contest| {
             let Measurement { bench, size, .. } = contest.what;
@@ -302,7 +313,7 @@ impl<'a> Suite<'a> {
             rows.collect::<Vec<_>>()
         };
         let sizes = |bench: Bench| self.sizes(bench).into_iter().map(move |size| (bench, size));
-        let all = benches.iter().copied().flat_map(sizes);
+        let all = self.chosen(benches).flat_map(sizes);
         all.flat_map(|(bench, size)| row(bench, size)).collect()
     }
 }
@@ -364,6 +375,7 @@ mod tests {
     fn options(sizes: Option<Sizes>) -> SuiteOptions {
         SuiteOptions {
             sizes,
+            only: Vec::new(),
             rounds: 3,
             budget: 1,
         }
@@ -394,6 +406,23 @@ mod tests {
                 .all(|row| row.ours.is_none() && row.theirs.is_none())
         );
         assert!(rows.iter().all(|row| row.skipped.is_some()));
+    }
+
+    #[test]
+    fn benches_by_name() {
+        let options = SuiteOptions {
+            only: vec!["get_latency".to_owned(), "nothing".to_owned()],
+            ..options(Some(Sizes(vec![8])))
+        };
+        let suite = Suite::new("verbs", Path::Verbs, &options).unwrap();
+        let benches = [Bench::Latency, Bench::PutLatency, Bench::GetLatency];
+        let chosen: Vec<Bench> = suite.chosen(&benches).collect();
+        assert_eq!(chosen, [Bench::GetLatency]);
+        let nothing = suite.run(Vec::new()).finish().unwrap_err();
+        assert!(
+            nothing.to_string().contains("get_latency, nothing"),
+            "{nothing}"
+        );
     }
 
     #[test]
