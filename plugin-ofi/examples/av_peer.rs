@@ -13,7 +13,7 @@
 #[path = "../../ferro/src/workload/vectors.rs"]
 mod workload;
 
-#[allow(dead_code, reason = "the other program uses all of it")]
+#[allow(dead_code, reason = "the other programs use all of it")]
 mod stock;
 
 use std::ffi::CStr;
@@ -23,7 +23,7 @@ use std::ptr::null_mut;
 use ferro_fi::abi::{
     FI_SOCKADDR_IN, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type, fi_info, fid_av, fid_domain,
 };
-use stock::{Libfabric, call, done};
+use stock::{Libfabric, call, done, ended, number};
 use workload::{NODES, Vector, measure};
 
 /// Of libfabric 1, and of libfabric 2, whose `tcp` has reliable datagrams of its own.
@@ -34,13 +34,7 @@ const FIRST_NODE: u32 = 10 << 24;
 const FIRST_PORT: u16 = 1024;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("av_peer: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    ended("av_peer", run())
 }
 
 fn run() -> Result<(), String> {
@@ -48,9 +42,7 @@ fn run() -> Result<(), String> {
     let domain = Domain::open()?;
     let mut rows = Vec::new();
     for text in entries.split(',') {
-        let n: usize = text
-            .parse()
-            .map_err(|_| format!("\"{text}\" is no number"))?;
+        let n: usize = number(text)?;
         if n == 0 || n > NODES * usize::from(u16::MAX - FIRST_PORT) {
             return Err(format!("{n}: there are not that many ports"));
         }

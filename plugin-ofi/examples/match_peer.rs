@@ -22,10 +22,10 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use ferro_fi::abi::{
-    FI_DIRECTED_RECV, FI_ENABLE, FI_RECV, FI_SEND, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type,
-    fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_info, fid, fid_av, fid_cq, fid_domain, fid_ep,
+    FI_DIRECTED_RECV, FI_TAGGED, fi_addr_t, fi_cq_tagged_entry, fi_info, fid_domain,
 };
-use stock::{Libfabric, call, done};
+use stock::endpoint::BoundEndpoint;
+use stock::{Libfabric, ended, number};
 use workload::{Kind, MatchOrder, Pair, Queue, Receive, Side, sample};
 
 /// Of one depth at a stretch, or one burst.
@@ -40,13 +40,7 @@ const RX_SIZE_2: usize = 1 << 18;
 static NOWHERE: u64 = 0;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("match_peer: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    ended("match_peer", run())
 }
 
 fn run() -> Result<(), String> {
@@ -55,10 +49,6 @@ fn run() -> Result<(), String> {
         return Err("wanted: SIDE KIND ORDER DEPTH,… ROUNDS".to_owned());
     };
     let what: (Side, Kind, MatchOrder) = (side.parse()?, kind.parse()?, order.parse()?);
-    let number = |text: &str| {
-        text.parse::<usize>()
-            .map_err(|_| format!("\"{text}\" is no number"))
-    };
     let mut depths: Vec<usize> = depths.split(',').map(number).collect::<Result<_, _>>()?;
     let fabric = Fabric::open()?;
     depths.retain(|depth| depth + workload::BURST < fabric.most);
@@ -67,7 +57,7 @@ fn run() -> Result<(), String> {
         queues.push(Queue::fill(fabric.pair()?, what, depth)?);
     }
     let mut bursts = vec![Vec::new(); depths.len()];
-    for _ in 0..number(rounds)? {
+    for _ in 0..number::<usize>(rounds)? {
         for (queue, bursts) in queues.iter_mut().zip(&mut bursts) {
             bursts.extend(sample(queue, STRETCH)?);
         }
@@ -134,91 +124,14 @@ impl Fabric {
         Ok(pair)
     }
 
-    fn party(&self) -> Result<MatchParty, String> {
-        let mut party = MatchParty {
-            ep: null_mut(),
-            av: null_mut(),
-            cq: null_mut(),
-        };
-        let mut av_attr = fi_av_attr {
-            type_: fi_av_type::FI_AV_TABLE,
-            ..fi_av_attr::default()
-        };
-        let mut cq_attr = fi_cq_attr {
-            format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
-            size: 1024,
-            ..fi_cq_attr::default()
-        };
-        let domain = self.domain;
-        // SAFETY: as the manual pages have it.
-        unsafe {
-            let av = &raw mut party.av;
-            let opened = call!(domain, ops.av_open(&raw mut av_attr, av, null_mut()));
-            done("fi_av_open", opened)?;
-            let cq = &raw mut party.cq;
-            let opened = call!(domain, ops.cq_open(&raw mut cq_attr, cq, null_mut()));
-            done("fi_cq_open", opened)?;
-            let ep = &raw mut party.ep;
-            let opened = call!(domain, ops.endpoint(self.info, ep, null_mut()));
-            done("fi_endpoint", opened)?;
-            let fid: *mut fid = party.ep.cast();
-            let ops = *(*fid).ops;
-            let bind = ops.bind.unwrap();
-            done("fi_ep_bind", bind(fid, party.av.cast(), 0))?;
-            done("fi_ep_bind", bind(fid, party.cq.cast(), FI_SEND | FI_RECV))?;
-            let control = ops.control.unwrap();
-            done("fi_enable", control(fid, FI_ENABLE, null_mut()))?;
-        }
-        Ok(party)
-    }
-}
-
-struct MatchParty {
-    ep: *mut fid_ep,
-    av: *mut fid_av,
-    cq: *mut fid_cq,
-}
-
-impl MatchParty {
-    fn name(&self) -> Result<Vec<u8>, String> {
-        let mut name = vec![0u8; 256];
-        let mut len = name.len();
-        // SAFETY: as fi_getname(3) has it.
-        let got = unsafe {
-            let getname = (*(*self.ep).cm).getname.unwrap();
-            getname(self.ep.cast(), name.as_mut_ptr().cast(), &raw mut len)
-        };
-        done("fi_getname", got)?;
-        name.truncate(len);
-        Ok(name)
-    }
-
-    fn insert(&self, name: &[u8]) -> Result<fi_addr_t, String> {
-        let mut addr = 0;
-        let name = name.as_ptr().cast();
-        // SAFETY: as fi_av(3) has it.
-        match unsafe { call!(self.av, ops.insert(name, 1, &raw mut addr, 0, null_mut())) } {
-            1 => Ok(addr),
-            code => Err(format!("fi_av_insert: {code}")),
-        }
-    }
-
-    /// Reads completions; returns their number.
-    #[inline]
-    fn read(&self, entries: &mut [fi_cq_tagged_entry]) -> Result<usize, String> {
-        let (room, len) = (entries.as_mut_ptr().cast(), entries.len());
-        // SAFETY: `room` has `len` entries.
-        match unsafe { call!(self.cq, ops.read(room, len)) } {
-            n if n >= 0 => Ok(n as usize),
-            n if n == -(libc::EAGAIN as isize) => Ok(0),
-            n => Err(format!("fi_cq_read: {n}")),
-        }
+    fn party(&self) -> Result<BoundEndpoint, String> {
+        BoundEndpoint::open(self.domain, self.info, 1024)
     }
 }
 
 struct PeerEndpoints {
-    sender: MatchParty,
-    receiver: MatchParty,
+    sender: BoundEndpoint,
+    receiver: BoundEndpoint,
     to: fi_addr_t,
     from: fi_addr_t,
 }

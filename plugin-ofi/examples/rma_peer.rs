@@ -17,8 +17,7 @@
 #[allow(dead_code, reason = "the other programs use all of it")]
 mod stock;
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write;
 use std::process::ExitCode;
 use std::ptr::null_mut;
 use std::time::Instant;
@@ -26,8 +25,9 @@ use std::time::Instant;
 use ferro_fi::abi::{
     FI_MR_VIRT_ADDR, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_WRITE, fid_mr,
 };
-use stock::endpoint::{StockEndpoint, Waited};
-use stock::{done, from_hex, to_hex};
+use stock::endpoint::{StockEndpoint, Waited, close};
+use stock::sides::{accept, connect, failed, next, run};
+use stock::{done, from_hex, number, to_hex};
 
 /// Messages of at most so many bytes are measured.
 const MOST_BYTES: usize = 1 << 30;
@@ -58,10 +58,6 @@ impl RmaTask {
         let [test, size, operations] = text else {
             return Err("wanted: put_lat, get or put_bw, SIZE OPERATIONS".to_owned());
         };
-        let number = |text: &str| {
-            text.parse::<usize>()
-                .map_err(|_| format!("\"{text}\" is no number"))
-        };
         let task = Self {
             test: match *test {
                 "put_lat" => Test::PutLat,
@@ -70,7 +66,7 @@ impl RmaTask {
                 other => return Err(format!("\"{other}\" is no test")),
             },
             size: number(size)?,
-            operations: number(operations)? as u64,
+            operations: number(operations)?,
         };
         match (1..=MOST_BYTES).contains(&task.size) && task.operations != 0 {
             true => Ok(task),
@@ -85,33 +81,18 @@ impl RmaTask {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let ran = match arguments.as_slice() {
-        ["listen", port] => serve(port),
-        [address, task @ ..] => RmaTask::parse(task).and_then(|_| ask(address, task)),
-        [] => Err("wanted: listen PORT, or HOST:PORT TEST SIZE OPERATIONS".to_owned()),
-    };
-    match ran {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("rma_peer: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    run("rma_peer", "TEST SIZE OPERATIONS", serve, ask)
 }
 
 fn serve(port: &str) -> Result<(), String> {
     // A machine without such a provider reports it before a client connects.
     drop(RmaSide::open(1)?);
-    let listener = TcpListener::bind(format!("127.0.0.1:{port}")).map_err(said("listen"))?;
-    let (mut stream, _) = listener.accept().map_err(said("accept"))?;
-    let mut lines = BufReader::new(stream.try_clone().map_err(said("accept"))?).lines();
+    let (mut stream, mut lines) = accept(port)?;
     let asked = next(&mut lines)?;
     let task = RmaTask::parse(&asked.split(' ').collect::<Vec<_>>())?;
     let mut side = RmaSide::open(task.size)?;
     side.meet(&next(&mut lines)?)?;
-    writeln!(stream, "{}", side.introduction()?).map_err(said("talk to the other side"))?;
+    writeln!(stream, "{}", side.introduction()?).map_err(failed("write to the other side"))?;
     if task.test == Test::PutLat {
         for number in 0..task.warm_up() + task.operations {
             side.await_byte(number)?;
@@ -122,7 +103,7 @@ fn serve(port: &str) -> Result<(), String> {
     // Its calls carry the operations out, until the other side closes the stream.
     stream
         .set_nonblocking(true)
-        .map_err(said("hear the other side"))?;
+        .map_err(failed("read from the other side"))?;
     loop {
         for _ in 0..1024 {
             side.endpoint.poll(&mut Waited::default())?;
@@ -138,10 +119,10 @@ fn serve(port: &str) -> Result<(), String> {
 fn ask(address: &str, words: &[&str]) -> Result<(), String> {
     let task = RmaTask::parse(words)?;
     let mut side = RmaSide::open(task.size)?;
-    let mut stream = TcpStream::connect(address).map_err(said("connect"))?;
+    let (mut stream, mut lines) = connect(address)?;
     let introduction = side.introduction()?;
-    writeln!(stream, "{}\n{introduction}", words.join(" ")).map_err(said("talk"))?;
-    let mut lines = BufReader::new(stream.try_clone().map_err(said("talk"))?).lines();
+    writeln!(stream, "{}\n{introduction}", words.join(" "))
+        .map_err(failed("write to the other side"))?;
     side.meet(&next(&mut lines)?)?;
     let mut row = serde_json::json!({
         "test": words[0],
@@ -171,19 +152,6 @@ fn ask(address: &str, words: &[&str]) -> Result<(), String> {
     }
     println!("{row}");
     Ok(())
-}
-
-type Lines = std::io::Lines<BufReader<TcpStream>>;
-
-fn next(lines: &mut Lines) -> Result<String, String> {
-    match lines.next() {
-        Some(line) => line.map_err(said("hear the other side")),
-        None => Err("the other side is gone".to_owned()),
-    }
-}
-
-fn said(what: &'static str) -> impl Fn(std::io::Error) -> String {
-    move |e| format!("{what}: {e}")
 }
 
 /// An endpoint, memory for the other side, and memory to write from and to read into.
@@ -232,7 +200,10 @@ impl RmaSide {
         };
         // SAFETY: the region is open.
         let key = unsafe { (*self.region).key };
-        Ok(format!("{} {place} {key}", to_hex(&self.endpoint.name()?)))
+        Ok(format!(
+            "{} {place} {key}",
+            to_hex(&self.endpoint.bound.name()?)
+        ))
     }
 
     fn meet(&mut self, introduction: &str) -> Result<(), String> {
@@ -240,7 +211,6 @@ impl RmaSide {
         let [name, place, key] = words[..] else {
             return Err("the other side has no address".to_owned());
         };
-        let number = |text: &str| text.parse().map_err(|_| format!("\"{text}\" is no number"));
         (self.place, self.key) = (number(place)?, number(key)?);
         self.endpoint.meet(&from_hex(name)?)
     }
@@ -279,7 +249,7 @@ impl RmaSide {
 
     #[inline]
     fn post_write(&self) -> Result<u64, String> {
-        let (ep, peer) = (self.endpoint.ep, self.endpoint.peer);
+        let (ep, peer) = (self.endpoint.bound.ep, self.endpoint.peer);
         let (from, len) = (self.own.as_ptr().cast(), self.own.len());
         // SAFETY: as fi_rma(3) has it; the memory stays until the endpoint is closed.
         self.endpoint.post("fi_write", || unsafe {
@@ -320,7 +290,7 @@ impl RmaSide {
 
     #[inline]
     fn read(&mut self) -> Result<(), String> {
-        let (ep, peer) = (self.endpoint.ep, self.endpoint.peer);
+        let (ep, peer) = (self.endpoint.bound.ep, self.endpoint.peer);
         let (into, len) = (self.own.as_mut_ptr().cast(), self.own.len());
         // SAFETY: as fi_rma(3) has it; the memory stays until the operation is over.
         self.endpoint.complete("fi_read", || unsafe {
@@ -358,15 +328,8 @@ impl RmaSide {
 
 impl Drop for RmaSide {
     fn drop(&mut self) {
-        // SAFETY: the region is open if it is not null, and goes before its memory, a former box.
-        unsafe {
-            if !self.region.is_null() {
-                let fid = self.region.cast::<ferro_fi::abi::fid>();
-                if let Some(close) = (*(*fid).ops).close {
-                    close(fid);
-                }
-            }
-            drop(Box::from_raw(self.target));
-        }
+        close(self.region.cast());
+        // SAFETY: a former box, which no region has any more.
+        drop(unsafe { Box::from_raw(self.target) });
     }
 }

@@ -17,14 +17,15 @@ mod workload;
 #[allow(dead_code, reason = "the other programs use all of it")]
 mod stock;
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write;
+use std::net::TcpStream;
 use std::process::ExitCode;
 use std::ptr::null_mut;
 
 use ferro_fi::abi::{FI_DIRECTED_RECV, FI_TAGGED};
 use stock::endpoint::StockEndpoint;
-use stock::{from_hex, to_hex};
+use stock::sides::{Lines, accept, connect, failed, next, run};
+use stock::{from_hex, number, to_hex};
 use workload::{Crew, Party};
 
 /// The limits that `ferro` has for the other side.
@@ -46,14 +47,10 @@ impl ThreadsTask {
         let [threads, size, messages] = text else {
             return Err("wanted: THREADS SIZE MESSAGES".to_owned());
         };
-        let number = |text: &str| {
-            text.parse::<usize>()
-                .map_err(|_| format!("\"{text}\" is no number"))
-        };
         let task = Self {
             threads: number(threads)?,
             size: number(size)?,
-            messages: number(messages)? as u64,
+            messages: number(messages)?,
         };
         match (1..=MOST_THREADS).contains(&task.threads) && task.size <= MOST_BYTES {
             true => Ok(task),
@@ -73,48 +70,34 @@ impl ThreadsTask {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let ran = match arguments.as_slice() {
-        ["listen", port] => serve(port),
-        [address, task @ ..] => ThreadsTask::parse(task).and_then(|task| ask(address, task)),
-        [] => Err("wanted: listen PORT, or HOST:PORT THREADS SIZE MESSAGES".to_owned()),
-    };
-    match ran {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("threads_peer: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    run("threads_peer", "THREADS SIZE MESSAGES", serve, ask)
 }
 
 fn serve(port: &str) -> Result<(), String> {
     // A machine without such a provider reports it before a client connects.
     ThreadStation::open(1)?;
-    let listener = TcpListener::bind(format!("127.0.0.1:{port}")).map_err(said("listen"))?;
-    let (mut answers, _) = listener.accept().map_err(said("accept"))?;
-    let mut lines = BufReader::new(answers.try_clone().map_err(said("accept"))?).lines();
+    let (mut answers, mut lines) = accept(port)?;
     let asked = next(&mut lines)?;
     let task = ThreadsTask::parse(&asked.split(' ').collect::<Vec<_>>())?;
     let crew = task.crew()?;
     meet(&crew, &mut lines, &task)?;
-    tell_names(&mut answers, &crew)?;
+    write_names(&mut answers, &crew)?;
     crew.receive_all(task.warm_up(), || ())?;
     crew.receive_all(task.messages, || ())
 }
 
-fn ask(address: &str, task: ThreadsTask) -> Result<(), String> {
+fn ask(address: &str, words: &[&str]) -> Result<(), String> {
+    let task = ThreadsTask::parse(words)?;
     let crew = task.crew()?;
-    let mut stream = TcpStream::connect(address).map_err(said("connect"))?;
+    let (mut stream, mut lines) = connect(address)?;
     let ThreadsTask {
         threads,
         size,
         messages,
     } = task;
-    writeln!(stream, "{threads} {size} {messages}").map_err(said("talk to the other side"))?;
-    tell_names(&mut stream, &crew)?;
-    meet(&crew, &mut BufReader::new(stream).lines(), &task)?;
+    writeln!(stream, "{threads} {size} {messages}").map_err(failed("write to the other side"))?;
+    write_names(&mut stream, &crew)?;
+    meet(&crew, &mut lines, &task)?;
     crew.send_all(task.warm_up(), || ())?;
     let took = crew.send_all(messages, || ())?.as_secs_f64();
     let rate = messages as f64 * threads as f64 / took.max(1e-9);
@@ -128,18 +111,9 @@ fn ask(address: &str, task: ThreadsTask) -> Result<(), String> {
     Ok(())
 }
 
-type Lines = std::io::Lines<BufReader<TcpStream>>;
-
-fn next(lines: &mut Lines) -> Result<String, String> {
-    match lines.next() {
-        Some(line) => line.map_err(said("hear the other side")),
-        None => Err("the other side is gone".to_owned()),
-    }
-}
-
-fn tell_names(stream: &mut TcpStream, crew: &Crew<ThreadStation>) -> Result<(), String> {
-    for name in crew.each(|| (), |_, station| station.endpoint.name())? {
-        writeln!(stream, "{}", to_hex(&name)).map_err(said("talk to the other side"))?;
+fn write_names(stream: &mut TcpStream, crew: &Crew<ThreadStation>) -> Result<(), String> {
+    for name in crew.each(|| (), |_, station| station.endpoint.bound.name())? {
+        writeln!(stream, "{}", to_hex(&name)).map_err(failed("write to the other side"))?;
     }
     Ok(())
 }
@@ -153,10 +127,6 @@ fn meet(crew: &Crew<ThreadStation>, lines: &mut Lines, task: &ThreadsTask) -> Re
         move |number, station| station.endpoint.meet(&names[number]),
     )?;
     Ok(())
-}
-
-fn said(what: &'static str) -> impl Fn(std::io::Error) -> String {
-    move |e| format!("{what}: {e}")
 }
 
 /// The endpoint of a thread, and its memory.
@@ -181,7 +151,7 @@ impl Party for ThreadStation {
 
     #[inline]
     fn send(&mut self) -> Result<(), String> {
-        let StockEndpoint { ep, peer, .. } = self.endpoint;
+        let (ep, peer) = (self.endpoint.bound.ep, self.endpoint.peer);
         let (from, len) = (self.out.as_ptr().cast(), self.out.len());
         // SAFETY: as fi_tagged(3) has it; the buffer stays until the operation is over, for which
         // this waits.
@@ -193,7 +163,7 @@ impl Party for ThreadStation {
 
     #[inline]
     fn receive(&mut self) -> Result<(), String> {
-        let StockEndpoint { ep, peer, .. } = self.endpoint;
+        let (ep, peer) = (self.endpoint.bound.ep, self.endpoint.peer);
         let len = self.into.len();
         let into = self.into.as_mut_ptr().cast();
         // SAFETY: as above.

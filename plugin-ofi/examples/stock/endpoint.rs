@@ -1,7 +1,6 @@
-//! An endpoint of libfabric's `shm` provider with one peer, its completion queue and its address
-//! vector.
+//! An endpoint of libfabric's `shm` provider with its completion queue and its address vector; the
+//! same with one peer and a domain of its own.
 
-use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -19,13 +18,132 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Polls that find nothing before the clock is looked at.
 const IDLE_POLLS: u32 = 1024;
 
-/// The endpoint. Closed with this value: the provider would leave files behind.
-pub(crate) struct StockEndpoint {
-    info: *mut fi_info,
-    pub(crate) domain: *mut fid_domain,
+/// An endpoint, bound to its completion queue and its address vector.
+pub(crate) struct BoundEndpoint {
     pub(crate) ep: *mut fid_ep,
     av: *mut fid_av,
     cq: *mut fid_cq,
+}
+
+impl BoundEndpoint {
+    /// Opens and enables one of an offer, whose queue has room for so many completions.
+    pub(crate) fn open(
+        domain: *mut fid_domain,
+        info: *mut fi_info,
+        completions: usize,
+    ) -> Result<Self, String> {
+        let mut opened = Self {
+            ep: null_mut(),
+            av: null_mut(),
+            cq: null_mut(),
+        };
+        match opened.fill(domain, info, completions) {
+            Ok(()) => Ok(opened),
+            Err(why) => {
+                opened.close();
+                Err(why)
+            }
+        }
+    }
+
+    fn fill(
+        &mut self,
+        domain: *mut fid_domain,
+        info: *mut fi_info,
+        completions: usize,
+    ) -> Result<(), String> {
+        let mut av_attr = fi_av_attr {
+            type_: fi_av_type::FI_AV_TABLE,
+            ..fi_av_attr::default()
+        };
+        let mut cq_attr = fi_cq_attr {
+            format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
+            size: completions,
+            ..fi_cq_attr::default()
+        };
+        // SAFETY: as the manual pages have it.
+        unsafe {
+            let av = &raw mut self.av;
+            let code = call!(domain, ops.av_open(&raw mut av_attr, av, null_mut()));
+            done("fi_av_open", code)?;
+            let cq = &raw mut self.cq;
+            let code = call!(domain, ops.cq_open(&raw mut cq_attr, cq, null_mut()));
+            done("fi_cq_open", code)?;
+            let ep = &raw mut self.ep;
+            let code = call!(domain, ops.endpoint(info, ep, null_mut()));
+            done("fi_endpoint", code)?;
+            let fid: *mut fid = self.ep.cast();
+            let ops = *(*fid).ops;
+            let bind = ops.bind.unwrap();
+            done("fi_ep_bind", bind(fid, self.av.cast(), 0))?;
+            let both = FI_TRANSMIT | FI_RECV;
+            done("fi_ep_bind", bind(fid, self.cq.cast(), both))?;
+            let control = ops.control.unwrap();
+            done("fi_enable", control(fid, FI_ENABLE, null_mut()))
+        }
+    }
+
+    /// Its address.
+    pub(crate) fn name(&self) -> Result<Vec<u8>, String> {
+        let mut name = vec![0u8; 256];
+        let mut len = name.len();
+        // SAFETY: as fi_getname(3) has it.
+        let got = unsafe {
+            let getname = (*(*self.ep).cm).getname.unwrap();
+            getname(self.ep.cast(), name.as_mut_ptr().cast(), &raw mut len)
+        };
+        done("fi_getname", got)?;
+        name.truncate(len);
+        Ok(name)
+    }
+
+    /// Inserts the endpoint of an address.
+    pub(crate) fn insert(&self, name: &[u8]) -> Result<fi_addr_t, String> {
+        let (name, mut addr) = (name.as_ptr().cast(), 0);
+        // SAFETY: as fi_av(3) has it.
+        match unsafe { call!(self.av, ops.insert(name, 1, &raw mut addr, 0, null_mut())) } {
+            1 => Ok(addr),
+            code => Err(format!("fi_av_insert: {code}")),
+        }
+    }
+
+    /// Reads completions; returns their number.
+    #[inline]
+    pub(crate) fn read(&self, entries: &mut [fi_cq_tagged_entry]) -> Result<usize, String> {
+        let (room, len) = (entries.as_mut_ptr().cast(), entries.len());
+        // SAFETY: `room` has `len` entries.
+        match unsafe { call!(self.cq, ops.read(room, len)) } {
+            n if n >= 0 => Ok(n as usize),
+            n if n == -(libc::EAGAIN as isize) => Ok(0),
+            n => Err(format!("fi_cq_read: {n}")),
+        }
+    }
+
+    /// Closes what is open.
+    fn close(&self) {
+        for fid in [self.ep.cast(), self.cq.cast(), self.av.cast()] {
+            close(fid);
+        }
+    }
+}
+
+/// Closes an object, if there is one.
+pub(crate) fn close(fid: *mut fid) {
+    // SAFETY: an object begins with its fid; it is open, goes before that on which it was opened,
+    // and nobody uses it any more.
+    unsafe {
+        if let Some(close) = fid.as_ref().and_then(|fid| (*fid.ops).close) {
+            close(fid);
+        }
+    }
+}
+
+/// An endpoint with a domain and a peer. Closed with this value: the provider would leave files
+/// behind.
+pub(crate) struct StockEndpoint {
+    info: *mut fi_info,
+    pub(crate) domain: *mut fid_domain,
+    pub(crate) bound: BoundEndpoint,
     pub(crate) peer: fi_addr_t,
     /// The fabric, which is not closed, needs it until the process ends.
     _libfabric: ManuallyDrop<Libfabric>,
@@ -45,45 +163,15 @@ impl StockEndpoint {
         let found = libfabric.find(c"shm", |hints: &mut fi_info| hints.caps = caps)?;
         let info = found.ok_or("libfabric has no shm provider here")?;
         let domain = libfabric.domain(info)?;
-        let mut opened = Self {
+        let bound = BoundEndpoint::open(domain, info, 128);
+        let bound = bound.inspect_err(|_| close(domain.cast()))?;
+        Ok(Self {
             info,
             domain,
-            ep: null_mut(),
-            av: null_mut(),
-            cq: null_mut(),
+            bound,
             peer: 0,
             _libfabric: ManuallyDrop::new(libfabric),
-        };
-        let mut av_attr = fi_av_attr {
-            type_: fi_av_type::FI_AV_TABLE,
-            ..fi_av_attr::default()
-        };
-        let mut cq_attr = fi_cq_attr {
-            format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
-            size: 128,
-            ..fi_cq_attr::default()
-        };
-        // SAFETY: as the manual pages have it.
-        unsafe {
-            let av = &raw mut opened.av;
-            let code = call!(domain, ops.av_open(&raw mut av_attr, av, null_mut()));
-            done("fi_av_open", code)?;
-            let cq = &raw mut opened.cq;
-            let code = call!(domain, ops.cq_open(&raw mut cq_attr, cq, null_mut()));
-            done("fi_cq_open", code)?;
-            let ep = &raw mut opened.ep;
-            let code = call!(domain, ops.endpoint(opened.info, ep, null_mut()));
-            done("fi_endpoint", code)?;
-            let fid: *mut fid = opened.ep.cast();
-            let ops = *(*fid).ops;
-            let bind = ops.bind.unwrap();
-            done("fi_ep_bind", bind(fid, opened.av.cast(), 0))?;
-            let both = FI_TRANSMIT | FI_RECV;
-            done("fi_ep_bind", bind(fid, opened.cq.cast(), both))?;
-            let control = ops.control.unwrap();
-            done("fi_enable", control(fid, FI_ENABLE, null_mut()))?;
-        }
-        Ok(opened)
+        })
     }
 
     /// The offer that it was opened from.
@@ -92,40 +180,17 @@ impl StockEndpoint {
         unsafe { &*self.info }
     }
 
-    /// Its address.
-    pub(crate) fn name(&self) -> Result<Vec<u8>, String> {
-        let mut name = vec![0u8; 256];
-        let mut len = name.len();
-        // SAFETY: as fi_getname(3) has it.
-        let got = unsafe {
-            let getname = (*(*self.ep).cm).getname.unwrap();
-            getname(self.ep.cast(), name.as_mut_ptr().cast(), &raw mut len)
-        };
-        done("fi_getname", got)?;
-        name.truncate(len);
-        Ok(name)
-    }
-
     /// Makes the endpoint of an address its peer.
     pub(crate) fn meet(&mut self, name: &[u8]) -> Result<(), String> {
-        let (name, addr) = (name.as_ptr().cast::<c_void>(), &raw mut self.peer);
-        // SAFETY: as fi_av(3) has it.
-        match unsafe { call!(self.av, ops.insert(name, 1, addr, 0, null_mut())) } {
-            1 => Ok(()),
-            code => Err(format!("fi_av_insert: {code}")),
-        }
+        self.peer = self.bound.insert(name)?;
+        Ok(())
     }
 
     /// Reads a completion if there is one; else once in many calls sees whether it takes too long.
     #[inline]
     pub(crate) fn poll(&self, waited: &mut Waited) -> Result<bool, String> {
-        let mut entry = fi_cq_tagged_entry::default();
-        // SAFETY: there is room for one.
-        match unsafe { call!(self.cq, ops.read((&raw mut entry).cast(), 1)) } {
-            1 => return Ok(true),
-            0 => {}
-            n if n == -(libc::EAGAIN as isize) => {}
-            n => return Err(format!("fi_cq_read: {n}")),
+        if self.bound.read(&mut [fi_cq_tagged_entry::default()])? == 1 {
+            return Ok(true);
         }
         waited.idle += 1;
         if waited.idle == IDLE_POLLS {
@@ -173,20 +238,7 @@ impl StockEndpoint {
 
 impl Drop for StockEndpoint {
     fn drop(&mut self) {
-        let objects: [*mut fid; 4] = [
-            self.ep.cast(),
-            self.cq.cast(),
-            self.av.cast(),
-            self.domain.cast(),
-        ];
-        for fid in objects.into_iter().filter(|fid| !fid.is_null()) {
-            // SAFETY: each begins with its fid, is open, and goes before what it was opened on;
-            // nobody uses it any more.
-            unsafe {
-                if let Some(close) = (*(*fid).ops).close {
-                    close(fid);
-                }
-            }
-        }
+        self.bound.close();
+        close(self.domain.cast());
     }
 }

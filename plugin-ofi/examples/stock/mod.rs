@@ -1,9 +1,12 @@
 //! Stock libfabric, loaded where it is installed, through its C interface.
 
 pub(crate) mod endpoint;
+pub(crate) mod sides;
 
 use std::ffi::{CStr, c_int};
+use std::process::ExitCode;
 use std::ptr::{null, null_mut};
+use std::str::FromStr;
 
 use ferro_fi::abi::{fi_ep_type, fi_info, fi_threading, fid_domain, fid_fabric, fns};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -97,6 +100,22 @@ pub(crate) fn done(what: &str, code: c_int) -> Result<(), String> {
         0 => Ok(()),
         code => Err(format!("{what}: {code}")),
     }
+}
+
+/// The end of a program, which prints the reason of a failure.
+pub(crate) fn ended(program: &str, ran: Result<(), String>) -> ExitCode {
+    match ran {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{program}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The number that a text stands for.
+pub(crate) fn number<N: FromStr>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| format!("\"{text}\" is no number"))
 }
 
 /// Bytes as two digits each.
