@@ -158,6 +158,7 @@ fn a_copy_beside_a_peers_writes() {
     });
 }
 
+/// Covers: AV-25
 #[test]
 fn a_write_with_data_completes_at_its_target() {
     let mut client = options().open().unwrap();

@@ -34,6 +34,8 @@ const KEY: u64 = 0x5eed;
 
 /// Each call that writes, and each that reads the same back: content, completions, CQ data at the
 /// target. Nothing beside the bytes that are written changes.
+///
+/// Covers: GI-3, AV-25
 #[test]
 fn each_call_reads_and_writes() {
     asking_everywhere("each_call_reads_and_writes", |libfabric, domain| {
@@ -168,6 +170,8 @@ fn what_the_target_did_not_allow_fails() {
 
 /// One counter may count several kinds of operations, and an end counts what it is the target of.
 /// Messages and one-sided operations are apart.
+///
+/// Covers: GI-3
 #[test]
 fn counters_of_each_kind() {
     asking_everywhere("counters_of_each_kind", |libfabric, domain| {
@@ -507,6 +511,8 @@ fn malformed_calls_are_refused() {
 }
 
 /// An endpoint that begins operations needs a queue for their completions alone, a target none.
+///
+/// Covers: GI-3
 #[test]
 fn endpoints_for_one_side() {
     asking_everywhere("endpoints_for_one_side", |libfabric, domain| {
@@ -582,6 +588,8 @@ fn endpoints_for_one_side() {
 }
 
 /// Datagrams have no one-sided operations, and neither have hints for them an offer.
+///
+/// Covers: GI-3
 #[test]
 fn datagrams_have_none() {
     if !has_device() {

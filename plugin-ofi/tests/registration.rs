@@ -180,6 +180,8 @@ fn regions_of_memory_that_comes_later() {
 
 /// A counter that is bound to a region counts peers' operations on that region alone, of the kinds
 /// that it is bound for, by way of any endpoint; the endpoint's own counters count as before.
+///
+/// Covers: GI-3
 #[test]
 fn counters_of_a_region() {
     asking_everywhere("counters_of_a_region", |libfabric, domain| {

@@ -15,6 +15,8 @@ use crate::target::{BOTH, KEY, REGION, Target, close_beside, filled};
 const SIZES: [usize; 9] = [0, 1, 8, 48, 4000, 9000, 30_000, 120_000, 1 << 20];
 
 /// The bytes of a write are in the region, there alone, and are read back.
+///
+/// Covers: GI-3
 pub fn reads_and_writes(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let target = Target::open(domain_a, domain_b);
     let _region = target.register(KEY, BOTH);
@@ -68,6 +70,8 @@ pub fn lists_and_injects(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 }
 
 /// CQ data comes to the target after the bytes that it came with.
+///
+/// Covers: AV-25
 pub fn writes_with_data(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let target = Target::open(domain_a, domain_b);
     let _region = target.register(KEY, BOTH);
@@ -241,6 +245,8 @@ pub fn an_initiator_that_closes(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 }
 
 /// The reads of a peer that is removed from the address vector end.
+///
+/// Covers: AV-17
 pub fn a_target_that_is_removed(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let target = Target::open(domain_a, domain_b);
     let region = target.register(KEY, BOTH);
@@ -258,6 +264,8 @@ pub fn a_target_that_is_removed(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 }
 
 /// Operations count where counters are bound, at both ends.
+///
+/// Covers: GI-3
 pub fn counters(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let (target, of_a, of_b) = Target::open_counted(domain_a, domain_b);
     let region = target.register(KEY, BOTH);

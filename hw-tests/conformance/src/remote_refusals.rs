@@ -168,6 +168,8 @@ pub fn virtual_addresses(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 }
 
 /// By way of an endpoint without a right for peers, no region has that right.
+///
+/// Covers: GI-3
 pub fn rights_of_endpoints(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     for (right, granted, refused) in [
         (Flags::REMOTE_READ, RmaKind::Read, RmaKind::Write),

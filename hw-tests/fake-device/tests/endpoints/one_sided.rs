@@ -191,6 +191,8 @@ fn an_acknowledgement_that_is_lost() {
 }
 
 /// A peer that is removed at either end: operations under way end, and the region closes.
+///
+/// Covers: AV-17
 #[test]
 fn a_peer_that_is_removed() {
     for removes_target in [true, false] {
