@@ -68,8 +68,9 @@ mod sealed {
 /// peers reach freed memory.
 ///
 /// The region belongs to the domain: peers reach it by way of each endpoint there, and it may
-/// outlive the endpoint that opened it. A call of such an endpoint carries operations out, unless
-/// the domain has [`Progress::Auto`](crate::info::Progress::Auto).
+/// outlive the endpoint that opened it. A device or the kernel carries operations out where it can.
+/// All others need a call of such an endpoint, unless the domain has
+/// [`Progress::Auto`](crate::info::Progress::Auto).
 ///
 /// # Bytes that change
 ///
