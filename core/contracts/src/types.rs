@@ -180,6 +180,13 @@ listed_enum! {
 }
 
 impl MsgKind {
+    /// Whether a message of this kind waits for no fence of the sender's: the peer may await it
+    /// before it does what the fence waits for. These keep their order among themselves.
+    pub const fn passes_fences(self) -> bool {
+        use RemoteKind::{Grant, Query, Reply, Revoke, Revoked};
+        matches!(self, Self::Remote(Reply | Query | Grant | Revoke | Revoked))
+    }
+
     /// The flags in the completion of a receive of this kind. Parts have no completion.
     #[inline]
     pub const fn recv_flags(self) -> Flags {

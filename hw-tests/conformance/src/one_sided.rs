@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{MsgKind, RmaKind, RmaOp, SendOp};
+use ferrofabric_contracts::types::{MrDesc, MsgKind, RmaKind, RmaOp, SendOp};
 use ferrofabric_runtime::fabric::{Cntr, Domain};
 
 use crate::ends::{PATIENCE, QueuedPair, any_tagged, is_gone};
@@ -323,5 +323,51 @@ pub fn by_devices(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         close_beside(region, a);
         let (from, _) = filled(a, 8, 0);
         target.refused(&target.op(RmaKind::Write, 0), &[from]);
+    }
+}
+
+/// A read is answered although the target's own sends to the initiator wait behind a fence for a
+/// receive that the initiator posts after the read: as many sends as there is room for.
+pub fn a_read_from_a_target_that_is_fenced(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    let target = Target::open(domain_a, domain_b);
+    let region = target.register(KEY, BOTH);
+    let QueuedPair { a, b, to_a, .. } = &target.pair;
+    let from = b.memory(8, 1);
+    let mut sends = Vec::new();
+    loop {
+        let fenced = match sends.len() {
+            0 => Flags::DELIVERY_COMPLETE,
+            1 => Flags::FENCE,
+            _ => Flags::empty(),
+        };
+        let op = SendOp {
+            kind: MsgKind::Tagged,
+            dest: *to_a,
+            tag: sends.len() as u64,
+            data: 0,
+            desc: MrDesc::NONE,
+            context: b.context(),
+            flags: Flags::COMPLETION | fenced,
+        };
+        // SAFETY: the buffer lives as long as the endpoint.
+        match unsafe { b.endpoint.send(&op, &[from]) } {
+            Ok(()) => sends.push(op),
+            Err(OpError::Again) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(sends.len() > 2);
+    for len in [8, 5000, 300_000] {
+        for _ in 0..20 {
+            target.done(&target.op(RmaKind::Read, 0), &[a.memory(len, 0)]);
+        }
+    }
+    close_beside(region, a);
+    for op in &sends {
+        let receive = any_tagged(a.context());
+        a.recv(&receive, &[a.memory(8, 0)]).unwrap();
+        let came = target.pair.wait(&a.rx, receive.context).unwrap();
+        assert_eq!(came.tag, op.tag);
+        target.pair.wait(&b.tx, op.context).unwrap();
     }
 }

@@ -22,7 +22,7 @@ use super::waker::PeerWaker;
 use crate::copy::copy_soon;
 use crate::outbox::{Outbox, OutgoingMessage};
 use crate::paths::{self, MessagePath, MessagePaths};
-use crate::pending::PendingSend;
+use crate::pending::{PendingSend, has_room, line_up};
 use crate::ring::{CONTROL_SLOTS, LinkViolation, RingProducer};
 use crate::stats::ShmStats;
 use crate::wire::{READ, UNDER_WAY_MAX, WANTS_DELIVERED};
@@ -180,14 +180,14 @@ impl LinkSender {
         iov: &[IoBuf],
         outbox: &mut Outbox,
     ) -> Result<(), ()> {
-        if self.pending.len() >= self.sizes.queue {
+        if !has_room(&self.pending, op, self.sizes.queue) {
             return Err(());
         }
         if self.pending.capacity() == 0 {
             self.pending = outbox.take_room();
         }
         // SAFETY: the caller's contract.
-        self.pending.push_back(unsafe { PendingSend::new(op, iov) });
+        line_up(&mut self.pending, unsafe { PendingSend::new(op, iov) });
         Ok(())
     }
 

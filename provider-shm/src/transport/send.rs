@@ -10,7 +10,7 @@ use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
 use super::ShmTransport;
 use crate::link::{SendOutcome, ShmLink};
 use crate::peers::{PeerState, ShmRoute};
-use crate::pending::PendingSend;
+use crate::pending::{PendingSend, has_room, line_up};
 use crate::segment::ShmSegment;
 use crate::service::ServiceCommand;
 
@@ -89,12 +89,12 @@ impl ShmTransport {
                 unsafe { self.send_long(key, op, iov, owner) }
             }
             Some(PeerState::Connecting(queue)) => {
-                if queue.len() >= self.config.queue_sends {
+                if !has_room(queue, op, self.config.queue_sends) {
                     return Err(OpError::Again);
                 }
                 self.receiver.stats_mut().queued += 1;
                 // SAFETY: the caller's contract.
-                queue.push_back(unsafe { PendingSend::new(op, iov) });
+                line_up(queue, unsafe { PendingSend::new(op, iov) });
                 Ok(())
             }
             Some(PeerState::Gone(errno)) => Err(OpError::Failed(*errno)),

@@ -16,7 +16,10 @@ use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MAX_RTS_BYTES};
 use super::poster::{FragmentOutcome, PostError, Poster, RECEIVER_LEVELS};
 use super::{MAX_PENDING, RdmTransport};
 use crate::gather::Readable;
-use crate::session::{Pending, RcLane};
+use crate::session::{Pending, RcLane, line_up};
+
+/// Room in the line of a peer for parts of one-sided operations that wait for no fence.
+const ROOM_TO_PASS: usize = 64;
 
 impl RdmTransport {
     #[cold]
@@ -79,7 +82,12 @@ impl RdmTransport {
         if self.completions.is_dead() {
             return Err(OpError::Failed(Errno::EIO));
         }
-        if self.peers.at(at).pending.len() >= MAX_PENDING {
+        // Messages that wait for a fence leave room to those that pass it.
+        let room = match op.kind.passes_fences() {
+            true => MAX_PENDING + ROOM_TO_PASS,
+            false => MAX_PENDING,
+        };
+        if self.peers.at(at).pending.len() >= room {
             return Err(OpError::Again);
         }
         self.enqueue(at, op, iov)
@@ -132,7 +140,7 @@ impl RdmTransport {
             return Err(OpError::Failed(Errno::ESHUTDOWN));
         }
         let peer = self.peers.at(at);
-        peer.pending.push_back(Pending::new(op, iov));
+        line_up(&mut peer.pending, Pending::new(op, iov));
         match peer.lane {
             Some(session) => self.list(session),
             None => self.request_lane(at),
