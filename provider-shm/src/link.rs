@@ -284,6 +284,11 @@ impl ShmLink {
         self.sender.pending_mut()
     }
 
+    /// Sends wait that were put in line by another.
+    pub(crate) fn update_busy(&mut self) {
+        self.busy |= self.sender.has_work();
+    }
+
     /// A `GO` has come for a message: its id, the length up to which to go on, and the receiver's
     /// advice.
     pub(crate) fn go<O: Owner>(

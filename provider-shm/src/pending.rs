@@ -29,6 +29,16 @@ pub(crate) fn line_up(line: &mut VecDeque<PendingSend>, send: PendingSend) {
     line.insert(at.unwrap_or(line.len()), send);
 }
 
+/// Puts answers in line that no address leads to, and that have no bytes
+/// ([`take_answers`](ferrofabric_contracts::peer::PeerSrx::take_answers)).
+#[cold]
+pub(crate) fn line_up_answers(line: &mut VecDeque<PendingSend>, answers: Vec<SendOp>) {
+    for answer in answers {
+        // SAFETY: there are no buffers.
+        line_up(line, unsafe { PendingSend::new(&answer, &[]) });
+    }
+}
+
 /// A send that could not be started.
 #[derive(Debug)]
 pub struct PendingSend {

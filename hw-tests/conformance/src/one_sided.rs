@@ -371,3 +371,36 @@ pub fn a_read_from_a_target_that_is_fenced(domain_a: &dyn Domain, domain_b: &dyn
         target.pair.wait(&b.tx, op.context).unwrap();
     }
 }
+
+/// Each read ends though the target removes its initiator while it is under way, and the region
+/// closes; also where the target's sends to the initiator wait, and replies behind them.
+pub fn an_initiator_that_is_removed(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    let target = Target::open(domain_a, domain_b);
+    let QueuedPair { a, b, to_a, .. } = &target.pair;
+    let mut to_a = *to_a;
+    for round in 0..40 {
+        let region = target.register(KEY, BOTH);
+        let ops: Vec<_> = (0..60)
+            .map(|number| {
+                let op = target.op(RmaKind::Read, number * 1000);
+                let len = [8, 5000, 300_000][(number + round) % 3];
+                target.begin(&op, &[a.memory(len, 0)]);
+                op
+            })
+            .collect();
+        for _ in 0..round % 10 {
+            b.rx.pump();
+            if round % 2 == 0 {
+                a.rx.pump();
+            }
+        }
+        b.av.remove(to_a).unwrap();
+        for op in &ops {
+            if let Err(error) = target.over(op) {
+                assert_eq!(error.errno, Errno::EACCES, "{error:?}");
+            }
+        }
+        close_beside(region, a);
+        to_a = b.av.insert(&a.endpoint.name().to_bytes()).unwrap();
+    }
+}

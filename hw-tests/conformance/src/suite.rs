@@ -85,6 +85,7 @@ macro_rules! conformance {
             one_sided::a_target_that_closes if RMA,
             one_sided::an_initiator_that_closes if RMA,
             one_sided::a_target_that_is_removed if RMA,
+            one_sided::an_initiator_that_is_removed if RMA,
             one_sided::a_read_from_a_target_that_is_fenced if RMA,
             one_sided::counters if RMA,
             one_sided::by_devices if RMA,

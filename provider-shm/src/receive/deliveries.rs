@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ferrofabric_contracts::buffers::parts;
 use ferrofabric_contracts::peer::{Owner, PeerSrx, deliver};
-use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_contracts::types::{IoBuf, MsgKind, RemoteKind};
 use slab::Slab;
 
 use super::message::{MatchedMessage, Rest, Unfinished};
@@ -13,6 +13,7 @@ use crate::cma::CopyOutcome;
 use crate::incoming::IncomingState;
 use crate::link::{AnswerSlot, ShmLink};
 use crate::paths::{Moved, Trial};
+use crate::pending::line_up_answers;
 use crate::ring::LinkViolation;
 use crate::stats::ShmStats;
 
@@ -159,6 +160,10 @@ impl Deliveries {
         }
         if !d.dropped {
             owner.complete_recv(*kind, matched, arrived, || Some(link.native()));
+            if *kind == MsgKind::Remote(RemoteKind::Read) {
+                line_up_answers(link.pending_mut(), owner.srx().take_answers());
+                link.update_busy();
+            }
         }
         if d.wants_delivered {
             let refused = matched.is_refused();

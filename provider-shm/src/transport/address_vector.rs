@@ -9,6 +9,7 @@ use ferrofabric_contracts::types::FiAddr;
 
 use super::ShmTransport;
 use crate::peers::PeerState;
+use crate::pending::line_up_answers;
 use crate::service::ServiceCommand;
 
 impl ShmTransport {
@@ -68,12 +69,7 @@ impl ShmTransport {
         let (dropped, kept) = std::mem::take(queue)
             .into_iter()
             .partition::<VecDeque<_>, _>(|send| send.op.dest == addr);
-        if is_connecting && kept.is_empty() {
-            self.peers.remove(id);
-            self.service.request(ServiceCommand::Cancel(id));
-        } else {
-            *queue = kept;
-        }
+        *queue = kept;
         for send in dropped {
             owner.fail_send(
                 &SendDone::of(&send.op, 0),
@@ -81,6 +77,15 @@ impl ShmTransport {
                 0,
                 PEER_REMOVED,
             );
+        }
+        line_up_answers(queue, owner.srx().take_answers());
+        if is_connecting && queue.is_empty() {
+            self.peers.remove(id);
+            self.service.request(ServiceCommand::Cancel(id));
+        }
+        if let Some(&mut PeerState::Up(key)) = self.peers.get_mut(id) {
+            self.links[key].update_busy();
+            self.wake_progress(key);
         }
     }
 }

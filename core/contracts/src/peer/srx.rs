@@ -5,7 +5,7 @@
 //! a receive stays unread until the owner starts or discards it.
 
 use crate::flags::Flags;
-use crate::types::{FiAddr, IoBuf, MrDesc, MsgKind};
+use crate::types::{FiAddr, IoBuf, MrDesc, MsgKind, SendOp};
 
 /// A message that a transport announces to the owner of the receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +156,16 @@ pub trait PeerSrx {
     /// `src` is no longer in the address vector: its queued messages are of an unknown sender from
     /// now on.
     fn forget_source(&mut self, src: FiAddr);
+    /// Takes out the answers to requests of a source that is no longer in the address vector. No
+    /// address leads there, so the transport itself finds the peer for them: when it has called
+    /// `forget_source`, that of the removed address; and when a request to read
+    /// ([`RemoteKind::Read`]) has come whole in several steps, its source. The answers have no
+    /// bytes.
+    ///
+    /// [`RemoteKind::Read`]: crate::types::RemoteKind::Read
+    fn take_answers(&mut self) -> Vec<SendOp> {
+        Vec::new()
+    }
     /// The peer is gone: receives that only it could match are reported as failed with `errno`, its
     /// queued messages (those of unknown senders, with [`FiAddr::NOTAVAIL`]) for which `lost` says
     /// so can not be had any more and are dropped.

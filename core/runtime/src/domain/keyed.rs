@@ -467,6 +467,10 @@ impl<O: Owner> PeerSrx for PartOwner<'_, O> {
         self.owner.srx().forget_source(src);
     }
 
+    fn take_answers(&mut self) -> Vec<SendOp> {
+        self.owner.srx().take_answers()
+    }
+
     fn fail_source(
         &mut self,
         src: FiAddr,

@@ -55,6 +55,11 @@ impl PartOutbox {
         self.0.entry(part.op.dest).or_default().push_back(part);
     }
 
+    /// The parts that wait for a peer.
+    pub(super) fn of(&self, peer: FiAddr) -> impl Iterator<Item = &RemoteSend> {
+        self.0.get(&peer).into_iter().flatten()
+    }
+
     /// Takes the parts of a peer out.
     pub(super) fn take_of(&mut self, peer: FiAddr) -> VecDeque<RemoteSend> {
         self.0.remove(&peer).unwrap_or_default()

@@ -32,7 +32,9 @@ pub(super) struct RemoteOperations {
     reads_begun: u32,
     /// Writes with CQ data whose notice is not sent yet.
     pub(super) noticed: Slab<RmaOp>,
-    rooms: Slab<Box<PartRoom>>,
+    rooms: Slab<PartRoom>,
+    /// Answers to requests of sources that were removed: no address leads there.
+    pub(super) answers: Vec<SendOp>,
     /// The regions of the parts on their way here or from here, once for each part.
     taken: Slab<usize>,
     /// Parts that this endpoint is to send.
@@ -57,14 +59,21 @@ pub(super) struct ReadUnderWay {
     pub(super) arrives: bool,
 }
 
-/// Room for a request to read, or for a grant, which a transport writes.
-struct PartRoom(UnsafeCell<[u8; ROOM_BYTES]>);
+/// Room for a request to read, or for a grant.
+struct PartRoom {
+    bytes: Box<RoomBytes>,
+    /// The source of the part; `NOTAVAIL` once it is removed.
+    src: FiAddr,
+}
+
+/// Bytes that a transport writes.
+struct RoomBytes(UnsafeCell<[u8; ROOM_BYTES]>);
 
 const ROOM_BYTES: usize = GRANT_BYTES;
 const _: () = assert!(REQUEST_BYTES <= ROOM_BYTES);
 
 // SAFETY: the lock of the domain is held by each user of it.
-unsafe impl Send for PartRoom {}
+unsafe impl Send for RoomBytes {}
 
 impl RemoteOperations {
     pub(super) fn new(regions: Arc<RegionTable>, rights: Flags) -> Self {
@@ -75,6 +84,7 @@ impl RemoteOperations {
             reads_begun: 0,
             noticed: Slab::new(),
             rooms: Slab::new(),
+            answers: Vec::new(),
             taken: Slab::new(),
             outbox: PartOutbox::default(),
             held: HeldGrants::default(),
@@ -226,18 +236,28 @@ impl RemoteOperations {
         }
     }
 
-    /// Room for `len` bytes of a request or a grant that has come, and the number by which it is
-    /// taken out again.
-    pub(super) fn room_for(&mut self, len: usize) -> (u64, IoBuf) {
-        let room = Box::new(PartRoom(UnsafeCell::new([0; ROOM_BYTES])));
-        let buf = IoBuf::new(room.0.get().cast::<u8>(), len.min(ROOM_BYTES));
-        (self.rooms.insert(room) as u64, buf)
+    /// Room for `len` bytes of a request or a grant that has come from `src`, and the number by
+    /// which it is taken out again.
+    pub(super) fn room_for(&mut self, src: FiAddr, len: usize) -> (u64, IoBuf) {
+        let bytes = Box::new(RoomBytes(UnsafeCell::new([0; ROOM_BYTES])));
+        let buf = IoBuf::new(bytes.0.get().cast::<u8>(), len.min(ROOM_BYTES));
+        (self.rooms.insert(PartRoom { bytes, src }) as u64, buf)
     }
 
-    /// Takes out the bytes that have come into a room.
-    pub(super) fn take_room(&mut self, number: u64) -> Option<[u8; ROOM_BYTES]> {
+    /// Takes out the bytes that have come into a room, and their source, if that is still in the
+    /// address vector.
+    pub(super) fn take_room(&mut self, number: u64) -> Option<(FiAddr, [u8; ROOM_BYTES])> {
         let room = self.rooms.try_remove(number as usize)?;
-        Some(room.0.into_inner())
+        Some((room.src, room.bytes.0.into_inner()))
+    }
+
+    /// A source is removed: its address may be another peer's when the parts on their way are here.
+    pub(super) fn forget_source_of_rooms(&mut self, src: FiAddr) {
+        for (_, room) in &mut self.rooms {
+            if room.src == src {
+                room.src = FiAddr::NOTAVAIL;
+            }
+        }
     }
 
     /// A read that waits for its reply.

@@ -50,7 +50,7 @@ impl SharedRx {
             RemoteKind::Read if a.len != REQUEST_BYTES as u64 || !a.src.is_some() => None,
             RemoteKind::Read if remote.outbox.len_for(a.src) >= MAX_READS => None,
             RemoteKind::Read => {
-                let (number, room) = remote.room_for(REQUEST_BYTES);
+                let (number, room) = remote.room_for(a.src, REQUEST_BYTES);
                 Some(to(room, MrDesc::NONE, number))
             }
             RemoteKind::Reply => return self.arrive_reply(a),
@@ -59,7 +59,7 @@ impl SharedRx {
                 let is_awaited =
                     a.len == len as u64 && remote.held.answer_arrives(a.src, a.tag, a.data);
                 is_awaited.then(|| {
-                    let (number, room) = remote.room_for(len);
+                    let (number, room) = remote.room_for(a.src, len);
                     to(room, MrDesc::NONE, number)
                 })
             }
@@ -94,6 +94,18 @@ impl SharedRx {
             piece: Piece::NONE,
         };
         self.matched_of(matched, a.len)
+    }
+
+    /// A source is removed: its reads that wait for a reply are refused, for there is no address to
+    /// send one to. Those whose requests are on their way are refused when they are here.
+    #[cold]
+    pub(super) fn refuse_requests_of(&mut self, src: FiAddr) {
+        self.remote.forget_source_of_rooms(src);
+        for part in self.remote.outbox.of(src) {
+            if part.op.kind == MsgKind::Remote(RemoteKind::Reply) {
+                self.remote.answers.push(refusal(part.op.tag));
+            }
+        }
     }
 
     /// A peer is gone, or was removed: the reads of its memory fail, and the parts that wait for
@@ -148,6 +160,30 @@ impl SharedRx {
 #[inline(never)]
 fn report(queue: &mut impl PeerCq, completion: &Completion) {
     queue.write(completion);
+}
+
+/// A reply without bytes to a source that was removed: its read fails.
+fn refusal(read: u64) -> SendOp {
+    reply_to(FiAddr::NOTAVAIL, read, Err(Errno::EADDRNOTAVAIL))
+}
+
+/// A reply: with a part of a region, which has a number, or with an error.
+fn reply_to(dest: FiAddr, read: u64, part: Result<(u64, MrDesc), Errno>) -> SendOp {
+    let (data, (context, desc)) = match part {
+        Ok(part) => (0, part),
+        // No part has this number.
+        Err(errno) => (errno.0 as u64, (u64::MAX, MrDesc::NONE)),
+    };
+    SendOp {
+        kind: MsgKind::Remote(RemoteKind::Reply),
+        dest,
+        tag: read,
+        data,
+        desc,
+        context,
+        // With a completion, transports report it soon: the region may wait for it.
+        flags: Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::COMPLETION,
+    }
 }
 
 /// Why an operation fails: an errno, the transport's own number, and words.
@@ -230,8 +266,12 @@ impl EndpointOwner<'_> {
                     self.rma_failed(RmaKind::Read, error);
                 }
             }
-            (RemoteKind::Reply, _) => {
+            (RemoteKind::Reply, failed) => {
                 self.srx.remote.give(done.context);
+                // It waited when its source was removed.
+                if matches!(failed, Some((_, _, PEER_REMOVED))) {
+                    self.srx.remote.answers.push(refusal(done.tag));
+                }
             }
             // A holder that does not return its grant is cut off.
             (
@@ -292,8 +332,8 @@ impl EndpointOwner<'_> {
             }
             RemoteKind::Read => {
                 let request = self.srx.remote.take_room(m.context);
-                if let (Some(request), None) = (request, failed) {
-                    self.reply(a, &request);
+                if let (Some((src, request)), None) = (request, failed) {
+                    self.reply(&Arrived { src, ..*a }, &request);
                 }
             }
             RemoteKind::Reply => self.reply_came(m, a, failed),
@@ -346,232 +386,23 @@ impl EndpointOwner<'_> {
         let word = |at: usize| request[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         let (number, len) = (word(0), word(8));
         let remote = &mut self.srx.remote;
+        if !a.src.is_some() {
+            return remote.answers.push(refusal(number));
+        }
         let part = remote.take(a.tag, a.data, len, Flags::REMOTE_READ);
         if let Some((_, part)) = &part {
             let counter = part.counters.read;
             self.target_cntr(RmaKind::Read).inc(len as usize);
             self.region_cntr(counter).inc(len as usize);
         }
-        let nothing = ReceiveBuffers::One(IoBuf::EMPTY);
-        let (status, context, from, desc) = match part {
-            Some((number, part)) => (0, number, part.bufs, part.desc),
-            // No part has this number.
-            None => (Errno::EACCES.0 as u64, u64::MAX, nothing, MrDesc::NONE),
+        let op = match &part {
+            Some((context, part)) => reply_to(a.src, number, Ok((*context, part.desc))),
+            None => reply_to(a.src, number, Err(Errno::EACCES)),
         };
-        let op = SendOp {
-            kind: MsgKind::Remote(RemoteKind::Reply),
-            dest: a.src,
-            tag: number,
-            data: status,
-            desc,
-            context,
-            // With a completion, transports report it soon: the region may wait for it.
-            flags: Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::COMPLETION,
-        };
-        self.srx.send_part(RemoteSend {
-            op,
-            from: PartBytes::Memory(from),
-        });
+        let from = part.map_or(PartBytes::NONE, |(_, part)| PartBytes::Memory(part.bufs));
+        self.srx.send_part(RemoteSend { op, from });
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test")]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-
-    use ferrofabric_av::{AvAttr, AvTable};
-    use slab::Slab;
-
-    use super::super::count::CounterValues;
-    use super::super::owner::Binding;
-    use crate::cq::CqQueue;
-
-    const TARGET: FiAddr = FiAddr(3);
-    const LEN: u64 = 40;
-
-    /// The objects that an owner lends, all at place 0.
-    struct Lent {
-        srx: SharedRx,
-        cqs: Slab<CqQueue>,
-        cntrs: Slab<CounterValues>,
-        avs: Slab<Arc<AvTable>>,
-    }
-
-    impl Lent {
-        fn new() -> Self {
-            let rights = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
-            let table = AvTable::new(&AvAttr::default()).unwrap();
-            Self {
-                srx: SharedRx::new(Arc::default(), rights),
-                cqs: Slab::from_iter([(0, CqQueue::new(4).unwrap())]),
-                cntrs: Slab::from_iter([(0, CounterValues::default())]),
-                avs: Slab::from_iter([(0, Arc::new(table))]),
-            }
-        }
-
-        fn with(&mut self, call: impl FnOnce(&mut EndpointOwner<'_>)) {
-            let binding = Binding {
-                tx_cq: 0,
-                rx_cq: 0,
-                tx_cntr: 0,
-                rx_cntr: 0,
-                read_cntr: 0,
-                write_cntr: 0,
-                remote_read_cntr: 0,
-                remote_write_cntr: 0,
-                av: 0,
-            };
-            call(&mut EndpointOwner {
-                srx: &mut self.srx,
-                cqs: &mut self.cqs,
-                cntrs: &mut self.cntrs,
-                avs: &self.avs,
-                binding: &binding,
-            });
-        }
-
-        /// The error that is next in the queue.
-        fn error(&mut self) -> Option<Errno> {
-            self.cqs[0].read_error().map(|error| error.errno)
-        }
-    }
-
-    fn read_of(into: &mut [u8]) -> (RmaOp, IoBuf) {
-        let op = RmaOp {
-            kind: RmaKind::Read,
-            dest: TARGET,
-            key: 1,
-            place: 0,
-            data: 0,
-            desc: MrDesc::NONE,
-            context: 7,
-            flags: Flags::COMPLETION,
-        };
-        (op, IoBuf::new(into.as_ptr(), into.len()))
-    }
-
-    /// A read that is requested, and the number of it.
-    fn requested(lent: &mut Lent, into: &mut [u8]) -> SendOp {
-        let (op, into) = read_of(into);
-        let (part, _) = lent.srx.remote.begin_read(&op, &[into]).unwrap();
-        lent.srx.remote.set_requested(part.context);
-        part
-    }
-
-    fn reply(number: u64) -> Arrived {
-        Arrived {
-            src: TARGET,
-            tag: number,
-            data: 0,
-            len: LEN,
-            flags: Flags::REMOTE_CQ_DATA,
-        }
-    }
-
-    #[test]
-    fn a_reply_that_nobody_waits_for_gets_no_memory() {
-        let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
-        let sound = reply(requested(&mut lent, &mut into).context);
-        let data = Errno::EACCES.0 as u64;
-        for forged in [
-            Arrived {
-                tag: sound.tag + 1,
-                ..sound
-            },
-            Arrived {
-                tag: sound.tag ^ (1 << 32),
-                ..sound
-            },
-            Arrived {
-                tag: u64::MAX,
-                ..sound
-            },
-            Arrived {
-                src: FiAddr(4),
-                ..sound
-            },
-            Arrived {
-                src: FiAddr::NOTAVAIL,
-                ..sound
-            },
-            Arrived {
-                len: LEN - 1,
-                ..sound
-            },
-            Arrived {
-                len: LEN + 1,
-                ..sound
-            },
-            Arrived { data, ..sound },
-            Arrived {
-                flags: Flags::empty(),
-                ..sound
-            },
-        ] {
-            let matched = lent.srx.arrive_remote(RemoteKind::Reply, &forged);
-            assert_eq!(matched, Matched::REFUSED, "{forged:?}");
-        }
-        let matched = lent.srx.arrive_remote(RemoteKind::Reply, &sound);
-        assert_eq!(matched.buf, IoBuf::new(into.as_ptr(), into.len()));
-        let again = lent.srx.arrive_remote(RemoteKind::Reply, &sound);
-        assert_eq!(again, Matched::REFUSED);
-    }
-
-    /// Its buffers are the application's again when it has ended, so it ends with its bytes.
-    #[test]
-    fn a_read_whose_bytes_are_on_their_way_ends_with_them() {
-        let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
-        let part = requested(&mut lent, &mut into);
-        let arrived = reply(part.context);
-        let matched = lent.srx.arrive_remote(RemoteKind::Reply, &arrived);
-        let lost = (Errno::ECONNRESET, 0, "lost");
-        lent.with(|owner| {
-            owner.part_sent(RemoteKind::Read, &SendDone::of(&part, 0), Some(lost));
-            owner.srx.fail_remote(TARGET, Errno::ECONNRESET, "lost");
-        });
-        assert_eq!(lent.error(), None);
-        let failed = Some((Errno::EREMOTEIO, "half"));
-        lent.with(|owner| owner.part_came(RemoteKind::Reply, &matched, &arrived, failed));
-        assert_eq!(lent.error(), Some(Errno::EREMOTEIO));
-        assert!(!lent.srx.has_deferred());
-    }
-
-    /// The call that begins the read returns the error.
-    #[test]
-    fn a_read_that_is_not_requested_yet_has_no_error_of_its_peer() {
-        let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
-        let (op, into) = read_of(&mut into);
-        let (part, _) = lent.srx.remote.begin_read(&op, &[into]).unwrap();
-        lent.srx.fail_remote(TARGET, Errno::ECONNRESET, "lost");
-        assert!(!lent.srx.has_deferred());
-        lent.srx.remote.set_requested(part.context);
-        lent.srx.fail_remote(TARGET, Errno::ECONNRESET, "lost");
-        assert!(lent.srx.has_deferred());
-    }
-
-    #[test]
-    fn a_source_that_takes_no_replies_gets_no_more_than_its_reads() {
-        let mut lent = Lent::new();
-        let request = |src| Arrived {
-            src,
-            tag: 1,
-            data: 0,
-            len: REQUEST_BYTES as u64,
-            flags: Flags::REMOTE_CQ_DATA,
-        };
-        let (greedy, other) = (request(TARGET), request(FiAddr(4)));
-        for _ in 0..MAX_READS {
-            let matched = lent.srx.arrive_remote(RemoteKind::Read, &greedy);
-            assert!(!matched.is_refused());
-            lent.with(|owner| owner.part_came(RemoteKind::Read, &matched, &greedy, None));
-        }
-        let refused = |lent: &mut Lent, request| {
-            lent.srx
-                .arrive_remote(RemoteKind::Read, request)
-                .is_refused()
-        };
-        assert!(refused(&mut lent, &greedy) && !refused(&mut lent, &other));
-    }
-}
+mod tests;

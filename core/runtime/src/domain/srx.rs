@@ -14,7 +14,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{
     Arrived, Completion, CqError, Matched, PEER_REMOVED, PeerSrx, Piece, Start, Token,
 };
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, RmaKind};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, RmaKind, SendOp};
 use ferrofabric_matching as matching;
 use ferrofabric_matching::{
     Matcher, MultiReceiveState, PostedReceive, ReceiveBuffers, Unexpected, WithdrawnReceive,
@@ -310,9 +310,15 @@ impl PeerSrx for SharedRx {
     }
 
     fn forget_source(&mut self, src: FiAddr) {
+        self.refuse_requests_of(src);
         self.fail_remote(src, Errno::ECANCELED, PEER_REMOVED);
         self.tagged.forget_source(src);
         self.untagged.forget_source(src);
+    }
+
+    #[cold]
+    fn take_answers(&mut self) -> Vec<SendOp> {
+        std::mem::take(&mut self.remote.answers)
     }
 
     #[cold]

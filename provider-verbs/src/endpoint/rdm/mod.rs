@@ -319,7 +319,8 @@ impl Transport for RdmTransport {
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
-        if let Some(peer) = self.peers.unroute(addr) {
+        let peer = self.peers.unroute(addr);
+        if let Some(peer) = peer {
             self.fail_pending(
                 peer,
                 |op| op.dest == addr,
@@ -332,6 +333,9 @@ impl Transport for RdmTransport {
             }
         }
         owner.srx().forget_source(addr);
+        if let Some(peer) = peer {
+            self.send_answers(peer, owner);
+        }
         if self.peers.need_sorting() {
             self.sort_peers();
         }

@@ -7,7 +7,7 @@ mod rendezvous;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::Owner;
+use ferrofabric_contracts::peer::{Owner, PeerSrx};
 use ferrofabric_contracts::types::{FiAddr, SendOp};
 use ferrofabric_protocol::credit::SendAdmission;
 use ferrofabric_protocol::wire::SessionId;
@@ -146,6 +146,18 @@ impl RdmTransport {
             None => self.request_lane(at),
         }
         Ok(())
+    }
+
+    /// Sends a peer the answers that no address leads to ([`PeerSrx::take_answers`]), whatever
+    /// waits for it.
+    #[cold]
+    pub(super) fn send_answers<O: Owner>(&mut self, peer: u32, owner: &mut O) {
+        for answer in owner.srx().take_answers() {
+            // SAFETY: there are no buffers.
+            let none = unsafe { Readable::new(&[]) };
+            // A peer that has closed its endpoint awaits nothing.
+            let _ = self.enqueue(peer, &answer, none);
+        }
     }
 
     /// Posts the messages that wait for a lane, with few doorbells. Returns their number.

@@ -1,0 +1,234 @@
+//! The parts of one-sided operations, without a transport.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use super::*;
+use std::sync::Arc;
+
+use ferrofabric_av::{AvAttr, AvTable};
+use slab::Slab;
+
+use super::super::count::CounterValues;
+use super::super::owner::Binding;
+use crate::cq::CqQueue;
+
+const TARGET: FiAddr = FiAddr(3);
+const LEN: u64 = 40;
+
+/// The objects that an owner lends, all at place 0.
+struct Lent {
+    srx: SharedRx,
+    cqs: Slab<CqQueue>,
+    cntrs: Slab<CounterValues>,
+    avs: Slab<Arc<AvTable>>,
+}
+
+impl Lent {
+    fn new() -> Self {
+        let rights = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
+        let table = AvTable::new(&AvAttr::default()).unwrap();
+        Self {
+            srx: SharedRx::new(Arc::default(), rights),
+            cqs: Slab::from_iter([(0, CqQueue::new(4).unwrap())]),
+            cntrs: Slab::from_iter([(0, CounterValues::default())]),
+            avs: Slab::from_iter([(0, Arc::new(table))]),
+        }
+    }
+
+    fn with(&mut self, call: impl FnOnce(&mut EndpointOwner<'_>)) {
+        let binding = Binding {
+            tx_cq: 0,
+            rx_cq: 0,
+            tx_cntr: 0,
+            rx_cntr: 0,
+            read_cntr: 0,
+            write_cntr: 0,
+            remote_read_cntr: 0,
+            remote_write_cntr: 0,
+            av: 0,
+        };
+        call(&mut EndpointOwner {
+            srx: &mut self.srx,
+            cqs: &mut self.cqs,
+            cntrs: &mut self.cntrs,
+            avs: &self.avs,
+            binding: &binding,
+        });
+    }
+
+    /// The error that is next in the queue.
+    fn error(&mut self) -> Option<Errno> {
+        self.cqs[0].read_error().map(|error| error.errno)
+    }
+}
+
+fn read_of(into: &mut [u8]) -> (RmaOp, IoBuf) {
+    let op = RmaOp {
+        kind: RmaKind::Read,
+        dest: TARGET,
+        key: 1,
+        place: 0,
+        data: 0,
+        desc: MrDesc::NONE,
+        context: 7,
+        flags: Flags::COMPLETION,
+    };
+    (op, IoBuf::new(into.as_ptr(), into.len()))
+}
+
+/// A read that is requested, and the number of it.
+fn requested(lent: &mut Lent, into: &mut [u8]) -> SendOp {
+    let (op, into) = read_of(into);
+    let (part, _) = lent.srx.remote.begin_read(&op, &[into]).unwrap();
+    lent.srx.remote.set_requested(part.context);
+    part
+}
+
+fn reply(number: u64) -> Arrived {
+    Arrived {
+        src: TARGET,
+        tag: number,
+        data: 0,
+        len: LEN,
+        flags: Flags::REMOTE_CQ_DATA,
+    }
+}
+
+#[test]
+fn a_reply_that_nobody_waits_for_gets_no_memory() {
+    let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
+    let sound = reply(requested(&mut lent, &mut into).context);
+    let data = Errno::EACCES.0 as u64;
+    for forged in [
+        Arrived {
+            tag: sound.tag + 1,
+            ..sound
+        },
+        Arrived {
+            tag: sound.tag ^ (1 << 32),
+            ..sound
+        },
+        Arrived {
+            tag: u64::MAX,
+            ..sound
+        },
+        Arrived {
+            src: FiAddr(4),
+            ..sound
+        },
+        Arrived {
+            src: FiAddr::NOTAVAIL,
+            ..sound
+        },
+        Arrived {
+            len: LEN - 1,
+            ..sound
+        },
+        Arrived {
+            len: LEN + 1,
+            ..sound
+        },
+        Arrived { data, ..sound },
+        Arrived {
+            flags: Flags::empty(),
+            ..sound
+        },
+    ] {
+        let matched = lent.srx.arrive_remote(RemoteKind::Reply, &forged);
+        assert_eq!(matched, Matched::REFUSED, "{forged:?}");
+    }
+    let matched = lent.srx.arrive_remote(RemoteKind::Reply, &sound);
+    assert_eq!(matched.buf, IoBuf::new(into.as_ptr(), into.len()));
+    let again = lent.srx.arrive_remote(RemoteKind::Reply, &sound);
+    assert_eq!(again, Matched::REFUSED);
+}
+
+/// Its buffers are the application's again when it has ended, so it ends with its bytes.
+#[test]
+fn a_read_whose_bytes_are_on_their_way_ends_with_them() {
+    let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
+    let part = requested(&mut lent, &mut into);
+    let arrived = reply(part.context);
+    let matched = lent.srx.arrive_remote(RemoteKind::Reply, &arrived);
+    let lost = (Errno::ECONNRESET, 0, "lost");
+    lent.with(|owner| {
+        owner.part_sent(RemoteKind::Read, &SendDone::of(&part, 0), Some(lost));
+        owner.srx.fail_remote(TARGET, Errno::ECONNRESET, "lost");
+    });
+    assert_eq!(lent.error(), None);
+    let failed = Some((Errno::EREMOTEIO, "half"));
+    lent.with(|owner| owner.part_came(RemoteKind::Reply, &matched, &arrived, failed));
+    assert_eq!(lent.error(), Some(Errno::EREMOTEIO));
+    assert!(!lent.srx.has_deferred());
+}
+
+/// The call that begins the read returns the error.
+#[test]
+fn a_read_that_is_not_requested_yet_has_no_error_of_its_peer() {
+    let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
+    let (op, into) = read_of(&mut into);
+    let (part, _) = lent.srx.remote.begin_read(&op, &[into]).unwrap();
+    lent.srx.fail_remote(TARGET, Errno::ECONNRESET, "lost");
+    assert!(!lent.srx.has_deferred());
+    lent.srx.remote.set_requested(part.context);
+    lent.srx.fail_remote(TARGET, Errno::ECONNRESET, "lost");
+    assert!(lent.srx.has_deferred());
+}
+
+#[test]
+fn a_source_that_takes_no_replies_gets_no_more_than_its_reads() {
+    let mut lent = Lent::new();
+    let request = |src| Arrived {
+        src,
+        tag: 1,
+        data: 0,
+        len: REQUEST_BYTES as u64,
+        flags: Flags::REMOTE_CQ_DATA,
+    };
+    let (greedy, other) = (request(TARGET), request(FiAddr(4)));
+    for _ in 0..MAX_READS {
+        let matched = lent.srx.arrive_remote(RemoteKind::Read, &greedy);
+        assert!(!matched.is_refused());
+        lent.with(|owner| owner.part_came(RemoteKind::Read, &matched, &greedy, None));
+    }
+    let refused = |lent: &mut Lent, request| {
+        lent.srx
+            .arrive_remote(RemoteKind::Read, request)
+            .is_refused()
+    };
+    assert!(refused(&mut lent, &greedy) && !refused(&mut lent, &other));
+}
+
+/// Replies that wait, and requests whose bytes are on their way, become refusals without an
+/// address. A region does not wait for them, and another peer with the address gets nothing.
+#[test]
+fn the_reads_of_a_source_that_is_removed_are_refused() {
+    let mut lent = Lent::new();
+    let request = Arrived {
+        src: TARGET,
+        tag: 1,
+        data: 0,
+        len: REQUEST_BYTES as u64,
+        flags: Flags::REMOTE_CQ_DATA,
+    };
+    let came = |lent: &mut Lent, number: u8| {
+        let matched = lent.srx.arrive_remote(RemoteKind::Read, &request);
+        // SAFETY: the room is as long.
+        unsafe { matched.buf.as_mut_ptr().write(number) };
+        matched
+    };
+    let waits = came(&mut lent, 5);
+    lent.with(|owner| owner.part_came(RemoteKind::Read, &waits, &request, None));
+    let arrives = came(&mut lent, 6);
+    lent.srx.forget_source(TARGET);
+    let refused = |answers: Vec<SendOp>| -> Vec<_> {
+        let of = |op: SendOp| (op.kind, op.dest, op.tag, op.data != 0);
+        answers.into_iter().map(of).collect()
+    };
+    let reply = MsgKind::Remote(RemoteKind::Reply);
+    let expected = |read| [(reply, FiAddr::NOTAVAIL, read, true)];
+    assert_eq!(refused(lent.srx.take_answers()), expected(5));
+    lent.with(|owner| owner.part_came(RemoteKind::Read, &arrives, &request, None));
+    assert_eq!(refused(lent.srx.take_answers()), expected(6));
+    assert!(lent.srx.remote.outbox.is_empty());
+}
