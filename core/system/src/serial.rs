@@ -108,6 +108,23 @@ impl<T> Serial<T> {
         Ok(SerialGuard(self))
     }
 
+    /// Takes the value if that is sure to be allowed, and possible without waiting. At
+    /// [`Threading::Domain`] it has to belong to the calling thread already. A value that is
+    /// [`unchecked`](Self::unchecked) is never taken: its caller may be any thread.
+    pub fn try_lock(&self) -> Option<SerialGuard<'_, T>> {
+        let is_ours = match &self.mode {
+            LockMode::Mutex(mutex) => mutex.try_lock(),
+            LockMode::OneThread(owner) => owner.load(Ordering::Relaxed) == thread_mark(),
+            LockMode::Unchecked => false,
+        };
+        // With a mutex, nobody holds a value that could be locked.
+        if !is_ours || self.held.replace(true) {
+            return None;
+        }
+        lock_order::count_domain(1);
+        Some(SerialGuard(self))
+    }
+
     #[cold]
     fn claim(&self, owner: &AtomicUsize) -> Result<(), Errno> {
         owner
@@ -236,6 +253,27 @@ mod tests {
         assert_eq!(value.lock().err(), Some(Errno::EBUSY));
         drop(held);
         assert!(value.lock().is_ok());
+    }
+
+    #[test]
+    fn a_try_takes_what_is_free_and_sure() {
+        for threading in [Threading::Safe, Threading::Domain] {
+            let value = Serial::new(threading, 7);
+            let held = value.lock().unwrap();
+            assert!(value.try_lock().is_none());
+            drop(held);
+            assert_eq!(value.try_lock().map(|held| *held), Some(7));
+            assert_eq!(value.try_lock().map(|held| *held), Some(7));
+            let is_shared = threading == Threading::Safe;
+            std::thread::scope(|threads| {
+                let other = threads.spawn(|| value.try_lock().is_some());
+                assert_eq!(other.join().unwrap(), is_shared);
+            });
+        }
+        // Of no thread yet.
+        assert!(Serial::new(Threading::Domain, 7).try_lock().is_none());
+        // SAFETY: one thread alone uses it.
+        assert!(unsafe { Serial::unchecked(7) }.try_lock().is_none());
     }
 }
 

@@ -16,6 +16,7 @@ mod grants;
 mod keyed;
 mod keyed_dgram;
 mod lists;
+mod neighbours;
 mod owner;
 mod part_outbox;
 mod probe;
@@ -330,6 +331,7 @@ impl<B: Backend, E> DomainOf<B, E> {
             stats: (!settings.stats.is_empty()).then(|| PathBuf::from(&settings.stats)),
             regions: Arc::default(),
         });
+        neighbours::enter(&shared);
         let progressor = match automatic {
             true => Some(Progressor::start(&shared)?),
             false => None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Backend, DeferredTask, DomainState, Inner};
+use super::{Backend, DeferredTask, DomainState, Inner, neighbours};
 use crate::fabric::{Cntr, Mr, MrAttr};
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
@@ -114,6 +114,8 @@ impl<B: Backend> Drop for RegionHandle<B> {
                 // The thread that the domain belongs to drives it.
                 Err(_) => std::thread::yield_now(),
             }
+            // This thread may be the one that drives the peers.
+            neighbours::drive();
         }
     }
 }
