@@ -58,6 +58,7 @@ api! {
     subnet: "ferro_fake_subnet", fn(*const [u8; 8]);
     profile: "ferro_fake_profile", fn(*const u8, usize) -> bool;
     control_calls: "ferro_fake_control_calls", fn(u64, Option<extern "C" fn(u64)>);
+    tamper: "ferro_fake_tamper", fn(Option<extern "C" fn(*mut u8, usize)>);
     stop_polls: "ferro_fake_stop_polls", fn(i32);
     poll_stands: "ferro_fake_poll_stands", fn() -> bool;
     fault: "ferro_fake_fault", fn(u32, u32, u64, u32, u32, u32) -> bool;
@@ -190,6 +191,13 @@ impl FakeDevice {
     pub fn control_calls(&self, micros: u64, sleep: Option<extern "C" fn(u64)>) {
         // SAFETY: takes a number and a function of this program.
         unsafe { (self.api.control_calls)(micros, sleep) };
+    }
+
+    /// Has a function change the bytes of each message of a connection on its way, as a hostile
+    /// sender would write them. It must not call the device.
+    pub fn tamper(&self, tamper: Option<extern "C" fn(*mut u8, usize)>) {
+        // SAFETY: takes a function of this program.
+        unsafe { (self.api.tamper)(tamper) };
     }
 
     /// Counts of the datagrams on the network.

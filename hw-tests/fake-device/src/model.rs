@@ -43,6 +43,8 @@ pub(crate) struct DeviceModel {
     pub(crate) subnet: [u8; 8],
     /// The duration of control calls; `None`: that of the kind of NIC.
     pub(crate) control_calls: Option<ControlCalls>,
+    /// Changes the bytes of each message of a connection on its way.
+    pub(crate) tamper: Option<extern "C" fn(*mut u8, usize)>,
     faults: Vec<Fault>,
     failing_calls: Vec<FailingCall>,
     calls: BTreeMap<&'static str, u64>,
@@ -94,6 +96,7 @@ static MODEL: Mutex<DeviceModel> = Mutex::new(DeviceModel {
     profile: None,
     subnet: DEFAULT_SUBNET,
     control_calls: None,
+    tamper: None,
     faults: Vec::new(),
     failing_calls: Vec::new(),
     calls: BTreeMap::new(),
@@ -209,6 +212,7 @@ impl DeviceModel {
         self.profile = None;
         self.subnet = DEFAULT_SUBNET;
         self.control_calls = None;
+        self.tamper = None;
         self.hold(false);
     }
 

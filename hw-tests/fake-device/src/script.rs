@@ -86,6 +86,12 @@ extern "C" fn ferro_fake_control_calls(micros: u64, sleep: Option<extern "C" fn(
     model().control_calls = sleep.map(|sleep| ControlCalls { micros, sleep });
 }
 
+/// From now on `tamper` changes the bytes of each message of a connection on its way.
+#[unsafe(no_mangle)]
+extern "C" fn ferro_fake_tamper(tamper: Option<extern "C" fn(*mut u8, usize)>) {
+    model().tamper = tamper;
+}
+
 /// The completion vectors of all completion queues.
 ///
 /// # Safety

@@ -230,9 +230,12 @@ impl DeviceModel {
             }
             RequestTarget::Memory { .. } => self.one_sided(number, remote, pd, request),
             RequestTarget::Peer => {
-                let Some(bytes) = self.payload(pd, request) else {
+                let Some(mut bytes) = self.payload(pd, request) else {
                     return RequestOutcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0);
                 };
+                if let Some(tamper) = self.tamper {
+                    tamper(bytes.as_mut_ptr(), bytes.len());
+                }
                 let message = WireMessage {
                     from: number,
                     route: None,

@@ -14,6 +14,7 @@ mod endings;
 mod faults;
 mod floods;
 mod flushes;
+mod forged_grants;
 mod forgeries;
 mod forks;
 mod fragments;
