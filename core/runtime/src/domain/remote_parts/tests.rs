@@ -6,6 +6,7 @@ use super::*;
 use std::sync::Arc;
 
 use ferrofabric_av::{AvAttr, AvTable};
+use ferrofabric_contracts::peer::PeerSrx;
 use slab::Slab;
 
 use super::super::count::CounterValues;
