@@ -19,6 +19,10 @@ LEFT_OUT = {
     # The second one fails over libfabric's tcp, too, when the other rank's message is early.
     "test_mpiabi.*.testGetFortranInfo": "MPICH 5.0.2's ABI misreports eight Fortran types",
     "test_comm_topo.TestTopoWorld*.testDistgraphcomm": "MPICH 5.0.2 mixes up what it has probed",
+    # The same section: the mutex may lose its next owner, and all of these have one.
+    "test_util_sync.TestMutex*World.*": "mpi4py 4.1.2 resets its queue late",
+    "test_util_sync.TestCondition*World.*": "mpi4py 4.1.2 resets its queue late",
+    "test_util_sync.TestSemaphoreWorld.*": "mpi4py 4.1.2 resets its queue late",
 }
 
 # One-sided operations.
