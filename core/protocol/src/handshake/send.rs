@@ -79,7 +79,8 @@ impl Connector {
         };
         self.send(to, lane, bye, out);
         let wait = (self.rtt).backoff(self.rtt.timeout(), tries, &mut self.jitter);
-        self.arm(key, now, wait.min(close_ends - now));
+        // The limits of silence and of a request may be in the past: they are not for a close.
+        self.timers.set(key, Some(now + wait.min(close_ends - now)));
     }
 
     /// Sends a keep-alive to a silent peer, if there is a limit to its silence.

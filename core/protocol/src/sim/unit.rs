@@ -308,6 +308,39 @@ fn a_close_ends_with_the_close_timeout() {
     assert!((2..30).contains(&byes), "{byes} repeats");
 }
 
+/// A silent peer is given up, and a request ends, at times that mean nothing to a close: it has its
+/// own end, and repeats its packet as seldom as ever.
+#[test]
+fn a_close_outlasts_the_limits_of_a_silent_peer_and_of_a_request() {
+    let limit = Some(SECOND / 4);
+    let patient = HandshakeConfig::default();
+    let strict = HandshakeConfig {
+        peer_timeout: limit,
+        ..patient
+    };
+    for (config, wait_limit) in [(patient, limit), (strict, None)] {
+        let end = NOW + config.intervals.close_timeout;
+        let mut a = SimNode::new(0, 0, config);
+        let b = key_of(1, 0);
+        let mut out = Vec::new();
+        (a.connector).connect(NOW, b, LaneKind::Rc, wait_limit, &mut out);
+        let effects = a.perform(out);
+        let [NodeEffect::Make(lane)] = effects[..] else {
+            panic!("{effects:?}")
+        };
+        a.make(NOW, lane);
+        a.close(NOW, b);
+        let mut byes = 0;
+        while !a.connector.is_idle() {
+            let next = a.connector.next_timeout().unwrap();
+            assert!(next <= end);
+            byes += packets(&a.timeout(next)).len();
+        }
+        assert_eq!((&a.closed[..], &a.failures[..]), (&[b][..], &[][..]));
+        assert!((2..30).contains(&byes), "{byes} repeats");
+    }
+}
+
 #[test]
 fn a_lane_whose_other_end_was_dropped_is_reset_by_its_ready() {
     let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
