@@ -86,14 +86,19 @@ impl PeerProcess {
         numbers: &[u64],
         hub: &NativeAddr,
     ) -> Self {
-        let (mut control, theirs) = UnixStream::pair().unwrap();
-        let process = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .arg(role)
             .args(numbers.iter().map(u64::to_string))
-            .envs(environment.iter().copied())
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .spawn()
-            .unwrap();
+            .envs(environment.iter().copied());
+        Self::run(command, hub)
+    }
+
+    /// Starts a program that calls [`report`].
+    pub fn run(mut command: Command, hub: &NativeAddr) -> Self {
+        let (mut control, theirs) = UnixStream::pair().unwrap();
+        let process = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn();
+        let process = process.unwrap();
         control.write_all(&hub.to_bytes()).unwrap();
         control.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut name = [0; NATIVE_LEN];

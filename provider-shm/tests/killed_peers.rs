@@ -13,8 +13,8 @@ use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::ShmProvider;
 use party::{ChildProcess, await_line, print_line, role};
 
-/// Victims of each kind.
-const VICTIMS: usize = 4;
+/// Victims of each kind, and in the soak.
+const VICTIMS: [usize; 2] = [4, 400];
 
 fn domain(cma: &str) -> Arc<dyn Domain> {
     let settings =
@@ -37,7 +37,7 @@ fn party() {
 /// Kills one process after another.
 fn kill(cma: &str) {
     let domain = domain(cma);
-    for _ in 0..VICTIMS {
+    for _ in 0..VICTIMS[usize::from(std::env::var_os("FERRO_SOAK").is_some())] {
         let mut victim = ChildProcess::start(cma);
         let name = victim.read_name();
         let id = victim.child.id() as i32;

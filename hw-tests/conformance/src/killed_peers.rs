@@ -122,8 +122,9 @@ pub fn a_peer_that_is_killed(
     let mut kill = Some(kill);
     let (mut number, mut succeeded, mut failed, mut came) = (0, 0, 0, 0);
     let mut until = Instant::now() + PATIENCE;
-    loop {
-        let begun = match open.len() < WINDOW {
+    // Once operations fail, no other begins.
+    while failed == 0 || !open.is_empty() {
+        let begun = match open.len() < WINDOW && failed == 0 {
             true => target.begin(peer, number),
             false => Err(OpError::Again),
         };
@@ -136,9 +137,7 @@ pub fn a_peer_that_is_killed(
             // There is no peer any more.
             Err(OpError::Failed(errno)) => {
                 assert!(kill.is_none() && is_lost(errno), "{errno:?}");
-                if open.is_empty() {
-                    break;
-                }
+                failed += 1;
             }
         }
         let (sent, received) = target.end.take_all();
@@ -162,7 +161,7 @@ pub fn a_peer_that_is_killed(
         }
         assert!(Instant::now() < until, "{open:?} do not end");
     }
-    println!("{succeeded} operations succeeded, {failed} failed");
+    println!("{succeeded} operations succeeded, {failed} failed or were refused");
     // A close waits for nothing of a dead peer's.
     drop(target.region.take());
     let inside = target.memory.part(GUARD_BYTES, REGION);
