@@ -141,7 +141,7 @@ fn info_explains_what_is_ruled_out_and_what_would_mend_it() {
         "info",
         "--explain",
         "--caps",
-        "tagged,atomic",
+        "tagged,collective",
         "--type",
         "rdm",
     ];
@@ -150,8 +150,8 @@ fn info_explains_what_is_ruled_out_and_what_would_mend_it() {
     assert_eq!(refused.status.code(), Some(1), "{text}");
     for word in [
         "shm rdm does not fit: caps",
-        "FI_ATOMIC",
-        "mend:    do without FI_ATOMIC",
+        "FI_COLLECTIVE",
+        "mend:    do without FI_COLLECTIVE",
     ] {
         assert!(text.contains(word), "{word} is not in: {text}");
     }
@@ -161,7 +161,7 @@ fn info_explains_what_is_ruled_out_and_what_would_mend_it() {
     let shm = all.iter().find(|one| one["domain"] == "shm").unwrap();
     assert_eq!(
         (&shm["field"], &shm["mend"]),
-        (&"caps".into(), &"do without FI_ATOMIC".into())
+        (&"caps".into(), &"do without FI_COLLECTIVE".into())
     );
 
     let fits = output(&[

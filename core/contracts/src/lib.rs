@@ -13,6 +13,7 @@ pub const API_VERSION: u32 = (2 << 16) | 6;
 pub const VERSION: u32 = 1;
 
 pub mod addr;
+pub mod atomics;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 pub mod buffers;
 pub mod config;

@@ -176,6 +176,9 @@ listed_enum! {
         Revoke = 8,
         /// No operation uses a grant any more, or will. The tag is its number.
         Revoked = 9,
+        /// A request for an atomic operation (`docs/adr/0064`), whose answer is a `Reply`. Tag and
+        /// CQ data are those of `Write`.
+        Atomic = 10,
     }
 }
 
@@ -185,6 +188,13 @@ impl MsgKind {
     pub const fn passes_fences(self) -> bool {
         use RemoteKind::{Grant, Query, Reply, Revoke, Revoked};
         matches!(self, Self::Remote(Reply | Query | Grant | Revoke | Revoked))
+    }
+
+    /// Whether a message of this kind is a request that its target answers by a
+    /// [`Reply`](RemoteKind::Reply).
+    #[inline]
+    pub const fn is_request(self) -> bool {
+        matches!(self, Self::Remote(RemoteKind::Read | RemoteKind::Atomic))
     }
 
     /// The flags in the completion of a receive of this kind. Parts have no completion.

@@ -17,6 +17,7 @@ pub use completion::{Cntr, Cq};
 
 use ferrofabric_av::{AvAttr, InsertReport, InsertRequest, Services};
 use ferrofabric_contracts::addr::{Address, AuthKey, NativeAddr};
+use ferrofabric_contracts::atomics::{AtomicBuffers, AtomicOp};
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
@@ -236,6 +237,37 @@ pub trait Endpoint: Send + Sync {
     /// error completion, `EACCES`.
     unsafe fn rma(&self, op: &RmaOp, iov: &[IoBuf]) -> Result<(), OpError> {
         let _ = (op, iov);
+        Err(OpError::Failed(Errno::ENOSYS))
+    }
+
+    /// Changes memory that the peer has registered, each element in one step (fi_atomic(3)). The
+    /// operation completes when it is done; the elements from before it are then in the buffers for
+    /// results.
+    ///
+    /// The processor of the peer carries it out: it is atomic with other such operations, and with
+    /// the processor's own atomic instructions. It is not with [reads and writes](Self::rma) of the
+    /// same elements at the same time, whoever carries those out.
+    ///
+    /// # Safety
+    ///
+    /// The buffers for results stay valid for writes until the operation completes, with no other
+    /// access to them; the others until return.
+    ///
+    /// # Errors
+    ///
+    /// As of [`send`](Self::send). `EOPNOTSUPP`: there is no such operation
+    /// ([`AtomicForm::has`]). `EMSGSIZE`: more elements than [`Datatype::max_count`]. `EINVAL`: no
+    /// elements, buffers of different lengths or of none that the form has, or CQ data. `ENOSYS`:
+    /// the endpoint has no one-sided operations. Error completions: `EACCES` for a key, a range or
+    /// a right that the peer refuses, `EINVAL` for an address at the peer that is no multiple of
+    /// the elements' size, or where an element goes over the end of a piece of the region. Nothing
+    /// is changed then. `ECANCELED`: the reply is lost, because this endpoint or the peer has
+    /// removed the other one's address. The memory may be changed.
+    ///
+    /// [`AtomicForm::has`]: ferrofabric_contracts::atomics::AtomicForm::has
+    /// [`Datatype::max_count`]: ferrofabric_contracts::atomics::Datatype::max_count
+    unsafe fn atomic(&self, op: &AtomicOp, buffers: &AtomicBuffers<'_>) -> Result<(), OpError> {
+        let _ = (op, buffers);
         Err(OpError::Failed(Errno::ENOSYS))
     }
 

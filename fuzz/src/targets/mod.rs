@@ -2,6 +2,7 @@
 //! the handshake, which takes packets of third parties.
 
 mod addresses;
+mod atomics;
 mod forgeries;
 mod hints;
 mod packets;
@@ -19,6 +20,7 @@ pub const ALL: &[FuzzTarget] = &[
     queries::QUERIES,
     text::SETTINGS,
     packets::CONTROL,
+    atomics::REQUESTS,
     packets::DATA,
     packets::DATAGRAM,
     packets::PRIVATE_DATA,

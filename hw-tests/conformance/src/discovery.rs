@@ -51,6 +51,7 @@ const OFFERED: Flags = Flags::MSG
     .union(Flags::TAGGED)
     .union(SEND_AND_RECV)
     .union(Flags::RMA)
+    .union(Flags::ATOMIC)
     .union(ACCESSES)
     .union(Flags::RMA_EVENT)
     .union(Flags::DIRECTED_RECV)

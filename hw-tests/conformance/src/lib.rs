@@ -7,6 +7,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 pub mod async_inserts;
+pub mod atomic_ends;
+pub mod atomic_regions;
+pub mod atomics;
 pub mod broken;
 pub mod churn;
 pub mod closes;

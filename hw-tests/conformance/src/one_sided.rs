@@ -326,12 +326,9 @@ pub fn by_devices(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     }
 }
 
-/// A read is answered although the target's own sends to the initiator wait behind a fence for a
-/// receive that the initiator posts after the read: as many sends as there is room for.
-pub fn a_read_from_a_target_that_is_fenced(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    let target = Target::open(domain_a, domain_b);
-    let region = target.register(KEY, BOTH);
-    let QueuedPair { a, b, to_a, .. } = &target.pair;
+/// Sends of `b` that wait behind a fence for a receive of `a`, as many as there is room for.
+pub(crate) fn sends_behind_a_fence(pair: &QueuedPair) -> Vec<SendOp> {
+    let QueuedPair { b, to_a, .. } = pair;
     let from = b.memory(8, 1);
     let mut sends = Vec::new();
     loop {
@@ -357,19 +354,35 @@ pub fn a_read_from_a_target_that_is_fenced(domain_a: &dyn Domain, domain_b: &dyn
         }
     }
     assert!(sends.len() > 2);
+    sends
+}
+
+/// Receives messages of `b` in their order.
+pub(crate) fn receive_all(pair: &QueuedPair, sends: &[SendOp]) {
+    let QueuedPair { a, b, .. } = pair;
+    for op in sends {
+        let receive = any_tagged(a.context());
+        a.recv(&receive, &[a.memory(8, 0)]).unwrap();
+        let came = pair.wait(&a.rx, receive.context).unwrap();
+        assert_eq!(came.tag, op.tag);
+        pair.wait(&b.tx, op.context).unwrap();
+    }
+}
+
+/// A read is answered although the target's own sends to the initiator wait behind a fence for a
+/// receive that the initiator posts after the read.
+pub fn a_read_from_a_target_that_is_fenced(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    let target = Target::open(domain_a, domain_b);
+    let region = target.register(KEY, BOTH);
+    let a = &target.pair.a;
+    let sends = sends_behind_a_fence(&target.pair);
     for len in [8, 5000, 300_000] {
         for _ in 0..20 {
             target.done(&target.op(RmaKind::Read, 0), &[a.memory(len, 0)]);
         }
     }
     close_beside(region, a);
-    for op in &sends {
-        let receive = any_tagged(a.context());
-        a.recv(&receive, &[a.memory(8, 0)]).unwrap();
-        let came = target.pair.wait(&a.rx, receive.context).unwrap();
-        assert_eq!(came.tag, op.tag);
-        target.pair.wait(&b.tx, op.context).unwrap();
-    }
+    receive_all(&target.pair, &sends);
 }
 
 /// Each read ends though the target removes its initiator while it is under way, and the region

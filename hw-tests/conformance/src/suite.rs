@@ -95,6 +95,22 @@ macro_rules! conformance {
             remote_refusals::virtual_addresses if RMA,
             remote_refusals::rights_of_endpoints if RMA,
             remote_refusals::operations_without_bytes if RMA,
+            atomics::each_type_and_operator if ATOMIC,
+            atomics::arrays_of_each_length if ATOMIC,
+            atomics::lists_and_injected_operands if ATOMIC,
+            atomics::each_sum_is_counted_once if ATOMIC,
+            atomics::order_of_long_and_short_ones if ATOMIC,
+            atomics::refusals_at_the_target if ATOMIC,
+            atomics::calls_that_are_refused if ATOMIC,
+            atomics::fences_after_fetches if ATOMIC,
+            atomics::counts_at_both_ends if ATOMIC,
+            atomic_ends::regions_that_close_beside if ATOMIC,
+            atomic_ends::targets_that_go if ATOMIC,
+            atomic_ends::initiators_that_are_removed if ATOMIC,
+            atomic_ends::targets_that_are_fenced if ATOMIC,
+            atomic_regions::over_pieces if ATOMIC,
+            atomic_regions::counters_of_regions if ATOMIC,
+            atomic_regions::beside_reads_and_writes if ATOMIC,
         }
     };
     (@scenarios $fabric:tt $attrs:tt $($group:ident::$name:ident,)*) => {

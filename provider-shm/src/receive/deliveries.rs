@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ferrofabric_contracts::buffers::parts;
 use ferrofabric_contracts::peer::{Owner, PeerSrx, deliver};
-use ferrofabric_contracts::types::{IoBuf, MsgKind, RemoteKind};
+use ferrofabric_contracts::types::IoBuf;
 use slab::Slab;
 
 use super::message::{MatchedMessage, Rest, Unfinished};
@@ -160,7 +160,7 @@ impl Deliveries {
         }
         if !d.dropped {
             owner.complete_recv(*kind, matched, arrived, || Some(link.native()));
-            if *kind == MsgKind::Remote(RemoteKind::Read) {
+            if kind.is_request() {
                 line_up_answers(link.pending_mut(), owner.srx().take_answers());
                 link.update_busy();
             }

@@ -52,9 +52,9 @@ pub const ALL_CAPS: Flags = TX_CAPS
     .union(Flags::REMOTE_COMM)
     .union(Flags::SHARED_AV);
 
-/// One-sided reads and writes, by both sides, and counters at the target (fi_rma(3)).
-pub(super) const READS_AND_WRITES: Flags =
-    Flags::RMA.union(REMOTE_MODIFIERS).union(Flags::RMA_EVENT);
+/// One-sided reads, writes and atomic operations, by both sides, and counters at the target
+/// (fi_rma(3), fi_atomic(3)).
+pub(super) const ONE_SIDED: Flags = REMOTE.union(REMOTE_MODIFIERS).union(Flags::RMA_EVENT);
 
 /// Secondary capabilities that cost nothing here: offered even if the hints do not name them.
 const FREE: Flags = REACH

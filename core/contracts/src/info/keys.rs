@@ -2,6 +2,7 @@
 //! all its endpoints, one of an endpoint's own, or those of the address vector that an endpoint is
 //! bound to.
 
+use super::rdm::ATOMIC_ORDERS;
 use super::{DomainAttr, EpAttr, Info, Mismatch, RxAttr, TxAttr, caps};
 use crate::addr::{AddrFormats, AuthKey, MAX_EP_AUTH_KEYS};
 use crate::flags::Flags;
@@ -22,14 +23,19 @@ pub fn with_address_vector_keys(info: Info) -> Info {
         tx: TxAttr {
             caps: caps::without_remote_access(info.tx.caps),
             rma_iov_limit: 0,
+            msg_order: info.tx.msg_order - ATOMIC_ORDERS,
             ..info.tx
         },
         rx: RxAttr {
             caps: caps::without_remote_access(info.rx.caps) | Flags::DIRECTED_RECV,
+            msg_order: info.rx.msg_order - ATOMIC_ORDERS,
             ..info.rx
         },
         ep: EpAttr {
             auth_key_size: 0,
+            max_order_raw_size: 0,
+            max_order_war_size: 0,
+            max_order_waw_size: 0,
             ..info.ep
         },
         domain: DomainAttr {

@@ -158,11 +158,10 @@ pub trait PeerSrx {
     fn forget_source(&mut self, src: FiAddr);
     /// Takes out the answers to requests of a source that is no longer in the address vector. No
     /// address leads there, so the transport itself finds the peer for them: when it has called
-    /// `forget_source`, that of the removed address; and when a request to read
-    /// ([`RemoteKind::Read`]) has come whole in several steps, its source. The answers have no
-    /// bytes.
-    ///
-    /// [`RemoteKind::Read`]: crate::types::RemoteKind::Read
+    /// `forget_source`, that of the removed address; and when a request
+    /// ([`MsgKind::is_request`]) has come whole in several steps, its source. The answers have no
+    /// bytes. An atomic operation whose answer is one of these may have been carried out before its
+    /// source was removed.
     fn take_answers(&mut self) -> Vec<SendOp> {
         Vec::new()
     }

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::endpoint::{self, OPTIONAL_FLAGS, ReceiveAttributes};
+use super::endpoint::{OPTIONAL_FLAGS, ReceiveAttributes};
 use super::endpoint_state::{EndpointName, Entered, enter};
+use super::send_calls;
 use super::{Backend, DomainOf, EndpointKind, Inner, ObjectKey};
 use crate::fabric::{Endpoint, EndpointConfig};
 use ferrofabric_contracts::addr::{Address, NativeAddr};
@@ -90,10 +91,14 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
         check_kind(op.kind)?;
         // No report says whether a datagram arrived.
         if op.flags.intersects(OPTIONAL_FLAGS) {
-            return endpoint::refuse(&self.domain, self.index, OpError::Failed(Errno::EOPNOTSUPP));
+            return send_calls::refuse(
+                &self.domain,
+                self.index,
+                OpError::Failed(Errno::EOPNOTSUPP),
+            );
         }
         // SAFETY: the caller keeps the buffers as the transport requires.
-        unsafe { endpoint::send_checked(&self.domain, self.index, op, iov) }
+        unsafe { send_calls::send_checked(&self.domain, self.index, op, iov) }
     }
 
     #[inline]

@@ -68,7 +68,8 @@ impl EndpointOwner<'_> {
             RemoteKind::Grant => {
                 let bytes = self.srx.remote.take_room(m.context);
                 let fields = bytes.filter(|_| a.data != 0 && !is_lost);
-                let fields = fields.and_then(|(_, bytes)| GrantFields::from_bytes(&bytes));
+                let fields =
+                    fields.and_then(|(_, bytes)| GrantFields::from_bytes(bytes.first_chunk()?));
                 self.srx.remote.held.answered(a.tag, a.data, fields);
             }
             _ if is_lost => {}

@@ -3,6 +3,8 @@
 //! Invariant: all state of a domain is in one value behind its [`Serial`] lock; the objects that an
 //! application holds are handles into it.
 
+mod atomic_memory;
+mod atomics;
 mod av;
 mod av_keys;
 mod cntr;
@@ -26,6 +28,7 @@ mod regions;
 mod remote;
 mod remote_parts;
 mod report;
+mod send_calls;
 mod shortcut_calls;
 mod shortcuts;
 mod srx;

@@ -4,13 +4,16 @@
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
-use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RemoteKind, RmaOp, SendOp, total_len};
+use ferrofabric_contracts::types::{
+    FiAddr, IoBuf, MrDesc, MsgKind, RemoteKind, RmaOp, SendOp, total_len,
+};
 use ferrofabric_matching::ReceiveBuffers;
 use slab::Slab;
 
-use super::grants::{GRANT_BYTES, GivenGrants, GrantFields, HeldGrants};
+use super::atomic_memory::AtomicsUnderWay;
+use super::grants::{GivenGrants, GrantFields, HeldGrants};
 use super::part_outbox::PartOutbox;
 use super::regions::{RegionCounters, RegionPart, RegionTable};
 use super::shortcuts::Shortcuts;
@@ -45,32 +48,34 @@ pub(super) struct RemoteOperations {
     pub(super) given: GivenGrants,
     /// Operations that the transport carries out by itself.
     pub(super) shortcuts: Shortcuts,
+    /// Atomic operations under way.
+    pub(super) atomics: AtomicsUnderWay,
 }
 
-/// A read that its initiator awaits.
+/// A read, or an atomic operation, that its initiator awaits. Its flags have `ATOMIC` if it is one.
 pub(super) struct ReadUnderWay {
     number: u64,
     pub(super) op: RmaOp,
     pub(super) into: ReceiveBuffers,
+    /// Bytes of the reply.
     pub(super) len: u64,
+    /// Bytes of the target's memory.
+    pub(super) target_bytes: usize,
     /// The transport has taken the request. Until then an error is that of the call.
     is_requested: bool,
     /// Its bytes are on their way into the buffers.
     pub(super) arrives: bool,
 }
 
-/// Room for a request to read, or for a grant.
+/// Room for a request, or for a grant.
 struct PartRoom {
-    bytes: Box<RoomBytes>,
+    bytes: RoomBytes,
     /// The source of the part; `NOTAVAIL` once it is removed.
     src: FiAddr,
 }
 
 /// Bytes that a transport writes.
-struct RoomBytes(UnsafeCell<[u8; ROOM_BYTES]>);
-
-const ROOM_BYTES: usize = GRANT_BYTES;
-const _: () = assert!(REQUEST_BYTES <= ROOM_BYTES);
+struct RoomBytes(Box<[UnsafeCell<u8>]>);
 
 // SAFETY: the lock of the domain is held by each user of it.
 unsafe impl Send for RoomBytes {}
@@ -90,6 +95,7 @@ impl RemoteOperations {
             held: HeldGrants::default(),
             given: GivenGrants::default(),
             shortcuts: Shortcuts::default(),
+            atomics: AtomicsUnderWay::default(),
         }
     }
 
@@ -159,8 +165,13 @@ impl RemoteOperations {
         Some((self.taken.insert(part.region) as u64, part))
     }
 
-    /// A part of a region is over. Returns the region's counters.
+    /// A part of a region is over, or the results of an atomic operation are sent. Returns the
+    /// counters of the region.
     pub(super) fn give(&mut self, number: u64) -> RegionCounters {
+        if AtomicsUnderWay::has_results(number) {
+            self.atomics.drop_results(number);
+            return RegionCounters::NONE;
+        }
         match self.taken.try_remove(number as usize) {
             Some(region) => self.regions.give(region),
             None => RegionCounters::NONE,
@@ -177,13 +188,33 @@ impl RemoteOperations {
         op: &RmaOp,
         into: &[IoBuf],
     ) -> Result<(SendOp, [u8; REQUEST_BYTES]), OpError> {
+        let len = total_len(into);
+        let flags = op.flags - Flags::ATOMIC;
+        let number = self.enter_read(&RmaOp { flags, ..*op }, into, len)?;
+        let mut request = [0; REQUEST_BYTES];
+        request[..8].copy_from_slice(&number.to_le_bytes());
+        request[8..].copy_from_slice(&(len as u64).to_le_bytes());
+        let flags = (op.flags & (Flags::MORE | Flags::FENCE)) | Flags::INJECT;
+        Ok((part_of(op, RemoteKind::Read, number, flags), request))
+    }
+
+    /// Enters an operation that waits for a reply. Returns its number.
+    ///
+    /// # Errors
+    ///
+    /// As [`begin_read`](Self::begin_read).
+    pub(super) fn enter_read(
+        &mut self,
+        op: &RmaOp,
+        into: &[IoBuf],
+        target_bytes: usize,
+    ) -> Result<u64, OpError> {
         if self.reads.len() == MAX_READS {
             return Err(OpError::Again);
         }
         let entry = self.reads.vacant_entry();
         self.reads_begun = self.reads_begun.wrapping_add(1);
         let number = (u64::from(self.reads_begun) << 32) | entry.key() as u64;
-        let len = total_len(into) as u64;
         entry.insert(ReadUnderWay {
             number,
             op: *op,
@@ -192,15 +223,12 @@ impl RemoteOperations {
                 &[one] => ReceiveBuffers::One(one),
                 many => ReceiveBuffers::Many(many.into()),
             },
-            len,
+            len: total_len(into) as u64,
+            target_bytes,
             is_requested: false,
             arrives: false,
         });
-        let mut request = [0; REQUEST_BYTES];
-        request[..8].copy_from_slice(&number.to_le_bytes());
-        request[8..].copy_from_slice(&len.to_le_bytes());
-        let flags = (op.flags & (Flags::MORE | Flags::FENCE)) | Flags::INJECT;
-        Ok((part_of(op, RemoteKind::Read, number, flags), request))
+        Ok(number)
     }
 
     /// The message of a write.
@@ -222,6 +250,10 @@ impl RemoteOperations {
     pub(super) fn forget(&mut self, kind: MsgKind, number: u64) {
         match kind {
             MsgKind::Remote(RemoteKind::Read) => drop(self.take_read(number)),
+            MsgKind::Remote(RemoteKind::Atomic) => {
+                self.atomics.drop_request(number);
+                drop(self.take_read(number));
+            }
             MsgKind::Remote(RemoteKind::NoticedWrite) => {
                 self.noticed.try_remove(number as usize);
             }
@@ -239,16 +271,28 @@ impl RemoteOperations {
     /// Room for `len` bytes of a request or a grant that has come from `src`, and the number by
     /// which it is taken out again.
     pub(super) fn room_for(&mut self, src: FiAddr, len: usize) -> (u64, IoBuf) {
-        let bytes = Box::new(RoomBytes(UnsafeCell::new([0; ROOM_BYTES])));
-        let buf = IoBuf::new(bytes.0.get().cast::<u8>(), len.min(ROOM_BYTES));
+        let bytes = RoomBytes((0..len).map(|_| UnsafeCell::new(0)).collect());
+        let buf = IoBuf::new(bytes.0.as_ptr().cast::<u8>(), len);
         (self.rooms.insert(PartRoom { bytes, src }) as u64, buf)
     }
 
-    /// Takes out the bytes that have come into a room, and their source, if that is still in the
-    /// address vector.
-    pub(super) fn take_room(&mut self, number: u64) -> Option<(FiAddr, [u8; ROOM_BYTES])> {
+    /// The source of the part that a room is for; `NOTAVAIL` once it is removed.
+    pub(super) fn room_source(&self, number: u64) -> Option<FiAddr> {
+        Some(self.rooms.get(number as usize)?.src)
+    }
+
+    /// Takes out the bytes that have come into a room, and their source; `NOTAVAIL` for one that is
+    /// removed.
+    pub(super) fn take_room(&mut self, number: u64) -> Option<(FiAddr, Vec<u8>)> {
         let room = self.rooms.try_remove(number as usize)?;
-        Some((room.src, room.bytes.0.into_inner()))
+        let bytes = room.bytes.0.into_vec().into_iter();
+        Some((room.src, bytes.map(UnsafeCell::into_inner).collect()))
+    }
+
+    /// Number of requests and grants on their way here.
+    #[cfg(test)]
+    pub(super) fn rooms(&self) -> usize {
+        self.rooms.len()
     }
 
     /// A source is removed: its address may be another peer's when the parts on their way are here.
@@ -305,7 +349,7 @@ impl RemoteOperations {
 }
 
 /// The message that is a part of an operation.
-fn part_of(op: &RmaOp, kind: RemoteKind, context: u64, flags: Flags) -> SendOp {
+pub(super) fn part_of(op: &RmaOp, kind: RemoteKind, context: u64, flags: Flags) -> SendOp {
     SendOp {
         kind: MsgKind::Remote(kind),
         dest: op.dest,
@@ -315,6 +359,28 @@ fn part_of(op: &RmaOp, kind: RemoteKind, context: u64, flags: Flags) -> SendOp {
         context,
         // The target's answer says whether it took the part.
         flags: flags | Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::DELIVERY_COMPLETE,
+    }
+}
+
+/// The number of the bytes that a reply has, if it has none.
+pub(super) const NO_BYTES: u64 = u64::MAX;
+
+/// A reply to the request with a number: with bytes, which have a number, too, by which they are
+/// given back, or with an error.
+pub(super) fn reply_to(dest: FiAddr, request: u64, bytes: Result<(u64, MrDesc), Errno>) -> SendOp {
+    let (data, (context, desc)) = match bytes {
+        Ok(bytes) => (0, bytes),
+        Err(errno) => (errno.0 as u64, (NO_BYTES, MrDesc::NONE)),
+    };
+    SendOp {
+        kind: MsgKind::Remote(RemoteKind::Reply),
+        dest,
+        tag: request,
+        data,
+        desc,
+        context,
+        // With a completion, transports report it soon: the region may wait for it.
+        flags: Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::COMPLETION,
     }
 }
 

@@ -12,10 +12,11 @@ use ferrofabric_contracts::types::{
 };
 use ferrofabric_matching::{MatchedReceive, ReceiveBuffers};
 
+use super::atomics::error_of_reply;
 use super::grants::GRANT_BYTES;
 use super::owner::EndpointOwner;
 use super::part_outbox::{PartBytes, RemoteSend};
-use super::remote::{MAX_READS, REQUEST_BYTES};
+use super::remote::{MAX_READS, REQUEST_BYTES, reply_to};
 use super::shortcuts::ShortcutUnderWay;
 use super::srx::{Deferred, SharedRx};
 
@@ -53,6 +54,9 @@ impl SharedRx {
                 let (number, room) = remote.room_for(a.src, REQUEST_BYTES);
                 Some(to(room, MrDesc::NONE, number))
             }
+            RemoteKind::Atomic => remote
+                .room_for_atomic(a)
+                .map(|(number, room)| to(room, MrDesc::NONE, number)),
             RemoteKind::Reply => return self.arrive_reply(a),
             RemoteKind::Grant => {
                 let len = if a.data == 0 { 0 } else { GRANT_BYTES };
@@ -96,16 +100,29 @@ impl SharedRx {
         self.matched_of(matched, a.len)
     }
 
-    /// A source is removed: its reads that wait for a reply are refused, for there is no address to
-    /// send one to. Those whose requests are on their way are refused when they are here.
+    /// A source is removed. Its replies that wait become errors, for there is no address to send
+    /// them to, and its requests that wait are refused. Requests on their way are refused when they
+    /// are here.
     #[cold]
     pub(super) fn refuse_requests_of(&mut self, src: FiAddr) {
         self.remote.forget_source_of_rooms(src);
         for part in self.remote.outbox.of(src) {
             if part.op.kind == MsgKind::Remote(RemoteKind::Reply) {
-                self.remote.answers.push(refusal(part.op.tag));
+                self.remote.answers.push(lost_reply(part.op.tag));
             }
         }
+        for room in self.remote.atomics.forget_source(src) {
+            if let Some((_, request)) = self.remote.take_room(room) {
+                self.refuse_request(&request);
+            }
+        }
+    }
+
+    /// Refuses the request of a source that was removed. Nothing of it is carried out.
+    #[cold]
+    pub(super) fn refuse_request(&mut self, request: &[u8]) {
+        let refusal = reply_to(FiAddr::NOTAVAIL, number_at(request, 0), Err(Errno::EACCES));
+        self.remote.answers.push(refusal);
     }
 
     /// A peer is gone, or was removed: the reads of its memory fail, and the parts that wait for
@@ -120,8 +137,8 @@ impl SharedRx {
         }
         self.remote.forget_notices_to(peer);
         for read in self.remote.take_reads_of(peer) {
-            let error = failure(RmaKind::Read, read.op.context, peer, (errno, 0, why));
-            self.defer(Deferred::FailRma(RmaKind::Read, error));
+            let error = failure_of(&read.op, (errno, 0, why));
+            self.defer(Deferred::FailRma(read.op.kind, error));
         }
         for part in self.remote.outbox.take_of(peer) {
             match part.op.kind {
@@ -162,28 +179,17 @@ fn report(queue: &mut impl PeerCq, completion: &Completion) {
     queue.write(completion);
 }
 
-/// A reply without bytes to a source that was removed: its read fails.
-fn refusal(read: u64) -> SendOp {
-    reply_to(FiAddr::NOTAVAIL, read, Err(Errno::EADDRNOTAVAIL))
+/// In place of a reply that waited when its source was removed. It has no bytes, and an error that
+/// no request is refused with: an atomic operation is carried out by then.
+fn lost_reply(request: u64) -> SendOp {
+    reply_to(FiAddr::NOTAVAIL, request, Err(Errno::EADDRNOTAVAIL))
 }
 
-/// A reply: with a part of a region, which has a number, or with an error.
-fn reply_to(dest: FiAddr, read: u64, part: Result<(u64, MrDesc), Errno>) -> SendOp {
-    let (data, (context, desc)) = match part {
-        Ok(part) => (0, part),
-        // No part has this number.
-        Err(errno) => (errno.0 as u64, (u64::MAX, MrDesc::NONE)),
-    };
-    SendOp {
-        kind: MsgKind::Remote(RemoteKind::Reply),
-        dest,
-        tag: read,
-        data,
-        desc,
-        context,
-        // With a completion, transports report it soon: the region may wait for it.
-        flags: Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::COMPLETION,
-    }
+/// A number in a request, eight bytes from `at`. The first one of each request is the initiator's
+/// number of it.
+fn number_at(request: &[u8], at: usize) -> u64 {
+    let number = request.get(at..).and_then(<[u8]>::first_chunk);
+    number.map_or(0, |number| u64::from_le_bytes(*number))
 }
 
 /// Why an operation fails: an errno, the transport's own number, and words.
@@ -207,13 +213,28 @@ pub(super) fn failure(kind: RmaKind, context: u64, peer: FiAddr, why: Why) -> Cq
     }
 }
 
+/// The error of an operation that waited for a reply.
+fn failure_of(op: &RmaOp, why: Why) -> CqError {
+    let mut error = failure(op.kind, op.context, op.dest, why);
+    error.completion.flags = completion_flags(op.kind, op.flags);
+    error
+}
+
+/// The flags in the completion of an operation, whose own flags have `ATOMIC` if it is atomic.
+fn completion_flags(kind: RmaKind, flags: Flags) -> Flags {
+    match flags.contains(Flags::ATOMIC) {
+        true => (kind.completion_flags() - Flags::RMA) | Flags::ATOMIC,
+        false => kind.completion_flags(),
+    }
+}
+
 impl EndpointOwner<'_> {
     /// Counts and reports an operation that is done.
     fn rma_done(&mut self, kind: RmaKind, context: u64, flags: Flags, len: usize) {
         if flags.contains(Flags::COMPLETION) {
             let completion = Completion {
                 context,
-                flags: kind.completion_flags(),
+                flags: completion_flags(kind, flags),
                 ..Completion::BLANK
             };
             report(self.tx_cq(), &completion);
@@ -259,18 +280,23 @@ impl EndpointOwner<'_> {
                     (None, _) => {}
                 }
             }
-            (RemoteKind::Read, None) => {}
-            (RemoteKind::Read, Some(why)) => {
-                if let Some(read) = self.srx.remote.take_lost_read(done.context) {
-                    let error = failure(RmaKind::Read, read.op.context, read.op.dest, why);
-                    self.rma_failed(RmaKind::Read, error);
+            (RemoteKind::Read | RemoteKind::Atomic, failed) => {
+                if kind == RemoteKind::Atomic {
+                    self.srx.remote.atomics.drop_request(done.context);
+                }
+                let lost = failed.and_then(|why| {
+                    let read = self.srx.remote.take_lost_read(done.context)?;
+                    Some((read, why))
+                });
+                if let Some((read, why)) = lost {
+                    self.rma_failed(read.op.kind, failure_of(&read.op, why));
                 }
             }
             (RemoteKind::Reply, failed) => {
                 self.srx.remote.give(done.context);
                 // It waited when its source was removed.
                 if matches!(failed, Some((_, _, PEER_REMOVED))) {
-                    self.srx.remote.answers.push(refusal(done.tag));
+                    self.srx.remote.answers.push(lost_reply(done.tag));
                 }
             }
             // A holder that does not return its grant is cut off.
@@ -285,7 +311,7 @@ impl EndpointOwner<'_> {
     pub(super) fn shortcut_done(&mut self, op: &RmaOp, len: usize) {
         match op.flags.contains(Flags::REMOTE_CQ_DATA) {
             true => self.notify(op, len),
-            false => self.rma_done(op.kind, op.context, op.flags, len),
+            false => self.rma_done(op.kind, op.context, op.flags - Flags::ATOMIC, len),
         }
     }
 
@@ -336,6 +362,7 @@ impl EndpointOwner<'_> {
                     self.reply(&Arrived { src, ..*a }, &request);
                 }
             }
+            RemoteKind::Atomic => self.atomic_came(m.context, a, failed.is_none()),
             RemoteKind::Reply => self.reply_came(m, a, failed),
             RemoteKind::Grant | RemoteKind::Query | RemoteKind::Revoke | RemoteKind::Revoked => {
                 self.part_of_grant_came(kind, m, a, failed.is_some());
@@ -355,7 +382,7 @@ impl EndpointOwner<'_> {
         }
     }
 
-    /// The bytes of a read are there, or it has failed.
+    /// The answer to a read or an atomic operation is there, or it has failed.
     fn reply_came(&mut self, m: &Matched, a: &Arrived, failed: Option<(Errno, &'static str)>) {
         if let Some(list) = m.piece.list() {
             // SAFETY: the caller of the read vouched for its buffers until its completion,
@@ -365,31 +392,25 @@ impl EndpointOwner<'_> {
         let Some(read) = self.srx.remote.take_read(m.context) else {
             return;
         };
+        let op = &read.op;
         let failed = match a.data {
             0 => failed,
+            number if op.flags.contains(Flags::ATOMIC) => Some(error_of_reply(number)),
             _ => Some((Errno::EACCES, PART_REFUSED)),
         };
-        let op = &read.op;
         match failed {
-            None => {
-                self.rma_done(RmaKind::Read, op.context, op.flags, read.len as usize);
-            }
-            Some((errno, why)) => {
-                let error = failure(RmaKind::Read, op.context, op.dest, (errno, 0, why));
-                self.rma_failed(RmaKind::Read, error);
-            }
+            None => self.rma_done(op.kind, op.context, op.flags, read.target_bytes),
+            Some((errno, why)) => self.rma_failed(op.kind, failure_of(op, (errno, 0, why))),
         }
     }
 
     /// Answers a request to read.
     fn reply(&mut self, a: &Arrived, request: &[u8]) {
-        let word = |at: usize| request[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
-        let (number, len) = (word(0), word(8));
-        let remote = &mut self.srx.remote;
         if !a.src.is_some() {
-            return remote.answers.push(refusal(number));
+            return self.srx.refuse_request(request);
         }
-        let part = remote.take(a.tag, a.data, len, Flags::REMOTE_READ);
+        let (number, len) = (number_at(request, 0), number_at(request, 8));
+        let part = (self.srx.remote).take(a.tag, a.data, len, Flags::REMOTE_READ);
         if let Some((_, part)) = &part {
             let counter = part.counters.read;
             self.target_cntr(RmaKind::Read).inc(len as usize);

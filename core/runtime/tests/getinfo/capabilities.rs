@@ -99,7 +99,6 @@ fn errors_for_unknown_sources_need_a_request_by_name() {
 #[test]
 fn missing_capabilities_are_refused() {
     for caps in [
-        Flags::ATOMIC,
         Flags::RMA | Flags::RMA_PMEM,
         Flags::MSG | Flags::MULTICAST,
         Flags::COLLECTIVE,

@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod atomics;
 mod breakage;
 mod calls;
 mod closing;

@@ -232,4 +232,38 @@ fn the_reads_of_a_source_that_is_removed_are_refused() {
     lent.with(|owner| owner.part_came(RemoteKind::Read, &arrives, &request, None));
     assert_eq!(refused(lent.srx.take_answers()), expected(6));
     assert!(lent.srx.remote.outbox.is_empty());
+    // A reply that a transport has, and did not send.
+    let waits = reply_to(TARGET, 7, Ok((0, MrDesc::NONE)));
+    let removed = (Errno::ECANCELED, 0, PEER_REMOVED);
+    lent.with(|owner| owner.part_sent(RemoteKind::Reply, &SendDone::of(&waits, 0), Some(removed)));
+    assert_eq!(refused(lent.srx.take_answers()), expected(7));
+}
+
+/// An atomic operation may have been carried out when its reply is lost, which another error says
+/// than that of one that is refused. A read has the same error.
+#[test]
+fn a_lost_reply_has_an_error_of_its_own() {
+    let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
+    for (kind, number, errno) in [
+        (Flags::ATOMIC, Errno::EADDRNOTAVAIL, Errno::ECANCELED),
+        (Flags::ATOMIC, Errno::EACCES, Errno::EACCES),
+        (Flags::ATOMIC, Errno::EINVAL, Errno::EINVAL),
+        (Flags::ATOMIC, Errno::EOPNOTSUPP, Errno::EOPNOTSUPP),
+        (Flags::ATOMIC, Errno(i32::MAX), Errno::EACCES),
+        (Flags::empty(), Errno::EADDRNOTAVAIL, Errno::EACCES),
+        (Flags::empty(), Errno::EACCES, Errno::EACCES),
+    ] {
+        let (op, into) = read_of(&mut into);
+        let flags = op.flags | kind;
+        let op = RmaOp { flags, ..op };
+        let read = (lent.srx.remote).enter_read(&op, &[into], LEN as usize);
+        let arrived = Arrived {
+            data: number.0 as u64,
+            len: 0,
+            ..reply(read.unwrap())
+        };
+        let matched = lent.srx.arrive_remote(RemoteKind::Reply, &arrived);
+        lent.with(|owner| owner.part_came(RemoteKind::Reply, &matched, &arrived, None));
+        assert_eq!(lent.error(), Some(errno), "{number:?}");
+    }
 }

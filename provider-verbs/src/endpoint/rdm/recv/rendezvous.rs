@@ -4,7 +4,7 @@
 use ferrofabric_contracts::buffers::parts;
 use ferrofabric_contracts::error::{Errno, Result};
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx};
-use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind, RemoteKind};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind};
 use ferrofabric_protocol::lanes::protocol_broken;
 use ferrofabric_protocol::rendezvous::cut_at_buffers;
 use ferrofabric_protocol::table::Key;
@@ -195,7 +195,7 @@ impl RdmTransport {
         self.list(session);
         drop(r.destinations);
         owner.complete_recv(r.kind, &r.matched, &r.arrived, || self.peers.name(peer));
-        if r.kind == MsgKind::Remote(RemoteKind::Read) {
+        if r.kind.is_request() {
             self.send_answers(peer, owner);
         }
     }
@@ -215,7 +215,7 @@ impl RdmTransport {
             Some(r) => {
                 drop(r.destinations);
                 owner.complete_recv(r.kind, &r.matched, &r.arrived, || self.peers.name(peer));
-                if r.kind == MsgKind::Remote(RemoteKind::Read) {
+                if r.kind.is_request() {
                     self.send_answers(peer, owner);
                 }
             }

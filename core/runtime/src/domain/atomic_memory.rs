@@ -1,0 +1,117 @@
+//! Atomic operations that are under way: the memory of requests and results that the transport
+//! sends, and the order of the requests that come.
+
+use std::collections::{HashMap, VecDeque};
+
+use ferrofabric_contracts::peer::Arrived;
+use ferrofabric_contracts::types::{FiAddr, IoBuf};
+use slab::Slab;
+
+/// Distinguishes the numbers of results from those of parts of regions.
+const RESULTS: u64 = 1 << 62;
+
+/// An endpoint's own operations, and those that peers have requested.
+#[derive(Default)]
+pub(super) struct AtomicsUnderWay {
+    /// The requests that the transport sends, by the number of the operation.
+    requests: HashMap<u64, Vec<u8>>,
+    /// The requests of each source that come, in the order of their announcements.
+    arrivals: HashMap<FiAddr, VecDeque<ArrivingRequest>>,
+    /// The results that the transport sends.
+    results: Slab<Vec<u8>>,
+}
+
+/// A request of a peer.
+#[derive(Clone, Copy)]
+struct ArrivingRequest {
+    /// The room for its bytes.
+    room: u64,
+    /// The message, once its bytes are there.
+    whole: Option<Arrived>,
+}
+
+impl AtomicsUnderWay {
+    /// Keeps a request until it is sent.
+    pub(super) fn keep_request(&mut self, number: u64, request: Vec<u8>) {
+        self.requests.insert(number, request);
+    }
+
+    /// The request of an operation is sent, or not to be sent.
+    pub(super) fn drop_request(&mut self, number: u64) {
+        self.requests.remove(&number);
+    }
+
+    /// Keeps results until they are sent. Returns their number, and where they are.
+    pub(super) fn keep_results(&mut self, results: Vec<u8>) -> (u64, IoBuf) {
+        let buf = IoBuf::new(results.as_ptr(), results.len());
+        (RESULTS | self.results.insert(results) as u64, buf)
+    }
+
+    /// Whether the number of a part that was sent is one of results.
+    pub(super) fn has_results(number: u64) -> bool {
+        number & RESULTS != 0
+    }
+
+    pub(super) fn drop_results(&mut self, number: u64) {
+        self.results.try_remove((number & !RESULTS) as usize);
+    }
+
+    /// Number of requests of a source that come.
+    pub(super) fn requests_of(&self, src: FiAddr) -> usize {
+        self.arrivals.get(&src).map_or(0, VecDeque::len)
+    }
+
+    /// A request begins to come into a room.
+    pub(super) fn announced(&mut self, src: FiAddr, room: u64) {
+        let requests = self.arrivals.entry(src).or_default();
+        requests.push_back(ArrivingRequest { room, whole: None });
+    }
+
+    /// The bytes of a request are there.
+    pub(super) fn set_whole(&mut self, src: FiAddr, room: u64, a: &Arrived) {
+        let mut requests = self.arrivals.get_mut(&src).into_iter().flatten();
+        if let Some(request) = requests.find(|request| request.room == room) {
+            request.whole = Some(*a);
+        }
+    }
+
+    /// The bytes of a request will not come, or it is not to be carried out.
+    pub(super) fn drop_request_of(&mut self, src: FiAddr, room: u64) {
+        if let Some(requests) = self.arrivals.get_mut(&src) {
+            requests.retain(|request| request.room != room);
+            self.drop_if_empty(src);
+        }
+    }
+
+    /// Takes out the request of a source whose turn it is: the first one, if its bytes are there.
+    /// Long ones may be overtaken on their way, and are not here.
+    pub(super) fn take_next(&mut self, src: FiAddr) -> Option<(u64, Arrived)> {
+        let requests = self.arrivals.get_mut(&src)?;
+        let &ArrivingRequest { room, whole } = requests.front()?;
+        let whole = whole?;
+        requests.pop_front();
+        self.drop_if_empty(src);
+        Some((room, whole))
+    }
+
+    fn drop_if_empty(&mut self, src: FiAddr) {
+        if self.requests_of(src) == 0 {
+            self.arrivals.remove(&src);
+        }
+    }
+
+    /// A source is removed: nothing that it has requested is carried out any more. Returns the
+    /// rooms of the requests whose bytes are there.
+    pub(super) fn forget_source(&mut self, src: FiAddr) -> Vec<u64> {
+        let requests = self.arrivals.remove(&src).unwrap_or_default().into_iter();
+        let whole = requests.filter(|request| request.whole.is_some());
+        whole.map(|request| request.room).collect()
+    }
+
+    /// Number of requests to be sent, of those that come, and of results.
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> [usize; 3] {
+        let arrivals = self.arrivals.values().map(VecDeque::len).sum();
+        [self.requests.len(), arrivals, self.results.len()]
+    }
+}

@@ -1,0 +1,159 @@
+//! The initiator's side: an operation is checked, and becomes a request.
+
+use ferrofabric_contracts::atomics::{
+    AtomicBuffers, AtomicForm, AtomicHead, AtomicOp, AtomicOperator,
+};
+use ferrofabric_contracts::buffers::gather;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{IoBuf, RemoteKind, RmaOp, SendOp, total_len};
+
+use super::super::remote::{RemoteOperations, part_of};
+use super::super::send_calls::{flush, send_locked, wait_for_remote};
+use super::super::{Backend, Inner};
+
+/// The buffers of an operation that count: `Read` has no operands (fi_atomic(3)).
+pub(in super::super) fn used_buffers<'a>(
+    op: &AtomicOp,
+    buffers: &AtomicBuffers<'a>,
+) -> AtomicBuffers<'a> {
+    match op.operator {
+        AtomicOperator::Read => AtomicBuffers {
+            operands: &[],
+            ..*buffers
+        },
+        _ => *buffers,
+    }
+}
+
+/// Checks an operation with its buffers.
+///
+/// # Errors
+///
+/// As of [`Endpoint::atomic`](crate::fabric::Endpoint::atomic).
+pub(in super::super) fn check(op: &AtomicOp, buffers: &AtomicBuffers<'_>) -> Result<(), OpError> {
+    let refuse = |errno| Err(OpError::Failed(errno));
+    if !op.form.has(op.operator, op.datatype) || op.flags.contains(Flags::TAGGED) {
+        return refuse(Errno::EOPNOTSUPP);
+    }
+    let target = target_bytes(op, buffers);
+    let len = |has: bool| if has { target } else { 0 };
+    let lens = [
+        len(op.operator != AtomicOperator::Read),
+        len(op.form == AtomicForm::Compare),
+        len(op.form != AtomicForm::Base),
+    ];
+    let given = [buffers.operands, buffers.compares, buffers.results].map(total_len);
+    let size = op.datatype.size();
+    if target / size > op.datatype.max_count() {
+        return refuse(Errno::EMSGSIZE);
+    }
+    let has_data = op.flags.contains(Flags::REMOTE_CQ_DATA);
+    match target == 0 || target % size != 0 || given != lens || has_data {
+        true => refuse(Errno::EINVAL),
+        false => Ok(()),
+    }
+}
+
+/// Bytes of the target's memory.
+fn target_bytes(op: &AtomicOp, buffers: &AtomicBuffers<'_>) -> usize {
+    match op.operator {
+        AtomicOperator::Read => total_len(buffers.results),
+        _ => total_len(buffers.operands),
+    }
+}
+
+/// Begins an operation that was checked.
+///
+/// # Safety
+///
+/// As [`Endpoint::atomic`](crate::fabric::Endpoint::atomic).
+pub(in super::super) unsafe fn begin<B: Backend>(
+    domain: &Inner<B>,
+    index: usize,
+    op: &AtomicOp,
+    buffers: &AtomicBuffers<'_>,
+) -> Result<(), OpError> {
+    let state = &mut *domain.lock()?;
+    if op.flags.contains(Flags::FENCE) {
+        wait_for_remote(state, index, op.dest)?;
+    }
+    let remote = &mut state.endpoints[index].srx.remote;
+    // SAFETY: the caller's contract.
+    let (mut part, request) = match unsafe { remote.begin_atomic(op, buffers) } {
+        Ok(begun) => begun,
+        Err(error) => {
+            flush(state, index);
+            return Err(error);
+        }
+    };
+    let from = [IoBuf::new(request.as_ptr(), request.len())];
+    let mut injected = Vec::new();
+    match request.len() <= domain.backend.info().tx.inject_size {
+        true => {
+            part.flags |= Flags::INJECT;
+            injected = request;
+        }
+        false => remote.atomics.keep_request(part.context, request),
+    }
+    // SAFETY: the request is kept until it is sent, or else copied (`INJECT`).
+    let sent = unsafe { send_locked(domain, state, index, &part, &from) };
+    drop(injected);
+    let remote = &mut state.endpoints[index].srx.remote;
+    match sent {
+        Ok(()) => remote.set_requested(part.context),
+        Err(_) => remote.forget(part.kind, part.context),
+    }
+    sent
+}
+
+impl RemoteOperations {
+    /// Enters an operation. Returns the message that requests it, and its bytes.
+    ///
+    /// # Safety
+    ///
+    /// As [`begin`].
+    ///
+    /// # Errors
+    ///
+    /// `Again`: as many reads and atomic operations as there may be are under way.
+    unsafe fn begin_atomic(
+        &mut self,
+        op: &AtomicOp,
+        buffers: &AtomicBuffers<'_>,
+    ) -> Result<(SendOp, Vec<u8>), OpError> {
+        let target_bytes = target_bytes(op, buffers);
+        let awaited = RmaOp {
+            kind: op.form.kind(),
+            dest: op.dest,
+            key: op.key,
+            place: op.place,
+            data: 0,
+            desc: op.desc,
+            context: op.context,
+            flags: op.flags | Flags::ATOMIC,
+        };
+        let number = self.enter_read(&awaited, buffers.results, target_bytes)?;
+        let head = AtomicHead {
+            number,
+            form: op.form,
+            operator: op.operator,
+            datatype: op.datatype,
+            count: (target_bytes / op.datatype.size()) as u32,
+        };
+        let (operands, compares) = (total_len(buffers.operands), total_len(buffers.compares));
+        let mut request = vec![0; AtomicHead::BYTES + operands + compares];
+        request[..AtomicHead::BYTES].copy_from_slice(&head.to_bytes());
+        let arrays = request[AtomicHead::BYTES..].as_mut_ptr();
+        // SAFETY: the request has room for both, and the caller's buffers are valid for reads.
+        unsafe {
+            gather(buffers.operands, 0, operands, arrays);
+            gather(buffers.compares, 0, compares, arrays.add(operands));
+        }
+        let flags = op.flags & (Flags::MORE | Flags::FENCE);
+        Ok((
+            part_of(&awaited, RemoteKind::Atomic, number, flags),
+            request,
+        ))
+    }
+}

@@ -1,0 +1,160 @@
+//! The target's side: a request that has come is carried out, and answered.
+
+use ferrofabric_contracts::atomics::{AtomicArrays, AtomicForm, AtomicHead, RequestError};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::{Arrived, PeerCntr};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaKind};
+use ferrofabric_matching::ReceiveBuffers;
+
+use super::super::owner::EndpointOwner;
+use super::super::part_outbox::{PartBytes, RemoteSend};
+use super::super::remote::{MAX_READS, NO_BYTES, RemoteOperations, reply_to};
+use super::engine::execute;
+
+impl RemoteOperations {
+    /// Room for a request that comes, and its number. `None`: it can be none, its source is
+    /// unknown, or has as many under way as an initiator may have.
+    pub(in super::super) fn room_for_atomic(&mut self, a: &Arrived) -> Option<(u64, IoBuf)> {
+        const LENGTHS: std::ops::RangeInclusive<usize> =
+            AtomicHead::BYTES..=AtomicHead::MAX_REQUEST_BYTES;
+        let len = usize::try_from(a.len).ok()?;
+        if !LENGTHS.contains(&len) || !a.src.is_some() {
+            return None;
+        }
+        if self.outbox.len_for(a.src) + self.atomics.requests_of(a.src) >= MAX_READS {
+            return None;
+        }
+        let (number, room) = self.room_for(a.src, len);
+        self.atomics.announced(a.src, number);
+        Some((number, room))
+    }
+}
+
+impl EndpointOwner<'_> {
+    /// The bytes of a request have come, or will not.
+    #[cold]
+    pub(in super::super) fn atomic_came(&mut self, room: u64, a: &Arrived, is_whole: bool) {
+        let remote = &mut self.srx.remote;
+        let Some(src) = remote.room_source(room) else {
+            return;
+        };
+        if is_whole && src.is_some() {
+            remote.atomics.set_whole(src, room, a);
+        } else {
+            remote.atomics.drop_request_of(src, room);
+            let request = remote.take_room(room);
+            if let (true, Some((_, request))) = (is_whole, request) {
+                self.srx.refuse_request(&request);
+            }
+        }
+        while let Some((room, a)) = self.srx.remote.atomics.take_next(src) {
+            if let Some((_, request)) = self.srx.remote.take_room(room) {
+                self.answer_atomic(&a, &request);
+            }
+        }
+    }
+
+    /// Carries a request out, or refuses it.
+    fn answer_atomic(&mut self, a: &Arrived, request: &[u8]) {
+        let (number, result) = match AtomicHead::parse(request) {
+            Ok((head, arrays)) => (head.number, self.carry_out(a, &head, &arrays)),
+            Err(RequestError::Unsupported { number }) => (number, Err(Errno::EOPNOTSUPP)),
+            Err(RequestError::Length { number }) => (number, Err(Errno::EINVAL)),
+            // No request is accepted that is shorter than a head.
+            Err(RequestError::Headless) => return,
+        };
+        let kept = result.map(|results| match results.is_empty() {
+            true => (NO_BYTES, IoBuf::EMPTY),
+            false => self.srx.remote.atomics.keep_results(results),
+        });
+        let bytes = kept.map(|(results, _)| (results, MrDesc::NONE));
+        let from = kept.map_or(IoBuf::EMPTY, |(_, from)| from);
+        self.srx.send_part(RemoteSend {
+            op: reply_to(a.src, number, bytes),
+            from: PartBytes::Memory(ReceiveBuffers::One(from)),
+        });
+    }
+
+    /// Carries an operation out. Returns the results for its initiator.
+    ///
+    /// # Errors
+    ///
+    /// `EACCES`: there is no such key, range or right. `EINVAL`: an element is not aligned, or goes
+    /// over the end of a piece of the region. Nothing is changed then.
+    fn carry_out(
+        &mut self,
+        a: &Arrived,
+        head: &AtomicHead,
+        arrays: &AtomicArrays<'_>,
+    ) -> Result<Vec<u8>, Errno> {
+        let remote = &mut self.srx.remote;
+        let (len, rights) = (head.target_bytes(), head.form.rights(head.operator));
+        let part = remote.take(a.tag, a.data, len as u64, rights);
+        let (number, part) = part.ok_or(Errno::EACCES)?;
+        let mut results = match head.form {
+            AtomicForm::Base => Vec::new(),
+            AtomicForm::Fetch | AtomicForm::Compare => vec![0; len],
+        };
+        let pieces = part.bufs.segments();
+        let size = head.datatype.size();
+        let is_aligned = pieces
+            .iter()
+            .all(|piece| piece.addr % size == 0 && piece.len % size == 0);
+        if is_aligned {
+            // SAFETY: the region is registered and does not close before its part is given back,
+            // the pieces have the length of the elements together, and are aligned.
+            unsafe { execute_on_pieces(head, pieces, arrays, &mut results) };
+        }
+        let counters = remote.give(number);
+        if !is_aligned {
+            return Err(Errno::EINVAL);
+        }
+        let kind = head.form.kind();
+        let of_region = match kind {
+            RmaKind::Read => counters.read,
+            RmaKind::Write => counters.write,
+        };
+        self.target_cntr(kind).inc(len);
+        self.region_cntr(of_region).inc(len);
+        Ok(results)
+    }
+}
+
+/// As [`execute`], on the pieces of a part of a region.
+///
+/// # Safety
+///
+/// As of [`execute`]: each piece has whole elements, and all together have those of the head.
+unsafe fn execute_on_pieces(
+    head: &AtomicHead,
+    pieces: &[IoBuf],
+    arrays: &AtomicArrays<'_>,
+    results: &mut [u8],
+) {
+    let AtomicArrays {
+        mut operands,
+        mut compares,
+    } = *arrays;
+    let mut results = results;
+    for piece in pieces {
+        let head = AtomicHead {
+            count: (piece.len / head.datatype.size()) as u32,
+            ..*head
+        };
+        let arrays = AtomicArrays {
+            operands: take_front(&mut operands, piece.len),
+            compares: take_front(&mut compares, piece.len),
+        };
+        let (first, rest) = results.split_at_mut(piece.len.min(results.len()));
+        // SAFETY: the caller's contract.
+        unsafe { execute(&head, piece.as_mut_ptr(), &arrays, first) };
+        results = rest;
+    }
+}
+
+/// Takes the first bytes of an array, which may be empty.
+fn take_front<'a>(array: &mut &'a [u8], len: usize) -> &'a [u8] {
+    let (first, rest) = array.split_at(len.min(array.len()));
+    *array = rest;
+    first
+}

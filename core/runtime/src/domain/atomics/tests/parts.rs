@@ -1,0 +1,295 @@
+//! Requests and replies as they come, sound and forged.
+
+use std::sync::Arc;
+
+use ferrofabric_av::{AvAttr, AvTable};
+use ferrofabric_contracts::atomics::{
+    AtomicForm, AtomicHead, AtomicOperator, Datatype, MAX_ATOMIC_BYTES,
+};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Arrived, Matched, PeerSrx};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RemoteKind, SendOp};
+use proptest::prelude::*;
+use slab::Slab;
+
+use super::super::super::count::CounterValues;
+use super::super::super::owner::{Binding, EndpointOwner};
+use super::super::super::regions::RegionTable;
+use super::super::super::remote::MAX_READS;
+use super::super::super::srx::SharedRx;
+use crate::cq::CqQueue;
+use crate::fabric::MrAttr;
+
+const SRC: FiAddr = FiAddr(3);
+const OTHER: FiAddr = FiAddr(4);
+const KEY: u64 = 9;
+const BOTH: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
+
+/// An endpoint whose domain has a region of eight words.
+struct TargetEnd {
+    srx: SharedRx,
+    cqs: Slab<CqQueue>,
+    cntrs: Slab<CounterValues>,
+    avs: Slab<Arc<AvTable>>,
+    words: Box<[u64; 8]>,
+    regions: Arc<RegionTable>,
+}
+
+impl TargetEnd {
+    fn new() -> Self {
+        let (regions, words) = (Arc::<RegionTable>::default(), Box::new([0; 8]));
+        let attr = MrAttr {
+            key: Some(KEY),
+            ..MrAttr::new(IoBuf::new(words.as_ptr().cast(), 64), BOTH)
+        };
+        regions.enter(&attr, MrDesc::NONE, None).unwrap();
+        let table = AvTable::new(&AvAttr::default()).unwrap();
+        Self {
+            srx: SharedRx::new(regions.clone(), BOTH),
+            cqs: Slab::from_iter([(0, CqQueue::new(4).unwrap())]),
+            cntrs: Slab::from_iter([(0, CounterValues::default())]),
+            avs: Slab::from_iter([(0, Arc::new(table))]),
+            words,
+            regions,
+        }
+    }
+
+    fn arrive(&mut self, a: &Arrived) -> Matched {
+        let kind = MsgKind::Remote(RemoteKind::Atomic);
+        self.srx.arrive(kind, a).unwrap()
+    }
+
+    /// The bytes of a request have come, or will not.
+    fn came(&mut self, matched: &Matched, a: &Arrived, bytes: Option<&[u8]>) {
+        if let Some(bytes) = bytes {
+            assert_eq!(bytes.len(), matched.buf.len);
+            // SAFETY: the room is the request's, and has this length.
+            unsafe {
+                matched
+                    .buf
+                    .as_mut_ptr()
+                    .copy_from(bytes.as_ptr(), bytes.len())
+            };
+        }
+        let failed = bytes.is_none().then_some((Errno::EREMOTEIO, "lost"));
+        let binding = Binding {
+            tx_cq: 0,
+            rx_cq: 0,
+            tx_cntr: 0,
+            rx_cntr: 0,
+            read_cntr: 0,
+            write_cntr: 0,
+            remote_read_cntr: 0,
+            remote_write_cntr: 0,
+            av: 0,
+        };
+        let mut owner = EndpointOwner {
+            srx: &mut self.srx,
+            cqs: &mut self.cqs,
+            cntrs: &mut self.cntrs,
+            avs: &self.avs,
+            binding: &binding,
+        };
+        owner.part_came(RemoteKind::Atomic, matched, a, failed);
+    }
+
+    /// Takes the replies to a source out: their numbers and states, as when they are sent.
+    fn replies(&mut self, to: FiAddr) -> Vec<(u64, u64)> {
+        let parts = self.srx.remote.outbox.take_of(to);
+        let mut reply = |op: SendOp| {
+            assert_eq!(op.kind, MsgKind::Remote(RemoteKind::Reply));
+            self.srx.remote.give(op.context);
+            (op.tag, op.data)
+        };
+        parts.into_iter().map(|part| reply(part.op)).collect()
+    }
+
+    /// Takes the answers out that no address leads to: their numbers and errors.
+    fn answers(&mut self) -> Vec<(u64, u64)> {
+        let answer = |op: SendOp| {
+            assert_eq!(op.kind, MsgKind::Remote(RemoteKind::Reply));
+            assert_eq!(op.dest, FiAddr::NOTAVAIL);
+            (op.tag, op.data)
+        };
+        self.srx.take_answers().into_iter().map(answer).collect()
+    }
+
+    /// Nothing of any operation is left.
+    fn assert_empty(&self) {
+        let remote = &self.srx.remote;
+        assert_eq!((remote.atomics.counts(), remote.rooms()), ([0; 3], 0));
+        assert!(remote.outbox.is_empty() && remote.answers.is_empty());
+    }
+
+    fn word(&self) -> u64 {
+        std::hint::black_box(&self.words)[0]
+    }
+}
+
+/// A request to add to the first words, with this number of elements.
+fn sum(number: u64, count: u32, operand: u64) -> Vec<u8> {
+    let head = AtomicHead {
+        number,
+        form: AtomicForm::Fetch,
+        operator: AtomicOperator::Sum,
+        datatype: Datatype::Uint64,
+        count,
+    };
+    let operands = operand.to_ne_bytes().repeat(count as usize);
+    [&head.to_bytes()[..], &operands].concat()
+}
+
+fn arrived(src: FiAddr, request: &[u8]) -> Arrived {
+    Arrived {
+        src,
+        tag: KEY,
+        data: 0,
+        len: request.len() as u64,
+        flags: Flags::REMOTE_CQ_DATA,
+    }
+}
+
+/// A request that is whole waits for those of its source before it, for those of no other, and not
+/// for one that is lost.
+#[test]
+fn requests_are_carried_out_in_their_order() {
+    let mut end = TargetEnd::new();
+    let long = sum(1, 8, 10);
+    let short = sum(2, 1, 100);
+    let (a_long, a_short, a_other) = (
+        arrived(SRC, &long),
+        arrived(SRC, &short),
+        arrived(OTHER, &short),
+    );
+    let (first, second) = (end.arrive(&a_long), end.arrive(&a_short));
+    end.came(&second, &a_short, Some(&short));
+    assert_eq!((end.word(), end.replies(SRC)), (0, vec![]));
+    let other = end.arrive(&a_other);
+    end.came(&other, &a_other, Some(&short));
+    assert_eq!((end.word(), end.replies(OTHER)), (100, vec![(2, 0)]));
+    end.came(&first, &a_long, Some(&long));
+    assert_eq!((end.word(), end.replies(SRC)), (210, vec![(1, 0), (2, 0)]));
+
+    let (first, second) = (end.arrive(&a_long), end.arrive(&a_short));
+    end.came(&second, &a_short, Some(&short));
+    end.came(&first, &a_long, None);
+    assert_eq!((end.word(), end.replies(SRC)), (310, vec![(2, 0)]));
+    end.assert_empty();
+}
+
+/// Requests of a source that is removed change nothing: neither the one that waits for another
+/// before it, nor the one on its way, although a peer with the same address has a request by then.
+/// The answers to them, and the one in place of the reply that waits, have no address.
+#[test]
+fn the_requests_of_a_source_that_is_removed_are_refused() {
+    let mut end = TargetEnd::new();
+    let refused = Errno::EACCES.0 as u64;
+    let (done, long, short) = (sum(1, 1, 5), sum(2, 8, 10), sum(3, 1, 100));
+    let [a_done, a_long, a_short] = [&done, &long, &short].map(|request| arrived(SRC, request));
+    let first = end.arrive(&a_done);
+    end.came(&first, &a_done, Some(&done));
+    let (on_its_way, waits) = (end.arrive(&a_long), end.arrive(&a_short));
+    end.came(&waits, &a_short, Some(&short));
+    end.srx.forget_source(SRC);
+    let lost = Errno::EADDRNOTAVAIL.0 as u64;
+    assert_eq!(end.answers(), [(1, lost), (3, refused)]);
+
+    let next = sum(2, 1, 1000);
+    let a_next = arrived(SRC, &next);
+    let of_next = end.arrive(&a_next);
+    end.came(&on_its_way, &a_long, Some(&long));
+    assert_eq!((end.word(), end.answers()), (5, vec![(2, refused)]));
+    end.came(&of_next, &a_next, Some(&next));
+    assert_eq!((end.word(), end.replies(SRC)), (1005, vec![(2, 0)]));
+
+    let never_here = end.arrive(&a_long);
+    end.srx.forget_source(SRC);
+    end.came(&never_here, &a_long, None);
+    end.assert_empty();
+}
+
+/// The requests and replies that wait for a source are bounded, and another source has room.
+#[test]
+fn a_source_has_no_more_requests_than_an_initiator() {
+    let mut end = TargetEnd::new();
+    let request = sum(1, 1, 1);
+    let (greedy, other) = (arrived(SRC, &request), arrived(OTHER, &request));
+    for number in 0..MAX_READS {
+        let matched = end.arrive(&greedy);
+        assert!(!matched.is_refused());
+        if number % 2 == 0 {
+            end.came(&matched, &greedy, None);
+            let matched = end.arrive(&greedy);
+            assert!(!matched.is_refused());
+        }
+    }
+    assert!(end.arrive(&greedy).is_refused());
+    assert!(!end.arrive(&other).is_refused());
+}
+
+#[test]
+fn messages_that_are_no_requests_get_no_room() {
+    let mut end = TargetEnd::new();
+    let sound = arrived(SRC, &sum(1, 1, 1));
+    let most = AtomicHead::MAX_REQUEST_BYTES as u64;
+    for forged in [
+        Arrived { len: 0, ..sound },
+        Arrived { len: 15, ..sound },
+        Arrived {
+            len: most + 1,
+            ..sound
+        },
+        Arrived {
+            len: u64::MAX,
+            ..sound
+        },
+        Arrived {
+            src: FiAddr::NOTAVAIL,
+            ..sound
+        },
+        Arrived {
+            flags: Flags::empty(),
+            ..sound
+        },
+    ] {
+        assert!(end.arrive(&forged).is_refused(), "{forged:?}");
+    }
+    let longest = Arrived { len: most, ..sound };
+    assert_eq!(end.arrive(&longest).buf.len, 16 + 2 * MAX_ATOMIC_BYTES);
+}
+
+proptest! {
+    /// Any bytes get one reply, and a refused request changes nothing. Nothing of it is left.
+    #[test]
+    fn any_request_has_one_reply(
+        change in prop::option::of((0usize..24, any::<u8>())),
+        bytes in prop::option::of(prop::collection::vec(any::<u8>(), 16..80)),
+        (key, place) in (KEY..KEY + 2, prop_oneof![0u64..80, any::<u64>()]),
+    ) {
+        let mut end = TargetEnd::new();
+        let mut request = bytes.unwrap_or_else(|| sum(1, 1, 5));
+        if let Some((at, value)) = change {
+            let at = at.min(request.len() - 1);
+            request[at] = value;
+        }
+        let a = Arrived { tag: key, data: place, ..arrived(SRC, &request) };
+        let matched = end.arrive(&a);
+        end.came(&matched, &a, Some(&request));
+        let results = end.srx.remote.atomics.counts()[2];
+        let replies = end.replies(SRC);
+        prop_assert_eq!(replies.len(), 1);
+        let (number, state) = replies[0];
+        prop_assert_eq!(number.to_le_bytes(), &request[..8]);
+        if state != 0 {
+            let known = [Errno::EACCES, Errno::EINVAL, Errno::EOPNOTSUPP];
+            prop_assert!(known.iter().any(|errno| errno.0 as u64 == state));
+            prop_assert_eq!(results, 0);
+            prop_assert!(end.words.iter().all(|word| *word == 0));
+        }
+        end.assert_empty();
+        // No part of the region is on its way.
+        end.regions.begin_close(0);
+        prop_assert!(end.regions.is_over(0));
+    }
+}
