@@ -23,7 +23,7 @@ fn it_chooses_one_sided_operations() {
     command.env("MPIR_CVAR_DEBUG_SUMMARY", "1");
     command.arg(PYTHON).arg(programs().join("hello.py"));
     let output = run::run(command, PATIENCE).expect_success();
-    for chosen in ["MPIDI_OFI_ENABLE_RMA: 1", "MPIDI_OFI_ENABLE_ATOMICS: 0"] {
+    for chosen in ["MPIDI_OFI_ENABLE_RMA: 1", "MPIDI_OFI_ENABLE_ATOMICS: 1"] {
         assert!(output.contains(chosen), "{chosen} is not in {output}");
     }
 }

@@ -158,32 +158,21 @@ fn offers_of_one_sided_operations() {
         let accesses = FI_READ | FI_WRITE | BOTH;
         for info in info.all() {
             // SAFETY: an offer has all attributes.
-            let (tx, rx, ep, domain) = unsafe {
-                (
-                    &*info.tx_attr,
-                    &*info.rx_attr,
-                    &*info.ep_attr,
-                    &*info.domain_attr,
-                )
-            };
+            let (tx, rx, domain) = unsafe { (&*info.tx_attr, &*info.rx_attr, &*info.domain_attr) };
             assert_eq!(info.caps & (ALL | accesses), ALL | accesses);
             assert_eq!(tx.caps & (FI_RMA | accesses), FI_RMA | FI_READ | FI_WRITE);
             assert_eq!(rx.caps & (FI_RMA | accesses), FI_RMA | BOTH);
             assert_eq!((tx.rma_iov_limit, domain.mr_iov_limit), (1, 4));
-            let orders = [ep.max_order_raw_size, ep.max_order_war_size];
-            assert_eq!((orders, ep.max_order_waw_size), ([0; 2], 0));
             assert_eq!(tx.msg_order & ORDERS, 0);
             assert_eq!(rx.msg_order & ORDERS, 0);
             assert!(domain.mr_key_size == 8 && domain.mr_cnt > 0 && tx.inject_size > 0);
         }
         // SAFETY: the hints are the test's.
-        let refused: [&dyn Fn(&Info<'_>); 5] = unsafe {
+        let refused: [&dyn Fn(&Info<'_>); 3] = unsafe {
             [
                 &|hints| (*(*hints.info).tx_attr).rma_iov_limit = 2,
                 &|hints| (*(*hints.info).domain_attr).mr_iov_limit = 5,
                 &|hints| (*(*hints.info).domain_attr).mr_key_size = 9,
-                &|hints| (*(*hints.info).ep_attr).max_order_waw_size = 1,
-                &|hints| (*(*hints.info).ep_attr).max_order_raw_size = 1,
             ]
         };
         for change in refused {
@@ -208,8 +197,8 @@ fn offers_of_one_sided_operations() {
     });
 }
 
-/// The bits of orders, but for that of messages among each other.
-const ORDERS: u64 = ((1 << 40) - 1) & !FI_ORDER_SAS;
+/// The bits of orders, but for those of messages and of atomic operations among each other.
+const ORDERS: u64 = ((1 << 36) - 1) & !FI_ORDER_SAS;
 
 /// A region that closes waits for the operations on it: each is done, or is refused, and nothing is
 /// written or read any more.

@@ -12,6 +12,7 @@ use crate::av::object::AvObject;
 use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
+use crate::endpoint::atomics;
 use crate::endpoint::object::EndpointObject;
 use crate::fabric::FabricObject;
 use crate::fid::{Object, SharedObject, open_on, ops_of};
@@ -29,7 +30,7 @@ static OPS: Roomy<fi_ops_domain> = Roomy::new(fi_ops_domain {
     poll_open: Some(Unsupported::ENOSYS),
     stx_ctx: Some(Unsupported::ENOSYS),
     srx_ctx: Some(Unsupported::ENOSYS),
-    query_atomic: Some(Unsupported::ENOSYS),
+    query_atomic: Some(atomics::query),
     query_collective: Some(Unsupported::ENOSYS),
     endpoint2: Some(endpoint2),
 });

@@ -1,6 +1,7 @@
 //! Endpoints (fi_endpoint(3)): opened, bound, enabled. Only from then on is there one of the Rust
 //! API behind it.
 
+pub(crate) mod atomics;
 mod name;
 pub(crate) mod object;
 mod options;
@@ -54,7 +55,10 @@ unsafe impl Object for EndpointObject {
                 false => unsupported::RMA.as_ptr(),
             },
             tagged: transfer::TAGGED.as_ptr(),
-            atomic: unsupported::ATOMIC.as_ptr(),
+            atomic: match self.domain.has_remote_access() {
+                true => atomics::ATOMIC.as_ptr(),
+                false => unsupported::ATOMIC.as_ptr(),
+            },
             collective: unsupported::COLLECTIVE.as_ptr(),
         }
     }

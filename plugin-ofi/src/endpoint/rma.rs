@@ -248,7 +248,7 @@ unsafe fn begin(
         let endpoint = this.enabled()?;
         let are_there = |iov: &[IoBuf]| iov.iter().all(|buf| buf.addr != 0 || buf.len == 0);
         let Some((iov, op)) = operation.filter(|(iov, _)| are_there(iov)) else {
-            return refuse(endpoint);
+            return Err(flush_refused(endpoint, OpError::Failed(Errno::EINVAL)));
         };
         let flags = flags(&this.tx);
         // SAFETY: the application keeps the buffers as fi_rma(3) requires.
@@ -256,10 +256,10 @@ unsafe fn begin(
     })
 }
 
-/// Refuses an operation as the endpoint does, which sends what earlier operations held back for
-/// this one (`FI_MORE`): it takes no read that is injected.
+/// Refuses an operation with an error as the endpoint does, which sends what earlier operations held
+/// back for this one (`FI_MORE`): it takes no read that is injected. Returns the error.
 #[cold]
-fn refuse(endpoint: &dyn Endpoint) -> Result<isize, OpError> {
+pub(super) fn flush_refused(endpoint: &dyn Endpoint, error: OpError) -> OpError {
     let op = RmaOp {
         flags: Flags::INJECT,
         ..rma_op(
@@ -271,6 +271,6 @@ fn refuse(endpoint: &dyn Endpoint) -> Result<isize, OpError> {
         )
     };
     // SAFETY: there are no buffers.
-    unsafe { endpoint.rma(&op, &[]) }?;
-    Err(OpError::Failed(Errno::EINVAL))
+    let _ = unsafe { endpoint.rma(&op, &[]) };
+    error
 }

@@ -1,6 +1,6 @@
-//! Tables for the operations that endpoints do not offer: atomics, collectives, and those of
-//! datagrams and of endpoints with the keys of address vectors also remote memory access. Each call
-//! returns `-FI_ENOSYS`.
+//! Tables for the operations that endpoints do not offer: collectives, and those of datagrams and of
+//! endpoints with the keys of address vectors also one-sided operations. Each call returns
+//! `-FI_ENOSYS`.
 
 use crate::abi::{Roomy, fi_ops_atomic, fi_ops_collective, fi_ops_rma};
 use crate::unsupported::Unsupported;
