@@ -256,8 +256,8 @@ unsafe fn begin(
     })
 }
 
-/// Refuses an operation with an error as the endpoint does, which sends what earlier operations held
-/// back for this one (`FI_MORE`): it takes no read that is injected. Returns the error.
+/// Refuses an operation with an error as the endpoint does, which sends those that earlier calls
+/// held back for this one (`FI_MORE`): it takes no read that is injected. Returns the error.
 #[cold]
 pub(super) fn flush_refused(endpoint: &dyn Endpoint, error: OpError) -> OpError {
     let op = RmaOp {

@@ -1,4 +1,4 @@
-//! Tables for the operations that endpoints do not offer: collectives, and those of datagrams and of
+//! Tables for the operations that endpoints do not offer: collectives, and for datagrams and
 //! endpoints with the keys of address vectors also one-sided operations. Each call returns
 //! `-FI_ENOSYS`.
 

@@ -22,8 +22,8 @@ fn domain(lane: &str) -> Arc<dyn Domain> {
     provider.open(&info, &settings(&pairs)).unwrap()
 }
 
-/// Requests and replies are sent again over the next lane, and no request is carried out twice: each
-/// of several initiators fetches another number.
+/// Requests and replies are sent again over the next lane, and no request is carried out twice:
+/// each of several initiators fetches another number.
 #[test]
 fn broken_lanes_repeat_no_operation() {
     for lane in ["rc", "auto"] {
