@@ -13,14 +13,15 @@ use ferrofabric_fake_device::control::FakeDevice;
 use crate::party::{assert_clean, domain};
 
 /// The tag of the messages that become parts on their way.
-const MARK: u64 = 0xbad0_0bad_bad0_0bad;
+pub(crate) const MARK: u64 = 0xbad0_0bad_bad0_0bad;
 
 /// The number of the part, and its tag.
-static PART: AtomicU8 = AtomicU8::new(0);
-static TAG: AtomicU64 = AtomicU64::new(0);
+pub(crate) static PART: AtomicU8 = AtomicU8::new(0);
+pub(crate) static TAG: AtomicU64 = AtomicU64::new(0);
 
-/// Makes a part of an eager message with tag and CQ data: both have the same fields.
-extern "C" fn forge(bytes: *mut u8, len: usize) {
+/// Makes a part of an eager message with tag and CQ data, or of its first fragment: both have the
+/// same fields.
+pub(crate) extern "C" fn forge(bytes: *mut u8, len: usize) {
     const FLAGS: usize = 1;
     const PLACE_OF_TAG: usize = 16;
     if len < 32 {

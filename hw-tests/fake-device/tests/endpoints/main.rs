@@ -16,6 +16,7 @@ mod faults;
 mod floods;
 mod flushes;
 mod forged_grants;
+mod forged_requests;
 mod forgeries;
 mod forks;
 mod fragments;
