@@ -146,7 +146,7 @@ mod tests {
 
     fn head(form: AtomicForm, operator: AtomicOperator, datatype: Datatype) -> AtomicHead {
         AtomicHead {
-            number: 7 << 40 | 3,
+            number: (7 << 40) | 3,
             form,
             operator,
             datatype,
