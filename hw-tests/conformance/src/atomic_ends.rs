@@ -155,3 +155,45 @@ pub fn targets_that_are_fenced(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     close_beside(region, initiator.end);
     receive_all(&target.pair, &sends);
 }
+
+/// Each operation ends once, and one that has failed changes nothing later: neither its request nor
+/// a copy of that is still on its way. `disturb` has sessions end from now on.
+pub fn failed_operations_are_over(
+    domain_a: &dyn Domain,
+    domain_b: &dyn Domain,
+    disturb: impl FnOnce(),
+) {
+    const OPS: usize = 300;
+    const LATER: u64 = 20;
+
+    let target = Target::open(domain_a, domain_b);
+    let region = target.register(KEY, BOTH);
+    let initiator = Initiator::of(&target);
+    set(&target, 0, &[0; 8]);
+    let word = || {
+        let bytes = target.content(0, 8).try_into();
+        bytes.map_or(0, u64::from_le_bytes)
+    };
+    let sum = op(AtomicForm::Fetch, Operator::Sum, Datatype::Uint64);
+    let one = arrays(&initiator, &sum, &1u64.to_le_bytes(), &[]);
+    disturb();
+    let begun: Vec<_> = (0..OPS).map(|_| initiator.begin(&sum, &one)).collect();
+    let (mut done, mut failed) = (0, 0);
+    for context in begun {
+        match initiator.over(context) {
+            Ok(_) => done += 1,
+            Err(error) => {
+                assert!(is_gone(error.errno), "{error:?}");
+                failed += 1;
+            }
+        }
+    }
+    let before = word();
+    assert!((done..=done + failed).contains(&before), "{before}, {done}");
+    // They come after all that was sent earlier.
+    for _ in 0..LATER {
+        initiator.done(&sum, &one);
+    }
+    assert_eq!(word(), before + LATER, "{failed} have failed");
+    close_beside(region, initiator.end);
+}

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ferrofabric_conformance::atomics;
 use ferrofabric_conformance::limits::settings;
+use ferrofabric_conformance::{atomic_ends, atomics};
 use ferrofabric_contracts::info::EpType;
 use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint, ROCE};
 use ferrofabric_runtime::fabric::{Domain, Provider};
@@ -43,6 +43,23 @@ fn broken_lanes_repeat_no_operation() {
             }
             atomics::each_sum_is_counted_once(&*a, &*b);
             atomics::order_of_long_and_short_ones(&*a, &*b);
+            device.reset();
+            assert_eq!(device.misuse(), "");
+        }
+    }
+}
+
+/// One of both ends gives its session up while operations wait for the lane, or for their replies.
+#[test]
+fn sessions_that_end_leave_no_operation() {
+    for lane in ["rc", "ud"] {
+        for after in (0..60).step_by(3) {
+            println!("{lane}, after {after}");
+            let device = FakeDevice::take();
+            let (a, b) = (domain(lane), domain(lane));
+            let effect = FaultEffect::Fail(Status::IBV_WC_LOC_PROT_ERR);
+            let fault = Fault::new(FaultPoint::Send, effect).after(after);
+            atomic_ends::failed_operations_are_over(&*a, &*b, || device.script(fault));
             device.reset();
             assert_eq!(device.misuse(), "");
         }

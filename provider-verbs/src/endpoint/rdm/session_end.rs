@@ -65,6 +65,9 @@ impl RdmTransport {
             // more.
             AfterLane::Restart if unused || rested => {}
             AfterLane::Restart => {
+                // The reads and atomic operations that wait for a reply fail with the receives: no
+                // request of them is sent later.
+                self.fail_pending(peer, |op| op.kind.is_request(), errno, why, owner);
                 self.fail_receives(peer, Some(state.numbers.name()), errno, why, owner)
             }
             _ => {
