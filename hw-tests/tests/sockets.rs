@@ -16,9 +16,10 @@ use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::unknown_sources;
 use ferrofabric_contracts::addr::{AddrFormat, Address};
 use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::EpType;
 use ferrofabric_contracts::peer::Done;
-use ferrofabric_contracts::types::{AvType, FiAddr};
+use ferrofabric_contracts::types::{AvType, FiAddr, IoBuf, MrDesc, RmaKind, RmaOp};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::cm_port::CmPort;
 use ferrofabric_hw_tests::cold_link::{ColdLink, address};
@@ -29,7 +30,7 @@ use ferrofabric_hw_tests::sockets::{
 };
 use ferrofabric_protocol::wire::VERSION;
 use ferrofabric_runtime::eq::{EventQueue, Reading};
-use ferrofabric_runtime::fabric::{Av, Domain};
+use ferrofabric_runtime::fabric::{Av, Domain, MrAttr};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_verbs_sys::rdma_cm_event_type;
 use serial_test::file_serial;
@@ -121,6 +122,39 @@ fn endpoints_are_found_by_the_addresses_that_they_give() {
     }
 }
 
+/// `a` reads memory of `b`, which is at an address.
+fn read(domain: &dyn Domain, a: &mut OwningEndpoint, b: &mut OwningEndpoint, to: FiAddr) {
+    let memory = [7; 8];
+    let request = MrAttr::new(
+        IoBuf::new(memory.as_ptr(), memory.len()),
+        Flags::REMOTE_READ,
+    );
+    // SAFETY: the memory lives longer than the region.
+    let region = unsafe { domain.register_region(&request) }.unwrap();
+    let op = RmaOp {
+        kind: RmaKind::Read,
+        dest: to,
+        key: region.key(),
+        place: 0,
+        data: 0,
+        desc: MrDesc::NONE,
+        context: 0,
+        flags: Flags::empty(),
+    };
+    let room = Buffer::new(memory.len()).unwrap();
+    a.post_rma(room, memory.len(), 3, op).unwrap();
+    let until = Instant::now() + PATIENCE;
+    let done = loop {
+        assert!(Instant::now() < until, "the read does not complete");
+        assert!(b.poll().unwrap().is_none());
+        if let Some(done) = a.poll().unwrap() {
+            break done;
+        }
+    };
+    done.outcome.unwrap();
+    assert_eq!(&done.buffer[..], memory);
+}
+
 /// A sender that is not in the address vector need not have a socket, and its messages do not name
 /// one: its native address names it, which the address vector takes, and gives back.
 ///
@@ -152,6 +186,7 @@ fn unknown_senders_are_named_by_their_native_addresses() {
         let to_a = b.av().insert(&name(&*domain, &a)).unwrap();
         exchange(&mut a, &mut b, to_b, to_a, b"by a native address");
         exchange(&mut a, &mut b, alias, to_a, b"by its alias");
+        read(&*domain, &mut a, &mut b, alias);
         exchange(&mut b, &mut a, to_a, to_b, b"from the first");
         for short in [2, 16, native.len() - 1] {
             let refused = a.av().insert(&native[..short]).unwrap_err();

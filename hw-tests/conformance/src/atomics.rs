@@ -206,9 +206,9 @@ pub(crate) fn arrays(
 /// Every operation that there is changes the elements that it is for, and no other memory, and
 /// returns those from before it.
 pub fn each_type_and_operator(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    const TARGETS: [i8; 4] = [5, 3, 0, 7];
-    const OPERANDS: [i8; 4] = [4, 3, 0, 9];
-    const COMPARES: [i8; 4] = [5, 4, 1, 6];
+    const TARGETS: [i8; 6] = [5, 3, 0, 7, 6, 0];
+    const OPERANDS: [i8; 6] = [4, 3, 0, 9, 0, 8];
+    const COMPARES: [i8; 6] = [5, 4, 1, 6, 6, 1];
     const PLACE: usize = 64;
 
     let target = Target::open(domain_a, domain_b);

@@ -100,7 +100,7 @@ impl EndpointOwner<'_> {
         self.srx.send_part(RemoteSend {
             op: about_grant(RemoteKind::Grant, a.src, a.data, number),
             from: granted.map_or(PartBytes::NONE, |(_, fields)| {
-                PartBytes::Grant(fields.to_bytes())
+                PartBytes::Copied(fields.to_bytes().to_vec())
             }),
         });
     }

@@ -3,7 +3,7 @@
 //! Invariant: all state of a domain is in one value behind its [`Serial`] lock; the objects that an
 //! application holds are handles into it.
 
-mod atomic_memory;
+mod atomic_arrivals;
 mod atomics;
 mod av;
 mod av_keys;

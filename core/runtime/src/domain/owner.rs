@@ -106,7 +106,8 @@ impl EndpointOwner<'_> {
         for peer in self.srx.remote.outbox.peers() {
             let mut parts = self.srx.remote.outbox.take_of(peer);
             while let Some(part) = parts.front() {
-                // SAFETY: a region that closes waits for its parts; a grant is copied (`INJECT`).
+                // SAFETY: a region that closes waits for its parts; other bytes are copied
+                // (`INJECT`).
                 match unsafe {
                     part.from
                         .with_list(|list| transport.send(&part.op, list, self))

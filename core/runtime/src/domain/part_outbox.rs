@@ -7,8 +7,6 @@ use std::collections::{HashMap, VecDeque};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
 use ferrofabric_matching::ReceiveBuffers;
 
-use super::grants::GRANT_BYTES;
-
 /// A part to be sent.
 #[derive(Clone, Debug)]
 pub(super) struct RemoteSend {
@@ -21,8 +19,8 @@ pub(super) struct RemoteSend {
 pub(super) enum PartBytes {
     /// In memory that stays until the part is sent and over.
     Memory(ReceiveBuffers),
-    /// A grant. The part has `INJECT`.
-    Grant([u8; GRANT_BYTES]),
+    /// A grant, or results. The part has `INJECT`.
+    Copied(Vec<u8>),
 }
 
 impl PartBytes {
@@ -32,7 +30,7 @@ impl PartBytes {
     pub(super) fn with_list<R>(&self, call: impl FnOnce(&[IoBuf]) -> R) -> R {
         match self {
             Self::Memory(bufs) => call(bufs.segments()),
-            Self::Grant(bytes) => call(&[IoBuf::new(bytes.as_ptr(), bytes.len())]),
+            Self::Copied(bytes) => call(&[IoBuf::new(bytes.as_ptr(), bytes.len())]),
         }
     }
 }

@@ -12,7 +12,7 @@ use ferrofabric_contracts::types::{
 use ferrofabric_matching::ReceiveBuffers;
 use slab::Slab;
 
-use super::atomic_memory::AtomicsUnderWay;
+use super::atomic_arrivals::AtomicArrivals;
 use super::grants::{GivenGrants, GrantFields, HeldGrants};
 use super::part_outbox::PartOutbox;
 use super::regions::{RegionCounters, RegionPart, RegionTable};
@@ -49,7 +49,7 @@ pub(super) struct RemoteOperations {
     /// Operations that the transport carries out by itself.
     pub(super) shortcuts: Shortcuts,
     /// Atomic operations under way.
-    pub(super) atomics: AtomicsUnderWay,
+    pub(super) atomics: AtomicArrivals,
 }
 
 /// A read, or an atomic operation, that its initiator awaits. Its flags have `ATOMIC` if it is one.
@@ -95,7 +95,7 @@ impl RemoteOperations {
             held: HeldGrants::default(),
             given: GivenGrants::default(),
             shortcuts: Shortcuts::default(),
-            atomics: AtomicsUnderWay::default(),
+            atomics: AtomicArrivals::default(),
         }
     }
 
@@ -165,13 +165,8 @@ impl RemoteOperations {
         Some((self.taken.insert(part.region) as u64, part))
     }
 
-    /// A part of a region is over, or the results of an atomic operation are sent. Returns the
-    /// counters of the region.
+    /// A part of a region is over. Returns the counters of the region.
     pub(super) fn give(&mut self, number: u64) -> RegionCounters {
-        if AtomicsUnderWay::has_results(number) {
-            self.atomics.drop_results(number);
-            return RegionCounters::NONE;
-        }
         match self.taken.try_remove(number as usize) {
             Some(region) => self.regions.give(region),
             None => RegionCounters::NONE,
@@ -249,13 +244,27 @@ impl RemoteOperations {
     /// An operation was not sent after all.
     pub(super) fn forget(&mut self, kind: MsgKind, number: u64) {
         match kind {
-            MsgKind::Remote(RemoteKind::Read) => drop(self.take_read(number)),
-            MsgKind::Remote(RemoteKind::Atomic) => {
-                self.atomics.drop_request(number);
-                drop(self.take_read(number));
-            }
+            MsgKind::Remote(RemoteKind::Read | RemoteKind::Atomic) => drop(self.take_read(number)),
             MsgKind::Remote(RemoteKind::NoticedWrite) => {
                 self.noticed.try_remove(number as usize);
+            }
+            _ => {}
+        }
+    }
+
+    /// A part goes to the address under which its peer came first: the answer comes from there.
+    #[cold]
+    pub(super) fn redirect(&mut self, part: &SendOp) {
+        match part.kind {
+            MsgKind::Remote(RemoteKind::Read | RemoteKind::Atomic) => {
+                if let Some(read) = self.read(part.context) {
+                    read.op.dest = part.dest;
+                }
+            }
+            MsgKind::Remote(RemoteKind::NoticedWrite) => {
+                if let Some(op) = self.noticed.get_mut(part.context as usize) {
+                    op.dest = part.dest;
+                }
             }
             _ => {}
         }

@@ -281,9 +281,6 @@ impl EndpointOwner<'_> {
                 }
             }
             (RemoteKind::Read | RemoteKind::Atomic, failed) => {
-                if kind == RemoteKind::Atomic {
-                    self.srx.remote.atomics.drop_request(done.context);
-                }
                 let lost = failed.and_then(|why| {
                     let read = self.srx.remote.take_lost_read(done.context)?;
                     Some((read, why))

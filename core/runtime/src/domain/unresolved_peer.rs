@@ -144,6 +144,7 @@ impl UnresolvedSends {
             QueueAction::Send(dest) => {
                 while let Some(send) = queue.sends.front() {
                     let op = SendOp { dest, ..send.op };
+                    owner.srx.remote.redirect(&op);
                     // SAFETY: by the contract of `push` the buffers stay until the completion.
                     match unsafe { transport.send(&op, send.buffers.list(), owner) } {
                         Ok(()) => {}
@@ -259,8 +260,10 @@ impl<B: Backend> DomainShared<B> {
             Some(Unresolved::Resolved) => op.dest,
             Some(Unresolved::Same(first)) => first,
         };
+        let op = SendOp { dest, ..*op };
+        owner.srx.remote.redirect(&op);
         // SAFETY: the caller's contract.
-        unsafe { transport.send(&SendOp { dest, ..*op }, iov, &mut owner) }
+        unsafe { transport.send(&op, iov, &mut owner) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The results of well-known applications' hints.
 
-use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::info::Info;
+use ferrofabric_contracts::flags::{Flags, Order};
+use ferrofabric_contracts::info::{Info, TxAttr};
 
 use crate::candidates::{anywhere, granted, local, refused};
 use crate::clients;
@@ -33,6 +33,14 @@ fn mpich_gets_both_candidates() {
             assert!(offer.caps.contains(one_sided | targets));
             let atomics = Info {
                 caps: hints.caps | Flags::ATOMIC,
+                tx: TxAttr {
+                    msg_order: hints.tx.msg_order
+                        | Order::ATOMIC_RAR
+                        | Order::ATOMIC_RAW
+                        | Order::ATOMIC_WAR
+                        | Order::ATOMIC_WAW,
+                    ..hints.tx
+                },
                 ..hints
             };
             let offer = granted(&atomics, &candidate);

@@ -78,9 +78,9 @@ pub(crate) fn open_mpi_one_sided() -> Info {
     }
 }
 
-/// MPICH's `ch4:ofi` without atomics (`init_settings.c`), in each of its variants: it takes the
-/// capabilities from an offer that it got with NULL hints. Where it uses one-sided operations,
-/// sends complete on delivery.
+/// MPICH's `ch4:ofi` (`init_settings.c`), in each of its variants without atomics: it takes the
+/// other capabilities from an offer that it got with NULL hints. Where it uses one-sided
+/// operations, sends complete on delivery.
 pub(crate) fn mpich(first: &Info) -> Vec<Info> {
     // Protocol and tag with CQ data, protocol and source without.
     let tag_formats = [(0x18 << 51) | 0x7fff_ffff, (0x18 << 58) | (0x7f_ffff << 19)];
@@ -98,7 +98,7 @@ pub(crate) fn mpich(first: &Info) -> Vec<Info> {
                 (Mode::RESTRICTED_COMP, Flags::DELIVERY_COMPLETE),
             ] {
                 all.push(Info {
-                    caps: first.caps,
+                    caps: first.caps - Flags::ATOMIC,
                     mode: Mode::CONTEXT | Mode::ASYNC_IOV | Mode::RX_CQ_DATA | Mode::CONTEXT2,
                     tx: TxAttr {
                         op_flags: Flags::COMPLETION | level,

@@ -406,7 +406,7 @@ unsafe fn described(
     let &fi_rma_ioc { addr, count, key } = unsafe { msg.rma_iov.as_ref() }?;
     let operands = List::of(msg.msg_iov, msg.iov_count, msg.desc);
     let counted = match msg.op {
-        fi_op::FI_ATOMIC_READ => results,
+        fi_op::FI_ATOMIC_READ if form != AtomicForm::Base => results,
         _ => operands,
     };
     // SAFETY: the caller's contract.

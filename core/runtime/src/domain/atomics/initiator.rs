@@ -6,7 +6,7 @@ use ferrofabric_contracts::atomics::{
 use ferrofabric_contracts::buffers::gather;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{IoBuf, RemoteKind, RmaOp, SendOp, total_len};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, RemoteKind, RmaOp, SendOp, total_len};
 
 use super::super::remote::{RemoteOperations, part_of};
 use super::super::send_calls::{flush, send_locked, wait_for_remote};
@@ -80,7 +80,7 @@ pub(in super::super) unsafe fn begin<B: Backend>(
     }
     let remote = &mut state.endpoints[index].srx.remote;
     // SAFETY: the caller's contract.
-    let (mut part, request) = match unsafe { remote.begin_atomic(op, buffers) } {
+    let (part, request) = match unsafe { remote.begin_atomic(op, buffers) } {
         Ok(begun) => begun,
         Err(error) => {
             flush(state, index);
@@ -88,17 +88,8 @@ pub(in super::super) unsafe fn begin<B: Backend>(
         }
     };
     let from = [IoBuf::new(request.as_ptr(), request.len())];
-    let mut injected = Vec::new();
-    match request.len() <= domain.backend.info().tx.inject_size {
-        true => {
-            part.flags |= Flags::INJECT;
-            injected = request;
-        }
-        false => remote.atomics.keep_request(part.context, request),
-    }
-    // SAFETY: the request is kept until it is sent, or else copied (`INJECT`).
+    // SAFETY: the request is copied (`INJECT`).
     let sent = unsafe { send_locked(domain, state, index, &part, &from) };
-    drop(injected);
     let remote = &mut state.endpoints[index].srx.remote;
     match sent {
         Ok(()) => remote.set_requested(part.context),
@@ -150,10 +141,12 @@ impl RemoteOperations {
             gather(buffers.operands, 0, operands, arrays);
             gather(buffers.compares, 0, compares, arrays.add(operands));
         }
-        let flags = op.flags & (Flags::MORE | Flags::FENCE);
-        Ok((
-            part_of(&awaited, RemoteKind::Atomic, number, flags),
-            request,
-        ))
+        let flags = (op.flags & (Flags::MORE | Flags::FENCE)) | Flags::INJECT;
+        let part = SendOp {
+            // That of the operation is of the memory for the results.
+            desc: MrDesc::NONE,
+            ..part_of(&awaited, RemoteKind::Atomic, number, flags)
+        };
+        Ok((part, request))
     }
 }

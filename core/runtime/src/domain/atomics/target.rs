@@ -2,9 +2,9 @@
 
 use ferrofabric_contracts::atomics::{AtomicArrays, AtomicForm, AtomicHead, RequestError};
 use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, PeerCntr};
 use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaKind};
-use ferrofabric_matching::ReceiveBuffers;
 
 use super::super::owner::EndpointOwner;
 use super::super::part_outbox::{PartBytes, RemoteSend};
@@ -63,15 +63,16 @@ impl EndpointOwner<'_> {
             // No request is accepted that is shorter than a head.
             Err(RequestError::Headless) => return,
         };
-        let kept = result.map(|results| match results.is_empty() {
-            true => (NO_BYTES, IoBuf::EMPTY),
-            false => self.srx.remote.atomics.keep_results(results),
-        });
-        let bytes = kept.map(|(results, _)| (results, MrDesc::NONE));
-        let from = kept.map_or(IoBuf::EMPTY, |(_, from)| from);
+        let no_region = (NO_BYTES, MrDesc::NONE);
+        let mut op = reply_to(
+            a.src,
+            number,
+            result.as_ref().map(|_| no_region).map_err(|e| *e),
+        );
+        op.flags |= Flags::INJECT;
         self.srx.send_part(RemoteSend {
-            op: reply_to(a.src, number, bytes),
-            from: PartBytes::Memory(ReceiveBuffers::One(from)),
+            op,
+            from: PartBytes::Copied(result.unwrap_or_default()),
         });
     }
 

@@ -1,24 +1,15 @@
-//! Atomic operations that are under way: the memory of requests and results that the transport
-//! sends, and the order of the requests that come.
+//! The order of the requests for atomic operations that come.
 
 use std::collections::{HashMap, VecDeque};
 
 use ferrofabric_contracts::peer::Arrived;
-use ferrofabric_contracts::types::{FiAddr, IoBuf};
-use slab::Slab;
+use ferrofabric_contracts::types::FiAddr;
 
-/// Distinguishes the numbers of results from those of parts of regions.
-const RESULTS: u64 = 1 << 62;
-
-/// An endpoint's own operations, and those that peers have requested.
+/// The operations that peers have requested of an endpoint.
 #[derive(Default)]
-pub(super) struct AtomicsUnderWay {
-    /// The requests that the transport sends, by the number of the operation.
-    requests: HashMap<u64, Vec<u8>>,
+pub(super) struct AtomicArrivals {
     /// The requests of each source that come, in the order of their announcements.
     arrivals: HashMap<FiAddr, VecDeque<ArrivingRequest>>,
-    /// The results that the transport sends.
-    results: Slab<Vec<u8>>,
 }
 
 /// A request of a peer.
@@ -30,32 +21,7 @@ struct ArrivingRequest {
     whole: Option<Arrived>,
 }
 
-impl AtomicsUnderWay {
-    /// Keeps a request until it is sent.
-    pub(super) fn keep_request(&mut self, number: u64, request: Vec<u8>) {
-        self.requests.insert(number, request);
-    }
-
-    /// The request of an operation is sent, or not to be sent.
-    pub(super) fn drop_request(&mut self, number: u64) {
-        self.requests.remove(&number);
-    }
-
-    /// Keeps results until they are sent. Returns their number, and where they are.
-    pub(super) fn keep_results(&mut self, results: Vec<u8>) -> (u64, IoBuf) {
-        let buf = IoBuf::new(results.as_ptr(), results.len());
-        (RESULTS | self.results.insert(results) as u64, buf)
-    }
-
-    /// Whether the number of a part that was sent is one of results.
-    pub(super) fn has_results(number: u64) -> bool {
-        number & RESULTS != 0
-    }
-
-    pub(super) fn drop_results(&mut self, number: u64) {
-        self.results.try_remove((number & !RESULTS) as usize);
-    }
-
+impl AtomicArrivals {
     /// Number of requests of a source that come.
     pub(super) fn requests_of(&self, src: FiAddr) -> usize {
         self.arrivals.get(&src).map_or(0, VecDeque::len)
@@ -108,10 +74,9 @@ impl AtomicsUnderWay {
         whole.map(|request| request.room).collect()
     }
 
-    /// Number of requests to be sent, of those that come, and of results.
+    /// Number of requests that come.
     #[cfg(test)]
-    pub(super) fn counts(&self) -> [usize; 3] {
-        let arrivals = self.arrivals.values().map(VecDeque::len).sum();
-        [self.requests.len(), arrivals, self.results.len()]
+    pub(super) fn count(&self) -> usize {
+        self.arrivals.values().map(VecDeque::len).sum()
     }
 }
