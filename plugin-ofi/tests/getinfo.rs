@@ -235,7 +235,9 @@ fn each_capability_is_granted_or_no_data() {
         | FI_NAMED_RX_CTX
         | FI_DIRECTED_RECV
         | FI_AV_USER_ID;
+    const MESSAGES: u64 = FI_MSG | FI_TAGGED;
     const DIRECTIONS: u64 = FI_SEND | FI_RECV;
+    const ONE_SIDED: u64 = FI_RMA | FI_ATOMIC;
     const ACCESSES: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
     alone("each_capability_is_granted_or_no_data", |fi| {
         let offered = capabilities();
@@ -261,12 +263,13 @@ fn each_capability_is_granted_or_no_data() {
                 let caps = info.caps;
                 assert_eq!(caps & asked, asked, "bit {bit}: {caps:#x}");
                 assert_eq!(caps & PRIMARY, asked & PRIMARY, "bit {bit}: {caps:#x}");
-                let directions = match asked & DIRECTIONS {
-                    0 => DIRECTIONS,
-                    named => named,
+                let directions = match (asked & MESSAGES, asked & DIRECTIONS) {
+                    (0, _) => 0,
+                    (_, 0) => DIRECTIONS,
+                    (_, named) => named,
                 };
                 assert_eq!(caps & DIRECTIONS, directions, "bit {bit}: {caps:#x}");
-                let accesses = match (asked & FI_RMA, asked & ACCESSES) {
+                let accesses = match (asked & ONE_SIDED, asked & ACCESSES) {
                     (0, _) => 0,
                     (_, 0) => ACCESSES,
                     (_, named) => named,
