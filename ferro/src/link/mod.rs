@@ -460,15 +460,17 @@ impl Link {
     }
 
     /// The next event, for a side that serves its peer: that may take any time, as long as the
-    /// partner is there.
+    /// partner is there. Over verbs this side sleeps, as the server of perftest's programs does:
+    /// the device needs nobody to read and write memory.
     ///
     /// # Errors
     ///
     /// When an operation failed, or the partner is gone.
     pub(crate) fn serve(&mut self) -> Result<Option<LinkEvent>> {
-        let event = self.look(self.block)?;
+        let sleeps = self.block || self.carrier == "verbs";
+        let event = self.look(sleeps)?;
         if event.is_none() {
-            match self.block {
+            match sleeps {
                 true => self.watch.channel.check()?,
                 false => self.watch.look_after_rarely()?,
             }
