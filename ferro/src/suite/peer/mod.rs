@@ -171,7 +171,7 @@ fn of_perftest(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
         )],
         Bench::PutBandwidth => vec![
             rival("perftest ib_write_bw RC", PerftestProgram::WriteBw, false),
-            // Our target polls; that of this one does nothing at all.
+            // With a target that computes beside it. Ours sleeps in both.
             rival(
                 "perftest ib_write_bw RC beside a spinner",
                 PerftestProgram::WriteBw,

@@ -10,9 +10,13 @@ use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Completion;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{
+    FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, RmaKind, RmaOp, SendOp,
+};
 use ferrofabric_fake_device::control::{FakeDevice, ROCE};
-use ferrofabric_runtime::fabric::{Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider};
+use ferrofabric_runtime::fabric::{
+    Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr, MrAttr, Provider,
+};
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
 
@@ -20,7 +24,7 @@ use crate::client::Libfabric;
 use crate::{MESSAGES, ofi};
 
 /// By transport and operation, in the order in which they are counted.
-pub(crate) const SUBJECTS: [&str; 23] = [
+pub(crate) const SUBJECTS: [&str; 25] = [
     "shm/inject",
     "shm/send",
     "shm/receive",
@@ -29,6 +33,8 @@ pub(crate) const SUBJECTS: [&str; 23] = [
     "verbs/send",
     "verbs/receive",
     "verbs/unexpected",
+    "verbs/put",
+    "verbs/get",
     "verbs-ud/inject",
     "verbs-ud/receive",
     "verbs-ud/turn",
@@ -61,6 +67,9 @@ pub(crate) const BYTES: usize = 8;
 
 /// Their tag.
 pub(crate) const TAG: u64 = 5;
+
+/// The key of the memory that is written and read.
+const KEY: u64 = 7;
 
 /// Here numbers that nobody can guess are always the same: hash tables look the same each time.
 /// This stands in for the C library's function.
@@ -165,6 +174,8 @@ pub(crate) fn run() {
             println!("{subject}");
             write_counts();
         }
+        // The close of a region waits a while for a peer.
+        stop_clocks(false);
     }
 }
 
@@ -192,6 +203,8 @@ struct SubjectEndpoint {
     cq: Arc<dyn Cq>,
     peer: FiAddr,
     room: Box<[u8; BYTES]>,
+    /// The room as a region, if it is one.
+    region: Option<Arc<dyn Mr>>,
 }
 
 struct SubjectPair {
@@ -214,6 +227,8 @@ impl SubjectPair {
             let value = match name {
                 "FERRO_SHM" => shm,
                 "FERRO_DEVICE" => ROCE,
+                // Its thread stands still while valgrind waits for the reports of that thread.
+                "FERRO_MR_CACHE" => "off",
                 "FERRO_LANE" if transport == "verbs-ud" => "ud",
                 _ => return None,
             };
@@ -228,23 +243,26 @@ impl SubjectPair {
             let av = domain.open_av(&AvAttr::default()).unwrap();
             let cq = domain.open_cq(&CqAttr::default()).unwrap();
             let config = EndpointConfig::new(&av, &cq);
-            (domain.open_endpoint(config).unwrap(), cq, av)
+            (domain.open_endpoint(config).unwrap(), cq, av, domain)
         };
-        let ((from, from_cq, from_av), (to, to_cq, to_av)) = (open(), open());
+        let ((from, from_cq, from_av, of_from), (to, to_cq, to_av, of_to)) = (open(), open());
         let party = |endpoint, cq, peer| SubjectEndpoint {
             endpoint,
             cq,
             peer,
             room: Box::new([0; BYTES]),
+            region: None,
         };
         let peer_of_to = to_av.insert(&from.name().to_bytes()).unwrap();
         let peer_of_from = from_av.insert(&to.name().to_bytes()).unwrap();
-        let this = Self {
+        let mut this = Self {
             from: party(from, from_cq, peer_of_from),
             to: party(to, to_cq, peer_of_to),
             windowed: false,
             gathered: 0,
         };
+        this.from.register(&*of_from, Flags::empty());
+        (this.to).register(&*of_to, Flags::REMOTE_READ | Flags::REMOTE_WRITE);
         // The first message connects.
         this.to.post();
         this.from.send(Flags::COMPLETION);
@@ -285,6 +303,22 @@ impl SubjectPair {
                 });
                 assert_eq!(reported, what == "send");
                 assert!(to.read());
+            }
+            // The operation, and the look at its queue that finds it complete. The first ones go as
+            // messages, which the target has to take.
+            "put" | "get" => {
+                let mut is_complete = false;
+                run(true, &mut || {
+                    match what {
+                        "put" => from.rma(RmaKind::Write),
+                        _ => from.rma(RmaKind::Read),
+                    }
+                    is_complete = from.read();
+                });
+                while !is_complete {
+                    assert!(!to.read());
+                    is_complete = from.read();
+                }
             }
             // The receive is posted (in a window: behind others), the message comes, the queue is
             // read.
@@ -351,6 +385,15 @@ impl SubjectPair {
 }
 
 impl SubjectEndpoint {
+    fn register(&mut self, domain: &dyn Domain, rights: Flags) {
+        let request = MrAttr {
+            key: Some(KEY),
+            ..MrAttr::new(self.room(), rights | Flags::READ | Flags::WRITE)
+        };
+        // SAFETY: the room lives as long as the region.
+        self.region = Some(unsafe { domain.register_region(&request) }.unwrap());
+    }
+
     #[inline]
     fn send(&self, flags: Flags) {
         let op = SendOp {
@@ -364,6 +407,22 @@ impl SubjectEndpoint {
         };
         // SAFETY: the room lives as long as the endpoint, and nothing writes it while it is sent.
         unsafe { self.endpoint.send(&op, &[self.room()]) }.unwrap();
+    }
+
+    #[inline]
+    fn rma(&self, kind: RmaKind) {
+        let op = RmaOp {
+            kind,
+            dest: self.peer,
+            key: KEY,
+            place: 0,
+            data: 0,
+            desc: self.region.as_ref().map_or(MrDesc::NONE, |mr| mr.desc()),
+            context: 3,
+            flags: Flags::COMPLETION,
+        };
+        // SAFETY: as above.
+        unsafe { self.endpoint.rma(&op, &[self.room()]) }.unwrap();
     }
 
     #[inline]
