@@ -130,7 +130,7 @@ mod tests {
         }
         assert_eq!(
             ServiceKind::Rdm.question(),
-            [0x46, 0x46, 0x6e, 0x01, 4, 1, 0, 0]
+            [0x46, 0x46, 0x6e, 0x01, VERSION, 1, 0, 0]
         );
     }
 
