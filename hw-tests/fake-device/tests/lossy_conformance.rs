@@ -350,7 +350,7 @@ fn an_endpoint_that_closes_leaves_its_counters() {
 }
 
 /// Scenarios that do not run here, and why.
-const LEFT_OUT: [(&str, &[&str]); 13] = [
+const LEFT_OUT: [(&str, &[&str]); 14] = [
     (
         "no datagram is sent",
         &[
@@ -387,6 +387,10 @@ const LEFT_OUT: [(&str, &[&str]); 13] = [
             "killed_peers::a_peer_that_is_killed",
             "killed_peers::operate_until_killed",
         ],
+    ),
+    (
+        "the caller has sessions end, and a network without losses shows when",
+        &["atomic_ends::failed_operations_are_over"],
     ),
     ("a state without losses", &["steady::allocates_nothing"]),
     (
