@@ -10,9 +10,8 @@ use crate::listed_enum;
 use crate::types::{FiAddr, IoBuf, MrDesc, RmaKind};
 
 listed_enum! {
-    /// The data types that are offered, with libfabric's numbers. The others have no atomic
-    /// instruction on stable Rust (128 bits, complex numbers of two doubles), or no type (long
-    /// doubles, floats of 16 and 8 bits).
+    /// The data types that are offered, with libfabric's numbers. The others have no type in stable
+    /// Rust: long doubles, and floats of 16 and 8 bits.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Datatype: u8 {
         /// `int8_t`.
@@ -35,14 +34,19 @@ listed_enum! {
         Float = 8,
         /// `double`.
         Double = 9,
-        /// Two floats. Its address is a multiple of its 8 bytes, of which C requires only 4: one
-        /// instruction then changes both.
+        /// Two floats, the real part first.
         FloatComplex = 10,
+        /// Two doubles, the real part first.
+        DoubleComplex = 11,
+        /// `__int128`.
+        Int128 = 14,
+        /// `unsigned __int128`.
+        Uint128 = 15,
     }
 }
 
 impl Datatype {
-    /// Bytes of an element, of which its address is a multiple.
+    /// Bytes of an element.
     #[inline]
     #[must_use]
     pub const fn size(self) -> usize {
@@ -51,6 +55,20 @@ impl Datatype {
             Self::Int16 | Self::Uint16 => 2,
             Self::Int32 | Self::Uint32 | Self::Float => 4,
             Self::Int64 | Self::Uint64 | Self::Double | Self::FloatComplex => 8,
+            Self::DoubleComplex | Self::Int128 | Self::Uint128 => 16,
+        }
+    }
+
+    /// The number of which the address of an element is a multiple: as in C, but for integers of
+    /// 128 bits, of which 8 bytes are enough.
+    #[inline]
+    #[must_use]
+    pub const fn alignment(self) -> usize {
+        match self {
+            Self::FloatComplex | Self::DoubleComplex | Self::Int128 | Self::Uint128 => {
+                self.size() / 2
+            }
+            _ => self.size(),
         }
     }
 
@@ -62,7 +80,11 @@ impl Datatype {
     }
 
     const fn is_integer(self) -> bool {
-        !matches!(self, Self::Float | Self::Double | Self::FloatComplex)
+        !matches!(self, Self::Float | Self::Double) && !self.is_complex()
+    }
+
+    const fn is_complex(self) -> bool {
+        matches!(self, Self::FloatComplex | Self::DoubleComplex)
     }
 }
 
@@ -146,7 +168,7 @@ impl AtomicOperator {
             | Self::CswapLe
             | Self::CswapLt
             | Self::CswapGe
-            | Self::CswapGt => !matches!(datatype, Datatype::FloatComplex),
+            | Self::CswapGt => !datatype.is_complex(),
             _ => true,
         }
     }

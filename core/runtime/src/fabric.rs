@@ -259,10 +259,10 @@ pub trait Endpoint: Send + Sync {
     /// ([`AtomicForm::has`]). `EMSGSIZE`: more elements than [`Datatype::max_count`]. `EINVAL`: no
     /// elements, buffers of different lengths or of none that the form has, or CQ data. `ENOSYS`:
     /// the endpoint has no one-sided operations. Error completions: `EACCES` for a key, a range or
-    /// a right that the peer refuses, `EINVAL` for an address at the peer that is no multiple of
-    /// the elements' size, or where an element goes over the end of a piece of the region. Nothing
-    /// is changed then. `ECANCELED`: the reply is lost, because this endpoint or the peer has
-    /// removed the other one's address. The memory may be changed.
+    /// a right that the peer refuses, `EINVAL` for an address at the peer without the alignment of
+    /// the elements, or where an element goes over the end of a piece of the region. Nothing is
+    /// changed then. `ECANCELED`: the reply is lost, because this endpoint or the peer has removed
+    /// the other one's address. The memory may be changed.
     ///
     /// [`AtomicForm::has`]: ferrofabric_contracts::atomics::AtomicForm::has
     /// [`Datatype::max_count`]: ferrofabric_contracts::atomics::Datatype::max_count

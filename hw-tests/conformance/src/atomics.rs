@@ -156,7 +156,8 @@ fn elements(datatype: Datatype, values: &[i8]) -> Vec<u8> {
             Datatype::Float => f32::from(value).to_le_bytes().to_vec(),
             Datatype::Double => f64::from(value).to_le_bytes().to_vec(),
             Datatype::FloatComplex => [f32::from(value).to_le_bytes(), [0; 4]].concat(),
-            _ => i64::from(value).to_le_bytes()[..datatype.size()].to_vec(),
+            Datatype::DoubleComplex => [f64::from(value).to_le_bytes(), [0; 8]].concat(),
+            _ => i128::from(value).to_le_bytes()[..datatype.size()].to_vec(),
         }
     };
     values.iter().flat_map(element).collect()

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 use ferrofabric_contracts::atomics::AtomicOperator as Op;
 
-use super::words::AtomicWord;
+use super::words::{AtomicWord, WordPair};
 
 /// A type of elements.
 pub(super) trait Element: Copy {
@@ -135,6 +135,8 @@ integers! {
     u32 as u32: AtomicU32;
     i64 as u64: AtomicU64;
     u64 as u64: AtomicU64;
+    i128 as u128: WordPair<AtomicU64>;
+    u128 as u128: WordPair<AtomicU64>;
 }
 
 macro_rules! floats {
@@ -187,18 +189,14 @@ floats! {
     f64 as u64: AtomicU64;
 }
 
-/// A complex number of two floats, as C lays it out: the real part first.
+/// A complex number, as C lays it out: the real part first.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct FloatComplex {
-    re: f32,
-    im: f32,
+pub(super) struct Complex<T> {
+    re: T,
+    im: T,
 }
 
-impl FloatComplex {
-    const ZERO: Self = Self { re: 0.0, im: 0.0 };
-}
-
-impl Add for FloatComplex {
+impl<T: Add<Output = T>> Add for Complex<T> {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -209,7 +207,7 @@ impl Add for FloatComplex {
     }
 }
 
-impl Sub for FloatComplex {
+impl<T: Sub<Output = T>> Sub for Complex<T> {
     type Output = Self;
 
     fn sub(self, other: Self) -> Self {
@@ -220,7 +218,10 @@ impl Sub for FloatComplex {
     }
 }
 
-impl Mul for FloatComplex {
+impl<T> Mul for Complex<T>
+where
+    T: Mul<Output = T> + Add<Output = T> + Sub<Output = T> + Copy,
+{
     type Output = Self;
 
     /// The product as it is written on paper: infinities are not recovered from NaNs.
@@ -232,41 +233,56 @@ impl Mul for FloatComplex {
     }
 }
 
-impl Element for FloatComplex {
-    type Atomic = AtomicU64;
+macro_rules! complex_numbers {
+    ($($float:ty as $word:ty: $half:ty;)*) => {$(
+        impl Element for Complex<$float> {
+            type Atomic = WordPair<$half>;
 
-    fn of_word(word: u64) -> Self {
-        let [r0, r1, r2, r3, i0, i1, i2, i3] = word.to_ne_bytes();
-        Self {
-            re: f32::from_ne_bytes([r0, r1, r2, r3]),
-            im: f32::from_ne_bytes([i0, i1, i2, i3]),
+            fn of_word(word: $word) -> Self {
+                const HALF: usize = size_of::<$float>();
+                let bytes = word.to_ne_bytes();
+                let part = |at: usize| {
+                    let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk::<HALF>);
+                    bytes.map_or(0.0, |bytes| <$float>::from_ne_bytes(*bytes))
+                };
+                Self {
+                    re: part(0),
+                    im: part(HALF),
+                }
+            }
+
+            fn to_word(self) -> $word {
+                let parts = [self.re.to_ne_bytes(), self.im.to_ne_bytes()];
+                Self::Atomic::read(parts.as_flattened())
+            }
+
+            fn result(op: Op, target: Self, operand: Self, compare: Self) -> Option<Self> {
+                let zero = Self { re: 0.0, im: 0.0 };
+                let truth = |value: bool| {
+                    Some(Self {
+                        re: u8::from(value).into(),
+                        im: 0.0,
+                    })
+                };
+                let (a, b) = (target != zero, operand != zero);
+                match op {
+                    Op::Sum => Some(target + operand),
+                    Op::Prod => Some(target * operand),
+                    Op::Diff => Some(target - operand),
+                    Op::Lor => truth(a || b),
+                    Op::Land => truth(a && b),
+                    Op::Lxor => truth(a != b),
+                    Op::Write => Some(operand),
+                    Op::Cswap => (compare == target).then_some(operand),
+                    Op::CswapNe => (compare != target).then_some(operand),
+                    _ => None,
+                }
+            }
         }
-    }
+    )*};
+}
 
-    fn to_word(self) -> u64 {
-        let ([r0, r1, r2, r3], [i0, i1, i2, i3]) = (self.re.to_ne_bytes(), self.im.to_ne_bytes());
-        u64::from_ne_bytes([r0, r1, r2, r3, i0, i1, i2, i3])
-    }
-
-    fn result(op: Op, target: Self, operand: Self, compare: Self) -> Option<Self> {
-        let truth = |value: bool| {
-            Some(Self {
-                re: u8::from(value).into(),
-                im: 0.0,
-            })
-        };
-        let (a, b) = (target != Self::ZERO, operand != Self::ZERO);
-        match op {
-            Op::Sum => Some(target + operand),
-            Op::Prod => Some(target * operand),
-            Op::Diff => Some(target - operand),
-            Op::Lor => truth(a || b),
-            Op::Land => truth(a && b),
-            Op::Lxor => truth(a != b),
-            Op::Write => Some(operand),
-            Op::Cswap => (compare == target).then_some(operand),
-            Op::CswapNe => (compare != target).then_some(operand),
-            _ => None,
-        }
-    }
+complex_numbers! {
+    f32 as u64: AtomicU32;
+    f64 as u128: AtomicU64;
 }

@@ -1,10 +1,11 @@
-//! Carries out atomic operations on memory of this process, with the atomic instructions of the
-//! processor: threads of the application, and other processes that map the memory, may use the same
-//! words with theirs at the same time (fi_atomic(3)).
+//! Carries out atomic operations on memory of this process. Elements of up to 64 bits that are one
+//! word are changed by the atomic instructions of the processor: threads of the application, and
+//! other processes that map the memory, may use the same words with theirs at the same time
+//! (fi_atomic(3)). Elements of two words are changed under a lock of the process.
 
 use ferrofabric_contracts::atomics::{AtomicArrays, AtomicHead, AtomicOperator, Datatype};
 
-use super::elements::{Element, FloatComplex};
+use super::elements::{Complex, Element};
 use super::words::AtomicWord;
 
 /// Changes each element at `target` in one step, the first one first. The elements from before the
@@ -12,8 +13,8 @@ use super::words::AtomicWord;
 ///
 /// # Safety
 ///
-/// `target` is a multiple of the elements' size, and has room for the elements of the head. Nothing
-/// uses them at the same time but by atomic instructions.
+/// `target` is a multiple of the elements' alignment, and has room for the elements of the head.
+/// Nothing uses them at the same time but by atomic instructions.
 pub(super) unsafe fn execute(
     head: &AtomicHead,
     target: *mut u8,
@@ -31,7 +32,10 @@ pub(super) unsafe fn execute(
         Datatype::Uint64 => execute_on::<u64>,
         Datatype::Float => execute_on::<f32>,
         Datatype::Double => execute_on::<f64>,
-        Datatype::FloatComplex => execute_on::<FloatComplex>,
+        Datatype::FloatComplex => execute_on::<Complex<f32>>,
+        Datatype::DoubleComplex => execute_on::<Complex<f64>>,
+        Datatype::Int128 => execute_on::<i128>,
+        Datatype::Uint128 => execute_on::<u128>,
     };
     // SAFETY: the caller's contract.
     unsafe { execute(head, target, arrays, results) };

@@ -16,7 +16,7 @@ pub(super) use initiator::{begin, check, used_buffers};
 
 /// Why a target refuses an operation on an address that its elements can not have.
 const MISALIGNED: &str = "the target refuses it: an element's address is no multiple of its \
-                          size, or it goes over the end of a piece, or the request has a wrong \
+                          alignment, or it goes over the end of a piece, or the request has a wrong \
                           length";
 
 /// Why a target refuses an operation that it does not have.

@@ -97,10 +97,10 @@ impl EndpointOwner<'_> {
             AtomicForm::Fetch | AtomicForm::Compare => vec![0; len],
         };
         let pieces = part.bufs.segments();
-        let size = head.datatype.size();
+        let (size, alignment) = (head.datatype.size(), head.datatype.alignment());
         let is_aligned = pieces
             .iter()
-            .all(|piece| piece.addr % size == 0 && piece.len % size == 0);
+            .all(|piece| piece.addr % alignment == 0 && piece.len % size == 0);
         if is_aligned {
             // SAFETY: the region is registered and does not close before its part is given back,
             // the pieces have the length of the elements together, and are aligned.

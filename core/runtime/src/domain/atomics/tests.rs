@@ -69,6 +69,60 @@ fn integer_model(op: Op, target: i128, operand: i128, compare: i128) -> i128 {
     }
 }
 
+/// The same on integers of 128 bits, by their halves.
+fn wide_model(op: Op, [target, operand, compare]: [&[u8]; 3], datatype: Datatype) -> [u8; 16] {
+    let halves = |bytes: &[u8]| -> (u64, u64) {
+        let (low, high) = bytes.split_at(8);
+        let half = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+        (half(low), half(high))
+    };
+    let (t, o, c) = (halves(target), halves(operand), halves(compare));
+    let sign = match datatype {
+        Datatype::Int128 => 1 << 63,
+        _ => 0,
+    };
+    let order = |(low, high): (u64, u64)| (high ^ sign, low);
+    let chosen = |if_so: bool| if if_so { o } else { t };
+    let truth = |value: bool| (u64::from(value), 0);
+    let (is_t, is_o) = (t != (0, 0), o != (0, 0));
+    let (low, high) = match op {
+        Op::Min => chosen(order(o) < order(t)),
+        Op::Max => chosen(order(o) > order(t)),
+        Op::Sum => {
+            let (low, carry) = t.0.overflowing_add(o.0);
+            (low, t.1.wrapping_add(o.1).wrapping_add(carry.into()))
+        }
+        Op::Diff => {
+            let (low, borrow) = t.0.overflowing_sub(o.0);
+            (low, t.1.wrapping_sub(o.1).wrapping_sub(borrow.into()))
+        }
+        Op::Prod => {
+            let low = u128::from(t.0) * u128::from(o.0);
+            let across = t.0.wrapping_mul(o.1).wrapping_add(t.1.wrapping_mul(o.0));
+            (low as u64, ((low >> 64) as u64).wrapping_add(across))
+        }
+        Op::Lor => truth(is_t || is_o),
+        Op::Land => truth(is_t && is_o),
+        Op::Lxor => truth(is_t ^ is_o),
+        Op::Bor => (t.0 | o.0, t.1 | o.1),
+        Op::Band => (t.0 & o.0, t.1 & o.1),
+        Op::Bxor => (t.0 ^ o.0, t.1 ^ o.1),
+        Op::Read => t,
+        Op::Write => o,
+        Op::Cswap => chosen(c == t),
+        Op::CswapNe => chosen(c != t),
+        Op::CswapLe => chosen(order(c) <= order(t)),
+        Op::CswapLt => chosen(order(c) < order(t)),
+        Op::CswapGe => chosen(order(c) >= order(t)),
+        Op::CswapGt => chosen(order(c) > order(t)),
+        Op::Mswap => (t.0 ^ ((t.0 ^ o.0) & c.0), t.1 ^ ((t.1 ^ o.1) & c.1)),
+    };
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&low.to_le_bytes());
+    bytes[8..].copy_from_slice(&high.to_le_bytes());
+    bytes
+}
+
 /// The same on floats, whose sums and products are those of the type.
 fn float_model(op: Op, [target, operand, compare]: [f64; 3], datatype: Datatype) -> f64 {
     let rounded = |exact: f64| match datatype {
@@ -108,8 +162,8 @@ fn float(bytes: &[u8]) -> f64 {
 
 /// Runs an operation on three elements in the midst of others, and compares each with the model.
 fn check(op: Op, datatype: Datatype, memory: Aligned, operands: &Aligned, compares: &Aligned) {
-    const FROM: usize = 8;
-    let (size, count) = (datatype.size(), 3);
+    // As little aligned as it may be.
+    let (size, from, count) = (datatype.size(), datatype.alignment(), 3);
     let len = size * count;
     let arrays = AtomicArrays {
         operands: match op {
@@ -122,10 +176,10 @@ fn check(op: Op, datatype: Datatype, memory: Aligned, operands: &Aligned, compar
         },
     };
     let mut after = memory;
-    let mut results = [0; 24];
+    let mut results = [0; 48];
     // SAFETY: the memory is aligned, and has room for three elements.
     unsafe {
-        let target = after.0.as_mut_ptr().add(FROM);
+        let target = after.0.as_mut_ptr().add(from);
         execute(
             &head(op, datatype, count),
             target,
@@ -133,12 +187,12 @@ fn check(op: Op, datatype: Datatype, memory: Aligned, operands: &Aligned, compar
             &mut results[..len],
         );
     }
-    assert_eq!(results[..len], memory.0[FROM..FROM + len]);
-    assert_eq!(after.0[..FROM], memory.0[..FROM]);
-    assert_eq!(after.0[FROM + len..], memory.0[FROM + len..]);
+    assert_eq!(results[..len], memory.0[from..from + len]);
+    assert_eq!(after.0[..from], memory.0[..from]);
+    assert_eq!(after.0[from + len..], memory.0[from + len..]);
     for at in (0..len).step_by(size) {
-        let came = &after.0[FROM + at..FROM + at + size];
-        let before = &memory.0[FROM + at..FROM + at + size];
+        let came = &after.0[from + at..from + at + size];
+        let before = &memory.0[from + at..from + at + size];
         let (operand, compare) = (&operands.0[at..at + size], &compares.0[at..at + size]);
         let what = format!("{op:?} {datatype:?} {before:?} {operand:?} {compare:?} {came:?}");
         match datatype {
@@ -147,7 +201,13 @@ fn check(op: Op, datatype: Datatype, memory: Aligned, operands: &Aligned, compar
                 let same = float(came) == expected || float(came).is_nan() && expected.is_nan();
                 assert!(same, "{what}");
             }
-            Datatype::FloatComplex => complex(op, before, operand, compare, came, &what),
+            Datatype::FloatComplex | Datatype::DoubleComplex => {
+                complex(op, [before, operand, compare, came], datatype, &what);
+            }
+            Datatype::Int128 | Datatype::Uint128 => {
+                let expected = wide_model(op, [before, operand, compare], datatype);
+                assert_eq!(came, expected, "{what}");
+            }
             _ => {
                 let of = |bytes| integer(bytes, datatype);
                 let expected = integer_model(op, of(before), of(operand), of(compare));
@@ -157,18 +217,29 @@ fn check(op: Op, datatype: Datatype, memory: Aligned, operands: &Aligned, compar
     }
 }
 
-fn complex(op: Op, before: &[u8], operand: &[u8], compare: &[u8], came: &[u8], what: &str) {
-    let of = |bytes: &[u8]| -> (f32, f32) {
-        let (re, im) = bytes.split_at(4);
-        (float(re) as f32, float(im) as f32)
+/// Compares the element that came from a target, an operand and a compare value.
+fn complex(op: Op, elements: [&[u8]; 4], datatype: Datatype, what: &str) {
+    let half = datatype.size() / 2;
+    let [a, b, c, came] = elements.map(|bytes| (float(&bytes[..half]), float(&bytes[half..])));
+    let part = match datatype {
+        Datatype::FloatComplex => Datatype::Float,
+        _ => Datatype::Double,
     };
-    let (a, b, c, came) = (of(before), of(operand), of(compare), of(came));
-    let truth = |value: bool| (f32::from(u8::from(value)), 0.0);
+    let rounded = |op, x: f64, y: f64| float_model(op, [x, y, 0.0], part);
+    let (sum, difference) = (
+        |x, y| rounded(Op::Sum, x, y),
+        |x, y| rounded(Op::Diff, x, y),
+    );
+    let product = |x, y| rounded(Op::Prod, x, y);
+    let truth = |value: bool| (f64::from(u8::from(value)), 0.0);
     let (is_a, is_b) = (a != (0.0, 0.0), b != (0.0, 0.0));
     let expected = match op {
-        Op::Sum => (a.0 + b.0, a.1 + b.1),
-        Op::Diff => (a.0 - b.0, a.1 - b.1),
-        Op::Prod => (a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0),
+        Op::Sum => (sum(a.0, b.0), sum(a.1, b.1)),
+        Op::Diff => (difference(a.0, b.0), difference(a.1, b.1)),
+        Op::Prod => (
+            difference(product(a.0, b.0), product(a.1, b.1)),
+            sum(product(a.0, b.1), product(a.1, b.0)),
+        ),
         Op::Lor => truth(is_a || is_b),
         Op::Land => truth(is_a && is_b),
         Op::Lxor => truth(is_a ^ is_b),
@@ -177,7 +248,7 @@ fn complex(op: Op, before: &[u8], operand: &[u8], compare: &[u8], came: &[u8], w
         Op::CswapNe if c == a => a,
         _ => b,
     };
-    let same = |x: f32, y: f32| x == y || x.is_nan() && y.is_nan();
+    let same = |x: f64, y: f64| x == y || x.is_nan() && y.is_nan();
     assert!(
         same(came.0, expected.0) && same(came.1, expected.1),
         "{what}"
@@ -195,6 +266,9 @@ fn elements(datatype: Datatype) -> impl Strategy<Value = Aligned> {
                 Datatype::Double => element.copy_from_slice(&f64::from(value).to_le_bytes()),
                 Datatype::FloatComplex => {
                     element[..4].copy_from_slice(&f32::from(value).to_le_bytes());
+                }
+                Datatype::DoubleComplex => {
+                    element[..8].copy_from_slice(&f64::from(value).to_le_bytes());
                 }
                 _ => element[0] = value,
             }
@@ -320,4 +394,44 @@ fn concurrent_sums_are_exact() {
     let sums = words.map(AtomicU32::into_inner);
     assert_eq!(sums, [3 * ADDS as u32, (3 * 2 + 5) * ADDS as u32]);
     assert_eq!(f64::from_bits(floats.into_inner()), 3.0 * ADDS as f64);
+}
+
+/// Threads that change elements of two words at the same time lose nothing.
+#[test]
+fn concurrent_sums_of_pairs_are_exact() {
+    const ADDS: u64 = 20_000;
+    const START: u128 = u64::MAX as u128 - 7;
+
+    let words = [const { AtomicU64::new(0) }; 4];
+    words[0].store(START as u64, Ordering::Relaxed);
+    let complex = [1.0f64, 2.0].map(f64::to_le_bytes);
+    let engine = || {
+        for _ in 0..ADDS {
+            let sums: [(usize, Datatype, &[u8]); 2] = [
+                (0, Datatype::Uint128, &1u128.to_le_bytes()),
+                (2, Datatype::DoubleComplex, complex.as_flattened()),
+            ];
+            for (at, datatype, operands) in sums {
+                let arrays = AtomicArrays {
+                    operands,
+                    compares: &[],
+                };
+                // SAFETY: both words are there, and all use them atomically.
+                unsafe {
+                    let target = words[at].as_ptr().cast();
+                    execute(&head(Op::Sum, datatype, 1), target, &arrays, &mut []);
+                }
+            }
+        }
+    };
+    std::thread::scope(|threads| {
+        for _ in 0..3 {
+            threads.spawn(engine);
+        }
+    });
+    let [low, high, re, im] = words.map(AtomicU64::into_inner);
+    let sum = (u128::from(high) << 64) | u128::from(low);
+    assert_eq!(sum, START + 3 * u128::from(ADDS));
+    let parts = [re, im].map(f64::from_bits);
+    assert_eq!(parts, [3.0 * ADDS as f64, 6.0 * ADDS as f64]);
 }

@@ -1,8 +1,11 @@
-//! The words that atomic operations change, with the instructions of the processor.
+//! The words that atomic operations change: with the instructions of the processor, or, where an
+//! element is a pair of words, under a lock.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// A word that is changed by the atomic instructions of the processor.
+use ferrofabric_system::locks::Mutex;
+
+/// A word that is changed in one step.
 pub(super) trait AtomicWord: 'static {
     type Word: Copy;
     const BYTES: usize;
@@ -11,8 +14,8 @@ pub(super) trait AtomicWord: 'static {
     ///
     /// # Safety
     ///
-    /// The address is a multiple of the word's size, and the word is there. Nothing uses it at the
-    /// same time but by atomic instructions.
+    /// The address is a multiple of the word's alignment, and the word is there. Nothing uses it at
+    /// the same time but by atomic instructions.
     unsafe fn at<'a>(address: *mut u8) -> &'a Self;
 
     fn load(&self) -> Self::Word;
@@ -70,4 +73,72 @@ atomic_words! {
     AtomicU16: u16;
     AtomicU32: u32;
     AtomicU64: u64;
+}
+
+/// Held while a pair of words is read or changed, anywhere in this process.
+static PAIRS: Mutex<()> = Mutex::new(());
+
+/// An element that no instruction changes as a whole. Its two words change in one step for atomic
+/// operations of this process. Others may see one of them changed before the other.
+#[repr(C)]
+pub(super) struct WordPair<W>([W; 2]);
+
+macro_rules! pairs {
+    ($($half:ty: $word:ty, $both:ty;)*) => {$(
+        impl WordPair<$half> {
+            fn value(&self) -> $both {
+                let [first, second] = &self.0;
+                let mut bytes = [0; size_of::<$both>()];
+                let (to_first, to_second) = bytes.split_at_mut(size_of::<$word>());
+                to_first.copy_from_slice(&first.load(Ordering::SeqCst).to_ne_bytes());
+                to_second.copy_from_slice(&second.load(Ordering::SeqCst).to_ne_bytes());
+                <$both>::from_ne_bytes(bytes)
+            }
+        }
+
+        impl AtomicWord for WordPair<$half> {
+            type Word = $both;
+            const BYTES: usize = size_of::<$both>();
+
+            #[inline]
+            unsafe fn at<'a>(address: *mut u8) -> &'a Self {
+                // SAFETY: the caller's contract; a pair is aligned as one of its words is.
+                unsafe { &*address.cast() }
+            }
+
+            fn load(&self) -> $both {
+                let _held = PAIRS.lock();
+                self.value()
+            }
+
+            fn replace(&self, before: $both, after: $both) -> Result<(), $both> {
+                let _held = PAIRS.lock();
+                let now = self.value();
+                if now != before {
+                    return Err(now);
+                }
+                let bytes = after.to_ne_bytes();
+                for (half, bytes) in self.0.iter().zip(bytes.chunks_exact(size_of::<$word>())) {
+                    let word = bytes.try_into().map_or(0, <$word>::from_ne_bytes);
+                    half.store(word, Ordering::SeqCst);
+                }
+                Ok(())
+            }
+
+            #[inline]
+            fn read(bytes: &[u8]) -> $both {
+                bytes.try_into().map_or(0, <$both>::from_ne_bytes)
+            }
+
+            #[inline]
+            fn write(word: $both, bytes: &mut [u8]) {
+                bytes.copy_from_slice(&word.to_ne_bytes());
+            }
+        }
+    )*};
+}
+
+pairs! {
+    AtomicU32: u32, u64;
+    AtomicU64: u64, u128;
 }
