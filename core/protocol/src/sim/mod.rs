@@ -5,8 +5,9 @@
 //! rendezvous over the lanes that come up, [`datagrams`] sessions over UD, [`resumption`] a session
 //! from lane to lane, [`lanes`] the life of lanes. `storms` has the big runs, `scarcity` those with
 //! too few queue pairs, `orders` and `restarts` search small ones exhaustively. `unit` has single
-//! packets, `forgeries` those of a third party.
+//! packets, `closes` those of closes, `forgeries` those of a third party.
 
+mod closes;
 mod datagrams;
 mod forgeries;
 mod lanes;
