@@ -1,8 +1,6 @@
 //! Atomic operations that are under way when a region closes, when one of both ends goes or is
 //! removed, and when the target's own sends wait.
 
-use std::time::Instant;
-
 use ferrofabric_contracts::atomics::{
     AtomicForm, AtomicOperator as Operator, Datatype, MAX_ATOMIC_BYTES,
 };
@@ -10,7 +8,7 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_runtime::fabric::Domain;
 
 use crate::atomics::{Initiator, arrays, op, set};
-use crate::ends::{PATIENCE, QueuedPair, is_gone};
+use crate::ends::{QueuedPair, is_gone};
 use crate::one_sided::{receive_all, sends_behind_a_fence};
 use crate::target::{BOTH, KEY, Target, close_beside};
 
@@ -66,25 +64,12 @@ pub fn targets_that_go(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 
     let target = Target::open(domain_a, domain_b);
     let region = target.register(KEY, BOTH);
-    let mut open = under_way(&Initiator::of(&target));
+    let open = under_way(&Initiator::of(&target));
     target.pair.b.rx.pump();
     let (a, b) = (target.pair.a, target.pair.b);
     drop(b.endpoint);
     drop(region);
-    let until = Instant::now() + PATIENCE;
-    while !open.is_empty() {
-        a.tx.pump();
-        open.retain(|&context| match a.tx.take_of(context) {
-            Some(Err(error)) => {
-                assert!(is_gone(error.errno), "{error:?}");
-                false
-            }
-            Some(Ok(_)) => false,
-            None => true,
-        });
-        assert!(Instant::now() < until, "{open:?} have not ended");
-        std::thread::yield_now();
-    }
+    a.outlive_peer(open);
 }
 
 /// Each operation ends though the target removes its initiator while it is under way, and the

@@ -188,6 +188,24 @@ impl QueuedEndpoint {
         self.contexts.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Waits until these operations with a peer that has closed have ended, in success or not.
+    pub(crate) fn outlive_peer(&self, mut open: Vec<u64>) {
+        let until = Instant::now() + PATIENCE;
+        while !open.is_empty() {
+            self.tx.pump();
+            open.retain(|&context| match self.tx.take_of(context) {
+                Some(Err(error)) => {
+                    assert!(is_gone(error.errno), "{error:?}");
+                    false
+                }
+                Some(Ok(_)) => false,
+                None => true,
+            });
+            assert!(Instant::now() < until, "{open:?} have not ended");
+            std::thread::yield_now();
+        }
+    }
+
     /// Memory of `len` bytes that lives as long as the endpoint, all of them `fill`.
     pub fn memory(&self, len: usize, fill: u8) -> IoBuf {
         let bytes = vec![fill; len].into_boxed_slice();

@@ -1,14 +1,13 @@
 //! One-sided operations (fi_rma(3)): reads and writes of a peer's regions.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{MrDesc, MsgKind, RmaKind, RmaOp, SendOp};
 use ferrofabric_runtime::fabric::{Cntr, Domain};
 
-use crate::ends::{PATIENCE, QueuedPair, any_tagged, is_gone};
+use crate::ends::{QueuedPair, any_tagged};
 use crate::target::{BOTH, KEY, REGION, Target, close_beside, filled};
 
 /// Of every way that messages take.
@@ -214,21 +213,7 @@ pub fn a_target_that_closes(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let memory = b.memory;
     drop(b.endpoint);
     drop(region);
-    let mut open: Vec<_> = ops.iter().map(|op| op.context).collect();
-    let until = Instant::now() + PATIENCE;
-    while !open.is_empty() {
-        a.tx.pump();
-        open.retain(|&context| match a.tx.take_of(context) {
-            Some(Err(error)) => {
-                assert!(is_gone(error.errno), "{error:?}");
-                false
-            }
-            Some(Ok(_)) => false,
-            None => true,
-        });
-        assert!(Instant::now() < until, "{open:?} have not ended");
-        std::thread::yield_now();
-    }
+    a.outlive_peer(ops.iter().map(|op| op.context).collect());
     drop(memory);
 }
 
