@@ -197,6 +197,13 @@ impl MsgKind {
         matches!(self, Self::Remote(RemoteKind::Read | RemoteKind::Atomic))
     }
 
+    /// Whether the owner has memory of its own for a message of this kind, and frees it as soon as
+    /// the message is there.
+    #[inline]
+    pub const fn is_kept_briefly(self) -> bool {
+        self.is_request() || matches!(self, Self::Remote(RemoteKind::Grant))
+    }
+
     /// The flags in the completion of a receive of this kind. Parts have no completion.
     #[inline]
     pub const fn recv_flags(self) -> Flags {

@@ -1,8 +1,13 @@
 //! The rights of peers: a peer with a lane may guess the keys of registrations.
 
 use ferrofabric_av::AvAttr;
+use ferrofabric_conformance::ends::any_tagged;
+use ferrofabric_conformance::target::{BOTH, KEY, Target};
+use ferrofabric_contracts::atomics::{
+    AtomicBuffers, AtomicForm, AtomicHead, AtomicOp, AtomicOperator, Datatype,
+};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_fake_device::control::FakeDevice;
 use ferrofabric_runtime::owning::OwningEndpoint;
 
@@ -43,6 +48,64 @@ fn a_guessed_key_opens_no_registration_for_this_side() {
         drop(pair);
         assert_clean(&device);
     }
+}
+
+/// A peer that writes a request, or a message for a list of buffers, gets a right on memory that is
+/// freed at once. It does not keep that right.
+#[test]
+fn memory_that_is_freed_is_no_longer_writable() {
+    const ELEMENTS: usize = 100;
+    let device = FakeDevice::take();
+    let settings = [
+        ("FERRO_LANE", "rc"),
+        ("FERRO_RENDEZVOUS", "write"),
+        ("FERRO_EAGER", "64"),
+    ];
+    let (a, b) = (domain(&settings), domain(&settings));
+    let target = Target::open(&*a, &*b);
+    let (from, to) = (&target.pair.a, &target.pair.b);
+    let region = target.register(KEY, BOTH);
+    let operands = from.memory(ELEMENTS * 8, 1);
+    let op = AtomicOp {
+        form: AtomicForm::Base,
+        operator: AtomicOperator::Sum,
+        datatype: Datatype::Uint64,
+        dest: target.pair.to_b,
+        key: KEY,
+        place: 0,
+        desc: MrDesc::NONE,
+        context: from.context(),
+        flags: Flags::COMPLETION,
+    };
+    let buffers = AtomicBuffers {
+        operands: &[operands],
+        compares: &[],
+        results: &[],
+    };
+    // SAFETY: the buffers live as long as the endpoint.
+    unsafe { from.endpoint.atomic(&op, &buffers) }.unwrap();
+    let pieces = [to.memory(300, 0), to.memory(400, 0)];
+    let receive = any_tagged(to.context());
+    to.recv(&receive, &pieces).unwrap();
+    let message = target.pair.tagged(7);
+    from.send(to, message, 700, 2);
+    for (queue, context) in [
+        (&from.tx, op.context),
+        (&from.tx, message.context),
+        (&to.rx, receive.context),
+    ] {
+        let done = target.pair.wait(queue, context);
+        assert!(done.is_ok(), "{done:?}");
+    }
+    let freed = [(AtomicHead::BYTES + operands.len) as u64, 700];
+    let all = device.regions();
+    for view in all.iter().filter(|view| view.writable) {
+        assert!(!freed.contains(&view.len), "{view:?}");
+    }
+    drop(region);
+    drop(target);
+    drop((a, b));
+    assert_clean(&device);
 }
 
 /// A registration of the application has the rights of peers that it has requested, and no other:

@@ -57,9 +57,10 @@ impl RdmTransport {
                 "no memory is left for the message: a list of buffers needs one piece to receive it",
             );
         };
+        let is_brief = kind.is_kept_briefly() || matched.piece.is_of_list();
         let destinations: Result<Vec<Registered>> = buffers
             .iter()
-            .map(|buf| self.destination_for(&method, *buf, matched.desc))
+            .map(|buf| self.destination_for(&method, *buf, matched.desc, is_brief))
             .collect();
         let destinations = match destinations {
             Ok(destinations) => destinations,
@@ -152,12 +153,15 @@ impl RdmTransport {
         }
     }
 
-    /// Registered memory that the message is read into, or that its sender writes.
+    /// Registered memory that the message is read into, or that its sender writes. `is_brief`: the
+    /// memory is given back when the message is here. Then a peer that writes must not keep its
+    /// right, for other data will be there.
     fn destination_for(
         &mut self,
         method: &TransferMethod,
         buf: IoBuf,
         desc: MrDesc,
+        is_brief: bool,
     ) -> Result<Registered> {
         let registrations = &mut self.poster.registrations;
         let (described, access) = match method {
@@ -168,11 +172,16 @@ impl RdmTransport {
             // A peer that writes gets access to exactly the destination.
             TransferMethod::Written => (None, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
         };
-        let region = match described {
-            Some(region) => region,
+        let addr = buf.as_mut_ptr();
+        let region = match (described, method) {
+            (Some(region), _) => region,
             // SAFETY: the receiver keeps the buffer until the completion, and the region is
             // released before that.
-            None => unsafe { registrations.region(buf.as_mut_ptr(), buf.len, access) }?,
+            (None, TransferMethod::Written) if is_brief => {
+                unsafe { registrations.region_once(addr, buf.len, access) }?
+            }
+            // SAFETY: as above.
+            (None, _) => unsafe { registrations.region(addr, buf.len, access) }?,
         };
         Ok(Registered { buf, region })
     }
