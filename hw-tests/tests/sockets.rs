@@ -122,8 +122,13 @@ fn endpoints_are_found_by_the_addresses_that_they_give() {
     }
 }
 
-/// `a` reads memory of `b`, which is at an address.
-fn read(domain: &dyn Domain, a: &mut OwningEndpoint, b: &mut OwningEndpoint, to: FiAddr) {
+/// `a` reads memory of `b` by another address than its first one.
+fn read(
+    domain: &dyn Domain,
+    a: &mut OwningEndpoint,
+    b: &mut OwningEndpoint,
+    (first, to): (FiAddr, FiAddr),
+) {
     let memory = [7; 8];
     let request = MrAttr::new(
         IoBuf::new(memory.as_ptr(), memory.len()),
@@ -143,6 +148,14 @@ fn read(domain: &dyn Domain, a: &mut OwningEndpoint, b: &mut OwningEndpoint, to:
     };
     let room = Buffer::new(memory.len()).unwrap();
     a.post_rma(room, memory.len(), 3, op).unwrap();
+    // What is fenced waits for it, by whichever address.
+    for dest in [first, to] {
+        let flags = Flags::FENCE;
+        let fenced = RmaOp { dest, flags, ..op };
+        let room = Buffer::new(memory.len()).unwrap();
+        let (error, _) = a.post_rma(room, memory.len(), 4, fenced).unwrap_err();
+        assert_eq!(error, OpError::Again);
+    }
     let until = Instant::now() + PATIENCE;
     let done = loop {
         assert!(Instant::now() < until, "the read does not complete");
@@ -186,7 +199,7 @@ fn unknown_senders_are_named_by_their_native_addresses() {
         let to_a = b.av().insert(&name(&*domain, &a)).unwrap();
         exchange(&mut a, &mut b, to_b, to_a, b"by a native address");
         exchange(&mut a, &mut b, alias, to_a, b"by its alias");
-        read(&*domain, &mut a, &mut b, alias);
+        read(&*domain, &mut a, &mut b, (to_b, alias));
         exchange(&mut b, &mut a, to_a, to_b, b"from the first");
         for short in [2, 16, native.len() - 1] {
             let refused = a.av().insert(&native[..short]).unwrap_err();

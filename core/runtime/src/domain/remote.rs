@@ -34,7 +34,7 @@ pub(super) struct RemoteOperations {
     /// Number of reads so far.
     reads_begun: u32,
     /// Writes with CQ data whose notice is not sent yet.
-    pub(super) noticed: Slab<RmaOp>,
+    pub(super) noticed: Slab<NoticedWrite>,
     rooms: Slab<PartRoom>,
     /// Answers to requests of sources that were removed: no address leads there.
     pub(super) answers: Vec<SendOp>,
@@ -56,6 +56,9 @@ pub(super) struct RemoteOperations {
 pub(super) struct ReadUnderWay {
     number: u64,
     pub(super) op: RmaOp,
+    /// The address that its reply comes from: the first one of the peer, if the operation has
+    /// another.
+    pub(super) from: FiAddr,
     pub(super) into: ReceiveBuffers,
     /// Bytes of the reply.
     pub(super) len: u64,
@@ -65,6 +68,14 @@ pub(super) struct ReadUnderWay {
     is_requested: bool,
     /// Its bytes are on their way into the buffers.
     pub(super) arrives: bool,
+}
+
+/// A write whose CQ data follows it.
+pub(super) struct NoticedWrite {
+    pub(super) op: RmaOp,
+    /// The address that the data goes to: the first one of the peer, if the operation has another;
+    /// `NOTAVAIL` once one of them is removed.
+    pub(super) to: FiAddr,
 }
 
 /// Room for a request, or for a grant.
@@ -106,9 +117,9 @@ impl RemoteOperations {
 
     /// Whether operations on a peer's memory wait for something but for a message that was sent.
     pub(super) fn is_busy_with(&self, peer: FiAddr) -> bool {
-        let reads = self.reads.iter().map(|(_, read)| &read.op);
-        let mut ops = reads.chain(self.noticed.iter().map(|(_, op)| op));
-        ops.any(|op| op.dest == peer)
+        let reads = self.reads.iter().map(|(_, read)| [read.op.dest, read.from]);
+        let writes = self.noticed.iter().map(|(_, one)| [one.op.dest, one.to]);
+        reads.chain(writes).flatten().any(|with| with == peer)
             || self.outbox.len_for(peer) != 0
             || self.shortcuts.is_busy_with(peer)
     }
@@ -213,6 +224,7 @@ impl RemoteOperations {
         entry.insert(ReadUnderWay {
             number,
             op: *op,
+            from: op.dest,
             into: match into {
                 [] => ReceiveBuffers::One(IoBuf::EMPTY),
                 &[one] => ReceiveBuffers::One(one),
@@ -231,7 +243,11 @@ impl RemoteOperations {
         const KEPT: Flags = Flags::INJECT.union(Flags::MORE).union(Flags::FENCE);
         match op.flags.contains(Flags::REMOTE_CQ_DATA) {
             true => {
-                let number = self.noticed.insert(*op) as u64;
+                let write = NoticedWrite {
+                    op: *op,
+                    to: op.dest,
+                };
+                let number = self.noticed.insert(write) as u64;
                 part_of(op, RemoteKind::NoticedWrite, number, op.flags & KEPT)
             }
             false => {
@@ -258,12 +274,12 @@ impl RemoteOperations {
         match part.kind {
             MsgKind::Remote(RemoteKind::Read | RemoteKind::Atomic) => {
                 if let Some(read) = self.read(part.context) {
-                    read.op.dest = part.dest;
+                    read.from = part.dest;
                 }
             }
             MsgKind::Remote(RemoteKind::NoticedWrite) => {
-                if let Some(op) = self.noticed.get_mut(part.context as usize) {
-                    op.dest = part.dest;
+                if let Some(write) = self.noticed.get_mut(part.context as usize) {
+                    write.to = part.dest;
                 }
             }
             _ => {}
@@ -339,17 +355,18 @@ impl RemoteOperations {
     /// The address of a target is removed, or the target is gone: notices of writes to it are not
     /// sent, for the address may be another peer's by then.
     pub(super) fn forget_notices_to(&mut self, target: FiAddr) {
-        for (_, op) in &mut self.noticed {
-            if op.dest == target {
-                op.dest = FiAddr::NOTAVAIL;
+        for (_, write) in &mut self.noticed {
+            if [write.op.dest, write.to].contains(&target) {
+                write.to = FiAddr::NOTAVAIL;
             }
         }
     }
 
     /// Takes out the reads of a target that is gone, but for those whose bytes are on their way.
     pub(super) fn take_reads_of(&mut self, target: FiAddr) -> Vec<ReadUnderWay> {
-        let lost =
-            |read: &ReadUnderWay| read.op.dest == target && read.is_requested && !read.arrives;
+        let lost = |read: &ReadUnderWay| {
+            [read.op.dest, read.from].contains(&target) && read.is_requested && !read.arrives
+        };
         let keys: Vec<_> = (self.reads.iter().filter(|(_, read)| lost(read)))
             .map(|(key, _)| key)
             .collect();

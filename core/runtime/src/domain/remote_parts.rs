@@ -16,7 +16,7 @@ use super::atomics::error_of_reply;
 use super::grants::GRANT_BYTES;
 use super::owner::EndpointOwner;
 use super::part_outbox::{PartBytes, RemoteSend};
-use super::remote::{MAX_READS, REQUEST_BYTES, reply_to};
+use super::remote::{MAX_READS, NoticedWrite, REQUEST_BYTES, reply_to};
 use super::shortcuts::ShortcutUnderWay;
 use super::srx::{Deferred, SharedRx};
 
@@ -82,7 +82,7 @@ impl SharedRx {
             return Matched::REFUSED;
         };
         let len = if a.data == 0 { read.len } else { 0 };
-        if read.op.dest != a.src || read.arrives || a.len != len {
+        if read.from != a.src || read.arrives || a.len != len {
             return Matched::REFUSED;
         }
         read.arrives = true;
@@ -268,12 +268,14 @@ impl EndpointOwner<'_> {
                 let noticed = &mut self.srx.remote.noticed;
                 let lost = (Errno::ECANCELED, 0, PEER_REMOVED);
                 match (noticed.try_remove(done.context as usize), failed) {
-                    (Some(op), None) if op.dest == FiAddr::NOTAVAIL => {
+                    (Some(NoticedWrite { op, to }), None) if to == FiAddr::NOTAVAIL => {
                         let error = failure(RmaKind::Write, op.context, op.dest, lost);
                         self.rma_failed(RmaKind::Write, error);
                     }
-                    (Some(op), None) => self.notify(&op, done.len),
-                    (Some(op), Some(why)) => {
+                    (Some(NoticedWrite { op, to }), None) => {
+                        self.notify(&RmaOp { dest: to, ..op }, done.len);
+                    }
+                    (Some(NoticedWrite { op, .. }), Some(why)) => {
                         let error = failure(RmaKind::Write, op.context, op.dest, why);
                         self.rma_failed(RmaKind::Write, error);
                     }

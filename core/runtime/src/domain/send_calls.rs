@@ -108,7 +108,13 @@ pub(super) fn wait_for_remote<T: Transport>(
     index: usize,
     peer: FiAddr,
 ) -> Result<(), OpError> {
-    if !state.endpoints[index].srx.remote.is_busy_with(peer) {
+    let (_, owner) = state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+    let remote = &owner.srx.remote;
+    if !remote.is_busy_with(peer)
+        && !owner
+            .first_of(peer)
+            .is_some_and(|at| remote.is_busy_with(at))
+    {
         return Ok(());
     }
     flush(state, index);

@@ -144,7 +144,14 @@ impl UnresolvedSends {
             QueueAction::Send(dest) => {
                 while let Some(send) = queue.sends.front() {
                     let op = SendOp { dest, ..send.op };
-                    owner.srx.remote.redirect(&op);
+                    let remote = &mut owner.srx.remote;
+                    if op.kind.is_request() && remote.read(op.context).is_none() {
+                        // The operation has failed since: its target's session ended.
+                        queue.sends.pop_front();
+                        self.len -= 1;
+                        continue;
+                    }
+                    remote.redirect(&op);
                     // SAFETY: by the contract of `push` the buffers stay until the completion.
                     match unsafe { transport.send(&op, send.buffers.list(), owner) } {
                         Ok(()) => {}
@@ -333,6 +340,15 @@ impl EndpointOwner<'_> {
     #[inline]
     pub(super) fn may_be_unresolved(&self) -> bool {
         self.avs[self.binding.av].may_be_unresolved()
+    }
+
+    /// The address under which the endpoint at another one is in the vector.
+    #[cold]
+    pub(super) fn first_of(&self, addr: FiAddr) -> Option<FiAddr> {
+        match self.avs[self.binding.av].resolve_for_send(addr) {
+            Some(Unresolved::Same(first)) => Some(first),
+            _ => None,
+        }
     }
 
     /// The receive to post for a receive whose source may be unresolved: starts the resolution of

@@ -163,6 +163,39 @@ fn a_read_whose_bytes_are_on_their_way_ends_with_them() {
     assert!(!lent.srx.has_deferred());
 }
 
+/// A read by another address of the target waits for a reply from its first one. It is in the way
+/// of fences of both addresses, ends when one of them is removed, and has its own in the error.
+#[test]
+fn a_read_by_another_address_belongs_to_both() {
+    const ALIAS: FiAddr = FiAddr(5);
+    for removed in [TARGET, ALIAS] {
+        let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
+        let (op, into) = read_of(&mut into);
+        let op = RmaOp { dest: ALIAS, ..op };
+        let remote = &mut lent.srx.remote;
+        let (part, _) = remote.begin_read(&op, &[into]).unwrap();
+        remote.redirect(&SendOp {
+            dest: TARGET,
+            ..part
+        });
+        remote.set_requested(part.context);
+        assert!(remote.is_busy_with(ALIAS) && remote.is_busy_with(TARGET));
+        let by_alias = Arrived {
+            src: ALIAS,
+            ..reply(part.context)
+        };
+        let refused = lent.srx.arrive_remote(RemoteKind::Reply, &by_alias);
+        assert_eq!(refused, Matched::REFUSED);
+        lent.srx.fail_remote(removed, Errno::ECANCELED, "removed");
+        let remote = &lent.srx.remote;
+        assert!(!remote.is_busy_with(ALIAS) && !remote.is_busy_with(TARGET));
+        let failed = lent.srx.take_deferred();
+        let of = |error: &CqError| (error.completion.src, error.completion.context);
+        let is_its = |task: &Deferred| matches!(task, Deferred::FailRma(_, error) if of(error) == (ALIAS, op.context));
+        assert!(failed.as_ref().is_some_and(is_its), "{failed:?}");
+    }
+}
+
 /// The call that begins the read returns the error.
 #[test]
 fn a_read_that_is_not_requested_yet_has_no_error_of_its_peer() {
