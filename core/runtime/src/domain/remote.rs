@@ -110,6 +110,11 @@ impl RemoteOperations {
         }
     }
 
+    /// Whether peers may write by way of this endpoint.
+    pub(super) fn accepts_writes(&self) -> bool {
+        self.rights.contains(Flags::REMOTE_WRITE)
+    }
+
     /// Whether parts wait to be sent.
     pub(super) fn has_parts_to_send(&self) -> bool {
         !self.outbox.is_empty() || self.shortcuts.has_lost()

@@ -68,6 +68,7 @@ impl SharedRx {
                 })
             }
             _ if a.len != 0 => None,
+            RemoteKind::Notice if !remote.accepts_writes() => None,
             RemoteKind::Query | RemoteKind::Revoke => {
                 let may_answer = a.src.is_some() && remote.outbox.len_for(a.src) < MAX_READS;
                 may_answer.then(|| to(IoBuf::EMPTY, MrDesc::NONE, 0))

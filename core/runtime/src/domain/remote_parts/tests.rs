@@ -209,6 +209,21 @@ fn a_read_that_is_not_requested_yet_has_no_error_of_its_peer() {
     assert!(lent.srx.has_deferred());
 }
 
+/// A notice takes no posted receive, so an endpoint that nobody may write by has none.
+#[test]
+fn a_notice_of_a_write_needs_the_right_to_write() {
+    let notice = Arrived {
+        len: 0,
+        ..reply(LEN)
+    };
+    let mut lent = Lent::new();
+    let accepted = lent.srx.arrive_remote(RemoteKind::Notice, &notice);
+    assert!(!accepted.is_refused());
+    let mut reads_alone = SharedRx::new(Arc::default(), Flags::REMOTE_READ);
+    let refused = reads_alone.arrive_remote(RemoteKind::Notice, &notice);
+    assert!(refused.is_refused());
+}
+
 #[test]
 fn a_source_that_takes_no_replies_gets_no_more_than_its_reads() {
     let mut lent = Lent::new();
