@@ -148,7 +148,7 @@ fn read(
     };
     let room = Buffer::new(memory.len()).unwrap();
     a.post_rma(room, memory.len(), 3, op).unwrap();
-    // What is fenced waits for it, by whichever address.
+    // A fenced operation waits for it, by each of both addresses.
     for dest in [first, to] {
         let flags = Flags::FENCE;
         let fenced = RmaOp { dest, flags, ..op };

@@ -244,10 +244,10 @@ pub trait Endpoint: Send + Sync {
     /// operation completes when it is done; the elements from before it are then in the buffers for
     /// results.
     ///
-    /// The processor of the peer carries it out: it is atomic with other such operations on elements
-    /// of the same type and, unless these are integers of 128 bits or complex numbers, with the
-    /// processor's own atomic instructions. It is not with [reads and writes](Self::rma) of the same
-    /// elements at the same time, whoever carries those out.
+    /// The processor of the peer carries it out: it is atomic with other such operations on
+    /// elements of the same type and, unless these are integers of 128 bits or complex numbers,
+    /// with the processor's own atomic instructions. It is not with [reads and writes](Self::rma)
+    /// of the same elements at the same time, whoever carries those out.
     ///
     /// # Safety
     ///

@@ -175,9 +175,9 @@ impl RdmTransport {
         let addr = buf.as_mut_ptr();
         let region = match (described, method) {
             (Some(region), _) => region,
-            // SAFETY: the receiver keeps the buffer until the completion, and the region is
-            // released before that.
             (None, TransferMethod::Written) if is_brief => {
+                // SAFETY: the receiver keeps the buffer until the completion, and the region is
+                // released before that.
                 unsafe { registrations.region_once(addr, buf.len, access) }?
             }
             // SAFETY: as above.
