@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::info::InfoOptions;
-use crate::message::{MAX_ITERS, MAX_THREADS, MAX_WINDOW};
+use crate::message::{AtomicKind, MAX_ITERS, MAX_THREADS, MAX_WINDOW};
 use crate::providers::Path;
 use crate::sizes::{Counts, Sizes, one_count};
 use crate::workload::matching::{BURST, Kind, MatchOrder, Side};
@@ -43,8 +43,8 @@ pub(crate) enum Command {
         mut_arg("warmup", |arg| arg.help("Messages of each size beside those [default: 0]"))
     )]
     Pingpong(RunOptions),
-    /// Measure latency, bandwidth, message rate, one-sided operations, regions, matching or address
-    /// vectors.
+    /// Measure latency, bandwidth, message rate, one-sided and atomic operations, regions, matching
+    /// or address vectors.
     #[command(subcommand)]
     Bench(BenchCommand),
     /// The partner of `--spawn`; its standard input is the socket to the other side.
@@ -79,6 +79,12 @@ pub(crate) enum BenchCommand {
     /// The time of a read of the other process's memory, and bytes a second.
     #[command(mut_arg("sizes", |arg| arg.default_value("8,4K,64K,1M")))]
     Get(BandwidthOptions),
+    /// The time of an atomic operation on the other process's memory, and operations a second.
+    #[command(mut_arg("sizes", |arg| {
+        arg.default_value("8")
+            .help("Bytes of an operation, such as 8,4K: elements of 8 bytes, or of 4, up to 4K")
+    }))]
+    Atomic(AtomicOptions),
     /// The time to register memory for peers, and to close the region.
     Mr(RegionOptions),
     /// The cost of matching, with many receives posted or many messages unexpected.
@@ -221,6 +227,22 @@ pub(crate) struct RateOptions {
         value_parser = clap::value_parser!(u32).range(1..=MAX_THREADS),
     )]
     pub(crate) threads: Option<u32>,
+}
+
+/// Options of `bench atomic`.
+#[derive(Debug, Args)]
+pub(crate) struct AtomicOptions {
+    #[command(flatten)]
+    pub(crate) window: BandwidthOptions,
+    /// The operation
+    #[arg(
+        long,
+        value_enum,
+        value_name = "NAME",
+        default_value = AtomicKind::FetchAdd.name(),
+        conflicts_with = "listen"
+    )]
+    pub(crate) operation: AtomicKind,
 }
 
 /// Options of `bench mr`, which runs in one process.

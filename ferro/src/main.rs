@@ -56,6 +56,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Bench(BenchCommand::Rate(options)) => bench::rate(&options),
         Command::Bench(BenchCommand::Put(options)) => bench::put(&options),
         Command::Bench(BenchCommand::Get(options)) => bench::get(&options),
+        Command::Bench(BenchCommand::Atomic(options)) => bench::atomic(&options),
         Command::Bench(BenchCommand::Mr(options)) => bench::regions::run(&options),
         Command::Bench(BenchCommand::Match(options)) => bench::matching::run(&options),
         Command::Bench(BenchCommand::Av(options)) => bench::vectors::run(&options),

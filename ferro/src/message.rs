@@ -1,6 +1,7 @@
 //! The messages with which the two sides of a run agree on it. Each is checked, since any process
 //! may have sent it.
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Result};
@@ -84,6 +85,31 @@ pub(crate) enum Pattern {
     Get,
     /// They are written there and back, and each side waits for them in its memory.
     PolledPut,
+    /// They change the other side's memory in one step each.
+    Atomic(AtomicKind),
+}
+
+/// An atomic operation: each adds 1 to each element of the other side's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AtomicKind {
+    /// Add 1; the value from before comes back (FI_SUM of fi_fetch_atomic)
+    FetchAdd,
+    /// Add 1; nothing comes back (FI_SUM of fi_atomic)
+    Add,
+    /// Swap in the next number if the last one is there (FI_CSWAP of fi_compare_atomic)
+    CompareSwap,
+}
+
+impl AtomicKind {
+    /// Its name in options and results.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::FetchAdd => "fetch-add",
+            Self::Add => "add",
+            Self::CompareSwap => "compare-swap",
+        }
+    }
 }
 
 /// A phase of a run, which the asking side chooses.

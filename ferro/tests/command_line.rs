@@ -342,6 +342,57 @@ fn one_sided_operations_are_measured_and_checked() {
 }
 
 #[test]
+fn atomic_operations_are_measured_and_their_sum_is_checked() {
+    let common = ["bench", "atomic", "--path", "shm", "--iters", "100"];
+    for (more, operation) in [
+        (&[][..], "fetch-add"),
+        (&["--block"], "fetch-add"),
+        (&["--operation", "add"], "add"),
+        (&["--operation", "compare-swap"], "compare-swap"),
+    ] {
+        let output = output(&[&common[..], &["--sizes", "4,8,12,4K", "--json"], more].concat());
+        assert!(output.status.success(), "{more:?}: {}", stderr(&output));
+        let rows: Vec<serde_json::Value> = serde_json::from_str(&stdout(&output)).unwrap();
+        let sizes: Vec<_> = rows.iter().map(|row| row["size"].as_u64()).collect();
+        assert_eq!(sizes, [Some(4), Some(8), Some(12), Some(4096)]);
+        for row in rows {
+            let number = |name: &str| row[name].as_f64().unwrap();
+            assert_eq!(
+                (&row["bench"], &row["operation"], &row["path"]),
+                (&"atomic".into(), &operation.into(), &"shm".into())
+            );
+            assert_eq!(
+                (number("operations"), &row["verified"]),
+                (100.0, &true.into())
+            );
+            assert!(0.0 < number("min_us") && number("min_us") <= number("median_us"));
+            assert!(number("median_us") <= number("p99_us"), "{row}");
+            assert!(number("operations_per_s") > 0.0, "{row}");
+        }
+    }
+    let table = output(&common);
+    let (text, words) = (stdout(&table), ["OPERATION", "fetch-add", "data verified"]);
+    assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    for size in ["0", "7", "8K"] {
+        refuses(
+            &[&common[..], &["--sizes", size]].concat(),
+            2,
+            &["whole elements", size],
+        );
+    }
+    refuses(
+        &["bench", "atomic", "--operation", "max"],
+        2,
+        &["max", "fetch-add"],
+    );
+    refuses(
+        &["bench", "atomic", "--listen", "--operation", "add"],
+        2,
+        &["cannot be used with", "--operation"],
+    );
+}
+
+#[test]
 fn regions_have_their_cost() {
     refuses(&["bench", "mr", "--iters", "0"], 2, &["--iters"]);
     let ask = ["bench", "mr", "--sizes", "1,4K", "--iters", "20", "--json"];

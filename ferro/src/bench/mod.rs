@@ -1,6 +1,7 @@
 //! `ferro bench`: how fast? For each size first some messages whose content is checked and whose
 //! time is not taken, then a warm-up, then those that count.
 
+mod atomics;
 mod bandwidth;
 mod latency;
 pub(crate) mod matching;
@@ -14,7 +15,9 @@ pub(crate) mod vectors;
 use ferrofabric_contracts::types::RmaKind;
 use serde::Serialize;
 
-use crate::cli::{BandwidthOptions, LatencyOptions, PlotOptions, RateOptions, RunOptions};
+use crate::cli::{
+    AtomicOptions, BandwidthOptions, LatencyOptions, PlotOptions, RateOptions, RunOptions,
+};
 use crate::failure::Result;
 use crate::link::Link;
 use crate::message::Pattern;
@@ -76,6 +79,18 @@ pub(crate) fn put(options: &BandwidthOptions) -> Result<()> {
 pub(crate) fn get(options: &BandwidthOptions) -> Result<()> {
     each_size("get", &options.run, &options.plot, |link, size| {
         one_sided::measure(link, size, RmaKind::Read, options)
+    })
+}
+
+/// The time of atomic operations on the other side's memory, and operations a second; either side.
+///
+/// # Errors
+///
+/// As [`latency()`].
+pub(crate) fn atomic(options: &AtomicOptions) -> Result<()> {
+    let BandwidthOptions { run, plot, .. } = &options.window;
+    each_size(options.operation.name(), run, plot, |link, size| {
+        atomics::measure(link, size, options)
     })
 }
 

@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::bandwidth::window_for;
 use super::latency::{MAX_PS, batch_for};
 use super::size::{messages_for, verify};
-use crate::cli::BandwidthOptions;
+use crate::cli::{BandwidthOptions, RunOptions};
 use crate::failure::{Failure, Result};
 use crate::link::Link;
 use crate::message::{Pattern, Phase};
@@ -82,25 +82,15 @@ pub(super) fn measure(
     let mut timing = |phase: &Phase, batch, record: &mut dyn FnMut(Duration, u64)| {
         ask(link, phase, kind, batch, record)
     };
-    let alone = times(one, options, 1, &mut timing)?;
-    let messages = (run.iters).unwrap_or_else(|| messages_for(alone.mean).max(2 * window));
-    let mut took = Duration::ZERO;
-    for count in [messages.min(4 * window), messages] {
-        let phase = Phase {
-            messages: count,
-            ..windowed
-        };
-        // The first of the two warms up.
-        timing(&phase, count, &mut |time, _| took = time)?;
-    }
-    let per_s = messages as f64 / took.as_secs_f64().max(1e-9);
+    let alone = times(one, run, 1, &mut timing)?;
+    let per_s = rate(windowed, run, &alone, &mut timing)?;
     let polled_us = match kind == RmaKind::Write && size != 0 && !run.block {
         true => {
             let phase = Phase {
                 pattern: Pattern::PolledPut,
                 ..one
             };
-            let polled = times(phase, options, 2, &mut |phase, batch, record| {
+            let polled = times(phase, run, 2, &mut |phase, batch, record| {
                 ask_polled(link, phase, batch, record)
             })?;
             Some(polled.us(0.5))
@@ -127,29 +117,29 @@ pub(super) fn measure(
 }
 
 /// The times of operations, one at a time.
-struct OperationTimes {
+pub(super) struct OperationTimes {
     ps: Histogram<u64>,
-    operations: u64,
+    pub(super) operations: u64,
     mean: Duration,
 }
 
 impl OperationTimes {
-    fn us(&self, quantile: f64) -> f64 {
+    pub(super) fn us(&self, quantile: f64) -> f64 {
         self.ps.value_at_quantile(quantile) as f64 / 1e6
     }
 }
 
 /// A phase, its batch, and the function that gets the time of each batch.
-type Timing<'a> = &'a mut dyn FnMut(&Phase, u64, &mut dyn FnMut(Duration, u64)) -> Result<()>;
+pub(super) type Timing<'a> =
+    &'a mut dyn FnMut(&Phase, u64, &mut dyn FnMut(Duration, u64)) -> Result<()>;
 
 /// Warms up, then takes the times of the phase's operations, each of which is one of `ways` ways.
-fn times(
+pub(super) fn times(
     mut phase: Phase,
-    options: &BandwidthOptions,
+    run: &RunOptions,
     ways: u32,
     timing: Timing<'_>,
 ) -> Result<OperationTimes> {
-    let run = &options.run;
     let (mut total, mut each) = (Duration::ZERO, Duration::ZERO);
     phase.messages = run.warmup.unwrap_or(WARMUP_OPERATIONS).max(1);
     loop {
@@ -180,6 +170,27 @@ fn times(
         operations: phase.messages,
         mean: total / (phase.messages.min(u64::from(u32::MAX)) as u32),
     })
+}
+
+/// Operations a second with the window of the phase under way.
+pub(super) fn rate(
+    windowed: Phase,
+    run: &RunOptions,
+    alone: &OperationTimes,
+    timing: Timing<'_>,
+) -> Result<f64> {
+    let window = windowed.window;
+    let messages = (run.iters).unwrap_or_else(|| messages_for(alone.mean).max(2 * window));
+    let mut took = Duration::ZERO;
+    for count in [messages.min(4 * window), messages] {
+        let phase = Phase {
+            messages: count,
+            ..windowed
+        };
+        // The first of the two warms up.
+        timing(&phase, count, &mut |time, _| took = time)?;
+    }
+    Ok(messages as f64 / took.as_secs_f64().max(1e-9))
 }
 
 impl Tabled for OneSided {

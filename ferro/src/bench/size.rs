@@ -8,7 +8,7 @@ use crate::cli::RunOptions;
 use crate::failure::Result;
 use crate::link::Link;
 use crate::message::{Pattern, Phase};
-use crate::phase::{echo, exchange, one_sided, stream};
+use crate::phase::{atomics, echo, exchange, one_sided, stream};
 
 /// How long one size takes where the user does not say how many messages.
 pub(super) const TIME_PER_SIZE: Duration = Duration::from_millis(500);
@@ -32,6 +32,7 @@ pub(super) fn verify(link: &mut Link, phase: &Phase, options: &RunOptions) -> Re
         Pattern::Exchange => exchange::ask(link, &checked).map(drop),
         Pattern::Put => one_sided::ask(link, &checked, RmaKind::Write, u64::MAX, &mut |_, _| {}),
         Pattern::Get => one_sided::ask(link, &checked, RmaKind::Read, u64::MAX, &mut |_, _| {}),
+        Pattern::Atomic(kind) => atomics::ask(link, &checked, kind, u64::MAX, &mut |_, _| {}),
         // Its writes are those of `Put`.
         Pattern::PolledPut => Ok(()),
     }

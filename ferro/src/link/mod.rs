@@ -7,6 +7,7 @@
     reason = "operations use memory that the link keeps until they are over"
 )]
 
+pub(crate) mod atomics;
 pub(crate) mod buffers;
 pub(crate) mod region;
 mod watch;
@@ -461,7 +462,8 @@ impl Link {
 
     /// The next event, for a side that serves its peer: that may take any time, as long as the
     /// partner is there. Over verbs this side sleeps, as the server of perftest's programs does:
-    /// the device needs nobody to read and write memory.
+    /// the device needs nobody to read and write memory, and a request of an atomic operation wakes
+    /// it.
     ///
     /// # Errors
     ///
@@ -545,6 +547,9 @@ fn rma_name(kind: RmaKind) -> &'static str {
 
 fn operation_name(failed: &CqError) -> &'static str {
     let completion = &failed.completion;
+    if completion.flags.contains(Flags::ATOMIC) {
+        return "atomic operation";
+    }
     if completion.flags.contains(Flags::RMA) {
         return match completion.flags.contains(Flags::READ) {
             true => rma_name(RmaKind::Read),

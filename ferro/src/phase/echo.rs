@@ -1,9 +1,9 @@
 //! Messages there and back. Each side has two receives posted, so that an answer leaves before the
 //! next receive is posted.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::side::{PhaseReceives, announce, buffers, inspect, out_of_place};
+use super::side::{PhaseReceives, announce, buffers, in_batches, inspect, out_of_place};
 use crate::failure::Result;
 use crate::link::buffers::Slot;
 use crate::link::{Link, LinkEvent, Purpose, Received};
@@ -27,17 +27,12 @@ pub(crate) fn ask(
     phase.check(link.max_bytes())?;
     let mut echo = Echo::begin(link, phase)?;
     announce(link, phase)?;
-    let mut number = 0;
-    while number < phase.messages {
-        let count = batch.clamp(1, phase.messages - number);
-        let start = Instant::now();
-        for _ in 0..count {
+    in_batches(phase, batch, record, |mut numbers| {
+        numbers.try_for_each(|number| {
             echo.send(link, number, Direction::There)?;
-            echo.receive(link, number, Direction::Back)?;
-            number += 1;
-        }
-        record(start.elapsed(), count);
-    }
+            echo.receive(link, number, Direction::Back)
+        })
+    })?;
     echo.finish(link)
 }
 

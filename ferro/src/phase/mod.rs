@@ -1,5 +1,6 @@
 //! The phases of a run. Both sides of each pattern stand in one file.
 
+pub(crate) mod atomics;
 pub(crate) mod echo;
 pub(crate) mod exchange;
 pub(crate) mod one_sided;
@@ -26,5 +27,6 @@ pub(crate) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
         Pattern::Put => one_sided::answer(link, phase, RmaKind::Write),
         Pattern::Get => one_sided::answer(link, phase, RmaKind::Read),
         Pattern::PolledPut => one_sided::answer_polled(link, phase),
+        Pattern::Atomic(_) => atomics::answer(link, phase),
     }
 }

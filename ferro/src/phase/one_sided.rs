@@ -1,11 +1,13 @@
 //! Writes to the other side's memory and reads of it. The answering side shows a region and drives
 //! its endpoint until the asking side has done all.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ferrofabric_contracts::types::RmaKind;
 
-use super::side::{announce, buffers, out_of_place};
+use super::side::{
+    announce, buffers, end_service, in_batches, out_of_place, places, serve_until_end,
+};
 use crate::bound::Wait;
 use crate::failure::{Failure, Result};
 use crate::link::buffers::Slot;
@@ -39,29 +41,16 @@ pub(crate) fn ask(
         under_way: 0,
     };
     announce(link, phase)?;
-    let mut number = 0;
-    while number < phase.messages {
-        let count = batch.clamp(1, phase.messages - number);
-        let start = Instant::now();
-        for _ in 0..count {
+    in_batches(phase, batch, record, |numbers| {
+        for _ in numbers {
             side.begin(link)?;
         }
         while side.under_way != 0 {
             side.take(link)?;
         }
-        record(start.elapsed(), count);
-        number += count;
-    }
-    if !link.send(end, 1, Purpose::Ack)? {
-        link.next()?;
-    }
-    Ok(())
-}
-
-/// Places of the region: where nobody looks at the content, all operations use one, as in the
-/// programs that this one is compared with.
-fn places(phase: &Phase) -> u64 {
-    phase.window.min(phase.messages).max(1)
+        Ok(())
+    })?;
+    end_service(link, end)
 }
 
 /// The answering side, of a phase of writes or reads.
@@ -71,6 +60,8 @@ fn places(phase: &Phase) -> u64 {
 /// When bytes are damaged, or the partner is gone.
 pub(super) fn answer(link: &mut Link, phase: &Phase, kind: RmaKind) -> Result<()> {
     link.free_buffers();
+    // Where nobody looks at the content, all operations use one place, as in the programs that this
+    // one is compared with.
     let places = match phase.verify {
         true => places(phase) as usize,
         false => 1,
@@ -82,16 +73,7 @@ pub(super) fn answer(link: &mut Link, phase: &Phase, kind: RmaKind) -> Result<()
             }
         }
     })?;
-    let end = link.buffers(1, 1)?[0];
-    link.post(end, Purpose::Ack, 0)?;
-    link.channel().send(&Message::Ready)?;
-    loop {
-        match link.serve()? {
-            Some(LinkEvent::Received(received)) if received.purpose == Purpose::Ack => break,
-            Some(_) => return Err(out_of_place()),
-            None => {}
-        }
-    }
+    serve_until_end(link)?;
     region.close(|bytes| {
         if !phase.verify || kind == RmaKind::Read {
             return Ok(());
@@ -183,17 +165,12 @@ pub(crate) fn ask_polled(
     phase.check(link.max_bytes())?;
     let mut side = PolledSide::begin(link, phase)?;
     announce(link, phase)?;
-    let mut number = 0;
-    while number < phase.messages {
-        let count = batch.clamp(1, phase.messages - number);
-        let start = Instant::now();
-        for _ in 0..count {
+    in_batches(phase, batch, record, |mut numbers| {
+        numbers.try_for_each(|number| {
             side.write(link, number)?;
-            side.wait(link, number)?;
-            number += 1;
-        }
-        record(start.elapsed(), count);
-    }
+            side.wait(link, number)
+        })
+    })?;
     side.finish(link)
 }
 

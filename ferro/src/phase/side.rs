@@ -1,8 +1,11 @@
 //! The steps of either side that the phases of all patterns share.
 
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
 use crate::failure::{Failure, Result};
 use crate::link::buffers::Slot;
-use crate::link::{Link, Purpose, Received};
+use crate::link::{Link, LinkEvent, Purpose, Received};
 use crate::message::{Message, Phase};
 use crate::pattern::{self, Direction};
 
@@ -22,6 +25,56 @@ pub(super) fn buffers(link: &mut Link, phase: &Phase, count: u64) -> Result<Vec<
     match phase.verify {
         true => link.buffers(count, phase.size),
         false => Ok(link.buffers(1, phase.size)?.repeat(count)),
+    }
+}
+
+/// Runs the operations of a phase, batch by batch: `run` gets the numbers of each. `record` gets
+/// the time of each batch, and how many operations it has.
+#[inline(always)]
+pub(super) fn in_batches(
+    phase: &Phase,
+    batch: u64,
+    record: &mut dyn FnMut(Duration, u64),
+    mut run: impl FnMut(Range<u64>) -> Result<()>,
+) -> Result<()> {
+    let mut number = 0;
+    while number < phase.messages {
+        let count = batch.clamp(1, phase.messages - number);
+        let start = Instant::now();
+        run(number..number + count)?;
+        record(start.elapsed(), count);
+        number += count;
+    }
+    Ok(())
+}
+
+/// Operations on the other side's memory that may be under way at once.
+pub(super) fn places(phase: &Phase) -> u64 {
+    phase.window.min(phase.messages).max(1)
+}
+
+/// Ends a phase of one-sided operations at the other side, which is in [`serve_until_end`].
+pub(super) fn end_service(link: &mut Link, end: Slot) -> Result<()> {
+    if !link.send(end, 1, Purpose::Ack)? {
+        link.next()?;
+    }
+    Ok(())
+}
+
+/// The answering side of one-sided operations: drives its endpoint until the asking side has done
+/// all of them.
+pub(super) fn serve_until_end(link: &mut Link) -> Result<()> {
+    let end = link.buffers(1, 1)?[0];
+    link.post(end, Purpose::Ack, 0)?;
+    link.channel().send(&Message::Ready)?;
+    loop {
+        match link.serve()? {
+            Some(LinkEvent::Received(received)) if received.purpose == Purpose::Ack => {
+                return Ok(());
+            }
+            Some(_) => return Err(out_of_place()),
+            None => {}
+        }
     }
 }
 
