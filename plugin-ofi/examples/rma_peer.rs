@@ -1,29 +1,34 @@
-//! A peer of `scripts/bench shm`: the workloads of `ferro bench put` and `get` over stock
-//! libfabric's `shm` provider, through its C interface.
+//! A peer of `scripts/bench shm`: the workloads of `ferro bench put`, `get` and `atomic` over stock
+//! libfabric's `shm` provider, through its C interface. `RMA_PEER_PROVIDER` names another provider,
+//! such as `tcp`.
 //!
 //!     rma_peer listen PORT                              one side, whose memory is the target
 //!     rma_peer HOST:PORT put_lat SIZE OPERATIONS        the other one, which initiates
 //!     rma_peer HOST:PORT get SIZE OPERATIONS
+//!     rma_peer HOST:PORT fetch_add SIZE OPERATIONS
 //!     rma_peer HOST:PORT put_bw SIZE OPERATIONS
 //!
 //! `put_lat`: writes there and back, each side waits for the last byte in its memory; half the
-//! round trip. `get`: reads, one at a time. `put_bw`: writes, with a window of them under way. The
-//! side that initiates prints a JSON object: `test`, `size`, `operations`, and `median_us` of
-//! batches, or `megabytes_per_s` (10⁶ bytes). Fails where there is no libfabric with an `shm`
-//! provider.
+//! round trip. `get`: reads, one at a time. `fetch_add`: atomic additions of 1 to elements of 64
+//! bits, one at a time; each fetched element is checked. `put_bw`: writes, with a window of them
+//! under way. The side that initiates prints a JSON object: `test`, `size`, `operations`, and
+//! `median_us` of batches, or `megabytes_per_s` (10⁶ bytes). Fails where there is no libfabric with
+//! that provider.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a program that measures")]
 
 #[allow(dead_code, reason = "the other programs use all of it")]
 mod stock;
 
+use std::ffi::{CString, c_void};
 use std::io::Write;
 use std::process::ExitCode;
 use std::ptr::null_mut;
 use std::time::Instant;
 
 use ferro_fi::abi::{
-    FI_MR_VIRT_ADDR, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_WRITE, fid_mr,
+    FI_ATOMIC, FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
+    FI_WRITE, fi_datatype, fi_op, fid_mr,
 };
 use stock::endpoint::{StockEndpoint, Waited, close};
 use stock::sides::{accept, connect, failed, next, run};
@@ -35,6 +40,9 @@ const MOST_BYTES: usize = 1 << 30;
 /// Of `ferro bench put`.
 const WINDOW_BYTES: usize = 4 << 20;
 
+/// Bytes of an element of an atomic operation.
+const ELEMENT: usize = size_of::<u64>();
+
 /// Operations between two looks at the clock, where one is short.
 const BATCH: u64 = 20;
 
@@ -42,6 +50,7 @@ const BATCH: u64 = 20;
 enum Test {
     PutLat,
     Get,
+    FetchAdd,
     PutBw,
 }
 
@@ -56,21 +65,33 @@ struct RmaTask {
 impl RmaTask {
     fn parse(text: &[&str]) -> Result<Self, String> {
         let [test, size, operations] = text else {
-            return Err("wanted: put_lat, get or put_bw, SIZE OPERATIONS".to_owned());
+            return Err("wanted: put_lat, get, fetch_add or put_bw, SIZE OPERATIONS".to_owned());
         };
         let task = Self {
             test: match *test {
                 "put_lat" => Test::PutLat,
                 "get" => Test::Get,
+                "fetch_add" => Test::FetchAdd,
                 "put_bw" => Test::PutBw,
                 other => return Err(format!("\"{other}\" is no test")),
             },
             size: number(size)?,
             operations: number(operations)?,
         };
+        if task.test == Test::FetchAdd && task.size % ELEMENT != 0 {
+            return Err(format!("elements have {ELEMENT} bytes"));
+        }
         match (1..=MOST_BYTES).contains(&task.size) && task.operations != 0 {
             true => Ok(task),
             false => Err("a size from 1 B to 1 GiB, and at least one operation".to_owned()),
+        }
+    }
+
+    /// Capabilities of the endpoints.
+    fn caps(&self) -> u64 {
+        match self.test {
+            Test::FetchAdd => FI_RMA | FI_ATOMIC,
+            _ => FI_RMA,
         }
     }
 
@@ -86,11 +107,11 @@ fn main() -> ExitCode {
 
 fn serve(port: &str) -> Result<(), String> {
     // A machine without such a provider reports it before a client connects.
-    drop(RmaSide::open(1)?);
+    drop(RmaSide::open(1, FI_RMA)?);
     let (mut stream, mut lines) = accept(port)?;
     let asked = next(&mut lines)?;
     let task = RmaTask::parse(&asked.split(' ').collect::<Vec<_>>())?;
-    let mut side = RmaSide::open(task.size)?;
+    let mut side = RmaSide::open(task.size, task.caps())?;
     side.meet(&next(&mut lines)?)?;
     writeln!(stream, "{}", side.introduction()?).map_err(failed("write to the other side"))?;
     if task.test == Test::PutLat {
@@ -118,7 +139,7 @@ fn serve(port: &str) -> Result<(), String> {
 
 fn ask(address: &str, words: &[&str]) -> Result<(), String> {
     let task = RmaTask::parse(words)?;
-    let mut side = RmaSide::open(task.size)?;
+    let mut side = RmaSide::open(task.size, task.caps())?;
     let (mut stream, mut lines) = connect(address)?;
     let introduction = side.introduction()?;
     writeln!(stream, "{}\n{introduction}", words.join(" "))
@@ -141,6 +162,11 @@ fn ask(address: &str, words: &[&str]) -> Result<(), String> {
             let us = side.median_us(task, 1.0, |side, _| side.read())?;
             row["median_us"] = us.into();
         }
+        Test::FetchAdd => {
+            side.own_elements().fill(1);
+            let us = side.median_us(task, 1.0, RmaSide::fetch_add)?;
+            row["median_us"] = us.into();
+        }
         Test::PutBw => {
             side.write_all(task.warm_up())?;
             let start = Instant::now();
@@ -156,50 +182,91 @@ fn ask(address: &str, words: &[&str]) -> Result<(), String> {
 
 /// An endpoint, memory for the other side, and memory to write from and to read into.
 struct RmaSide {
-    region: *mut fid_mr,
+    /// The other side's memory, and this side's own where the provider needs that.
+    regions: Vec<*mut fid_mr>,
     endpoint: StockEndpoint,
+    size: usize,
     /// Raw, because the other side writes to it.
-    target: *mut [u8],
-    own: Vec<u8>,
+    target: *mut [u64],
+    /// Two halves: bytes to write from or to read into, and elements that atomic operations fetch.
+    own: Vec<u64>,
+    /// Of `own`, for the provider.
+    desc: *mut c_void,
+    /// The key of `target`.
+    own_key: u64,
     /// The other side's memory.
     place: u64,
     key: u64,
 }
 
 impl RmaSide {
-    fn open(size: usize) -> Result<Self, String> {
-        let endpoint = StockEndpoint::open(FI_RMA)?;
-        let target = Box::into_raw(vec![0u8; size].into_boxed_slice());
+    fn open(size: usize, caps: u64) -> Result<Self, String> {
+        let provider = std::env::var("RMA_PEER_PROVIDER").unwrap_or_else(|_| "shm".to_owned());
+        let provider = CString::new(provider).map_err(|e| format!("RMA_PEER_PROVIDER: {e}"))?;
+        let endpoint = StockEndpoint::open(&provider, caps)?;
+        let elements = size.div_ceil(ELEMENT);
         let mut side = Self {
-            region: null_mut(),
+            regions: Vec::new(),
             endpoint,
-            target,
-            own: vec![0; size],
+            size,
+            target: Box::into_raw(vec![0; elements].into_boxed_slice()),
+            own: vec![0; 2 * elements],
+            desc: null_mut(),
+            own_key: 0,
             place: 0,
             key: 0,
         };
-        let rights = FI_REMOTE_READ | FI_REMOTE_WRITE | FI_READ | FI_WRITE;
-        let domain = side.endpoint.domain;
-        // SAFETY: as fi_mr(3) has it; the memory is freed after the region.
+        let rights = FI_REMOTE_READ | FI_REMOTE_WRITE;
+        let region = side.register(side.target.cast(), size, rights, 1)?;
+        // SAFETY: the region is open.
+        side.own_key = unsafe { (*region).key };
+        if side.endpoint.has_mr_mode(FI_MR_LOCAL) {
+            let (at, len) = (side.own.as_mut_ptr().cast(), size_of_val(&side.own[..]));
+            let region = side.register(at, len, 0, 2)?;
+            // SAFETY: the region is open.
+            side.desc = unsafe { (*region).mem_desc };
+        }
+        Ok(side)
+    }
+
+    /// Registers memory of this side, which is freed after the region.
+    fn register(
+        &mut self,
+        at: *mut u8,
+        len: usize,
+        rights: u64,
+        key: u64,
+    ) -> Result<*mut fid_mr, String> {
+        let (domain, rights) = (self.endpoint.domain, rights | FI_READ | FI_WRITE);
+        let mut region = null_mut();
+        // SAFETY: as fi_mr(3) has it.
         let code = unsafe {
             let reg = (*(*domain).mr).reg.unwrap();
-            let (at, region) = (target.cast_const().cast(), &raw mut side.region);
-            reg(domain.cast(), at, size, rights, 0, 1, 0, region, null_mut())
+            let (at, region) = (at.cast_const().cast(), &raw mut region);
+            reg(
+                domain.cast(),
+                at,
+                len,
+                rights,
+                0,
+                key,
+                0,
+                region,
+                null_mut(),
+            )
         };
         done("fi_mr_reg", code)?;
-        Ok(side)
+        self.regions.push(region);
+        Ok(region)
     }
 
     /// Address, place and key, for the other side.
     fn introduction(&self) -> Result<String, String> {
-        // SAFETY: the offer's attributes live as long as it.
-        let mode = unsafe { (*self.endpoint.info().domain_attr).mr_mode };
-        let place = match mode as u64 & FI_MR_VIRT_ADDR as u64 {
-            0 => 0,
-            _ => self.target.cast::<u8>() as u64,
+        let place = match self.endpoint.has_mr_mode(FI_MR_VIRT_ADDR) {
+            false => 0,
+            true => self.target.cast::<u8>() as u64,
         };
-        // SAFETY: the region is open.
-        let key = unsafe { (*self.region).key };
+        let key = self.own_key;
         Ok(format!(
             "{} {place} {key}",
             to_hex(&self.endpoint.bound.name()?)
@@ -250,7 +317,7 @@ impl RmaSide {
     #[inline]
     fn post_write(&self) -> Result<u64, String> {
         let (ep, peer) = (self.endpoint.bound.ep, self.endpoint.peer);
-        let (from, len) = (self.own.as_ptr().cast(), self.own.len());
+        let (from, len) = (self.own.as_ptr().cast(), self.size);
         // SAFETY: as fi_rma(3) has it; the memory stays until the endpoint is closed.
         self.endpoint.post("fi_write", || unsafe {
             let write = (*(*ep).rma).write.unwrap();
@@ -258,7 +325,7 @@ impl RmaSide {
                 ep,
                 from,
                 len,
-                null_mut(),
+                self.desc,
                 peer,
                 self.place,
                 self.key,
@@ -269,8 +336,13 @@ impl RmaSide {
 
     #[inline]
     fn write_byte(&mut self, number: u64) -> Result<(), String> {
-        let last = self.own.len() - 1;
-        self.own[last] = Self::mark(number);
+        let last = self
+            .own
+            .as_mut_ptr()
+            .cast::<u8>()
+            .wrapping_add(self.size - 1);
+        // SAFETY: the byte is this side's, and no write is under way.
+        unsafe { last.write(Self::mark(number)) };
         match self.post_write()? {
             0 => self.endpoint.wait(),
             _ => Err("fi_write: completed before it was posted".to_owned()),
@@ -279,7 +351,7 @@ impl RmaSide {
 
     #[inline]
     fn await_byte(&self, number: u64) -> Result<(), String> {
-        let last = self.target.cast::<u8>().wrapping_add(self.own.len() - 1);
+        let last = self.target.cast::<u8>().wrapping_add(self.size - 1);
         let mut waited = Waited::default();
         // SAFETY: the byte is in the memory of this side.
         while unsafe { last.read_volatile() } != Self::mark(number) {
@@ -291,7 +363,7 @@ impl RmaSide {
     #[inline]
     fn read(&mut self) -> Result<(), String> {
         let (ep, peer) = (self.endpoint.bound.ep, self.endpoint.peer);
-        let (into, len) = (self.own.as_mut_ptr().cast(), self.own.len());
+        let (into, len) = (self.own.as_mut_ptr().cast(), self.size);
         // SAFETY: as fi_rma(3) has it; the memory stays until the operation is over.
         self.endpoint.complete("fi_read", || unsafe {
             let read = (*(*ep).rma).read.unwrap();
@@ -299,7 +371,7 @@ impl RmaSide {
                 ep,
                 into,
                 len,
-                null_mut(),
+                self.desc,
                 peer,
                 self.place,
                 self.key,
@@ -308,8 +380,45 @@ impl RmaSide {
         })
     }
 
+    /// The first half of its own memory.
+    fn own_elements(&mut self) -> &mut [u64] {
+        let half = self.own.len() / 2;
+        &mut self.own[..half]
+    }
+
+    /// Adds the first half of its own memory, all 1, to the elements of the other side.
+    #[inline]
+    fn fetch_add(&mut self, number: u64) -> Result<(), String> {
+        let (ep, peer) = (self.endpoint.bound.ep, self.endpoint.peer);
+        let count = self.own.len() / 2;
+        let operands = self.own.as_mut_ptr();
+        let fetched = operands.wrapping_add(count);
+        // SAFETY: as fi_atomic(3) has it; the memory stays until the operation is over.
+        self.endpoint.complete("fi_fetch_atomic", || unsafe {
+            let readwrite = (*(*ep).atomic).readwrite.unwrap();
+            readwrite(
+                ep,
+                operands.cast_const().cast(),
+                count,
+                self.desc,
+                fetched.cast(),
+                self.desc,
+                peer,
+                self.place,
+                self.key,
+                fi_datatype::FI_UINT64,
+                fi_op::FI_SUM,
+                null_mut(),
+            )
+        })?;
+        match self.own[count..].iter().find(|&&element| element != number) {
+            None => Ok(()),
+            Some(wrong) => Err(format!("fetched {wrong}, and should have fetched {number}")),
+        }
+    }
+
     fn write_all(&mut self, operations: u64) -> Result<(), String> {
-        let window = (WINDOW_BYTES / self.own.len()).clamp(4, 64) as u64;
+        let window = (WINDOW_BYTES / self.size).clamp(4, 64) as u64;
         let mut under_way = 0;
         for _ in 0..operations {
             while under_way >= window {
@@ -328,7 +437,9 @@ impl RmaSide {
 
 impl Drop for RmaSide {
     fn drop(&mut self) {
-        close(self.region.cast());
+        for region in &self.regions {
+            close(region.cast());
+        }
         // SAFETY: a former box, which no region has any more.
         drop(unsafe { Box::from_raw(self.target) });
     }

@@ -139,7 +139,7 @@ struct ThreadStation {
 impl ThreadStation {
     fn open(size: usize) -> Result<Self, String> {
         Ok(Self {
-            endpoint: StockEndpoint::open(FI_TAGGED | FI_DIRECTED_RECV)?,
+            endpoint: StockEndpoint::open(c"shm", FI_TAGGED | FI_DIRECTED_RECV)?,
             out: vec![1; size],
             into: vec![1; size],
         })

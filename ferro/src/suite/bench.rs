@@ -31,6 +31,8 @@ pub(super) enum Bench {
     PutLatency,
     /// A read of the other side's memory, in µs.
     GetLatency,
+    /// A fetch-and-add on the other side's memory, in µs.
+    FetchAddLatency,
     /// Writes to the other side's memory, in 10⁶ bytes a second.
     PutBandwidth,
     /// The same of so many threads in each process, each with an endpoint of its own: the sum.
@@ -67,6 +69,7 @@ impl Bench {
             Self::Rate => "rate".to_owned(),
             Self::PutLatency => "put_latency".to_owned(),
             Self::GetLatency => "get_latency".to_owned(),
+            Self::FetchAddLatency => "fetch_add_latency".to_owned(),
             Self::PutBandwidth => "put_bandwidth".to_owned(),
             Self::ThreadRate(threads) => format!("rate_{threads}_threads"),
             Self::Alltoall(ranks) => format!("alltoall_{ranks}_ranks"),
@@ -78,7 +81,7 @@ impl Bench {
     pub(super) fn is_one_sided(self) -> bool {
         matches!(
             self,
-            Self::PutLatency | Self::GetLatency | Self::PutBandwidth
+            Self::PutLatency | Self::GetLatency | Self::FetchAddLatency | Self::PutBandwidth
         )
     }
 
@@ -103,6 +106,7 @@ impl Bench {
             | Self::DatagramLatency
             | Self::PutLatency
             | Self::GetLatency
+            | Self::FetchAddLatency
             | Self::Alltoall(_)
             | Self::Allreduce(_) => "latency_us",
             Self::Bandwidth | Self::BlockingBandwidth | Self::BothWays | Self::PutBandwidth => {
@@ -131,6 +135,7 @@ impl Bench {
     pub(super) fn default_sizes(self) -> &'static [usize] {
         match self {
             Self::ThreadRate(_) => &[64],
+            Self::FetchAddLatency => &[8],
             Self::Alltoall(_) | Self::Allreduce(_) => &[8, 64 << 10],
             _ => &[8, 4 << 10, 64 << 10, 1 << 20],
         }
@@ -144,6 +149,8 @@ impl Bench {
             Self::DatagramLatency => size <= 4096,
             Self::Bandwidth | Self::PutLatency | Self::GetLatency | Self::PutBandwidth => size != 0,
             Self::BlockingBandwidth | Self::BothWays => size >= 4096,
+            // The peers have one element of 64 bits.
+            Self::FetchAddLatency => size == 8,
             Self::Rate | Self::ThreadRate(_) => (1..=64).contains(&size),
             // Whole doubles.
             Self::Alltoall(_) | Self::Allreduce(_) => size != 0 && size % 8 == 0,

@@ -48,6 +48,7 @@ pub(super) fn measure(
         Bench::Rate | Bench::ThreadRate(_) => "rate",
         Bench::PutLatency | Bench::PutBandwidth => "put",
         Bench::GetLatency => "get",
+        Bench::FetchAddLatency => "atomic",
         Bench::Alltoall(_) | Bench::Allreduce(_) => {
             return Err(Failure::new("collectives are measured over MPI"));
         }
@@ -85,7 +86,9 @@ fn parse(json: &str, path: &str, bench: Bench) -> Result<OurSample> {
         )));
     }
     let figure = match bench {
-        Bench::Latency | Bench::DatagramLatency | Bench::GetLatency => result.median_us,
+        Bench::Latency | Bench::DatagramLatency | Bench::GetLatency | Bench::FetchAddLatency => {
+            result.median_us
+        }
         Bench::PutLatency => result.polled_us,
         Bench::Rate | Bench::ThreadRate(_) => result.messages_per_s,
         _ => result.megabytes_per_s,
@@ -126,6 +129,7 @@ mod tests {
         for (bench, figure) in [
             (Bench::PutLatency, 1.5),
             (Bench::GetLatency, 2.5),
+            (Bench::FetchAddLatency, 2.5),
             (Bench::PutBandwidth, 9.0),
         ] {
             assert_eq!(parse(put, "shm", bench).unwrap().median, figure);

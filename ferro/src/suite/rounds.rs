@@ -57,6 +57,7 @@ pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
         Bench::Rate,
         Bench::PutLatency,
         Bench::GetLatency,
+        Bench::FetchAddLatency,
         Bench::PutBandwidth,
     ];
     let device = verbs_device()?;
@@ -84,6 +85,7 @@ pub(super) fn shm(options: &ShmOptions) -> Result<()> {
         Bench::Bandwidth,
         Bench::PutLatency,
         Bench::GetLatency,
+        Bench::FetchAddLatency,
         Bench::PutBandwidth,
     ];
     benches.extend(THREADS.map(Bench::ThreadRate));
@@ -387,6 +389,7 @@ mod tests {
         let suite = Suite::new("shm", Path::Shm, &options).unwrap();
         assert_eq!(suite.sizes(Bench::Latency), [8, 4096, 65_536, 1 << 20]);
         assert_eq!(suite.sizes(Bench::ThreadRate(4)), [64]);
+        assert_eq!(suite.sizes(Bench::FetchAddLatency), [8]);
         assert_eq!(suite.sizes(Bench::Alltoall(8)), [8, 65_536]);
         let options = super::tests::options(Some(Sizes(vec![4, 64, 1 << 20])));
         let suite = Suite::new("shm", Path::Shm, &options).unwrap();

@@ -1,12 +1,14 @@
-//! An endpoint of libfabric's `shm` provider with its completion queue and its address vector; the
-//! same with one peer and a domain of its own.
+//! An endpoint of a libfabric provider with its completion queue and its address vector; the same
+//! with one peer and a domain of its own.
 
+use std::ffi::{CStr, c_int};
 use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use ferro_fi::abi::{
-    FI_ENABLE, FI_RECV, FI_TRANSMIT, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_attr, fi_cq_format,
+    FI_ENABLE, FI_MR_ALLOCATED, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_RECV, FI_TRANSMIT,
+    fi_addr_t, fi_av_attr, fi_av_type, fi_cq_attr, fi_cq_err_entry, fi_cq_format,
     fi_cq_tagged_entry, fi_info, fid, fid_av, fid_cq, fid_domain, fid_ep,
 };
 
@@ -14,6 +16,9 @@ use super::{Libfabric, call, done};
 
 /// How long an operation may take: many threads may share a core.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Modes of memory registration for providers that need some.
+const MR_MODES: c_int = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
 /// Polls that find nothing before the clock is looked at.
 const IDLE_POLLS: u32 = 1024;
@@ -115,7 +120,19 @@ impl BoundEndpoint {
         match unsafe { call!(self.cq, ops.read(room, len)) } {
             n if n >= 0 => Ok(n as usize),
             n if n == -(libc::EAGAIN as isize) => Ok(0),
-            n => Err(format!("fi_cq_read: {n}")),
+            n => Err(self.why_not(n)),
+        }
+    }
+
+    /// The error of a read that returned this code: of the operation that failed, if one did.
+    #[cold]
+    fn why_not(&self, code: isize) -> String {
+        let mut failed = fi_cq_err_entry::default();
+        let entry = &raw mut failed;
+        // SAFETY: as fi_cq(3) has it.
+        match unsafe { call!(self.cq, ops.readerr(entry, 0)) } {
+            1 => format!("an operation failed: {}, {}", failed.err, failed.prov_errno),
+            _ => format!("fi_cq_read: {code}"),
         }
     }
 
@@ -157,11 +174,25 @@ pub(crate) struct Waited {
 }
 
 impl StockEndpoint {
-    /// Opens one with these capabilities.
-    pub(crate) fn open(caps: u64) -> Result<Self, String> {
+    /// Opens one of a provider with these capabilities.
+    pub(crate) fn open(provider: &CStr, caps: u64) -> Result<Self, String> {
         let libfabric = Libfabric::load()?;
-        let found = libfabric.find(c"shm", |hints: &mut fi_info| hints.caps = caps)?;
-        let info = found.ok_or("libfabric has no shm provider here")?;
+        let offer = |mr_mode| {
+            libfabric.find(provider, |hints: &mut fi_info| {
+                hints.caps = caps;
+                // SAFETY: the hints' attributes live as long as they.
+                unsafe { (*hints.domain_attr).mr_mode = mr_mode };
+            })
+        };
+        // Where `shm` may use virtual addresses, its short writes take several times as long.
+        let found = match offer(0)? {
+            Some(info) => Some(info),
+            None => offer(MR_MODES)?,
+        };
+        let info = found.ok_or_else(|| {
+            let provider = provider.to_string_lossy();
+            format!("libfabric has no {provider} provider for this here")
+        })?;
         let domain = libfabric.domain(info)?;
         let bound = BoundEndpoint::open(domain, info, 128);
         let bound = bound.inspect_err(|_| close(domain.cast()))?;
@@ -178,6 +209,12 @@ impl StockEndpoint {
     pub(crate) fn info(&self) -> &fi_info {
         // SAFETY: libfabric's, which this program never frees.
         unsafe { &*self.info }
+    }
+
+    /// Whether it has one of the modes of memory registration (`FI_MR_…`).
+    pub(crate) fn has_mr_mode(&self, mode: c_int) -> bool {
+        // SAFETY: the offer's attributes live as long as it.
+        unsafe { (*self.info().domain_attr).mr_mode & mode != 0 }
     }
 
     /// Makes the endpoint of an address its peer.

@@ -59,6 +59,7 @@ pub(super) fn of_one_sided(
     let test = match bench {
         Bench::PutLatency => "put_lat",
         Bench::GetLatency => "get",
+        Bench::FetchAddLatency => "fetch_add",
         _ => "put_bw",
     };
     (
@@ -67,7 +68,8 @@ pub(super) fn of_one_sided(
     )
 }
 
-/// Half the round trip of writes or the time of a read, in µs, or 10⁶ bytes a second.
+/// Half the round trip of writes, or the time of a read or a fetch-and-add, in µs, or 10⁶ bytes a
+/// second.
 pub(super) fn one_sided_figure(bench: Bench, printed: &str) -> Option<f64> {
     match bench {
         Bench::PutBandwidth => field(printed, "megabytes_per_s"),

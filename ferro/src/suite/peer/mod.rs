@@ -12,8 +12,9 @@ use super::bench::Bench;
 use super::ours::OurSample;
 use super::process::{ProgramRoot, run_pair};
 use super::spinner::Spinner;
-use super::{bare_ring, mpi};
+use super::{bare_ring, mpi, ours};
 use crate::failure::{Failure, Result};
+use crate::providers;
 use perftest::PerftestProgram;
 
 /// The statistic of a burst that a peer reports.
@@ -65,6 +66,10 @@ enum Tool {
     Mpi(mpi::MpiRun),
     /// The limit: no program.
     BareRing,
+    /// `ferro bench lat`: a round trip of ours.
+    RoundTrip {
+        path: providers::Path,
+    },
 }
 
 /// A tool in its variants, of which the fastest counts.
@@ -106,6 +111,7 @@ pub(super) fn over_verbs(bench: Bench, device: &str, address: &str) -> Vec<Rival
         };
         rivals.push(Rival::of("UCX rc_verbs", ucx::PROGRAM, vec![peer]));
     }
+    rivals.extend(Rival::round_trip(bench, providers::Path::Verbs));
     rivals
 }
 
@@ -167,6 +173,11 @@ fn of_perftest(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
         Bench::GetLatency => vec![rival(
             "perftest ib_read_lat RC",
             PerftestProgram::ReadLat,
+            false,
+        )],
+        Bench::FetchAddLatency => vec![rival(
+            "perftest ib_atomic_lat RC",
+            PerftestProgram::FetchAddLat,
             false,
         )],
         Bench::PutBandwidth => vec![
@@ -242,6 +253,7 @@ pub(super) fn over_shm(
     if bench.is_one_sided() {
         rivals.insert(0, of_one_sided(hosts, programs.one_sided));
     }
+    rivals.extend(Rival::round_trip(bench, providers::Path::Shm));
     if bare_ring::knows(bench) {
         rivals.push(Rival::limit());
     }
@@ -333,6 +345,21 @@ impl Rival {
         }
     }
 
+    /// Our own round trip of as many bytes, for an operation that the target's processor carries
+    /// out: its request and its reply go the same way.
+    fn round_trip(bench: Bench, path: providers::Path) -> Option<Self> {
+        let name = "our own round trip";
+        let peer = Peer {
+            name: name.to_owned(),
+            ..Peer::here(Tool::RoundTrip { path }, "")
+        };
+        (bench == Bench::FetchAddLatency).then(|| Self {
+            name,
+            variants: vec![peer],
+            program: "ferro",
+        })
+    }
+
     /// MPI over something else.
     pub(super) fn of_mpi(rival: &mpi::MpiRival) -> Self {
         let peer = Peer {
@@ -399,6 +426,10 @@ impl Peer {
         let (mut server, mut client) = match &self.tool {
             Tool::Mpi(run) => return Ok(run.measure(bench, size, messages, on)?.median),
             Tool::BareRing => return bare_ring::measure(bench, size, messages, on),
+            Tool::RoundTrip { path } => {
+                let half = ours::measure(*path, Bench::Latency, size, messages, on)?;
+                return Ok(2.0 * half.median);
+            }
             Tool::Perftest { device, test } => {
                 perftest::programs(*test, device, &self.address, size, messages, port)
             }
@@ -430,7 +461,7 @@ impl Peer {
             Tool::LibfabricThreads { .. } => libfabric::rate_of_threads(&printed),
             Tool::LibfabricRma { .. } => libfabric::one_sided_figure(bench, &printed),
             Tool::UcxThreads { .. } => ucx::rate_of_threads(&printed),
-            Tool::Mpi(_) | Tool::BareRing => None,
+            Tool::Mpi(_) | Tool::BareRing | Tool::RoundTrip { .. } => None,
         };
         figure.filter(|v| v.is_finite() && *v > 0.0).ok_or_else(|| {
             Failure::new(format!(

@@ -1,4 +1,5 @@
-//! perftest: `ib_send_lat`, `ib_send_bw`, `ib_write_lat`, `ib_write_bw`, `ib_read_lat`.
+//! perftest: `ib_send_lat`, `ib_send_bw`, `ib_write_lat`, `ib_write_bw`, `ib_read_lat`,
+//! `ib_atomic_lat`.
 
 use crate::suite::bench::Bench;
 use crate::suite::process::Program;
@@ -23,6 +24,8 @@ pub(super) enum PerftestProgram {
     WriteLat,
     /// RDMA reads.
     ReadLat,
+    /// Fetch-and-adds of 8 bytes, which the device carries out.
+    FetchAddLat,
 }
 
 impl PerftestProgram {
@@ -34,6 +37,7 @@ impl PerftestProgram {
             Self::WriteBw => "ib_write_bw",
             Self::WriteLat => "ib_write_lat",
             Self::ReadLat => "ib_read_lat",
+            Self::FetchAddLat => "ib_atomic_lat",
         }
     }
 }
@@ -47,18 +51,17 @@ pub(super) fn programs(
     messages: u64,
     port: u16,
 ) -> (Program, Program) {
-    let both_ways = if test == PerftestProgram::SendBothWays {
-        "-b "
-    } else {
-        ""
+    let own = match test {
+        PerftestProgram::SendBothWays => format!("-b -s {size}"),
+        // It has no size.
+        PerftestProgram::FetchAddLat => "-A FETCH_AND_ADD".to_owned(),
+        _ => format!("-s {size}"),
     };
     let kind = match test {
         PerftestProgram::DatagramLat => "UD",
         _ => "RC",
     };
-    let common = format!(
-        "{both_ways}-d {device} -x {GID_INDEX} -c {kind} -F -s {size} -n {messages} -p {port}"
-    );
+    let common = format!("{own} -d {device} -x {GID_INDEX} -c {kind} -F -n {messages} -p {port}");
     let name = test.program();
     (
         Program::new(name, common.clone()),
@@ -66,7 +69,7 @@ pub(super) fn programs(
     )
 }
 
-/// The typical half round trip, or the typical read, in µs; the average bandwidth in 10⁶ bytes a
+/// The typical half round trip, read, or fetch-and-add, in µs; the average bandwidth in 10⁶ bytes a
 /// second (of both ways the sum); or messages a second.
 pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
     // The row under the header `#bytes #iterations …`.
@@ -77,9 +80,11 @@ pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
     let fields: Vec<&str> = row.split_ascii_whitespace().collect();
     match bench {
         // t_min t_max t_typical
-        Bench::Latency | Bench::DatagramLatency | Bench::PutLatency | Bench::GetLatency => {
-            fields.get(4)?.parse().ok()
-        }
+        Bench::Latency
+        | Bench::DatagramLatency
+        | Bench::PutLatency
+        | Bench::GetLatency
+        | Bench::FetchAddLatency => fields.get(4)?.parse().ok(),
         // in 10⁶ a second
         Bench::Rate => Some(fields.get(4)?.parse::<f64>().ok()? * 1e6),
         // peak, average, in MiB a second
@@ -107,7 +112,12 @@ mod tests {
 
     #[test]
     fn figures_of_perftest_24() {
-        for bench in [Bench::Latency, Bench::PutLatency, Bench::GetLatency] {
+        for bench in [
+            Bench::Latency,
+            Bench::PutLatency,
+            Bench::GetLatency,
+            Bench::FetchAddLatency,
+        ] {
             assert_eq!(figure(bench, LATENCY), Some(1586.80));
         }
         let mbs = figure(Bench::Bandwidth, BANDWIDTH).unwrap();

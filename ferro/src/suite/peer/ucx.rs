@@ -19,6 +19,7 @@ pub(super) fn programs(
         Bench::Latency => "tag_lat",
         Bench::PutLatency => "ucp_put_lat",
         Bench::GetLatency => "ucp_get",
+        Bench::FetchAddLatency => "ucp_fadd",
         Bench::PutBandwidth => "ucp_put_bw",
         _ => "tag_bw",
     };
@@ -59,7 +60,8 @@ pub(super) fn rate_of_threads(printed: &str) -> Option<f64> {
     last.split_ascii_whitespace().last()?.parse().ok()
 }
 
-/// The median half round trip, or read, in µs, or the overall bandwidth in 10⁶ bytes a second.
+/// The median half round trip, read, or fetch-and-add, in µs, or the overall bandwidth in 10⁶ bytes
+/// a second.
 pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
     let last = printed
         .lines()
@@ -68,7 +70,9 @@ pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
     let fields: Vec<&str> = last.split_ascii_whitespace().collect();
     match bench {
         // Final: iterations, then 50 %, average, overall
-        Bench::Latency | Bench::PutLatency | Bench::GetLatency => fields.get(2)?.parse().ok(),
+        Bench::Latency | Bench::PutLatency | Bench::GetLatency | Bench::FetchAddLatency => {
+            fields.get(2)?.parse().ok()
+        }
         Bench::Rate => fields.get(8)?.parse().ok(),
         // average, overall, in MiB a second
         _ => Some(fields.get(6)?.parse::<f64>().ok()? * f64::from(1 << 20) / 1e6),
