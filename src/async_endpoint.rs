@@ -19,13 +19,15 @@ use slab::Slab;
 
 use ferrofabric_contracts::error::{Error, Result};
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_runtime::owning::Buffer;
+use ferrofabric_runtime::owning::{AtomicElement, Buffer, ElementValues};
 
+use crate::atomic_region::RemoteAtomicRegion;
 use crate::endpoint::RdmEndpoint;
 use crate::operation::{CompletedOperation, Inbound, Outbound};
 use crate::operation_error::OperationError;
-use crate::operation_id::{ReadId, RecvId, SendId, WriteId};
+use crate::operation_id::{AtomicId, FetchId, ReadId, RecvId, SendId, WriteId};
 use crate::operation_output::OperationId;
+use crate::operator::{CompareOperator, Operator};
 use crate::region::{AllowsRead, AllowsWrite, RemoteRegion};
 
 /// An executor's registration of a descriptor.
@@ -141,6 +143,65 @@ impl<R: DescriptorReadiness> AsyncRdmEndpoint<R> {
         bytes: Buffer,
     ) -> Result<WriteId, OperationError> {
         self.with(|endpoint| endpoint.write(to, remote, bytes))
+    }
+
+    /// As [`RdmEndpoint::atomic`]. [`outcome`](Self::outcome) waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn atomic<T: AtomicElement, A: AllowsWrite>(
+        &self,
+        to: FiAddr,
+        remote: RemoteAtomicRegion<T, A>,
+        operator: Operator<T>,
+        values: impl ElementValues<T>,
+    ) -> Result<AtomicId, OperationError> {
+        self.with(|endpoint| endpoint.atomic(to, remote, operator, values))
+    }
+
+    /// As [`RdmEndpoint::fetch_atomic`]. [`outcome`](Self::outcome) waits for the elements.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn fetch_atomic<T: AtomicElement, A: AllowsRead + AllowsWrite, V: ElementValues<T>>(
+        &self,
+        to: FiAddr,
+        remote: RemoteAtomicRegion<T, A>,
+        operator: Operator<T>,
+        values: V,
+    ) -> Result<FetchId<V::Fetched>, OperationError> {
+        self.with(|endpoint| endpoint.fetch_atomic(to, remote, operator, values))
+    }
+
+    /// As [`RdmEndpoint::compare_atomic`]. [`outcome`](Self::outcome) waits for the elements.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn compare_atomic<T: AtomicElement, A: AllowsRead + AllowsWrite, V: ElementValues<T>>(
+        &self,
+        to: FiAddr,
+        remote: RemoteAtomicRegion<T, A>,
+        operator: CompareOperator<T>,
+        compares: V,
+        values: V,
+    ) -> Result<FetchId<V::Fetched>, OperationError> {
+        self.with(|endpoint| endpoint.compare_atomic(to, remote, operator, compares, values))
+    }
+
+    /// As [`RdmEndpoint::atomic_read`]. [`outcome`](Self::outcome) waits for the elements.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn atomic_read<T: AtomicElement, A: AllowsRead>(
+        &self,
+        from: FiAddr,
+        remote: RemoteAtomicRegion<T, A>,
+    ) -> Result<FetchId<Vec<T>>, OperationError> {
+        self.with(|endpoint| endpoint.atomic_read(from, remote))
     }
 
     /// Waits for an operation, as [`RdmEndpoint::wait_for`] does. If the future is dropped the

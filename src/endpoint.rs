@@ -6,18 +6,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferrofabric_contracts::addr::Address;
+use ferrofabric_contracts::atomics::AtomicOp;
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_contracts::types::{FiAddr, RmaOp};
 use ferrofabric_runtime::fabric::{Av, Domain};
-use ferrofabric_runtime::owning::{Buffer, EndedOperation, OwnedCompletion, OwningEndpoint};
+use ferrofabric_runtime::owning::{
+    AtomicElement, AtomicValues, Buffer, EndedOperation, OwnedCompletion, OwningEndpoint,
+};
 
 use crate::operation::{
-    CompletedOperation, Inbound, MessageSource, Outbound, PeerWrite, ReceivedMessage,
+    CompletedOperation, FetchedElements, Inbound, MessageSource, Outbound, PeerWrite,
+    ReceivedMessage,
 };
 use crate::operation_error::OperationError;
-use crate::operation_id::{ReadId, RecvId, SendId, WriteId};
+use crate::operation_id::{AtomicId, ReadId, RecvId, SendId, WriteId};
 use crate::operation_output::OperationId;
 use crate::peer_address::PeerAddress;
 
@@ -190,6 +194,18 @@ impl RdmEndpoint {
         Ok(token)
     }
 
+    /// Posts an atomic operation, and returns its number.
+    pub(crate) fn post_atomic<T: AtomicElement>(
+        &mut self,
+        op: AtomicOp,
+        values: AtomicValues<'_, T>,
+    ) -> Result<u64, OpError> {
+        let token = self.next_token;
+        self.inner.post_atomic(op, values, token)?;
+        self.next_token += 1;
+        Ok(token)
+    }
+
     /// Cancels a receive that no message has matched. It completes as cancelled
     /// ([`OperationError::is_canceled`]), with its buffer.
     ///
@@ -254,8 +270,8 @@ impl RdmEndpoint {
     }
 
     /// Waits for one operation, within this time (`None`: for ever), and returns its output: the
-    /// [`ReceivedMessage`] of a receive, the buffer of all others. Completions of other operations
-    /// meanwhile are kept for later calls.
+    /// [`ReceivedMessage`] of a receive, the elements that come back from an atomic operation, the
+    /// buffer of all others. Completions of other operations meanwhile are kept for later calls.
     ///
     /// # Errors
     ///
@@ -518,6 +534,9 @@ fn completed(ended: EndedOperation) -> CompletedOperation {
     match std::mem::replace(&mut done.outcome, Ok(Completion::BLANK)) {
         Ok(completion) if completion.flags.contains(Flags::SEND) => {
             CompletedOperation::Sent(SendId(done.token), done.buffer)
+        }
+        Ok(completion) if completion.flags.contains(Flags::ATOMIC) => {
+            CompletedOperation::Atomic(AtomicId(done.token), FetchedElements(done.buffer))
         }
         Ok(completion) if completion.flags.contains(Flags::READ) => {
             CompletedOperation::Read(ReadId(done.token), done.buffer)

@@ -51,11 +51,14 @@
 //! Peers get a [`RemoteRegion`], a value of 32 bytes, and [read](RdmEndpoint::read) or
 //! [write](RdmEndpoint::write) the memory without a call of its owner.
 //!
+//! [`RdmEndpoint::share_atomic`] does the same for integers and floats that peers and their owner
+//! change at the same time, by [atomic operations](RdmEndpoint#atomic-operations).
+//!
 //! # Examples
 //!
 //! The folder `examples` has whole programs: `ping_pong` between two threads, `server` with clients
-//! that it does not know, `key_value` with look-ups by one-sided reads, `timeout`, `killed_peer`
-//! with a second process, and `with_tokio`.
+//! that it does not know, `key_value` with look-ups by one-sided reads, `parameter_server` with
+//! atomic sums, `timeout`, `killed_peer` with a second process, and `with_tokio`.
 //!
 //! # Errors
 //!
@@ -105,6 +108,8 @@
 #![deny(unsafe_code)]
 
 mod async_endpoint;
+mod atomic;
+mod atomic_region;
 mod builder;
 mod endpoint;
 mod one_sided;
@@ -112,18 +117,22 @@ mod operation;
 mod operation_error;
 mod operation_id;
 mod operation_output;
+mod operator;
 mod peer_address;
 mod region;
 
 pub use async_endpoint::{AsyncRdmEndpoint, DescriptorReadiness, NextFuture, OutcomeFuture};
+pub use atomic_region::{AtomicRegion, RemoteAtomicRegion};
 pub use builder::{PathChoice, RdmEndpointBuilder};
 pub use endpoint::{CompletionIter, DROP_FLUSH, RdmEndpoint};
 pub use operation::{
-    CompletedOperation, Inbound, MessageSource, Outbound, PeerWrite, ReceivedMessage,
+    CompletedOperation, FetchedElements, Inbound, MessageSource, Outbound, PeerWrite,
+    ReceivedMessage,
 };
 pub use operation_error::OperationError;
-pub use operation_id::{ReadId, RecvId, SendId, WriteId};
+pub use operation_id::{AtomicId, FetchId, ReadId, RecvId, SendId, WriteId};
 pub use operation_output::OperationId;
+pub use operator::{CompareOperator, Operator};
 pub use peer_address::PeerAddress;
 pub use region::{
     AllowsRead, AllowsWrite, PeerRegion, PeersRead, PeersReadWrite, PeersWrite, RegionRights,
@@ -136,7 +145,9 @@ pub use ferrofabric_contracts::types::FiAddr;
 pub use ferrofabric_contracts::{
     API_VERSION, VERSION, addr, config, error, flags, info, peer, types,
 };
-pub use ferrofabric_runtime::owning::Buffer;
+pub use ferrofabric_runtime::owning::{
+    AtomicElement, AtomicInteger, Buffer, ElementValues, FetchedValues, StdAtomicInteger,
+};
 pub use ferrofabric_runtime::{discovery, eq, fabric};
 pub use ferrofabric_shm::ShmProvider;
 pub use ferrofabric_verbs::VerbsProvider;

@@ -5,10 +5,10 @@ use std::fmt;
 use ferrofabric_contracts::addr::Address;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
-use ferrofabric_runtime::owning::Buffer;
+use ferrofabric_runtime::owning::{AtomicElement, Buffer, FetchedValues};
 
 use crate::operation_error::OperationError;
-use crate::operation_id::{ReadId, RecvId, SendId, WriteId};
+use crate::operation_id::{AtomicId, ReadId, RecvId, SendId, WriteId};
 
 /// A message to send: a buffer, whole unless [`len`](Self::len) sets a length, without a tag unless
 /// it gets one.
@@ -170,6 +170,9 @@ pub enum CompletedOperation {
     Read(ReadId, Buffer),
     /// A write, whose bytes are in the peer's memory; the buffer may be used again.
     Wrote(WriteId, Buffer),
+    /// An atomic operation that was carried out, with the elements that came back: none, if it
+    /// fetches none.
+    Atomic(AtomicId, FetchedElements),
     /// A peer's write with CQ data to a region of this domain: no operation of this endpoint.
     PeerWrote(PeerWrite),
     /// An operation that failed, possibly an inject.
@@ -183,10 +186,26 @@ impl CompletedOperation {
             Self::Received(id, _) => Some(id.0),
             Self::Read(id, _) => Some(id.0),
             Self::Wrote(id, _) => Some(id.0),
+            Self::Atomic(id, _) => Some(id.0),
             Self::PeerWrote(_) => None,
             Self::Failed(error) => error.token(),
         }
     }
+}
+
+/// The elements that came back from an atomic operation.
+#[derive(Debug)]
+pub struct FetchedElements(pub(crate) Buffer);
+
+impl FetchedElements {
+    /// The elements, of the type that the operation had.
+    pub fn to_vec<T: AtomicElement>(&self) -> Vec<T> {
+        of_buffer(&self.0)
+    }
+}
+
+fn of_buffer<V: FetchedValues>(buffer: &Buffer) -> V {
+    V::of_buffer(buffer)
 }
 
 /// The sender of a message.

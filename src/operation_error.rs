@@ -8,11 +8,12 @@ use ferrofabric_contracts::peer::CqError;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_runtime::owning::{Buffer, OwnedCompletion};
 
-use crate::operation_id::{ReadId, RecvId, SendId, WriteId};
+use crate::operation_id::{AtomicId, ReadId, RecvId, SendId, WriteId};
 
 /// An operation that was refused, that failed, or that did not end in time.
 ///
-/// It has the peer, and the buffer, which the caller may use again. `?` converts it into [`Error`].
+/// It has the peer, and the buffer if there is one, which the caller may use again. `?` converts it
+/// into [`Error`].
 pub struct OperationError {
     operation: FailedOperation,
     peer: Option<FiAddr>,
@@ -27,9 +28,10 @@ enum FailedOperation {
     /// With its length if it was refused.
     Send(Option<SendId>, Option<usize>),
     Recv(Option<RecvId>),
-    /// With its length if it was refused, and so is `Write`.
+    /// With its length if it was refused, and so are `Write` and `Atomic`.
     Read(Option<ReadId>, Option<usize>),
     Write(Option<WriteId>, Option<usize>),
+    Atomic(Option<AtomicId>, Option<usize>),
     Inject,
     Wait(u64),
 }
@@ -87,6 +89,24 @@ impl OperationError {
         }
     }
 
+    pub(crate) fn refused_atomic(
+        peer: FiAddr,
+        bytes: usize,
+        error: OpError,
+        why: &'static str,
+    ) -> Self {
+        Self {
+            operation: FailedOperation::Atomic(None, Some(bytes)),
+            why: match error {
+                OpError::Again => BACK_PRESSURE,
+                OpError::Failed(_) => why,
+            },
+            peer: Some(peer),
+            errno: error.errno(),
+            buffer: None,
+        }
+    }
+
     pub(crate) fn refused_recv(peer: FiAddr, (error, buffer): (OpError, Buffer)) -> Self {
         Self {
             operation: FailedOperation::Recv(None),
@@ -122,9 +142,11 @@ impl OperationError {
 
     pub(crate) fn failed(done: OwnedCompletion, failed: &CqError) -> Self {
         let (is, token) = (failed.completion.flags, done.token);
+        let is_atomic = is.contains(Flags::ATOMIC);
         Self {
             operation: match () {
                 () if is.contains(Flags::RECV) => FailedOperation::Recv(Some(RecvId(token))),
+                () if is_atomic => FailedOperation::Atomic(Some(AtomicId(token)), None),
                 () if is.contains(Flags::READ) => FailedOperation::Read(Some(ReadId(token)), None),
                 () if is.contains(Flags::WRITE) => {
                     FailedOperation::Write(Some(WriteId(token)), None)
@@ -134,7 +156,7 @@ impl OperationError {
             peer: known(done.peer).or(known(failed.completion.src)),
             errno: failed.errno,
             why: failed.why,
-            buffer: Some(done.buffer),
+            buffer: (!is_atomic).then_some(done.buffer),
         }
     }
 
@@ -155,6 +177,7 @@ impl OperationError {
             FailedOperation::Recv(id) => id.map(|id| id.0),
             FailedOperation::Read(id, _) => id.map(|id| id.0),
             FailedOperation::Write(id, _) => id.map(|id| id.0),
+            FailedOperation::Atomic(id, _) => id.map(|id| id.0),
             FailedOperation::Inject | FailedOperation::Wait(_) => None,
         }
     }
@@ -191,6 +214,14 @@ impl OperationError {
         }
     }
 
+    /// The atomic operation, if it is one that was posted.
+    pub fn atomic_id(&self) -> Option<AtomicId> {
+        match self.operation {
+            FailedOperation::Atomic(id, _) => id,
+            _ => None,
+        }
+    }
+
     /// The peer; `None` for a receive from any source that no message has matched, for a message of
     /// an unknown source, and for a wait that ran into its time limit.
     pub fn peer(&self) -> Option<FiAddr> {
@@ -219,7 +250,8 @@ impl OperationError {
         self.errno == Errno::ECANCELED
     }
 
-    /// The operation's buffer; none of an inject, and none while the operation goes on.
+    /// The operation's buffer; none of an inject or an atomic operation, and none while the
+    /// operation goes on.
     pub fn into_buffer(self) -> Option<Buffer> {
         self.buffer
     }
@@ -234,6 +266,7 @@ impl OperationError {
             FailedOperation::Recv(_) => ("receive", format!("a message{}", with("from"))),
             FailedOperation::Read(_, len) => ("read", with_length(REGION, len, with("of"))),
             FailedOperation::Write(_, len) => ("write", with_length(REGION, len, with("of"))),
+            FailedOperation::Atomic(_, len) => ("change", with_length(REGION, len, with("of"))),
             FailedOperation::Inject => ("inject", format!("a message{}", with("to"))),
             FailedOperation::Wait(token) => ("wait for", format!("operation {token}")),
         };

@@ -1,12 +1,13 @@
 //! The output of each kind of operation, by the id that the operation has.
 
-use ferrofabric_runtime::owning::Buffer;
+use ferrofabric_runtime::owning::{Buffer, FetchedValues};
 
 use crate::operation::{CompletedOperation, ReceivedMessage};
 use crate::operation_error::OperationError;
-use crate::operation_id::{ReadId, RecvId, SendId, WriteId};
+use crate::operation_id::{AtomicId, FetchId, ReadId, RecvId, SendId, WriteId};
 
-/// The name of an operation: [`SendId`], [`RecvId`], [`ReadId`] or [`WriteId`].
+/// The name of an operation: [`SendId`], [`RecvId`], [`ReadId`], [`WriteId`], [`AtomicId`] or
+/// [`FetchId`].
 pub trait OperationId: Copy + Unpin + sealed::OperationToken {
     /// The output of the operation when it succeeds.
     type Output;
@@ -32,9 +33,19 @@ impl OperationId for WriteId {
     type Output = Buffer;
 }
 
+impl OperationId for AtomicId {
+    /// Nothing.
+    type Output = ();
+}
+
+impl<V: FetchedValues> OperationId for FetchId<V> {
+    /// The elements from before the operation.
+    type Output = V;
+}
+
 pub(crate) mod sealed {
+    use super::{AtomicId, FetchId, FetchedValues, ReadId, RecvId, SendId, WriteId};
     use super::{CompletedOperation, OperationError, OperationId};
-    use super::{ReadId, RecvId, SendId, WriteId};
 
     /// Identifies an operation among those of its endpoint.
     pub trait OperationToken {
@@ -85,4 +96,46 @@ pub(crate) mod sealed {
     operation_token!(RecvId, Received, recv_id);
     operation_token!(ReadId, Read, read_id);
     operation_token!(WriteId, Wrote, write_id);
+
+    impl OperationToken for AtomicId {
+        fn token(self) -> u64 {
+            self.0
+        }
+
+        fn names(self, completed: &CompletedOperation) -> bool {
+            match completed {
+                CompletedOperation::Atomic(id, _) => *id == self,
+                CompletedOperation::Failed(error) => error.atomic_id() == Some(self),
+                _ => false,
+            }
+        }
+
+        fn output(completed: CompletedOperation) -> Option<Result<(), OperationError>> {
+            match completed {
+                CompletedOperation::Atomic(..) => Some(Ok(())),
+                CompletedOperation::Failed(error) => Some(Err(error)),
+                _ => None,
+            }
+        }
+    }
+
+    impl<V: FetchedValues> OperationToken for FetchId<V> {
+        fn token(self) -> u64 {
+            self.id.token()
+        }
+
+        fn names(self, completed: &CompletedOperation) -> bool {
+            self.id.names(completed)
+        }
+
+        fn output(
+            completed: CompletedOperation,
+        ) -> Option<Result<<Self as OperationId>::Output, OperationError>> {
+            match completed {
+                CompletedOperation::Atomic(_, elements) => Some(Ok(V::of_buffer(&elements.0))),
+                CompletedOperation::Failed(error) => Some(Err(error)),
+                _ => None,
+            }
+        }
+    }
 }

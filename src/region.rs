@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
@@ -134,12 +134,7 @@ impl<R: RegionRights> PeerRegion<R> {
 
     /// The handle for peers: send it to them.
     pub fn remote(&self) -> RemoteRegion<R> {
-        RemoteRegion {
-            key: self.memory.key(),
-            place: 0,
-            len: self.len(),
-            rights: PhantomData,
-        }
+        RemoteRegion::whole(self.memory.key(), self.len())
     }
 
     /// Its length in bytes, at least 1.
@@ -268,6 +263,16 @@ impl<R: RegionRights> RemoteRegion<R> {
     /// The length of its [bytes](Self::to_bytes).
     pub const BYTES: usize = 32;
 
+    /// That of a whole region.
+    pub(crate) fn whole(key: u64, len: usize) -> Self {
+        Self {
+            key,
+            place: 0,
+            len,
+            rights: PhantomData,
+        }
+    }
+
     /// Its length in bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -284,34 +289,24 @@ impl<R: RegionRights> RemoteRegion<R> {
     ///
     /// `EINVAL`: the range does not lie in it.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
-        let start = match range.start_bound() {
-            Bound::Included(&start) => Some(start),
-            Bound::Excluded(&start) => start.checked_add(1),
-            Bound::Unbounded => Some(0),
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&end) => end.checked_add(1),
-            Bound::Excluded(&end) => Some(end),
-            Bound::Unbounded => Some(self.len),
-        };
-        match (start, end) {
-            (Some(start), Some(end)) if start <= end && end <= self.len => Ok(Self {
-                place: self.place + start as u64,
-                len: end - start,
-                ..*self
-            }),
-            _ => {
-                let what = format!("{:?} of a region", (range.start_bound(), range.end_bound()));
-                Err(Error::new(Errno::EINVAL, "slice", what)
-                    .mend(format!("the region has {} bytes", self.len)))
-            }
-        }
+        let Range { start, end } = range_within(range, self.len, "bytes")?;
+        Ok(Self {
+            place: self.place + start as u64,
+            len: end - start,
+            ..*self
+        })
     }
 
     /// The handle as bytes: key, place, length, rights (bit 0: reads, bit 1: writes), in 8 bytes
     /// each, little-endian.
     pub fn to_bytes(&self) -> [u8; 32] {
-        let words = [self.key, self.place, self.len as u64, right_bits::<R>()];
+        self.encode(NO_ELEMENTS)
+    }
+
+    /// As [`to_bytes`](Self::to_bytes), with the number of the type of the region's elements.
+    pub(crate) fn encode(&self, elements: u64) -> [u8; 32] {
+        let kind = right_bits::<R>() | (elements << RIGHT_BITS);
+        let words = [self.key, self.place, self.len as u64, kind];
         let mut bytes = [0; 32];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
@@ -326,6 +321,11 @@ impl<R: RegionRights> RemoteRegion<R> {
     ///
     /// `EINVAL`: the bytes are no handle, or the region has not these rights.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        Self::decode(NO_ELEMENTS, bytes)
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote, with the same number.
+    pub(crate) fn decode(elements: u64, bytes: &[u8]) -> Result<Self> {
         let refused = |why: &str| {
             Err(Error::new(Errno::EINVAL, "read", "the handle of a region").mend(why.to_owned()))
         };
@@ -333,11 +333,15 @@ impl<R: RegionRights> RemoteRegion<R> {
             return refused("it has 32 bytes");
         }
         let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
-        let (key, place, rights) = (word(0), word(8), word(24));
+        let (key, place) = (word(0), word(8));
+        let rights = word(24) & ((1 << RIGHT_BITS) - 1);
         let len = match usize::try_from(word(16)) {
             Ok(len) if place.checked_add(len as u64).is_some() => len,
             _ => return refused("it has a range beyond the last address"),
         };
+        if word(24) >> RIGHT_BITS != elements {
+            return refused("the region has other elements");
+        }
         if rights & !ALL_RIGHTS != 0 {
             return refused("it has rights that there are not");
         }
@@ -366,6 +370,38 @@ impl<R: RegionRights> fmt::Debug for RemoteRegion<R> {
     }
 }
 
+/// The range of something that has so many units.
+pub(crate) fn range_within(
+    range: impl RangeBounds<usize>,
+    len: usize,
+    unit: &str,
+) -> Result<Range<usize>> {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => Some(start),
+        Bound::Excluded(&start) => start.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&end) => end.checked_add(1),
+        Bound::Excluded(&end) => Some(end),
+        Bound::Unbounded => Some(len),
+    };
+    match (start, end) {
+        (Some(start), Some(end)) if start <= end && end <= len => Ok(start..end),
+        _ => {
+            let what = format!("{:?} of a region", (range.start_bound(), range.end_bound()));
+            Err(Error::new(Errno::EINVAL, "slice", what)
+                .mend(format!("the region has {len} {unit}")))
+        }
+    }
+}
+
+/// The number of elements of a region of bytes; others are of types.
+const NO_ELEMENTS: u64 = 0;
+
+/// The bits of the last word of a handle that are for rights. The others have the elements.
+const RIGHT_BITS: u32 = 8;
+
 const READ_BIT: u64 = 1;
 const WRITE_BIT: u64 = 2;
 const ALL_RIGHTS: u64 = READ_BIT | WRITE_BIT;
@@ -375,7 +411,7 @@ fn right_bits<R: RegionRights>() -> u64 {
     bit(Flags::REMOTE_READ, READ_BIT) | bit(Flags::REMOTE_WRITE, WRITE_BIT)
 }
 
-fn rights<R: RegionRights>() -> &'static str {
+pub(crate) fn rights<R: RegionRights>() -> &'static str {
     match right_bits::<R>() {
         READ_BIT => "which peers read",
         WRITE_BIT => "which peers write",

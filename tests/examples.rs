@@ -8,6 +8,8 @@ use std::process::Command;
 mod key_value;
 #[path = "../examples/killed_peer.rs"]
 mod killed_peer;
+#[path = "../examples/parameter_server.rs"]
+mod parameter_server;
 #[path = "../examples/ping_pong.rs"]
 mod ping_pong;
 #[path = "../examples/server.rs"]
@@ -30,6 +32,11 @@ fn a_server_answers_unknown_clients() {
 #[test]
 fn clients_look_keys_up_in_a_servers_memory() {
     key_value::main().unwrap();
+}
+
+#[test]
+fn workers_add_to_a_servers_parameters() {
+    parameter_server::main().unwrap();
 }
 
 #[test]

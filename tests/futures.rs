@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use ferrofabric::info::Progress;
 use ferrofabric::{
-    AsyncRdmEndpoint, Buffer, CompletedOperation, DescriptorReadiness, FiAddr, Inbound, PathChoice,
-    PeersReadWrite, RdmEndpoint,
+    AsyncRdmEndpoint, AtomicRegion, Buffer, CompareOperator, CompletedOperation,
+    DescriptorReadiness, FiAddr, Inbound, Operator, PathChoice, PeersReadWrite, RdmEndpoint,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
@@ -183,15 +183,53 @@ fn a_dropped_future_frees_no_buffer_in_use() {
     assert_eq!(error.into_buffer().unwrap().as_ptr(), place);
 }
 
-/// A read keeps its buffer too, when the future that waits for it is dropped or forgotten.
-#[test]
-fn a_dropped_future_frees_no_buffer_of_a_read() {
+/// A client on threads, and a server that a thread of its domain drives.
+fn pair_for_memory() -> (AsyncRdmEndpoint<Threads>, RdmEndpoint, FiAddr) {
     let server = RdmEndpoint::builder().path(PathChoice::Shm);
     let server = server.progress(Progress::Auto).open().unwrap();
     let client = open();
     let to_server = client.insert(server.address()).unwrap();
     server.insert(client.address()).unwrap();
     let client = AsyncRdmEndpoint::new(client, |fd| Ok(Threads(Arc::new(fd)))).unwrap();
+    (client, server, to_server)
+}
+
+/// Each form is awaited. The elements of one whose future is dropped or forgotten are there for the
+/// next future.
+#[test]
+fn atomic_operations_are_awaited() {
+    let (client, server, to_server) = pair_for_memory();
+    let region: AtomicRegion<i64> = server.share_atomic(&[1; 512]).unwrap();
+    let remote = region.remote();
+    let sum = client.atomic(to_server, remote, Operator::SUM, &[1; 512]);
+    block_on(client.outcome(sum.unwrap())).unwrap();
+    let swap = client.compare_atomic(to_server, remote, CompareOperator::EQUAL, 2, 9);
+    assert_eq!(block_on(client.outcome(swap.unwrap())).unwrap(), 2);
+    for (before, forgets) in [(9, false), (10, true)] {
+        let fetch = client.fetch_atomic(to_server, remote, Operator::SUM, &[1; 512]);
+        let fetch = fetch.unwrap();
+        let mut future = client.outcome(fetch);
+        let first = poll_once(&mut future);
+        match forgets {
+            true => std::mem::forget(future),
+            false => drop(future),
+        }
+        let fetched = match first {
+            Poll::Ready(done) => done.unwrap(),
+            Poll::Pending => block_on(client.outcome(fetch)).unwrap(),
+        };
+        assert_eq!((fetched.len(), fetched[0]), (512, before));
+    }
+    let read = client.atomic_read(to_server, remote.element(0).unwrap());
+    assert_eq!(block_on(client.outcome(read.unwrap())).unwrap(), [11]);
+    let left = region.close();
+    assert_eq!((left[0], &left[1..]), (11, &[4; 511][..]));
+}
+
+/// A read keeps its buffer too, when the future that waits for it is dropped or forgotten.
+#[test]
+fn a_dropped_future_frees_no_buffer_of_a_read() {
+    let (client, server, to_server) = pair_for_memory();
     let region = server
         .share::<PeersReadWrite>(Buffer::copy_of(&[0x5a; 64]).unwrap())
         .unwrap();

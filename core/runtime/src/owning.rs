@@ -2,8 +2,11 @@
 //! are under way, and returns them with the completion.
 
 mod buffer;
+mod completion;
+mod elements;
 mod one_sided;
 mod shared_buffer;
+mod shared_elements;
 
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
@@ -13,7 +16,11 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 
 pub use buffer::Buffer;
+pub use completion::{EndedOperation, OwnedCompletion};
+pub use elements::{AtomicElement, AtomicInteger, ElementValues, FetchedValues, StdAtomicInteger};
+pub use one_sided::AtomicValues;
 pub use shared_buffer::SharedBuffer;
+pub use shared_elements::SharedElements;
 
 use crate::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig};
 use ferrofabric_av::AvAttr;
@@ -22,42 +29,6 @@ use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
-
-/// The result of an operation.
-#[derive(Debug)]
-pub struct OwnedCompletion {
-    /// The token of the operation.
-    pub token: u64,
-    /// The peer of the operation: the destination of a send, or the source of a receive.
-    pub peer: FiAddr,
-    /// Its buffer.
-    pub buffer: Buffer,
-    /// Its completion, or its error.
-    pub outcome: std::result::Result<Completion, Box<CqError>>,
-}
-
-/// An operation that has ended.
-#[derive(Debug)]
-pub enum EndedOperation {
-    /// An operation with a buffer.
-    Operation(OwnedCompletion),
-    /// An inject that failed: an inject that succeeds is not reported.
-    Inject(Box<CqError>),
-    /// A write with CQ data, of a peer to a region of the domain.
-    PeerWrite(Completion),
-}
-
-impl EndedOperation {
-    /// For callers that fail if an inject failed, and do not look at writes of peers.
-    #[inline]
-    fn operation(self) -> std::result::Result<Option<OwnedCompletion>, OpError> {
-        match self {
-            Self::Operation(done) => Ok(Some(done)),
-            Self::Inject(failed) => Err(OpError::Failed(failed.errno)),
-            Self::PeerWrite(_) => Ok(None),
-        }
-    }
-}
 
 struct InFlightOperation {
     buffer: Buffer,

@@ -6,7 +6,7 @@ use ferrofabric_contracts::atomics::{
 };
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::RmaKind;
+use ferrofabric_contracts::types::{RmaKind, RmaOp};
 use ferrofabric_runtime::fabric::{CntrAttr, Domain, MrAttr};
 
 use crate::atomics::{Initiator, arrays, op, set};
@@ -148,5 +148,50 @@ pub fn beside_reads_and_writes(domain_a: &dyn Domain, domain_b: &dyn Domain) {
             initiator.end.bytes(into.addr, len) == changed,
             "{len} bytes"
         );
+    }
+}
+
+/// A region for atomic operations on elements of one type refuses all others, on every way that
+/// they have to another region of the domain.
+pub fn of_elements(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    const START: usize = 4096;
+    const LEN: usize = 64;
+
+    let target = Target::open(domain_a, domain_b);
+    let initiator = Initiator::of(&target);
+    let _beside = target.register(KEY, BOTH);
+    target.await_grant();
+    let region = MrAttr {
+        key: Some(KEY + 1),
+        elements: Some(Datatype::Uint64),
+        ..MrAttr::new(target.memory.part(START, LEN), BOTH)
+    };
+    // SAFETY: the memory lives as long as the endpoint, which outlives the region.
+    let _region = unsafe { domain_b.register_region(&region) }.unwrap();
+    set(&target, START, &[0; LEN]);
+    for round in 1..=20 {
+        for kind in [RmaKind::Write, RmaKind::Read] {
+            let op = RmaOp {
+                key: KEY + 1,
+                ..target.op(kind, 0)
+            };
+            target.refused(&op, &[initiator.end.memory(LEN, 0xee)]);
+        }
+        for datatype in [Datatype::Int64, Datatype::Uint32, Datatype::FloatComplex] {
+            let other = AtomicOp {
+                key: KEY + 1,
+                ..op(AtomicForm::Fetch, Operator::Sum, datatype)
+            };
+            let buffers = arrays(&initiator, &other, &[1; LEN], &[]);
+            initiator.refused(&other, &buffers, Errno::EACCES);
+        }
+        let sum = AtomicOp {
+            key: KEY + 1,
+            ..op(AtomicForm::Base, Operator::Sum, Datatype::Uint64)
+        };
+        let ones = 1_u64.to_ne_bytes().repeat(LEN / 8);
+        initiator.done(&sum, &arrays(&initiator, &sum, &ones, &[]));
+        let sums = u64::to_ne_bytes(round).repeat(LEN / 8);
+        assert!(target.content(START, LEN) == sums, "round {round}");
     }
 }

@@ -111,6 +111,7 @@ macro_rules! conformance {
             atomic_regions::over_pieces if ATOMIC,
             atomic_regions::counters_of_regions if ATOMIC,
             atomic_regions::beside_reads_and_writes if ATOMIC,
+            atomic_regions::of_elements if ATOMIC,
         }
     };
     (@scenarios $fabric:tt $attrs:tt $($group:ident::$name:ident,)*) => {

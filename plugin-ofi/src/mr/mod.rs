@@ -355,6 +355,7 @@ unsafe fn register(
             true => memory.addr as u64,
             false => 0,
         },
+        elements: None,
     };
     // SAFETY: the application keeps the memory until it closes the region, which drops it.
     let mr = unsafe { domain.domain.register_region(&request) }?;

@@ -4,7 +4,7 @@
 //! application holds are handles into it.
 
 mod atomic_arrivals;
-mod atomics;
+pub(crate) mod atomics;
 mod av;
 mod av_keys;
 mod cntr;
@@ -373,6 +373,10 @@ impl<B: Backend, E: EndpointKind<B>> fabric::Domain for DomainOf<B, E> {
     unsafe fn register_region(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn Mr>> {
         let MrAttr { memory, access, .. } = *attr;
         region::check_pieces(attr, self.info().domain.mr_iov_limit)?;
+        if attr.elements.is_some() {
+            // No device is to reach it.
+            return region::open(&self.inner, Arc::new(fabric::Unregistered), attr);
+        }
         // SAFETY: the caller of this function has the same contract.
         let mr = unsafe { self.inner.backend.register(memory, access) };
         if !access.intersects(REMOTE_RIGHTS) {

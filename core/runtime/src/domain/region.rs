@@ -45,7 +45,7 @@ pub(super) fn open<B: Backend>(
     attr: &MrAttr<'_>,
 ) -> Result<Arc<dyn Mr>> {
     let (number, key) = domain.regions.enter(attr, mr.desc(), mr.device_key())?;
-    if attr.further.is_empty() {
+    if attr.further.is_empty() && attr.elements.is_none() {
         domain.backend.show_region(number, key, attr);
     }
     Ok(Arc::new(RegionHandle {

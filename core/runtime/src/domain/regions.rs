@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use ferrofabric_contracts::atomics::Datatype;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, total_len};
@@ -38,6 +39,8 @@ struct Region {
     first_place: u64,
     desc: MrDesc,
     rights: Flags,
+    /// The elements, where peers reach it by atomic operations on them alone.
+    elements: Option<Datatype>,
     /// The key by which devices reach it.
     device_key: Option<u32>,
     /// Parts of operations on their way.
@@ -45,6 +48,25 @@ struct Region {
     /// Grants that peers hold.
     grants: usize,
     counters: RegionCounters,
+}
+
+/// The access of an operation to its part of a region.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PartAccess {
+    /// The rights that it needs.
+    pub(super) rights: Flags,
+    /// The elements of an atomic operation.
+    pub(super) elements: Option<Datatype>,
+}
+
+/// That of a read or a write.
+impl From<Flags> for PartAccess {
+    fn from(rights: Flags) -> Self {
+        Self {
+            rights,
+            elements: None,
+        }
+    }
 }
 
 /// The places of the counters of a region.
@@ -75,6 +97,11 @@ pub(super) struct RegionPart {
 }
 
 impl Region {
+    fn allows(&self, access: PartAccess) -> bool {
+        let is_reached = self.elements.is_none() || self.elements == access.elements;
+        is_reached && self.rights.contains(access.rights)
+    }
+
     /// The buffers from `start` to `end`, which lie in the region.
     fn range(&self, start: u64, end: u64) -> ReceiveBuffers {
         if end <= self.memory.len as u64 {
@@ -146,6 +173,7 @@ impl RegionTable {
             first_place: attr.first_place,
             desc,
             rights: attr.access,
+            elements: attr.elements,
             device_key,
             parts: 0,
             grants: 0,
@@ -155,15 +183,21 @@ impl RegionTable {
         Ok((number, key))
     }
 
-    /// Takes `len` bytes from `place` on of the region with a key, for a part of an operation that
-    /// needs `right`. `None`: there is no such region, range or right.
-    pub(super) fn take(&self, key: u64, place: u64, len: u64, right: Flags) -> Option<RegionPart> {
+    /// Takes `len` bytes from `place` on of the region with a key, for a part of an operation.
+    /// `None`: there is no such region, range or right, or the region is for other operations.
+    pub(super) fn take(
+        &self,
+        key: u64,
+        place: u64,
+        len: u64,
+        access: impl Into<PartAccess>,
+    ) -> Option<RegionPart> {
         let regions = &mut *self.0.lock();
         let number = *regions.by_key.get(&key)?;
         let region = &mut regions.slots[number];
         let start = place.checked_sub(region.first_place)?;
         let end = start.checked_add(len)?;
-        if end > region.len() || !region.rights.contains(right) {
+        if end > region.len() || !region.allows(access.into()) {
             return None;
         }
         region.parts += 1;
@@ -214,7 +248,8 @@ impl RegionTable {
     }
 
     /// A grant of the region with a key, if devices reach all of it and no counter is to see each
-    /// operation on it. It counts until it is returned. The rights are those of the region.
+    /// operation on it (no device reaches a region for atomic operations alone). It counts until it
+    /// is returned. The rights are those of the region.
     pub(super) fn grant(&self, key: u64) -> Option<(usize, GrantFields)> {
         let regions = &mut *self.0.lock();
         let number = *regions.by_key.get(&key)?;
@@ -387,6 +422,30 @@ mod tests {
             let entered = table.enter(&attr, MrDesc::NONE, None);
             assert_eq!(entered.unwrap_err().errno(), Errno::EFAULT);
         }
+    }
+
+    #[test]
+    fn a_region_of_elements_is_for_atomic_operations_on_them() {
+        let table = RegionTable::default();
+        let attr = MrAttr {
+            elements: Some(Datatype::Uint64),
+            ..MrAttr::new(MEMORY, Flags::REMOTE_WRITE)
+        };
+        let (_, key) = table.enter(&attr, MrDesc::NONE, None).unwrap();
+        let (_, of_bytes) = enter(&table, None).unwrap();
+        let access = |rights, elements| PartAccess { rights, elements };
+        let fits = |key, access| table.take(key, 0, 8, access).is_some();
+        let write = Flags::REMOTE_WRITE;
+        assert!(fits(key, access(write, Some(Datatype::Uint64))));
+        for refused in [
+            access(write, None),
+            access(write, Some(Datatype::Int64)),
+            access(write, Some(Datatype::Uint32)),
+            access(BOTH, Some(Datatype::Uint64)),
+        ] {
+            assert!(!fits(key, refused), "{refused:?}");
+        }
+        assert!(fits(of_bytes, access(BOTH, Some(Datatype::Uint32))));
     }
 
     proptest! {

@@ -15,7 +15,7 @@ use slab::Slab;
 use super::atomic_arrivals::AtomicArrivals;
 use super::grants::{GivenGrants, GrantFields, HeldGrants};
 use super::part_outbox::PartOutbox;
-use super::regions::{RegionCounters, RegionPart, RegionTable};
+use super::regions::{PartAccess, RegionCounters, RegionPart, RegionTable};
 use super::shortcuts::Shortcuts;
 
 /// Bytes of a request to read: the number of the read, and its length.
@@ -172,12 +172,13 @@ impl RemoteOperations {
         key: u64,
         place: u64,
         len: u64,
-        right: Flags,
+        access: impl Into<PartAccess>,
     ) -> Option<(u64, RegionPart)> {
-        if !self.rights.contains(right) {
+        let access = access.into();
+        if !self.rights.contains(access.rights) {
             return None;
         }
-        let part = self.regions.take(key, place, len, right)?;
+        let part = self.regions.take(key, place, len, access)?;
         Some((self.taken.insert(part.region) as u64, part))
     }
 

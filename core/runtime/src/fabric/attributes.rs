@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ferrofabric_contracts::addr::AuthKey;
+use ferrofabric_contracts::atomics::Datatype;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::traffic_class;
 use ferrofabric_contracts::types::IoBuf;
@@ -26,6 +27,13 @@ pub struct MrAttr<'a> {
     /// The place that peers name for its first byte: 0, or its address where the application asked
     /// for virtual addresses (`FI_MR_VIRT_ADDR`).
     pub first_place: u64,
+    /// The type of the elements, of a region that peers reach by atomic operations on such elements
+    /// alone: `EACCES` for all others. `None` for one that they reach by any operation.
+    ///
+    /// The threads of this process that carry the operations out use the processor's atomic
+    /// instructions, so the application may do the same with elements of 64 bits at most, at any
+    /// time.
+    pub elements: Option<Datatype>,
 }
 
 impl MrAttr<'_> {
@@ -37,6 +45,7 @@ impl MrAttr<'_> {
             access,
             key: None,
             first_place: 0,
+            elements: None,
         }
     }
 }

@@ -9,12 +9,14 @@ use ferrofabric_contracts::atomics::AtomicOperator as Op;
 use super::words::{AtomicWord, WordPair};
 
 /// A type of elements.
-pub(super) trait Element: Copy {
+pub trait Element: Copy {
     /// The word that an element lies in.
     type Atomic: AtomicWord;
 
+    /// The element in a word.
     fn of_word(word: <Self::Atomic as AtomicWord>::Word) -> Self;
 
+    /// The word of an element.
     fn to_word(self) -> <Self::Atomic as AtomicWord>::Word;
 
     /// The word of a target changes to this; `None`: it stays. `operand` and `compare` are anything

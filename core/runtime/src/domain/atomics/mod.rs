@@ -12,7 +12,9 @@ mod target;
 mod tests;
 mod words;
 
+pub(crate) use elements::Element;
 pub(super) use initiator::{begin, check, used_buffers};
+pub(crate) use words::AtomicWord;
 
 /// Why a target refuses an operation on an address that its elements can not have.
 const MISALIGNED: &str = "the target refuses it: an element's address is no multiple of its \

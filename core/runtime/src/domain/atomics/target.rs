@@ -8,6 +8,7 @@ use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaKind};
 
 use super::super::owner::EndpointOwner;
 use super::super::part_outbox::{PartBytes, RemoteSend};
+use super::super::regions::PartAccess;
 use super::super::remote::{MAX_READS, NO_BYTES, RemoteOperations, reply_to};
 use super::engine::execute;
 
@@ -80,8 +81,9 @@ impl EndpointOwner<'_> {
     ///
     /// # Errors
     ///
-    /// `EACCES`: there is no such key, range or right. `EINVAL`: an element is not aligned, or goes
-    /// over the end of a piece of the region. Nothing is changed then.
+    /// `EACCES`: there is no such key, range or right, or the region has other elements. `EINVAL`:
+    /// an element is not aligned, or goes over the end of a piece of the region. Nothing is changed
+    /// then.
     fn carry_out(
         &mut self,
         a: &Arrived,
@@ -89,8 +91,12 @@ impl EndpointOwner<'_> {
         arrays: &AtomicArrays<'_>,
     ) -> Result<Vec<u8>, Errno> {
         let remote = &mut self.srx.remote;
-        let (len, rights) = (head.target_bytes(), head.form.rights(head.operator));
-        let part = remote.take(a.tag, a.data, len as u64, rights);
+        let len = head.target_bytes();
+        let access = PartAccess {
+            rights: head.form.rights(head.operator),
+            elements: Some(head.datatype),
+        };
+        let part = remote.take(a.tag, a.data, len as u64, access);
         let (number, part) = part.ok_or(Errno::EACCES)?;
         let mut results = match head.form {
             AtomicForm::Base => Vec::new(),

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use ferrofabric_system::locks::Mutex;
 
 /// A word that is changed in one step.
-pub(super) trait AtomicWord: 'static {
+pub trait AtomicWord: 'static {
+    /// Its value.
     type Word: Copy;
+    /// Its length.
     const BYTES: usize;
 
     /// The word at an address.
@@ -18,6 +20,7 @@ pub(super) trait AtomicWord: 'static {
     /// the same time but by atomic instructions.
     unsafe fn at<'a>(address: *mut u8) -> &'a Self;
 
+    /// Its present value.
     fn load(&self) -> Self::Word;
 
     /// Stores a word if the present one is `before`; else that one is the error. It may fail
@@ -27,6 +30,7 @@ pub(super) trait AtomicWord: 'static {
     /// The word in the bytes, 0 if there are none.
     fn read(bytes: &[u8]) -> Self::Word;
 
+    /// Puts a word into as many bytes as it has.
     fn write(word: Self::Word, bytes: &mut [u8]);
 }
 
@@ -81,7 +85,7 @@ static PAIRS: Mutex<()> = Mutex::new(());
 /// An element that no instruction changes as a whole. Its two words change in one step for atomic
 /// operations of this process. Others may see one of them changed before the other.
 #[repr(C)]
-pub(super) struct WordPair<W>([W; 2]);
+pub struct WordPair<W>([W; 2]);
 
 macro_rules! pairs {
     ($($half:ty: $word:ty, $both:ty;)*) => {$(

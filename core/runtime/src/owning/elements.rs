@@ -1,0 +1,163 @@
+//! The types of the elements of atomic operations, and the values that go with an operation.
+
+use std::fmt;
+use std::sync::atomic::{
+    AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+};
+
+use super::Buffer;
+use crate::domain::atomics::{AtomicWord, Element};
+use ferrofabric_contracts::atomics::Datatype;
+
+/// A type that atomic operations change: an integer of 8 to 128 bits, `f32` or `f64`.
+pub trait AtomicElement: Element + PartialOrd + fmt::Debug + Send + Sync + 'static {
+    /// Its number in libfabric.
+    const DATATYPE: Datatype;
+}
+
+/// A type of elements that has bitwise operators.
+pub trait AtomicInteger: AtomicElement + Eq {}
+
+/// An integer for which [`std::sync::atomic`] has a type.
+pub trait StdAtomicInteger: AtomicInteger {
+    /// That type.
+    type StdAtomic: Sync;
+}
+
+macro_rules! elements {
+    ($($element:ty: $datatype:ident;)*) => {$(
+        const _: () = assert!(size_of::<$element>() == Datatype::$datatype.size());
+
+        impl AtomicElement for $element {
+            const DATATYPE: Datatype = Datatype::$datatype;
+        }
+    )*};
+}
+
+elements! {
+    i8: Int8;
+    u8: Uint8;
+    i16: Int16;
+    u16: Uint16;
+    i32: Int32;
+    u32: Uint32;
+    i64: Int64;
+    u64: Uint64;
+    i128: Int128;
+    u128: Uint128;
+    f32: Float;
+    f64: Double;
+}
+
+macro_rules! std_atomics {
+    ($($element:ty: $atomic:ty;)*) => {$(
+        const _: () = assert!(size_of::<$element>() == size_of::<$atomic>());
+        const _: () = assert!(align_of::<$atomic>() == Datatype::alignment(<$element>::DATATYPE));
+
+        impl AtomicInteger for $element {}
+
+        impl StdAtomicInteger for $element {
+            type StdAtomic = $atomic;
+        }
+    )*};
+}
+
+std_atomics! {
+    i8: AtomicI8;
+    u8: AtomicU8;
+    i16: AtomicI16;
+    u16: AtomicU16;
+    i32: AtomicI32;
+    u32: AtomicU32;
+    i64: AtomicI64;
+    u64: AtomicU64;
+}
+
+impl AtomicInteger for i128 {}
+impl AtomicInteger for u128 {}
+
+/// The values of an atomic operation: one element, or a slice of them.
+pub trait ElementValues<E: AtomicElement> {
+    /// The form in which the elements from before a fetching operation come back: `E` for one
+    /// element, `Vec<E>` for a slice.
+    type Fetched: FetchedValues;
+
+    /// The values.
+    fn as_elements(&self) -> &[E];
+}
+
+impl<E: AtomicElement> ElementValues<E> for E {
+    type Fetched = E;
+
+    fn as_elements(&self) -> &[E] {
+        std::slice::from_ref(self)
+    }
+}
+
+impl<E: AtomicElement> ElementValues<E> for &[E] {
+    type Fetched = Vec<E>;
+
+    fn as_elements(&self) -> &[E] {
+        self
+    }
+}
+
+impl<E: AtomicElement, const N: usize> ElementValues<E> for &[E; N] {
+    type Fetched = Vec<E>;
+
+    fn as_elements(&self) -> &[E] {
+        *self
+    }
+}
+
+impl<E: AtomicElement> ElementValues<E> for &Vec<E> {
+    type Fetched = Vec<E>;
+
+    fn as_elements(&self) -> &[E] {
+        self
+    }
+}
+
+/// Elements that come back from an operation: `E`, or `Vec<E>`.
+pub trait FetchedValues: sealed::OfBuffer {}
+
+impl<E: AtomicElement> FetchedValues for E {}
+impl<E: AtomicElement> FetchedValues for Vec<E> {}
+
+mod sealed {
+    use super::{AtomicElement, Buffer, of_bytes};
+
+    /// Reads the elements that came back.
+    pub trait OfBuffer: Sized {
+        /// The elements in a buffer, which are of the type and number of the operation's.
+        fn of_buffer(buffer: &Buffer) -> Self;
+    }
+
+    impl<E: AtomicElement> OfBuffer for E {
+        fn of_buffer(buffer: &Buffer) -> Self {
+            of_bytes(buffer.get(..size_of::<E>()).unwrap_or_default())
+        }
+    }
+
+    impl<E: AtomicElement> OfBuffer for Vec<E> {
+        fn of_buffer(buffer: &Buffer) -> Self {
+            buffer.chunks_exact(size_of::<E>()).map(of_bytes).collect()
+        }
+    }
+}
+
+/// The element in as many bytes as it has, 0 if there are none.
+pub(super) fn of_bytes<E: AtomicElement>(bytes: &[u8]) -> E {
+    E::of_word(E::Atomic::read(bytes))
+}
+
+/// A buffer with some elements.
+pub(super) fn buffer_of<E: AtomicElement>(
+    values: &[E],
+) -> ferrofabric_contracts::error::Result<Buffer> {
+    let mut buffer = Buffer::new(size_of_val(values))?;
+    for (place, value) in buffer.chunks_exact_mut(size_of::<E>()).zip(values) {
+        E::Atomic::write(value.to_word(), place);
+    }
+    Ok(buffer)
+}
