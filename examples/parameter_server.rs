@@ -15,7 +15,7 @@ use ferrofabric::{
 };
 
 const WORKERS: usize = 3;
-const BATCHES: u64 = 300;
+const BATCHES: u64 = 100;
 /// More than one operation changes.
 const PARAMETERS: usize = 1000;
 const PIECE: usize = RemoteAtomicRegion::<f64>::MAX_ELEMENTS;
@@ -24,7 +24,7 @@ const PIECE: usize = RemoteAtomicRegion::<f64>::MAX_ELEMENTS;
 const HELLO: u64 = 1;
 const DONE: u64 = 2;
 
-const TIME_LIMIT: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 const TIMEOUT: Option<Duration> = Some(TIME_LIMIT);
 
 pub(crate) fn main() -> Result<(), Error> {
