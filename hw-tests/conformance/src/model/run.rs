@@ -382,9 +382,7 @@ impl Runner for MessageRun<'_> {
                 }
             }
             MessageStep::Remove { at, peer } => {
-                if self.await_reads(self.node(peer), self.node(at))? {
-                    self.remove(self.node(at), self.node(peer));
-                }
+                self.remove(self.node(at), self.node(peer));
                 Ok(())
             }
             MessageStep::Insert { at, peer } => {

@@ -21,9 +21,6 @@ const DATA: u64 = 0x5ded;
 /// Calls of a fenced operation, which waits for those before it.
 const FENCED_TRIES: usize = 200;
 
-/// Turns of all endpoints that a removal waits for reads.
-const READ_TURNS: usize = 300;
-
 /// A region that does not close for so long may wait for a reply behind a fence, and that for the
 /// receive of a message.
 const CLOSE_ALONE: Duration = Duration::from_millis(100);
@@ -192,9 +189,7 @@ impl MessageRun<'_> {
             return Ok(());
         };
         let rank = self.nodes[to].rank;
-        // As `await_reads`, which can not wait for the other process.
-        let may_be_lost = step.read && self.nodes[to].elsewhere && self.may_remove;
-        if self.regions[rank].is_empty() || may_be_lost {
+        if self.regions[rank].is_empty() {
             return Ok(());
         }
         let region = (rank, step.which % self.regions[rank].len());
@@ -329,7 +324,11 @@ impl MessageRun<'_> {
         let (index, number) = (self.ops.len(), self.op_number());
         let injected = op.flags.contains(Flags::INJECT);
         let target = &self.nodes[to];
-        let is_known = target.elsewhere || target.peers.contains_key(&from);
+        // The other process does not say when it removes an address.
+        let is_known = match target.elsewhere {
+            true => op.kind == RmaKind::Write || !self.may_remove,
+            false => target.peers.contains_key(&from),
+        };
         let of = &mut self.regions[region.0][region.1];
         let bytes = match (&choice.used, op.kind) {
             (Some(used), RmaKind::Read) => of.content(used.clone()),
@@ -385,23 +384,6 @@ impl MessageRun<'_> {
             succeeded: None,
             noticed: false,
         });
-    }
-
-    /// Waits for the reads of a peer whose address its target is about to remove: that target may
-    /// lose its replies (docs/adr/0061). Says whether they are over; they may wait behind a fence.
-    pub(super) fn await_reads(&mut self, from: NodeNumber, to: NodeNumber) -> Result<bool, Wrong> {
-        for _ in 0..READ_TURNS {
-            self.pump_all()?;
-            self.ops_are_over()?;
-            let are_over = self.ops.iter().all(|op| {
-                let is_theirs = (op.from, op.to, op.kind) == (from, to, RmaKind::Read);
-                !is_theirs || op.succeeded.is_some()
-            });
-            if are_over {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// An address is removed: operations by way of it may end either way.
