@@ -42,6 +42,15 @@ impl MessageMemory {
         memory
     }
 
+    /// These bytes.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+        let memory = Self::for_receive(bytes.len());
+        for (to, byte) in memory.inside().iter().zip(bytes) {
+            to.set(*byte);
+        }
+        memory
+    }
+
     fn inside(&self) -> &[Cell<u8>] {
         &self.0[GUARD_BYTES..self.0.len() - GUARD_BYTES]
     }
@@ -116,16 +125,25 @@ impl MessageMemory {
     ///
     /// Where something was.
     pub(crate) fn untouched_behind(&self, used: usize) -> Result<(), String> {
-        let empty = self.inside()[used..].iter().all(|byte| byte.get() == EMPTY);
+        match self.inside()[used..].iter().all(|byte| byte.get() == EMPTY) {
+            true => self.untouched_around(),
+            false => Err(format!("written behind the first {used} bytes")),
+        }
+    }
+
+    /// Checks that nothing was written around the buffer.
+    ///
+    /// # Errors
+    ///
+    /// When something was.
+    pub(crate) fn untouched_around(&self) -> Result<(), String> {
         let (before, behind) = (
             &self.0[..GUARD_BYTES],
             &self.0[self.0.len() - GUARD_BYTES..],
         );
-        let guarded = before.iter().chain(behind).all(|byte| byte.get() == GUARD);
-        match (empty, guarded) {
-            (true, true) => Ok(()),
-            (false, _) => Err(format!("written behind the first {used} bytes")),
-            (_, false) => Err("written outside of the buffer".into()),
+        match before.iter().chain(behind).all(|byte| byte.get() == GUARD) {
+            true => Ok(()),
+            false => Err("written outside of the buffer".into()),
         }
     }
 }

@@ -7,10 +7,15 @@
 //! posted first among those that match, each receive takes the message that arrived first
 //! (fi_msg(3), fi_tagged(3)).
 
+pub mod atomics;
+mod elements;
+
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
 use ferrofabric_contracts::types::{FiAddr, MsgKind};
+
+pub(crate) use elements::elements;
 
 use super::history::{
     MessageFacts, ProbeFate, ReceiveHistory, ReceiveOutcome, ReceiverEvent, ReceiverHistory,

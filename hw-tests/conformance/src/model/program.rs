@@ -1,11 +1,14 @@
 //! Random programs: lists of steps for the ranks of a run, and the text form by which a program is
 //! run again.
 
+mod atomics;
+
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::fabric::{Fabric, MAX_RANKS};
+pub use atomics::AtomicStep;
 
 /// Steps of a program, fewer than.
 const MAX_STEPS: usize = 80;
@@ -125,6 +128,8 @@ pub enum MessageStep {
     },
     /// A read or a write of any form (fi_rma(3)) of a peer's memory.
     OneSided(OneSidedStep),
+    /// Atomic operations (fi_atomic(3)) on a peer's memory.
+    Atomic(AtomicStep),
     /// Registers memory for peers.
     Region {
         /// Whose.
@@ -179,6 +184,7 @@ impl MessageStep {
         match *self {
             Self::Send { from: rank, .. }
             | Self::OneSided(OneSidedStep { from: rank, .. })
+            | Self::Atomic(AtomicStep { from: rank, .. })
             | Self::Region { at: rank, .. }
             | Self::CloseRegion { at: rank, .. }
             | Self::Receive { at: rank, .. }
@@ -236,6 +242,9 @@ pub enum OneSidedFault {
     Range,
     /// Its last place is beyond the last number.
     Overflow,
+    /// Its place has not the alignment of its elements. Atomic operations of more than bytes have
+    /// this one alone.
+    Alignment,
 }
 
 /// A probe's action on the message that it finds.
@@ -398,6 +407,7 @@ fn step(
     prop_oneof![
         24 => send,
         24 => one_sided,
+        16 => atomics::atomic(ranks, size.clone()),
         3 => region,
         2 => (rank(), 0..4usize).prop_map(|(at, which)| MessageStep::CloseRegion { at, which }),
         16 => (rank(), wants(), size(), pieces())
@@ -432,8 +442,10 @@ fn one_sided<S: Strategy<Value = usize>>(
         1 => Just(OneSidedFault::Range),
         1 => Just(OneSidedFault::Overflow),
     ];
+    // The words that most atomic operations change, now and then.
+    let place = prop_oneof![8 => size(), 1 => Just(usize::MAX - 63)];
     (
-        (0..ranks, 0..ranks, 0..4usize, size(), size(), fault),
+        (0..ranks, 0..ranks, 0..4usize, size(), place, fault),
         (
             any::<bool>(),
             rare(),
@@ -487,6 +499,25 @@ mod tests {
                 fence: true,
             },
             MessageStep::Settle,
+            MessageStep::Atomic(AtomicStep {
+                from: 1,
+                times: 3,
+                spread: true,
+                to: 0,
+                which: 1,
+                form: 2,
+                operator: 10,
+                datatype: 15,
+                count: 2,
+                place: 64,
+                fault: OneSidedFault::Alignment,
+                operand: -8,
+                compare: Some(4),
+                inject: false,
+                quiet: true,
+                pieces: 2,
+                fence: false,
+            }),
             MessageStep::Claimed {
                 at: 1,
                 which: 0,

@@ -336,6 +336,7 @@ impl Runner for MessageRun<'_> {
         match *step {
             MessageStep::Send { .. } => self.send(step),
             MessageStep::OneSided(ref op) => self.one_sided(op),
+            MessageStep::Atomic(ref op) => self.atomics(op),
             MessageStep::Region {
                 at,
                 size,
@@ -461,7 +462,7 @@ impl MessageRun<'_> {
             send.done = true;
             self.nodes[send.to].history.messages[send.message].may_be_lost = true;
         }
-        self.forget_ops_of(node);
+        self.forget_ops_of(node)?;
         for (other, live) in self.nodes.iter_mut().enumerate() {
             if other != node {
                 live.history.events.push(ReceiverEvent::SenderClosed(node));

@@ -1,6 +1,10 @@
 //! One-sided operations of a program: the calls, what completes, and the CQ data and counters at
 //! the target.
 
+mod atomics;
+mod ends;
+
+use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::regions::{RegionUse, RunRegion};
 use super::*;
+use crate::model::oracle::atomics::{AtomicCall, AtomicEnd};
 use crate::model::program::{OneSidedFault, OneSidedStep};
+use atomics::RunAtomic;
 
 /// The content of a write is that of a message with a number that no message has.
 const FIRST_NUMBER: usize = 1 << 40;
@@ -38,7 +44,7 @@ pub(super) struct RunOneSided {
     pub(super) from: NodeNumber,
     pub(super) to: NodeNumber,
     /// The rank that has the region, and its place in the list of that rank's.
-    region: (usize, usize),
+    pub(super) region: (usize, usize),
     place: Range<usize>,
     memory: MessageMemory,
     /// The bytes of a write, or those that a read gets.
@@ -55,6 +61,9 @@ pub(super) struct RunOneSided {
     is_overlapped: bool,
     pub(super) succeeded: Option<bool>,
     pub(super) noticed: bool,
+    atomic: Option<RunAtomic>,
+    /// A read of bytes that atomic operations change which the fence of the read waits for.
+    is_behind_atomics: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,14 +81,18 @@ struct ChosenPlace {
     len: usize,
     /// The bytes of the region; none if the operation is refused.
     used: Option<Range<usize>>,
+    /// Atomic operations change these bytes, and its fence waits for them.
+    is_behind_atomics: bool,
 }
 
-/// A write to a region of the other process.
+/// A write to a region of the other process, or an atomic operation on it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct RemoteWrite {
     pub(super) region: (usize, usize),
     pub(super) place: Range<usize>,
     pub(super) number: usize,
+    /// The bytes there after all atomic operations, if it is one.
+    pub(super) after: Option<Vec<u8>>,
     pub(super) to: NodeNumber,
     pub(super) data: Option<u64>,
     pub(super) succeeded: bool,
@@ -203,16 +216,29 @@ impl MessageRun<'_> {
             RmaKind::Write => MessageMemory::of_message(FIRST_NUMBER + number, choice.len),
         };
         let iov = memory.list(step.pieces.min(self.fabric.info().tx.iov_limit));
-        let is_fenced = op.flags.contains(Flags::FENCE);
+        let by = (from, is_stale, op.flags.contains(Flags::FENCE));
+        // SAFETY: the memory is kept until the run is over.
+        let begin = |end: &QueuedEndpoint| unsafe { end.endpoint.rma(&op, &iov) };
+        if self.begins(by, &op, begin)? {
+            self.has_begun(&op, (from, to), region, choice, memory);
+        }
+        Ok(())
+    }
+
+    /// Begins an operation. Says whether there was room for it; if not, the program goes on without
+    /// it.
+    fn begins(
+        &mut self,
+        (from, is_stale, is_fenced): (NodeNumber, bool, bool),
+        op: &dyn Debug,
+        begin: impl Fn(&QueuedEndpoint) -> Result<(), OpError>,
+    ) -> Result<bool, Wrong> {
         for _ in 0..if is_fenced { FENCED_TRIES } else { TRIES } {
-            // SAFETY: the memory is kept until the run is over.
-            match unsafe { self.end(from)?.endpoint.rma(&op, &iov) } {
-                Ok(()) if !is_stale => {
-                    self.has_begun(&op, (from, to), region, choice, memory);
-                    return Ok(());
-                }
-                Err(OpError::Failed(Errno::EADDRNOTAVAIL)) if is_stale => return Ok(()),
-                Err(OpError::Again) if is_fenced && !is_stale => drop(self.pump_all()?),
+            match begin(self.end(from)?) {
+                Ok(()) if !is_stale => return Ok(true),
+                Err(OpError::Failed(Errno::EADDRNOTAVAIL)) if is_stale => return Ok(false),
+                // It waits for those before it, even if the address is removed.
+                Err(OpError::Again) if is_fenced => drop(self.pump_all()?),
                 Err(OpError::Again) if !is_stale => drop(self.pump(from)?),
                 said => {
                     let address = if is_stale { "a removed" } else { "an" };
@@ -220,8 +246,21 @@ impl MessageRun<'_> {
                 }
             }
         }
-        // No room: the program goes on without it.
-        Ok(())
+        Ok(false)
+    }
+
+    /// The part of a region that the ranks of this process use.
+    fn share_of(&self, region: &RunRegion) -> Range<usize> {
+        let (process, processes) = self.share;
+        region.len() * process / processes..region.len() * (process + 1) / processes
+    }
+
+    /// The flags that are wanted, and offered if they are not always.
+    fn offered(&self, flags: [(Flags, bool); 3]) -> Flags {
+        let flags = flags.into_iter().filter(|(flag, wanted)| {
+            *wanted && (*flag != Flags::FENCE || self.fabric.offers(Flags::FENCE))
+        });
+        flags.fold(Flags::empty(), |all, (flag, _)| all | flag)
     }
 
     /// Chooses key and place.
@@ -236,9 +275,7 @@ impl MessageRun<'_> {
             true => Flags::REMOTE_READ,
             false => Flags::REMOTE_WRITE,
         };
-        // The processes of a run use a part of each region each.
-        let (process, processes) = self.share;
-        let within = region.len() * process / processes..region.len() * (process + 1) / processes;
+        let within = self.share_of(region);
         let limit = match step.inject && !step.read {
             true => self.fabric.info().tx.inject_size,
             false => usize::MAX,
@@ -250,30 +287,29 @@ impl MessageRun<'_> {
                 place,
                 len,
                 used: None,
+                is_behind_atomics: false,
             })
         };
         let first = region.first_place;
-        match step.fault {
-            OneSidedFault::Key => return refused(!region.key, first),
-            OneSidedFault::Range => {
-                return refused(region.key, first + (region.len() - len) as u64 + 1);
-            }
-            OneSidedFault::Overflow => return refused(region.key, u64::MAX - len as u64 / 2),
-            OneSidedFault::None if region.is_closed || !region.rights.contains(right) => {
-                return refused(region.key, first);
-            }
-            OneSidedFault::None => {}
+        if let Some((key, place)) = region.place_with(step.fault, len) {
+            return refused(key, place);
         }
-        let behind = (step.fence && self.fabric.offers(Flags::FENCE))
-            .then(|| region.place_behind_fence(&within, by, len))
+        if region.is_closed || !region.rights.contains(right) {
+            return refused(region.key, first);
+        }
+        let is_fenced = step.fence && self.fabric.offers(Flags::FENCE);
+        let atomics = (is_fenced && step.read)
+            .then(|| region.place_behind_atomics(&within, by, len))
             .flatten();
+        let behind = || is_fenced.then(|| region.place_behind_fence(&within, by, len));
         let free = || region.free_place(&within, step.place, len, !step.read);
-        let start = behind.or_else(free)?;
+        let start = atomics.or_else(|| behind().flatten()).or_else(free)?;
         Some(ChosenPlace {
             key: region.key,
             place: first + start as u64,
             len,
             used: Some(start..start + len),
+            is_behind_atomics: atomics.is_some(),
         })
     }
 
@@ -300,15 +336,37 @@ impl MessageRun<'_> {
             },
             desc: MrDesc::NONE,
             context: self.context(),
-            flags: [
+            flags: self.offered([
                 (Flags::INJECT, step.inject && !step.read),
                 (Flags::COMPLETION, !step.quiet),
-                (Flags::REMOTE_CQ_DATA, has_data),
-                (Flags::FENCE, step.fence && self.fabric.offers(Flags::FENCE)),
-            ]
-            .into_iter()
-            .filter(|(_, wanted)| *wanted)
-            .fold(Flags::empty(), |all, (flag, _)| all | flag),
+                (Flags::FENCE, step.fence),
+            ]) | if has_data {
+                Flags::REMOTE_CQ_DATA
+            } else {
+                Flags::empty()
+            },
+        }
+    }
+
+    /// Whether a target will answer requests of an initiator, as far as anybody knows: it has its
+    /// address, and the other process removes none.
+    fn will_answer(&self, (from, to): (NodeNumber, NodeNumber)) -> bool {
+        let target = &self.nodes[to];
+        match target.elsewhere {
+            true => !self.may_remove,
+            false => target.peers.contains_key(&from),
+        }
+    }
+
+    /// An operation uses a place once more while those before it are under way. The place of a
+    /// write is free when the write is done, and its CQ data may be read after that.
+    fn note_overlap(&mut self, region: (usize, usize), used: &Range<usize>) {
+        for overlapped in self.regions[region.0][region.1].overlapped(used) {
+            self.ops[overlapped].is_overlapped = true;
+        }
+        for before in &mut self.ops {
+            let shares = before.place.start < used.end && used.start < before.place.end;
+            before.is_overlapped |= before.region == region && !before.noticed && shares;
         }
     }
 
@@ -323,12 +381,13 @@ impl MessageRun<'_> {
     ) {
         let (index, number) = (self.ops.len(), self.op_number());
         let injected = op.flags.contains(Flags::INJECT);
-        let target = &self.nodes[to];
-        // The other process does not say when it removes an address.
-        let is_known = match target.elsewhere {
-            true => op.kind == RmaKind::Write || !self.may_remove,
-            false => target.peers.contains_key(&from),
+        let is_known = match op.kind {
+            RmaKind::Read => self.will_answer((from, to)),
+            RmaKind::Write => self.nodes[to].elsewhere || self.nodes[to].peers.contains_key(&from),
         };
+        if let Some(used) = &choice.used {
+            self.note_overlap(region, used);
+        }
         let of = &mut self.regions[region.0][region.1];
         let bytes = match (&choice.used, op.kind) {
             (Some(used), RmaKind::Read) => of.content(used.clone()),
@@ -338,16 +397,9 @@ impl MessageRun<'_> {
         if injected {
             memory.spoil();
         }
-        if let Some(used) = &choice.used {
-            for overlapped in of.overlapped(used) {
-                self.ops[overlapped].is_overlapped = true;
-            }
-            // The place of a write is free when the write is done, and its CQ data may be read
-            // after that.
-            for before in &mut self.ops {
-                let shares = before.place.start < used.end && used.start < before.place.end;
-                before.is_overlapped |= before.region == region && !before.noticed && shares;
-            }
+        if let (true, Some(used)) = (choice.is_behind_atomics, &choice.used) {
+            of.begin_atomic(AtomicCall::read(index, (from, to), used.clone()));
+        } else if let Some(used) = &choice.used {
             let writes = op.kind == RmaKind::Write;
             let used = RegionUse {
                 op: index,
@@ -383,130 +435,9 @@ impl MessageRun<'_> {
             is_overlapped: false,
             succeeded: None,
             noticed: false,
+            atomic: None,
+            is_behind_atomics: choice.is_behind_atomics,
         });
-    }
-
-    /// An address is removed: operations by way of it may end either way.
-    pub(super) fn is_removed(&mut self, at: NodeNumber, peer: NodeNumber) {
-        for op in &mut self.ops {
-            if (op.from, op.to) == (at, peer) && op.succeeded.is_none() {
-                op.removed = true;
-            }
-            if (op.from, op.to) == (peer, at) {
-                op.is_known = false;
-                let is_open = op.succeeded.is_none() && op.allowed == AllowedOutcome::Success;
-                if is_open && op.kind == RmaKind::Read {
-                    op.allowed = AllowedOutcome::Either;
-                }
-            }
-        }
-    }
-
-    /// An endpoint is closed: the outcome of its operations stays unknown.
-    pub(super) fn forget_ops_of(&mut self, node: NodeNumber) {
-        for at in 0..self.ops.len() {
-            if self.ops[at].from == node && self.ops[at].succeeded.is_none() {
-                self.ends(at, false);
-            }
-        }
-    }
-
-    fn ends(&mut self, at: usize, succeeded: bool) {
-        let op = &mut self.ops[at];
-        op.succeeded = Some(succeeded);
-        let (rank, region) = op.region;
-        let is_lost = !succeeded && op.kind == RmaKind::Write;
-        self.regions[rank][region].end(at, is_lost);
-    }
-
-    pub(super) fn ends_well(&mut self, at: usize) -> Result<(), Wrong> {
-        let op = &self.ops[at];
-        if op.allowed == AllowedOutcome::Refusal {
-            return Err("it is not refused".into());
-        }
-        if op.kind == RmaKind::Read {
-            let region = &self.regions[op.region.0][op.region.1];
-            let came = op.memory.bytes(0..op.place.len());
-            let mut pairs = came.iter().zip(&op.bytes).enumerate();
-            let differs =
-                pairs.find(|(at, (is, model))| is != model && !region.is_lost(op.place.start + at));
-            if let Some((at, (is, model))) = differs {
-                return Err(format!("byte {at} is {is:02x}, the model's {model:02x}"));
-            }
-            op.memory.untouched_behind(op.place.len())?;
-        } else if !op.injected {
-            op.memory.spoil();
-        }
-        self.ends(at, true);
-        Ok(())
-    }
-
-    pub(super) fn op_is_done(&mut self, at: usize, done: &Done) -> Result<(), Wrong> {
-        let op = &self.ops[at];
-        if op.succeeded.is_some() {
-            return Err(format!("an operation completes twice: {done:?}"));
-        }
-        let flags = match op.kind {
-            RmaKind::Read => Flags::RMA | Flags::READ,
-            RmaKind::Write => Flags::RMA | Flags::WRITE,
-        };
-        let wrong =
-            |why: &str, op: &RunOneSided| Err(format!("{why}: {done:?}: {}", op.in_words()));
-        match done {
-            Ok(_) if op.quiet => wrong("no FI_COMPLETION", op),
-            Ok(c) if c.flags != flags => wrong("other flags", op),
-            Ok(_) => match self.ends_well(at) {
-                Ok(()) => Ok(()),
-                Err(why) => wrong(&why, &self.ops[at]),
-            },
-            Err(error) => {
-                let is_closed = self.is_closed(op.to);
-                let may_be_refused = op.allowed != AllowedOutcome::Success;
-                let allowed = op.removed
-                    || (may_be_refused && error.errno == Errno::EACCES)
-                    || (is_closed && is_gone(error.errno));
-                if !allowed {
-                    return wrong("it fails", op);
-                }
-                op.memory.untouched_behind(op.place.len())?;
-                self.nodes[op.from].failed_ops += 1;
-                self.ends(at, false);
-                Ok(())
-            }
-        }
-    }
-
-    /// CQ data of a write has come, behind the write's bytes.
-    pub(super) fn notice_came(&mut self, at: NodeNumber, c: &Completion) -> Result<(), Wrong> {
-        let (process, processes) = self.share;
-        let number = c.data as u32 as usize;
-        if c.flags != Flags::RMA | Flags::REMOTE_WRITE | Flags::REMOTE_CQ_DATA {
-            return Err(format!("CQ data comes with other flags: {c:?}"));
-        }
-        if number % processes != process {
-            self.nodes[at].notices.push((c.data, c.len));
-            return Ok(());
-        }
-        let op = self.ops.get_mut(number / processes);
-        let op = op.ok_or_else(|| format!("CQ data of no write: {c:?}"))?;
-        let is_its = (op.to, op.data, op.place.len()) == (at, Some(c.data), c.len);
-        if !is_its || op.noticed || op.allowed == AllowedOutcome::Refusal {
-            return Err(format!("CQ data comes: {c:?}: {}", op.in_words()));
-        }
-        op.noticed = true;
-        let op = &self.ops[number / processes];
-        let src = self.nodes[at].peers.get(&op.from);
-        if op.is_known && src.is_some_and(|src| *src != c.src) {
-            return Err(format!(
-                "CQ data of another source: {c:?}: {}",
-                op.in_words()
-            ));
-        }
-        let region = &self.regions[op.region.0][op.region.1];
-        if !op.is_overlapped && region.is_open() && !region.has(op.place.clone(), &op.bytes) {
-            return Err(format!("CQ data before its bytes: {}", op.in_words()));
-        }
-        Ok(())
     }
 }
 
@@ -515,22 +446,30 @@ impl RunOneSided {
         self.allowed == AllowedOutcome::Refusal
     }
 
-    pub(super) fn to_remote(&self) -> RemoteWrite {
+    /// Whether it may change its target's memory.
+    pub(super) fn changes(&self) -> bool {
+        !self.is_refused() && (self.kind == RmaKind::Write || self.atomic.is_some())
+    }
+
+    pub(super) fn to_remote(&self, region: &RunRegion) -> RemoteWrite {
+        let is_open = region.has_open_atomics(&self.place);
         RemoteWrite {
             region: self.region,
             place: self.place.clone(),
             number: self.number,
+            after: (self.atomic.as_ref()).map(|_| region.content(self.place.clone())),
             to: self.to,
             data: self.data,
-            succeeded: self.succeeded == Some(true),
+            succeeded: self.succeeded == Some(true) && !is_open,
         }
     }
 
     pub(super) fn in_words(&self) -> String {
         format!(
-            "operation {} {:?} from node {} to {} on region {:?} at {:?}, {:?}{}",
+            "operation {} {:?} {:?} from node {} to {} on region {:?} at {:?}, {:?}{}",
             self.context,
             self.kind,
+            self.atomic.as_ref().map(|atomic| atomic.kind),
             self.from,
             self.to,
             self.region,

@@ -56,6 +56,8 @@ impl MessageRun<'_> {
         for at in 0..self.nodes.len() {
             self.check_counts(at)?;
         }
+        let mut regions = self.regions.iter_mut().flatten();
+        regions.try_for_each(RunRegion::judge_open_atomics)?;
         self.check_regions()
     }
 
@@ -123,12 +125,16 @@ impl MessageRun<'_> {
         Ok(())
     }
 
-    /// The writes to regions of the other process.
+    /// The operations that change regions of the other process.
     pub(super) fn written_elsewhere(&self) -> Vec<RemoteWrite> {
-        let writes = self.ops.iter().filter(|op| {
-            self.nodes[op.to].elsewhere && op.kind == RmaKind::Write && !op.is_refused()
-        });
-        writes.map(RunOneSided::to_remote).collect()
+        let mut elsewhere = Vec::new();
+        for op in &self.ops {
+            if self.nodes[op.to].elsewhere && op.changes() {
+                let region = &self.regions[op.region.0][op.region.1];
+                elsewhere.push(op.to_remote(region));
+            }
+        }
+        elsewhere
     }
 
     pub(super) fn note_written(&mut self, writes: Vec<RemoteWrite>) {
@@ -137,7 +143,10 @@ impl MessageRun<'_> {
             let len = write.place.len();
             let region = &mut self.regions[rank][at];
             match write.succeeded {
-                true => region.note(write.place, &content(write.number, len)),
+                true => {
+                    let bytes = write.after.unwrap_or_else(|| content(write.number, len));
+                    region.note(write.place, &bytes);
+                }
                 false => region.begin(
                     RegionUse {
                         op: usize::MAX,

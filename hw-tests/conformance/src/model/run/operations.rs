@@ -62,7 +62,10 @@ impl MessageRun<'_> {
                     return Ok(());
                 }
                 Err(OpError::Failed(Errno::EADDRNOTAVAIL)) if is_stale => return Ok(()),
-                Err(OpError::Again) if !is_stale => drop(self.pump(from)?),
+                // A fenced one waits for those before it, even if the address is removed.
+                Err(OpError::Again) if !is_stale || op.flags.contains(Flags::FENCE) => {
+                    self.pump(from)?;
+                }
                 said => {
                     let address = if is_stale { "a removed" } else { "an" };
                     return Err(format!("a send to {address} address says {said:?}: {op:?}"));

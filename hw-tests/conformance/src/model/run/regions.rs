@@ -1,6 +1,8 @@
 //! The regions of the ranks of a run, and a model of their memory: plain bytes that each write
 //! changes when it begins, since no two operations use the same place at a time unless a fence
-//! orders them.
+//! orders them. Words that atomic operations change have a history instead.
+
+mod atomics;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,9 +13,14 @@ use ferrofabric_runtime::fabric::{Domain, Mr, MrAttr};
 use super::Wrong;
 use crate::memory::MessageMemory;
 use crate::model::history::NodeNumber;
+use crate::model::oracle::atomics::AtomicHistory;
+use crate::model::program::OneSidedFault;
 
 /// The content of a region that has closed.
 const CLOSED: u8 = 0xc1;
+
+/// Regions begin at multiples of this number of bytes, which is the size of the longest elements.
+const MOST_ALIGNED: usize = 16;
 
 /// A region of a rank.
 pub(super) struct RunRegion {
@@ -30,6 +37,8 @@ pub(super) struct RunRegion {
     /// The content when all writes are over that have begun.
     image: Vec<u8>,
     uses: Vec<RegionUse>,
+    /// Bytes that atomic operations change, until the content is known again.
+    atomics: Vec<AtomicHistory>,
 }
 
 /// Bytes of a region that an operation under way uses.
@@ -58,6 +67,8 @@ impl RunRegion {
         is_virtual: bool,
     ) -> Self {
         let memory = MessageMemory::for_receive(if domain.is_some() { len } else { 0 });
+        // The model's elements are aligned from the start of the region on.
+        assert_eq!(memory.addr() % MOST_ALIGNED, 0, "the allocator aligns less");
         let first_place = match is_virtual {
             true => memory.addr() as u64,
             false => 0,
@@ -79,11 +90,30 @@ impl RunRegion {
             image: MessageMemory::for_receive(len).bytes(0..len),
             memory,
             uses: Vec::new(),
+            atomics: Vec::new(),
         }
     }
 
     pub(super) fn len(&self) -> usize {
         self.image.len()
+    }
+
+    /// Key and place of an operation of `len` bytes that has a fault in them; none if it has no
+    /// such fault.
+    pub(super) fn place_with(&self, fault: OneSidedFault, len: usize) -> Option<(u64, u64)> {
+        let last = self.first_place + (self.len() - len) as u64;
+        match fault {
+            OneSidedFault::Key => Some((!self.key, self.first_place)),
+            OneSidedFault::Range => Some((self.key, last + 1)),
+            OneSidedFault::Overflow => Some((self.key, u64::MAX - len as u64 / 2)),
+            OneSidedFault::None | OneSidedFault::Alignment => None,
+        }
+    }
+
+    /// The place of the last read or write under way of an initiator and a target.
+    pub(super) fn last_place(&self, by: (NodeNumber, NodeNumber)) -> Option<usize> {
+        let before = self.uses.iter().rfind(|used| used.by == by)?;
+        Some(before.place.start)
     }
 
     /// A place for `len` bytes that no operation under way uses, looked for from `from` on.
@@ -94,15 +124,18 @@ impl RunRegion {
         len: usize,
         writes: bool,
     ) -> Option<usize> {
-        let ends = self.uses.iter().map(|used| used.place.end);
         let starts = [within.start + from % within.len().max(1), within.start];
-        starts.into_iter().chain(ends).find(|&start| {
-            let place = start..start + len;
-            let mut used = self.uses.iter().filter(|used| used.writes || writes);
-            start >= within.start
-                && place.end <= within.end
-                && !used.any(|used| used.overlaps(&place))
-        })
+        starts
+            .into_iter()
+            .chain(self.ends_of_uses())
+            .find(|&start| {
+                let place = start..start + len;
+                let mut used = self.uses.iter().filter(|used| used.writes || writes);
+                start >= within.start
+                    && place.end <= within.end
+                    && !used.any(|used| used.overlaps(&place))
+                    && !self.has_open_atomics(&place)
+            })
     }
 
     /// The place of the last operation under way of the same initiator and target, if no other uses
@@ -113,11 +146,12 @@ impl RunRegion {
         by: (NodeNumber, NodeNumber),
         len: usize,
     ) -> Option<usize> {
-        let before = self.uses.iter().rfind(|used| used.by == by)?;
-        let place = before.place.start..before.place.start + len;
+        let start = self.last_place(by)?;
+        let place = start..start + len;
         let mut used = self.uses.iter().filter(|used| used.overlaps(&place));
         let is_mine = used.all(|used| used.by == by && !used.is_lost);
-        (is_mine && place.end <= within.end).then_some(place.start)
+        let is_free = is_mine && !self.has_open_atomics(&place);
+        (is_free && place.end <= within.end).then_some(place.start)
     }
 
     /// The operations whose place is used once more.
@@ -176,12 +210,13 @@ impl RunRegion {
     /// The close has returned: nobody else writes the memory any more.
     pub(super) fn end_close(&mut self) -> Result<(), Wrong> {
         self.check()?;
+        self.close_atomics();
         self.is_closed = true;
         self.memory.fill(CLOSED);
         Ok(())
     }
 
-    /// Checks the memory, but for the bytes that operations write at present.
+    /// Checks the memory, but for the bytes that operations write or change at present.
     ///
     /// # Errors
     ///
@@ -201,6 +236,7 @@ impl RunRegion {
         }
         let mut written: Vec<_> = (self.uses.iter().filter(|used| used.writes))
             .map(|used| used.place.clone())
+            .chain(self.atomics.iter().map(|history| history.place.clone()))
             .collect();
         written.push(self.len()..self.len());
         written.sort_unstable_by_key(|place| place.start);
