@@ -37,7 +37,7 @@ fn main() {
         unsafe { std::env::set_var(name, value) };
     }
     let Some(libfabric) = Libfabric::load() else {
-        println!("SKIP: there is no libfabric 2 here (libfabric1, or ci/mpich)");
+        println!("SKIP: there is no libfabric 2 here (libfabric1, or ci/mpi)");
         return;
     };
     let info = libfabric.discover("shm", fi_threading::FI_THREAD_DOMAIN);

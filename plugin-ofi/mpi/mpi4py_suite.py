@@ -1,4 +1,4 @@
-"""MPI for Python's own tests, of the source package that ci/mpich has put beside the module.
+"""MPI for Python's own tests, of the source package that ci/mpi has put beside the module.
 
 usage: mpi4py_suite.py SELECTION MINIMUM
 Every rank has to run at least MINIMUM tests, skipped ones not counted.

@@ -133,7 +133,7 @@ fn run(mut command: Command, test: &str, domain: &str, times: usize) -> String {
 
 fn rounds(domain: &str, times: usize) {
     let Some(libfabric) = Libfabric::load() else {
-        return skip("there is no libfabric 2 here (libfabric1, or ci/mpich)");
+        return skip("there is no libfabric 2 here (libfabric1, or ci/mpi)");
     };
     let info = libfabric.discover(domain, fi_threading::FI_THREAD_SAFE);
     let mut before = ProcessResources::now();

@@ -94,7 +94,7 @@ fn alone(test: &str, matter: &str, words: &[&str]) {
 
 fn exchange() {
     let Some(libfabric) = Libfabric::load() else {
-        return skip("there is no libfabric 2 here (libfabric1, or ci/mpich)");
+        return skip("there is no libfabric 2 here (libfabric1, or ci/mpi)");
     };
     // The best domain that there is.
     let info = libfabric.discover("", fi_threading::FI_THREAD_SAFE);

@@ -29,7 +29,7 @@ pub fn alone(test: &str, body: impl FnOnce(&Libfabric)) {
     }
     match Libfabric::load() {
         Some(libfabric) => body(&libfabric),
-        None => skip("there is no libfabric 2 here (libfabric1, or ci/mpich)"),
+        None => skip("there is no libfabric 2 here (libfabric1, or ci/mpi)"),
     }
 }
 

@@ -42,19 +42,19 @@ pub struct Libfabric {
 
 /// The libraries that may be there: the system's, and the one that MPICH brings.
 fn candidates() -> Vec<PathBuf> {
-    let mpich = std::env::var_os("FERRO_MPICH")
+    let made = std::env::var_os("FERRO_MPI")
         .map(PathBuf::from)
         .or_else(|| {
             let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
             let script = above
-                .map(|folder| folder.join("ci/mpich"))
+                .map(|folder| folder.join("ci/mpi"))
                 .find(|f| f.exists())?;
             let found = Command::new(script).arg("--find").output().ok()?;
             let folder = String::from_utf8(found.stdout).ok()?;
             (found.status.success()).then(|| PathBuf::from(folder.trim()))
         });
     let mut all = vec![PathBuf::from("libfabric.so.1")];
-    all.extend(mpich.map(|folder| folder.join("lib/mpich/libfabric.so.1")));
+    all.extend(made.map(|folder| folder.join("mpich/lib/mpich/libfabric.so.1")));
     all
 }
 

@@ -1,5 +1,6 @@
 //! MPI programs over this project's provider, and the transport of their messages.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -21,6 +22,12 @@ const SUITE_PATIENCE: Duration = Duration::from_secs(420);
 /// Runs MPI for Python's own tests.
 const SUITE: &str = "mpi4py_suite.py";
 
+/// Puts, gets and accumulates.
+const ONE_SIDED: &str = "one_sided.py";
+
+/// The hint for a window that lets MPICH accumulate by atomic operations.
+const SAME_OP: &str = "accumulate_ops=same_op";
+
 /// How long one of the long tests may take.
 const SOAK_PATIENCE: Duration = Duration::from_secs(1800);
 
@@ -29,7 +36,13 @@ const SOAK_PATIENCE: Duration = Duration::from_secs(1800);
 pub enum Mpi {
     /// Debian's Open MPI.
     Open,
-    /// The Python registry's MPICH (ci/mpich).
+    /// The same: windows go by libfabric, messages by its own shared memory, or TCP.
+    OpenWindows,
+    /// The Python registry's Open MPI (ci/mpi).
+    NewOpen,
+    /// The same: windows go by libfabric, messages by its own shared memory, or TCP.
+    NewOpenWindows,
+    /// The Python registry's MPICH (ci/mpi).
     Mpich,
 }
 
@@ -71,7 +84,7 @@ impl Job {
             Ok(launcher) => launcher,
             Err(reason) => return skip(&reason),
         };
-        if self.carrier == Carrier::Verbs && !has_device() {
+        if self.needs_device() && !has_device() {
             return skip("this machine has no RDMA device");
         }
         if self.spares_the_machine() {
@@ -103,21 +116,33 @@ impl Job {
         self.check(&EndpointCounters::read(stats.path()), &output);
     }
 
+    /// Open MPI requires a provider that reaches other nodes, for its messages.
+    fn needs_device(&self) -> bool {
+        self.carrier == Carrier::Verbs || matches!(self.mpi, Mpi::Open | Mpi::NewOpen)
+    }
+
     /// Whether the emulated machine leaves the job out, since it is no soak and another run covers
-    /// it. MPICH through shared memory runs outside of the machine as well, and much faster; here
-    /// only our own programs run with four ranks, since the domain here has a device besides. Open
-    /// MPI runs in the machine alone: there it leaves out eight ranks, which it has over verbs, and
-    /// collectives of two ranks, which do less than those of four. Random traffic over verbs has
-    /// eight ranks with the one MPI, four with the other.
+    /// it. MPICH through shared memory, and the newer Open MPI's windows beside its own messages,
+    /// run outside of the machine as well, and much faster; here only our own programs run with
+    /// four ranks, since the domain here has a device besides. Debian's Open MPI runs in the
+    /// machine alone: there it leaves out eight ranks, which it has over verbs, and collectives of
+    /// two ranks, which do less than those of four. So do MPICH's windows. Random traffic over
+    /// verbs has eight ranks with the one MPI, four with the other. MPI for Python's own tests of
+    /// windows take most of a minute over verbs.
     fn spares_the_machine(&self) -> bool {
         let emulated = std::env::var_os("FERRO_MACHINE").is_some();
         let soak = std::env::var_os("FERRO_SOAK").is_some();
         let job = (self.ranks, self.program[0]);
         let repeats = match (self.carrier, self.mpi) {
-            (Carrier::Default, Mpi::Mpich) => self.ranks != 4 || job.1 == SUITE,
+            (Carrier::Default, Mpi::Mpich) => {
+                self.ranks != 4 || job.1 == SUITE || self.has_atomics()
+            }
             (Carrier::Default, Mpi::Open) => self.ranks == 8 || job == (2, "collectives.py"),
-            (Carrier::Verbs, Mpi::Mpich) => job == (8, "random_p2p.py"),
+            (Carrier::Verbs, Mpi::Mpich) => job == (8, "random_p2p.py") || job == (2, ONE_SIDED),
             (Carrier::Verbs, Mpi::Open) => job == (4, "random_p2p.py"),
+            (_, Mpi::NewOpenWindows) => true,
+            (_, Mpi::NewOpen) => job.1 == SUITE,
+            (_, Mpi::OpenWindows) => false,
         };
         emulated && !soak && repeats
     }
@@ -144,6 +169,22 @@ impl Job {
         let enough = |messages: &u64| messages + without >= self.messages;
         assert!(expected.iter().all(enough), "{counters:?}");
         assert_eq!(other, [0, 0], "{counters:?}");
+        if self.program[0] == ONE_SIDED {
+            self.check_windows(without, counters);
+        }
+    }
+
+    /// Checks that a window was more than messages, and how operations that compute went.
+    fn check_windows(&self, without: u64, counters: &EndpointCounters) {
+        let atomics = counters.sum("atomics_carried_out");
+        println!("atomic operations: {atomics}");
+        assert!(without > 0, "{counters:?}");
+        assert_eq!(atomics > 0, self.has_atomics(), "{counters:?}");
+    }
+
+    /// Whether a window computes by atomic operations.
+    fn has_atomics(&self) -> bool {
+        self.mpi != Mpi::Mpich || self.program.contains(&SAME_OP)
     }
 }
 
@@ -157,11 +198,19 @@ pub fn programs() -> PathBuf {
 
 /// An MPI that is installed here.
 #[derive(Debug)]
-pub enum Launcher {
-    /// Open MPI's mpiexec is in PATH.
-    Open,
-    /// The folder of MPICH, and the one of its Python module.
-    Mpich(PathBuf, PathBuf),
+pub struct Launcher {
+    mpi: Mpi,
+    /// Where it is not Debian's.
+    made: Option<Made>,
+}
+
+/// An MPI that ci/mpi has made.
+#[derive(Debug)]
+struct Made {
+    /// Its bin and lib.
+    folder: PathBuf,
+    /// Of the Python module.
+    python: PathBuf,
 }
 
 impl Launcher {
@@ -174,46 +223,15 @@ impl Launcher {
         if !Path::new(PYTHON).is_file() {
             return Err(format!("there is no {PYTHON} here"));
         }
-        match mpi {
-            Mpi::Open => Self::open_mpi(),
-            Mpi::Mpich => Self::mpich(),
-        }
-    }
-
-    fn open_mpi() -> Result<Self, String> {
-        if !has_program("ompi_info") || !has_program("mpiexec") {
-            return Err("Open MPI is not installed here (openmpi-bin)".to_owned());
-        }
-        let mut version = Command::new("ompi_info");
-        version.arg("--version");
-        let said = run::run(version, PATIENCE).expect_success();
-        // Earlier ones come with libfabric 1.
-        if !said.starts_with("Open MPI v5") {
-            return Err(format!("this is not Open MPI 5: {}", said.trim()));
-        }
-        let mut module = Command::new(PYTHON);
-        module.args(["-c", "import mpi4py"]);
-        match run::run(module, PATIENCE).success {
-            true => Ok(Self::Open),
-            false => Err("MPI for Python is not installed here (python3-mpi4py)".to_owned()),
-        }
-    }
-
-    fn mpich() -> Result<Self, String> {
-        let folder = match std::env::var_os("FERRO_MPICH") {
-            Some(folder) => PathBuf::from(folder),
-            None => made_before().ok_or("MPICH is not here (ci/mpich makes it)")?,
+        let made = match mpi {
+            Mpi::Open | Mpi::OpenWindows => {
+                look_for_debians()?;
+                None
+            }
+            Mpi::NewOpen | Mpi::NewOpenWindows => Some(Made::find("open-mpi")?),
+            Mpi::Mpich => Some(Made::find("mpich")?),
         };
-        let mut version = Command::new(PYTHON);
-        version.args([
-            "-c",
-            "import sys; print('python%d.%d' % sys.version_info[:2])",
-        ]);
-        let python = folder.join(run::run(version, PATIENCE).expect_success().trim());
-        match folder.join("bin/mpiexec").is_file() && python.is_dir() {
-            true => Ok(Self::Mpich(folder, python)),
-            false => Err(format!("no MPICH for {PYTHON} in {}", folder.display())),
-        }
+        Ok(Self { mpi, made })
     }
 
     /// Adds what starts so many ranks on each of several hosts, and gives them these variables.
@@ -221,62 +239,58 @@ impl Launcher {
         let hosts: Vec<_> = hosts.iter().map(|h| format!("{h}:{each}")).collect();
         let (hosts, agent) = (hosts.join(","), programs().join("remote.py"));
         command.env("FERRO_TEST_REMOTE_PORT", COMMAND_PORT.to_string());
-        match self {
-            Self::Open => {
-                // By itself it fills the first host.
-                let map = format!("ppr:{each}:node:oversubscribe");
-                command.args(["--map-by", &map, "--host", &hosts]);
-                command.args(["--prtemca", "plm_ssh_agent"]);
-                command.arg(agent);
-                for name in variables {
-                    command.args(["-x", name]);
-                }
-            }
+        if self.mpi == Mpi::Mpich {
             // It hands the environment on by itself.
-            Self::Mpich(..) => {
-                command.args(["-hosts", &hosts, "-launcher", "rsh", "-launcher-exec"]);
-                command.arg(agent);
-            }
+            command.args(["-hosts", &hosts, "-launcher", "rsh", "-launcher-exec"]);
+            command.arg(agent);
+            return;
+        }
+        // By itself it fills the first host.
+        let map = format!("ppr:{each}:node:oversubscribe");
+        command.args(["--map-by", &map, "--host", &hosts]);
+        command.args(["--prtemca", "plm_ssh_agent"]);
+        command.arg(agent);
+        let own = self.made.iter().flat_map(Made::open_mpi_variables);
+        let own: Vec<_> = own.map(|(name, _)| name).collect();
+        for name in variables.iter().chain(&own) {
+            command.args(["-x", name]);
+        }
+        if let Some(made) = &self.made {
+            command.arg("--prefix").arg(&made.folder);
         }
     }
 
-    /// `mpiexec` for so many ranks, whose messages go by libfabric; the program is to be added.
+    /// `mpiexec` for so many ranks, whose messages or windows go by libfabric; the program is to be
+    /// added.
     pub fn command(&self, ranks: usize) -> Command {
         let mut command = self.undecided_command(ranks);
-        match self {
-            Self::Open => {
-                for (name, value) in OPEN_MPI_PARAMETERS {
-                    command.args(["--mca", name, value]);
-                }
-            }
-            Self::Mpich(..) => {
-                command.envs(MPICH_VARIABLES);
-            }
+        if self.mpi == Mpi::Mpich {
+            command.envs(MPICH_VARIABLES);
+        }
+        for (name, value) in self.mpi.open_mpi_parameters() {
+            command.args(["--mca", name, value]);
         }
         command
     }
 
     /// Likewise, but the library chooses the transport of the messages.
     pub fn undecided_command(&self, ranks: usize) -> Command {
-        let ranks = ranks.to_string();
-        let mut command;
-        match self {
-            Self::Open => {
-                command = Command::new("mpiexec");
-                command
-                    .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-                    .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-                    // More ranks than processors; on several hosts an option says more than this.
-                    .env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
-                    .args(["-n", &ranks, "--bind-to", "none"]);
-            }
-            Self::Mpich(folder, python) => {
-                command = Command::new(folder.join("bin/mpiexec"));
-                command
-                    .env("PYTHONPATH", python)
-                    .env("MPI4PY_LIBMPI", folder.join("lib/libmpi.so.12"))
-                    .args(["-n", &ranks]);
-            }
+        let program = match &self.made {
+            Some(made) => made.folder.join("bin/mpiexec"),
+            None => PathBuf::from("mpiexec"),
+        };
+        let mut command = Command::new(program);
+        command.args(["-n", &ranks.to_string()]);
+        if let (Some(made), Mpi::Mpich) = (&self.made, self.mpi) {
+            command.envs(made.python_variables("libmpi.so.12"));
+        } else {
+            command.envs(self.made.iter().flat_map(Made::open_mpi_variables));
+            command
+                .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+                .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+                // More ranks than processors; on several hosts an option says more than this.
+                .env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+                .args(["--bind-to", "none"]);
         }
         // Nothing of a test stays in the tree.
         command.env("PYTHONDONTWRITEBYTECODE", "1");
@@ -284,14 +298,102 @@ impl Launcher {
     }
 }
 
-/// Messages through libfabric, by this project's provider; a rank that waits lets others run.
-const OPEN_MPI_PARAMETERS: [(&str, &str); 5] = [
-    ("pml", "cm"),
-    ("mtl", "ofi"),
-    ("mtl_ofi_provider_include", "ferro"),
-    ("btl", "self"),
-    ("mpi_yield_when_idle", "1"),
-];
+impl Made {
+    fn find(name: &str) -> Result<Self, String> {
+        let all = match std::env::var_os("FERRO_MPI") {
+            Some(folder) => PathBuf::from(folder),
+            None => made_before().ok_or("MPI is not here (ci/mpi makes it)")?,
+        };
+        let mut version = Command::new(PYTHON);
+        version.args([
+            "-c",
+            "import sys; print('python%d.%d' % sys.version_info[:2])",
+        ]);
+        let python = all.join(run::run(version, PATIENCE).expect_success().trim());
+        let folder = all.join(name);
+        match folder.join("bin/mpiexec").is_file() && python.is_dir() {
+            true => Ok(Self { folder, python }),
+            false => Err(format!("no {name} for {PYTHON} in {}", all.display())),
+        }
+    }
+
+    /// Lets MPI for Python load this MPI.
+    fn python_variables(&self, library: &str) -> [(&'static str, OsString); 2] {
+        [
+            ("PYTHONPATH", self.python.clone().into()),
+            (
+                "MPI4PY_LIBMPI",
+                self.folder.join("lib").join(library).into(),
+            ),
+        ]
+    }
+
+    /// Variables that Open MPI needs in another folder than the one that it was built for.
+    fn open_mpi_variables(&self) -> Vec<(&'static str, OsString)> {
+        let prefixes = ["OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"];
+        let lib = self.folder.join("lib");
+        let libraries = std::env::join_paths([lib.join("openmpi"), lib]).unwrap();
+        (prefixes.into_iter())
+            .map(|name| (name, self.folder.clone().into()))
+            .chain([("LD_LIBRARY_PATH", libraries)])
+            .chain(self.python_variables("libmpi.so.40"))
+            .collect()
+    }
+}
+
+/// Looks for Debian's Open MPI.
+fn look_for_debians() -> Result<(), String> {
+    if !has_program("ompi_info") || !has_program("mpiexec") {
+        return Err("Open MPI is not installed here (openmpi-bin)".to_owned());
+    }
+    let mut version = Command::new("ompi_info");
+    version.arg("--version");
+    let said = run::run(version, PATIENCE).expect_success();
+    // Earlier ones come with libfabric 1.
+    if !said.starts_with("Open MPI v5") {
+        return Err(format!("this is not Open MPI 5: {}", said.trim()));
+    }
+    let mut module = Command::new(PYTHON);
+    module.args(["-c", "import mpi4py"]);
+    match run::run(module, PATIENCE).success {
+        true => Ok(()),
+        false => Err("MPI for Python is not installed here (python3-mpi4py)".to_owned()),
+    }
+}
+
+impl Mpi {
+    /// Parameters for messages or windows by this project's provider; a rank that waits lets others
+    /// run.
+    fn open_mpi_parameters(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Mpich => &[],
+            Self::Open => &[
+                ("pml", "cm"),
+                ("mtl", "ofi"),
+                ("mtl_ofi_provider_include", "ferro"),
+                ("btl", "self"),
+                ("mpi_yield_when_idle", "1"),
+            ],
+            // Its windows choose the provider by themselves, and "btl" would take them away.
+            Self::NewOpen => &[
+                ("pml", "cm"),
+                ("mtl", "ofi"),
+                ("mtl_ofi_provider_include", "ferro"),
+                ("mpi_yield_when_idle", "1"),
+            ],
+            Self::OpenWindows | Self::NewOpenWindows => &[
+                ("pml", "ob1"),
+                ("btl", "self,sm,tcp,ofi"),
+                ("osc", "rdma"),
+                ("opal_common_ofi_provider_include", "ferro"),
+                // All ranks are in each other's address vectors from the start, since a target
+                // answers no others.
+                ("mpi_add_procs_cutoff", "1024"),
+                ("mpi_yield_when_idle", "1"),
+            ],
+        }
+    }
+}
 
 /// libfabric between all ranks, those of one node too; a rank that waits lets others run.
 const MPICH_VARIABLES: [(&str, &str); 3] = [
@@ -300,9 +402,9 @@ const MPICH_VARIABLES: [(&str, &str); 3] = [
     ("MPIR_CVAR_CH4_PROGRESS_THROTTLE", "1"),
 ];
 
-/// Where ci/mpich has put it, if it has.
+/// Where ci/mpi has put all of them, if it has.
 fn made_before() -> Option<PathBuf> {
-    let mut find = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../ci/mpich"));
+    let mut find = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../ci/mpi"));
     find.arg("--find");
     let found = run::run(find, PATIENCE);
     found.success.then(|| PathBuf::from(found.output.trim()))

@@ -39,7 +39,7 @@ pub const OTHER_VARIABLES: &[OtherVariable] = &[
     other("FERRO_LIBFABRIC_INCLUDE", "the generator of bindings"),
     other("FERRO_LINK", "tests with two nodes: their network device"),
     other("FERRO_MACHINE", "tests in the Soft-RoCE machine"),
-    other("FERRO_MPICH", "tests of MPI: the folder of MPICH"),
+    other("FERRO_MPI", "tests of MPI: the folder that ci/mpi has made"),
     other("FERRO_NETWORK", "the seed of the lossy network's tests"),
     other("FERRO_NODE", "tests with two nodes: the number of the node"),
     other("FERRO_PEER_IP", "tests with two nodes: the other node"),

@@ -106,7 +106,7 @@ pub(crate) fn compare(dumps: &[SubjectCounts], with: Option<&str>) -> ExitCode {
         .filter(|subject| dumps.iter().all(|counted| counted.subject != *subject));
     for subject in missing {
         assert!(subject.starts_with("ofi"), "{subject} was not counted");
-        println!("SKIP: {subject}: there is no libfabric 2 here (libfabric1, or ci/mpich)");
+        println!("SKIP: {subject}: there is no libfabric 2 here (libfabric1, or ci/mpi)");
     }
     let write = "cargo bench -p ferrofabric-fake-device --bench instructions -- --write";
     if table.is_none() {

@@ -61,8 +61,8 @@ pub(crate) fn measure(only: Option<&str>) -> Result<Vec<SubjectCounts>, Counting
         .env(INNER, "1")
         .env("FI_PROVIDER_PATH", plugin_in(&folder.0, &program)?)
         .env("FI_PROVIDER", "ferro");
-    if let Some(mpich) = mpich() {
-        valgrind.env("FERRO_MPICH", mpich);
+    if let Some(made) = mpi() {
+        valgrind.env("FERRO_MPI", made);
     }
     match only {
         Some(subject) => valgrind.env(ONLY, subject),
@@ -105,9 +105,9 @@ fn plugin_in(folder: &Path, program: &Path) -> Result<PathBuf, CountingFailure> 
     Ok(providers)
 }
 
-/// Where MPICH is, which brings a libfabric of its own.
-fn mpich() -> Option<String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ci/mpich");
+/// The folder with MPICH, which brings a libfabric of its own.
+fn mpi() -> Option<String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ci/mpi");
     let found = Command::new(script).arg("--find").output().ok()?;
     let folder = String::from_utf8(found.stdout).ok()?;
     found.status.success().then(|| folder.trim().to_owned())

@@ -34,7 +34,7 @@ pub fn load(settings: &[(&str, &str)]) -> Option<(FakeDevice, &'static Libfabric
     // The device starts a thread. The plugin takes the libibverbs that is loaded already.
     let device = FakeDevice::take();
     let Some(libfabric) = Libfabric::load() else {
-        println!("SKIP: there is no libfabric 2 here (libfabric1, or ci/mpich)");
+        println!("SKIP: there is no libfabric 2 here (libfabric1, or ci/mpi)");
         return None;
     };
     // The first query loads the plugin; its folder is removed after that.
