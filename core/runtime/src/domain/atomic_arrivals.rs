@@ -10,6 +10,8 @@ use ferrofabric_contracts::types::FiAddr;
 pub(super) struct AtomicArrivals {
     /// The requests of each source that come, in the order of their announcements.
     arrivals: HashMap<FiAddr, VecDeque<ArrivingRequest>>,
+    /// How many were carried out here.
+    pub(super) carried_out: u64,
 }
 
 /// A request of a peer.

@@ -158,12 +158,13 @@ impl RemoteOperations {
         }
     }
 
-    /// Reports the statistics of grants, by name.
+    /// Reports the statistics of grants and of atomic operations, by name.
     pub(super) fn report(&self, report: &mut dyn FnMut(&'static str, u64)) {
         report("rma_grants_given", self.given.count.into());
         report("rma_grants_revoked", self.given.revoked);
         report("rma_grants_cut_off", self.given.cut_off);
         report("rma_grants_received", self.held.came);
+        report("atomics_carried_out", self.atomics.carried_out);
     }
 
     /// Takes a part of a region. The number gives it back.

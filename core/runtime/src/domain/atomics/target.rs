@@ -123,6 +123,7 @@ impl EndpointOwner<'_> {
         };
         self.target_cntr(kind).inc(len);
         self.region_cntr(of_region).inc(len);
+        self.srx.remote.atomics.carried_out += 1;
         Ok(results)
     }
 }

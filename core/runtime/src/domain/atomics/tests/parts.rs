@@ -202,6 +202,7 @@ fn the_requests_of_a_source_that_is_removed_are_refused() {
     assert_eq!((end.word(), end.answers()), (5, vec![(2, refused)]));
     end.came(&of_next, &a_next, Some(&next));
     assert_eq!((end.word(), end.replies(SRC)), (1005, vec![(2, 0)]));
+    assert_eq!(end.srx.remote.atomics.carried_out, 2);
 
     let never_here = end.arrive(&a_long);
     end.srx.forget_source(SRC);
