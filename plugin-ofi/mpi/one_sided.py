@@ -1,6 +1,10 @@
-"""Windows: put, get, accumulate, fetch and compare, under fences, locks and between groups."""
+"""Windows: put, get, accumulate, fetch and compare, under fences, locks and between groups.
+
+usage: one_sided.py [KEY=VALUE]…     hints for the window
+"""
 
 import random
+import sys
 from array import array
 
 from checked import WORLD, expect, run
@@ -24,7 +28,8 @@ def numbers(seed, count):
 def main():
     held = array("q", bytes(8 * PART * WORLD.size))
     memory = memoryview(held)
-    window = MPI.Win.Create(held, 8, comm=WORLD)
+    hints = dict(hint.split("=") for hint in sys.argv[1:])
+    window = MPI.Win.Create(held, 8, MPI.Info.Create(hints), comm=WORLD)
     for number, size in enumerate(SIZES):
         fences(window, memory, number, size)
         sums(window, memory, number, min(size, SUMMED))

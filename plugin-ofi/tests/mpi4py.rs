@@ -13,3 +13,13 @@ jobs! { Mpich;
     collectives_2_verbs: Verbs, 2 ranks, ["mpi4py_suite.py", "collectives", "150"], 5000 messages;
     collectives_4_verbs: Verbs, 4 ranks, ["mpi4py_suite.py", "collectives", "150"], 30000 messages;
 }
+
+// All that this provider carries is of windows.
+jobs! { NewOpenWindows;
+    open_mpi_windows_2: Default, 2 ranks, ["mpi4py_suite.py", "windows", "120"], 1 messages;
+    open_mpi_windows_4: Default, 4 ranks, ["mpi4py_suite.py", "windows", "120"], 1 messages;
+}
+
+jobs! { NewOpen;
+    open_mpi_windows_2_verbs: Verbs, 2 ranks, ["mpi4py_suite.py", "windows", "140"], 1 messages;
+}

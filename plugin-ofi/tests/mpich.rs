@@ -29,10 +29,15 @@ fn it_chooses_one_sided_operations() {
 }
 
 // Puts and gets are one-sided operations of ours. MPICH makes those that compute of untagged
-// messages and multi-receives, for we have no atomics.
+// messages and multi-receives, unless a hint says that each place in the window has one operation.
 jobs! { Mpich;
     one_sided_2: Default, 2 ranks, ["one_sided.py"], 150 messages;
     one_sided_4: Default, 4 ranks, ["one_sided.py"], 500 messages;
     one_sided_2_verbs: Verbs, 2 ranks, ["one_sided.py"], 150 messages;
     one_sided_4_verbs: Verbs, 4 ranks, ["one_sided.py"], 500 messages;
+
+    atomic_2: Default, 2 ranks, ["one_sided.py", "accumulate_ops=same_op"], 150 messages;
+    atomic_4: Default, 4 ranks, ["one_sided.py", "accumulate_ops=same_op"], 500 messages;
+    atomic_2_verbs: Verbs, 2 ranks, ["one_sided.py", "accumulate_ops=same_op"], 150 messages;
+    atomic_4_verbs: Verbs, 4 ranks, ["one_sided.py", "accumulate_ops=same_op"], 500 messages;
 }

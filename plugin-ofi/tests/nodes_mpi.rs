@@ -56,6 +56,17 @@ fn open_mpi_random_beside_local_ranks() {
 }
 
 #[test]
+fn open_mpi_windows_beside_local_ranks() {
+    NodesJob {
+        mpi: Mpi::NewOpenWindows,
+        each: 2,
+        program: &["one_sided.py"],
+        messages: 150,
+    }
+    .passes();
+}
+
+#[test]
 fn mpich_pingpong() {
     NodesJob {
         mpi: Mpi::Mpich,
@@ -83,6 +94,28 @@ fn mpich_random_beside_local_ranks() {
         mpi: Mpi::Mpich,
         each: 2,
         program: &["random_p2p.py", "8"],
+        messages: 150,
+    }
+    .passes();
+}
+
+#[test]
+fn mpich_windows_beside_local_ranks() {
+    NodesJob {
+        mpi: Mpi::Mpich,
+        each: 2,
+        program: &["one_sided.py"],
+        messages: 150,
+    }
+    .passes();
+}
+
+#[test]
+fn mpich_atomic_windows_beside_local_ranks() {
+    NodesJob {
+        mpi: Mpi::Mpich,
+        each: 2,
+        program: &["one_sided.py", "accumulate_ops=same_op"],
         messages: 150,
     }
     .passes();
