@@ -19,13 +19,13 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::buffers::SendBuffers;
-use ferrofabric_contracts::peer::{Owner, SendDone};
+use ferrofabric_contracts::peer::{Owner, PeerSrx, SendDone};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
 
 use crate::config::Cma;
 use crate::outbox::{KEPT_ENTRIES, Outbox};
 use crate::paths::MessagePaths;
-use crate::pending::PendingSend;
+use crate::pending::{PendingSend, line_up_answers};
 use crate::regions::BoardWatch;
 use crate::ring::{LinkViolation, PublishedSlot, RingConsumer, RingProducer};
 use crate::segment::{SegmentSide, ShmSegment};
@@ -282,6 +282,22 @@ impl ShmLink {
     /// The waiting sends, so that the caller can remove some.
     pub(crate) fn pending_mut(&mut self) -> &mut VecDeque<PendingSend> {
         self.sender.pending_mut()
+    }
+
+    /// Puts in line what the peer's request is answered with, if no address leads to the peer.
+    ///
+    /// # Errors
+    ///
+    /// The peer takes none: more wait than it has requests.
+    #[cold]
+    pub(crate) fn answer_request<O: Owner>(&mut self, owner: &mut O) -> Result<(), LinkViolation> {
+        let answers = owner.srx().take_answers();
+        if !self.sender.has_room_for_answers(answers.len()) {
+            return Err(LinkViolation("it takes no answers"));
+        }
+        line_up_answers(self.pending_mut(), answers);
+        self.update_busy();
+        Ok(())
     }
 
     /// Sends wait that were put in line by another.

@@ -7,7 +7,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, SendOp};
 
 /// Room in a line for parts that pass fences.
-const ROOM_TO_PASS: usize = 64;
+pub(crate) const ROOM_TO_PASS: usize = 64;
 
 /// Whether there is room in a line for a send. Those that wait for a fence leave room to parts of
 /// one-sided operations that pass it.

@@ -238,6 +238,9 @@ impl ShmReceiver {
                 copy(self, link, owner, &matched);
                 link.consume(record_bytes, &mut self.stats);
                 owner.complete_recv(*kind, &matched, arrived, || Some(link.native()));
+                if kind.is_request() {
+                    link.answer_request(owner)?;
+                }
             }
             None => {
                 // SAFETY: the caller's contract.

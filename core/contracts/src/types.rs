@@ -182,6 +182,10 @@ listed_enum! {
     }
 }
 
+/// Requests for reads and atomic operations that an endpoint has under way at most, all peers
+/// together. So no target has more of them from one peer.
+pub const MAX_REQUESTS: usize = 1024;
+
 impl MsgKind {
     /// Whether a message of this kind waits for no fence of the sender's: the peer may await it
     /// before it does what the fence waits for. These keep their order among themselves.

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use ferrofabric_contracts::buffers::{SendBuffers, gather};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, SendDone};
-use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
+use ferrofabric_contracts::types::{IoBuf, MAX_REQUESTS, SendOp, total_len};
 
 use super::close::CloseMessage;
 use super::in_flight::InFlightMessages;
@@ -22,7 +22,7 @@ use super::waker::PeerWaker;
 use crate::copy::copy_soon;
 use crate::outbox::{Outbox, OutgoingMessage};
 use crate::paths::{self, MessagePath, MessagePaths};
-use crate::pending::{PendingSend, has_room, line_up};
+use crate::pending::{PendingSend, ROOM_TO_PASS, has_room, line_up};
 use crate::ring::{CONTROL_SLOTS, LinkViolation, RingProducer};
 use crate::stats::ShmStats;
 use crate::wire::{READ, UNDER_WAY_MAX, WANTS_DELIVERED};
@@ -167,6 +167,12 @@ impl LinkSender {
         // SAFETY: `takes_inline` has checked the slot and the length; the rest is the caller's
         // contract.
         unsafe { publish_inline(&mut self.tx, op, iov, len) };
+    }
+
+    /// Whether so many answers to requests may wait, besides all else. A peer has no more requests
+    /// than `MAX_REQUESTS`.
+    pub(super) fn has_room_for_answers(&self, count: usize) -> bool {
+        self.pending.len() + count <= self.sizes.queue + ROOM_TO_PASS + MAX_REQUESTS
     }
 
     /// Keeps a send until there is room; `Err` returns it if too many wait.

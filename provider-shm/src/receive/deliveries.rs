@@ -13,7 +13,6 @@ use crate::cma::CopyOutcome;
 use crate::incoming::IncomingState;
 use crate::link::{AnswerSlot, ShmLink};
 use crate::paths::{Moved, Trial};
-use crate::pending::line_up_answers;
 use crate::ring::LinkViolation;
 use crate::stats::ShmStats;
 
@@ -161,8 +160,7 @@ impl Deliveries {
         if !d.dropped {
             owner.complete_recv(*kind, matched, arrived, || Some(link.native()));
             if kind.is_request() {
-                line_up_answers(link.pending_mut(), owner.srx().take_answers());
-                link.update_busy();
+                link.answer_request(owner)?;
             }
         }
         if d.wants_delivered {

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MAX_REQUESTS, MsgKind, RemoteKind, SendOp};
 use ferrofabric_matching::ReceiveBuffers;
 
 /// A part to be sent.
@@ -49,6 +49,16 @@ impl PartOutbox {
         self.0.get(&peer).map_or(0, VecDeque::len)
     }
 
+    /// Number of replies that wait for a peer.
+    pub(super) fn replies_to(&self, peer: FiAddr) -> usize {
+        let is_reply = |part: &&RemoteSend| part.op.kind == MsgKind::Remote(RemoteKind::Reply);
+        match self.len_for(peer) {
+            // As most of the time, there are not too many, whatever they are.
+            few if few < MAX_REQUESTS => few,
+            _ => self.of(peer).filter(is_reply).count(),
+        }
+    }
+
     pub(super) fn push(&mut self, part: RemoteSend) {
         self.0.entry(part.op.dest).or_default().push_back(part);
     }
@@ -83,7 +93,7 @@ impl PartOutbox {
 mod tests {
     use super::*;
     use ferrofabric_contracts::flags::Flags;
-    use ferrofabric_contracts::types::{MrDesc, MsgKind, RemoteKind};
+    use ferrofabric_contracts::types::MrDesc;
 
     fn part(dest: FiAddr, context: u64) -> RemoteSend {
         let op = SendOp {

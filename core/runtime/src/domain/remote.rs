@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{
-    FiAddr, IoBuf, MrDesc, MsgKind, RemoteKind, RmaOp, SendOp, total_len,
+    FiAddr, IoBuf, MAX_REQUESTS, MrDesc, MsgKind, RemoteKind, RmaOp, SendOp, total_len,
 };
 use ferrofabric_matching::ReceiveBuffers;
 use slab::Slab;
@@ -20,10 +20,6 @@ use super::shortcuts::Shortcuts;
 
 /// Bytes of a request to read: the number of the read, and its length.
 pub(super) const REQUEST_BYTES: usize = 16;
-
-/// Reads that an endpoint has under way at most. A target refuses more requests of one source than
-/// these, so that a source that takes no replies costs it a bounded amount of memory.
-pub(super) const MAX_READS: usize = 1024;
 
 /// The state of an endpoint's one-sided operations.
 pub(super) struct RemoteOperations {
@@ -222,7 +218,7 @@ impl RemoteOperations {
         into: &[IoBuf],
         target_bytes: usize,
     ) -> Result<u64, OpError> {
-        if self.reads.len() == MAX_READS {
+        if self.reads.len() == MAX_REQUESTS {
             return Err(OpError::Again);
         }
         let entry = self.reads.vacant_entry();
@@ -383,15 +379,21 @@ impl RemoteOperations {
 
 /// The message that is a part of an operation.
 pub(super) fn part_of(op: &RmaOp, kind: RemoteKind, context: u64, flags: Flags) -> SendOp {
+    let kind = MsgKind::Remote(kind);
+    let level = match kind.is_request() {
+        // The reply says whether the target took it.
+        true => Flags::empty(),
+        // The answer to the message says that.
+        false => Flags::DELIVERY_COMPLETE,
+    };
     SendOp {
-        kind: MsgKind::Remote(kind),
+        kind,
         dest: op.dest,
         tag: op.key,
         data: op.place,
         desc: op.desc,
         context,
-        // The target's answer says whether it took the part.
-        flags: flags | Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::DELIVERY_COMPLETE,
+        flags: flags | Flags::RMA | Flags::REMOTE_CQ_DATA | level,
     }
 }
 

@@ -8,7 +8,7 @@ use ferrofabric_contracts::peer::{
     PeerCq, Piece, SendDone,
 };
 use ferrofabric_contracts::types::{
-    FiAddr, IoBuf, MrDesc, MsgKind, RemoteKind, RmaKind, RmaOp, SendOp,
+    FiAddr, IoBuf, MAX_REQUESTS, MrDesc, MsgKind, RemoteKind, RmaKind, RmaOp, SendOp,
 };
 use ferrofabric_matching::{MatchedReceive, ReceiveBuffers};
 
@@ -16,7 +16,7 @@ use super::atomics::error_of_reply;
 use super::grants::GRANT_BYTES;
 use super::owner::EndpointOwner;
 use super::part_outbox::{PartBytes, RemoteSend};
-use super::remote::{MAX_READS, NoticedWrite, REQUEST_BYTES, reply_to};
+use super::remote::{NoticedWrite, REQUEST_BYTES, reply_to};
 use super::shortcuts::ShortcutUnderWay;
 use super::srx::{Deferred, SharedRx};
 
@@ -48,8 +48,8 @@ impl SharedRx {
                 };
                 return self.matched_of(matched, a.len);
             }
-            RemoteKind::Read if a.len != REQUEST_BYTES as u64 || !a.src.is_some() => None,
-            RemoteKind::Read if remote.outbox.len_for(a.src) >= MAX_READS => None,
+            RemoteKind::Read if a.len != REQUEST_BYTES as u64 => None,
+            RemoteKind::Read if remote.outbox.replies_to(a.src) >= MAX_REQUESTS => None,
             RemoteKind::Read => {
                 let (number, room) = remote.room_for(a.src, REQUEST_BYTES);
                 Some(to(room, MrDesc::NONE, number))
@@ -70,7 +70,7 @@ impl SharedRx {
             _ if a.len != 0 => None,
             RemoteKind::Notice if !remote.accepts_writes() => None,
             RemoteKind::Query | RemoteKind::Revoke => {
-                let may_answer = a.src.is_some() && remote.outbox.len_for(a.src) < MAX_READS;
+                let may_answer = a.src.is_some() && remote.outbox.len_for(a.src) < MAX_REQUESTS;
                 may_answer.then(|| to(IoBuf::EMPTY, MrDesc::NONE, 0))
             }
             RemoteKind::Notice | RemoteKind::Revoked => Some(to(IoBuf::EMPTY, MrDesc::NONE, 0)),

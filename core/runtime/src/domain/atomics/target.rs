@@ -4,29 +4,29 @@ use ferrofabric_contracts::atomics::{AtomicArrays, AtomicForm, AtomicHead, Reque
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, PeerCntr};
-use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaKind};
+use ferrofabric_contracts::types::{IoBuf, MAX_REQUESTS, MrDesc, RmaKind};
 
 use super::super::owner::EndpointOwner;
 use super::super::part_outbox::{PartBytes, RemoteSend};
 use super::super::regions::PartAccess;
-use super::super::remote::{MAX_READS, NO_BYTES, RemoteOperations, reply_to};
+use super::super::remote::{NO_BYTES, RemoteOperations, reply_to};
 use super::engine::execute;
 
 impl RemoteOperations {
-    /// Room for a request that comes, and its number. `None`: it can be none, its source is
-    /// unknown, or has as many under way as an initiator may have.
+    /// Room for a request that comes, and its number. `None`: it can be none, or its source has as
+    /// many under way as an initiator may have.
     pub(in super::super) fn room_for_atomic(&mut self, a: &Arrived) -> Option<(u64, IoBuf)> {
         const LENGTHS: std::ops::RangeInclusive<usize> =
             AtomicHead::BYTES..=AtomicHead::MAX_REQUEST_BYTES;
         let len = usize::try_from(a.len).ok()?;
-        if !LENGTHS.contains(&len) || !a.src.is_some() {
-            return None;
-        }
-        if self.outbox.len_for(a.src) + self.atomics.requests_of(a.src) >= MAX_READS {
+        let under_way = self.outbox.replies_to(a.src) + self.atomics.requests_of(a.src);
+        if !LENGTHS.contains(&len) || under_way >= MAX_REQUESTS {
             return None;
         }
         let (number, room) = self.room_for(a.src, len);
-        self.atomics.announced(a.src, number);
+        if a.src.is_some() {
+            self.atomics.announced(a.src, number);
+        }
         Some((number, room))
     }
 }

@@ -235,7 +235,7 @@ fn a_source_that_takes_no_replies_gets_no_more_than_its_reads() {
         flags: Flags::REMOTE_CQ_DATA,
     };
     let (greedy, other) = (request(TARGET), request(FiAddr(4)));
-    for _ in 0..MAX_READS {
+    for _ in 0..MAX_REQUESTS {
         let matched = lent.srx.arrive_remote(RemoteKind::Read, &greedy);
         assert!(!matched.is_refused());
         lent.with(|owner| owner.part_came(RemoteKind::Read, &matched, &greedy, None));

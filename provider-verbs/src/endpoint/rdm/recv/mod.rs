@@ -163,6 +163,9 @@ impl RdmTransport {
             // SAFETY: the buffer of a receive that is under way.
             unsafe { deliver(owner, &matched, 0, payload.as_ptr(), payload.len()) };
             owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
+            if kind.is_request() {
+                self.send_answers(peer, owner);
+            }
             match self.lanes.of(lane) {
                 Some(of) => {
                     if release(&mut of.session, payload.len()) {

@@ -8,7 +8,7 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, PeerSrx};
-use ferrofabric_contracts::types::{FiAddr, SendOp};
+use ferrofabric_contracts::types::{FiAddr, MAX_REQUESTS, SendOp};
 use ferrofabric_protocol::credit::SendAdmission;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MAX_RTS_BYTES};
@@ -152,7 +152,14 @@ impl RdmTransport {
     /// waits for it.
     #[cold]
     pub(super) fn send_answers<O: Owner>(&mut self, peer: u32, owner: &mut O) {
-        for answer in owner.srx().take_answers() {
+        const MOST_WAITING: usize = MAX_PENDING + ROOM_TO_PASS + MAX_REQUESTS;
+        let answers = owner.srx().take_answers();
+        let at = self.peers.at(peer);
+        if let (Some(session), true) = (at.lane, at.pending.len() + answers.len() > MOST_WAITING) {
+            let why: Box<dyn std::error::Error> = "the peer takes no answers".into();
+            return self.break_protocol(session, &*why);
+        }
+        for answer in answers {
             // SAFETY: there are no buffers.
             let none = unsafe { Readable::new(&[]) };
             // A peer that has closed its endpoint awaits nothing.

@@ -9,14 +9,15 @@ use ferrofabric_contracts::atomics::{
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Matched, PeerSrx};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RemoteKind, SendOp};
+use ferrofabric_contracts::types::{
+    FiAddr, IoBuf, MAX_REQUESTS, MrDesc, MsgKind, RemoteKind, SendOp,
+};
 use proptest::prelude::*;
 use slab::Slab;
 
 use super::super::super::count::CounterValues;
 use super::super::super::owner::{Binding, EndpointOwner};
 use super::super::super::regions::RegionTable;
-use super::super::super::remote::MAX_READS;
 use super::super::super::srx::SharedRx;
 use crate::cq::CqQueue;
 use crate::fabric::MrAttr;
@@ -216,7 +217,7 @@ fn a_source_has_no_more_requests_than_an_initiator() {
     let mut end = TargetEnd::new();
     let request = sum(1, 1, 1);
     let (greedy, other) = (arrived(SRC, &request), arrived(OTHER, &request));
-    for number in 0..MAX_READS {
+    for number in 0..MAX_REQUESTS {
         let matched = end.arrive(&greedy);
         assert!(!matched.is_refused());
         if number % 2 == 0 {
@@ -227,6 +228,21 @@ fn a_source_has_no_more_requests_than_an_initiator() {
     }
     assert!(end.arrive(&greedy).is_refused());
     assert!(!end.arrive(&other).is_refused());
+}
+
+/// No address leads to a source outside of the address vector, so it gets a refusal alone.
+#[test]
+fn requests_of_unknown_sources_are_refused() {
+    let mut end = TargetEnd::new();
+    let request = sum(1, 7, 1);
+    let from_nowhere = arrived(FiAddr::NOTAVAIL, &request);
+    for _ in 0..2 {
+        let matched = end.arrive(&from_nowhere);
+        end.came(&matched, &from_nowhere, Some(&request));
+        assert_eq!(end.answers(), [(1, Errno::EACCES.0 as u64)]);
+    }
+    assert_eq!(*end.words, [0; 8]);
+    end.assert_empty();
 }
 
 #[test]
@@ -243,10 +259,6 @@ fn messages_that_are_no_requests_get_no_room() {
         },
         Arrived {
             len: u64::MAX,
-            ..sound
-        },
-        Arrived {
-            src: FiAddr::NOTAVAIL,
             ..sound
         },
         Arrived {
