@@ -30,6 +30,15 @@ use buffers::{Buffers, Slot};
 use region::LinkRegion;
 use watch::{CHECK_EVERY, STALLS_PER_CHECK, Watch};
 
+/// The operations that a side serves its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// The device carries them out where there is one.
+    ReadsAndWrites,
+    /// The processor carries them out.
+    Atomics,
+}
+
 /// The purpose of a message, which is the tag that it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -461,15 +470,15 @@ impl Link {
     }
 
     /// The next event, for a side that serves its peer: that may take any time, as long as the
-    /// partner is there. Over verbs this side sleeps, as the server of perftest's programs does:
-    /// the device needs nobody to read and write memory, and a request of an atomic operation wakes
-    /// it.
+    /// partner is there. Where the device reads and writes the memory, nobody else is needed, and
+    /// this side sleeps, as the server of perftest's programs does.
     ///
     /// # Errors
     ///
     /// When an operation failed, or the partner is gone.
-    pub(crate) fn serve(&mut self) -> Result<Option<LinkEvent>> {
-        let sleeps = self.block || self.carrier == "verbs";
+    pub(crate) fn serve(&mut self, operations: Served) -> Result<Option<LinkEvent>> {
+        let by_device = operations == Served::ReadsAndWrites && self.carrier == "verbs";
+        let sleeps = self.block || by_device;
         let event = self.look(sleeps)?;
         if event.is_none() {
             match sleeps {

@@ -12,7 +12,7 @@ use super::side::{
 use crate::failure::{Failure, Result};
 use crate::link::atomics::LinkAtomic;
 use crate::link::buffers::Slot;
-use crate::link::{Link, LinkEvent, Purpose};
+use crate::link::{Link, LinkEvent, Purpose, Served};
 use crate::message::{AtomicKind, Phase};
 use crate::sizes;
 
@@ -68,7 +68,7 @@ pub(super) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
     let elements = Elements::of(phase.size)?;
     link.free_buffers();
     let region = link.region(phase.size, |_| {})?;
-    serve_until_end(link)?;
+    serve_until_end(link, Served::Atomics)?;
     region.close(|bytes| {
         elements
             .check(&bytes[..phase.size], phase.messages)

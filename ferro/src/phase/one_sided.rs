@@ -12,7 +12,7 @@ use crate::bound::Wait;
 use crate::failure::{Failure, Result};
 use crate::link::buffers::Slot;
 use crate::link::region::LinkRegion;
-use crate::link::{Link, LinkEvent, Purpose};
+use crate::link::{Link, LinkEvent, Purpose, Served};
 use crate::message::{Message, Phase};
 use crate::pattern::{self, Damage, Direction};
 
@@ -73,7 +73,7 @@ pub(super) fn answer(link: &mut Link, phase: &Phase, kind: RmaKind) -> Result<()
             }
         }
     })?;
-    serve_until_end(link)?;
+    serve_until_end(link, Served::ReadsAndWrites)?;
     region.close(|bytes| {
         if !phase.verify || kind == RmaKind::Read {
             return Ok(());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, Result};
 use crate::link::buffers::Slot;
-use crate::link::{Link, LinkEvent, Purpose, Received};
+use crate::link::{Link, LinkEvent, Purpose, Received, Served};
 use crate::message::{Message, Phase};
 use crate::pattern::{self, Direction};
 
@@ -63,12 +63,12 @@ pub(super) fn end_service(link: &mut Link, end: Slot) -> Result<()> {
 
 /// The answering side of one-sided operations: drives its endpoint until the asking side has done
 /// all of them.
-pub(super) fn serve_until_end(link: &mut Link) -> Result<()> {
+pub(super) fn serve_until_end(link: &mut Link, operations: Served) -> Result<()> {
     let end = link.buffers(1, 1)?[0];
     link.post(end, Purpose::Ack, 0)?;
     link.channel().send(&Message::Ready)?;
     loop {
-        match link.serve()? {
+        match link.serve(operations)? {
             Some(LinkEvent::Received(received)) if received.purpose == Purpose::Ack => {
                 return Ok(());
             }
