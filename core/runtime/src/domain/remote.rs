@@ -296,6 +296,16 @@ impl RemoteOperations {
         }
     }
 
+    /// The source of a request; `NOTAVAIL` if the request is to be refused, since the source has as
+    /// many requests and replies waiting here as an initiator may have. `requests` is the number of
+    /// its requests that are not carried out yet.
+    pub(super) fn source_to_serve(&self, src: FiAddr, requests: usize) -> FiAddr {
+        match self.outbox.replies_to(src) + requests < MAX_REQUESTS {
+            true => src,
+            false => FiAddr::NOTAVAIL,
+        }
+    }
+
     /// Room for `len` bytes of a request or a grant that has come from `src`, and the number by
     /// which it is taken out again.
     pub(super) fn room_for(&mut self, src: FiAddr, len: usize) -> (u64, IoBuf) {

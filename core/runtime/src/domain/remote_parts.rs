@@ -49,9 +49,9 @@ impl SharedRx {
                 return self.matched_of(matched, a.len);
             }
             RemoteKind::Read if a.len != REQUEST_BYTES as u64 => None,
-            RemoteKind::Read if remote.outbox.replies_to(a.src) >= MAX_REQUESTS => None,
             RemoteKind::Read => {
-                let (number, room) = remote.room_for(a.src, REQUEST_BYTES);
+                let src = remote.source_to_serve(a.src, 0);
+                let (number, room) = remote.room_for(src, REQUEST_BYTES);
                 Some(to(room, MrDesc::NONE, number))
             }
             RemoteKind::Atomic => remote

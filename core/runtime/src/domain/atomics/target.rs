@@ -4,7 +4,7 @@ use ferrofabric_contracts::atomics::{AtomicArrays, AtomicForm, AtomicHead, Reque
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, PeerCntr};
-use ferrofabric_contracts::types::{IoBuf, MAX_REQUESTS, MrDesc, RmaKind};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaKind};
 
 use super::super::owner::EndpointOwner;
 use super::super::part_outbox::{PartBytes, RemoteSend};
@@ -13,19 +13,18 @@ use super::super::remote::{NO_BYTES, RemoteOperations, reply_to};
 use super::engine::execute;
 
 impl RemoteOperations {
-    /// Room for a request that comes, and its number. `None`: it can be none, or its source has as
-    /// many under way as an initiator may have.
+    /// Room for a request that comes, and its number. `None`: it can be none.
     pub(in super::super) fn room_for_atomic(&mut self, a: &Arrived) -> Option<(u64, IoBuf)> {
         const LENGTHS: std::ops::RangeInclusive<usize> =
             AtomicHead::BYTES..=AtomicHead::MAX_REQUEST_BYTES;
         let len = usize::try_from(a.len).ok()?;
-        let under_way = self.outbox.replies_to(a.src) + self.atomics.requests_of(a.src);
-        if !LENGTHS.contains(&len) || under_way >= MAX_REQUESTS {
+        if !LENGTHS.contains(&len) {
             return None;
         }
-        let (number, room) = self.room_for(a.src, len);
-        if a.src.is_some() {
-            self.atomics.announced(a.src, number);
+        let src = self.source_to_serve(a.src, self.atomics.requests_of(a.src));
+        let (number, room) = self.room_for(src, len);
+        if src.is_some() {
+            self.atomics.announced(src, number);
         }
         Some((number, room))
     }

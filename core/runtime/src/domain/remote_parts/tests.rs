@@ -240,12 +240,15 @@ fn a_source_that_takes_no_replies_gets_no_more_than_its_reads() {
         assert!(!matched.is_refused());
         lent.with(|owner| owner.part_came(RemoteKind::Read, &matched, &greedy, None));
     }
-    let refused = |lent: &mut Lent, request| {
-        lent.srx
-            .arrive_remote(RemoteKind::Read, request)
-            .is_refused()
-    };
-    assert!(refused(&mut lent, &greedy) && !refused(&mut lent, &other));
+    for (request, refusals) in [(&greedy, 1), (&other, 0)] {
+        let matched = lent.srx.arrive_remote(RemoteKind::Read, request);
+        lent.with(|owner| owner.part_came(RemoteKind::Read, &matched, request, None));
+        let answers = lent.srx.take_answers();
+        assert_eq!(answers.len(), refusals);
+        let errno = Errno::EACCES.0 as u64;
+        assert!(answers.iter().all(|answer| answer.data == errno));
+        assert_eq!(lent.srx.remote.outbox.len_for(TARGET), MAX_REQUESTS);
+    }
 }
 
 /// Replies that wait, and requests whose bytes are on their way, become refusals without an

@@ -1,5 +1,5 @@
-//! Which outcomes of atomic operations are allowed: a search for an order in which they explain
-//! what each one fetched, and the bytes that they leave.
+//! The outcomes of atomic operations that are allowed: a search for an order in which they explain
+//! the bytes that each one fetched, and those that they leave.
 //!
 //! The operations of an initiator on a target are carried out in their order, those of several in
 //! any order, but for those that begin after another one has completed. Each element changes in one

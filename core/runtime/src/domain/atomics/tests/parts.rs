@@ -226,8 +226,15 @@ fn a_source_has_no_more_requests_than_an_initiator() {
             assert!(!matched.is_refused());
         }
     }
-    assert!(end.arrive(&greedy).is_refused());
-    assert!(!end.arrive(&other).is_refused());
+    let replies = end.srx.remote.outbox.len_for(SRC);
+    let matched = end.arrive(&greedy);
+    end.came(&matched, &greedy, Some(&request));
+    assert_eq!(end.answers(), [(1, Errno::EACCES.0 as u64)]);
+    assert_eq!(end.srx.remote.outbox.len_for(SRC), replies);
+    let matched = end.arrive(&other);
+    end.came(&matched, &other, Some(&request));
+    assert_eq!(end.answers(), []);
+    assert_eq!(end.replies(OTHER), [(1, 0)]);
 }
 
 /// No address leads to a source outside of the address vector, so it gets a refusal alone.
