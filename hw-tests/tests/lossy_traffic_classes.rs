@@ -72,7 +72,8 @@ fn endpoint(device: &str, lane: &str, class: u32) -> OwningEndpoint {
         ("FERRO_LANE", lane),
     ];
     let domain = offers::domain(&offers::settings(&settings));
-    let of_class = |config: &mut ferrofabric_runtime::fabric::EndpointConfig| config.tclass = class;
+    let of_class =
+        |config: &mut ferrofabric_runtime::fabric::EndpointConfig| config.tx.tclass = class;
     OwningEndpoint::open_with(&*domain, &AvAttr::default(), of_class).unwrap()
 }
 

@@ -32,7 +32,10 @@ fn shown(header: &[u8], ipv4: bool) -> u8 {
 }
 
 fn of_class(domain: &dyn Domain, class: u32) -> OwningEndpoint {
-    OwningEndpoint::open_with(domain, &AvAttr::default(), |config| config.tclass = class).unwrap()
+    OwningEndpoint::open_with(domain, &AvAttr::default(), |config| {
+        config.tx.tclass = class
+    })
+    .unwrap()
 }
 
 /// Covers: GI-2

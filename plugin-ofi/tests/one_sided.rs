@@ -12,17 +12,18 @@ mod two;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
-use client::{Opened, close};
+use client::{Info, Opened, close};
 use ferro_fi::abi::{
     FI_ADDR_UNSPEC, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_EACCES, FI_EINVAL, FI_EMSGSIZE,
     FI_ENABLE, FI_ENOCQ, FI_ENOSYS, FI_EOPBADSTATE, FI_EOPNOTSUPP, FI_FENCE, FI_INJECT, FI_MORE,
-    FI_MSG, FI_MULTICAST, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
-    FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG, FI_SOURCE, FI_TRANSMIT, FI_TRIGGER, FI_WRITE,
-    fi_av_attr, fi_av_type, fi_cq_attr, fi_ep_type, fi_msg_rma, fi_rma_iov, fid_av, fid_cq, fid_ep,
+    FI_MSG, FI_MULTICAST, FI_ORDER_RMA_WAR, FI_ORDER_WAR, FI_READ, FI_REMOTE_CQ_DATA,
+    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG,
+    FI_SOURCE, FI_TRANSMIT, FI_TRIGGER, FI_WRITE, fi_av_attr, fi_av_type, fi_cq_attr, fi_ep_type,
+    fi_msg_rma, fi_rma_iov, fid_av, fid_cq, fid_ep,
 };
 use rma::{
-    ALL, BOTH, NOTICED, Pair, READ_DONE, READS, Read, Remote, WRITE_DONE, WRITES, Write, ask, bind,
-    filled, key_of, offer, open_counter, register,
+    ALL, BOTH, End, NOTICED, Pair, READ_DONE, READS, Read, Remote, WRITE_DONE, WRITES, Write, ask,
+    bind, filled, key_of, offer, open_counter, register,
 };
 use support::{has_device, skip};
 use two::{asking_everywhere, control, insert, next_from, over_verbs};
@@ -339,25 +340,60 @@ fn flags_of_operations() {
 #[test]
 fn a_fence_waits_for_reads() {
     asking_everywhere("a_fence_waits_for_reads", |libfabric, domain| {
-        let pair = Pair::open(&offer(libfabric, domain));
-        for len in [8, 5000, 100_000, 1 << 20] {
-            let mut memory = vec![0; len];
-            let mr = register(&pair.opened, &mut memory, BOTH, KEY).unwrap();
-            let to = pair.at(0, KEY);
-            for round in 0..8u8 {
-                memory.fill(2 * round);
-                let (mut into, new) = (vec![0xee; len], vec![2 * round + 1; len]);
-                pair.a.read_soon(Read::Plain, &mut into, to);
-                pair.a.write_soon(Write::Message(FI_FENCE), &new, to);
-                pair.a.done(77, READ_DONE);
-                pair.a.done(77, WRITE_DONE);
-                assert!(into.iter().all(|byte| *byte == 2 * round), "{len} bytes");
-                assert!(memory == new);
-            }
-            assert_eq!(close(mr.cast()), 0);
-        }
-        pair.close();
+        write_behind_reads(&offer(libfabric, domain), Write::Message(FI_FENCE));
     });
+}
+
+/// So does each write of an endpoint that orders writes after reads (fi_endpoint(3), `msg_order`),
+/// and the offer says up to which length. Endpoints of a domain have such an order if their own
+/// attributes say so.
+///
+/// Covers: GI-2
+#[test]
+fn an_order_waits_for_reads() {
+    asking_everywhere("an_order_waits_for_reads", |libfabric, domain| {
+        let plain = offer(libfabric, domain);
+        let asked = (libfabric.version, domain);
+        for order in [FI_ORDER_WAR, FI_ORDER_RMA_WAR] {
+            // SAFETY: the hints have attributes.
+            let name = |hints: &Info<'_>| unsafe { (*(*hints.info).tx_attr).msg_order = order };
+            let info = ask(libfabric, asked, ALL, 0, name).expect("an offer");
+            // SAFETY: both offers are there.
+            let [(had, _), (has, size)] = [&plain, &info].map(|info| unsafe {
+                let (tx, ep) = (&*(*info.info).tx_attr, &*(*info.info).ep_attr);
+                (tx.msg_order, (ep.max_order_war_size, ep.max_msg_size))
+            });
+            assert_eq!((had & order, has & order), (0, order));
+            assert_eq!(size.0, size.1);
+            write_behind_reads(&info, Write::Plain);
+            let pair = Pair::open(&plain);
+            End::open(&pair.opened, &info, 0).close();
+            pair.close();
+        }
+    });
+}
+
+/// A read of memory and a write to it right behind, for each length: both complete, and the read
+/// has what was there before.
+fn write_behind_reads(info: &Info<'_>, write: Write) {
+    let pair = Pair::open(info);
+    for len in [8, 5000, 100_000, 1 << 20] {
+        let mut memory = vec![0; len];
+        let mr = register(&pair.opened, &mut memory, BOTH, KEY).unwrap();
+        let to = pair.at(0, KEY);
+        for round in 0..8u8 {
+            memory.fill(2 * round);
+            let (mut into, new) = (vec![0xee; len], vec![2 * round + 1; len]);
+            pair.a.read_soon(Read::Plain, &mut into, to);
+            pair.a.write_soon(write, &new, to);
+            pair.a.done(77, READ_DONE);
+            pair.a.done(77, WRITE_DONE);
+            assert!(into.iter().all(|byte| *byte == 2 * round), "{len} bytes");
+            assert!(memory == new);
+        }
+        assert_eq!(close(mr.cast()), 0);
+    }
+    pair.close();
 }
 
 /// Calls with lists, lengths and peers that are none are refused, and touch nothing.

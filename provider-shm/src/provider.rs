@@ -8,7 +8,7 @@ use ferrofabric_contracts::config::{Choice, Settings};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{
-    DomainAttr, EpAttr, FabricAttr, Info, TxAttr, protocol, rdm_endpoints,
+    DomainAttr, EpAttr, FabricAttr, Info, TxAttr, protocol, rdm_endpoints, with_all_orders,
 };
 use ferrofabric_contracts::types::IoBuf;
 use ferrofabric_runtime::domain::{Backend, OpenedTransport, Opening, RdmDomain};
@@ -121,7 +121,7 @@ impl Provider for ShmProvider {
 
 fn candidate() -> Info {
     let all = rdm_endpoints(Flags::LOCAL_COMM);
-    Info {
+    with_all_orders(Info {
         addr_formats: AddrFormats::NATIVE | AddrFormats::STR,
         src_addr: Some(Address::Native(NativeAddr {
             incarnation: 0,
@@ -149,7 +149,7 @@ fn candidate() -> Info {
             ..all.fabric
         },
         ..all
-    }
+    })
 }
 
 struct ShmBackend {

@@ -9,7 +9,8 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{
     AV_AUTH_KEY, DomainAttr, EpAttr, EpType, FabricAttr, Info, NicAttr, PciAddr, RxAttr, TxAttr,
-    dgram_messages, protocol, rdm_endpoints, with_address_vector_keys, with_prefix,
+    dgram_messages, protocol, rdm_endpoints, with_address_vector_keys, with_all_orders,
+    with_prefix,
 };
 use ferrofabric_protocol::wire;
 use ferrofabric_runtime::domain::{DgramDomain, KeyedBackend, KeyedDgramDomain, RdmDomain};
@@ -275,7 +276,7 @@ fn candidate(
     let all = rdm_endpoints(Flags::REMOTE_COMM | Flags::LOCAL_COMM);
     let ethernet = port.attributes.link_layer == LinkLayer::Ethernet;
     let (endpoints, regions) = counts(device);
-    Info {
+    with_all_orders(Info {
         src_addr: Some(Address::Native(own_address(
             local,
             settings.shm.then_some(0),
@@ -312,7 +313,7 @@ fn candidate(
         },
         nic: Some(nic(device, port, local)),
         ..all
-    }
+    })
 }
 
 /// The address of endpoints on the port, before an endpoint exists.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::wait::DomainWait;
-pub use attributes::{CntrAttr, CntrEvents, CqAttr, EndpointConfig, MrAttr};
+pub use attributes::{CntrAttr, CntrEvents, CqAttr, EndpointConfig, MrAttr, TxConfig};
 pub use completion::{Cntr, Cq};
 
 use ferrofabric_av::{AvAttr, InsertReport, InsertRequest, Services};

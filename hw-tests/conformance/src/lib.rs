@@ -30,6 +30,7 @@ pub mod model;
 pub mod multi_receives;
 pub mod named;
 pub mod one_sided;
+pub mod orders;
 pub mod probes;
 pub mod progress;
 pub mod remapping;

@@ -90,6 +90,10 @@ macro_rules! conformance {
             one_sided::counters if RMA,
             one_sided::by_devices if RMA,
             closes::regions_under_fire if RMA,
+            orders::writes_after_writes if RMA,
+            orders::reads_between_writes if RMA,
+            orders::sends_after_reads_and_writes if RMA,
+            orders::reads_and_writes_after_sends if RMA,
             remote_refusals::keys_ranges_and_rights if RMA,
             remote_refusals::keys_of_other_regions if RMA,
             remote_refusals::virtual_addresses if RMA,
@@ -112,6 +116,7 @@ macro_rules! conformance {
             atomic_regions::counters_of_regions if ATOMIC,
             atomic_regions::beside_reads_and_writes if ATOMIC,
             atomic_regions::of_elements if ATOMIC,
+            orders::atomics_between_reads_and_writes if ATOMIC,
         }
     };
     (@scenarios $fabric:tt $attrs:tt $($group:ident::$name:ident,)*) => {

@@ -16,8 +16,8 @@ use std::sync::{Mutex, OnceLock};
 use ferrofabric_contracts::addr::{AUTH_KEY_LEN, Address};
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::info::AV_AUTH_KEY;
-use ferrofabric_runtime::fabric::{CqAttr, EndpointConfig};
+use ferrofabric_contracts::info::{AV_AUTH_KEY, with_all_orders};
+use ferrofabric_runtime::fabric::{CqAttr, EndpointConfig, TxConfig};
 
 use crate::abi::{
     FI_CLASS_EP, FI_ENABLE, FI_GETOPSFLAG, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
@@ -92,6 +92,7 @@ impl EndpointObject {
             source: offer.src_addr.as_ref().and_then(Address::socket),
             auth_key: info.ep.auth_key,
             tclass: info.tx.tclass,
+            msg_order: offer.tx.msg_order,
             ..Setup::default()
         };
         Ok(Self {
@@ -163,7 +164,10 @@ impl EndpointObject {
             source: setup.source,
             auth_key: setup.auth_key,
             source_err: setup.caps.contains(Flags::SOURCE_ERR),
-            tclass: setup.tclass,
+            tx: TxConfig {
+                tclass: setup.tclass,
+                msg_order: setup.msg_order,
+            },
             ..EndpointConfig::new(&av.av, &rx_cq)
         })?;
         match self.min_multi_recv.load(Ordering::Relaxed) {
@@ -175,9 +179,10 @@ impl EndpointObject {
     }
 }
 
-/// The offer for endpoints of a domain: with any key, also where the domain has one.
+/// The offer for endpoints of a domain: with any key, also where the domain has one, and with all
+/// orders.
 fn offer_of(domain: &dyn ferrofabric_runtime::fabric::Domain) -> ferrofabric_contracts::info::Info {
-    let mut info = domain.info().clone();
+    let mut info = with_all_orders(domain.info().clone());
     if info.domain.auth_key_size != AV_AUTH_KEY {
         (info.ep.auth_key_size, info.domain.auth_key_size) = (AUTH_KEY_LEN, AUTH_KEY_LEN);
     }

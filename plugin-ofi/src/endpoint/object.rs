@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ferrofabric_contracts::addr::AuthKey;
 use ferrofabric_contracts::error::{Errno, OpError};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Order};
 use ferrofabric_runtime::fabric::Endpoint;
 
 use crate::av::object::AvObject;
@@ -52,6 +52,7 @@ pub(super) struct Setup {
     pub(super) auth_key: Option<AuthKey>,
     /// The endpoint's own; without one the domain, as it was opened, has it.
     pub(super) tclass: u32,
+    pub(super) msg_order: Order,
 }
 
 /// The counters to which the endpoint is bound so far, each for one kind of operation. One counter

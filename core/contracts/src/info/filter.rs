@@ -8,9 +8,9 @@ use super::mismatch::Shown;
 use super::models::{EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, tag_format};
 use super::{
     DomainAttr, EpAttr, FabricAttr, Info, Mismatch, RX_CAPS, RxAttr, TX_CAPS, TxAttr, caps, keys,
-    mr_mode, reach, traffic_class,
+    mr_mode, orders, reach, traffic_class,
 };
-use crate::flags::{Flags, Mode};
+use crate::flags::{Flags, Mode, Order};
 use crate::size::Size;
 use crate::types::AvType;
 
@@ -57,7 +57,7 @@ pub fn filter(hints: &Info, candidate: &Info) -> Result<Info, Mismatch> {
         dest_addr: addresses.dest,
         tx: tx(hints, &candidate.tx, &domain, granted)?,
         rx: rx(hints, &candidate.rx, granted)?,
-        ep: ep(&hints.ep, candidate, granted)?,
+        ep: ep(&hints.ep, hints.tx.msg_order, candidate, granted)?,
         domain: DomainAttr { mr_mode, ..domain },
         fabric: fabric(&hints.fabric, &candidate.fabric)?,
         nic: candidate.nic.clone(),
@@ -97,6 +97,7 @@ fn tx(
         tclass: traffic_class::grant("tx_attr->tclass", tclass, domain.tclass)?,
         caps: caps::grant_side("tx_attr->caps", asked_caps, caps, TX_CAPS)?,
         op_flags,
+        msg_order: orders::grant(msg_order, offered.msg_order),
         size: queue("tx_attr->size", size, offered.size)?,
         ..offered.clone()
     })
@@ -126,21 +127,22 @@ fn rx(hints: &Info, offered: &RxAttr, caps: Flags) -> Result<RxAttr, Mismatch> {
     Ok(RxAttr {
         caps: caps::grant_side("rx_attr->caps", asked_caps, caps, RX_CAPS)?,
         op_flags,
+        msg_order: orders::grant(msg_order, offered.msg_order),
         size: queue("rx_attr->size", size, offered.size)?,
         ..offered.clone()
     })
 }
 
-fn ep(hints: &EpAttr, candidate: &Info, caps: Flags) -> Result<EpAttr, Mismatch> {
+fn ep(hints: &EpAttr, order: Order, candidate: &Info, caps: Flags) -> Result<EpAttr, Mismatch> {
     let EpAttr {
         ep_type,
         protocol,
         protocol_version,
         max_msg_size,
         msg_prefix_size,
-        max_order_raw_size,
-        max_order_war_size,
-        max_order_waw_size,
+        max_order_raw_size: _,
+        max_order_war_size: _,
+        max_order_waw_size: _,
         mem_tag_format,
         tx_ctx_cnt,
         rx_ctx_cnt,
@@ -161,25 +163,13 @@ fn ep(hints: &EpAttr, candidate: &Info, caps: Flags) -> Result<EpAttr, Mismatch>
         msg_prefix_size,
         offered.msg_prefix_size,
     )?;
-    if caps::has_remote_access(caps) {
-        at_most_bytes(
-            "ep_attr->max_order_raw_size",
-            max_order_raw_size,
-            offered.max_order_raw_size,
-        )?;
-        at_most_bytes(
-            "ep_attr->max_order_war_size",
-            max_order_war_size,
-            offered.max_order_war_size,
-        )?;
-        at_most_bytes(
-            "ep_attr->max_order_waw_size",
-            max_order_waw_size,
-            offered.max_order_waw_size,
-        )?;
-    }
+    let [max_order_raw_size, max_order_war_size, max_order_waw_size] =
+        order_sizes(hints, order, offered, caps)?;
     let (auth_key_size, auth_key) = keys::of_endpoint(hints, offered)?;
     Ok(EpAttr {
+        max_order_raw_size,
+        max_order_war_size,
+        max_order_waw_size,
         auth_key_size,
         auth_key,
         mem_tag_format: tags(mem_tag_format, offered.mem_tag_format, caps)?,
@@ -197,6 +187,47 @@ fn ep(hints: &EpAttr, candidate: &Info, caps: Flags) -> Result<EpAttr, Mismatch>
         )?,
         ..offered.clone()
     })
+}
+
+/// The bytes up to which reads after writes, writes after reads, and writes after writes keep their
+/// order.
+fn order_sizes(
+    hints: &EpAttr,
+    order: Order,
+    offered: &EpAttr,
+    caps: Flags,
+) -> Result<[usize; 3], Mismatch> {
+    let sizes = [
+        (
+            "ep_attr->max_order_raw_size",
+            Order::RAW | Order::RMA_RAW,
+            hints.max_order_raw_size,
+            offered.max_order_raw_size,
+        ),
+        (
+            "ep_attr->max_order_war_size",
+            Order::WAR | Order::RMA_WAR,
+            hints.max_order_war_size,
+            offered.max_order_war_size,
+        ),
+        (
+            "ep_attr->max_order_waw_size",
+            Order::WAW | Order::RMA_WAW,
+            hints.max_order_waw_size,
+            offered.max_order_waw_size,
+        ),
+    ];
+    let mut granted = [0; 3];
+    for (granted, (field, of_any_length, asked, offered)) in granted.iter_mut().zip(sizes) {
+        if caps::has_remote_access(caps) {
+            at_most_bytes(field, asked, offered)?;
+        }
+        *granted = match order.intersects(of_any_length) {
+            true => offered,
+            false => orders::size_without_request(asked, offered),
+        };
+    }
+    Ok(granted)
 }
 
 fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<DomainAttr, Mismatch> {

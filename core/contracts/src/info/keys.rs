@@ -2,7 +2,7 @@
 //! all its endpoints, one of an endpoint's own, or those of the address vector that an endpoint is
 //! bound to.
 
-use super::rdm::ATOMIC_ORDERS;
+use super::orders::ONE_SIDED_ORDERS;
 use super::{DomainAttr, EpAttr, Info, Mismatch, RxAttr, TxAttr, caps};
 use crate::addr::{AddrFormats, AuthKey, MAX_EP_AUTH_KEYS};
 use crate::flags::Flags;
@@ -23,12 +23,12 @@ pub fn with_address_vector_keys(info: Info) -> Info {
         tx: TxAttr {
             caps: caps::without_remote_access(info.tx.caps),
             rma_iov_limit: 0,
-            msg_order: info.tx.msg_order - ATOMIC_ORDERS,
+            msg_order: info.tx.msg_order - ONE_SIDED_ORDERS,
             ..info.tx
         },
         rx: RxAttr {
             caps: caps::without_remote_access(info.rx.caps) | Flags::DIRECTED_RECV,
-            msg_order: info.rx.msg_order - ATOMIC_ORDERS,
+            msg_order: info.rx.msg_order - ONE_SIDED_ORDERS,
             ..info.rx
         },
         ep: EpAttr {

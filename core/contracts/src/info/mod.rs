@@ -11,6 +11,7 @@ mod keys;
 mod mismatch;
 mod models;
 mod mr_mode;
+mod orders;
 mod rdm;
 mod reach;
 mod resolve;
@@ -25,6 +26,7 @@ pub use mismatch::Mismatch;
 pub use models::{
     AddrFormat, EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, protocol, tag_format,
 };
+pub use orders::{ORDERS_ON_REQUEST, with_all_orders};
 pub use rdm::{rdm_endpoints, rdm_messages};
 pub use resolve::{Resolver, SystemResolver, port, sockets};
 

@@ -4,7 +4,6 @@ use super::caps::{ONE_SIDED, RX_CAPS, TX_CAPS};
 use super::models::{EpType, Progress, ResourceMgmt, Threading, tag_format};
 use super::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr, traffic_class};
 use crate::addr::MAX_ADDR_BYTES;
-use crate::atomics::MAX_ATOMIC_BYTES;
 use crate::flags::{Flags, MrMode, Order};
 
 /// Objects of which a domain can have any number, within its memory.
@@ -84,8 +83,8 @@ pub fn rdm_messages() -> Info {
 /// fences, completion at the peer, and limits of the runtime. `reach` is `LOCAL_COMM`,
 /// `REMOTE_COMM` or both: the peers that the transport carries messages to.
 ///
-/// Reads and writes keep no order: long writes overtake each other (`docs/adr/0061`). Atomic
-/// operations keep theirs among each other (`docs/adr/0064`).
+/// The orders of one-sided operations come with the longest message
+/// ([`with_all_orders`](super::with_all_orders)).
 pub fn rdm_endpoints(reach: Flags) -> Info {
     let all = rdm_messages();
     let caps = all.caps | ONE_SIDED | Flags::FENCE;
@@ -94,23 +93,15 @@ pub fn rdm_endpoints(reach: Flags) -> Info {
         tx: TxAttr {
             iov_limit: IOV_LIMIT,
             rma_iov_limit: 1,
-            msg_order: all.tx.msg_order | ATOMIC_ORDERS,
             caps: caps & TX_CAPS,
             op_flags: all.tx.op_flags | Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE,
             ..all.tx
         },
         rx: RxAttr {
             caps: caps & RX_CAPS,
-            msg_order: all.rx.msg_order | ATOMIC_ORDERS,
             size: POSTED_RECEIVES,
             iov_limit: IOV_LIMIT,
             ..all.rx
-        },
-        ep: EpAttr {
-            max_order_raw_size: MAX_ATOMIC_BYTES,
-            max_order_war_size: MAX_ATOMIC_BYTES,
-            max_order_waw_size: MAX_ATOMIC_BYTES,
-            ..all.ep
         },
         domain: DomainAttr {
             caps: all.domain.caps | reach,
@@ -126,12 +117,6 @@ pub fn rdm_endpoints(reach: Flags) -> Info {
         ..all
     }
 }
-
-/// The target carries out the atomic operations of an initiator in the order of their calls.
-pub(super) const ATOMIC_ORDERS: Order = Order::ATOMIC_RAR
-    .union(Order::ATOMIC_RAW)
-    .union(Order::ATOMIC_WAR)
-    .union(Order::ATOMIC_WAW);
 
 /// Buffers of an operation, and of a region: so a part of any region is one list.
 const IOV_LIMIT: usize = 4;

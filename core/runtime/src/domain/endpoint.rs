@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use super::atomics;
 use super::endpoint_state::{EndpointName, Entered, enter};
+use super::ordered_calls::in_order;
+use super::orders::{Effects, OrderedWay, Orders};
 use super::probe::{self, Probe, Probed};
-use super::send_calls::{flush, refuse, send_checked, send_locked, wait_for_remote};
+use super::send_calls::{flush, refuse, send_checked, send_locked};
 use super::shortcut_calls::took_shortcut;
 use super::{Backend, EndpointKind, Inner, ObjectKey};
 use crate::fabric::{Endpoint, EndpointConfig};
@@ -45,6 +47,8 @@ struct OperationLimits {
     may_be_unresolved: bool,
     /// The flags that a send may not have.
     unsupported: Flags,
+    /// Sends wait for one-sided operations before them.
+    sends_wait: bool,
 }
 
 /// The attributes of an endpoint that change its posted receives.
@@ -109,6 +113,7 @@ pub(super) fn open_handle<B: Backend>(
         receives: ReceiveAttributes::of(&config),
         may_be_unresolved: config.directed_recv,
         unsupported: OPTIONAL_FLAGS - domain.backend.completion_levels(),
+        sends_wait: Orders::of(config.tx.msg_order).hold_sends(),
     };
     Ok(EndpointHandle {
         domain: domain.clone(),
@@ -133,6 +138,10 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
         if let Err(error) = self.check_send(op, iov) {
             return refuse(&self.domain, self.index, error);
+        }
+        if self.limits.sends_wait {
+            // SAFETY: the caller's contract.
+            return unsafe { self.send_in_order(op, iov) };
         }
         // SAFETY: the caller keeps the buffers as the transport requires.
         unsafe { send_checked(&self.domain, self.index, op, iov) }
@@ -188,11 +197,26 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
             return refuse(&self.domain, self.index, error);
         }
         let mut state = self.domain.lock()?;
-        if op.flags.contains(Flags::FENCE) {
-            wait_for_remote(&mut state, self.index, op.dest)?;
-        // SAFETY: the caller keeps the buffers until the operation completes.
-        } else if unsafe { took_shortcut(&self.domain, &mut state, self.index, op, iov) }? {
-            return Ok(());
+        let fenced;
+        let mut op = op;
+        match state.way_of(self.index, op)? {
+            OrderedWay::Fenced => {
+                fenced = RmaOp {
+                    flags: op.flags | Flags::FENCE,
+                    ..*op
+                };
+                op = &fenced;
+            }
+            way => {
+                // SAFETY: the caller keeps the buffers until the operation completes.
+                if unsafe { took_shortcut(&self.domain, &mut state, self.index, op, iov) }? {
+                    return Ok(());
+                }
+                if way == OrderedWay::Device {
+                    flush(&mut state, self.index);
+                    return Err(OpError::Again);
+                }
+            }
         }
         let remote = &mut state.endpoints[self.index].srx.remote;
         let begun = match op.kind {
@@ -279,6 +303,21 @@ const SPECIAL: Flags = Probe::FLAGS
 const PROBE_ROUNDS: usize = 16;
 
 impl<B: Backend> EndpointHandle<B> {
+    /// Sends a message whose limits were checked, once the operations on the memory of its peer are
+    /// over that it has to come after.
+    ///
+    /// # Safety
+    ///
+    /// As [`Endpoint::send`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn send_in_order(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        let state = &mut *self.domain.lock()?;
+        in_order(state, self.index, Effects::SEND, op.dest)?;
+        // SAFETY: the caller's contract.
+        unsafe { send_locked(&self.domain, state, self.index, op, iov) }
+    }
+
     /// Posts a special receive: a multi-receive, a probe, one of a list of buffers, or one that may
     /// be refused for its source.
     ///

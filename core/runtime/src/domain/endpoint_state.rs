@@ -5,6 +5,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::count::CounterValues;
+use super::orders::Orders;
 use super::owner::{Binding, EndpointOwner};
 use super::report::CounterReport;
 use super::srx::SharedRx;
@@ -202,7 +203,7 @@ pub(super) fn enter<B: Backend>(
         wait: &domain.wait,
         counts_sends: binding.tx_cntr != NO_CNTR,
         auth_key: config.auth_key,
-        tclass: traffic_class::grant("tclass", config.tclass, info.domain.tclass)
+        tclass: traffic_class::grant("tclass", config.tx.tclass, info.domain.tclass)
             .map_err(|why| Error::new(Errno::EINVAL, "open", "endpoint").mend(why.to_string()))?,
         keys: &keys,
         unseen_rights: unseen_rights(config),
@@ -217,6 +218,7 @@ pub(super) fn enter<B: Backend>(
         .as_ref()
         .map(|folder| Box::new(CounterReport::new(folder, &info.domain.name, &name)));
     let mut srx = SharedRx::new(domain.regions.clone(), config.remote_rights);
+    srx.remote.orders = Orders::of(config.tx.msg_order);
     if !keys.is_empty() {
         srx.match_keys();
     }

@@ -19,6 +19,8 @@ mod keyed;
 mod keyed_dgram;
 mod lists;
 mod neighbours;
+mod ordered_calls;
+mod orders;
 mod owner;
 mod part_outbox;
 mod probe;

@@ -14,6 +14,7 @@ use slab::Slab;
 
 use super::atomic_arrivals::AtomicArrivals;
 use super::grants::{GivenGrants, GrantFields, HeldGrants};
+use super::orders::Orders;
 use super::part_outbox::PartOutbox;
 use super::regions::{PartAccess, RegionCounters, RegionPart, RegionTable};
 use super::shortcuts::Shortcuts;
@@ -26,10 +27,13 @@ pub(super) struct RemoteOperations {
     regions: Arc<RegionTable>,
     /// Of peers, by way of this endpoint.
     rights: Flags,
+    /// Of the endpoint's own operations.
+    pub(super) orders: Orders,
     reads: Slab<ReadUnderWay>,
     /// Number of reads so far.
     reads_begun: u32,
-    /// Writes with CQ data whose notice is not sent yet.
+    /// Writes by messages that are not over: those with CQ data, until their notice goes, and where
+    /// operations keep an order, all others.
     pub(super) noticed: Slab<NoticedWrite>,
     rooms: Slab<PartRoom>,
     /// Answers to requests of sources that were removed: no address leads there.
@@ -66,7 +70,7 @@ pub(super) struct ReadUnderWay {
     pub(super) arrives: bool,
 }
 
-/// A write whose CQ data follows it.
+/// A write whose CQ data follows it, or that others wait for.
 pub(super) struct NoticedWrite {
     pub(super) op: RmaOp,
     /// The address that the data goes to: the first one of the peer, if the operation has another;
@@ -92,6 +96,7 @@ impl RemoteOperations {
         Self {
             regions,
             rights,
+            orders: Orders::default(),
             reads: Slab::new(),
             reads_begun: 0,
             noticed: Slab::new(),
@@ -244,7 +249,7 @@ impl RemoteOperations {
     /// The message of a write.
     pub(super) fn begin_write(&mut self, op: &RmaOp) -> SendOp {
         const KEPT: Flags = Flags::INJECT.union(Flags::MORE).union(Flags::FENCE);
-        match op.flags.contains(Flags::REMOTE_CQ_DATA) {
+        match op.flags.contains(Flags::REMOTE_CQ_DATA) || self.orders.is_any() {
             true => {
                 let write = NoticedWrite {
                     op: *op,
@@ -258,6 +263,11 @@ impl RemoteOperations {
                 part_of(op, RemoteKind::Write, op.context, flags)
             }
         }
+    }
+
+    /// The operations that wait for a reply.
+    pub(super) fn reads(&self) -> impl Iterator<Item = &ReadUnderWay> {
+        self.reads.iter().map(|(_, read)| read)
     }
 
     /// An operation was not sent after all.

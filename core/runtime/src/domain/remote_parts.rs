@@ -269,6 +269,11 @@ impl EndpointOwner<'_> {
                 let noticed = &mut self.srx.remote.noticed;
                 let lost = (Errno::ECANCELED, 0, PEER_REMOVED);
                 match (noticed.try_remove(done.context as usize), failed) {
+                    (Some(NoticedWrite { op, .. }), None)
+                        if !op.flags.contains(Flags::REMOTE_CQ_DATA) =>
+                    {
+                        self.rma_done(RmaKind::Write, op.context, op.flags, done.len);
+                    }
                     (Some(NoticedWrite { op, to }), None) if to == FiAddr::NOTAVAIL => {
                         let error = failure(RmaKind::Write, op.context, op.dest, lost);
                         self.rma_failed(RmaKind::Write, error);

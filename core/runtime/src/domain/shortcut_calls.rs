@@ -9,6 +9,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Routed, Shortcut, ShortcutEnd, Transport};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, RmaKind, RmaOp, total_len};
 
+use super::orders::effects_of;
 use super::owner::EndpointOwner;
 use super::remote_parts::failure;
 use super::shortcuts::ShortcutUnderWay;
@@ -118,7 +119,10 @@ impl EndpointOwner<'_> {
         let mut waiting = VecDeque::new();
         for one in lost {
             let peer = one.op.dest;
-            let sent = match full.contains(&peer) {
+            let effects = effects_of(&one.op);
+            let waits = full.contains(&peer)
+                || (self.srx.remote).waits_for_messages(effects, (peer, self.first_of(peer)));
+            let sent = match waits {
                 true => Err(OpError::Again),
                 false => self.send_one_again(transport, &one),
             };

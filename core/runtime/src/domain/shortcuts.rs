@@ -8,6 +8,8 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::{FiAddr, RmaOp};
 use slab::Slab;
 
+use super::orders::{Effects, effects_of};
+
 /// An operation, until it is over.
 pub(super) struct ShortcutUnderWay {
     pub(super) op: RmaOp,
@@ -41,6 +43,15 @@ impl Shortcuts {
     pub(super) fn is_busy_with(&self, peer: FiAddr) -> bool {
         let under_way = self.under_way.iter().map(|(_, one)| one);
         under_way.chain(&self.lost).any(|one| one.op.dest == peer)
+    }
+
+    /// The effects of the operations under way on a peer's memory, under any of its addresses.
+    pub(super) fn effects_under_way(&self, peers: (FiAddr, Option<FiAddr>)) -> Effects {
+        let is_of = |of: FiAddr| of == peers.0 || Some(of) == peers.1;
+        (self.under_way.iter().map(|(_, one)| &one.op))
+            .filter(|op| is_of(op.dest))
+            .map(effects_of)
+            .fold(Effects::empty(), Effects::union)
     }
 
     /// Whether an operation under way uses a grant.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::addr::AuthKey;
 use ferrofabric_contracts::atomics::Datatype;
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Order};
 use ferrofabric_contracts::info::traffic_class;
 use ferrofabric_contracts::types::IoBuf;
 
@@ -115,9 +115,21 @@ pub struct EndpointConfig {
     /// Whether a message of an unknown source completes with `EADDRNOTAVAIL` and the name of that
     /// source (`FI_SOURCE_ERR`); without this, it completes with no source.
     pub source_err: bool,
-    /// Its [traffic class](traffic_class) (`fi_tx_attr::tclass`); [`traffic_class::UNSPEC`] for the
-    /// domain's.
+    /// The attributes of its own operations.
+    pub tx: TxConfig,
+}
+
+/// How the operations of an endpoint travel.
+#[derive(Clone, Copy, Debug)]
+pub struct TxConfig {
+    /// Their [traffic class](traffic_class) (`fi_tx_attr::tclass`); [`traffic_class::UNSPEC`] for
+    /// the domain's.
     pub tclass: u32,
+    /// The order that they keep (`fi_tx_attr::msg_order`). Messages always keep theirs, and so do
+    /// atomic operations among each other. Where reads or writes keep one, an operation is refused
+    /// with [`OpError::Again`](ferrofabric_contracts::error::OpError::Again) as long as it would
+    /// overtake another.
+    pub msg_order: Order,
 }
 
 impl EndpointConfig {
@@ -139,7 +151,10 @@ impl EndpointConfig {
             source: None,
             auth_key: None,
             source_err: false,
-            tclass: traffic_class::UNSPEC,
+            tx: TxConfig {
+                tclass: traffic_class::UNSPEC,
+                msg_order: Order::SAS,
+            },
         }
     }
 }

@@ -4,7 +4,7 @@ use ferrofabric_contracts::addr::{Address, GidKind, NativeAddr, VerbsAddr};
 use ferrofabric_contracts::flags::{Flags, MrMode, Order};
 use ferrofabric_contracts::info::{
     DomainAttr, EpAttr, FabricAttr, Info, RX_CAPS, RxAttr, TX_CAPS, TxAttr, dgram_messages, filter,
-    protocol, rdm_endpoints, tag_format,
+    protocol, rdm_endpoints, tag_format, with_all_orders,
 };
 
 pub(crate) const NODE: u64 = 0x11;
@@ -35,7 +35,7 @@ pub(crate) fn addr(node: u64, shm: bool, verbs: Option<VerbsAddr>) -> Address {
 /// The candidate of the shared-memory provider.
 pub(crate) fn local() -> Info {
     let all = rdm_endpoints(Flags::LOCAL_COMM);
-    Info {
+    with_all_orders(Info {
         src_addr: Some(addr(NODE, true, None)),
         tx: TxAttr {
             inject_size: 4096,
@@ -63,7 +63,7 @@ pub(crate) fn local() -> Info {
             ..all.fabric
         },
         ..all
-    }
+    })
 }
 
 /// The candidate of the verbs provider, with shared memory.

@@ -1,8 +1,10 @@
 //! The values of offers where hints leave them open.
 
-use ferrofabric_contracts::flags::{Flags, Mode, MrMode};
+use ferrofabric_contracts::atomics::MAX_ATOMIC_BYTES;
+use ferrofabric_contracts::flags::{Flags, Mode, MrMode, Order};
 use ferrofabric_contracts::info::{
-    DomainAttr, Info, Progress, RX_CAPS, RxAttr, SHARED_CONTEXT, Threading, TxAttr, tag_format,
+    DomainAttr, EpAttr, Info, ORDERS_ON_REQUEST, Progress, RX_CAPS, RxAttr, SHARED_CONTEXT,
+    Threading, TxAttr, tag_format,
 };
 use ferrofabric_contracts::types::AvType;
 
@@ -19,14 +21,22 @@ fn null_hints_and_empty_ones_get_all_of_a_candidate_that_needs_no_mode() {
             caps: candidate.caps - unasked,
             tx: TxAttr {
                 op_flags: Flags::empty(),
+                msg_order: candidate.tx.msg_order - ORDERS_ON_REQUEST,
                 size: 1024,
                 ..candidate.tx.clone()
             },
             rx: RxAttr {
                 op_flags: Flags::empty(),
+                msg_order: candidate.rx.msg_order - ORDERS_ON_REQUEST,
                 size: 1024,
                 caps: candidate.rx.caps - unasked,
                 ..candidate.rx.clone()
+            },
+            ep: EpAttr {
+                max_order_raw_size: MAX_ATOMIC_BYTES,
+                max_order_war_size: MAX_ATOMIC_BYTES,
+                max_order_waw_size: MAX_ATOMIC_BYTES,
+                ..candidate.ep.clone()
             },
             domain: DomainAttr {
                 av_type: Some(AvType::Table),
@@ -216,6 +226,34 @@ fn one_sided_orders_matter_with_one_sided_operations_only() {
         "ep_attr->max_order_waw_size"
     );
     granted(&hints(Flags::MSG), &everything());
+}
+
+/// An order that operations have to wait for is in an offer if the hints name it, and up to the
+/// longest operation then.
+///
+/// Covers: GI-2
+#[test]
+fn orders_on_request_are_offered_to_those_that_ask() {
+    for candidate in [local(), anywhere()] {
+        for order in ORDERS_ON_REQUEST.iter() {
+            let hints = with(|hints| hints.tx.msg_order = order);
+            let offer = granted(&hints, &candidate);
+            assert_eq!(offer.tx.msg_order & ORDERS_ON_REQUEST, order);
+            assert_eq!(offer.rx.msg_order & ORDERS_ON_REQUEST, Order::empty());
+            let size = |orders: Order| match orders.contains(order) {
+                true => candidate.ep.max_msg_size,
+                false => MAX_ATOMIC_BYTES,
+            };
+            let sizes = [
+                (offer.ep.max_order_raw_size, Order::RAW | Order::RMA_RAW),
+                (offer.ep.max_order_war_size, Order::WAR | Order::RMA_WAR),
+                (offer.ep.max_order_waw_size, Order::WAW | Order::RMA_WAW),
+            ];
+            for (offered, orders) in sizes {
+                assert_eq!(offered, size(orders), "{order:?}");
+            }
+        }
+    }
 }
 
 /// Covers: GI-2

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_conformance::target::{BOTH, KEY, REGION, Target, close_beside};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_conformance::target::{BOTH, KEY, REGION, Target, close_beside, filled};
+use ferrofabric_contracts::flags::{Flags, Order};
 use ferrofabric_contracts::types::{IoBuf, RmaKind, RmaOp};
 use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
-use ferrofabric_runtime::fabric::MrAttr;
+use ferrofabric_runtime::fabric::{EndpointConfig, MrAttr};
 use ferrofabric_verbs_sys::ibv_wc_status;
 
 use crate::breakage::connections;
@@ -63,6 +63,42 @@ fn lanes_that_break() {
         target.over(&read).unwrap();
         let expected = target.content(REGION - 64, 64);
         assert_eq!(target.pair.a.bytes(into.addr, 64), expected);
+    }
+    assert!(target.stat("verbs_rma_again") > 0);
+    drop(target);
+    assert_eq!(device.misuse(), "");
+}
+
+/// Lanes break among writes that keep their order: those that go again do not overtake each other,
+/// and the last one stays.
+#[test]
+fn lanes_that_break_among_ordered_writes() {
+    let device = FakeDevice::take();
+    let (a, b) = (domain(&[]), domain(&[]));
+    let ordered = |config: &mut EndpointConfig| config.tx.msg_order = Order::WAW;
+    let target = Target::open_with((&*a, &*b), ordered, |_| {});
+    let _region = target.register(KEY, BOTH);
+    for round in 0..12 {
+        target.await_grant();
+        let mut expected = target.content(0, 3000);
+        let mut writes = Vec::new();
+        for at in 0..18 {
+            if at == 9 {
+                device.hold(true);
+            }
+            let len = [3000, 8][at % 2];
+            let op = target.op(RmaKind::Write, at % 3);
+            let from = filled(&target.pair.a, len - at % 3, at + round);
+            expected[at % 3..len].copy_from_slice(&from.1);
+            target.begin(&op, &[from.0]);
+            writes.push(op);
+        }
+        device.break_queue_pair(connections(&device)[round % 2]);
+        device.hold(false);
+        for op in &writes {
+            target.over(op).unwrap();
+        }
+        assert!(target.content(0, 3000) == expected, "round {round}");
     }
     assert!(target.stat("verbs_rma_again") > 0);
     drop(target);

@@ -38,7 +38,7 @@ fn domain(ep_type: EpType, mode: Mode, tclass: u32, pairs: &[(&str, &str)]) -> A
 /// An endpoint of a class of its own, or (`UNSPEC`) its domain's.
 fn endpoint(domain: &dyn Domain, tclass: u32) -> OwningEndpoint {
     let of_class =
-        |config: &mut ferrofabric_runtime::fabric::EndpointConfig| config.tclass = tclass;
+        |config: &mut ferrofabric_runtime::fabric::EndpointConfig| config.tx.tclass = tclass;
     OwningEndpoint::open_with(domain, &AvAttr::default(), of_class).unwrap()
 }
 
@@ -209,7 +209,7 @@ fn a_number_that_is_no_class_opens_no_endpoint() {
     let device = FakeDevice::take();
     let own = domain(EpType::Rdm, Mode::empty(), 0, &[]);
     let wrong = OwningEndpoint::open_with(&*own, &AvAttr::default(), |config| {
-        config.tclass = traffic_class::of_dscp(64);
+        config.tx.tclass = traffic_class::of_dscp(64);
     });
     let error = wrong.err().unwrap();
     assert_eq!(error.errno(), Errno::EINVAL);

@@ -8,6 +8,8 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, RemoteKind, RmaOp, SendOp, total_len};
 
+use super::super::ordered_calls::in_order;
+use super::super::orders::{Effects, OrderedWay};
 use super::super::remote::{RemoteOperations, part_of};
 use super::super::send_calls::{flush, send_locked, wait_for_remote};
 use super::super::{Backend, Inner};
@@ -75,8 +77,19 @@ pub(in super::super) unsafe fn begin<B: Backend>(
     buffers: &AtomicBuffers<'_>,
 ) -> Result<(), OpError> {
     let state = &mut *domain.lock()?;
+    let fenced;
+    let mut op = op;
     if op.flags.contains(Flags::FENCE) {
         wait_for_remote(state, index, op.dest)?;
+    } else if state.endpoints[index].srx.remote.orders.is_any() {
+        let effects = Effects::of(op.form.kind(), Flags::ATOMIC);
+        if in_order(state, index, effects, op.dest)? == OrderedWay::Fenced {
+            fenced = AtomicOp {
+                flags: op.flags | Flags::FENCE,
+                ..*op
+            };
+            op = &fenced;
+        }
     }
     let remote = &mut state.endpoints[index].srx.remote;
     // SAFETY: the caller's contract.
