@@ -1,15 +1,16 @@
 //! The order of the requests for atomic operations that come.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use ferrofabric_contracts::peer::Arrived;
 use ferrofabric_contracts::types::FiAddr;
+use rustc_hash::FxHashMap;
 
 /// The operations that peers have requested of an endpoint.
 #[derive(Default)]
 pub(super) struct AtomicArrivals {
     /// The requests of each source that come, in the order of their announcements.
-    arrivals: HashMap<FiAddr, VecDeque<ArrivingRequest>>,
+    arrivals: FxHashMap<FiAddr, VecDeque<ArrivingRequest>>,
     /// How many were carried out here.
     pub(super) carried_out: u64,
 }

@@ -5,10 +5,9 @@
 //! the holder's device has no way to this domain's memory any more. A grant that is held is used
 //! for the lane alone that the query was for.
 
-use std::collections::HashMap;
-
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, GrantedMemory, RmaKind, RmaOp};
+use rustc_hash::FxHashMap;
 use slab::Slab;
 
 /// Bytes of a grant's message: address (8), length (8), place of the first byte (8), key of the
@@ -121,8 +120,8 @@ struct Query {
 /// The grants that this endpoint holds.
 #[derive(Default)]
 pub(super) struct HeldGrants {
-    keys: HashMap<(FiAddr, u64), KeyState>,
-    queries: HashMap<u64, Query>,
+    keys: FxHashMap<(FiAddr, u64), KeyState>,
+    queries: FxHashMap<u64, Query>,
     /// Number of queries so far.
     queried: u64,
     /// Number of grants that came.
@@ -291,7 +290,7 @@ pub(super) struct GivenGrant {
 #[derive(Default)]
 pub(super) struct GivenGrants {
     given: Slab<GivenGrant>,
-    by_holder: HashMap<(FiAddr, usize), usize>,
+    by_holder: FxHashMap<(FiAddr, usize), usize>,
     /// Number of grants so far.
     pub(super) count: u32,
     /// Number of those that were revoked.
@@ -544,7 +543,7 @@ mod tests {
             steps in prop::collection::vec((0u8..6, 0u64..2, 0u64..3, 0u64..2), 1..80),
         ) {
             let mut held = HeldGrants::default();
-            let mut model: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
+            let mut model: FxHashMap<(u64, u64), (u64, u64)> = FxHashMap::default();
             let mut open: Vec<(u64, u64, u64, u64)> = Vec::new();
             let mut grants = 0;
             for (step, peer, key, lane) in steps {

@@ -2,10 +2,11 @@
 //! notices of its own writes, and those about grants. They wait by peer, so that one that takes
 //! nothing holds up no other.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MAX_REQUESTS, MsgKind, RemoteKind, SendOp};
 use ferrofabric_matching::ReceiveBuffers;
+use rustc_hash::FxHashMap;
 
 /// A part to be sent.
 #[derive(Clone, Debug)]
@@ -37,7 +38,7 @@ impl PartBytes {
 
 /// The parts that wait, in order for each peer.
 #[derive(Default)]
-pub(super) struct PartOutbox(HashMap<FiAddr, VecDeque<RemoteSend>>);
+pub(super) struct PartOutbox(FxHashMap<FiAddr, VecDeque<RemoteSend>>);
 
 impl PartOutbox {
     pub(super) fn is_empty(&self) -> bool {

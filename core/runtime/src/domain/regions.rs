@@ -3,14 +3,13 @@
 //! A region counts the parts of one-sided operations that are on their way to or from it. One that
 //! closes accepts no more of them, and is over when the last has come.
 
-use std::collections::HashMap;
-
 use ferrofabric_contracts::atomics::Datatype;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, total_len};
 use ferrofabric_matching::ReceiveBuffers;
 use ferrofabric_system::locks::Mutex;
+use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use super::NO_CNTR;
@@ -24,7 +23,7 @@ pub(super) struct RegionTable(Mutex<Regions>);
 #[derive(Default)]
 struct Regions {
     slots: Slab<Region>,
-    by_key: HashMap<u64, usize>,
+    by_key: FxHashMap<u64, usize>,
     /// Keys of regions for which the application chose none so far.
     drawn: u64,
 }

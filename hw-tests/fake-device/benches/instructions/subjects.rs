@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::atomics::{
+    AtomicBuffers, AtomicForm, AtomicOp, AtomicOperator, Datatype,
+};
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Completion;
@@ -24,7 +27,7 @@ use crate::client::Libfabric;
 use crate::{MESSAGES, ofi};
 
 /// By transport and operation, in the order in which they are counted.
-pub(crate) const SUBJECTS: [&str; 25] = [
+pub(crate) const SUBJECTS: [&str; 28] = [
     "shm/inject",
     "shm/send",
     "shm/receive",
@@ -35,6 +38,9 @@ pub(crate) const SUBJECTS: [&str; 25] = [
     "verbs/unexpected",
     "verbs/put",
     "verbs/get",
+    "shm-ring/put",
+    "shm-ring/get",
+    "shm-ring/add",
     "verbs-ud/inject",
     "verbs-ud/receive",
     "verbs-ud/turn",
@@ -150,7 +156,16 @@ fn write_counts() {
 pub(crate) fn run() {
     let only = std::env::var(ONLY).ok();
     let _device = FakeDevice::take();
-    for transport in ["shm", "verbs", "verbs-ud", "paired", "ofi", "ofi-verbs"] {
+    let transports = [
+        "shm",
+        "shm-ring",
+        "verbs",
+        "verbs-ud",
+        "paired",
+        "ofi",
+        "ofi-verbs",
+    ];
+    for transport in transports {
         let wanted = |subject: &&str| {
             only.as_deref().is_none_or(|only| only == *subject)
                 && subject.split('/').next() == Some(transport)
@@ -197,12 +212,16 @@ fn open(transport: &str) -> Option<Once> {
     Some(Box::new(move |what, counted| pair.once(what, counted)))
 }
 
+/// Memory of an element of 64 bits.
+#[repr(align(8))]
+struct Room([u8; BYTES]);
+
 /// An endpoint and what it is bound to.
 struct SubjectEndpoint {
     endpoint: Arc<dyn Endpoint>,
     cq: Arc<dyn Cq>,
     peer: FiAddr,
-    room: Box<[u8; BYTES]>,
+    room: Box<Room>,
     /// The room as a region, if it is one.
     region: Option<Arc<dyn Mr>>,
 }
@@ -219,7 +238,7 @@ struct SubjectPair {
 impl SubjectPair {
     fn open(transport: &str) -> Self {
         let (shm, provider): (_, &dyn Provider) = match transport {
-            "shm" => ("on", &ShmProvider::new()),
+            "shm" | "shm-ring" => ("on", &ShmProvider::new()),
             "paired" => ("on", &VerbsProvider::new()),
             _ => ("off", &VerbsProvider::new()),
         };
@@ -230,6 +249,7 @@ impl SubjectPair {
                 // Its thread stands still while valgrind waits for the reports of that thread.
                 "FERRO_MR_CACHE" => "off",
                 "FERRO_LANE" if transport == "verbs-ud" => "ud",
+                "FERRO_SHM_CMA" if transport == "shm-ring" => "off",
                 _ => return None,
             };
             Some(value.to_owned())
@@ -250,7 +270,7 @@ impl SubjectPair {
             endpoint,
             cq,
             peer,
-            room: Box::new([0; BYTES]),
+            room: Box::new(Room([0; BYTES])),
             region: None,
         };
         let peer_of_to = to_av.insert(&from.name().to_bytes()).unwrap();
@@ -304,22 +324,18 @@ impl SubjectPair {
                 assert_eq!(reported, what == "send");
                 assert!(to.read());
             }
-            // The operation, and the look at its queue that finds it complete. The first ones go as
-            // messages, which the target has to take.
-            "put" | "get" => {
-                let mut is_complete = false;
-                run(true, &mut || {
-                    match what {
-                        "put" => from.rma(RmaKind::Write),
-                        _ => from.rma(RmaKind::Read),
-                    }
-                    is_complete = from.read();
-                });
-                while !is_complete {
-                    assert!(!to.read());
-                    is_complete = from.read();
+            // The operation, and the looks at both queues until it is complete. The target has to
+            // take those that go as messages, as the first ones over verbs do.
+            "put" | "get" | "add" => run(true, &mut || {
+                match what {
+                    "put" => from.rma(RmaKind::Write),
+                    "get" => from.rma(RmaKind::Read),
+                    _ => from.add(),
                 }
-            }
+                while !from.read() {
+                    assert!(!to.read());
+                }
+            }),
             // The receive is posted (in a window: behind others), the message comes, the queue is
             // read.
             "receive" | "window" => {
@@ -426,6 +442,29 @@ impl SubjectEndpoint {
     }
 
     #[inline]
+    fn add(&self) {
+        let op = AtomicOp {
+            form: AtomicForm::Fetch,
+            operator: AtomicOperator::Sum,
+            datatype: Datatype::Uint64,
+            dest: self.peer,
+            key: KEY,
+            place: 0,
+            desc: MrDesc::NONE,
+            context: 4,
+            flags: Flags::COMPLETION,
+        };
+        let room = [self.room()];
+        let buffers = AtomicBuffers {
+            operands: &room,
+            compares: &[],
+            results: &room,
+        };
+        // SAFETY: as above.
+        unsafe { self.endpoint.atomic(&op, &buffers) }.unwrap();
+    }
+
+    #[inline]
     fn post(&self) {
         let op = RecvOp {
             kind: MsgKind::Tagged,
@@ -441,7 +480,7 @@ impl SubjectEndpoint {
     }
 
     fn room(&self) -> IoBuf {
-        IoBuf::new(self.room.as_ptr(), BYTES)
+        IoBuf::new(self.room.0.as_ptr(), BYTES)
     }
 
     /// Whether something was complete.
