@@ -75,7 +75,7 @@ pub(crate) enum BenchCommand {
     Rate(RateOptions),
     /// The time of a write to the other process's memory, and bytes a second.
     #[command(mut_arg("sizes", |arg| arg.default_value("8,4K,64K,1M")))]
-    Put(BandwidthOptions),
+    Put(PutOptions),
     /// The time of a read of the other process's memory, and bytes a second.
     #[command(mut_arg("sizes", |arg| arg.default_value("8,4K,64K,1M")))]
     Get(BandwidthOptions),
@@ -211,6 +211,16 @@ pub(crate) struct BandwidthOptions {
     pub(crate) window: Option<u64>,
     #[command(flatten)]
     pub(crate) plot: PlotOptions,
+}
+
+/// Options of `bench put`.
+#[derive(Debug, Args)]
+pub(crate) struct PutOptions {
+    #[command(flatten)]
+    pub(crate) window: BandwidthOptions,
+    /// A write completes once its bytes are visible at the target (FI_DELIVERY_COMPLETE)
+    #[arg(long, conflicts_with = "listen")]
+    pub(crate) delivered: bool,
 }
 
 /// Options of `bench rate`.

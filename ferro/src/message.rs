@@ -2,6 +2,7 @@
 //! may have sent it.
 
 use clap::ValueEnum;
+use ferrofabric_contracts::flags::Flags;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Result};
@@ -80,13 +81,41 @@ pub(crate) enum Pattern {
     /// They go both ways at once.
     Exchange,
     /// They are written to the other side's memory.
-    Put,
+    Put(WriteLevel),
     /// They are read from the other side's memory.
     Get,
     /// They are written there and back, and each side waits for them in its memory.
-    PolledPut,
+    PolledPut(WriteLevel),
     /// They change the other side's memory in one step each.
     Atomic(AtomicKind),
+}
+
+/// The moment at which a write completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum WriteLevel {
+    /// As endpoints have it where an operation names no level.
+    Usual,
+    /// Its bytes are visible at the target (`FI_DELIVERY_COMPLETE`).
+    Delivered,
+}
+
+impl WriteLevel {
+    /// The name of writes in results.
+    pub(crate) fn put_name(self) -> &'static str {
+        match self {
+            Self::Usual => "put",
+            Self::Delivered => "put_delivered",
+        }
+    }
+
+    /// The flags of a write.
+    pub(crate) fn flags(self) -> Flags {
+        match self {
+            Self::Usual => Flags::empty(),
+            Self::Delivered => Flags::DELIVERY_COMPLETE,
+        }
+    }
 }
 
 /// An atomic operation: each adds 1 to each element of the other side's memory.
@@ -129,6 +158,14 @@ pub(crate) struct Phase {
 }
 
 impl Phase {
+    /// The flags that each write of the phase has.
+    pub(crate) fn level(&self) -> Flags {
+        match self.pattern {
+            Pattern::Put(level) | Pattern::PolledPut(level) => level.flags(),
+            _ => Flags::empty(),
+        }
+    }
+
     /// Checks that the phase is possible, before it allocates memory: any process may have sent it.
     ///
     /// # Errors

@@ -299,8 +299,11 @@ fn benchmarks_give_figures_that_agree_with_themselves() {
 
 #[test]
 fn one_sided_operations_are_measured_and_checked() {
-    for waits in [&[][..], &["--block"]] {
+    for waits in [&[][..], &["--block"], &["--delivered"]] {
         for what in ["put", "get"] {
+            if what == "get" && waits == ["--delivered"] {
+                continue;
+            }
             let ask = [
                 "bench",
                 what,
@@ -319,9 +322,13 @@ fn one_sided_operations_are_measured_and_checked() {
             assert_eq!(sizes, [Some(0), Some(1), Some(8), Some(64 << 10)]);
             for row in rows {
                 let number = |name: &str| row[name].as_f64().unwrap();
+                let bench = match waits {
+                    ["--delivered"] => "put_delivered",
+                    _ => what,
+                };
                 assert_eq!(
                     (&row["bench"], &row["path"], &row["verified"]),
-                    (&what.into(), &"shm".into(), &true.into())
+                    (&bench.into(), &"shm".into(), &true.into())
                 );
                 assert_eq!(number("operations"), 100.0);
                 assert!(0.0 < number("min_us") && number("min_us") <= number("median_us"));
@@ -331,7 +338,7 @@ fn one_sided_operations_are_measured_and_checked() {
                     (number("megabytes_per_s") * 1e6 - bytes).abs() <= 1e-6 * bytes,
                     "{row}"
                 );
-                let is_polled = what == "put" && waits.is_empty() && number("size") != 0.0;
+                let is_polled = what == "put" && waits != ["--block"] && number("size") != 0.0;
                 assert_eq!(
                     row["polled_us"].as_f64().is_some_and(|us| us > 0.0),
                     is_polled

@@ -190,7 +190,8 @@ impl Tuning {
                     Rendezvous::Write => true,
                     Rendezvous::Auto => quirks.contains(Quirks::LONG_READ_TORN),
                 },
-                reads_are_torn: quirks.contains(Quirks::LONG_READ_TORN),
+                reads_are_torn: quirks.contains(Quirks::LONG_READ_TORN)
+                    && settings.rendezvous != Rendezvous::Read,
                 read_chunk: settings.read_chunk,
                 // A software device sends all of a request before any other thread on its processor
                 // has a turn; with too little under way it has nothing to do until the sender has a

@@ -118,7 +118,8 @@ settings! {
     /// Most bytes of a bulk transfer that one RDMA read or write moves.
     read_chunk: u64 = "256K", "4K to 1G", |v| (4096..=1 << 30).contains(v);
     /// The side that moves messages above the eager size over verbs: the receiver reads, or the
-    /// sender writes; `auto` takes it from the table of the device.
+    /// sender writes; `auto` takes it from the table of the device. With `read`, long reads of
+    /// peers' memory go by a device, too, that is known to lose bytes of them.
     rendezvous: Rendezvous = "auto", "auto, read or write", |_| true;
     /// Whether registrations of buffers of large messages are kept for further ones, over verbs:
     /// `auto` where the kernel reports when memory is unmapped, `on` or else it is an error,

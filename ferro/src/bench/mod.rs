@@ -12,19 +12,20 @@ mod size;
 mod threads;
 pub(crate) mod vectors;
 
-use ferrofabric_contracts::types::RmaKind;
 use serde::Serialize;
 
 use crate::cli::{
-    AtomicOptions, BandwidthOptions, LatencyOptions, PlotOptions, RateOptions, RunOptions,
+    AtomicOptions, BandwidthOptions, LatencyOptions, PlotOptions, PutOptions, RateOptions,
+    RunOptions,
 };
 use crate::failure::Result;
 use crate::link::Link;
-use crate::message::Pattern;
+use crate::message::{Pattern, WriteLevel};
 use crate::partner;
 use crate::plot::{self, Plotted};
 use crate::report::{Results, Tabled};
 use crate::sizes;
+use one_sided::Operation;
 
 /// Half the round trip; either side.
 ///
@@ -65,9 +66,14 @@ pub(crate) fn both_ways(options: &BandwidthOptions) -> Result<()> {
 /// # Errors
 ///
 /// As [`latency()`].
-pub(crate) fn put(options: &BandwidthOptions) -> Result<()> {
+pub(crate) fn put(options: &PutOptions) -> Result<()> {
+    let level = match options.delivered {
+        true => WriteLevel::Delivered,
+        false => WriteLevel::Usual,
+    };
+    let options = &options.window;
     each_size("put", &options.run, &options.plot, |link, size| {
-        one_sided::measure(link, size, RmaKind::Write, options)
+        one_sided::measure(link, size, Operation::Put(level), options)
     })
 }
 
@@ -78,7 +84,7 @@ pub(crate) fn put(options: &BandwidthOptions) -> Result<()> {
 /// As [`latency()`].
 pub(crate) fn get(options: &BandwidthOptions) -> Result<()> {
     each_size("get", &options.run, &options.plot, |link, size| {
-        one_sided::measure(link, size, RmaKind::Read, options)
+        one_sided::measure(link, size, Operation::Get, options)
     })
 }
 

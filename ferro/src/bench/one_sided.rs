@@ -1,7 +1,8 @@
 //! `ferro bench put` and `ferro bench get`: the time of a write to the other process's memory, or
 //! of a read of it, and bytes a second with a window of them under way.
 //!
-//! The time of an operation ends with its completion; writes do not have `FI_DELIVERY_COMPLETE`.
+//! The time of an operation ends with its completion; writes have `FI_DELIVERY_COMPLETE` on
+//! request.
 //! The time of a polled write has no completion in it: each side waits for the bytes of the
 //! other's write in its own memory, and half the round trip is taken, as by perftest's
 //! `ib_write_lat`.
@@ -18,7 +19,7 @@ use super::size::{messages_for, verify};
 use crate::cli::{BandwidthOptions, RunOptions};
 use crate::failure::{Failure, Result};
 use crate::link::Link;
-use crate::message::{Pattern, Phase};
+use crate::message::{Pattern, Phase, WriteLevel};
 use crate::phase::one_sided::{ask, ask_polled};
 use crate::plot::{Plotted, Point};
 use crate::report::{TableColumn, Tabled, significant};
@@ -27,6 +28,13 @@ use crate::sizes;
 /// Operations before those that count, and for at least the time.
 const WARMUP_OPERATIONS: u64 = 20;
 const WARMUP_TIME: Duration = Duration::from_millis(50);
+
+/// The operation that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Put(WriteLevel),
+    Get,
+}
 
 /// The cost of one size.
 #[derive(Debug, Serialize)]
@@ -60,12 +68,12 @@ pub(super) struct OneSided {
 pub(super) fn measure(
     link: &mut Link,
     size: usize,
-    kind: RmaKind,
+    operation: Operation,
     options: &BandwidthOptions,
 ) -> Result<OneSided> {
-    let (bench, pattern) = match kind {
-        RmaKind::Write => ("put", Pattern::Put),
-        RmaKind::Read => ("get", Pattern::Get),
+    let (bench, pattern, kind) = match operation {
+        Operation::Put(level) => (level.put_name(), Pattern::Put(level), RmaKind::Write),
+        Operation::Get => ("get", Pattern::Get, RmaKind::Read),
     };
     let run = &options.run;
     let window = options.window.unwrap_or_else(|| window_for(size));
@@ -84,10 +92,10 @@ pub(super) fn measure(
     };
     let alone = times(one, run, 1, &mut timing)?;
     let per_s = rate(windowed, run, &alone, &mut timing)?;
-    let polled_us = match kind == RmaKind::Write && size != 0 && !run.block {
-        true => {
+    let polled_us = match operation {
+        Operation::Put(level) if size != 0 && !run.block => {
             let phase = Phase {
-                pattern: Pattern::PolledPut,
+                pattern: Pattern::PolledPut(level),
                 ..one
             };
             let polled = times(phase, run, 2, &mut |phase, batch, record| {
@@ -95,7 +103,7 @@ pub(super) fn measure(
             })?;
             Some(polled.us(0.5))
         }
-        false => None,
+        _ => None,
     };
     Ok(OneSided {
         bench,

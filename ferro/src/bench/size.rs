@@ -30,11 +30,11 @@ pub(super) fn verify(link: &mut Link, phase: &Phase, options: &RunOptions) -> Re
         Pattern::Echo => echo::ask(link, &checked, 1, &mut |_, _| {}),
         Pattern::Stream => stream::ask(link, &checked).map(drop),
         Pattern::Exchange => exchange::ask(link, &checked).map(drop),
-        Pattern::Put => one_sided::ask(link, &checked, RmaKind::Write, u64::MAX, &mut |_, _| {}),
+        Pattern::Put(_) => one_sided::ask(link, &checked, RmaKind::Write, u64::MAX, &mut |_, _| {}),
         Pattern::Get => one_sided::ask(link, &checked, RmaKind::Read, u64::MAX, &mut |_, _| {}),
         Pattern::Atomic(kind) => atomics::ask(link, &checked, kind, u64::MAX, &mut |_, _| {}),
         // Its writes are those of `Put`.
-        Pattern::PolledPut => Ok(()),
+        Pattern::PolledPut(_) => Ok(()),
     }
 }
 

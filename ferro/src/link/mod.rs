@@ -318,8 +318,15 @@ impl Link {
     ///
     /// When the operation is refused, or the partner is gone.
     #[inline]
-    pub(crate) fn rma(&mut self, kind: RmaKind, slot: Slot, len: usize, at: u64) -> Result<()> {
-        self.begin_rma(kind, slot, len, at, Flags::COMPLETION)?;
+    pub(crate) fn rma(
+        &mut self,
+        kind: RmaKind,
+        slot: Slot,
+        len: usize,
+        at: u64,
+        level: Flags,
+    ) -> Result<()> {
+        self.begin_rma(kind, slot, len, at, Flags::COMPLETION | level)?;
         self.buffers.begin(slot);
         Ok(())
     }
@@ -332,11 +339,16 @@ impl Link {
     ///
     /// As [`rma`](Self::rma).
     #[inline]
-    pub(crate) fn write_unreported(&mut self, slot: Slot, len: usize) -> Result<bool> {
+    pub(crate) fn write_unreported(
+        &mut self,
+        slot: Slot,
+        len: usize,
+        level: Flags,
+    ) -> Result<bool> {
         let is_copied = len <= self.inject_bytes;
         match is_copied {
-            true => self.begin_rma(RmaKind::Write, slot, len, 0, Flags::INJECT)?,
-            false => self.rma(RmaKind::Write, slot, len, 0)?,
+            true => self.begin_rma(RmaKind::Write, slot, len, 0, Flags::INJECT | level)?,
+            false => self.rma(RmaKind::Write, slot, len, 0, level)?,
         }
         Ok(is_copied)
     }

@@ -24,9 +24,9 @@ pub(crate) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
         Pattern::Echo => echo::answer(link, phase),
         Pattern::Stream => stream::answer(link, phase),
         Pattern::Exchange => exchange::answer(link, phase),
-        Pattern::Put => one_sided::answer(link, phase, RmaKind::Write),
+        Pattern::Put(_) => one_sided::answer(link, phase, RmaKind::Write),
         Pattern::Get => one_sided::answer(link, phase, RmaKind::Read),
-        Pattern::PolledPut => one_sided::answer_polled(link, phase),
+        Pattern::PolledPut(_) => one_sided::answer_polled(link, phase),
         Pattern::Atomic(_) => atomics::answer(link, phase),
     }
 }

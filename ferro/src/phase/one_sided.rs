@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::RmaKind;
 
 use super::side::{
@@ -127,7 +128,7 @@ impl Initiator<'_> {
             }
         }
         let at = place * self.phase.size as u64;
-        link.rma(self.kind, slot, self.phase.size, at)?;
+        link.rma(self.kind, slot, self.phase.size, at, self.phase.level())?;
         self.under_way += 1;
         Ok(())
     }
@@ -195,6 +196,7 @@ pub(super) fn answer_polled(link: &mut Link, phase: &Phase) -> Result<()> {
 struct PolledSide {
     region: LinkRegion,
     size: usize,
+    level: Flags,
     free: Vec<Slot>,
     /// Writes whose buffer has not come back.
     unsent: u64,
@@ -206,6 +208,7 @@ impl PolledSide {
         Ok(Self {
             region: link.region(phase.size, |_| {})?,
             size: phase.size,
+            level: phase.level(),
             free: link.buffers(2, phase.size)?,
             unsent: 0,
         })
@@ -229,7 +232,7 @@ impl PolledSide {
             }
         };
         link.bytes(slot)[self.size - 1] = Self::mark(number);
-        match link.write_unreported(slot, self.size)? {
+        match link.write_unreported(slot, self.size, self.level)? {
             true => self.free.push(slot),
             false => self.unsent += 1,
         }

@@ -29,8 +29,12 @@ pub(super) enum Bench {
     /// Half the round trip of writes to the other side's memory, in which each side waits for the
     /// bytes, in µs.
     PutLatency,
+    /// The same of writes that complete once their bytes are visible.
+    DeliveredPutLatency,
     /// A read of the other side's memory, in µs.
     GetLatency,
+    /// The same where the device is trusted to read more than a packet at a time.
+    TrustedGetLatency,
     /// A fetch-and-add on the other side's memory, in µs.
     FetchAddLatency,
     /// Writes to the other side's memory, in 10⁶ bytes a second.
@@ -68,7 +72,9 @@ impl Bench {
             Self::BothWays => "bidirectional_bandwidth".to_owned(),
             Self::Rate => "rate".to_owned(),
             Self::PutLatency => "put_latency".to_owned(),
+            Self::DeliveredPutLatency => "put_latency_delivered".to_owned(),
             Self::GetLatency => "get_latency".to_owned(),
+            Self::TrustedGetLatency => "get_latency_trusted".to_owned(),
             Self::FetchAddLatency => "fetch_add_latency".to_owned(),
             Self::PutBandwidth => "put_bandwidth".to_owned(),
             Self::ThreadRate(threads) => format!("rate_{threads}_threads"),
@@ -81,7 +87,12 @@ impl Bench {
     pub(super) fn is_one_sided(self) -> bool {
         matches!(
             self,
-            Self::PutLatency | Self::GetLatency | Self::FetchAddLatency | Self::PutBandwidth
+            Self::PutLatency
+                | Self::DeliveredPutLatency
+                | Self::GetLatency
+                | Self::TrustedGetLatency
+                | Self::FetchAddLatency
+                | Self::PutBandwidth
         )
     }
 
@@ -105,7 +116,9 @@ impl Bench {
             Self::Latency
             | Self::DatagramLatency
             | Self::PutLatency
+            | Self::DeliveredPutLatency
             | Self::GetLatency
+            | Self::TrustedGetLatency
             | Self::FetchAddLatency
             | Self::Alltoall(_)
             | Self::Allreduce(_) => "latency_us",
@@ -136,6 +149,8 @@ impl Bench {
         match self {
             Self::ThreadRate(_) => &[64],
             Self::FetchAddLatency => &[8],
+            // Of the others one packet holds all bytes.
+            Self::TrustedGetLatency => &[64 << 10, 1 << 20],
             Self::Alltoall(_) | Self::Allreduce(_) => &[8, 64 << 10],
             _ => &[8, 4 << 10, 64 << 10, 1 << 20],
         }
@@ -147,8 +162,12 @@ impl Bench {
             Self::Latency => true,
             // A datagram of the peer holds no more.
             Self::DatagramLatency => size <= 4096,
-            Self::Bandwidth | Self::PutLatency | Self::GetLatency | Self::PutBandwidth => size != 0,
-            Self::BlockingBandwidth | Self::BothWays => size >= 4096,
+            Self::Bandwidth
+            | Self::PutLatency
+            | Self::DeliveredPutLatency
+            | Self::GetLatency
+            | Self::PutBandwidth => size != 0,
+            Self::BlockingBandwidth | Self::BothWays | Self::TrustedGetLatency => size >= 4096,
             // The peers have one element of 64 bits.
             Self::FetchAddLatency => size == 8,
             Self::Rate | Self::ThreadRate(_) => (1..=64).contains(&size),

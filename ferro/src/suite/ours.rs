@@ -46,8 +46,8 @@ pub(super) fn measure(
         Bench::Bandwidth | Bench::BlockingBandwidth => "bw",
         Bench::BothWays => "bibw",
         Bench::Rate | Bench::ThreadRate(_) => "rate",
-        Bench::PutLatency | Bench::PutBandwidth => "put",
-        Bench::GetLatency => "get",
+        Bench::PutLatency | Bench::DeliveredPutLatency | Bench::PutBandwidth => "put",
+        Bench::GetLatency | Bench::TrustedGetLatency => "get",
         Bench::FetchAddLatency => "atomic",
         Bench::Alltoall(_) | Bench::Allreduce(_) => {
             return Err(Failure::new("collectives are measured over MPI"));
@@ -68,6 +68,12 @@ pub(super) fn measure(
     if let Bench::ThreadRate(threads) = bench {
         command.arg(format!("--threads={threads}"));
     }
+    if bench == Bench::DeliveredPutLatency {
+        command.arg("--delivered");
+    }
+    if bench == Bench::TrustedGetLatency {
+        command.env("FERRO_RENDEZVOUS", "read");
+    }
     if bench == Bench::DatagramLatency {
         command.env("FERRO_LANE", "ud");
     }
@@ -86,10 +92,12 @@ fn parse(json: &str, path: &str, bench: Bench) -> Result<OurSample> {
         )));
     }
     let figure = match bench {
-        Bench::Latency | Bench::DatagramLatency | Bench::GetLatency | Bench::FetchAddLatency => {
-            result.median_us
-        }
-        Bench::PutLatency => result.polled_us,
+        Bench::Latency
+        | Bench::DatagramLatency
+        | Bench::GetLatency
+        | Bench::TrustedGetLatency
+        | Bench::FetchAddLatency => result.median_us,
+        Bench::PutLatency | Bench::DeliveredPutLatency => result.polled_us,
         Bench::Rate | Bench::ThreadRate(_) => result.messages_per_s,
         _ => result.megabytes_per_s,
     };

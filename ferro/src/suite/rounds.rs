@@ -56,7 +56,9 @@ pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
         Bench::BothWays,
         Bench::Rate,
         Bench::PutLatency,
+        Bench::DeliveredPutLatency,
         Bench::GetLatency,
+        Bench::TrustedGetLatency,
         Bench::FetchAddLatency,
         Bench::PutBandwidth,
     ];

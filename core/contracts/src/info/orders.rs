@@ -29,7 +29,7 @@ pub const ORDERS_ON_REQUEST: Order = Order::RAR
 pub(super) const ONE_SIDED_ORDERS: Order = ATOMIC_ORDERS.union(ORDERS_ON_REQUEST);
 
 /// The same offer with all orders that its endpoints may have, up to the longest operation. The
-/// offer of a domain has those alone that its own hints have named, and an endpoint may have others.
+/// offer of a domain has those alone that its own hints have named. An endpoint may have others.
 #[must_use]
 pub fn with_all_orders(info: Info) -> Info {
     if !caps::has_remote_access(info.caps) {

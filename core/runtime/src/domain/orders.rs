@@ -1,12 +1,12 @@
-//! The orders between an endpoint's operations that its application has asked for
-//! (`docs/adr/0065`), as sets of operations.
+//! The orders that an endpoint's operations keep on request (`docs/adr/0065`), as sets of
+//! operations.
 
 use bitflags::bitflags;
 use ferrofabric_contracts::flags::{Flags, Order};
 use ferrofabric_contracts::types::{RmaKind, RmaOp};
 
 bitflags! {
-    /// What operations do, as far as orders tell them apart.
+    /// The effects of operations that orders tell apart.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub(super) struct Effects: u8 {
         const SEND = 1 << 0;
@@ -33,8 +33,8 @@ impl Effects {
     }
 }
 
-/// What must be over before an operation with an effect begins, unless a transport keeps that order
-/// by itself.
+/// The effects that must be over before an operation with another one begins, unless a transport
+/// keeps that order by itself.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Orders {
     sends: Effects,
@@ -110,7 +110,7 @@ impl Orders {
         !(sends | reads | writes | atomic_reads | atomic_writes).is_empty()
     }
 
-    /// What must be over before an operation.
+    /// The effects that must be over before an operation.
     pub(super) fn before(&self, effects: Effects) -> Effects {
         let of = [
             (Effects::SEND, self.sends),

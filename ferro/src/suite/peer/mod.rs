@@ -165,12 +165,12 @@ fn of_perftest(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
             PerftestProgram::SendBw,
             false,
         )],
-        Bench::PutLatency => vec![rival(
+        Bench::PutLatency | Bench::DeliveredPutLatency => vec![rival(
             "perftest ib_write_lat RC",
             PerftestProgram::WriteLat,
             false,
         )],
-        Bench::GetLatency => vec![rival(
+        Bench::GetLatency | Bench::TrustedGetLatency => vec![rival(
             "perftest ib_read_lat RC",
             PerftestProgram::ReadLat,
             false,

@@ -83,7 +83,9 @@ pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
         Bench::Latency
         | Bench::DatagramLatency
         | Bench::PutLatency
+        | Bench::DeliveredPutLatency
         | Bench::GetLatency
+        | Bench::TrustedGetLatency
         | Bench::FetchAddLatency => fields.get(4)?.parse().ok(),
         // in 10⁶ a second
         Bench::Rate => Some(fields.get(4)?.parse::<f64>().ok()? * 1e6),

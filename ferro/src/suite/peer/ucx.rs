@@ -17,8 +17,8 @@ pub(super) fn programs(
 ) -> (Program, Program) {
     let test = match bench {
         Bench::Latency => "tag_lat",
-        Bench::PutLatency => "ucp_put_lat",
-        Bench::GetLatency => "ucp_get",
+        Bench::PutLatency | Bench::DeliveredPutLatency => "ucp_put_lat",
+        Bench::GetLatency | Bench::TrustedGetLatency => "ucp_get",
         Bench::FetchAddLatency => "ucp_fadd",
         Bench::PutBandwidth => "ucp_put_bw",
         _ => "tag_bw",
@@ -70,9 +70,12 @@ pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
     let fields: Vec<&str> = last.split_ascii_whitespace().collect();
     match bench {
         // Final: iterations, then 50 %, average, overall
-        Bench::Latency | Bench::PutLatency | Bench::GetLatency | Bench::FetchAddLatency => {
-            fields.get(2)?.parse().ok()
-        }
+        Bench::Latency
+        | Bench::PutLatency
+        | Bench::DeliveredPutLatency
+        | Bench::GetLatency
+        | Bench::TrustedGetLatency
+        | Bench::FetchAddLatency => fields.get(2)?.parse().ok(),
         Bench::Rate => fields.get(8)?.parse().ok(),
         // average, overall, in MiB a second
         _ => Some(fields.get(6)?.parse::<f64>().ok()? * f64::from(1 << 20) / 1e6),
