@@ -97,15 +97,25 @@ fn many_random_programs_do_as_the_model() {
     }
 }
 
+/// Half of them by each way.
+#[test]
+fn a_hundred_thousand_one_sided_operations_on_memory_that_goes() {
+    on_memory_that_goes(50_000);
+}
+
 #[test]
 #[ignore = "soak: a million operations"]
 fn a_million_one_sided_operations_on_memory_that_goes() {
+    on_memory_that_goes(1_000_000);
+}
+
+fn on_memory_that_goes(operations: usize) {
     for (name, cma) in [
         ("shared memory, by the ring", "off"),
         ("shared memory, by CMA", "on"),
     ] {
         let fabric = fabric(name, cma).unwrap();
-        remapping::one_sided_operations_on_memory_that_goes(&fabric, 1_000_000);
+        remapping::one_sided_operations_on_memory_that_goes(&fabric, operations);
     }
 }
 
