@@ -84,10 +84,9 @@ impl RdmEndpoint {
     /// ([`OperationError::is_again`]): take completions, then post again; 1024 reads and atomic
     /// operations are under way at most. Else as [`send`](Self::send).
     ///
-    /// The operation itself fails with `EACCES` if the region is closed, if it has no such elements
-    /// or gives no such right, and if the peer does not have this endpoint in its address vector:
-    /// then no element is changed. It fails with `ECANCELED` if the reply is lost because one of
-    /// both has removed the other's address: the elements may be changed.
+    /// The operation itself fails with `EACCES` if the region is closed, has no such elements or
+    /// gives no such right: then no element is changed. It fails with `ECANCELED` if this endpoint
+    /// removes the peer's address before the reply is here: the elements may be changed.
     pub fn atomic<T: AtomicElement, R: AllowsWrite>(
         &mut self,
         to: FiAddr,

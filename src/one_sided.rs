@@ -65,8 +65,8 @@ impl RdmEndpoint {
     /// ([`OperationError::is_again`]): take completions, then read again; 1024 reads are under way
     /// at most. Else as [`send`](Self::send).
     ///
-    /// The read itself fails with `EACCES` if the region is closed, if it has no such bytes or
-    /// gives no such right, and if the peer does not have this endpoint in its address vector.
+    /// The read itself fails with `EACCES` if the region is closed, has no such bytes or gives no
+    /// such right.
     pub fn read<R: AllowsRead>(
         &mut self,
         from: FiAddr,

@@ -19,13 +19,13 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::buffers::SendBuffers;
-use ferrofabric_contracts::peer::{Owner, PeerSrx, SendDone};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
+use ferrofabric_contracts::peer::{Matched, Owner, PeerSrx, SendDone};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
 use crate::config::Cma;
 use crate::outbox::{KEPT_ENTRIES, Outbox};
 use crate::paths::MessagePaths;
-use crate::pending::{PendingSend, line_up_answers};
+use crate::pending::{PendingSend, line_up};
 use crate::regions::BoardWatch;
 use crate::ring::{LinkViolation, PublishedSlot, RingConsumer, RingProducer};
 use crate::segment::{SegmentSide, ShmSegment};
@@ -67,6 +67,10 @@ pub(crate) struct ShmLink {
     _watch: Option<BoardWatch>,
     /// The peer, in the owner's address vector.
     addr: FiAddr,
+    /// The peer, as the source of requests.
+    requester: FiAddr,
+    /// Requests of the peer whose replies were not sent yet.
+    requests: usize,
     native: NativeAddr,
     /// There is a message to send, to read, or to answer: see `push`.
     busy: bool,
@@ -126,6 +130,8 @@ impl ShmLink {
             receiver: LinkReceiver::new(rx, new.cma, sizes.quota),
             _watch: new.watch,
             addr: FiAddr::NOTAVAIL,
+            requester: FiAddr::NOTAVAIL,
+            requests: 0,
             native: new.native,
             busy: false,
             idle: 0,
@@ -144,6 +150,16 @@ impl ShmLink {
 
     pub(crate) fn set_addr(&mut self, addr: FiAddr) {
         self.addr = addr;
+    }
+
+    /// The peer, as the source of requests.
+    #[inline(always)]
+    pub(crate) fn requester(&self) -> FiAddr {
+        self.requester
+    }
+
+    pub(crate) fn set_requester(&mut self, requester: FiAddr) {
+        self.requester = requester;
     }
 
     #[inline(always)]
@@ -193,10 +209,13 @@ impl ShmLink {
         self.sender.is_idle() && self.sender.has_no_pending()
     }
 
-    /// Whether the link could end: no message is under way, no send waits, and no message waits for
-    /// a receive. (The quota of those messages belongs to the link.)
+    /// Whether the link could end: no message is under way, no send waits, no request waits for its
+    /// reply, and no message for a receive. (The quota of those messages belongs to the link.)
     pub(crate) fn is_settled(&self) -> bool {
-        !self.is_under_way() && self.sender.has_no_pending() && self.receiver.has_no_unexpected()
+        !self.is_under_way()
+            && self.sender.has_no_pending()
+            && self.requests == 0
+            && self.receiver.has_no_unexpected()
     }
 
     /// Slots that were sent and taken: any change means traffic.
@@ -284,24 +303,40 @@ impl ShmLink {
         self.sender.pending_mut()
     }
 
-    /// Puts in line what the peer's request is answered with, if no address leads to the peer.
+    /// A request of the peer, or a query, has come whole: it awaits its reply, or is refused, and its
+    /// refusal is put in line.
     ///
     /// # Errors
     ///
     /// The peer takes none: more wait than it has requests.
     #[cold]
-    pub(crate) fn answer_request<O: Owner>(&mut self, owner: &mut O) -> Result<(), LinkViolation> {
-        let answers = owner.srx().take_answers();
-        if !self.sender.has_room_for_answers(answers.len()) {
+    pub(crate) fn request_came<O: Owner>(
+        &mut self,
+        (kind, matched): (MsgKind, &Matched),
+        owner: &mut O,
+    ) -> Result<(), LinkViolation> {
+        let refusals = owner.srx().take_refusals();
+        if !self.sender.has_room_for_answers(refusals.len()) {
             return Err(LinkViolation("it takes no answers"));
         }
-        line_up_answers(self.pending_mut(), answers);
+        let awaits = kind.is_request() && !matched.is_refused() && refusals.is_empty();
+        self.requests += usize::from(awaits);
+        for refusal in refusals {
+            // SAFETY: there are no buffers.
+            line_up(self.pending_mut(), unsafe {
+                PendingSend::new(&refusal, &[])
+            });
+        }
         self.update_busy();
         Ok(())
     }
 
-    /// Sends wait that were put in line by another.
-    pub(crate) fn update_busy(&mut self) {
+    /// The reply to a request was sent, or is in line.
+    pub(crate) fn request_is_answered(&mut self) {
+        self.requests = self.requests.saturating_sub(1);
+    }
+
+    fn update_busy(&mut self) {
         self.busy |= self.sender.has_work();
     }
 

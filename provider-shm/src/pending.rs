@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::requester::is_requester;
 use ferrofabric_contracts::types::{IoBuf, SendOp};
 
 /// Room in a line for parts that pass fences.
@@ -27,16 +28,6 @@ pub(crate) fn line_up(line: &mut VecDeque<PendingSend>, send: PendingSend) {
         false => None,
     };
     line.insert(at.unwrap_or(line.len()), send);
-}
-
-/// Puts answers in line that no address leads to, and that have no bytes
-/// ([`take_answers`](ferrofabric_contracts::peer::PeerSrx::take_answers)).
-#[cold]
-pub(crate) fn line_up_answers(line: &mut VecDeque<PendingSend>, answers: Vec<SendOp>) {
-    for answer in answers {
-        // SAFETY: there are no buffers.
-        line_up(line, unsafe { PendingSend::new(&answer, &[]) });
-    }
 }
 
 /// A send that could not be started.
@@ -64,6 +55,11 @@ impl PendingSend {
     /// The data of the send, valid while `self` lives and the application leaves its buffers alone.
     pub fn iov(&self) -> &[IoBuf] {
         self.buffers.list()
+    }
+
+    /// Whether its destination is an address. That of the answer to a request is not.
+    pub(crate) fn has_address(&self) -> bool {
+        self.op.dest.is_some() && !is_requester(self.op.dest)
     }
 
     /// The buffers alone.

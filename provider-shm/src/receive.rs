@@ -49,6 +49,11 @@ impl ShmReceiver {
         }
     }
 
+    /// The number of this transport among the endpoint's transports.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// The counters of the endpoint.
     #[inline(always)]
     pub(crate) fn stats(&self) -> &ShmStats {
@@ -111,7 +116,7 @@ impl ShmReceiver {
         });
         let message = Beginning {
             kind,
-            arrived: self.arrived(link, flags, tag, len as u64, data),
+            arrived: self.arrived(link, (kind, flags), tag, len as u64, data),
             from: seen.with_body(|body| body.wrapping_add(1).cast::<u8>()),
             len,
             rest: None,
@@ -176,7 +181,7 @@ impl ShmReceiver {
         let (kind, flags) = kind_and_flags(seen);
         let message = Beginning {
             kind,
-            arrived: self.arrived(link, flags, tag, len as u64, data),
+            arrived: self.arrived(link, (kind, flags), tag, len as u64, data),
             from,
             len,
             rest: None,
@@ -205,11 +210,21 @@ impl ShmReceiver {
 
     /// The description of a message for the receive context; counts the message.
     #[inline(always)]
-    fn arrived(&mut self, link: &ShmLink, flags: Flags, tag: u64, len: u64, data: u64) -> Arrived {
+    fn arrived(
+        &mut self,
+        link: &ShmLink,
+        (kind, flags): (MsgKind, Flags),
+        tag: u64,
+        len: u64,
+        data: u64,
+    ) -> Arrived {
         self.stats.received += 1;
         self.stats.received_bytes += len;
         Arrived {
-            src: link.addr(),
+            src: match kind.is_request() {
+                true => link.requester(),
+                false => link.addr(),
+            },
             tag,
             len,
             data: if flags.is_empty() { 0 } else { data },
@@ -238,8 +253,8 @@ impl ShmReceiver {
                 copy(self, link, owner, &matched);
                 link.consume(record_bytes, &mut self.stats);
                 owner.complete_recv(*kind, &matched, arrived, || Some(link.native()));
-                if kind.is_request() {
-                    link.answer_request(owner)?;
+                if kind.is_answered() {
+                    link.request_came((*kind, &matched), owner)?;
                 }
             }
             None => {
@@ -280,7 +295,7 @@ impl ShmReceiver {
             return Err(LinkViolation("it takes no answers"));
         }
         let (kind, flags) = kind_and_flags(seen);
-        let arrived = self.arrived(link, flags, tag, total, data);
+        let arrived = self.arrived(link, (kind, flags), tag, total, data);
         let rest = Rest {
             id,
             total,

@@ -39,6 +39,7 @@ use crate::stats::{CarriedOut, ShmStats};
 use crate::status::{SLEEPS, WANTS_ROOM, register, sleeper_barrier};
 use idle_close::IdleCloser;
 use poll_order::PollOrder;
+use send::send_inline;
 
 /// Names to try: two endpoints of a node hardly ever draw the same.
 const NAMES: u32 = 16;
@@ -192,17 +193,23 @@ impl Transport for ShmTransport {
         let link = &mut *self.links[key];
         let len = total_len(iov);
         if link.takes_inline(op, len) {
-            let stats = self.receiver.stats_mut();
             // SAFETY: `takes_inline` returned true; the buffers are the caller's contract.
-            unsafe { link.send_inline(op, iov, len, stats) };
-            stats.sent += 1;
-            stats.sent_bytes += len as u64;
-            stats.sent_inline += 1;
+            unsafe { send_inline(link, op, iov, len, self.receiver.stats_mut()) };
             owner.complete_send(&SendDone::of(op, len));
             return Ok(());
         }
         // SAFETY: the caller's contract.
         unsafe { self.send_long(key, op, iov, owner) }
+    }
+
+    unsafe fn reply<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> std::result::Result<(), OpError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.send_reply(op, iov, owner) }
     }
 
     unsafe fn shortcut<O: Owner>(

@@ -10,6 +10,7 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone, Shortcut, Start, Token, Transport};
+use ferrofabric_contracts::requester::transport_of;
 use ferrofabric_contracts::routes::RouteTable;
 use ferrofabric_contracts::types::{FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp};
 
@@ -209,6 +210,22 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
             }
             // SAFETY: the caller's promise.
             (route, _) => unsafe { self.send_undecided(op, iov, route, owner) },
+        }
+    }
+
+    unsafe fn reply<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> Result<(), OpError> {
+        match &mut self.near {
+            // SAFETY: the caller's promise.
+            Some(near) if transport_of(op.dest) == N::TRANSPORT => unsafe {
+                near.reply(op, iov, owner)
+            },
+            // SAFETY: the caller's promise.
+            _ => unsafe { self.far.reply(op, iov, owner) },
         }
     }
 

@@ -22,6 +22,7 @@ pub mod flags;
 pub mod info;
 mod listed;
 pub mod peer;
+pub mod requester;
 pub mod routes;
 pub mod size;
 pub mod types;

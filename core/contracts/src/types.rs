@@ -201,6 +201,13 @@ impl MsgKind {
         matches!(self, Self::Remote(RemoteKind::Read | RemoteKind::Atomic))
     }
 
+    /// Whether the owner may refuse a message of this kind by an answer that it has ready when the
+    /// message is there ([`take_refusals`](crate::peer::PeerSrx::take_refusals)).
+    #[inline]
+    pub const fn is_answered(self) -> bool {
+        self.is_request() || matches!(self, Self::Remote(RemoteKind::Query))
+    }
+
     /// Whether the owner has memory of its own for a message of this kind, and frees it as soon as
     /// the message is there.
     #[inline]
@@ -308,8 +315,10 @@ pub struct GrantedMemory {
     pub number: u64,
 }
 
-/// The bit in the source of a receive that names a key. No address and no handle has that bit.
+/// The bit in the source of a receive that names a key. No address and no handle has that bit. The
+/// sources of requests have the next one, too ([`requester`](crate::requester)).
 const KEY_SOURCE: u64 = 1 << 63;
+const KEY_SOURCE_MASK: u64 = 0b11 << 62;
 
 /// The source by which receives are matched that name the key with this number.
 pub fn key_source(number: u32) -> FiAddr {
@@ -319,7 +328,7 @@ pub fn key_source(number: u32) -> FiAddr {
 /// Whether a source is that of a key.
 #[inline]
 pub fn is_key_source(src: FiAddr) -> bool {
-    src.0 & KEY_SOURCE != 0 && src.is_some()
+    src.0 & KEY_SOURCE_MASK == KEY_SOURCE
 }
 
 /// The number of the key that a source names.

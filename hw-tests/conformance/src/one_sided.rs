@@ -370,8 +370,8 @@ pub fn a_read_from_a_target_that_is_fenced(domain_a: &dyn Domain, domain_b: &dyn
     receive_all(&target.pair, &sends);
 }
 
-/// Each read ends though the target removes its initiator while it is under way, and the region
-/// closes; also where the target's sends to the initiator wait, and replies behind them.
+/// Each read succeeds though the target removes its initiator while it is under way, and the region
+/// closes afterwards.
 pub fn an_initiator_that_is_removed(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let target = Target::open(domain_a, domain_b);
     let QueuedPair { a, b, to_a, .. } = &target.pair;
@@ -394,9 +394,7 @@ pub fn an_initiator_that_is_removed(domain_a: &dyn Domain, domain_b: &dyn Domain
         }
         b.av.remove(to_a).unwrap();
         for op in &ops {
-            if let Err(error) = target.over(op) {
-                assert_eq!(error.errno, Errno::EACCES, "{error:?}");
-            }
+            target.over(op).unwrap();
         }
         close_beside(region, a);
         to_a = b.av.insert(&a.endpoint.name().to_bytes()).unwrap();

@@ -350,7 +350,7 @@ fn an_endpoint_that_closes_leaves_its_counters() {
 }
 
 /// Scenarios that do not run here, and why.
-const LEFT_OUT: [(&str, &[&str]); 14] = [
+const LEFT_OUT: [(&str, &[&str]); 15] = [
     (
         "no datagram is sent",
         &[
@@ -391,6 +391,10 @@ const LEFT_OUT: [(&str, &[&str]); 14] = [
     (
         "the caller has sessions end, and a network without losses shows when",
         &["atomic_ends::failed_operations_are_over"],
+    ),
+    (
+        "the caller breaks lanes",
+        &["unknown_initiators::whose_lanes_break"],
     ),
     ("a state without losses", &["steady::allocates_nothing"]),
     (

@@ -159,8 +159,8 @@ impl Deliveries {
         }
         if !d.dropped {
             owner.complete_recv(*kind, matched, arrived, || Some(link.native()));
-            if kind.is_request() {
-                link.answer_request(owner)?;
+            if kind.is_answered() {
+                link.request_came((*kind, matched), owner)?;
             }
         }
         if d.wants_delivered {

@@ -9,7 +9,6 @@ use ferrofabric_contracts::types::FiAddr;
 
 use super::ShmTransport;
 use crate::peers::PeerState;
-use crate::pending::line_up_answers;
 use crate::service::ServiceCommand;
 
 impl ShmTransport {
@@ -78,14 +77,9 @@ impl ShmTransport {
                 PEER_REMOVED,
             );
         }
-        line_up_answers(queue, owner.srx().take_answers());
         if is_connecting && queue.is_empty() {
             self.peers.remove(id);
             self.service.request(ServiceCommand::Cancel(id));
-        }
-        if let Some(&mut PeerState::Up(key)) = self.peers.get_mut(id) {
-            self.links[key].update_busy();
-            self.wake_progress(key);
         }
     }
 }

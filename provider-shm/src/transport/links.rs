@@ -1,10 +1,12 @@
 //! The beginning and the end of links: handles the reports of the service thread, and completes or
 //! fails the operations of a link that ends.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx, SendDone};
+use ferrofabric_contracts::requester::requester;
 
 use super::ShmTransport;
 use crate::config::Unreachable;
@@ -16,7 +18,9 @@ use crate::status::{SLEEPS, WANTS_ROOM};
 
 impl ShmTransport {
     pub(super) fn link_up<O: Owner>(&mut self, mut link: ShmLink, owner: &mut O) {
-        self.receiver.stats_mut().links += 1;
+        let stats = self.receiver.stats_mut();
+        stats.links += 1;
+        let life = stats.links;
         let (id, addr) = (link.id(), owner.av().find(&link.native()));
         link.set_addr(addr);
         let before = self.peers.remove(id);
@@ -26,7 +30,11 @@ impl ShmTransport {
         if self.armed {
             link.own_status().sleep(SLEEPS | WANTS_ROOM);
         }
-        let key = self.links.insert(Box::new(link));
+        let entry = self.links.vacant_entry();
+        let key = entry.key();
+        // No link has the number of one that had its place before.
+        link.set_requester(requester(self.receiver.number(), key, life));
+        entry.insert(Box::new(link));
         self.peers.set(id, PeerState::Up(key));
         self.poll_order.add(key);
         if addr.is_some() {
@@ -76,8 +84,14 @@ impl ShmTransport {
         let Some(PeerState::Connecting(queue)) = self.peers.get_mut(id) else {
             return;
         };
-        let queue = std::mem::take(queue);
+        // Answers to requests go by no other transport.
+        let (queue, answers) = std::mem::take(queue)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|send| send.has_address());
         self.peers.remove(id);
+        for answer in answers {
+            owner.fail_send(&SendDone::of(&answer.op, 0), errno, 0, why);
+        }
         // No send waits: the peer was removed.
         let Some(first) = queue.front() else { return };
         // A silent peer may answer later; one that does not exist never will.

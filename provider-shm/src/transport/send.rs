@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone};
+use ferrofabric_contracts::requester::index_of;
 use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
 
 use super::ShmTransport;
@@ -13,6 +14,7 @@ use crate::peers::{PeerState, ShmRoute};
 use crate::pending::{PendingSend, has_room, line_up};
 use crate::segment::ShmSegment;
 use crate::service::ServiceCommand;
+use crate::stats::ShmStats;
 
 impl ShmTransport {
     /// Sends a message that does not fit in one slot, or not now.
@@ -41,6 +43,42 @@ impl ShmTransport {
             }
         }
         Ok(())
+    }
+
+    /// Sends a reply over the link that the request came by.
+    ///
+    /// # Safety
+    ///
+    /// As for `Transport::send`.
+    #[inline(never)]
+    pub(super) unsafe fn send_reply<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> std::result::Result<(), OpError> {
+        let key = index_of(op.dest);
+        let link = self
+            .links
+            .get_mut(key)
+            .filter(|link| link.requester() == op.dest);
+        let link = link.ok_or(OpError::Failed(Errno::ECONNRESET))?;
+        let len = total_len(iov);
+        if !link.has_requested_close() && link.takes_inline(op, len) {
+            link.request_is_answered();
+            // SAFETY: `takes_inline` returned true; the buffers are the caller's contract.
+            unsafe { send_inline(link, op, iov, len, self.receiver.stats_mut()) };
+            owner.complete_send(&SendDone::of(op, len));
+            return Ok(());
+        }
+        // SAFETY: the caller's contract.
+        let sent = unsafe { self.send_long(key, op, iov, owner) };
+        if sent.is_ok() {
+            if let Some(link) = self.links.get_mut(key) {
+                link.request_is_answered();
+            }
+        }
+        sent
     }
 
     /// Sends to an address whose route does not lead to a link.
@@ -118,4 +156,24 @@ impl ShmTransport {
         self.link_up(link, owner);
         Ok(())
     }
+}
+
+/// Sends a message over a link for which `takes_inline` has returned true.
+///
+/// # Safety
+///
+/// As for `Transport::send`, and the buffers are `len` bytes long together.
+#[inline(always)]
+pub(super) unsafe fn send_inline(
+    link: &mut ShmLink,
+    op: &SendOp,
+    iov: &[IoBuf],
+    len: usize,
+    stats: &mut ShmStats,
+) {
+    // SAFETY: the caller's contract.
+    unsafe { link.send_inline(op, iov, len, stats) };
+    stats.sent += 1;
+    stats.sent_bytes += len as u64;
+    stats.sent_inline += 1;
 }

@@ -19,7 +19,7 @@ mod wr_id;
 pub(crate) use grants::{Grants, QUOTA_UNITS};
 pub(crate) use lane::{LaneTable, RcLane};
 pub(crate) use packet_pool::PacketPool;
-pub(crate) use peers::{PeerFate, PeerRoute, PeerTable, RdmPeer};
+pub(crate) use peers::{PeerFate, PeerRoute, PeerTable, RdmPeer, TRANSPORT};
 pub(crate) use pending::{Pending, line_up};
 pub(crate) use probe_turns::SilentLane;
 pub(crate) use records::PacketRecords;

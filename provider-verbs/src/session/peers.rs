@@ -12,6 +12,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::requester::{index_of, requester};
 use ferrofabric_contracts::routes::{Epoch, RouteTable};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_protocol::lanes::PeerLanes;
@@ -21,6 +22,10 @@ use ferrofabric_protocol::{PeerKey, Time, give_back_room};
 use super::pending::Pending;
 use super::state::SessionState;
 use crate::connect::{native_addr, peer_key};
+
+/// The number of the transport whose peers these are in the tokens of an endpoint, and in the
+/// sources of requests.
+pub(crate) const TRANSPORT: u32 = 0;
 
 /// Peers that are kept for a parked session alone, at most.
 const MAX_KEPT: usize = 1024;
@@ -36,6 +41,8 @@ pub(crate) struct RdmPeer {
     shm_name: u64,
     /// Its `FiAddr` in the address vector, if it has one.
     pub(crate) addr: FiAddr,
+    /// The source of its requests.
+    pub(crate) requester: FiAddr,
     /// The lane that carries the session, or is closing.
     pub(crate) lane: Option<SessionId>,
     /// The session, while it has no lane.
@@ -118,6 +125,8 @@ pub(crate) struct PeerTable {
     /// Peers that are kept for their sessions, in the order in which these were parked.
     kept: BTreeMap<u64, u32>,
     next_kept: u64,
+    /// Number of peers so far.
+    made: u64,
 }
 
 /// The route to a peer. It is valid until the address is removed. The epoch ends when another peer
@@ -218,11 +227,15 @@ impl PeerTable {
     /// `addr` is an address, it leads to the peer from now on. That holds for a peer that only
     /// sends to this endpoint, too, because the address may be removed later.
     pub(crate) fn peer_of(&mut self, key: PeerKey, shm_name: u64, addr: FiAddr) -> u32 {
+        let (peers, made) = (&mut self.peers, &mut self.made);
         let peer = *self.by_key.entry(key).or_insert_with(|| {
-            self.peers.insert(RdmPeer {
+            *made += 1;
+            let requester = requester(TRANSPORT, peers.vacant_key(), *made);
+            peers.insert(RdmPeer {
                 key,
                 shm_name,
                 addr: FiAddr::NOTAVAIL,
+                requester,
                 lane: None,
                 parked: None,
                 pending: VecDeque::new(),
@@ -358,6 +371,12 @@ impl PeerTable {
     pub(crate) fn name(&self, peer: u32) -> Option<NativeAddr> {
         let peer = self.peers.get(peer as usize)?;
         native_addr(&peer.key, peer.shm_name)
+    }
+
+    /// The peer whose requests have a source, if it was not forgotten.
+    pub(crate) fn of_requester(&self, source: FiAddr) -> Option<u32> {
+        let peer = self.peers.get(index_of(source))?;
+        (peer.requester == source).then_some(index_of(source) as u32)
     }
 
     /// The peer of a key, if there is one.

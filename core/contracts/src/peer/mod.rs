@@ -42,8 +42,7 @@ use crate::flags::Flags;
 use crate::types::{FiAddr, MsgKind, RemoteKind, SendOp};
 
 /// Why a part of a one-sided operation fails that the target refuses.
-pub const PART_REFUSED: &str = "the target refuses it: it has no such key, range or right, or does \
-                                not have this endpoint in its address vector";
+pub const PART_REFUSED: &str = "the target refuses it: it has no such key, range or right";
 
 /// Why the operations with a peer fail that was removed.
 pub const PEER_REMOVED: &str = "the peer was removed from the address vector";

@@ -11,7 +11,10 @@ use crate::types::{FiAddr, IoBuf, MrDesc, MsgKind, SendOp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
     /// The sender; [`FiAddr::NOTAVAIL`] when it is not in the address vector: then no directed
-    /// receive matches.
+    /// receive matches. That of a request ([`MsgKind::is_request`]) is a number of the transport's
+    /// own ([`requester`](crate::requester)), to which [`Transport::reply`] sends the reply.
+    ///
+    /// [`Transport::reply`]: super::Transport::reply
     pub src: FiAddr,
     /// Tag; 0 for untagged messages.
     pub tag: u64,
@@ -156,13 +159,11 @@ pub trait PeerSrx {
     /// `src` is no longer in the address vector: its queued messages are of an unknown sender from
     /// now on.
     fn forget_source(&mut self, src: FiAddr);
-    /// Takes out the answers to requests of a source that is no longer in the address vector. No
-    /// address leads there, so the transport itself finds the peer for them: when it has called
-    /// `forget_source`, that of the removed address; and when a request
-    /// ([`MsgKind::is_request`]) has come whole in several steps, its source. The answers have no
-    /// bytes. An atomic operation whose answer is one of these may have been carried out before its
-    /// source was removed.
-    fn take_answers(&mut self) -> Vec<SendOp> {
+    /// Takes out the refusals of messages that came from one peer: requests beyond the number that
+    /// a peer may have under way, and queries of a source that is not in the address vector. The
+    /// transport calls this when a message that may be refused ([`MsgKind::is_answered`]) has come
+    /// whole, and sends them to the peer that it came from. They have no bytes and no destination.
+    fn take_refusals(&mut self) -> Vec<SendOp> {
         Vec::new()
     }
     /// The peer is gone: receives that only it could match are reported as failed with `errno`, its

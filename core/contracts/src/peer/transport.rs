@@ -2,7 +2,7 @@
 
 use super::{Owner, Start, Token};
 use crate::addr::NativeAddr;
-use crate::error::{OpError, Result};
+use crate::error::{Errno, OpError, Result};
 use crate::flags::Flags;
 use crate::types::{FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp};
 
@@ -89,6 +89,28 @@ pub trait Transport: Send + 'static {
         route: &mut Self::Route,
         owner: &mut O,
     ) -> Result<(), OpError>;
+
+    /// Sends a reply to the peer whose request had `op.dest` as its source
+    /// ([`requester`](crate::requester)), gathered from `iov`. Whether the peer is in the address
+    /// vector does not matter. The default serves transports that bring no requests.
+    ///
+    /// # Safety
+    ///
+    /// As [`send`](Self::send).
+    ///
+    /// # Errors
+    ///
+    /// [`OpError::Again`] when there is no room now; nothing was sent. `ECONNRESET`: the peer is
+    /// gone.
+    #[cold]
+    unsafe fn reply<O: Owner>(
+        &mut self,
+        _op: &SendOp,
+        _iov: &[IoBuf],
+        _owner: &mut O,
+    ) -> Result<(), OpError> {
+        Err(OpError::Failed(Errno::ECONNRESET))
+    }
 
     /// Carries out a one-sided operation without the target's help, if it can. The default can not.
     ///

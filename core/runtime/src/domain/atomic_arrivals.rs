@@ -69,14 +69,6 @@ impl AtomicArrivals {
         }
     }
 
-    /// A source is removed: nothing that it has requested is carried out any more. Returns the
-    /// rooms of the requests whose bytes are there.
-    pub(super) fn forget_source(&mut self, src: FiAddr) -> Vec<u64> {
-        let requests = self.arrivals.remove(&src).unwrap_or_default().into_iter();
-        let whole = requests.filter(|request| request.whole.is_some());
-        whole.map(|request| request.room).collect()
-    }
-
     /// Number of requests that come.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {

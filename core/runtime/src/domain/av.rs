@@ -171,8 +171,6 @@ impl<T: Transport> DomainState<T> {
                     transport.cut_off(addr, &mut owner);
                 }
                 transport.peer_removed(addr, &mut owner);
-                // For a peer that no transport has.
-                owner.srx.remote.answers.clear();
                 owner.start_deferred(transport);
             }
         }

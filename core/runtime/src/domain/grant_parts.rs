@@ -86,8 +86,13 @@ impl EndpointOwner<'_> {
     }
 
     /// Answers a peer that queries for a grant. A device's operations count nowhere at the target,
-    /// so none is granted where counters are bound.
+    /// so none is granted where counters are bound. Nor is one to a source outside the address
+    /// vector: no address leads there to revoke it.
     fn answer_query(&mut self, a: &Arrived) {
+        if !a.src.is_some() {
+            let none = about_grant(RemoteKind::Grant, FiAddr::NOTAVAIL, a.data, 0);
+            return self.srx.remote.refusals.push(none);
+        }
         let counts = [
             self.binding.remote_read_cntr,
             self.binding.remote_write_cntr,

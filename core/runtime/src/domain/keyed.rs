@@ -20,6 +20,7 @@ use ferrofabric_contracts::peer::{
     Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, SendDone, Shortcut,
     ShortcutEnd, Start, Token, Transport,
 };
+use ferrofabric_contracts::requester::{MAX_PARTS, take_part, with_part};
 use ferrofabric_contracts::types::{
     FiAddr, GrantedMemory, IoBuf, MsgKind, RemoteKind, RmaOp, SendOp, key_source,
 };
@@ -78,13 +79,16 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
         let drawn = self.0.random()?;
         let mut names = vec![None; keys.len()];
         let mut parts = Vec::with_capacity(keys.len());
-        for (held, slot) in opening.keys.iter().zip(slots.slots()) {
+        for (number, (held, slot)) in opening.keys.iter().zip(slots.slots()).enumerate() {
             let (transport, name) = self.0.open_part(opening, held.key, drawn)?;
             names[*slot] = Some(name);
             parts.push(KeyedPart {
                 transport,
                 key: held.key,
-                handle: held.handle,
+                of: PartOf {
+                    handle: held.handle,
+                    number,
+                },
                 held_back: false,
             });
         }
@@ -141,11 +145,21 @@ pub struct KeyedRoute<R> {
 struct KeyedPart<T> {
     transport: T,
     key: AuthKey,
-    /// The handle of the key in the address vector.
-    handle: FiAddr,
+    of: PartOf,
     /// The last send had `MORE`: requests may be held back.
     held_back: bool,
 }
+
+/// The numbers of a part.
+#[derive(Clone, Copy)]
+struct PartOf {
+    /// The handle of the key in the address vector.
+    handle: FiAddr,
+    /// The place among the parts of the endpoint.
+    number: usize,
+}
+
+const _: () = assert!(MAX_EP_AUTH_KEYS <= MAX_PARTS);
 
 impl<T: Transport> Keyed<T> {
     fn part_of(&self, name: &NativeAddr) -> Option<usize> {
@@ -165,8 +179,7 @@ impl<T: Transport> Keyed<T> {
         for (number, part) in self.parts.iter_mut().enumerate() {
             if part.held_back && number != but {
                 part.held_back = false;
-                part.transport
-                    .flush(&mut PartOwner::new(part.handle, owner));
+                part.transport.flush(&mut PartOwner::new(part.of, owner));
             }
         }
     }
@@ -175,7 +188,7 @@ impl<T: Transport> Keyed<T> {
         let number = token.transport >> TRANSPORT_BITS;
         self.parts
             .iter_mut()
-            .find(|part| number_of(part.handle) == number)
+            .find(|part| number_of(part.of.handle) == number)
     }
 }
 
@@ -201,7 +214,7 @@ impl<T: Transport> Transport for Keyed<T> {
         let part = &mut self.parts[at];
         // A call that fails does not send requests that were held back before.
         part.held_back |= op.flags.contains(Flags::MORE);
-        let mut owner = PartOwner::new(part.handle, owner);
+        let mut owner = PartOwner::new(part.of, owner);
         // SAFETY: the caller's contract.
         unsafe {
             part.transport
@@ -209,6 +222,23 @@ impl<T: Transport> Transport for Keyed<T> {
         };
         part.held_back = op.flags.contains(Flags::MORE);
         Ok(())
+    }
+
+    unsafe fn reply<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> Result<(), OpError> {
+        let (number, dest) = take_part(op.dest);
+        let part = self.parts.get_mut(number);
+        let part = part.ok_or(OpError::Failed(Errno::ECONNRESET))?;
+        let mut owner = PartOwner::new(part.of, owner);
+        // SAFETY: the caller's contract.
+        unsafe {
+            part.transport
+                .reply(&SendOp { dest, ..*op }, iov, &mut owner)
+        }
     }
 
     unsafe fn shortcut<O: Owner>(
@@ -223,7 +253,7 @@ impl<T: Transport> Transport for Keyed<T> {
             return Shortcut::Impossible;
         };
         let part = &mut self.parts[part as usize];
-        let mut owner = PartOwner::new(part.handle, owner);
+        let mut owner = PartOwner::new(part.of, owner);
         // Each part numbers its lanes by itself, and an address has one part until it is removed.
         // SAFETY: the caller's contract.
         unsafe {
@@ -235,7 +265,7 @@ impl<T: Transport> Transport for Keyed<T> {
     fn cut_off<O: Owner>(&mut self, peer: FiAddr, owner: &mut O) -> bool {
         let mut is_cut_off = true;
         for part in &mut self.parts {
-            let mut owner = PartOwner::new(part.handle, owner);
+            let mut owner = PartOwner::new(part.of, owner);
             is_cut_off &= part.transport.cut_off(peer, &mut owner);
         }
         is_cut_off
@@ -248,8 +278,7 @@ impl<T: Transport> Transport for Keyed<T> {
     fn drain<O: Owner>(&mut self, owner: &mut O) {
         for part in &mut self.parts {
             part.held_back = false;
-            part.transport
-                .drain(&mut PartOwner::new(part.handle, owner));
+            part.transport.drain(&mut PartOwner::new(part.of, owner));
         }
     }
 
@@ -261,7 +290,7 @@ impl<T: Transport> Transport for Keyed<T> {
         let Some(part) = self.by_token(start.token) else {
             return;
         };
-        let mut owner = PartOwner::new(part.handle, owner);
+        let mut owner = PartOwner::new(part.of, owner);
         let start = Start {
             token: own_token(start.token),
             ..start
@@ -272,7 +301,7 @@ impl<T: Transport> Transport for Keyed<T> {
 
     fn discard<O: Owner>(&mut self, kind: MsgKind, token: Token, owner: &mut O) {
         if let Some(part) = self.by_token(token) {
-            let mut owner = PartOwner::new(part.handle, owner);
+            let mut owner = PartOwner::new(part.of, owner);
             part.transport.discard(kind, own_token(token), &mut owner);
         }
     }
@@ -281,9 +310,7 @@ impl<T: Transport> Transport for Keyed<T> {
         let mut done = 0;
         for part in &mut self.parts {
             part.held_back = false;
-            done += part
-                .transport
-                .progress(&mut PartOwner::new(part.handle, owner));
+            done += part.transport.progress(&mut PartOwner::new(part.of, owner));
         }
         done
     }
@@ -291,7 +318,7 @@ impl<T: Transport> Transport for Keyed<T> {
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
         if let Some(part) = self.part_of(name) {
             let part = &mut self.parts[part];
-            let mut owner = PartOwner::new(part.handle, owner);
+            let mut owner = PartOwner::new(part.of, owner);
             part.transport.peer_inserted(addr, name, &mut owner);
         }
     }
@@ -305,7 +332,7 @@ impl<T: Transport> Transport for Keyed<T> {
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
         // Only one of the parts has this peer; the others ignore the call.
         for part in &mut self.parts {
-            let mut owner = PartOwner::new(part.handle, owner);
+            let mut owner = PartOwner::new(part.of, owner);
             part.transport.peer_removed(addr, &mut owner);
         }
     }
@@ -349,18 +376,18 @@ fn own_token(token: Token) -> Token {
 
 /// The owner as one part sees it.
 struct PartOwner<'a, O> {
-    handle: FiAddr,
+    of: PartOf,
     owner: &'a mut O,
 }
 
 impl<'a, O: Owner> PartOwner<'a, O> {
-    fn new(handle: FiAddr, owner: &'a mut O) -> Self {
-        Self { handle, owner }
+    fn new(of: PartOf, owner: &'a mut O) -> Self {
+        Self { of, owner }
     }
 
     /// The key's number, which its tokens contain.
     fn number(&self) -> u32 {
-        number_of(self.handle)
+        number_of(self.of.handle)
     }
 }
 
@@ -395,7 +422,7 @@ impl<O: Owner> Owner for PartOwner<'_, O> {
     }
 
     fn unknown_source(&self) -> FiAddr {
-        self.owner.av().reported_key(self.handle)
+        self.owner.av().reported_key(self.of.handle)
     }
 
     fn remote_part_sent(
@@ -425,7 +452,11 @@ impl<O: Owner> Owner for PartOwner<'_, O> {
 impl<O: Owner> PeerSrx for PartOwner<'_, O> {
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched> {
         let key = key_source(self.number());
-        self.owner.srx().arrive_with_key(kind, arrived, key)
+        let mut arrived = *arrived;
+        if kind.is_request() {
+            arrived.src = with_part(arrived.src, self.of.number);
+        }
+        self.owner.srx().arrive_with_key(kind, &arrived, key)
     }
 
     fn arrive_with_key(
@@ -467,8 +498,8 @@ impl<O: Owner> PeerSrx for PartOwner<'_, O> {
         self.owner.srx().forget_source(src);
     }
 
-    fn take_answers(&mut self) -> Vec<SendOp> {
-        self.owner.srx().take_answers()
+    fn take_refusals(&mut self) -> Vec<SendOp> {
+        self.owner.srx().take_refusals()
     }
 
     fn fail_source(

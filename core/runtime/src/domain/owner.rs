@@ -14,6 +14,7 @@ use ferrofabric_contracts::peer::{
     Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Routed, SendDone, ShortcutEnd,
     Transport,
 };
+use ferrofabric_contracts::requester::is_requester;
 use ferrofabric_contracts::types::{RemoteKind, RmaKind};
 
 /// The places of the objects that an endpoint is bound to.
@@ -109,8 +110,10 @@ impl EndpointOwner<'_> {
                 // SAFETY: a region that closes waits for its parts; other bytes are copied
                 // (`INJECT`).
                 match unsafe {
-                    part.from
-                        .with_list(|list| transport.send(&part.op, list, self))
+                    part.from.with_list(|list| match is_requester(peer) {
+                        true => transport.reply(&part.op, list, self),
+                        false => transport.send(&part.op, list, self),
+                    })
                 } {
                     Ok(()) => {}
                     Err(OpError::Again) => break,

@@ -36,8 +36,8 @@ pub(super) struct RemoteOperations {
     /// operations keep an order, all others.
     pub(super) noticed: Slab<NoticedWrite>,
     rooms: Slab<PartRoom>,
-    /// Answers to requests of sources that were removed: no address leads there.
-    pub(super) answers: Vec<SendOp>,
+    /// Refusals that the transport takes when the message is over that they are for.
+    pub(super) refusals: Vec<SendOp>,
     /// The regions of the parts on their way here or from here, once for each part.
     taken: Slab<usize>,
     /// Parts that this endpoint is to send.
@@ -81,7 +81,7 @@ pub(super) struct NoticedWrite {
 /// Room for a request, or for a grant.
 struct PartRoom {
     bytes: RoomBytes,
-    /// The source of the part; `NOTAVAIL` once it is removed.
+    /// The source of the part; `NOTAVAIL` if it is to be refused.
     src: FiAddr,
 }
 
@@ -101,7 +101,7 @@ impl RemoteOperations {
             reads_begun: 0,
             noticed: Slab::new(),
             rooms: Slab::new(),
-            answers: Vec::new(),
+            refusals: Vec::new(),
             taken: Slab::new(),
             outbox: PartOutbox::default(),
             held: HeldGrants::default(),
@@ -324,13 +324,13 @@ impl RemoteOperations {
         (self.rooms.insert(PartRoom { bytes, src }) as u64, buf)
     }
 
-    /// The source of the part that a room is for; `NOTAVAIL` once it is removed.
+    /// The source of the part that a room is for; `NOTAVAIL` if it is to be refused.
     pub(super) fn room_source(&self, number: u64) -> Option<FiAddr> {
         Some(self.rooms.get(number as usize)?.src)
     }
 
-    /// Takes out the bytes that have come into a room, and their source; `NOTAVAIL` for one that is
-    /// removed.
+    /// Takes out the bytes that have come into a room, and their source; `NOTAVAIL` for those to be
+    /// refused.
     pub(super) fn take_room(&mut self, number: u64) -> Option<(FiAddr, Vec<u8>)> {
         let room = self.rooms.try_remove(number as usize)?;
         let bytes = room.bytes.0.into_vec().into_iter();
@@ -341,15 +341,6 @@ impl RemoteOperations {
     #[cfg(test)]
     pub(super) fn rooms(&self) -> usize {
         self.rooms.len()
-    }
-
-    /// A source is removed: its address may be another peer's when the parts on their way are here.
-    pub(super) fn forget_source_of_rooms(&mut self, src: FiAddr) {
-        for (_, room) in &mut self.rooms {
-            if room.src == src {
-                room.src = FiAddr::NOTAVAIL;
-            }
-        }
     }
 
     /// A read that waits for its reply.

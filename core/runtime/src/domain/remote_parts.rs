@@ -69,8 +69,9 @@ impl SharedRx {
             }
             _ if a.len != 0 => None,
             RemoteKind::Notice if !remote.accepts_writes() => None,
+            RemoteKind::Revoke if !a.src.is_some() => None,
             RemoteKind::Query | RemoteKind::Revoke => {
-                let may_answer = a.src.is_some() && remote.outbox.len_for(a.src) < MAX_REQUESTS;
+                let may_answer = remote.outbox.len_for(a.src) < MAX_REQUESTS;
                 may_answer.then(|| to(IoBuf::EMPTY, MrDesc::NONE, 0))
             }
             RemoteKind::Notice | RemoteKind::Revoked => Some(to(IoBuf::EMPTY, MrDesc::NONE, 0)),
@@ -101,29 +102,11 @@ impl SharedRx {
         self.matched_of(matched, a.len)
     }
 
-    /// A source is removed. Its replies that wait become errors, for there is no address to send
-    /// them to, and its requests that wait are refused. Requests on their way are refused when they
-    /// are here.
-    #[cold]
-    pub(super) fn refuse_requests_of(&mut self, src: FiAddr) {
-        self.remote.forget_source_of_rooms(src);
-        for part in self.remote.outbox.of(src) {
-            if part.op.kind == MsgKind::Remote(RemoteKind::Reply) {
-                self.remote.answers.push(lost_reply(part.op.tag));
-            }
-        }
-        for room in self.remote.atomics.forget_source(src) {
-            if let Some((_, request)) = self.remote.take_room(room) {
-                self.refuse_request(&request);
-            }
-        }
-    }
-
-    /// Refuses the request of a source that was removed. Nothing of it is carried out.
+    /// Refuses the request of a source that has too many. Nothing of it is carried out.
     #[cold]
     pub(super) fn refuse_request(&mut self, request: &[u8]) {
         let refusal = reply_to(FiAddr::NOTAVAIL, number_at(request, 0), Err(Errno::EACCES));
-        self.remote.answers.push(refusal);
+        self.remote.refusals.push(refusal);
     }
 
     /// A peer is gone, or was removed: the reads of its memory fail, and the parts that wait for
@@ -142,16 +125,10 @@ impl SharedRx {
             self.defer(Deferred::FailRma(read.op.kind, error));
         }
         for part in self.remote.outbox.take_of(peer) {
-            match part.op.kind {
-                MsgKind::Remote(RemoteKind::Reply) => {
-                    self.remote.give(part.op.context);
-                }
-                MsgKind::Remote(RemoteKind::Notice) => {
-                    let why = (errno, 0, why);
-                    let error = failure(RmaKind::Write, part.op.context, peer, why);
-                    self.defer(Deferred::FailRma(RmaKind::Write, error));
-                }
-                _ => {}
+            if part.op.kind == MsgKind::Remote(RemoteKind::Notice) {
+                let why = (errno, 0, why);
+                let error = failure(RmaKind::Write, part.op.context, peer, why);
+                self.defer(Deferred::FailRma(RmaKind::Write, error));
             }
         }
     }
@@ -178,12 +155,6 @@ impl SharedRx {
 #[inline(never)]
 fn report(queue: &mut impl PeerCq, completion: &Completion) {
     queue.write(completion);
-}
-
-/// In place of a reply that waited when its source was removed. It has no bytes, and an error that
-/// no request is refused with: an atomic operation is carried out by then.
-fn lost_reply(request: u64) -> SendOp {
-    reply_to(FiAddr::NOTAVAIL, request, Err(Errno::EADDRNOTAVAIL))
 }
 
 /// A number in a request, eight bytes from `at`. The first one of each request is the initiator's
@@ -297,12 +268,8 @@ impl EndpointOwner<'_> {
                     self.rma_failed(read.op.kind, failure_of(&read.op, why));
                 }
             }
-            (RemoteKind::Reply, failed) => {
+            (RemoteKind::Reply, _) => {
                 self.srx.remote.give(done.context);
-                // It waited when its source was removed.
-                if matches!(failed, Some((_, _, PEER_REMOVED))) {
-                    self.srx.remote.answers.push(lost_reply(done.tag));
-                }
             }
             // A holder that does not return its grant is cut off.
             (
@@ -364,7 +331,7 @@ impl EndpointOwner<'_> {
             RemoteKind::Read => {
                 let request = self.srx.remote.take_room(m.context);
                 if let (Some((src, request)), None) = (request, failed) {
-                    self.reply(&Arrived { src, ..*a }, &request);
+                    self.reply(src, a, &request);
                 }
             }
             RemoteKind::Atomic => self.atomic_came(m.context, a, failed.is_none()),
@@ -410,8 +377,8 @@ impl EndpointOwner<'_> {
     }
 
     /// Answers a request to read.
-    fn reply(&mut self, a: &Arrived, request: &[u8]) {
-        if !a.src.is_some() {
+    fn reply(&mut self, src: FiAddr, a: &Arrived, request: &[u8]) {
+        if !src.is_some() {
             return self.srx.refuse_request(request);
         }
         let (number, len) = (number_at(request, 0), number_at(request, 8));
@@ -422,8 +389,8 @@ impl EndpointOwner<'_> {
             self.region_cntr(counter).inc(len as usize);
         }
         let op = match &part {
-            Some((context, part)) => reply_to(a.src, number, Ok((*context, part.desc))),
-            None => reply_to(a.src, number, Err(Errno::EACCES)),
+            Some((context, part)) => reply_to(src, number, Ok((*context, part.desc))),
+            None => reply_to(src, number, Err(Errno::EACCES)),
         };
         let from = part.map_or(PartBytes::NONE, |(_, part)| PartBytes::Memory(part.bufs));
         self.srx.send_part(RemoteSend { op, from });

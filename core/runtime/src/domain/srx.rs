@@ -310,15 +310,14 @@ impl PeerSrx for SharedRx {
     }
 
     fn forget_source(&mut self, src: FiAddr) {
-        self.refuse_requests_of(src);
         self.fail_remote(src, Errno::ECANCELED, PEER_REMOVED);
         self.tagged.forget_source(src);
         self.untagged.forget_source(src);
     }
 
     #[cold]
-    fn take_answers(&mut self) -> Vec<SendOp> {
-        std::mem::take(&mut self.remote.answers)
+    fn take_refusals(&mut self) -> Vec<SendOp> {
+        std::mem::take(&mut self.remote.refusals)
     }
 
     #[cold]

@@ -62,8 +62,6 @@ pub struct MessageRun<'a> {
     due_notices: Vec<(NodeNumber, (u64, usize))>,
     /// Endpoints count their peers' operations.
     counts_remote: bool,
-    /// Addresses may be removed.
-    may_remove: bool,
 }
 
 struct RunNode {
@@ -208,8 +206,6 @@ impl<'a> MessageRun<'a> {
             regions: Vec::new(),
             due_notices: Vec::new(),
             counts_remote: program.counts_remote,
-            may_remove: (program.steps.iter())
-                .any(|step| matches!(step, MessageStep::Remove { .. })),
         }
     }
 }

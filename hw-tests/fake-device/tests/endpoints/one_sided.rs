@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::target::{BOTH, KEY, REGION, Target, close_beside, filled};
+use ferrofabric_conformance::unknown_initiators;
 use ferrofabric_contracts::flags::{Flags, Order};
 use ferrofabric_contracts::types::{IoBuf, RmaKind, RmaOp};
 use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
@@ -102,6 +103,23 @@ fn lanes_that_break_among_ordered_writes() {
     }
     assert!(target.stat("verbs_rma_again") > 0);
     drop(target);
+    assert_eq!(device.misuse(), "");
+}
+
+/// Lanes to an initiator break that the target does not have in its address vector.
+#[test]
+fn lanes_of_an_unknown_initiator_that_break() {
+    let device = FakeDevice::take();
+    let (a, b) = (domain(&[]), domain(&[]));
+    let mut broken = 0;
+    unknown_initiators::whose_lanes_break(&*a, &*b, |round| {
+        let lanes = connections(&device);
+        if let Some(lane) = lanes.get(round % 2) {
+            device.break_queue_pair(*lane);
+            broken += 1;
+        }
+    });
+    assert!(broken > 6, "{broken}");
     assert_eq!(device.misuse(), "");
 }
 

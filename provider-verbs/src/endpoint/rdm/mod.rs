@@ -48,6 +48,7 @@ use crate::session::{
     TurnQueue, WrId,
 };
 
+pub(crate) use crate::session::TRANSPORT;
 pub(crate) use open::{PeerTimeouts, RdmConfig};
 
 use completions::Completions;
@@ -56,9 +57,6 @@ use lane_life::NewLanes;
 use poster::Poster;
 use recv::ReceivePool;
 use ud::UdLanes;
-
-/// The number of this transport in the tokens of an endpoint.
-pub(crate) const TRANSPORT: u32 = 0;
 
 /// Completions taken in one poll.
 const POLL: usize = 16;
@@ -218,6 +216,19 @@ impl Transport for RdmTransport {
         self.send_to(peer, op, unsafe { Readable::new(iov) })
     }
 
+    unsafe fn reply<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        _owner: &mut O,
+    ) -> Result<(), OpError> {
+        self.check_works()?;
+        let peer = self.peers.of_requester(op.dest);
+        let peer = peer.ok_or(OpError::Failed(Errno::ECONNRESET))?;
+        // SAFETY: the caller's promise.
+        self.send_to(peer, op, unsafe { Readable::new(iov) })
+    }
+
     unsafe fn shortcut<O: Owner>(
         &mut self,
         op: &RmaOp,
@@ -319,8 +330,7 @@ impl Transport for RdmTransport {
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
-        let peer = self.peers.unroute(addr);
-        if let Some(peer) = peer {
+        if let Some(peer) = self.peers.unroute(addr) {
             self.fail_pending(
                 peer,
                 |op| op.dest == addr,
@@ -333,9 +343,6 @@ impl Transport for RdmTransport {
             }
         }
         owner.srx().forget_source(addr);
-        if let Some(peer) = peer {
-            self.send_answers(peer, owner);
-        }
         if self.peers.need_sorting() {
             self.sort_peers();
         }

@@ -24,16 +24,11 @@ const MISALIGNED: &str = "the target refuses it: an element's address is no mult
 /// Why a target refuses an operation that it does not have.
 const UNSUPPORTED: &str = "the target refuses it: it has no such operator, data type or form";
 
-/// Why an operation fails whose reply did not leave its target.
-const REPLY_LOST: &str = "the target has removed this endpoint from its address vector before its \
-                          reply was sent: the operation may have been carried out";
-
 /// The error of an operation, by the number in its reply.
 pub(super) fn error_of_reply(number: u64) -> (Errno, &'static str) {
     match number {
         _ if number == Errno::EINVAL.0 as u64 => (Errno::EINVAL, MISALIGNED),
         _ if number == Errno::EOPNOTSUPP.0 as u64 => (Errno::EOPNOTSUPP, UNSUPPORTED),
-        _ if number == Errno::EADDRNOTAVAIL.0 as u64 => (Errno::ECANCELED, REPLY_LOST),
         _ => (Errno::EACCES, PART_REFUSED),
     }
 }

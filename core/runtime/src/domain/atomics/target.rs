@@ -4,7 +4,7 @@ use ferrofabric_contracts::atomics::{AtomicArrays, AtomicForm, AtomicHead, Reque
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, PeerCntr};
-use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaKind};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RmaKind};
 
 use super::super::owner::EndpointOwner;
 use super::super::part_outbox::{PartBytes, RemoteSend};
@@ -49,13 +49,13 @@ impl EndpointOwner<'_> {
         }
         while let Some((room, a)) = self.srx.remote.atomics.take_next(src) {
             if let Some((_, request)) = self.srx.remote.take_room(room) {
-                self.answer_atomic(&a, &request);
+                self.answer_atomic(src, &a, &request);
             }
         }
     }
 
     /// Carries a request out, or refuses it.
-    fn answer_atomic(&mut self, a: &Arrived, request: &[u8]) {
+    fn answer_atomic(&mut self, src: FiAddr, a: &Arrived, request: &[u8]) {
         let (number, result) = match AtomicHead::parse(request) {
             Ok((head, arrays)) => (head.number, self.carry_out(a, &head, &arrays)),
             Err(RequestError::Unsupported { number }) => (number, Err(Errno::EOPNOTSUPP)),
@@ -65,7 +65,7 @@ impl EndpointOwner<'_> {
         };
         let no_region = (NO_BYTES, MrDesc::NONE);
         let mut op = reply_to(
-            a.src,
+            src,
             number,
             result.as_ref().map(|_| no_region).map_err(|e| *e),
         );

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ferrofabric_av::{AvAttr, AvTable};
 use ferrofabric_contracts::peer::PeerSrx;
+use ferrofabric_contracts::requester::requester;
 use slab::Slab;
 
 use super::super::count::CounterValues;
@@ -14,6 +15,7 @@ use super::super::owner::Binding;
 use crate::cq::CqQueue;
 
 const TARGET: FiAddr = FiAddr(3);
+const READER: FiAddr = requester(0, 3, 1);
 const LEN: u64 = 40;
 
 /// The objects that an owner lends, all at place 0.
@@ -234,7 +236,7 @@ fn a_source_that_takes_no_replies_gets_no_more_than_its_reads() {
         len: REQUEST_BYTES as u64,
         flags: Flags::REMOTE_CQ_DATA,
     };
-    let (greedy, other) = (request(TARGET), request(FiAddr(4)));
+    let (greedy, other) = (request(READER), request(requester(0, 4, 2)));
     for _ in 0..MAX_REQUESTS {
         let matched = lent.srx.arrive_remote(RemoteKind::Read, &greedy);
         assert!(!matched.is_refused());
@@ -243,21 +245,20 @@ fn a_source_that_takes_no_replies_gets_no_more_than_its_reads() {
     for (request, refusals) in [(&greedy, 1), (&other, 0)] {
         let matched = lent.srx.arrive_remote(RemoteKind::Read, request);
         lent.with(|owner| owner.part_came(RemoteKind::Read, &matched, request, None));
-        let answers = lent.srx.take_answers();
-        assert_eq!(answers.len(), refusals);
+        let refused = lent.srx.take_refusals();
+        assert_eq!(refused.len(), refusals);
         let errno = Errno::EACCES.0 as u64;
-        assert!(answers.iter().all(|answer| answer.data == errno));
-        assert_eq!(lent.srx.remote.outbox.len_for(TARGET), MAX_REQUESTS);
+        assert!(refused.iter().all(|refusal| refusal.data == errno));
+        assert_eq!(lent.srx.remote.outbox.len_for(READER), MAX_REQUESTS);
     }
 }
 
-/// Replies that wait, and requests whose bytes are on their way, become refusals without an
-/// address. A region does not wait for them, and another peer with the address gets nothing.
+/// A reply goes to the source of its request, and stays when an address is removed.
 #[test]
-fn the_reads_of_a_source_that_is_removed_are_refused() {
+fn the_reads_of_a_source_that_is_removed_are_answered() {
     let mut lent = Lent::new();
     let request = Arrived {
-        src: TARGET,
+        src: READER,
         tag: 1,
         data: 0,
         len: REQUEST_BYTES as u64,
@@ -273,35 +274,46 @@ fn the_reads_of_a_source_that_is_removed_are_refused() {
     lent.with(|owner| owner.part_came(RemoteKind::Read, &waits, &request, None));
     let arrives = came(&mut lent, 6);
     lent.srx.forget_source(TARGET);
-    let refused = |answers: Vec<SendOp>| -> Vec<_> {
-        let of = |op: SendOp| (op.kind, op.dest, op.tag, op.data != 0);
-        answers.into_iter().map(of).collect()
-    };
-    let reply = MsgKind::Remote(RemoteKind::Reply);
-    let expected = |read| [(reply, FiAddr::NOTAVAIL, read, true)];
-    assert_eq!(refused(lent.srx.take_answers()), expected(5));
     lent.with(|owner| owner.part_came(RemoteKind::Read, &arrives, &request, None));
-    assert_eq!(refused(lent.srx.take_answers()), expected(6));
-    assert!(lent.srx.remote.outbox.is_empty());
-    // A reply that a transport has, and did not send.
-    let waits = reply_to(TARGET, 7, Ok((0, MrDesc::NONE)));
-    let removed = (Errno::ECANCELED, 0, PEER_REMOVED);
-    lent.with(|owner| owner.part_sent(RemoteKind::Reply, &SendDone::of(&waits, 0), Some(removed)));
-    assert_eq!(refused(lent.srx.take_answers()), expected(7));
+    assert!(lent.srx.take_refusals().is_empty());
+    let replies = lent.srx.remote.outbox.take_of(READER);
+    let numbers: Vec<_> = replies.iter().map(|part| part.op.tag).collect();
+    assert_eq!(numbers, [5, 6]);
 }
 
-/// An atomic operation may have been carried out when its reply is lost, which another error says
-/// than that of one that is refused. A read has the same error.
+/// A source that is not in the address vector is granted nothing, and gets to know that.
 #[test]
-fn a_lost_reply_has_an_error_of_its_own() {
+fn an_unknown_source_is_granted_nothing() {
+    let mut lent = Lent::new();
+    let query = Arrived {
+        src: FiAddr::NOTAVAIL,
+        len: 0,
+        data: 9,
+        ..reply(1)
+    };
+    let matched = lent.srx.arrive_remote(RemoteKind::Query, &query);
+    assert!(!matched.is_refused());
+    lent.with(|owner| owner.part_came(RemoteKind::Query, &matched, &query, None));
+    let refusals = lent.srx.take_refusals();
+    let of = |op: &SendOp| (op.kind, op.tag, op.data);
+    let none = (MsgKind::Remote(RemoteKind::Grant), 9, 0);
+    assert_eq!(refusals.iter().map(of).collect::<Vec<_>>(), [none]);
+    assert!(lent.srx.remote.outbox.is_empty());
+    let revoke = lent.srx.arrive_remote(RemoteKind::Revoke, &query);
+    assert!(revoke.is_refused());
+}
+
+/// The number of an error in a reply is that of the operation's error, if it is one that targets
+/// send.
+#[test]
+fn a_refused_operation_has_the_error_of_its_reply() {
     let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
     for (kind, number, errno) in [
-        (Flags::ATOMIC, Errno::EADDRNOTAVAIL, Errno::ECANCELED),
         (Flags::ATOMIC, Errno::EACCES, Errno::EACCES),
         (Flags::ATOMIC, Errno::EINVAL, Errno::EINVAL),
         (Flags::ATOMIC, Errno::EOPNOTSUPP, Errno::EOPNOTSUPP),
         (Flags::ATOMIC, Errno(i32::MAX), Errno::EACCES),
-        (Flags::empty(), Errno::EADDRNOTAVAIL, Errno::EACCES),
+        (Flags::empty(), Errno::EINVAL, Errno::EACCES),
         (Flags::empty(), Errno::EACCES, Errno::EACCES),
     ] {
         let (op, into) = read_of(&mut into);

@@ -348,14 +348,9 @@ impl MessageRun<'_> {
         }
     }
 
-    /// Whether a target will answer requests of an initiator, as far as anybody knows: it has its
-    /// address, and the other process removes none.
-    fn will_answer(&self, (from, to): (NodeNumber, NodeNumber)) -> bool {
-        let target = &self.nodes[to];
-        match target.elsewhere {
-            true => !self.may_remove,
-            false => target.peers.contains_key(&from),
-        }
+    /// Whether a target has the address of an initiator, as far as anybody knows.
+    fn is_known(&self, (from, to): (NodeNumber, NodeNumber)) -> bool {
+        self.nodes[to].elsewhere || self.nodes[to].peers.contains_key(&from)
     }
 
     /// An operation uses a place once more while those before it are under way. The place of a
@@ -381,10 +376,7 @@ impl MessageRun<'_> {
     ) {
         let (index, number) = (self.ops.len(), self.op_number());
         let injected = op.flags.contains(Flags::INJECT);
-        let is_known = match op.kind {
-            RmaKind::Read => self.will_answer((from, to)),
-            RmaKind::Write => self.nodes[to].elsewhere || self.nodes[to].peers.contains_key(&from),
-        };
+        let is_known = self.is_known((from, to));
         if let Some(used) = &choice.used {
             self.note_overlap(region, used);
         }
@@ -420,8 +412,6 @@ impl MessageRun<'_> {
             region,
             allowed: match choice.used {
                 None => AllowedOutcome::Refusal,
-                // A target reads nothing to a source that it does not know.
-                Some(_) if op.kind == RmaKind::Read && !is_known => AllowedOutcome::Either,
                 Some(_) => AllowedOutcome::Success,
             },
             place: choice.used.unwrap_or(0..choice.len),

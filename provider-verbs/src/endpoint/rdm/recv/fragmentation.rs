@@ -79,8 +79,8 @@ impl RdmTransport {
                 if last {
                     incoming.target = FragmentTarget::Nowhere;
                     owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
-                    if kind.is_request() {
-                        self.send_answers(peer, owner);
+                    if kind.is_answered() {
+                        self.send_refusals(peer, owner);
                     }
                     self.return_credit((peer, name), arrived.len as usize);
                 }

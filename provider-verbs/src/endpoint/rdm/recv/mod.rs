@@ -163,8 +163,8 @@ impl RdmTransport {
             // SAFETY: the buffer of a receive that is under way.
             unsafe { deliver(owner, &matched, 0, payload.as_ptr(), payload.len()) };
             owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
-            if kind.is_request() {
-                self.send_answers(peer, owner);
+            if kind.is_answered() {
+                self.send_refusals(peer, owner);
             }
             match self.lanes.of(lane) {
                 Some(of) => {
@@ -231,8 +231,12 @@ impl RdmTransport {
             (None, None) => MsgKind::Msg,
             (Some(part), _) => MsgKind::Remote(part),
         };
+        let of = self.peers.at(peer);
         let arrived = Arrived {
-            src: self.peers.at(peer).addr,
+            src: match kind.is_request() {
+                true => of.requester,
+                false => of.addr,
+            },
             tag: envelope.tag.unwrap_or(0),
             len,
             data: envelope.cq_data.unwrap_or(0),

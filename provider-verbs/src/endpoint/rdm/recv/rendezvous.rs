@@ -40,6 +40,9 @@ impl RdmTransport {
         let fit = (matched.buf.len as u64).min(arrived.len);
         if fit == 0 {
             owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
+            if kind.is_answered() {
+                self.send_refusals(peer, owner);
+            }
             let status = match matched.is_refused() {
                 true => FinStatus::Cancelled,
                 false => FinStatus::Ok,
@@ -204,8 +207,8 @@ impl RdmTransport {
         self.list(session);
         drop(r.destinations);
         owner.complete_recv(r.kind, &r.matched, &r.arrived, || self.peers.name(peer));
-        if r.kind.is_request() {
-            self.send_answers(peer, owner);
+        if r.kind.is_answered() {
+            self.send_refusals(peer, owner);
         }
     }
 
@@ -224,8 +227,8 @@ impl RdmTransport {
             Some(r) => {
                 drop(r.destinations);
                 owner.complete_recv(r.kind, &r.matched, &r.arrived, || self.peers.name(peer));
-                if r.kind.is_request() {
-                    self.send_answers(peer, owner);
+                if r.kind.is_answered() {
+                    self.send_refusals(peer, owner);
                 }
             }
             None => self.break_lane(

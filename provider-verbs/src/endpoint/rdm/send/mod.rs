@@ -148,22 +148,22 @@ impl RdmTransport {
         Ok(())
     }
 
-    /// Sends a peer the answers that no address leads to ([`PeerSrx::take_answers`]), whatever
-    /// waits for it.
+    /// Sends a peer the refusals of its messages ([`PeerSrx::take_refusals`]), whatever waits for
+    /// it.
     #[cold]
-    pub(super) fn send_answers<O: Owner>(&mut self, peer: u32, owner: &mut O) {
+    pub(super) fn send_refusals<O: Owner>(&mut self, peer: u32, owner: &mut O) {
         const MOST_WAITING: usize = MAX_PENDING + ROOM_TO_PASS + MAX_REQUESTS;
-        let answers = owner.srx().take_answers();
+        let refusals = owner.srx().take_refusals();
         let at = self.peers.at(peer);
-        if let (Some(session), true) = (at.lane, at.pending.len() + answers.len() > MOST_WAITING) {
+        if let (Some(session), true) = (at.lane, at.pending.len() + refusals.len() > MOST_WAITING) {
             let why: Box<dyn std::error::Error> = "the peer takes no answers".into();
             return self.break_protocol(session, &*why);
         }
-        for answer in answers {
+        for refusal in refusals {
             // SAFETY: there are no buffers.
             let none = unsafe { Readable::new(&[]) };
             // A peer that has closed its endpoint awaits nothing.
-            let _ = self.enqueue(peer, &answer, none);
+            let _ = self.enqueue(peer, &refusal, none);
         }
     }
 

@@ -9,6 +9,7 @@ use ferrofabric_contracts::atomics::{
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Matched, PeerSrx};
+use ferrofabric_contracts::requester::requester;
 use ferrofabric_contracts::types::{
     FiAddr, IoBuf, MAX_REQUESTS, MrDesc, MsgKind, RemoteKind, SendOp,
 };
@@ -22,8 +23,8 @@ use super::super::super::srx::SharedRx;
 use crate::cq::CqQueue;
 use crate::fabric::MrAttr;
 
-const SRC: FiAddr = FiAddr(3);
-const OTHER: FiAddr = FiAddr(4);
+const SRC: FiAddr = requester(0, 3, 1);
+const OTHER: FiAddr = requester(0, 4, 2);
 const KEY: u64 = 9;
 const BOTH: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
 
@@ -106,21 +107,21 @@ impl TargetEnd {
         parts.into_iter().map(|part| reply(part.op)).collect()
     }
 
-    /// Takes the answers out that no address leads to: their numbers and errors.
-    fn answers(&mut self) -> Vec<(u64, u64)> {
+    /// Takes the refusals out: their numbers and errors.
+    fn refusals(&mut self) -> Vec<(u64, u64)> {
         let answer = |op: SendOp| {
             assert_eq!(op.kind, MsgKind::Remote(RemoteKind::Reply));
             assert_eq!(op.dest, FiAddr::NOTAVAIL);
             (op.tag, op.data)
         };
-        self.srx.take_answers().into_iter().map(answer).collect()
+        self.srx.take_refusals().into_iter().map(answer).collect()
     }
 
     /// Nothing of any operation is left.
     fn assert_empty(&self) {
         let remote = &self.srx.remote;
         assert_eq!((remote.atomics.count(), remote.rooms()), (0, 0));
-        assert!(remote.outbox.is_empty() && remote.answers.is_empty());
+        assert!(remote.outbox.is_empty() && remote.refusals.is_empty());
     }
 
     fn word(&self) -> u64 {
@@ -179,35 +180,21 @@ fn requests_are_carried_out_in_their_order() {
     end.assert_empty();
 }
 
-/// Requests of a source that is removed change nothing: neither the one that waits for another
-/// before it, nor the one on its way, although a peer with the same address has a request by then.
-/// The answers to them, and the one in place of the reply that waits, have no address.
+/// The requests of a source are served by its own number, whatever becomes of addresses: those of a
+/// source that was removed and those of one that was never inserted.
 #[test]
-fn the_requests_of_a_source_that_is_removed_are_refused() {
+fn no_address_matters_to_requests() {
     let mut end = TargetEnd::new();
-    let refused = Errno::EACCES.0 as u64;
-    let (done, long, short) = (sum(1, 1, 5), sum(2, 8, 10), sum(3, 1, 100));
-    let [a_done, a_long, a_short] = [&done, &long, &short].map(|request| arrived(SRC, request));
-    let first = end.arrive(&a_done);
-    end.came(&first, &a_done, Some(&done));
+    let (long, short) = (sum(1, 8, 10), sum(2, 1, 100));
+    let (a_long, a_short) = (arrived(SRC, &long), arrived(SRC, &short));
     let (on_its_way, waits) = (end.arrive(&a_long), end.arrive(&a_short));
     end.came(&waits, &a_short, Some(&short));
-    end.srx.forget_source(SRC);
-    let lost = Errno::EADDRNOTAVAIL.0 as u64;
-    assert_eq!(end.answers(), [(1, lost), (3, refused)]);
-
-    let next = sum(2, 1, 1000);
-    let a_next = arrived(SRC, &next);
-    let of_next = end.arrive(&a_next);
+    for address in [FiAddr(0), FiAddr(3)] {
+        end.srx.forget_source(address);
+    }
     end.came(&on_its_way, &a_long, Some(&long));
-    assert_eq!((end.word(), end.answers()), (5, vec![(2, refused)]));
-    end.came(&of_next, &a_next, Some(&next));
-    assert_eq!((end.word(), end.replies(SRC)), (1005, vec![(2, 0)]));
-    assert_eq!(end.srx.remote.atomics.carried_out, 2);
-
-    let never_here = end.arrive(&a_long);
-    end.srx.forget_source(SRC);
-    end.came(&never_here, &a_long, None);
+    assert_eq!(end.refusals(), []);
+    assert_eq!((end.word(), end.replies(SRC)), (110, vec![(1, 0), (2, 0)]));
     end.assert_empty();
 }
 
@@ -229,27 +216,12 @@ fn a_source_has_no_more_requests_than_an_initiator() {
     let replies = end.srx.remote.outbox.len_for(SRC);
     let matched = end.arrive(&greedy);
     end.came(&matched, &greedy, Some(&request));
-    assert_eq!(end.answers(), [(1, Errno::EACCES.0 as u64)]);
+    assert_eq!(end.refusals(), [(1, Errno::EACCES.0 as u64)]);
     assert_eq!(end.srx.remote.outbox.len_for(SRC), replies);
     let matched = end.arrive(&other);
     end.came(&matched, &other, Some(&request));
-    assert_eq!(end.answers(), []);
+    assert_eq!(end.refusals(), []);
     assert_eq!(end.replies(OTHER), [(1, 0)]);
-}
-
-/// No address leads to a source outside of the address vector, so it gets a refusal alone.
-#[test]
-fn requests_of_unknown_sources_are_refused() {
-    let mut end = TargetEnd::new();
-    let request = sum(1, 7, 1);
-    let from_nowhere = arrived(FiAddr::NOTAVAIL, &request);
-    for _ in 0..2 {
-        let matched = end.arrive(&from_nowhere);
-        end.came(&matched, &from_nowhere, Some(&request));
-        assert_eq!(end.answers(), [(1, Errno::EACCES.0 as u64)]);
-    }
-    assert_eq!(*end.words, [0; 8]);
-    end.assert_empty();
 }
 
 #[test]

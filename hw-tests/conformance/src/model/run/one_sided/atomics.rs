@@ -211,7 +211,7 @@ impl MessageRun<'_> {
     ) {
         let (from, to) = call.by;
         let (kind, place) = (op.form.kind(), call.place.clone());
-        let is_known = self.will_answer((from, to));
+        let is_known = self.is_known((from, to));
         let number = self.op_number();
         if !is_refused {
             self.note_overlap(region, &place);
@@ -231,10 +231,9 @@ impl MessageRun<'_> {
             data: None,
             quiet: !op.flags.contains(Flags::COMPLETION),
             injected: op.flags.contains(Flags::INJECT),
-            allowed: match (is_refused, is_known) {
-                (true, _) => AllowedOutcome::Refusal,
-                (false, false) => AllowedOutcome::Either,
-                (false, true) => AllowedOutcome::Success,
+            allowed: match is_refused {
+                true => AllowedOutcome::Refusal,
+                false => AllowedOutcome::Success,
             },
             removed: false,
             is_known,
@@ -285,11 +284,10 @@ impl MessageRun<'_> {
 
 impl RunAtomic {
     /// Whether it may fail with an error of its target.
-    pub(super) fn may_fail_with(&self, errno: Errno, is_known: bool, is_open: bool) -> bool {
+    pub(super) fn may_fail_with(&self, errno: Errno, is_open: bool) -> bool {
         match (errno, self.refusal) {
-            (Errno::ECANCELED, _) => !is_known,
             // Its region may have closed before.
-            (Errno::EACCES, Errno::EINVAL) => !is_known || !is_open,
+            (Errno::EACCES, Errno::EINVAL) => !is_open,
             (errno, refusal) => errno == refusal,
         }
     }

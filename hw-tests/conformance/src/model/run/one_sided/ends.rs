@@ -3,7 +3,8 @@
 use super::*;
 
 impl MessageRun<'_> {
-    /// An address is removed: operations by way of it may end either way.
+    /// An address is removed: operations by way of it may end either way. Those of the removed peer
+    /// go on, and CQ data of its writes has no source.
     pub(in super::super) fn is_removed(&mut self, at: NodeNumber, peer: NodeNumber) {
         for op in &mut self.ops {
             if (op.from, op.to) == (at, peer) && op.succeeded.is_none() {
@@ -11,10 +12,6 @@ impl MessageRun<'_> {
             }
             if (op.from, op.to) == (peer, at) {
                 op.is_known = false;
-                let is_open = op.succeeded.is_none() && op.allowed == AllowedOutcome::Success;
-                if is_open && (op.kind == RmaKind::Read || op.atomic.is_some()) {
-                    op.allowed = AllowedOutcome::Either;
-                }
             }
         }
     }
@@ -98,7 +95,7 @@ impl MessageRun<'_> {
                 let is_closed = self.is_closed(op.to);
                 let is_open = self.regions[op.region.0][op.region.1].is_open();
                 let is_refusal = match &op.atomic {
-                    Some(atomic) => atomic.may_fail_with(error.errno, op.is_known, is_open),
+                    Some(atomic) => atomic.may_fail_with(error.errno, is_open),
                     None => error.errno == Errno::EACCES,
                 };
                 let allowed = op.removed
