@@ -66,6 +66,18 @@ fn open_mpi_windows_beside_local_ranks() {
     .passes();
 }
 
+/// Ranks read from others that have not yet inserted them into their address vectors.
+#[test]
+fn open_mpi_windows_and_messages_beside_local_ranks() {
+    NodesJob {
+        mpi: Mpi::NewOpen,
+        each: 2,
+        program: &["one_sided.py"],
+        messages: 150,
+    }
+    .passes();
+}
+
 #[test]
 fn mpich_pingpong() {
     NodesJob {

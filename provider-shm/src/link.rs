@@ -303,8 +303,8 @@ impl ShmLink {
         self.sender.pending_mut()
     }
 
-    /// A request of the peer, or a query, has come whole: it awaits its reply, or is refused, and its
-    /// refusal is put in line.
+    /// A request of the peer, or a query, has come whole. It awaits its reply, or is refused, and
+    /// the refusal is put in line.
     ///
     /// # Errors
     ///

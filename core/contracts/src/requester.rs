@@ -10,9 +10,9 @@
 //!   1  1 │ part    │ transport │ life    │ index
 //! ```
 //!
-//! `index` is the place of the peer or link in a table of the transport, `life` differs from that of
-//! the peer that had the place before, and `part` is set by the owner of several transports of one
-//! kind.
+//! `index` is the place of the peer or link in a table of the transport, and `life` differs from
+//! that of the peer that had the place before. The owner of several transports of one kind sets
+//! `part`.
 
 use crate::types::FiAddr;
 

@@ -76,8 +76,8 @@ fn each_form(target: &Target<'_>) {
     );
 }
 
-/// Reads, writes and fetches are under way while the target's address vector changes: each succeeds,
-/// and the fetches are carried out in their order.
+/// Reads and fetches are under way while the target's address vector changes: each succeeds, and
+/// the fetches are carried out in their order.
 fn beside(target: &Target<'_>, rounds: usize, change: impl FnOnce()) {
     const OPS: usize = 60;
     const READ_FROM: usize = 1 << 20;

@@ -386,9 +386,6 @@ impl Mpi {
                 ("btl", "self,sm,tcp,ofi"),
                 ("osc", "rdma"),
                 ("opal_common_ofi_provider_include", "ferro"),
-                // All ranks are in each other's address vectors from the start, since a target
-                // answers no others.
-                ("mpi_add_procs_cutoff", "1024"),
                 ("mpi_yield_when_idle", "1"),
             ],
         }
