@@ -158,6 +158,11 @@ impl ShmLink {
         self.requester
     }
 
+    /// Number of requests of the peer whose replies were not sent yet.
+    pub(crate) fn requests(&self) -> usize {
+        self.requests
+    }
+
     pub(crate) fn set_requester(&mut self, requester: FiAddr) {
         self.requester = requester;
     }

@@ -3,16 +3,19 @@
 //! endpoint keeps of the peer. A peer that sends again connects again; that link stays for as long
 //! as there is traffic, and for a while after that.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
 use slab::Slab;
 
 use super::ShmTransport;
 use crate::link::{CloseMessage, ShmLink};
 use crate::peers::PeerState;
+use crate::pending::{PendingSend, line_up};
 use crate::ring::LinkViolation;
 use crate::segment::ShmSegment;
 use crate::service::ServiceCommand;
@@ -31,6 +34,17 @@ pub(super) struct IdleCloser {
     watched: HashMap<usize, WatchedLink>,
     /// The service thread has been requested to report the time of the next look.
     look_is_requested: bool,
+    /// The peers whose requests came before their link closed, and are not answered yet, by the
+    /// source of these requests.
+    unanswered: HashMap<FiAddr, UnansweredPeer>,
+}
+
+/// A peer that awaits replies, and has no link or another one.
+struct UnansweredPeer {
+    native: NativeAddr,
+    /// The id of its endpoint.
+    id: u64,
+    requests: usize,
 }
 
 impl IdleCloser {
@@ -43,6 +57,16 @@ impl IdleCloser {
     /// Notes that the next look is requested. Returns whether the caller has to request it.
     fn begin_look_request(&mut self) -> bool {
         !self.watched.is_empty() && !std::mem::replace(&mut self.look_is_requested, true)
+    }
+
+    /// A reply to such a peer is sent, or has failed.
+    fn count_reply(&mut self, source: FiAddr) {
+        if let Some(peer) = self.unanswered.get_mut(&source) {
+            peer.requests -= 1;
+            if peer.requests == 0 {
+                self.unanswered.remove(&source);
+            }
+        }
     }
 
     /// Looks at all watched links. Returns the keys of those that had no traffic for long enough.
@@ -176,6 +200,15 @@ impl ShmTransport {
         self.receiver.stats_mut().links_left += 1;
         self.receiver.detach_link(key, &link);
         let (id, addr, native) = (link.id(), link.addr(), link.native());
+        if link.requests() > 0 {
+            let unanswered = UnansweredPeer {
+                native,
+                id,
+                requests: link.requests(),
+            };
+            let source = link.requester();
+            self.idle_closer.unanswered.insert(source, unanswered);
+        }
         let (segment, pending) = (
             Arc::clone(link.segment()),
             std::mem::take(link.pending_mut()),
@@ -197,6 +230,48 @@ impl ShmTransport {
                 self.give_up(id, errno, "no segment can be had", owner);
             }
         }
+    }
+
+    /// Sends a reply to a peer whose link was closed idle when its request had come: the peer has
+    /// agreed to the close before it saw the reply. It gets the reply over another link.
+    ///
+    /// # Safety
+    ///
+    /// As for `Transport::send`.
+    #[cold]
+    pub(super) unsafe fn reply_after_close<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> Result<(), OpError> {
+        let peer = self.idle_closer.unanswered.get(&op.dest);
+        let peer = peer.ok_or(OpError::Failed(Errno::ECONNRESET))?;
+        let (id, native) = (peer.id, peer.native);
+        if self.peers.needs_link(id) {
+            self.peers.set(id, PeerState::Connecting(VecDeque::new()));
+            if let Err(error) = self.connect(id, native, owner) {
+                self.peers.remove(id);
+                return Err(error);
+            }
+        }
+        let sent = match self.peers.get_mut(id) {
+            Some(&mut PeerState::Up(key)) => {
+                // SAFETY: the caller's contract.
+                unsafe { self.send_long(key, op, iov, owner) }
+            }
+            Some(PeerState::Connecting(queue)) => {
+                // As many wait at most as a peer has requests.
+                // SAFETY: the caller's contract.
+                line_up(queue, unsafe { PendingSend::new(op, iov) });
+                Ok(())
+            }
+            _ => Err(OpError::Failed(Errno::ECONNRESET)),
+        };
+        if sent != Err(OpError::Again) {
+            self.idle_closer.count_reply(op.dest);
+        }
+        sent
     }
 
     /// A peer has closed the link that has this segment, or is gone. Without a segment, a watched

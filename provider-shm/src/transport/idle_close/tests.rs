@@ -5,9 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Transport;
-use ferrofabric_contracts::types::{FiAddr, MsgKind};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RemoteKind, SendOp};
 
 use crate::ShmConfig;
 use crate::link::ShmLink;
@@ -99,6 +100,49 @@ fn an_answer_and_a_question_come_at_once() {
     assert_eq!(pair.left(), (1, 0));
     pair.b.progress();
     assert_eq!(pair.left(), (1, 1));
+}
+
+/// The peer sends a request, and agrees to the close before the request is taken. It gets its reply
+/// over another link.
+#[test]
+fn a_request_before_the_agreement_gets_its_reply() {
+    let part = |kind, dest| SendOp {
+        kind: MsgKind::Remote(kind),
+        dest,
+        tag: 1,
+        data: 0,
+        desc: MrDesc::NONE,
+        context: 3,
+        flags: Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::INJECT,
+    };
+    let mut pair = WatchedPair::connected();
+    pair.receive();
+    pair.a_requests_close();
+    let bytes = [7; 16];
+    let iov = [IoBuf::new(bytes.as_ptr(), bytes.len())];
+    for _ in 0..2 {
+        let read = part(RemoteKind::Read, pair.to_a);
+        // SAFETY: the bytes live until return.
+        unsafe { pair.b.send_op(&read, &iov) }.unwrap();
+    }
+    pair.b.progress();
+    let source = link(&pair.a).unwrap().requester();
+    pair.a.progress();
+    assert_eq!(pair.left(), (1, 1));
+    let Ep { shm, owner } = &mut pair.a;
+    let reply = part(RemoteKind::Reply, source);
+    for _ in 0..2 {
+        // SAFETY: as above.
+        unsafe { shm.reply(&reply, &iov, owner) }.unwrap();
+    }
+    drive(&mut [&mut pair.a, &mut pair.b], "no reply comes", |eps| {
+        eps[1].shm.stats().received == 1 + 2
+    });
+    assert!(pair.a.shm.idle_closer.unanswered.is_empty());
+    let Ep { shm, owner } = &mut pair.a;
+    // SAFETY: as above.
+    let another = unsafe { shm.reply(&reply, &iov, owner) };
+    assert_eq!(another, Err(OpError::Failed(Errno::ECONNRESET)));
 }
 
 impl WatchedPair {
