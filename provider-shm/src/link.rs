@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::buffers::SendBuffers;
-use ferrofabric_contracts::peer::{Matched, Owner, PeerSrx, SendDone};
+use ferrofabric_contracts::peer::{Owner, PeerSrx, SendDone};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
 use crate::config::Cma;
@@ -317,14 +317,15 @@ impl ShmLink {
     #[cold]
     pub(crate) fn request_came<O: Owner>(
         &mut self,
-        (kind, matched): (MsgKind, &Matched),
+        kind: MsgKind,
+        is_refused: bool,
         owner: &mut O,
     ) -> Result<(), LinkViolation> {
         let refusals = owner.srx().take_refusals();
         if !self.sender.has_room_for_answers(refusals.len()) {
             return Err(LinkViolation("it takes no answers"));
         }
-        let awaits = kind.is_request() && !matched.is_refused() && refusals.is_empty();
+        let awaits = kind.is_request() && !is_refused && refusals.is_empty();
         self.requests += usize::from(awaits);
         for refusal in refusals {
             // SAFETY: there are no buffers.

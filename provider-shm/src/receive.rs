@@ -9,7 +9,7 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token, deliver};
-use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind};
 
 use crate::copy::{copy_bulk, copy_short, copy_soon};
 use crate::incoming::IncomingState;
@@ -23,7 +23,7 @@ use crate::wire::{
     READ, START, UNDER_WAY_MAX, WANTS_DELIVERED, unpack,
 };
 use deliveries::Deliveries;
-use message::{Beginning, MatchedMessage, Rest, Unfinished, kind_and_flags};
+use message::{Beginning, MatchedMessage, Rest, Unfinished, kind_of};
 use unexpected::{UnexpectedMessage, UnexpectedMessages};
 
 /// The receiving state of an endpoint, for all its links.
@@ -101,7 +101,7 @@ impl ShmReceiver {
         if len > INLINE_BYTES {
             return Err(LinkViolation("it sent a short message that is too long"));
         }
-        let (kind, flags) = kind_and_flags(seen);
+        let (kind, src, flags) = kind_of(seen, link);
         let (tag, data) = seen.with_body(|body| {
             // SAFETY: a body has these words; volatile, for the other process may write to them.
             unsafe {
@@ -116,7 +116,7 @@ impl ShmReceiver {
         });
         let message = Beginning {
             kind,
-            arrived: self.arrived(link, (kind, flags), tag, len as u64, data),
+            arrived: self.arrived((src, flags), tag, len as u64, data),
             from: seen.with_body(|body| body.wrapping_add(1).cast::<u8>()),
             len,
             rest: None,
@@ -178,10 +178,10 @@ impl ShmReceiver {
         let len = seen.head.len();
         let [tag, offset, data] = seen.words();
         let from = link.receiver().record(offset as u32, len)?;
-        let (kind, flags) = kind_and_flags(seen);
+        let (kind, src, flags) = kind_of(seen, link);
         let message = Beginning {
             kind,
-            arrived: self.arrived(link, (kind, flags), tag, len as u64, data),
+            arrived: self.arrived((src, flags), tag, len as u64, data),
             from,
             len,
             rest: None,
@@ -210,21 +210,11 @@ impl ShmReceiver {
 
     /// The description of a message for the receive context; counts the message.
     #[inline(always)]
-    fn arrived(
-        &mut self,
-        link: &ShmLink,
-        (kind, flags): (MsgKind, Flags),
-        tag: u64,
-        len: u64,
-        data: u64,
-    ) -> Arrived {
+    fn arrived(&mut self, (src, flags): (FiAddr, Flags), tag: u64, len: u64, data: u64) -> Arrived {
         self.stats.received += 1;
         self.stats.received_bytes += len;
         Arrived {
-            src: match kind.is_request() {
-                true => link.requester(),
-                false => link.addr(),
-            },
+            src,
             tag,
             len,
             data: if flags.is_empty() { 0 } else { data },
@@ -254,7 +244,7 @@ impl ShmReceiver {
                 link.consume(record_bytes, &mut self.stats);
                 owner.complete_recv(*kind, &matched, arrived, || Some(link.native()));
                 if kind.is_answered() {
-                    link.request_came((*kind, &matched), owner)?;
+                    link.request_came(*kind, matched.is_refused(), owner)?;
                 }
             }
             None => {
@@ -294,8 +284,8 @@ impl ShmReceiver {
             // The peer has no other messages under way, and each has two answers at most.
             return Err(LinkViolation("it takes no answers"));
         }
-        let (kind, flags) = kind_and_flags(seen);
-        let arrived = self.arrived(link, (kind, flags), tag, total, data);
+        let (kind, src, flags) = kind_of(seen, link);
+        let arrived = self.arrived((src, flags), tag, total, data);
         let rest = Rest {
             id,
             total,

@@ -160,7 +160,7 @@ impl Deliveries {
         if !d.dropped {
             owner.complete_recv(*kind, matched, arrived, || Some(link.native()));
             if kind.is_answered() {
-                link.request_came((*kind, matched), owner)?;
+                link.request_came(*kind, matched.is_refused(), owner)?;
             }
         }
         if d.wants_delivered {

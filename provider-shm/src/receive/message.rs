@@ -2,8 +2,9 @@
 
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Matched};
-use ferrofabric_contracts::types::{MsgKind, RemoteKind};
+use ferrofabric_contracts::types::{FiAddr, MsgKind, RemoteKind};
 
+use crate::link::ShmLink;
 use crate::ring::PublishedSlot;
 use crate::wire::{DATA, PART_MASK, PART_SHIFT, TAGGED};
 
@@ -42,28 +43,30 @@ pub(super) struct MatchedMessage {
 /// A receive that waited for more of a message.
 pub(crate) type Unfinished = (MsgKind, Matched, Arrived);
 
+/// The kind of a message, its source and its flags.
 #[inline(always)]
-pub(super) fn kind_and_flags(seen: PublishedSlot) -> (MsgKind, Flags) {
+pub(super) fn kind_of(seen: PublishedSlot, link: &ShmLink) -> (MsgKind, FiAddr, Flags) {
     let bits = seen.head.flags();
-    (
-        match bits & (TAGGED | (PART_MASK << PART_SHIFT)) {
-            0 => MsgKind::Msg,
-            TAGGED => MsgKind::Tagged,
-            other => part_of(other),
-        },
-        match bits & DATA != 0 {
-            true => Flags::REMOTE_CQ_DATA,
-            false => Flags::empty(),
-        },
-    )
+    let (kind, src) = match bits & (TAGGED | (PART_MASK << PART_SHIFT)) {
+        0 => (MsgKind::Msg, link.addr()),
+        TAGGED => (MsgKind::Tagged, link.addr()),
+        other => part_of(other, link),
+    };
+    let flags = match bits & DATA != 0 {
+        true => Flags::REMOTE_CQ_DATA,
+        false => Flags::empty(),
+    };
+    (kind, src, flags)
 }
 
-/// The kind of a message whose flags have the number of a part. A number that is none is taken for
-/// a message.
+/// The kind and the source of a message whose flags have the number of a part. A number that is
+/// none is taken for a message.
 #[cold]
-fn part_of(bits: u8) -> MsgKind {
-    match RemoteKind::from_number(bits >> PART_SHIFT) {
-        Some(part) => MsgKind::Remote(part),
-        None => MsgKind::Msg,
+fn part_of(bits: u8, link: &ShmLink) -> (MsgKind, FiAddr) {
+    let part = RemoteKind::from_number(bits >> PART_SHIFT);
+    let kind = part.map_or(MsgKind::Msg, MsgKind::Remote);
+    match kind.is_request() {
+        true => (kind, link.requester()),
+        false => (kind, link.addr()),
     }
 }
