@@ -99,10 +99,25 @@ impl RunRegion {
         }
     }
 
+    /// Atomic operations that nobody can judge have ended. The model goes on with the content of
+    /// the memory. If that is not here, nobody uses these bytes any more.
+    fn adopt(&mut self, place: &Range<usize>) {
+        if !self.elsewhere {
+            self.image[place.clone()].copy_from_slice(&self.memory.bytes(place.clone()));
+            return;
+        }
+        let uses = self.uses.iter_mut();
+        for used in uses.filter(|used| used.is_lost && used.overlaps(place)) {
+            let (start, end) = (used.place.start, used.place.end);
+            used.place = start.min(place.start)..end.max(place.end);
+        }
+    }
+
     fn judge_atomics(&mut self, history: &AtomicHistory) -> Result<(), Wrong> {
         let place = history.place.clone();
         // Behind a fence, the write before it may have failed.
         if place.clone().any(|at| self.is_lost(at)) {
+            self.adopt(&place);
             return Ok(());
         }
         let mut after = history.after.clone();
