@@ -38,6 +38,10 @@ fn a_device_is_listed_with_its_limits() {
             assert_eq!(limits[limit], value, "{name}: {limit}");
         }
         assert_eq!(limits["atomics"], profile.atomics, "{name}");
+        assert_eq!(
+            limits["on_demand_paging"], profile.on_demand_paging,
+            "{name}"
+        );
         let shared = limits["shared_receive_queues"] != 0;
         assert_eq!(shared, profile.shared_receives, "{name}");
         let inline = &device["inline"];

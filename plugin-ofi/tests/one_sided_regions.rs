@@ -209,8 +209,8 @@ fn offers_of_one_sided_operations() {
 /// The bits of orders, but for those of messages and of atomic operations among each other.
 const ORDERS: u64 = ((1 << 36) - 1) & !FI_ORDER_SAS;
 
-/// Those that offers have if the hints name them: between reads, writes and sends, and between reads
-/// and writes that are not atomic.
+/// Those that offers have if the hints name them: between reads, writes and sends, and between the
+/// reads and writes that are not atomic.
 const ON_REQUEST: u64 = (FI_ORDER_SAS - 1) | (0xf * FI_ORDER_RMA_RAR);
 
 /// A region that closes waits for the operations on it: each is done, or is refused, and nothing is

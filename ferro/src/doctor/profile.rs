@@ -79,6 +79,7 @@ impl Profile {
             self.add(STATED, "shared_entries", limits.shared_receive_entries);
         }
         self.add(STATED, "atomics", limits.atomics);
+        self.add(STATED, "on_demand_paging", limits.on_demand_paging);
     }
 
     fn add_traffic(&mut self, found: &Examination, traffic: &Traffic) {

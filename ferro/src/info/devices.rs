@@ -123,6 +123,10 @@ fn device_block(heading: Block, opened: &UsableDevice) -> String {
         true => "atomics",
         false => "no atomics",
     };
+    let paging = match limits.on_demand_paging {
+        true => ", on-demand paging",
+        false => "",
+    };
     heading
         .fact("kind:", kind.join(", "))
         .fact("inline:", inline(&opened.inline))
@@ -148,7 +152,7 @@ fn device_block(heading: Block, opened: &UsableDevice) -> String {
                 limits.shared_receive_depth
             ),
         )
-        .fact("memory:", format!("{} regions", limits.regions))
+        .fact("memory:", format!("{} regions{paging}", limits.regions))
         .fact(
             "reads:",
             format!(
@@ -265,6 +269,7 @@ pub(super) fn json(device: &ListedDevice) -> Value {
             "reads_as_initiator": limits.reads_as_initiator,
             "reads_as_target": limits.reads_as_target,
             "atomics": limits.atomics,
+            "on_demand_paging": limits.on_demand_paging,
         },
         "ports": (1..).zip(&opened.ports).map(port_json).collect::<Vec<_>>(),
     })

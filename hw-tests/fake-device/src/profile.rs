@@ -69,6 +69,8 @@ pub struct DeviceProfile {
     pub datagrams: bool,
     /// It has atomic operations.
     pub atomics: bool,
+    /// Peers' reads and writes over connections reach memory that is not pinned (on-demand paging).
+    pub on_demand_paging: bool,
     /// Pieces of memory that a work request names, at most.
     pub entries: u32,
     /// Pieces of memory that a receive of a shared queue names, at most.
@@ -207,6 +209,7 @@ impl Default for DeviceProfile {
             connections: true,
             datagrams: true,
             atomics: true,
+            on_demand_paging: false,
             entries: 16,
             shared_entries: 16,
             read_entries: 16,
@@ -292,6 +295,7 @@ impl DeviceProfile {
             },
             shared_receives: rng.bool(),
             atomics: rng.bool(),
+            on_demand_paging: rng.bool(),
             entries,
             shared_entries: rng.u32(1..=entries),
             read_entries: rng.u32(1..=entries),

@@ -3,7 +3,8 @@
 use std::ffi::CStr;
 
 use ferrofabric_verbs_sys::{
-    ibv_atomic_cap, ibv_device_attr_ex, ibv_device_cap_flags, ibv_odp_general_caps,
+    ibv_atomic_cap, ibv_device_attr_ex, ibv_device_cap_flags, ibv_odp_caps, ibv_odp_general_caps,
+    ibv_odp_transport_cap_bits,
 };
 
 /// The limits of a device (`ibv_query_device_ex(3)`). Counts are those that the device states, not
@@ -58,7 +59,7 @@ pub struct DeviceLimits {
     pub atomics: bool,
     /// Its atomics hold against the CPU's and other devices' too.
     pub atomics_global: bool,
-    /// Memory can be used without pinning it (on-demand paging).
+    /// Peers' reads and writes over connections reach memory that is not pinned (on-demand paging).
     pub on_demand_paging: bool,
     /// Entries of the P_Key table.
     pub pkeys: u16,
@@ -96,13 +97,19 @@ impl DeviceLimits {
             protection_domains: count(basic.max_pd),
             atomics: basic.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE,
             atomics_global: basic.atomic_cap == ibv_atomic_cap::IBV_ATOMIC_GLOB,
-            on_demand_paging: raw.odp_caps.general_caps
-                & u64::from(ibv_odp_general_caps::IBV_ODP_SUPPORT.0)
-                != 0,
+            on_demand_paging: has_on_demand_paging(&raw.odp_caps),
             pkeys: basic.max_pkeys,
             completion_vectors: count(completion_vectors),
         }
     }
+}
+
+/// Whether peers' reads and writes over connections reach memory that is not pinned.
+fn has_on_demand_paging(caps: &ibv_odp_caps) -> bool {
+    let needed = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_READ
+        | ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_WRITE;
+    let general = u64::from(ibv_odp_general_caps::IBV_ODP_SUPPORT.0);
+    caps.general_caps & general != 0 && caps.per_transport_caps.rc_odp_caps & needed.0 == needed.0
 }
 
 /// A C count: negative means none.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::mr::Access;
 
 /// Rights that a key gives to peers.
-const OF_PEERS: Access = Access::REMOTE_WRITE
+pub(super) const OF_PEERS: Access = Access::REMOTE_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC)
     .union(Access::WINDOW_BIND)

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ferrofabric_contracts::config::{RegistrationCache, Settings};
-use ferrofabric_contracts::error::{Errno, Result};
+use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_system::event_log::LogReader;
 use nix::unistd::{SysconfVar, sysconf};
@@ -22,7 +22,7 @@ use nix::unistd::{SysconfVar, sysconf};
 use crate::device::{ForkSafety, fork_safety};
 use crate::mr::{Access, Mr};
 use crate::pd::Pd;
-use cache::{Cache, CacheLimits, RegionRequest};
+use cache::{Cache, CacheLimits, OF_PEERS, RegionRequest};
 use described::Described;
 use pages::PageNumbers;
 use watcher::{Unmapped, Watcher, page_bytes};
@@ -74,15 +74,27 @@ pub(crate) struct MemoryRegion {
 /// A region that the application has registered, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct DescribedRegion {
-    desc: MrDesc,
+    registered: DescribedAs,
     rkey: u32,
     registry: Arc<Registry>,
 }
 
+/// The use of a region.
+#[derive(Debug)]
+enum DescribedAs {
+    /// By this side's requests, too, which name its descriptor.
+    Pinned(MrDesc),
+    /// By peers alone.
+    Unpinned { _region: Arc<MemoryRegion> },
+}
+
 impl DescribedRegion {
-    /// The descriptor for operations on its memory.
+    /// The descriptor for operations on its memory, if they may name it.
     pub(crate) fn desc(&self) -> MrDesc {
-        self.desc
+        match self.registered {
+            DescribedAs::Pinned(desc) => desc,
+            DescribedAs::Unpinned { .. } => MrDesc::NONE,
+        }
     }
 
     /// The key for peers.
@@ -96,7 +108,9 @@ impl Drop for DescribedRegion {
         // In a child after fork, the lock may be held by a thread that does not exist there.
         if self.registry.pd.context().is_own() {
             // The last operation that uses the region ends it.
-            drop(self.registry.described.remove(self.desc));
+            if let DescribedAs::Pinned(desc) = self.registered {
+                drop(self.registry.described.remove(desc));
+            }
         }
     }
 }
@@ -292,16 +306,47 @@ impl Registry {
         access: Access,
     ) -> Result<DescribedRegion> {
         // SAFETY: the caller's promise.
-        let mr = unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, access) }?;
+        let pinned = unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, access) };
+        let (mr, unpinned) = match pinned {
+            Ok(mr) => (mr, false),
+            Err(error) => {
+                // SAFETY: as above.
+                (unsafe { self.register_unpinned(buf, access, error) }?, true)
+            }
+        };
         let rkey = mr.rkey();
-        let desc = self
-            .described
-            .enter(Arc::new(MemoryRegion { mr, pages: None }));
+        let region = Arc::new(MemoryRegion { mr, pages: None });
+        let registered = match unpinned {
+            true => DescribedAs::Unpinned { _region: region },
+            false => DescribedAs::Pinned(self.described.enter(region)),
+        };
         Ok(DescribedRegion {
-            desc,
+            registered,
             rkey,
             registry: Arc::clone(self),
         })
+    }
+
+    /// Registers memory that can not be pinned, for peers alone, where the device pages it in on
+    /// demand: more than may be locked, or memory that is not there yet. This side's requests do
+    /// not name it, for a device may do less on its own demand than on that of peers.
+    ///
+    /// # Errors
+    ///
+    /// The error given, where this does not help.
+    ///
+    /// # Safety
+    ///
+    /// As [`describe`](Self::describe).
+    unsafe fn register_unpinned(&self, buf: IoBuf, access: Access, why: Error) -> Result<Mr> {
+        let helps = matches!(why.errno(), Errno::ENOMEM | Errno::EAGAIN | Errno::EFAULT);
+        let has_paging = self.pd.context().limits().on_demand_paging;
+        if !(helps && has_paging && access.intersects(OF_PEERS)) {
+            return Err(why);
+        }
+        let access = access | Access::ON_DEMAND;
+        // SAFETY: the caller's promise.
+        unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, access) }.map_err(|_| why)
     }
 
     /// The region of a descriptor, if the descriptor counts for that buffer and an operation that

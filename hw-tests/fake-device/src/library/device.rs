@@ -7,8 +7,9 @@ use std::ptr;
 use ferrofabric_verbs_sys::{
     IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_ah_attr, ibv_async_event,
     ibv_async_event__bindgen_ty_1 as Element, ibv_atomic_cap, ibv_context, ibv_cq, ibv_device,
-    ibv_device_attr, ibv_event_type, ibv_fork_status, ibv_gid, ibv_gid_entry, ibv_gid_type,
-    ibv_mtu, ibv_port_attr, ibv_port_state, ibv_wc_status,
+    ibv_device_attr, ibv_device_attr_ex, ibv_event_type, ibv_fork_status, ibv_gid, ibv_gid_entry,
+    ibv_gid_type, ibv_mtu, ibv_odp_general_caps, ibv_odp_transport_cap_bits, ibv_port_attr,
+    ibv_port_state, ibv_query_device_ex_input, ibv_wc_status, verbs_context, verbs_context_of,
 };
 
 use super::{act, busy, make, missing, no, release, zeroed};
@@ -77,13 +78,20 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
         if fd < 0 {
             return Err(libc::EMFILE);
         }
-        let mut context: ibv_context = zeroed();
+        let mut extended: verbs_context = zeroed();
+        extended.sz = size_of::<verbs_context>();
+        extended.query_device_ex = Some(query_device_ex);
+        let context = &mut extended.context;
+        // The mark of a context within an extended one.
+        context.abi_compat = ptr::without_provenance_mut(usize::MAX);
         context.device = place(copy);
         context.ops = data_path::ops();
         context.async_fd = fd;
         context.cmd_fd = -1;
         context.num_comp_vectors = VECTORS as c_int;
-        let handle = place(context);
+        let extended = place(extended);
+        // SAFETY: just made.
+        let handle = unsafe { &raw mut (*extended).context };
         let context = FakeContext {
             device: at,
             subnet: model.subnet,
@@ -118,9 +126,12 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         }
     });
     if closed == 0 {
-        // SAFETY: opened here, and just taken out of the table.
-        release(unsafe { (*context).device });
-        release(context);
+        // SAFETY: opened here, within an extended context, and just taken out of the table.
+        let extended = unsafe {
+            release((*context).device);
+            verbs_context_of(context)
+        };
+        release(extended);
     }
     closed
 }
@@ -202,46 +213,74 @@ unsafe extern "C" fn ibv_query_device(
     attributes: *mut ibv_device_attr,
 ) -> c_int {
     act("ibv_query_device", |model| {
-        let profile = model.profile();
-        let raw = ibv_device_attr {
-            max_mr_size: u64::MAX,
-            page_size_cap: 4096,
-            vendor_id: profile.vendor_id,
-            vendor_part_id: 1,
-            hw_ver: 1,
-            max_qp: profile.queue_pairs as c_int,
-            max_qp_wr: profile.requests as c_int,
-            max_sge: profile.entries as c_int,
-            max_sge_rd: profile.read_entries as c_int,
-            max_cq: 1 << 16,
-            max_cqe: profile.completions as c_int,
-            max_mr: 1 << 20,
-            max_pd: 1 << 16,
-            max_qp_rd_atom: profile.reads_as_target as c_int,
-            max_qp_init_rd_atom: profile.reads_as_initiator as c_int,
-            max_res_rd_atom: 1 << 20,
-            atomic_cap: match profile.atomics {
-                true => ibv_atomic_cap::IBV_ATOMIC_HCA,
-                false => ibv_atomic_cap::IBV_ATOMIC_NONE,
-            },
-            max_ah: 1 << 16,
-            max_srq: if profile.shared_receives { 1 << 16 } else { 0 },
-            max_srq_wr: match profile.shared_receives {
-                true => profile.requests as c_int,
-                false => 0,
-            },
-            max_srq_sge: match profile.shared_receives {
-                true => profile.shared_entries as c_int,
-                false => 0,
-            },
-            max_pkeys: profile.partition_keys.len() as u16,
-            phys_port_cnt: 1,
+        // SAFETY: the caller gave a place to write to.
+        unsafe { attributes.write(basic_attributes(model)) };
+        Ok(())
+    })
+}
+
+/// The slot of an extended context. The caller has room for all of this version's attributes.
+unsafe extern "C" fn query_device_ex(
+    _context: *mut ibv_context,
+    _input: *const ibv_query_device_ex_input,
+    attributes: *mut ibv_device_attr_ex,
+    _len: usize,
+) -> c_int {
+    act("ibv_query_device_ex", |model| {
+        let mut raw = ibv_device_attr_ex {
+            orig_attr: basic_attributes(model),
             ..Default::default()
         };
-        // SAFETY: the caller gave a place to write to.
+        if model.profile().on_demand_paging {
+            let caps = &mut raw.odp_caps;
+            caps.general_caps = ibv_odp_general_caps::IBV_ODP_SUPPORT.0.into();
+            caps.per_transport_caps.rc_odp_caps = (ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_READ
+                | ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_WRITE)
+                .0;
+        }
+        // SAFETY: as the caller says.
         unsafe { attributes.write(raw) };
         Ok(())
     })
+}
+
+fn basic_attributes(model: &mut DeviceModel) -> ibv_device_attr {
+    let profile = model.profile();
+    ibv_device_attr {
+        max_mr_size: u64::MAX,
+        page_size_cap: 4096,
+        vendor_id: profile.vendor_id,
+        vendor_part_id: 1,
+        hw_ver: 1,
+        max_qp: profile.queue_pairs as c_int,
+        max_qp_wr: profile.requests as c_int,
+        max_sge: profile.entries as c_int,
+        max_sge_rd: profile.read_entries as c_int,
+        max_cq: 1 << 16,
+        max_cqe: profile.completions as c_int,
+        max_mr: 1 << 20,
+        max_pd: 1 << 16,
+        max_qp_rd_atom: profile.reads_as_target as c_int,
+        max_qp_init_rd_atom: profile.reads_as_initiator as c_int,
+        max_res_rd_atom: 1 << 20,
+        atomic_cap: match profile.atomics {
+            true => ibv_atomic_cap::IBV_ATOMIC_HCA,
+            false => ibv_atomic_cap::IBV_ATOMIC_NONE,
+        },
+        max_ah: 1 << 16,
+        max_srq: if profile.shared_receives { 1 << 16 } else { 0 },
+        max_srq_wr: match profile.shared_receives {
+            true => profile.requests as c_int,
+            false => 0,
+        },
+        max_srq_sge: match profile.shared_receives {
+            true => profile.shared_entries as c_int,
+            false => 0,
+        },
+        max_pkeys: profile.partition_keys.len() as u16,
+        phys_port_cnt: 1,
+        ..Default::default()
+    }
 }
 
 /// The attributes of a port, as far as this oldest form of the call goes: up to `port_cap_flags2`.

@@ -2,7 +2,9 @@
 
 use std::ffi::{c_int, c_void};
 
-use ferrofabric_verbs_sys::{ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_mr, ibv_pd, ibv_wc};
+use ferrofabric_verbs_sys::{
+    ibv_access_flags, ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_mr, ibv_pd, ibv_wc,
+};
 
 use super::device::{on_ethernet, reaches_port, source};
 use super::{act, busy, make, missing, release};
@@ -63,6 +65,10 @@ unsafe extern "C" fn ibv_reg_mr(
     make("ibv_reg_mr", |model| {
         let context = context_of(model, pd)?;
         if length == 0 || (addr as u64).checked_add(length as u64).is_none() {
+            return Err(libc::EINVAL);
+        }
+        let on_demand = access as u32 & ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 != 0;
+        if on_demand && !model.profile().on_demand_paging {
             return Err(libc::EINVAL);
         }
         model.next_key += 1;

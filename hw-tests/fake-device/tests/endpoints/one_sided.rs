@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ferrofabric_conformance::target::{BOTH, KEY, REGION, Target, close_beside, filled};
 use ferrofabric_conformance::unknown_initiators;
 use ferrofabric_contracts::flags::{Flags, Order};
-use ferrofabric_contracts::types::{IoBuf, RmaKind, RmaOp};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaKind, RmaOp};
 use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
 use ferrofabric_runtime::fabric::{EndpointConfig, MrAttr};
 use ferrofabric_verbs_sys::ibv_wc_status;
@@ -121,6 +121,38 @@ fn lanes_of_an_unknown_initiator_that_break() {
     });
     assert!(broken > 6, "{broken}");
     assert_eq!(device.misuse(), "");
+}
+
+/// Memory that can not be pinned: a device that pages it in on demand carries operations on it out.
+/// With another one they go as messages.
+#[test]
+fn memory_that_is_not_pinned() {
+    for (nic, pages_on_demand) in [("mlx5-roce", true), ("bnxt", false)] {
+        let device = FakeDevice::take();
+        device.become_nic(nic);
+        let (a, b) = (domain(&[]), domain(&[]));
+        let target = Target::open(&*a, &*b);
+        device.fail_call("ibv_reg_mr", 0, 1, libc::ENOMEM);
+        let region = target.register(KEY, BOTH);
+        assert_eq!(device.faults_left(), 0);
+        if pages_on_demand {
+            target.await_grant();
+        }
+        for len in LENGTHS {
+            let (from, bytes) = filled(&target.pair.a, len, len);
+            target.done(&target.op(RmaKind::Write, 11), &[from]);
+            assert_eq!(target.content(11, len), bytes);
+            let into = target.pair.a.memory(len, 0);
+            target.done(&target.op(RmaKind::Read, 11), &[into]);
+            assert_eq!(target.pair.a.bytes(into.addr, len), bytes);
+        }
+        assert_eq!(target.by_device() > 0, pages_on_demand, "{nic}");
+        // Its descriptor is for no request of the target's own.
+        assert_eq!(region.desc(), MrDesc::NONE);
+        close_beside(region, &target.pair.a);
+        drop(target);
+        assert_eq!(device.misuse(), "");
+    }
 }
 
 /// A region closes while the device writes to it: each operation ends, and no byte arrives behind
