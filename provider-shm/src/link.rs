@@ -321,7 +321,11 @@ impl ShmLink {
         is_refused: bool,
         owner: &mut O,
     ) -> Result<(), LinkViolation> {
-        let refusals = owner.srx().take_refusals();
+        let mut refusals = owner.srx().take_refusals();
+        if !self.sender.has_room_for_answers(refusals.len()) {
+            // A peer may query beyond its requests, and can do without the answer.
+            refusals.retain(|refusal| !refusal.kind.is_dispensable());
+        }
         if !self.sender.has_room_for_answers(refusals.len()) {
             return Err(LinkViolation("it takes no answers"));
         }

@@ -208,6 +208,12 @@ impl MsgKind {
         self.is_request() || matches!(self, Self::Remote(RemoteKind::Query))
     }
 
+    /// Whether its peer can do without it: the answer to a query, without which the peer has no
+    /// grant either.
+    pub const fn is_dispensable(self) -> bool {
+        matches!(self, Self::Remote(RemoteKind::Grant))
+    }
+
     /// Whether the owner has memory of its own for a message of this kind, and frees it as soon as
     /// the message is there.
     #[inline]

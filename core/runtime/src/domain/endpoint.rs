@@ -197,25 +197,22 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
             return refuse(&self.domain, self.index, error);
         }
         let mut state = self.domain.lock()?;
-        let fenced;
-        let mut op = op;
-        match state.way_of(self.index, op)? {
-            OrderedWay::Fenced => {
-                fenced = RmaOp {
-                    flags: op.flags | Flags::FENCE,
-                    ..*op
-                };
-                op = &fenced;
+        let way = match state.way_of(self.index, op) {
+            Ok(way) => way,
+            Err(error) => {
+                self.domain.wake(&mut state);
+                return Err(error);
             }
-            way => {
-                // SAFETY: the caller keeps the buffers until the operation completes.
-                if unsafe { took_shortcut(&self.domain, &mut state, self.index, op, iov) }? {
-                    return Ok(());
-                }
-                if way == OrderedWay::Device {
-                    flush(&mut state, self.index);
-                    return Err(OpError::Again);
-                }
+        };
+        if way != OrderedWay::Messages {
+            // SAFETY: the caller keeps the buffers until the operation completes.
+            if unsafe { took_shortcut(&self.domain, &mut state, self.index, op, iov) }? {
+                return Ok(());
+            }
+            if way == OrderedWay::Device {
+                flush(&mut state, self.index);
+                self.domain.wake(&mut state);
+                return Err(OpError::Again);
             }
         }
         let remote = &mut state.endpoints[self.index].srx.remote;
@@ -313,7 +310,10 @@ impl<B: Backend> EndpointHandle<B> {
     #[inline(never)]
     unsafe fn send_in_order(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
         let state = &mut *self.domain.lock()?;
-        in_order(state, self.index, Effects::SEND, op.dest)?;
+        if let Err(error) = in_order(state, self.index, Effects::SEND, op.dest) {
+            self.domain.wake(state);
+            return Err(error);
+        }
         // SAFETY: the caller's contract.
         unsafe { send_locked(&self.domain, state, self.index, op, iov) }
     }

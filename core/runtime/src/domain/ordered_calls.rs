@@ -27,11 +27,11 @@ impl RemoteOperations {
             return None;
         }
         let by_device = self.shortcuts.effects_under_way(peers) & before;
-        let fenced = before.contains(Effects::SEND);
+        let follows_sends = before.contains(Effects::SEND);
         match by_device.is_empty() {
-            true if fenced => Some(OrderedWay::Fenced),
+            true if follows_sends => Some(OrderedWay::Messages),
             true => Some(OrderedWay::Any),
-            false if fenced => None,
+            false if follows_sends => None,
             false => kept_by_devices(effects)
                 .contains(by_device)
                 .then_some(OrderedWay::Device),
@@ -53,10 +53,10 @@ impl RemoteOperations {
     fn effects_by_messages(&self, peers: (FiAddr, Option<FiAddr>)) -> Effects {
         let is_of = |of: FiAddr| of == peers.0 || Some(of) == peers.1;
         let reads = (self.reads())
-            .filter(|read| is_of(read.op.dest) || is_of(read.from))
+            .filter(|read| read.targets().into_iter().flatten().any(is_of))
             .map(|read| Effects::of(read.op.kind, read.op.flags));
         let writes = (self.noticed.iter())
-            .filter(|(_, write)| is_of(write.op.dest) || is_of(write.to))
+            .filter(|(_, write)| write.targets().into_iter().flatten().any(is_of))
             .map(|_| Effects::WRITE);
         let lost = (self.shortcuts.lost.iter())
             .filter(|one| is_of(one.op.dest))
@@ -101,7 +101,7 @@ impl<T: Transport> DomainState<T> {
     pub(super) fn way_of(&mut self, index: usize, op: &RmaOp) -> Result<OrderedWay, OpError> {
         if op.flags.contains(Flags::FENCE) {
             wait_for_remote(self, index, op.dest)?;
-            return Ok(OrderedWay::Fenced);
+            return Ok(OrderedWay::Messages);
         }
         match self.endpoints[index].srx.remote.orders.is_any() {
             true => in_order(self, index, effects_of(op), op.dest),

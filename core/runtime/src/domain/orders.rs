@@ -51,8 +51,8 @@ pub(super) enum OrderedWay {
     Any,
     /// A device carries out those before it, and keeps them in order: it goes by itself, or waits.
     Device,
-    /// As messages, after those that were sent before.
-    Fenced,
+    /// As messages, behind those that were sent before.
+    Messages,
 }
 
 impl Orders {

@@ -57,7 +57,7 @@ pub(super) struct ReadUnderWay {
     number: u64,
     pub(super) op: RmaOp,
     /// The address that its reply comes from: the first one of the peer, if the operation has
-    /// another.
+    /// another; `NOTAVAIL` once one of them is removed.
     pub(super) from: FiAddr,
     pub(super) into: ReceiveBuffers,
     /// Bytes of the reply.
@@ -70,12 +70,26 @@ pub(super) struct ReadUnderWay {
     pub(super) arrives: bool,
 }
 
+impl ReadUnderWay {
+    /// The addresses of its target; none once one of them is removed.
+    pub(super) fn targets(&self) -> Option<[FiAddr; 2]> {
+        (self.from != FiAddr::NOTAVAIL).then_some([self.op.dest, self.from])
+    }
+}
+
 /// A write whose CQ data follows it, or that others wait for.
 pub(super) struct NoticedWrite {
     pub(super) op: RmaOp,
     /// The address that the data goes to: the first one of the peer, if the operation has another;
     /// `NOTAVAIL` once one of them is removed.
     pub(super) to: FiAddr,
+}
+
+impl NoticedWrite {
+    /// The addresses of its target; none once one of them is removed.
+    pub(super) fn targets(&self) -> Option<[FiAddr; 2]> {
+        (self.to != FiAddr::NOTAVAIL).then_some([self.op.dest, self.to])
+    }
 }
 
 /// Room for a request, or for a grant.
@@ -123,9 +137,9 @@ impl RemoteOperations {
 
     /// Whether operations on a peer's memory wait for something but for a message that was sent.
     pub(super) fn is_busy_with(&self, peer: FiAddr) -> bool {
-        let reads = self.reads.iter().map(|(_, read)| [read.op.dest, read.from]);
-        let writes = self.noticed.iter().map(|(_, one)| [one.op.dest, one.to]);
-        reads.chain(writes).flatten().any(|with| with == peer)
+        let reads = self.reads().map(ReadUnderWay::targets);
+        let writes = self.noticed.iter().map(|(_, one)| one.targets());
+        (reads.chain(writes).flatten().flatten()).any(|with| with == peer)
             || self.outbox.len_for(peer) != 0
             || self.shortcuts.is_busy_with(peer)
     }
@@ -378,13 +392,17 @@ impl RemoteOperations {
 
     /// Takes out the reads of a target that is gone, but for those whose bytes are on their way.
     pub(super) fn take_reads_of(&mut self, target: FiAddr) -> Vec<ReadUnderWay> {
-        let lost = |read: &ReadUnderWay| {
-            [read.op.dest, read.from].contains(&target) && read.is_requested && !read.arrives
-        };
-        let keys: Vec<_> = (self.reads.iter().filter(|(_, read)| lost(read)))
-            .map(|(key, _)| key)
-            .collect();
-        keys.into_iter().map(|key| self.reads.remove(key)).collect()
+        let mut lost = Vec::new();
+        for (key, read) in &mut self.reads {
+            if ![read.op.dest, read.from].contains(&target) || !read.is_requested {
+                continue;
+            }
+            match read.arrives {
+                true => read.from = FiAddr::NOTAVAIL,
+                false => lost.push(key),
+            }
+        }
+        lost.into_iter().map(|key| self.reads.remove(key)).collect()
     }
 }
 

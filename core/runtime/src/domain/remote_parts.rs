@@ -16,7 +16,7 @@ use super::atomics::error_of_reply;
 use super::grants::GRANT_BYTES;
 use super::owner::EndpointOwner;
 use super::part_outbox::{PartBytes, RemoteSend};
-use super::remote::{NoticedWrite, REQUEST_BYTES, reply_to};
+use super::remote::{NO_BYTES, NoticedWrite, REQUEST_BYTES, reply_to};
 use super::shortcuts::ShortcutUnderWay;
 use super::srx::{Deferred, SharedRx};
 
@@ -268,8 +268,14 @@ impl EndpointOwner<'_> {
                     self.rma_failed(read.op.kind, failure_of(&read.op, why));
                 }
             }
-            (RemoteKind::Reply, _) => {
+            (RemoteKind::Reply, failed) => {
                 self.srx.remote.give(done.context);
+                // Its initiator awaits an answer, if it is still there.
+                if failed.is_some() && done.context != NO_BYTES {
+                    let op = reply_to(done.dest, done.tag, Err(Errno::EIO));
+                    let from = PartBytes::NONE;
+                    self.srx.send_part(RemoteSend { op, from });
+                }
             }
             // A holder that does not return its grant is cut off.
             (

@@ -42,15 +42,15 @@ impl Shortcuts {
     /// Whether operations on a peer's memory are not over.
     pub(super) fn is_busy_with(&self, peer: FiAddr) -> bool {
         let under_way = self.under_way.iter().map(|(_, one)| one);
-        under_way.chain(&self.lost).any(|one| one.op.dest == peer)
+        (under_way.chain(&self.lost)).any(|one| one.op.dest == peer && one.ended.is_none())
     }
 
     /// The effects of the operations under way on a peer's memory, under any of its addresses.
     pub(super) fn effects_under_way(&self, peers: (FiAddr, Option<FiAddr>)) -> Effects {
         let is_of = |of: FiAddr| of == peers.0 || Some(of) == peers.1;
-        (self.under_way.iter().map(|(_, one)| &one.op))
-            .filter(|op| is_of(op.dest))
-            .map(effects_of)
+        (self.under_way.iter().map(|(_, one)| one))
+            .filter(|one| is_of(one.op.dest) && one.ended.is_none())
+            .map(|one| effects_of(&one.op))
             .fold(Effects::empty(), Effects::union)
     }
 

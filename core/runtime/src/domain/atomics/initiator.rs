@@ -9,7 +9,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, RemoteKind, RmaOp, SendOp, total_len};
 
 use super::super::ordered_calls::in_order;
-use super::super::orders::{Effects, OrderedWay};
+use super::super::orders::Effects;
 use super::super::remote::{RemoteOperations, part_of};
 use super::super::send_calls::{flush, send_locked, wait_for_remote};
 use super::super::{Backend, Inner};
@@ -77,19 +77,17 @@ pub(in super::super) unsafe fn begin<B: Backend>(
     buffers: &AtomicBuffers<'_>,
 ) -> Result<(), OpError> {
     let state = &mut *domain.lock()?;
-    let fenced;
-    let mut op = op;
+    let mut in_turn = Ok(());
     if op.flags.contains(Flags::FENCE) {
-        wait_for_remote(state, index, op.dest)?;
+        in_turn = wait_for_remote(state, index, op.dest);
     } else if state.endpoints[index].srx.remote.orders.is_any() {
+        // They go as messages, whatever way that is.
         let effects = Effects::of(op.form.kind(), Flags::ATOMIC);
-        if in_order(state, index, effects, op.dest)? == OrderedWay::Fenced {
-            fenced = AtomicOp {
-                flags: op.flags | Flags::FENCE,
-                ..*op
-            };
-            op = &fenced;
-        }
+        in_turn = in_order(state, index, effects, op.dest).map(drop);
+    }
+    if let Err(error) = in_turn {
+        domain.wake(state);
+        return Err(error);
     }
     let remote = &mut state.endpoints[index].srx.remote;
     // SAFETY: the caller's contract.

@@ -281,6 +281,22 @@ fn the_reads_of_a_source_that_is_removed_are_answered() {
     assert_eq!(numbers, [5, 6]);
 }
 
+/// A reply that can not be sent with its bytes goes without them, once: its initiator waits.
+#[test]
+fn a_reply_that_fails_is_sent_as_an_error() {
+    let mut lent = Lent::new();
+    let failed = Some((Errno::ENOMEM, 0, "no memory"));
+    for (bytes, replies) in [(Ok((0, MrDesc::NONE)), 1), (Err(Errno::EIO), 0)] {
+        let op = reply_to(READER, 7, bytes);
+        let done = SendDone::of(&op, 0);
+        lent.with(|owner| owner.part_sent(RemoteKind::Reply, &done, failed));
+        let sent = lent.srx.remote.outbox.take_of(READER);
+        let of = |part: &RemoteSend| (part.op.tag, part.op.data);
+        let expected = vec![(7, Errno::EIO.0 as u64); replies];
+        assert_eq!(sent.iter().map(of).collect::<Vec<_>>(), expected);
+    }
+}
+
 /// A source that is not in the address vector is granted nothing, and gets to know that.
 #[test]
 fn an_unknown_source_is_granted_nothing() {

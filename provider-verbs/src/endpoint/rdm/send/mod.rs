@@ -153,8 +153,12 @@ impl RdmTransport {
     #[cold]
     pub(super) fn send_refusals<O: Owner>(&mut self, peer: u32, owner: &mut O) {
         const MOST_WAITING: usize = MAX_PENDING + ROOM_TO_PASS + MAX_REQUESTS;
-        let refusals = owner.srx().take_refusals();
+        let mut refusals = owner.srx().take_refusals();
         let at = self.peers.at(peer);
+        if at.pending.len() + refusals.len() > MOST_WAITING {
+            // A peer may query beyond its requests, and can do without the answer.
+            refusals.retain(|refusal| !refusal.kind.is_dispensable());
+        }
         if let (Some(session), true) = (at.lane, at.pending.len() + refusals.len() > MOST_WAITING) {
             let why: Box<dyn std::error::Error> = "the peer takes no answers".into();
             return self.break_protocol(session, &*why);
