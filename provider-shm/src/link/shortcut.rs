@@ -113,7 +113,11 @@ impl ShmLink {
         if let (Some(choice), 0) = (&mut shortcuts.choice, peer.load() & SLEEPS) {
             let in_flight = self.sender.in_flight();
             let (id, on_their_way) = (in_flight.next_id(), in_flight.len());
-            if choice.choose(len, id, on_their_way, Instant::now) == MessagePath::Ring {
+            let path = match op.kind {
+                RmaKind::Write => choice.choose(len, id, on_their_way, Instant::now),
+                RmaKind::Read => choice.choose_for_read(len, Instant::now),
+            };
+            if path == MessagePath::Ring {
                 return false;
             }
         }

@@ -90,6 +90,23 @@ impl ShortcutChoice {
         path
     }
 
+    /// The path of a read of `len` bytes. Its request has no answer by which it could be timed, so
+    /// writes as long decide.
+    pub(super) fn choose_for_read(
+        &mut self,
+        len: usize,
+        clock: impl Fn() -> Instant,
+    ) -> MessagePath {
+        self.operations = self.operations.wrapping_add(1);
+        let prefers_messages = !self.waits(&clock)
+            && (self.classes.as_deref())
+                .is_some_and(|classes| classes[class_of(len)].prefers_messages);
+        match prefers_messages {
+            true => MessagePath::Ring,
+            false => MessagePath::Cma,
+        }
+    }
+
     /// Whether messages would wait for a peer that does not poll, as far as is known.
     fn waits(&mut self, clock: &impl Fn() -> Instant) -> bool {
         if let Some(until) = self.copies_until {
@@ -264,6 +281,19 @@ mod tests {
             link.now.set(link.now.get() + Duration::from_micros(1));
             link.choice.choose(8, 5, 0, || link.now.get())
         }
+    }
+
+    /// A read is not timed, and takes the way that is the faster one for writes.
+    #[test]
+    fn reads_follow_the_writes() {
+        let mut link = Link::new();
+        let read = |link: &mut Link| link.choice.choose_for_read(8, || link.now.get());
+        for _ in 0..1000 {
+            assert_eq!(read(&mut link), MessagePath::Cma);
+        }
+        assert!(link.choice.timed.is_none());
+        link.run(100, |_| Duration::from_nanos(300));
+        assert_eq!(read(&mut link), MessagePath::Ring);
     }
 
     /// A message behind others of the link is not slow for that.
