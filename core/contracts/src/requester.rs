@@ -23,7 +23,7 @@ const TRANSPORT_SHIFT: u32 = 48;
 const LIFE_SHIFT: u32 = 24;
 const PLACE_MASK: u64 = (1 << LIFE_SHIFT) - 1;
 
-/// Parts that can be told apart.
+/// The largest number of parts.
 pub const MAX_PARTS: usize = 64;
 
 /// The source of the requests of a peer at a place of a table of a transport.
