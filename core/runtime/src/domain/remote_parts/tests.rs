@@ -6,11 +6,13 @@ use super::*;
 use std::sync::Arc;
 
 use ferrofabric_av::{AvAttr, AvTable};
+use ferrofabric_contracts::flags::Order;
 use ferrofabric_contracts::peer::PeerSrx;
 use ferrofabric_contracts::requester::requester;
 use slab::Slab;
 
 use super::super::count::CounterValues;
+use super::super::orders::{OrderedWay, Orders, effects_of};
 use super::super::owner::Binding;
 use crate::cq::CqQueue;
 
@@ -279,6 +281,29 @@ fn the_reads_of_a_source_that_is_removed_are_answered() {
     let replies = lent.srx.remote.outbox.take_of(READER);
     let numbers: Vec<_> = replies.iter().map(|part| part.op.tag).collect();
     assert_eq!(numbers, [5, 6]);
+}
+
+/// A write, and a read whose bytes are on their way, do not hold up the operations with another
+/// peer that has the address after their target.
+#[test]
+fn operations_with_a_removed_target_hold_no_others_up() {
+    let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
+    lent.srx.remote.orders = Orders::of(Order::WAR | Order::WAW);
+    let sound = reply(requested(&mut lent, &mut into).context);
+    let (read, _) = read_of(&mut into);
+    let write = RmaOp {
+        kind: RmaKind::Write,
+        ..read
+    };
+    lent.srx.remote.begin_write(&write);
+    let matched = lent.srx.arrive_remote(RemoteKind::Reply, &sound);
+    assert!(!matched.is_refused());
+    let way = |lent: &Lent| (lent.srx.remote).ordered_way(effects_of(&write), (TARGET, None));
+    assert_eq!(way(&lent), None);
+    assert!(lent.srx.remote.is_busy_with(TARGET));
+    lent.srx.forget_source(TARGET);
+    assert_eq!(way(&lent), Some(OrderedWay::Any));
+    assert!(!lent.srx.remote.is_busy_with(TARGET));
 }
 
 /// A reply that can not be sent with its bytes goes without them, once: its initiator waits.
