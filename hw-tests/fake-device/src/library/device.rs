@@ -219,14 +219,15 @@ unsafe extern "C" fn ibv_query_device(
     })
 }
 
-/// The slot of an extended context. The caller has room for all of this version's attributes.
+/// The slot of an extended context. The caller has room for all of this version's attributes. It
+/// counts as `ibv_query_device` and fails with it, for a program calls the one that it finds.
 unsafe extern "C" fn query_device_ex(
     _context: *mut ibv_context,
     _input: *const ibv_query_device_ex_input,
     attributes: *mut ibv_device_attr_ex,
     _len: usize,
 ) -> c_int {
-    act("ibv_query_device_ex", |model| {
+    act("ibv_query_device", |model| {
         let mut raw = ibv_device_attr_ex {
             orig_attr: basic_attributes(model),
             ..Default::default()
