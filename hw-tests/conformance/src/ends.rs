@@ -122,9 +122,12 @@ pub fn context_of(event: &CompletionResult) -> u64 {
 }
 
 /// Whether this is an error of operations with a peer that has closed. A network that loses packets
-/// may lose the peer's last one: then the peer seems to have vanished.
+/// may lose the peer's last one: then the peer seems to have vanished, or does not acknowledge.
 pub fn is_gone(errno: Errno) -> bool {
-    errno == Errno::ECONNRESET || errno == Errno::ESHUTDOWN
+    matches!(
+        errno,
+        Errno::ECONNRESET | Errno::ESHUTDOWN | Errno::EHOSTUNREACH
+    )
 }
 
 /// A receive for anything tagged.
