@@ -205,12 +205,16 @@ impl RmaSide {
         let provider = CString::new(provider).map_err(|e| format!("RMA_PEER_PROVIDER: {e}"))?;
         let endpoint = StockEndpoint::open(&provider, caps)?;
         let elements = size.div_ceil(ELEMENT);
+        // Written once: pages that were never written to are all the kernel's one page of zeros,
+        // which every read finds in the cache.
+        let mut target = vec![1; elements];
+        target.fill(0);
         let mut side = Self {
             regions: Vec::new(),
             endpoint,
             size,
-            target: Box::into_raw(vec![0; elements].into_boxed_slice()),
-            own: vec![0; 2 * elements],
+            target: Box::into_raw(target.into_boxed_slice()),
+            own: vec![1; 2 * elements],
             desc: null_mut(),
             own_key: 0,
             place: 0,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::peer::{Owner, PeerSrx, SendDone};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RemoteKind, SendOp};
 
 use crate::config::Cma;
 use crate::outbox::{KEPT_ENTRIES, Outbox};
@@ -308,14 +308,35 @@ impl ShmLink {
         self.sender.pending_mut()
     }
 
+    /// A part of a one-sided operation has come whole.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::request_came`].
+    #[inline(never)]
+    pub(crate) fn part_came<O: Owner>(
+        &mut self,
+        kind: MsgKind,
+        tag: u64,
+        is_refused: bool,
+        owner: &mut O,
+    ) -> Result<(), LinkViolation> {
+        if let (MsgKind::Remote(RemoteKind::Reply), Some(shortcuts)) = (kind, &mut self.shortcuts) {
+            shortcuts.replied(tag);
+        }
+        match kind.is_answered() {
+            true => self.request_came(kind, is_refused, owner),
+            false => Ok(()),
+        }
+    }
+
     /// A request of the peer, or a query, has come whole. It awaits its reply, or is refused, and
     /// the refusal is put in line.
     ///
     /// # Errors
     ///
     /// The peer takes none: more wait than it has requests.
-    #[cold]
-    pub(crate) fn request_came<O: Owner>(
+    fn request_came<O: Owner>(
         &mut self,
         kind: MsgKind,
         is_refused: bool,
@@ -371,7 +392,7 @@ impl ShmLink {
         owner: &mut O,
     ) -> Result<(), LinkViolation> {
         if let Some(shortcuts) = &mut self.shortcuts {
-            shortcuts.answered(id);
+            shortcuts.delivered(id);
         }
         (self.sender.in_flight()).delivered((id, refused), outbox, owner)
     }

@@ -243,8 +243,8 @@ impl ShmReceiver {
                 copy(self, link, owner, &matched);
                 link.consume(record_bytes, &mut self.stats);
                 owner.complete_recv(*kind, &matched, arrived, || Some(link.native()));
-                if kind.is_answered() {
-                    link.request_came(*kind, matched.is_refused(), owner)?;
+                if kind.is_part() {
+                    link.part_came(*kind, arrived.tag, matched.is_refused(), owner)?;
                 }
             }
             None => {

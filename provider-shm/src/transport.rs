@@ -218,14 +218,14 @@ impl Transport for ShmTransport {
         iov: &[IoBuf],
         _granted: Option<&GrantedMemory>,
         route: &mut ShmRoute,
-        _owner: &mut O,
+        owner: &mut O,
     ) -> Shortcut {
         let Some(key) = self.peers.link(route) else {
             return Shortcut::Impossible;
         };
         let counts = &mut self.carried_out;
         // SAFETY: the caller's contract.
-        match unsafe { self.links[key].carry_out(op, iov, counts) } {
+        match unsafe { self.links[key].carry_out(op, iov, counts, owner) } {
             true => Shortcut::Done,
             false => Shortcut::Impossible,
         }

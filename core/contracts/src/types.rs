@@ -194,6 +194,12 @@ impl MsgKind {
         matches!(self, Self::Remote(Reply | Query | Grant | Revoke | Revoked))
     }
 
+    /// Whether this is a part of a one-sided operation.
+    #[inline]
+    pub const fn is_part(self) -> bool {
+        matches!(self, Self::Remote(_))
+    }
+
     /// Whether a message of this kind is a request that its target answers by a
     /// [`Reply`](RemoteKind::Reply).
     #[inline]

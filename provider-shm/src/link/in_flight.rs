@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::{Owner, PART_REFUSED, SendDone};
-use ferrofabric_contracts::types::{MsgKind, total_len};
+use ferrofabric_contracts::types::total_len;
 use slab::Slab;
 
 use super::sizes::LinkSizes;
@@ -102,7 +102,7 @@ impl InFlightMessages {
         owner: &mut O,
     ) -> Result<(), LinkViolation> {
         let done = |out: &&mut OutgoingMessage| {
-            let may_be_refused = matches!(out.done.kind, MsgKind::Remote(_));
+            let may_be_refused = out.done.kind.is_part();
             out.wants_delivered && out.go && out.sent == out.until && (may_be_refused || !refused)
         };
         if self.get(id, outbox).filter(done).is_none() {

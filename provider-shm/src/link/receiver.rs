@@ -45,6 +45,11 @@ impl LinkReceiver {
         self.rx.peek()
     }
 
+    /// The slot at a position from the next one on, if it has been published.
+    pub(super) fn peek_at(&self, position: u32) -> Option<PublishedSlot> {
+        self.rx.peek_at(position)
+    }
+
     #[inline(always)]
     pub(super) fn prefetch(&self) {
         self.rx.prefetch();

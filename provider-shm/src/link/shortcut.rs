@@ -7,16 +7,19 @@ mod choice;
 
 use std::time::Instant;
 
-use ferrofabric_contracts::types::{IoBuf, RmaKind, RmaOp, total_len};
+use ferrofabric_contracts::peer::{Owner, PeerSrx};
+use ferrofabric_contracts::types::{IoBuf, RemoteKind, RmaKind, RmaOp, total_len};
 
 use super::ShmLink;
+use super::receiver::LinkReceiver;
 use crate::board::{MAY_READ, MAY_WRITE, PeerBoard};
 use crate::cma::{CopyOutcome, CopyWay};
 use crate::config::Cma;
 use crate::paths::MessagePath;
 use crate::stats::CarriedOut;
 use crate::status::{CLOSED, SLEEPS};
-use choice::ShortcutChoice;
+use crate::wire::{DELIVERED, EAGER, INLINE, PART_SHIFT};
+use choice::{PartAnswer, ShortcutChoice};
 
 /// Largest operation in bytes: a copy holds the lock of the domain.
 const MOST_BYTES: usize = 64 << 20;
@@ -32,6 +35,8 @@ pub(super) struct LinkShortcuts {
     pause: Pause,
     /// `None`: a copy wherever one is possible.
     choice: Option<ShortcutChoice>,
+    /// The slots before this one were looked at.
+    looked_until: u32,
 }
 
 /// Operations that go as messages because an earlier one could not be carried out. Twice as many
@@ -63,14 +68,53 @@ impl LinkShortcuts {
             rights,
             pause: Pause::default(),
             choice: (setting == Cma::Auto).then(ShortcutChoice::default),
+            looked_until: 0,
         })
     }
 
-    /// The message with an id has got its answer.
-    pub(super) fn answered(&mut self, id: u32) {
+    /// `DELIVERED` has come for a message.
+    pub(super) fn delivered(&mut self, id: u32) {
+        self.answered(PartAnswer::Delivered(id));
+    }
+
+    /// A reply has come.
+    pub(super) fn replied(&mut self, tag: u64) {
+        self.answered(PartAnswer::Reply(tag));
+    }
+
+    fn answered(&mut self, answer: PartAnswer) {
         if let Some(choice) = &mut self.choice {
-            choice.answered(id, Instant::now);
+            choice.answered(answer, Instant::now);
         }
+    }
+}
+
+impl LinkShortcuts {
+    /// Looks at the slots that have come and are not taken, for the application may not poll while
+    /// it begins operations. Returns their number.
+    fn look_ahead(&mut self, receiver: &LinkReceiver) -> usize {
+        const REPLY: u8 = RemoteKind::Reply as u8;
+        let taken = receiver.consumed();
+        if taken.wrapping_sub(self.looked_until) as i32 > 0 {
+            self.looked_until = taken;
+        }
+        let behind = self.looked_until.wrapping_sub(taken) as usize;
+        let Some(choice) = self.choice.as_mut().filter(|choice| choice.looks()) else {
+            return behind;
+        };
+        while let Some(slot) = receiver.peek_at(self.looked_until) {
+            self.looked_until = self.looked_until.wrapping_add(1);
+            let [word] = slot.words();
+            let answer = match (slot.head.kind(), slot.head.flags() >> PART_SHIFT) {
+                (DELIVERED, _) => PartAnswer::Delivered(word as u32),
+                (INLINE | EAGER, REPLY) => PartAnswer::Reply(word),
+                _ => continue,
+            };
+            if choice.awaits(answer) {
+                choice.answered(answer, Instant::now);
+            }
+        }
+        self.looked_until.wrapping_sub(taken) as usize
     }
 }
 
@@ -80,11 +124,12 @@ impl ShmLink {
     /// # Safety
     ///
     /// The buffers are valid: for reads if the operation is a write, for writes if it is a read.
-    pub(crate) unsafe fn carry_out(
+    pub(crate) unsafe fn carry_out<O: Owner>(
         &mut self,
         op: &RmaOp,
         iov: &[IoBuf],
         counts: &mut CarriedOut,
+        owner: &mut O,
     ) -> bool {
         let Some(shortcuts) = &mut self.shortcuts else {
             return false;
@@ -101,6 +146,7 @@ impl ShmLink {
         if shortcuts.rights & right == 0 || len > MOST_BYTES || shortcuts.pause.takes_one() {
             return false;
         }
+        let behind = shortcuts.look_ahead(&self.receiver);
         let board = &mut shortcuts.board;
         let Some((entry, generation, region)) = board.find(op.key) else {
             return false;
@@ -111,13 +157,14 @@ impl ShmLink {
         let peer = self.waker.peer_status();
         // A peer that sleeps would have to wake up for a message.
         if let (Some(choice), 0) = (&mut shortcuts.choice, peer.load() & SLEEPS) {
-            let in_flight = self.sender.in_flight();
-            let (id, on_their_way) = (in_flight.next_id(), in_flight.len());
-            let path = match op.kind {
-                RmaKind::Write => choice.choose(len, id, on_their_way, Instant::now),
-                RmaKind::Read => choice.choose_for_read(len, Instant::now),
+            let next = match op.kind {
+                RmaKind::Write => {
+                    let in_flight = self.sender.in_flight();
+                    (PartAnswer::Delivered(in_flight.next_id()), in_flight.len())
+                }
+                RmaKind::Read => (PartAnswer::Reply(owner.srx().next_request()), 0),
             };
-            if path == MessagePath::Ring {
+            if choice.choose((op.kind, len), next, behind, Instant::now) == MessagePath::Ring {
                 return false;
             }
         }
@@ -141,7 +188,7 @@ impl ShmLink {
         }
         shortcuts.pause.last = 0;
         if let Some(choice) = &mut shortcuts.choice {
-            choice.copied(len, since.elapsed());
+            choice.copied((op.kind, len), since.elapsed());
         }
         match op.kind {
             RmaKind::Read => counts.read += 1,

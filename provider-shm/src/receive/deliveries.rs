@@ -159,8 +159,8 @@ impl Deliveries {
         }
         if !d.dropped {
             owner.complete_recv(*kind, matched, arrived, || Some(link.native()));
-            if kind.is_answered() {
-                link.request_came(*kind, matched.is_refused(), owner)?;
+            if kind.is_part() {
+                link.part_came(*kind, arrived.tag, matched.is_refused(), owner)?;
             }
         }
         if d.wants_delivered {

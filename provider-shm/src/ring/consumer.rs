@@ -74,10 +74,16 @@ impl RingConsumer {
     /// The next slot, if it has been published.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<PublishedSlot> {
+        self.peek_at(self.head)
+    }
+
+    /// The slot at a position from the next one on, if it has been published.
+    #[inline(always)]
+    pub(crate) fn peek_at(&self, position: u32) -> Option<PublishedSlot> {
         // SAFETY: the index is masked; the slots stay mapped (see `new`).
-        let slot = unsafe { self.slots.add(LineSlot::index(self.head)) };
+        let slot = unsafe { self.slots.add(LineSlot::index(position)) };
         // SAFETY: as above.
-        let head = unsafe { slot.as_ref() }.head(self.head)?;
+        let head = unsafe { slot.as_ref() }.head(position)?;
         Some(PublishedSlot { head, slot })
     }
 

@@ -20,7 +20,7 @@ use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, PeerAv, PeerCq, Transport};
 use ferrofabric_contracts::types::{
-    FiAddr, IoBuf, MsgKind, RecvOp, RmaKind, RmaOp, SendOp, key_source, total_len,
+    FiAddr, IoBuf, RecvOp, RmaKind, RmaOp, SendOp, key_source, total_len,
 };
 use ferrofabric_matching::ReceiveBuffers;
 
@@ -469,7 +469,7 @@ impl<B: Backend> EndpointHandle<B> {
 
     #[inline]
     fn check_send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
-        if matches!(op.kind, MsgKind::Remote(_)) {
+        if op.kind.is_part() {
             return Err(OpError::Failed(Errno::EINVAL));
         }
         self.check_sizes(op.flags, iov)

@@ -502,6 +502,10 @@ impl<O: Owner> PeerSrx for PartOwner<'_, O> {
         self.owner.srx().take_refusals()
     }
 
+    fn next_request(&mut self) -> u64 {
+        self.owner.srx().next_request()
+    }
+
     fn fail_source(
         &mut self,
         src: FiAddr,

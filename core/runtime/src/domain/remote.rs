@@ -226,6 +226,11 @@ impl RemoteOperations {
         Ok((part_of(op, RemoteKind::Read, number, flags), request))
     }
 
+    /// The number of the next operation that waits for a reply.
+    pub(super) fn next_read(&self) -> u64 {
+        (u64::from(self.reads_begun.wrapping_add(1)) << 32) | self.reads.vacant_key() as u64
+    }
+
     /// Enters an operation that waits for a reply. Returns its number.
     ///
     /// # Errors
@@ -240,10 +245,9 @@ impl RemoteOperations {
         if self.reads.len() == MAX_REQUESTS {
             return Err(OpError::Again);
         }
-        let entry = self.reads.vacant_entry();
+        let number = self.next_read();
         self.reads_begun = self.reads_begun.wrapping_add(1);
-        let number = (u64::from(self.reads_begun) << 32) | entry.key() as u64;
-        entry.insert(ReadUnderWay {
+        self.reads.insert(ReadUnderWay {
             number,
             op: *op,
             from: op.dest,

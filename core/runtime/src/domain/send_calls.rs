@@ -3,7 +3,7 @@
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Transport;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
 
 use super::{Backend, DomainState, Inner};
 
@@ -86,7 +86,7 @@ fn fenced_or_held_back<T: Transport>(
     index: usize,
     op: &SendOp,
 ) -> Result<SendOp, OpError> {
-    let is_message = !matches!(op.kind, MsgKind::Remote(_));
+    let is_message = !op.kind.is_part();
     if is_message && op.flags.contains(Flags::FENCE) {
         wait_for_remote(state, index, op.dest)?;
     }

@@ -320,6 +320,10 @@ impl PeerSrx for SharedRx {
         std::mem::take(&mut self.remote.refusals)
     }
 
+    fn next_request(&mut self) -> u64 {
+        self.remote.next_read()
+    }
+
     #[cold]
     fn fail_source(
         &mut self,
