@@ -20,7 +20,7 @@ use std::sync::Arc;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::peer::{Owner, PeerSrx, SendDone};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RemoteKind, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
 use crate::config::Cma;
 use crate::outbox::{KEPT_ENTRIES, Outbox};
@@ -321,7 +321,7 @@ impl ShmLink {
         is_refused: bool,
         owner: &mut O,
     ) -> Result<(), LinkViolation> {
-        if let (MsgKind::Remote(RemoteKind::Reply), Some(shortcuts)) = (kind, &mut self.shortcuts) {
+        if let (true, Some(shortcuts)) = (kind.is_reply(), &mut self.shortcuts) {
             shortcuts.replied(tag);
         }
         match kind.is_answered() {

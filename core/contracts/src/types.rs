@@ -194,6 +194,12 @@ impl MsgKind {
         matches!(self, Self::Remote(Reply | Query | Grant | Revoke | Revoked))
     }
 
+    /// Whether this is the answer to a request.
+    #[inline]
+    pub const fn is_reply(self) -> bool {
+        matches!(self, Self::Remote(RemoteKind::Reply))
+    }
+
     /// Whether this is a part of a one-sided operation.
     #[inline]
     pub const fn is_part(self) -> bool {

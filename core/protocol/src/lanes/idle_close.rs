@@ -40,13 +40,13 @@ struct IdleWatch {
 }
 
 impl PeerLanes {
-    /// A peer was removed from the address vector.
-    pub fn removed(&mut self, peer: u32, now: Time) {
+    /// A peer was removed from the address vector. Replies to it may still wait for a lane.
+    pub fn removed(&mut self, peer: u32, facts: &mut impl Facts, now: Time) {
         let entry = self.peer(peer);
         entry.removed = true;
         match entry.link {
             PeerLink::Idle => self.became_idle(peer, now),
-            PeerLink::Connecting if !entry.goes_on() => {
+            PeerLink::Connecting if !(entry.goes_on() || facts.waits(peer)) => {
                 entry.link = PeerLink::Idle;
                 self.act(LaneAction::Cancel { peer });
                 self.became_idle(peer, now);

@@ -228,7 +228,7 @@ fn a_resume_over_datagrams_is_repeated_at_ever_longer_intervals() {
 fn an_idle_lane_of_a_removed_peer_closes_later_each_time_that_it_comes_back() {
     for returns in 0..4 {
         let (mut life, mut facts) = carrying(LaneChoice::Ud, LaneKind::Ud);
-        life.removed(PEER, NOW);
+        life.removed(PEER, &mut facts, NOW);
         let mut number = 1;
         for _ in 0..returns {
             while actions(&mut life, &mut facts, NOW).is_empty() {
@@ -266,7 +266,7 @@ fn a_lane_with_anything_on_it_is_not_idle() {
     ];
     for disturb in disturb {
         let (mut life, mut facts) = carrying(LaneChoice::Rc, LaneKind::Rc);
-        life.removed(PEER, NOW);
+        life.removed(PEER, &mut facts, NOW);
         for check in 0..200 {
             disturb(&mut facts, check);
             life.close_idle(&mut facts);
@@ -397,10 +397,21 @@ fn an_attempt_for_a_removed_peer_alone_is_cancelled() {
     life.request_lane(PEER, &mut facts);
     assert_eq!(actions(&mut life, &mut facts, NOW), ["Connect"]);
     facts.waits = false;
-    life.removed(PEER, NOW);
+    life.removed(PEER, &mut facts, NOW);
     assert_eq!(
         actions(&mut life, &mut facts, NOW),
         ["Cancel", "ReleasePath", "Idle"]
     );
     assert!(!life.is_linked(PEER));
+}
+
+#[test]
+fn an_attempt_for_a_removed_peer_goes_on_while_a_reply_waits() {
+    let (mut life, mut facts) = (life(LaneChoice::Rc, 1), Stub::default());
+    life.inserted(PEER);
+    facts.waits = true;
+    life.request_lane(PEER, &mut facts);
+    assert_eq!(actions(&mut life, &mut facts, NOW), ["Connect"]);
+    life.removed(PEER, &mut facts, NOW);
+    assert!(!life.has_actions());
 }

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MAX_REQUESTS, MsgKind, RemoteKind, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MAX_REQUESTS, SendOp};
 use ferrofabric_matching::ReceiveBuffers;
 use rustc_hash::FxHashMap;
 
@@ -52,7 +52,7 @@ impl PartOutbox {
 
     /// Number of replies that wait for a peer.
     pub(super) fn replies_to(&self, peer: FiAddr) -> usize {
-        let is_reply = |part: &&RemoteSend| part.op.kind == MsgKind::Remote(RemoteKind::Reply);
+        let is_reply = |part: &&RemoteSend| part.op.kind.is_reply();
         match self.len_for(peer) {
             // As most of the time, there are not too many, whatever they are.
             few if few < MAX_REQUESTS => few,
@@ -94,7 +94,7 @@ impl PartOutbox {
 mod tests {
     use super::*;
     use ferrofabric_contracts::flags::Flags;
-    use ferrofabric_contracts::types::MrDesc;
+    use ferrofabric_contracts::types::{MrDesc, MsgKind, RemoteKind};
 
     fn part(dest: FiAddr, context: u64) -> RemoteSend {
         let op = SendOp {

@@ -339,7 +339,7 @@ impl Transport for RdmTransport {
                 owner,
             );
             if !self.peers.at(peer).is_routed() {
-                self.apply(owner, |life, _, now| life.removed(peer, now));
+                self.apply(owner, |life, view, now| life.removed(peer, view, now));
             }
         }
         owner.srx().forget_source(addr);

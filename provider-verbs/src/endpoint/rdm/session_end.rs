@@ -66,8 +66,9 @@ impl RdmTransport {
             AfterLane::Restart if unused || rested => {}
             AfterLane::Restart => {
                 // The reads and atomic operations that wait for a reply fail with the receives: no
-                // request of them is sent later.
-                self.fail_pending(peer, |op| op.kind.is_request(), errno, why, owner);
+                // request of them is sent later, and no reply to those of the peer.
+                let ends = |op: &SendOp| op.kind.is_request() || op.kind.is_reply();
+                self.fail_pending(peer, ends, errno, why, owner);
                 self.fail_receives(peer, Some(state.numbers.name()), errno, why, owner)
             }
             _ => {

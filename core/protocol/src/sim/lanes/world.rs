@@ -395,8 +395,8 @@ impl LanesWorld {
         if removed && !self.amnesia && !self.ends[at].peers[pair].waiting.is_empty() {
             return;
         }
-        self.event(at, |life, _, now| match removed {
-            true => life.removed(pair as u32, now),
+        self.event(at, |life, view, now| match removed {
+            true => life.removed(pair as u32, view, now),
             false => life.inserted(pair as u32),
         });
     }
