@@ -49,7 +49,7 @@ fn serve(mut server: RdmEndpoint, done: &AtomicUsize) -> Result<(), Error> {
     for _ in 0..CLIENTS {
         let hello = server.recv(Buffer::new(64)?)?;
         let hello = server.wait_for(hello, TIMEOUT)?;
-        // Replies to reads go to peers in the address vector alone.
+        // The handle goes to a peer in the address vector.
         let client = match hello.source() {
             MessageSource::Known(client) => *client,
             MessageSource::Unknown(Some(address)) => server.insert(address)?,

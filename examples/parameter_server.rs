@@ -51,7 +51,7 @@ fn serve(mut server: RdmEndpoint) -> Result<(), Error> {
         next_batch.remote().to_bytes(),
     ];
     for _ in 0..WORKERS {
-        // Replies to atomic operations go to peers in the address vector alone.
+        // The handles go to a peer in the address vector.
         let worker = match receive(&mut server, HELLO)?.source() {
             MessageSource::Known(worker) => *worker,
             MessageSource::Unknown(Some(address)) => server.insert(address)?,

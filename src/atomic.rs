@@ -33,8 +33,6 @@ use crate::region::{AllowsRead, AllowsWrite, RegionRights};
 /// let server = options().progress(Progress::Auto).open()?;
 /// let mut client = options().open()?;
 /// let to_server = client.insert(server.address())?;
-/// // The reply to an operation goes to peers in the address vector alone.
-/// server.insert(client.address())?;
 ///
 /// let region: AtomicRegion<u64> = server.share_atomic(&[1, 2, 3])?;
 /// let remote = region.remote();

@@ -27,8 +27,6 @@ use crate::region::{AllowsRead, AllowsWrite, PeerRegion, RegionRights, RemoteReg
 /// let server = options().progress(Progress::Auto).open()?;
 /// let mut client = options().open()?;
 /// let to_server = client.insert(server.address())?;
-/// // A reply to a read goes to peers in the address vector alone.
-/// server.insert(client.address())?;
 ///
 /// let region = server.share::<PeersReadWrite>(Buffer::copy_of(b"hello, world")?)?;
 /// let remote = region.remote();

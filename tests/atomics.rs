@@ -25,7 +25,6 @@ fn pair() -> (RdmEndpoint, RdmEndpoint, FiAddr) {
     let client = options().open().unwrap();
     let server = options().progress(Progress::Auto).open().unwrap();
     let to_server = client.insert(server.address()).unwrap();
-    server.insert(client.address()).unwrap();
     (client, server, to_server)
 }
 
@@ -396,7 +395,6 @@ fn owner_and_peers_count_at_the_same_time() {
         for _ in 0..2 {
             let mut client = options().open().unwrap();
             let to_server = client.insert(server.address()).unwrap();
-            server.insert(client.address()).unwrap();
             let handles = (words.remote(), floats.remote(), wide.remote());
             scope.spawn(move || {
                 let (words, floats, wide) = handles;

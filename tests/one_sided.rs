@@ -24,7 +24,6 @@ fn pair() -> (RdmEndpoint, RdmEndpoint, FiAddr) {
     let client = options().open().unwrap();
     let server = options().progress(Progress::Auto).open().unwrap();
     let to_server = client.insert(server.address()).unwrap();
-    server.insert(client.address()).unwrap();
     (client, server, to_server)
 }
 

@@ -200,8 +200,6 @@ fn counters_of_each_kind() {
         let mut memory = vec![0; 64];
         let mr = register(&pair.opened, &mut memory, BOTH, KEY).unwrap();
         let (mut into, to) = ([0; 8], pair.at(0, KEY));
-        // Replies go to peers of the address vector alone.
-        insert(pair.b.av, ep);
         // SAFETY: as fi_rma(3) has it.
         unsafe {
             let table = &*(*ep).rma;
