@@ -14,6 +14,7 @@ pub mod offers;
 pub mod party;
 mod rig;
 pub mod sockets;
+pub mod sums;
 pub mod unprivileged;
 
 pub use buffer::DeviceBuffer;

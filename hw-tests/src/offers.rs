@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::info::Info;
 use ferrofabric_runtime::fabric::{Domain, Provider};
+use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
 
 /// The settings of the environment but for those given.
@@ -36,4 +37,16 @@ pub fn domain(settings: &Settings) -> Arc<dyn Domain> {
     VerbsProvider::new()
         .open(&first(settings), settings)
         .unwrap()
+}
+
+/// A domain of shared memory.
+///
+/// # Panics
+///
+/// When there is no such offer, or it can not be opened.
+pub fn local_domain(settings: &Settings) -> Arc<dyn Domain> {
+    let found = ShmProvider::new().discover(settings);
+    let first = found.candidates.into_iter().next();
+    let first = first.unwrap_or_else(|| panic!("no shared memory: {:?}", found.notices));
+    ShmProvider::new().open(&first, settings).unwrap()
 }

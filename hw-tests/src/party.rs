@@ -28,9 +28,14 @@ pub fn endpoint(overrides: &[(&str, &str)]) -> OwningEndpoint {
     OwningEndpoint::open(&*domain(overrides), &AvAttr::default()).unwrap()
 }
 
-/// A domain of RDM endpoints, with the settings of the environment but for those given.
+/// A domain of RDM endpoints, with the settings of the environment but for those given. Without
+/// verbs, one of shared memory alone.
 pub fn domain(overrides: &[(&str, &str)]) -> Arc<dyn Domain> {
-    offers::domain(&offers::settings(overrides))
+    let settings = offers::settings(overrides);
+    match settings.verbs {
+        false => offers::local_domain(&settings),
+        true => offers::domain(&settings),
+    }
 }
 
 /// The port at which the first of two machines waits for the other.
