@@ -202,6 +202,20 @@ fn automatic(pairs: &[(&str, &str)], threading: Threading) -> Arc<dyn Domain> {
 }
 
 #[test]
+fn automatic_progress_after_a_call() {
+    let doorbells = |end: &QueuedEndpoint| {
+        let stats = end.endpoint.stats().unwrap();
+        stats
+            .iter()
+            .find(|(name, _)| *name == "shm_doorbells")
+            .unwrap()
+            .1
+    };
+    let open = || automatic(&[], Threading::Safe);
+    progress::after_a_call(&*open(), &*domain(&[]), doorbells);
+}
+
+#[test]
 fn automatic_progress() {
     for cma in ["on", "off"] {
         let setting = [("FERRO_SHM_CMA", cma)];

@@ -110,6 +110,38 @@ pub fn a_first_message(automatic: &dyn Domain, manual: &dyn Domain) {
     fills(&receiver, into, 9, || sender.tx.pump());
 }
 
+/// An application that makes a call from time to time leaves the domain to the thread: a message
+/// after a call wakes the thread, and waits neither for the next call nor for the next check.
+/// `wakes` counts the wake-ups that the sender has sent.
+pub fn after_a_call(
+    automatic: &dyn Domain,
+    manual: &dyn Domain,
+    wakes: impl Fn(&QueuedEndpoint) -> u64,
+) {
+    const ROUNDS: u8 = 200;
+    let pair = QueuedPair::open(manual, automatic);
+    let (a, b) = (&pair.a, &pair.b);
+    let message = |fill: u8| {
+        let (recv, into) = (any_tagged(b.context()), b.memory(8, 0));
+        b.recv(&recv, &[into]).unwrap();
+        a.send_alone(pair.tagged(1), 8, fill);
+        fills(b, into, fill, || a.tx.pump());
+    };
+    let mut woken = 0;
+    for round in 1..=ROUNDS {
+        // The thread has taken it, and is about to sleep.
+        message(round);
+        b.rx.pump();
+        let before = wakes(a);
+        message(round);
+        woken += wakes(a) - before;
+    }
+    // The thread may not sleep yet in some rounds. If each call ended its sleep, it would sleep in
+    // none, but for those in which this thread has stopped for a millisecond.
+    let least = u64::from(ROUNDS / 4);
+    assert!(woken >= least, "{woken} wake-ups, at least {least}");
+}
+
 /// A message to oneself comes while the application calls nothing.
 pub fn a_message_to_oneself(automatic: &dyn Domain) {
     let end = QueuedEndpoint::open(automatic);

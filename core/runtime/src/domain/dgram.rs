@@ -134,7 +134,6 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
         let cancelled = transport.cancel_recv(context, &mut owner);
         // A sleeping thread may have to complete a cancellation that is still under way.
         self.domain.rearm(state);
-        self.domain.notify_progress_thread(state);
         cancelled
     }
 

@@ -232,7 +232,6 @@ pub(super) fn enter<B: Backend>(
     });
     // Threads that sleep already must be woken by this endpoint, too.
     domain.rearm(&mut state);
-    domain.notify_progress_thread(&mut state);
     drop(state);
     let name = EndpointName::new(name, keyed, listening, info.addr_format);
     Ok(Entered { index, name, keys })

@@ -5,6 +5,7 @@
 
 mod atomic_arrivals;
 pub(crate) mod atomics;
+mod auto_progress;
 mod av;
 mod av_keys;
 mod cntr;
@@ -67,9 +68,10 @@ pub use dgram::DgramDomain;
 pub use keyed::{Keyed, KeyedBackend, KeyedParts, KeyedRoute};
 pub use keyed_dgram::KeyedDgramDomain;
 
+use auto_progress::AutoProgressState;
 use count::CounterValues;
 use endpoint_state::EndpointState;
-use progressor::{AutoProgressState, Progressor};
+use progressor::Progressor;
 use regions::RegionTable;
 use waiting::DomainWaiter;
 

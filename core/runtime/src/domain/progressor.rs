@@ -1,37 +1,24 @@
-//! Automatic progress (`FI_PROGRESS_AUTO`, fi_domain(3)): a thread that drives a domain while the
-//! application does not.
+//! The thread of automatic progress (`FI_PROGRESS_AUTO`, fi_domain(3)), which drives a domain while
+//! the application does not.
 //!
-//! While the application reads queues and counters it drives the domain itself; the thread only
-//! checks now and then whether it still does. Once the application has stopped, the thread takes
-//! over: it drives the domain until there is no more work, and sleeps on the descriptors that wake
-//! all sleepers. The next call of the application that drives the domain ends that sleep, once, and
-//! the thread goes back to its checks.
+//! The thread sleeps on the descriptors that wake all sleepers, with the transports armed. An
+//! application that polls ends the sleep and drives the domain itself. The thread then checks now
+//! and then whether it still does. [`Attention`] decides.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::auto_progress::{Attention, AutoProgressState};
 use super::{Backend, DomainShared, DomainState};
 use ferrofabric_contracts::error::{Error, Result};
 use ferrofabric_system::forked::{Birth, end_threads};
 use ferrofabric_system::threads;
 use ferrofabric_system::wait::Sleeper;
 
-/// Time between two checks whether the application still drives the domain: messages may wait this
-/// long after the application has stopped.
-const LOOK: Duration = Duration::from_millis(1);
-
-/// State that the progress thread shares with the application's calls.
-#[derive(Debug, Default)]
-pub(super) struct AutoProgressState {
-    /// Whether there is such a thread.
-    pub(super) automatic: bool,
-    /// Whether the thread sleeps until it is woken.
-    pub(super) sleeps: bool,
-    /// Number of calls of the application that drove the domain.
-    calls: u64,
-}
+/// Time until the next attempt after an error of the system.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// The thread. It ends when this is dropped.
 pub(super) struct Progressor<B: Backend> {
@@ -83,25 +70,26 @@ impl<B: Backend> Drop for Progressor<B> {
 }
 
 fn run_progress<B: Backend>(shared: &DomainShared<B>, stop: &AtomicBool) {
+    threads::wake_in_time();
     let mut sleeper = shared.wait.sleeper();
-    let mut seen = 0;
+    let mut attention = Attention::new();
     while !stop.load(Ordering::Acquire) {
-        let next = look(shared, &mut seen);
-        match (next, &sleeper) {
-            (ProgressStep::Again, _) => std::thread::yield_now(),
+        match (look(shared, &mut attention), &sleeper) {
+            (ProgressStep::Again, _) => {}
+            (ProgressStep::Yield, _) => std::thread::yield_now(),
             (ProgressStep::Sleep, Ok(sleeper)) => sleep(sleeper),
             (ProgressStep::Sleep, Err(_)) => {
-                std::thread::park_timeout(LOOK);
+                std::thread::park_timeout(RETRY);
                 sleeper = shared.wait.sleeper();
             }
-            (ProgressStep::Wait, _) => std::thread::park_timeout(LOOK),
+            (ProgressStep::Wait(time), _) => std::thread::park_timeout(time),
         }
     }
 }
 
 fn sleep(sleeper: &Sleeper<'_>) {
     if sleeper.sleep(None).is_err() {
-        std::thread::park_timeout(LOOK);
+        std::thread::park_timeout(RETRY);
     }
 }
 
@@ -109,49 +97,59 @@ fn sleep(sleeper: &Sleeper<'_>) {
 enum ProgressStep {
     /// There is more work.
     Again,
+    /// There is more work, which others hold up. Beside a thread that computes, a yield may cost a
+    /// time slice of some milliseconds.
+    Yield,
     /// No work until the thread is woken.
     Sleep,
-    /// The application does the work.
-    Wait,
+    /// The application does the work for so long, or the domain is in error.
+    Wait(Duration),
 }
 
-fn look<B: Backend>(shared: &DomainShared<B>, seen: &mut u64) -> ProgressStep {
+fn look<B: Backend>(shared: &DomainShared<B>, attention: &mut Attention) -> ProgressStep {
     let Ok(mut state) = shared.lock() else {
-        return ProgressStep::Wait;
+        return ProgressStep::Wait(RETRY);
     };
-    state.auto_progress.sleeps = false;
-    if state.auto_progress.calls != *seen {
-        *seen = state.auto_progress.calls;
-        return ProgressStep::Wait;
-    }
     let state = &mut *state;
-    shared.drive(state);
+    if attention.is_driven(&mut state.auto_progress, Instant::now()) {
+        return ProgressStep::Wait(attention.waits(&state.auto_progress));
+    }
+    let moved = shared.drive(state);
+    if attention.was_needless(&state.auto_progress, moved) {
+        return ProgressStep::Wait(attention.waits(&state.auto_progress));
+    }
     match state.arm() {
         Ok(true) => {
-            state.auto_progress.sleeps = true;
+            attention.sleeps(&mut state.auto_progress, Instant::now());
             ProgressStep::Sleep
         }
-        Ok(false) => ProgressStep::Again,
-        Err(_) => ProgressStep::Wait,
+        Ok(false) => match attention.goes_on(&state.auto_progress, moved) {
+            true => ProgressStep::Again,
+            false => ProgressStep::Yield,
+        },
+        Err(_) => ProgressStep::Wait(attention.cannot_sleep(&state.auto_progress)),
     }
 }
 
 impl<B: Backend> DomainShared<B> {
-    /// Counts a call of the application, and wakes the thread if it sleeps.
+    /// Counts a call of the application that drives the domain.
     #[inline]
     pub(super) fn notify_progress_thread(&self, state: &mut DomainState<B::Transport>) {
-        if state.auto_progress.automatic {
-            self.wake_progress_thread(state);
+        let auto_progress = &mut state.auto_progress;
+        if auto_progress.automatic {
+            match auto_progress.sleeps {
+                false => auto_progress.count_call(),
+                true => self.call_beside_sleeper(auto_progress),
+            }
         }
     }
 
-    /// The application has driven the domain: from now on the transports wake no sleeper, so this
-    /// wakes the thread if it sleeps.
+    /// A call of the application comes while the thread sleeps: it wakes the thread if the
+    /// application drives the domain from now on. If not, the transports are armed again after the
+    /// call.
     #[cold]
-    pub(super) fn wake_progress_thread(&self, state: &mut DomainState<B::Transport>) {
-        let auto_progress = &mut state.auto_progress;
-        auto_progress.calls = auto_progress.calls.wrapping_add(1);
-        if std::mem::take(&mut auto_progress.sleeps) {
+    fn call_beside_sleeper(&self, auto_progress: &mut AutoProgressState) {
+        if auto_progress.ends_sleep(Instant::now()) {
             self.wait.signal();
         }
     }

@@ -238,7 +238,7 @@ impl<B: Backend> DomainShared<B> {
     /// After a call to progress: arms the transports again for the threads that sleep.
     #[inline]
     pub(super) fn rearm(&self, state: &mut DomainState<B::Transport>) {
-        if !state.waiters.is_empty() {
+        if state.is_watched() {
             self.rearm_for_sleepers(state);
         }
     }
