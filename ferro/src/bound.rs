@@ -34,7 +34,15 @@ impl BoundEndpoint {
     ///
     /// When the path has no domain here, or an object can not be opened.
     pub(crate) fn open(path: Path, threading: Threading) -> Result<Self> {
-        let domain = path.open(threading)?;
+        Self::open_on(path.open(threading)?)
+    }
+
+    /// Opens an endpoint of a domain.
+    ///
+    /// # Errors
+    ///
+    /// If an object can not be opened.
+    pub(crate) fn open_on(domain: Arc<dyn Domain>) -> Result<Self> {
         let av = domain.open_av(&AvAttr::default())?;
         let cq = domain.open_cq(&CqAttr::default())?;
         let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq))?;

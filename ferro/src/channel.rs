@@ -345,6 +345,7 @@ mod tests {
             block: true,
             patience_s: 3,
             address: "00ff".to_owned(),
+            outside: None,
         };
         let (ours, theirs) = UnixStream::pair().unwrap();
         Channel::over_pair(ours).unwrap().send(&hello).unwrap();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::info::InfoOptions;
-use crate::message::{AtomicKind, MAX_ITERS, MAX_THREADS, MAX_WINDOW};
+use crate::message::{AtomicKind, MAX_ITERS, MAX_THREADS, MAX_WINDOW, Outside};
 use crate::providers::Path;
 use crate::sizes::{Counts, Sizes, one_count};
 use crate::workload::matching::{BURST, Kind, MatchOrder, Side};
@@ -253,6 +253,27 @@ pub(crate) struct AtomicOptions {
         conflicts_with = "listen"
     )]
     pub(crate) operation: AtomicKind,
+    /// The target computes and makes no call, and a thread of its domain carries the operations out
+    /// (FI_PROGRESS_AUTO). With a number, the target reads its queue once in so many microseconds
+    /// [default: the target's calls carry them out]
+    #[arg(
+        long,
+        value_name = "MICROSECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "0",
+        conflicts_with = "listen",
+        value_parser = clap::value_parser!(u64).range(0..=1_000_000)
+    )]
+    pub(crate) outside: Option<u64>,
+}
+
+impl AtomicOptions {
+    /// The calls of the target, if it has automatic progress.
+    pub(crate) fn outside(&self) -> Option<Outside> {
+        let call_every_us = self.outside?;
+        Some(Outside { call_every_us })
+    }
 }
 
 /// Options of `bench mr`, which runs in one process.

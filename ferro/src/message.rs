@@ -35,6 +35,10 @@ pub(crate) enum Message {
         patience_s: u64,
         /// Its native address, in hexadecimal.
         address: String,
+        /// The calls of the side that answers while it serves atomic operations, if a thread of
+        /// its domain carries them out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        outside: Option<Outside>,
     },
     /// The side that answers: where it is.
     Welcome {
@@ -59,7 +63,7 @@ pub(crate) enum Message {
         /// Whether their content is made and checked.
         verify: bool,
     },
-    /// The threads are needed no longer.
+    /// The threads are needed no longer, or the side that answers makes its calls again.
     Done,
     /// All is done.
     Bye,
@@ -139,6 +143,14 @@ impl AtomicKind {
             Self::CompareSwap => "compare-swap",
         }
     }
+}
+
+/// The calls of an answering side whose domain has automatic progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Outside {
+    /// The time of computation between two calls, in microseconds; 0: it makes no call.
+    pub(crate) call_every_us: u64,
 }
 
 /// A phase of a run, which the asking side chooses.

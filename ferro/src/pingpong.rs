@@ -36,7 +36,7 @@ pub(crate) fn run(options: &RunOptions) -> Result<()> {
     let sizes = &options.sizes.0;
     let mut results = Results::new(options.json, sizes.len());
     let mut route = String::new();
-    partner::with(options, |link| {
+    partner::with(options, None, |link| {
         for &size in sizes {
             let step = format!("pingpong of {}", sizes::print(size));
             results.progress().step(step);

@@ -77,6 +77,18 @@ impl Path {
     /// When there is none: the field that rules each candidate out, and the missing parts of the
     /// machine.
     pub(crate) fn open(self, threading: Threading) -> Result<Arc<dyn Domain>> {
+        self.open_with(DomainAttr {
+            threading,
+            ..DomainAttr::default()
+        })
+    }
+
+    /// As [`open`](Self::open), of the domains with these attributes.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(crate) fn open_with(self, domain: DomainAttr) -> Result<Arc<dyn Domain>> {
         let settings = self.settings()?;
         let hints = Info {
             caps: Flags::TAGGED | Flags::DIRECTED_RECV,
@@ -84,10 +96,7 @@ impl Path {
                 ep_type: EpType::Rdm,
                 ..EpAttr::default()
             },
-            domain: DomainAttr {
-                threading,
-                ..DomainAttr::default()
-            },
+            domain,
             ..Info::default()
         };
         let providers = self.providers();

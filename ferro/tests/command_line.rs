@@ -399,6 +399,36 @@ fn atomic_operations_are_measured_and_their_sum_is_checked() {
     );
 }
 
+/// The target of these operations makes no call, or one in so many microseconds.
+#[test]
+fn atomic_operations_on_a_target_outside_of_the_library_are_measured() {
+    let common = [
+        "bench", "atomic", "--path", "shm", "--iters", "50", "--json",
+    ];
+    for (more, outside_us) in [
+        (&["--outside"][..], Some(0)),
+        (&["--outside", "--block", "--sizes", "8,4K"], Some(0)),
+        (&["--outside=200", "--block"], Some(200)),
+        (&[], None),
+    ] {
+        let output = output(&[&common[..], more].concat());
+        assert!(output.status.success(), "{more:?}: {}", stderr(&output));
+        let rows: Vec<serde_json::Value> = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(rows.len(), if more.contains(&"--sizes") { 2 } else { 1 });
+        for row in rows {
+            assert_eq!(row["outside_us"].as_u64(), outside_us, "{row}");
+            let operations = (row["operations"].as_u64(), &row["verified"]);
+            assert_eq!(operations, (Some(50), &true.into()), "{row}");
+        }
+    }
+    for (wrong, why) in [
+        (&["--outside=2000000"][..], "2000000"),
+        (&["--listen", "--outside"], "cannot be used with"),
+    ] {
+        refuses(&[&["bench", "atomic"], wrong].concat(), 2, &[why]);
+    }
+}
+
 #[test]
 fn regions_have_their_cost() {
     refuses(&["bench", "mr", "--iters", "0"], 2, &["--iters"]);

@@ -33,6 +33,10 @@ pub(super) struct AtomicCost {
     window: u64,
     operations_per_s: f64,
     blocking: bool,
+    /// Time between two calls of a target that is outside of the library, in microseconds; 0: it
+    /// makes none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outside_us: Option<u64>,
     verified: bool,
 }
 
@@ -72,6 +76,7 @@ pub(super) fn measure(link: &mut Link, size: usize, options: &AtomicOptions) -> 
         window,
         operations_per_s,
         blocking: run.block,
+        outside_us: options.outside,
         verified: run.verifies(),
     })
 }

@@ -20,7 +20,7 @@ use crate::cli::{
 };
 use crate::failure::Result;
 use crate::link::Link;
-use crate::message::{Pattern, WriteLevel};
+use crate::message::{Outside, Pattern, WriteLevel};
 use crate::partner;
 use crate::plot::{self, Plotted};
 use crate::report::{Results, Tabled};
@@ -95,7 +95,8 @@ pub(crate) fn get(options: &BandwidthOptions) -> Result<()> {
 /// As [`latency()`].
 pub(crate) fn atomic(options: &AtomicOptions) -> Result<()> {
     let BandwidthOptions { run, plot, .. } = &options.window;
-    each_size(options.operation.name(), run, plot, |link, size| {
+    let (what, outside) = (options.operation.name(), options.outside());
+    each_size_with(what, run, plot, outside, |link, size| {
         atomics::measure(link, size, options)
     })
 }
@@ -123,13 +124,24 @@ fn each_size<R: Serialize + Tabled + Plotted>(
     pictures: &PlotOptions,
     measure: impl Fn(&mut Link, usize) -> Result<R>,
 ) -> Result<()> {
+    each_size_with(what, options, pictures, None, measure)
+}
+
+/// As [`each_size`], with a partner that is outside of the library if there is an `outside`.
+fn each_size_with<R: Serialize + Tabled + Plotted>(
+    what: &str,
+    options: &RunOptions,
+    pictures: &PlotOptions,
+    outside: Option<Outside>,
+    measure: impl Fn(&mut Link, usize) -> Result<R>,
+) -> Result<()> {
     if let Some(address) = &options.listen {
         return partner::listen(address, options.patience);
     }
     let sizes = &options.sizes.0;
     let mut results = Results::new(options.json, sizes.len());
     let mut route = String::new();
-    partner::with(options, |link| {
+    partner::with(options, outside, |link| {
         for &size in sizes {
             let step = format!("{what} of {}", sizes::print(size));
             results.progress().step(step);

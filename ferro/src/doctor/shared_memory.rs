@@ -37,7 +37,7 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
         return vec![Finding::new(Severity::Note, ABOUT, off, remedy)];
     }
     let mut read = 0;
-    match partner::with(&options(), |link| {
+    match partner::with(&options(), None, |link| {
         exchange(link)?;
         read = link.counter(READ_BY_PARTNER)?;
         Ok(())

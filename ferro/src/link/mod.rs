@@ -9,6 +9,7 @@
 
 pub(crate) mod atomics;
 pub(crate) mod buffers;
+mod outside;
 pub(crate) mod region;
 mod watch;
 
@@ -25,7 +26,7 @@ use ferrofabric_runtime::fabric::Domain;
 use crate::bound::{BoundEndpoint, Wait};
 use crate::channel::Channel;
 use crate::failure::{Failure, Result};
-use crate::message::Message;
+use crate::message::{Message, Outside};
 use buffers::{Buffers, Slot};
 use region::LinkRegion;
 use watch::{CHECK_EVERY, STALLS_PER_CHECK, Watch};
@@ -115,6 +116,7 @@ pub(crate) fn connect(
         more: Flags::empty(),
         batch: Batch::EMPTY,
         watch: Watch::new(channel, patience),
+        outside: None,
         events: VecDeque::new(),
     })
 }
@@ -145,6 +147,7 @@ pub(crate) struct Link {
     more: Flags,
     batch: Batch,
     watch: Watch,
+    outside: Option<Outside>,
     block: bool,
     inject_bytes: usize,
     carrier: &'static str,

@@ -6,28 +6,33 @@ mod tcp;
 
 use std::time::Duration;
 
-use ferrofabric_contracts::info::Threading;
+use ferrofabric_contracts::info::{DomainAttr, Progress, Threading};
 
 use crate::bound::BoundEndpoint;
 use crate::channel::{Channel, PATIENCE};
 use crate::cli::RunOptions;
 use crate::failure::{Failure, Result};
 use crate::link::{self, Link};
-use crate::message::{Message, from_hex, to_hex};
+use crate::message::{Message, Outside, from_hex, to_hex};
 use crate::providers::Path;
 use crate::{phase, stations};
 
-/// Runs `ask` on a link to the partner that the options name.
+/// Runs `ask` on a link to the partner that the options name, which is outside of the library as
+/// `outside` says.
 ///
 /// # Errors
 ///
 /// The failure of `ask`, or the reason why there is no partner.
-pub(crate) fn with(options: &RunOptions, ask: impl FnOnce(&mut Link) -> Result<()>) -> Result<()> {
+pub(crate) fn with(
+    options: &RunOptions,
+    outside: Option<Outside>,
+    ask: impl FnOnce(&mut Link) -> Result<()>,
+) -> Result<()> {
     if let Some(address) = &options.address {
-        return ask_over(tcp::connect(address)?, options, ask).1;
+        return ask_over(tcp::connect(address)?, options, outside, ask).1;
     }
     let (mut child, channel) = spawn::start(options.cores)?;
-    let (closed, result) = ask_over(channel, options, ask);
+    let (closed, result) = ask_over(channel, options, outside, ask);
     match result {
         Ok(()) => child.finish(),
         Err(failure) => Err(child.explain(failure, closed)),
@@ -63,13 +68,14 @@ pub(crate) fn serve_inherited() -> Result<()> {
 fn ask_over(
     mut channel: Channel,
     options: &RunOptions,
+    outside: Option<Outside>,
     ask: impl FnOnce(&mut Link) -> Result<()>,
 ) -> (bool, Result<()>) {
-    let opened = match channel.greet().and_then(|()| open(options.path)) {
+    let opened = match channel.greet().and_then(|()| open(options.path, None)) {
         Ok(opened) => opened,
         Err(failure) => return (channel.is_closed(), tell(&mut channel, Err(failure))),
     };
-    let address = match introduce(&mut channel, options, &opened) {
+    let address = match introduce(&mut channel, options, outside, &opened) {
         Ok(address) => address,
         Err(failure) => return (channel.is_closed(), tell(&mut channel, Err(failure))),
     };
@@ -78,6 +84,7 @@ fn ask_over(
         Ok(link) => link,
         Err(failure) => return (false, Err(failure)),
     };
+    link.set_outside(outside);
     let result = ask(&mut link).and_then(|()| link.channel().send(&Message::Bye));
     let result = tell(link.channel(), result);
     (link.channel().is_closed(), result)
@@ -86,6 +93,7 @@ fn ask_over(
 fn introduce(
     channel: &mut Channel,
     options: &RunOptions,
+    outside: Option<Outside>,
     opened: &BoundEndpoint,
 ) -> Result<Vec<u8>> {
     channel.send(&Message::Hello {
@@ -93,6 +101,7 @@ fn introduce(
         block: options.block,
         patience_s: options.patience,
         address: to_hex(&opened.address()),
+        outside,
     })?;
     match channel.receive(PATIENCE)? {
         Message::Welcome { address, domain: _ } => from_hex(&address),
@@ -109,19 +118,21 @@ fn serve(mut channel: Channel) -> Result<String> {
             block,
             patience_s,
             address,
-        } => Ok((path, block, patience_s, from_hex(&address)?)),
+            outside,
+        } => Ok((path, block, patience_s, from_hex(&address)?, outside)),
         _ => Err(out_of_turn()),
     });
-    let (path, block, patience_s, address) = match start {
+    let (path, block, patience_s, address, outside) = match start {
         Ok(start) => start,
         Err(failure) => return tell(&mut channel, Err(failure)),
     };
-    let opened = match welcome(&mut channel, path) {
+    let opened = match welcome(&mut channel, path, outside) {
         Ok(opened) => opened,
         Err(failure) => return tell(&mut channel, Err(failure)),
     };
     let patience = Duration::from_secs(patience_s.clamp(1, 86_400));
     let mut link = link::connect(opened, channel, &address, block, patience)?;
+    link.set_outside(outside);
     let result = loop {
         match link.message() {
             Ok(Message::Phase(phase)) => {
@@ -142,13 +153,21 @@ fn serve(mut channel: Channel) -> Result<String> {
     tell(link.channel(), result)
 }
 
-/// A link belongs to the thread that opens it.
-fn open(path: Path) -> Result<BoundEndpoint> {
-    BoundEndpoint::open(path, Threading::Domain)
+/// A link belongs to the thread that opens it. One whose domain serves a peer without it has
+/// automatic progress.
+fn open(path: Path, outside: Option<Outside>) -> Result<BoundEndpoint> {
+    BoundEndpoint::open_on(path.open_with(DomainAttr {
+        threading: Threading::Domain,
+        data_progress: match outside {
+            Some(_) => Progress::Auto,
+            None => Progress::default(),
+        },
+        ..DomainAttr::default()
+    })?)
 }
 
-fn welcome(channel: &mut Channel, path: Path) -> Result<BoundEndpoint> {
-    let opened = open(path)?;
+fn welcome(channel: &mut Channel, path: Path, outside: Option<Outside>) -> Result<BoundEndpoint> {
+    let opened = open(path, outside)?;
     channel.send(&Message::Welcome {
         address: to_hex(&opened.address()),
         domain: opened.domain_name().to_owned(),

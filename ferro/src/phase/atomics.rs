@@ -56,6 +56,7 @@ pub(crate) fn ask(
         }
         Ok(())
     })?;
+    link.end_outside()?;
     end_service(link, end)
 }
 

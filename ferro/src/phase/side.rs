@@ -67,6 +67,9 @@ pub(super) fn serve_until_end(link: &mut Link, operations: Served) -> Result<()>
     let end = link.buffers(1, 1)?[0];
     link.post(end, Purpose::Ack, 0)?;
     link.channel().send(&Message::Ready)?;
+    if operations == Served::Atomics {
+        link.stay_outside()?;
+    }
     loop {
         match link.serve(operations)? {
             Some(LinkEvent::Received(received)) if received.purpose == Purpose::Ack => {
