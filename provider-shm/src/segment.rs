@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_system::cancel::Uncancelled;
+use ferrofabric_system::shared_memory::{SIZE_SEALS, allocate};
 use memmap2::{MmapOptions, MmapRaw};
-use nix::fcntl::{FcntlArg, SealFlag, fcntl, posix_fallocate};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::hazard::Hazard;
@@ -77,7 +77,7 @@ impl ShmSegment {
         )
         .map_err(|e| fail(e, "create"))?;
         allocate(fd.as_fd(), SEGMENT_BYTES).map_err(|e| fail(e, "size"))?;
-        fcntl(&fd, FcntlArg::F_ADD_SEALS(seals())).map_err(|e| fail(e, "seal"))?;
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(SIZE_SEALS)).map_err(|e| fail(e, "seal"))?;
         Ok((Self::map(fd.as_fd())?, fd))
     }
 
@@ -93,7 +93,7 @@ impl ShmSegment {
         let has = fcntl(fd, FcntlArg::F_GET_SEALS)
             .map_err(|_| refuse("it is not a memfd"))
             .map(SealFlag::from_bits_retain)?;
-        if !has.contains(seals()) || has.intersects(SealFlag::F_SEAL_WRITE) {
+        if !has.contains(SIZE_SEALS) || has.intersects(SealFlag::F_SEAL_WRITE) {
             return Err(refuse("it is not sealed as it should be"));
         }
         let size = nix::sys::stat::fstat(fd)
@@ -182,19 +182,6 @@ impl ShmSegment {
     }
 }
 
-/// Reserves the memory of a memfd. Without this, the first process that touches a page is killed
-/// if the system has no memory left.
-pub(crate) fn allocate(fd: BorrowedFd<'_>, bytes: usize) -> nix::Result<()> {
-    // The C library writes the pages if the file system can not reserve them.
-    let _uncancelled = Uncancelled::begin();
-    loop {
-        match posix_fallocate(fd, 0, bytes as i64) {
-            Err(nix::Error::EINTR) => {}
-            allocated => return allocated,
-        }
-    }
-}
-
 fn fail(e: nix::Error, doing: &'static str) -> Error {
     Error::new(
         Errno(e as i32),
@@ -202,10 +189,6 @@ fn fail(e: nix::Error, doing: &'static str) -> Error {
         "the shared memory of a pair of endpoints",
     )
     .mend("free memory, or turn shared memory off")
-}
-
-fn seals() -> SealFlag {
-    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
 }
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -294,7 +277,7 @@ mod tests {
     #[test]
     fn missing_memory_is_detected_before_the_first_access() {
         let thread = std::thread::spawn(|| {
-            let theirs = memfd(SEGMENT_BYTES as i64, seals());
+            let theirs = memfd(SEGMENT_BYTES as i64, SIZE_SEALS);
             take_memory_away();
             [
                 ShmSegment::create().map(drop),
@@ -311,9 +294,9 @@ mod tests {
         let size = SEGMENT_BYTES as i64;
         for (fd, why) in [
             (memfd(size, SealFlag::F_SEAL_GROW), "sealed"),
-            (memfd(size, seals() | SealFlag::F_SEAL_WRITE), "sealed"),
-            (memfd(size - 4096, seals()), "size"),
-            (memfd(size * 2, seals()), "size"),
+            (memfd(size, SIZE_SEALS | SealFlag::F_SEAL_WRITE), "sealed"),
+            (memfd(size - 4096, SIZE_SEALS), "size"),
+            (memfd(size * 2, SIZE_SEALS), "size"),
             (std::fs::File::open("/dev/zero").unwrap().into(), "memfd"),
         ] {
             let error = ShmSegment::accept(fd.as_fd()).unwrap_err().to_string();

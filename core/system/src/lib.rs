@@ -1,4 +1,5 @@
-//! Threads, forks, locks and sleep, as Ferrofabric needs them of the system that it runs on.
+//! Threads, forks, locks, sleep and shared memory, as Ferrofabric needs them of the system that it
+//! runs on.
 //!
 //! An application's process is not ours: its threads may be cancelled, its signals belong to it, it
 //! may fork. Every thread is started here, and every wait goes through here.
@@ -25,6 +26,8 @@ pub mod process_number;
 pub mod random;
 #[allow(unsafe_code, reason = "a lock hands out exclusive access")]
 pub mod serial;
+#[allow(unsafe_code, reason = "hands out a pointer to a mapping")]
+pub mod shared_memory;
 pub mod sync;
 pub mod threads;
 pub mod wait;

@@ -3,23 +3,21 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_system::shared_memory::{SIZE_SEALS, allocate};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::{BoardEntry, BoardRegion, ENTRIES, bucket_of};
-use crate::segment::allocate;
 
 /// Bytes of a board.
 const BOARD_BYTES: usize = ENTRIES * size_of::<BoardEntry>();
 
 /// `F_SEAL_FUTURE_WRITE` (Linux 5.1): the mapping that exists is the last one for writes.
-const SEAL_FUTURE_WRITE: SealFlag = SealFlag::from_bits_retain(0x10);
+pub(crate) const SEAL_FUTURE_WRITE: SealFlag = SealFlag::from_bits_retain(0x10);
 
 /// The seals of a board: it stays as long as it is, and its owner alone writes.
-fn seals() -> SealFlag {
-    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL | SEAL_FUTURE_WRITE
-}
+const SEALS: SealFlag = SIZE_SEALS.union(SEAL_FUTURE_WRITE);
 
 /// The board of a domain of this process.
 #[derive(Debug)]
@@ -42,7 +40,7 @@ impl BoardMemory {
             .len(BOARD_BYTES)
             .map_raw(fd.as_raw_fd())
             .map_err(|e| Error::from_io(&e, "map", "a board of regions"))?;
-        fcntl(&fd, FcntlArg::F_ADD_SEALS(seals())).map_err(|e| fail(e, "seal"))?;
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(SEALS)).map_err(|e| fail(e, "seal"))?;
         Ok(Self { map, fd })
     }
 
@@ -82,7 +80,7 @@ impl PeerBoard {
         let has = fcntl(fd, FcntlArg::F_GET_SEALS)
             .map_err(|_| refuse("it is not a memfd"))
             .map(SealFlag::from_bits_retain)?;
-        if !has.contains(seals()) {
+        if !has.contains(SEALS) {
             return Err(refuse("it is not sealed as it should be"));
         }
         let size = nix::sys::stat::fstat(fd)
