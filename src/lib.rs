@@ -49,7 +49,8 @@
 //!
 //! [`RdmEndpoint::share`] makes a buffer a [`PeerRegion`], whose type has the rights of peers.
 //! Peers get a [`RemoteRegion`], a value of 32 bytes, and [read](RdmEndpoint::read) or
-//! [write](RdmEndpoint::write) the memory without a call of its owner.
+//! [write](RdmEndpoint::write) the memory without a call of its owner. Peers on the same node map
+//! memory that [`Buffer::shared`] has allocated, and reach it without a system call.
 //!
 //! [`RdmEndpoint::share_atomic`] does the same for integers and floats that peers and their owner
 //! change at the same time, by [atomic operations](RdmEndpoint#atomic-operations).

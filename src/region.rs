@@ -68,7 +68,8 @@ mod sealed {
 /// peers reach freed memory.
 ///
 /// The region belongs to the domain: peers reach it by way of each endpoint there, and it may
-/// outlive the endpoint that opened it. A device or the kernel carries operations out where it can.
+/// outlive the endpoint that opened it. Peers on this node map the memory if it is of
+/// [`Buffer::shared`]. A device or the kernel carries other operations out where it can.
 /// All others need a call of such an endpoint, unless the domain has
 /// [`Progress::Auto`](crate::info::Progress::Auto).
 ///

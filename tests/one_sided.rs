@@ -68,9 +68,19 @@ fn write_error(client: &mut RdmEndpoint, server: FiAddr, handle: &[u8; 32]) -> E
 
 #[test]
 fn bytes_go_there_and_come_back() {
+    there_and_back(room);
+}
+
+/// The same, in memory that the client maps.
+#[test]
+fn bytes_go_to_mapped_memory_and_come_back() {
+    there_and_back(|bytes| Buffer::shared(bytes).unwrap());
+}
+
+fn there_and_back(memory: impl Fn(usize) -> Buffer) {
     let (mut client, server, to_server) = pair();
     for size in SIZES {
-        let region = server.share::<PeersReadWrite>(room(size + 16)).unwrap();
+        let region = server.share::<PeersReadWrite>(memory(size + 16)).unwrap();
         let remote = region.remote().slice(8..8 + size).unwrap();
         let write = client.write(to_server, remote, filled(size)).unwrap();
         let buffer = client.wait_for(write, PATIENCE).unwrap();
@@ -92,6 +102,38 @@ fn bytes_go_there_and_come_back() {
                 .all(|&byte| byte == 0)
         );
     }
+}
+
+/// A server that makes no progress: a client's writes and reads in mapped memory need none.
+#[test]
+fn mapped_memory_needs_no_progress_of_its_owner() {
+    let (mut client, mut server) = (options().open().unwrap(), options().open().unwrap());
+    let to_server = client.insert(server.address()).unwrap();
+    // The first message makes the link, and those after it find the way to the link.
+    for _ in 0..3 {
+        let sent = client.send(to_server, filled(8)).unwrap();
+        client.flush(PATIENCE.unwrap()).unwrap();
+        let came = server.recv(room(8)).unwrap();
+        server.wait_for(came, PATIENCE).unwrap();
+        client.wait_for(sent, PATIENCE).unwrap();
+    }
+    let buffer = Buffer::shared(4096).unwrap();
+    let region = server.share::<PeersReadWrite>(buffer).unwrap();
+    let some = region.remote().slice(8..108).unwrap();
+    for _ in 0..10 {
+        let write = client.write(to_server, some, filled(100)).unwrap();
+        client.wait_for(write, PATIENCE).unwrap();
+        let read = client.read(to_server, some, room(100)).unwrap();
+        assert_eq!(
+            client.wait_for(read, PATIENCE).unwrap()[..],
+            filled(100)[..]
+        );
+    }
+    let buffer = region.close();
+    assert_eq!(buffer[8..108], filled(100)[..]);
+    // It is a buffer as all others are.
+    let again = server.share::<PeersRead>(buffer).unwrap();
+    assert_eq!(again.bytes()[8..108], filled(100)[..]);
 }
 
 /// The owner's words and bytes are read by peers, and the reverse.

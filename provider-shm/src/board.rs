@@ -1,8 +1,9 @@
 //! The board of a domain: its regions, where peers can read of them (`docs/adr/0062`).
 //!
 //! A peer that has a key looks up on the board where the region lies, and copies to or from that
-//! memory by itself. The owner alone can write to the board. The entry of a region is one line; a
-//! key has one [bucket](bucket_of) of entries. A region whose bucket is full is not on the board.
+//! memory by itself, or maps it where the board says how. The owner alone can write to the board.
+//! The entry of a region is one line; a key has one [bucket](bucket_of) of entries. A region whose
+//! bucket is full is not on the board.
 
 #[cfg(all(test, loom))]
 #[allow(unsafe_code, reason = "plays the memory of a region")]
@@ -14,8 +15,9 @@ mod memory;
 mod tests;
 
 #[cfg(not(loom))]
-pub(crate) use self::memory::{BoardMemory, PeerBoard};
+pub(crate) use self::memory::{BoardMemory, PeerBoard, SEAL_FUTURE_WRITE};
 use crate::sync::{AtomicU64, Ordering, fence};
+use ferrofabric_system::shared_memory::MemoryBacking;
 
 /// The entries of a bucket.
 pub(crate) const WAYS: usize = 8;
@@ -39,7 +41,14 @@ pub(crate) struct BoardRegion {
     pub(crate) first_place: u64,
     /// `MAY_READ`, `MAY_WRITE`.
     pub(crate) rights: u64,
+    /// Where it lies in memory that peers may map, if it does.
+    pub(crate) backing: Option<MemoryBacking>,
 }
+
+/// The rights in their word of an entry. Above them are a descriptor and 1, 0 for no memory that
+/// peers may map.
+const RIGHTS_MASK: u64 = u32::MAX as u64;
+const DESCRIPTOR_SHIFT: u32 = 32;
 
 impl BoardRegion {
     /// The address of `len` bytes from `place` on, for an operation that needs `right`.
@@ -50,6 +59,39 @@ impl BoardRegion {
         self.addr.checked_add(end)?;
         Some(self.addr + start)
     }
+
+    /// Where a [part](Self::part) at this address lies in the memory that peers may map.
+    pub(crate) fn backing_at(&self, addr: u64) -> Option<MemoryBacking> {
+        let backing = self.backing?;
+        let start = addr.checked_sub(self.addr)?;
+        let offset = backing.offset.checked_add(start)?;
+        Some(MemoryBacking { offset, ..backing })
+    }
+
+    /// The last words of its entry.
+    fn backing_words(&self) -> [u64; 3] {
+        let rights = self.rights & RIGHTS_MASK;
+        let above = |backing: MemoryBacking| Some((backing, backing.descriptor.checked_add(1)?));
+        match self.backing.and_then(above) {
+            Some((backing, above @ 1..)) => {
+                let word = rights | ((above as u64) << DESCRIPTOR_SHIFT);
+                [word, backing.inode, backing.offset]
+            }
+            _ => [rights, 0, 0],
+        }
+    }
+
+    /// The rights and the backing that words say.
+    fn of_backing_words([rights, inode, offset]: [u64; 3]) -> (u64, Option<MemoryBacking>) {
+        let descriptor = (rights >> DESCRIPTOR_SHIFT) as u32;
+        let backing = i32::try_from(descriptor).ok().filter(|above| *above != 0);
+        let backing = backing.map(|above| MemoryBacking {
+            descriptor: above - 1,
+            inode,
+            offset,
+        });
+        (rights & RIGHTS_MASK, backing)
+    }
 }
 
 /// An entry, in a line of its own. All zeroes is an entry without a region.
@@ -57,7 +99,7 @@ impl BoardRegion {
 pub(crate) struct BoardEntry {
     /// Odd while the entry has a region. Each change makes it one more.
     generation: AtomicU64,
-    words: [AtomicU64; 5],
+    words: [AtomicU64; 7],
 }
 
 impl BoardEntry {
@@ -81,9 +123,11 @@ impl BoardEntry {
             addr,
             len,
             first_place,
-            rights,
+            ..
         } = *region;
-        for (word, value) in self.words.iter().zip([key, addr, len, first_place, rights]) {
+        let words = [key, addr, len, first_place].into_iter();
+        let words = words.chain(region.backing_words());
+        for (word, value) in self.words.iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }
         // Pairs with `read`: its words are those stored above.
@@ -112,12 +156,15 @@ impl BoardEntry {
         if word(0) != key {
             return None;
         }
+        let last = [word(4), word(5), word(6)];
+        let (rights, backing) = BoardRegion::of_backing_words(last);
         let region = BoardRegion {
             key,
             addr: word(1),
             len: word(2),
             first_place: word(3),
-            rights: word(4),
+            rights,
+            backing,
         };
         Some((generation, region))
     }

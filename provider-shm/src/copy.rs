@@ -1,6 +1,8 @@
 //! Copies into and out of memory that another process may be writing to: raw pointers, never
 //! references.
 
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
 /// Copies `n` bytes, up to 64, without a call.
 ///
 /// # Safety
@@ -74,9 +76,86 @@ pub(crate) unsafe fn copy_soon(src: *const u8, dst: *mut u8, n: usize) {
     }
 }
 
+/// Copies `n` bytes into a region of another process. Those of an aligned word of 8, 4 or 2 bytes
+/// become visible at once.
+///
+/// # Safety
+///
+/// As for [`copy_short`].
+#[inline]
+pub(crate) unsafe fn store_shared(src: *const u8, dst: *mut u8, n: usize) {
+    macro_rules! word {
+        ($atomic:ty, $word:ty) => {
+            // SAFETY: the caller's contract; the word is aligned. Other processes alone use it.
+            unsafe {
+                let word = src.cast::<$word>().read_unaligned();
+                <$atomic>::from_ptr(dst.cast()).store(word, Ordering::Release);
+            }
+        };
+    }
+    match n {
+        8 if dst.addr() % 8 == 0 => word!(AtomicU64, u64),
+        4 if dst.addr() % 4 == 0 => word!(AtomicU32, u32),
+        2 if dst.addr() % 2 == 0 => word!(AtomicU16, u16),
+        // SAFETY: the caller's contract.
+        0..=64 => unsafe { copy_short(src, dst, n) },
+        // SAFETY: the caller's contract.
+        _ => unsafe { copy_bulk(src, dst, n) },
+    }
+}
+
+/// Copies `n` bytes out of a region of another process. Those of an aligned word of 8, 4 or 2 bytes
+/// are read at once.
+///
+/// # Safety
+///
+/// As for [`copy_short`].
+#[inline]
+pub(crate) unsafe fn load_shared(src: *mut u8, dst: *mut u8, n: usize) {
+    macro_rules! word {
+        ($atomic:ty, $word:ty) => {
+            // SAFETY: the caller's contract; the word is aligned. Other processes alone use it.
+            unsafe {
+                let word = <$atomic>::from_ptr(src.cast()).load(Ordering::Acquire);
+                dst.cast::<$word>().write_unaligned(word);
+            }
+        };
+    }
+    match n {
+        8 if src.addr() % 8 == 0 => word!(AtomicU64, u64),
+        4 if src.addr() % 4 == 0 => word!(AtomicU32, u32),
+        2 if src.addr() % 2 == 0 => word!(AtomicU16, u16),
+        // SAFETY: the caller's contract.
+        0..=64 => unsafe { copy_short(src, dst, n) },
+        // SAFETY: the caller's contract.
+        _ => unsafe { copy_bulk(src, dst, n) },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copies_to_and_from_regions_touch_exactly_their_bytes() {
+        let src: Vec<u8> = (1..=200).collect();
+        for (at, n) in (0..9).flat_map(|at| (0..=130).map(move |n| (at, n))) {
+            let mut region = [0u64; 32];
+            let place = region.as_mut_ptr().cast::<u8>().wrapping_add(8 + at);
+            let mut back = [0u8; 200];
+            // SAFETY: all three are longer, and this thread alone uses them.
+            unsafe {
+                store_shared(src.as_ptr(), place, n);
+                load_shared(place, back.as_mut_ptr().add(1), n);
+            }
+            let bytes: Vec<u8> = region.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            assert_eq!(bytes[8 + at..8 + at + n], src[..n], "{n} bytes at {at}");
+            assert_eq!(back[1..=n], src[..n], "{n} bytes at {at}");
+            let mut rest = bytes[..8 + at].iter().chain(&bytes[8 + at + n..]);
+            assert!(rest.all(|byte| *byte == 0), "{n} bytes at {at}");
+            assert!(back[n + 1..].iter().all(|byte| *byte == 0));
+        }
+    }
 
     #[test]
     fn short_copies_touch_exactly_their_bytes() {

@@ -22,7 +22,7 @@ use crate::link::CloseMessage;
 use crate::owner::{Ep, TIMEOUT};
 use crate::ring::{PAYLOAD_BYTES, SLOTS};
 use crate::segment::{SegmentSide, ShmSegment};
-use crate::service::NewLink;
+use crate::service::{NewLink, PeerRegions};
 use crate::wire::{CHUNK, CLOSE, EAGER, GO, INLINE, READ, START, TAGGED, WANTS_DELIVERED, pack};
 use crate::{Cma, ShmConfig};
 
@@ -65,7 +65,11 @@ impl HostilePeer {
             cma: CmaPeer::probe(std::process::id() as i32, COOKIE.as_ptr() as u64, COOKIE),
             offers_cma: true,
             fence: false,
-            board,
+            regions: board.map(|(board, rights)| PeerRegions {
+                board,
+                rights,
+                pid: std::process::id() as i32,
+            }),
             watch: None,
         };
         ep.shm.new_link(link, &mut ep.owner);

@@ -68,6 +68,9 @@ mod owner;
 #[cfg(not(loom))]
 mod paths;
 #[cfg(not(loom))]
+#[allow(unsafe_code, reason = "statx(2)")]
+mod peer_memory;
+#[cfg(not(loom))]
 mod peers;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "copies the data of sends")]

@@ -7,6 +7,8 @@
 
 mod close;
 mod in_flight;
+mod mapped;
+mod pause;
 mod receiver;
 mod sender;
 mod shortcut;
@@ -106,7 +108,7 @@ impl ShmLink {
             cma: None,
             offers_cma: false,
             fence: false,
-            board: None,
+            regions: None,
             watch: None,
         };
         let waker = PeerWaker::new(&new, shared, true);
@@ -124,9 +126,9 @@ impl ShmLink {
             close: CloseHandshake::default(),
             waker,
             paths: MessagePaths::new(sizes.cma),
-            shortcuts: (new.board)
-                .filter(|_| sizes.cma != Cma::Off && new.cma.is_some())
-                .map(|board| LinkShortcuts::new(board, sizes.cma)),
+            shortcuts: (new.regions)
+                .filter(|_| sizes.cma != Cma::Off)
+                .map(|regions| LinkShortcuts::new(regions, sizes.cma)),
             receiver: LinkReceiver::new(rx, new.cma, sizes.quota),
             _watch: new.watch,
             addr: FiAddr::NOTAVAIL,

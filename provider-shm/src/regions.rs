@@ -100,6 +100,7 @@ impl RegionBoard {
             len: attr.memory.len as u64,
             first_place: attr.first_place,
             rights,
+            backing: attr.backing,
         });
         if let Some(entry) = shown {
             state.entries.insert(number, (entry, true));

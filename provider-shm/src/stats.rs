@@ -1,5 +1,7 @@
 //! The counters of a transport, for tests, reports and tuning.
 
+use ferrofabric_contracts::types::RmaKind;
+
 /// Counters since the transport was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShmStats {
@@ -43,4 +45,16 @@ pub(crate) struct CarriedOut {
     pub(crate) written: u64,
     /// Reads of regions of peers.
     pub(crate) read: u64,
+    /// Those of both that were loads and stores in mapped memory.
+    pub(crate) mapped: u64,
+}
+
+impl CarriedOut {
+    /// Counts an operation.
+    pub(crate) fn count(&mut self, kind: RmaKind) {
+        match kind {
+            RmaKind::Read => self.read += 1,
+            RmaKind::Write => self.written += 1,
+        }
+    }
 }

@@ -324,6 +324,7 @@ impl Transport for ShmTransport {
         report("shm_received_cma", s.received_cma);
         report("shm_rma_written", self.carried_out.written);
         report("shm_rma_read", self.carried_out.read);
+        report("shm_rma_mapped", self.carried_out.mapped);
         report("shm_unexpected", s.unexpected);
         report("shm_queued", s.queued);
         report("shm_doorbells", s.doorbells);

@@ -14,6 +14,7 @@ use std::time::Duration;
 pub use crate::wait::DomainWait;
 pub use attributes::{CntrAttr, CntrEvents, CqAttr, EndpointConfig, MrAttr, TxConfig};
 pub use completion::{Cntr, Cq};
+pub use ferrofabric_system::shared_memory::{MemoryBacking, SharedMemory};
 
 use ferrofabric_av::{AvAttr, InsertReport, InsertRequest, Services};
 use ferrofabric_contracts::addr::{Address, AuthKey, NativeAddr};

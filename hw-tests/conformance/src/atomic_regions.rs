@@ -10,6 +10,7 @@ use ferrofabric_contracts::types::{RmaKind, RmaOp};
 use ferrofabric_runtime::fabric::{CntrAttr, Domain, MrAttr};
 
 use crate::atomics::{Initiator, arrays, op, set};
+use crate::region_memory::region_of;
 use crate::target::{BOTH, KEY, Target, filled};
 
 const FORMS: [(AtomicForm, Operator); 3] = [
@@ -29,7 +30,7 @@ pub fn over_pieces(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let region = MrAttr {
         key: Some(KEY),
         further: &pieces[1..],
-        ..MrAttr::new(pieces[0], BOTH)
+        ..region_of(pieces[0], BOTH)
     };
     // SAFETY: the memory lives as long as the endpoint, which outlives the region.
     let _region = unsafe { domain_b.register_region(&region) }.unwrap();
@@ -72,7 +73,7 @@ pub fn over_pieces(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let region = MrAttr {
         key: Some(KEY + 1),
         further: &odd[1..],
-        ..MrAttr::new(odd[0], BOTH)
+        ..region_of(odd[0], BOTH)
     };
     // SAFETY: as above.
     let _odd = unsafe { domain_b.register_region(&region) }.unwrap();
@@ -164,7 +165,7 @@ pub fn of_elements(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let region = MrAttr {
         key: Some(KEY + 1),
         elements: Some(Datatype::Uint64),
-        ..MrAttr::new(target.memory.part(START, LEN), BOTH)
+        ..region_of(target.memory.part(START, LEN), BOTH)
     };
     // SAFETY: the memory lives as long as the endpoint, which outlives the region.
     let _region = unsafe { domain_b.register_region(&region) }.unwrap();

@@ -14,6 +14,7 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RmaKind, RmaO
 use ferrofabric_runtime::fabric::{Domain, Mr, MrAttr};
 
 use crate::ends::{CompletionResult, PATIENCE, QueuedEndpoint, QueuedPair, any_tagged, context_of};
+use crate::region_memory::region_of;
 use crate::target::BOTH;
 
 /// Regions of each side. The last one stays open.
@@ -198,7 +199,7 @@ impl FiringSide {
             let inside = memory.part(GUARD_BYTES, place_of(OPS));
             let request = MrAttr {
                 key: Some(key_of(number, region)),
-                ..MrAttr::new(inside, BOTH)
+                ..region_of(inside, BOTH)
             };
             FiredRegion {
                 memory,

@@ -16,6 +16,7 @@ use ferrofabric_runtime::fabric::{
 };
 
 use crate::memory::MessageMemory;
+use crate::region_memory::EndMemory;
 
 /// A wait that takes so long hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,7 +39,7 @@ pub struct QueuedEndpoint {
     /// Where receives complete.
     pub rx: CountedQueue,
     /// Buffers of sends and receives, kept for as long as the endpoint lives.
-    pub(crate) memory: Mutex<Vec<Box<[u8]>>>,
+    pub(crate) memory: Mutex<Vec<EndMemory>>,
     kept: Mutex<Vec<MessageMemory>>,
     contexts: AtomicU64,
 }
@@ -211,25 +212,23 @@ impl QueuedEndpoint {
 
     /// Memory of `len` bytes that lives as long as the endpoint, all of them `fill`.
     pub fn memory(&self, len: usize, fill: u8) -> IoBuf {
-        let bytes = vec![fill; len].into_boxed_slice();
-        let buf = IoBuf::new(bytes.as_ptr(), len);
-        self.memory.lock().unwrap().push(bytes);
+        let memory = EndMemory::new(len, fill);
+        let buf = memory.buf();
+        self.memory.lock().unwrap().push(memory);
         buf
     }
 
     /// The content of `len` bytes of such memory.
     pub fn bytes(&self, addr: usize, len: usize) -> Vec<u8> {
         let memory = self.memory.lock().unwrap();
-        let whole = memory
-            .iter()
-            .find(|m| {
-                let start = m.as_ptr() as usize;
-                start <= addr && addr + len <= start + m.len()
-            })
+        let whole = (memory.iter().map(EndMemory::buf))
+            .find(|all| all.addr <= addr && addr + len <= all.addr + all.len)
             .expect("memory of this endpoint");
-        let at = addr - whole.as_ptr() as usize;
+        let part = whole.part(addr - whole.addr, len);
         // Others write there behind the compiler's back.
-        std::hint::black_box(whole)[at..at + len].to_vec()
+        let start = std::hint::black_box(part.as_ptr());
+        // SAFETY: the memory is this endpoint's, and nothing is under way in it.
+        unsafe { std::slice::from_raw_parts(start, len) }.to_vec()
     }
 
     /// Sends, as soon as it can be, a message filled with `fill`.

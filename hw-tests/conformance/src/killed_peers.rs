@@ -11,6 +11,7 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RmaKind, RmaOp};
 use ferrofabric_runtime::fabric::{Domain, Mr, MrAttr};
 
 use crate::ends::{PATIENCE, QueuedEndpoint, context_of};
+use crate::region_memory::region_of;
 use crate::target::{BOTH, KEY};
 
 /// Bytes of a region.
@@ -48,7 +49,7 @@ impl GuardedTarget {
         let memory = end.memory(REGION + 2 * GUARD_BYTES, GUARD);
         let request = MrAttr {
             key: Some(KEY),
-            ..MrAttr::new(memory.part(GUARD_BYTES, REGION), BOTH)
+            ..region_of(memory.part(GUARD_BYTES, REGION), BOTH)
         };
         // SAFETY: the memory lives as long as the endpoint, which closes after the region.
         let region = unsafe { domain.register_region(&request) }.unwrap();

@@ -33,6 +33,7 @@ pub mod one_sided;
 pub mod orders;
 pub mod probes;
 pub mod progress;
+pub mod region_memory;
 pub mod remapping;
 pub mod remote_refusals;
 pub mod removals;

@@ -8,6 +8,7 @@ use ferrofabric_contracts::types::{IoBuf, RmaKind, RmaOp};
 use ferrofabric_runtime::fabric::{Cntr, Domain, EndpointConfig, MrAttr};
 
 use crate::ends::QueuedPair;
+use crate::region_memory::region_of;
 use crate::target::{BOTH, KEY, REGION, Target, filled};
 
 /// Lengths of every way that messages take.
@@ -100,7 +101,7 @@ pub fn keys_of_other_regions(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let (ours, kept) = filled(a, REGION, 9);
     let request = MrAttr {
         key: Some(OTHER),
-        ..MrAttr::new(ours, BOTH)
+        ..region_of(ours, BOTH)
     };
     // SAFETY: the memory lives as long as the endpoint, which outlives the region.
     let of_a = unsafe { domain_a.register_region(&request) }.unwrap();
@@ -112,7 +113,7 @@ pub fn keys_of_other_regions(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         for generation in 0..4 {
             let request = MrAttr {
                 key: (generation % 2 == 0).then_some(KEY + generation),
-                ..MrAttr::new(target.memory, BOTH)
+                ..region_of(target.memory, BOTH)
             };
             // SAFETY: as above.
             let region = unsafe { domain_b.register_region(&request) }.unwrap();
@@ -142,7 +143,7 @@ pub fn virtual_addresses(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     for first_place in [first as u64, u64::MAX - REGION as u64] {
         let request = MrAttr {
             first_place,
-            ..MrAttr::new(target.memory, BOTH)
+            ..region_of(target.memory, BOTH)
         };
         // SAFETY: the memory lives as long as the endpoint, which outlives the region.
         let region = unsafe { domain_b.register_region(&request) }.unwrap();

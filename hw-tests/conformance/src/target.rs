@@ -9,6 +9,7 @@ use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaKind, RmaOp};
 use ferrofabric_runtime::fabric::{Cntr, CntrAttr, Domain, EndpointConfig, Mr, MrAttr};
 
 use crate::ends::{CompletionResult, QueuedEndpoint, QueuedPair};
+use crate::region_memory::region_of;
 
 /// Bytes of the target's region.
 pub const REGION: usize = 2 << 20;
@@ -82,7 +83,7 @@ impl<'a> Target<'a> {
     pub fn register(&self, key: u64, rights: Flags) -> Arc<dyn Mr> {
         let request = MrAttr {
             key: Some(key),
-            ..MrAttr::new(self.memory, rights)
+            ..region_of(self.memory, rights)
         };
         // SAFETY: the memory lives as long as the endpoint, which outlives the region.
         let region = unsafe { self.domain.register_region(&request) }.unwrap();

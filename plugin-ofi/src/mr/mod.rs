@@ -356,6 +356,7 @@ unsafe fn register(
             false => 0,
         },
         elements: None,
+        backing: None,
     };
     // SAFETY: the application keeps the memory until it closes the region, which drops it.
     let mr = unsafe { domain.domain.register_region(&request) }?;

@@ -18,6 +18,11 @@ fn region(key: u64) -> BoardRegion {
         len: 100,
         first_place: 0,
         rights: MAY_READ | MAY_WRITE,
+        backing: (key % 2 == 1).then_some(MemoryBacking {
+            descriptor: (key % 100) as i32,
+            inode: key << 40,
+            offset: key,
+        }),
     }
 }
 
@@ -129,7 +134,7 @@ proptest! {
     fn parts_lie_in_their_region(
         region in (any::<u64>(), prop_oneof![0u64..200, any::<u64>()], prop_oneof![0u64..200, any::<u64>()], 0u64..4)
             .prop_map(|(addr, len, first_place, rights)| BoardRegion {
-                key: 1, addr, len, first_place, rights,
+                key: 1, addr, len, first_place, rights, backing: None,
             }),
         place in prop_oneof![0u64..400, any::<u64>()],
         len in prop_oneof![0u64..200, any::<u64>()],
@@ -147,6 +152,25 @@ proptest! {
         if let Some(addr) = part {
             prop_assert_eq!(wide(addr), wide(region.addr) + wide(place - region.first_place));
         }
+    }
+
+    /// A part is where its region is, in the memory that peers may map, too.
+    #[test]
+    fn parts_lie_in_the_backing_of_their_region(
+        (descriptor, inode) in (0..i32::MAX, any::<u64>()),
+        offset in prop_oneof![0u64..200, any::<u64>()],
+        (addr, start) in (0u64..1000, 0u64..100),
+    ) {
+        let backing = MemoryBacking { descriptor, inode, offset };
+        let region = BoardRegion { addr, backing: Some(backing), ..region(7) };
+        let (ours, mut theirs) = pair();
+        ours.show(&region).unwrap();
+        let (_, _, seen) = theirs.find(7).unwrap();
+        prop_assert_eq!(seen, region);
+        let part = seen.backing_at(addr + start);
+        let expected = offset.checked_add(start).map(|offset| MemoryBacking { offset, ..backing });
+        prop_assert_eq!(part, expected);
+        prop_assert_eq!(BoardRegion { backing: None, ..region }.backing_at(addr), None);
     }
 
     /// Peers find the regions that are open, with their words, after any openings and closes.

@@ -25,7 +25,7 @@ use crate::owner::Ep;
 use crate::regions::RegionBoard;
 use crate::ring::SLOTS;
 use crate::segment::{SegmentSide, ShmSegment};
-use crate::service::NewLink;
+use crate::service::{NewLink, PeerRegions};
 use crate::wire;
 
 /// Inputs that one endpoint serves.
@@ -160,9 +160,11 @@ impl<'a> Attack<'a> {
             offers_cma: true,
             fence: false,
             // The peer's memory is that of this process, so nothing is to be written there.
-            board: PeerBoard::accept(boards.1.fd())
-                .ok()
-                .map(|board| (board, MAY_READ)),
+            regions: (PeerBoard::accept(boards.1.fd()).ok()).map(|board| PeerRegions {
+                board,
+                rights: MAY_READ,
+                pid: std::process::id() as i32,
+            }),
             watch: Some(boards.0.watch(&segment, SegmentSide::Initiator, (1, id))),
         };
         ep.shm.new_link(link, &mut ep.owner);
@@ -227,7 +229,7 @@ impl<'a> Attack<'a> {
     fn write_board(&mut self, steps: &mut Steps<'_>) {
         let bucket = bucket_of(u64::from(steps.byte()));
         let number = bucket.start + usize::from(steps.byte()) % bucket.len();
-        let word = usize::from(steps.byte()) % 6;
+        let word = usize::from(steps.byte()) % 8;
         self.boards.1.entry(number).write_word(word, steps.number());
         self.entries.push(number);
     }

@@ -1,9 +1,15 @@
 //! Tests of boards with arbitrary content: a doubtful region is not touched, and a later operation
 //! on a sound one is carried out.
 
+use std::os::fd::AsRawFd;
+
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Shortcut;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RmaKind, RmaOp};
+use ferrofabric_system::shared_memory::{MemoryBacking, SharedMemory};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::fstat;
+use nix::unistd::ftruncate;
 
 use super::{HostilePeer, ID};
 use crate::board::{BoardMemory, BoardRegion, MAY_READ, MAY_WRITE, PeerBoard};
@@ -69,6 +75,7 @@ fn doubtful_regions_are_not_touched() {
             len,
             first_place,
             rights,
+            backing: None,
         };
         let entry = board.show(&region).unwrap();
         for kind in [RmaKind::Read, RmaKind::Write] {
@@ -87,12 +94,91 @@ fn doubtful_regions_are_not_touched() {
         len: 100,
         first_place: 0,
         rights: both,
+        backing: None,
     });
     let mut bytes = [1; 50];
     let done = (0..5000)
         .find(|_| carry_out(&mut ep, addr, RmaKind::Read, 50, &mut bytes) == Shortcut::Done);
     assert!(done.is_some());
     assert_eq!(bytes, [7; 50]);
+}
+
+/// The board names a file that it must not, or bytes beyond the end: nothing is mapped, and nothing
+/// else is touched. Then it names memory as it should be.
+#[test]
+fn doubtful_memory_is_not_mapped() {
+    let (mut ep, board, addr, _enemy) = open();
+    let memory = SharedMemory::new(4096).unwrap();
+    let good = memory.backing(0);
+    let unsealed = memfd_create(c"test", MFdFlags::MFD_CLOEXEC).unwrap();
+    ftruncate(&unsealed, 4096).unwrap();
+    let unsealed = MemoryBacking {
+        descriptor: unsealed.as_raw_fd(),
+        inode: fstat(&unsealed).unwrap().st_ino,
+        offset: 0,
+    };
+    let stderr = MemoryBacking {
+        descriptor: 2,
+        ..good
+    };
+    let no_file = MemoryBacking {
+        descriptor: i32::MAX - 1,
+        ..good
+    };
+    let other = MemoryBacking {
+        inode: good.inode + 1,
+        ..good
+    };
+    let at = |offset| MemoryBacking { offset, ..good };
+    let show = |backing: MemoryBacking| {
+        board.show(&BoardRegion {
+            key: KEY,
+            // No memory: the kernel copies nothing there.
+            addr: 1,
+            len: 100,
+            first_place: 0,
+            rights: MAY_READ | MAY_WRITE,
+            backing: Some(backing),
+        })
+    };
+    let both = [RmaKind::Read, RmaKind::Write];
+    for backing in [
+        unsealed,
+        stderr,
+        no_file,
+        other,
+        at(4096 - 49),
+        at(4096),
+        at(u64::MAX - 10),
+        at(u64::MAX),
+    ] {
+        let entry = show(backing).unwrap();
+        for kind in both {
+            let mut bytes = [1; 50];
+            let done = carry_out(&mut ep, addr, kind, 0, &mut bytes);
+            assert_eq!(done, Shortcut::Impossible, "{backing:?}");
+            assert_eq!(bytes, [1; 50]);
+        }
+        board.entry(entry).hide();
+    }
+    let entry = show(at(4096 - 50)).unwrap();
+    for kind in both.into_iter().rev() {
+        let mut bytes = [7; 50];
+        let done =
+            (0..2000).any(|_| carry_out(&mut ep, addr, kind, 0, &mut bytes) == Shortcut::Done);
+        assert!(done && bytes == [7; 50]);
+        // Beyond the end of the memory, and within the region.
+        let done = carry_out(&mut ep, addr, kind, 50, &mut bytes);
+        assert_eq!(done, Shortcut::Impossible);
+    }
+    board.entry(entry).hide();
+    assert_eq!(
+        carry_out(&mut ep, addr, RmaKind::Write, 0, &mut [1; 50]),
+        Shortcut::Impossible
+    );
+    let last = memory.as_ptr().as_ptr().wrapping_add(4096 - 1);
+    // SAFETY: a byte of the memory.
+    assert_eq!(unsafe { last.read_volatile() }, 7);
 }
 
 /// A peer that closes, or that takes its region away, gets no byte.
@@ -106,6 +192,7 @@ fn nothing_goes_to_a_region_that_is_gone() {
         len: 8,
         first_place: 0,
         rights: MAY_WRITE,
+        backing: None,
     };
     let entry = board.show(&region).unwrap();
     let write = |ep: &mut Ep| carry_out(ep, addr, RmaKind::Write, 0, &mut [1; 8]);

@@ -1,6 +1,7 @@
 //! One-sided operations that this side carries out by itself: the peer's board says where a region
-//! lies, and the kernel copies (`docs/adr/0062`). Any doubt sends the operation as messages, and
-//! the peer's answer to those counts. Where both ways are open, measurement
+//! lies. Memory that the peer lets others map is reached by loads and stores (`docs/adr/0067`), and
+//! the kernel copies all other (`docs/adr/0062`). Any doubt sends the operation as messages, and
+//! the peer's answer to those counts. Between the kernel and messages measurement
 //! [chooses](self::choice).
 
 mod choice;
@@ -11,11 +12,14 @@ use ferrofabric_contracts::peer::{Owner, PeerSrx};
 use ferrofabric_contracts::types::{IoBuf, RemoteKind, RmaKind, RmaOp, total_len};
 
 use super::ShmLink;
+use super::mapped::{MappedMemories, copy_mapped};
+use super::pause::Pause;
 use super::receiver::LinkReceiver;
 use crate::board::{MAY_READ, MAY_WRITE, PeerBoard};
 use crate::cma::{CopyOutcome, CopyWay};
 use crate::config::Cma;
 use crate::paths::MessagePath;
+use crate::service::PeerRegions;
 use crate::stats::CarriedOut;
 use crate::status::{CLOSED, SLEEPS};
 use crate::wire::{DELIVERED, EAGER, INLINE, PART_SHIFT};
@@ -24,14 +28,14 @@ use choice::{PartAnswer, ShortcutChoice};
 /// Largest operation in bytes: a copy holds the lock of the domain.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Most operations that go as messages after one that could not be carried out.
-const MOST_PAUSED: u32 = 1024;
-
 /// The state of the operations that a side carries out by itself.
 pub(super) struct LinkShortcuts {
     board: PeerBoard,
     /// The rights to the regions on it.
     rights: u64,
+    /// Memory of the peer that is mapped.
+    memories: MappedMemories,
+    /// After a copy of the kernel that failed.
     pause: Pause,
     /// `None`: a copy wherever one is possible.
     choice: Option<ShortcutChoice>,
@@ -39,33 +43,12 @@ pub(super) struct LinkShortcuts {
     looked_until: u32,
 }
 
-/// Operations that go as messages because an earlier one could not be carried out. Twice as many
-/// each time.
-#[derive(Default)]
-struct Pause {
-    left: u32,
-    last: u32,
-}
-
-impl Pause {
-    /// Whether the next operation goes as messages.
-    fn takes_one(&mut self) -> bool {
-        let takes = self.left != 0;
-        self.left -= u32::from(takes);
-        takes
-    }
-
-    fn begin(&mut self) {
-        self.last = (self.last * 2).clamp(1, MOST_PAUSED);
-        self.left = self.last;
-    }
-}
-
 impl LinkShortcuts {
-    pub(super) fn new((board, rights): (PeerBoard, u64), setting: Cma) -> Box<Self> {
+    pub(super) fn new(regions: PeerRegions, setting: Cma) -> Box<Self> {
         Box::new(Self {
-            board,
-            rights,
+            board: regions.board,
+            rights: regions.rights,
+            memories: MappedMemories::of(regions.pid),
             pause: Pause::default(),
             choice: (setting == Cma::Auto).then(ShortcutChoice::default),
             looked_until: 0,
@@ -139,22 +122,64 @@ impl ShmLink {
             return false;
         }
         let len = total_len(iov);
-        let (way, right) = match op.kind {
-            RmaKind::Read => (CopyWay::Read, MAY_READ),
-            RmaKind::Write => (CopyWay::Write, MAY_WRITE),
+        let right = match op.kind {
+            RmaKind::Read => MAY_READ,
+            RmaKind::Write => MAY_WRITE,
         };
-        if shortcuts.rights & right == 0 || len > MOST_BYTES || shortcuts.pause.takes_one() {
+        if shortcuts.rights & right == 0 || len > MOST_BYTES {
             return false;
         }
-        let behind = shortcuts.look_ahead(&self.receiver);
-        let board = &mut shortcuts.board;
-        let Some((entry, generation, region)) = board.find(op.key) else {
+        let Some((entry, generation, region)) = shortcuts.board.find(op.key) else {
             return false;
         };
         let Some(addr) = region.part(op.place, len as u64, right) else {
             return false;
         };
-        let peer = self.waker.peer_status();
+        if let Some(backing) = region.backing_at(addr) {
+            let peer = self.waker.peer_status();
+            let is_still =
+                || shortcuts.board.entry(entry).is_still(generation) && peer.load() & CLOSED == 0;
+            let Some(_protection) = self.waker.own_hazard().protect(entry, is_still) else {
+                return false;
+            };
+            if let Some(at) = shortcuts.memories.find(&backing, len) {
+                // SAFETY: the caller's contract, and the memory has as many bytes.
+                unsafe { copy_mapped(op.kind, at, iov) };
+                counts.mapped += 1;
+                counts.count(op.kind);
+                return true;
+            }
+        }
+        // SAFETY: the caller's contract.
+        let is_copied = unsafe { self.copy_by_kernel(op, iov, (entry, generation, addr), owner) };
+        if is_copied {
+            counts.count(op.kind);
+        }
+        is_copied
+    }
+
+    /// Has the kernel carry out an operation on memory of the peer, at an address that an entry of
+    /// its board gives. False: the operation has to go as messages.
+    ///
+    /// # Safety
+    ///
+    /// As [`carry_out`](Self::carry_out).
+    #[inline(never)]
+    unsafe fn copy_by_kernel<O: Owner>(
+        &mut self,
+        op: &RmaOp,
+        iov: &[IoBuf],
+        (entry, generation, addr): (usize, u64, u64),
+        owner: &mut O,
+    ) -> bool {
+        let Some(shortcuts) = &mut self.shortcuts else {
+            return false;
+        };
+        if !self.receiver.has_cma() || shortcuts.pause.takes_one() {
+            return false;
+        }
+        let behind = shortcuts.look_ahead(&self.receiver);
+        let (len, peer) = (total_len(iov), self.waker.peer_status());
         // A peer that sleeps would have to wake up for a message.
         if let (Some(choice), 0) = (&mut shortcuts.choice, peer.load() & SLEEPS) {
             let next = match op.kind {
@@ -168,9 +193,14 @@ impl ShmLink {
                 return false;
             }
         }
+        let board = &shortcuts.board;
         let is_still = || board.entry(entry).is_still(generation) && peer.load() & CLOSED == 0;
         let Some(_protection) = self.waker.own_hazard().protect(entry, is_still) else {
             return false;
+        };
+        let way = match op.kind {
+            RmaKind::Read => CopyWay::Read,
+            RmaKind::Write => CopyWay::Write,
         };
         let since = Instant::now();
         // SAFETY: the caller's contract.
@@ -182,38 +212,13 @@ impl ShmLink {
             }
             CopyOutcome::Refused => {
                 self.receiver.give_up_cma();
-                self.shortcuts = None;
                 return false;
             }
         }
-        shortcuts.pause.last = 0;
+        shortcuts.pause.end();
         if let Some(choice) = &mut shortcuts.choice {
             choice.copied((op.kind, len), since.elapsed());
         }
-        match op.kind {
-            RmaKind::Read => counts.read += 1,
-            RmaKind::Write => counts.written += 1,
-        }
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_get_longer_up_to_a_limit() {
-        let mut pause = Pause::default();
-        assert!(!pause.takes_one());
-        for n in [1, 2, 4, 8] {
-            pause.begin();
-            let taken = std::iter::from_fn(|| pause.takes_one().then_some(())).count();
-            assert_eq!(taken, n);
-        }
-        for _ in 0..20 {
-            pause.begin();
-        }
-        assert_eq!(pause.left, MOST_PAUSED);
     }
 }

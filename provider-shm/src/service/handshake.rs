@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use ferrofabric_contracts::addr::NativeAddr;
 
 use super::frame::{Frame, HELLO, MAP, OK, READY, REFUSED, REGISTERED, WELCOME};
-use super::{EndpointShared, NewLink, socket};
+use super::{EndpointShared, NewLink, PeerRegions, socket};
 use crate::board::PeerBoard;
 use crate::cma::CmaPeer;
 use crate::segment::{SegmentSide, ShmSegment};
@@ -200,7 +200,7 @@ impl Connection {
             id,
             segment,
             side: SegmentSide::Initiator,
-            board: None,
+            regions: None,
             watch,
             cma: CmaPeer::probe(self.pid, frame.cookie_addr, frame.cookie),
             offers_cma,
@@ -217,7 +217,7 @@ impl Connection {
         link: &mut NewLink,
     ) -> Result<(), HandshakeFailure> {
         let frame = self.read_answer(bytes, READY)?;
-        link.board = fds.first().and_then(|fd| board_of(&frame, fd));
+        link.regions = fds.first().and_then(|fd| self.regions_of(&frame, fd));
         Ok(())
     }
 
@@ -249,12 +249,28 @@ impl Connection {
             id: met.id,
             segment,
             side: SegmentSide::Acceptor,
-            board: board.and_then(|fd| board_of(&frame, fd)),
+            regions: board.and_then(|fd| self.regions_of(&frame, fd)),
             watch,
             cma: met.cma,
             offers_cma,
             fence: !(shared.registered && met.registered),
         })
+    }
+
+    /// The regions that the other side shows, whose board has come with a record. Without it,
+    /// one-sided operations go as messages.
+    fn regions_of(&self, frame: &Frame, fd: &OwnedFd) -> Option<PeerRegions> {
+        match PeerBoard::accept(fd.as_fd()) {
+            Ok(board) => Some(PeerRegions {
+                board,
+                rights: frame.board_rights(),
+                pid: self.pid,
+            }),
+            Err(error) => {
+                tracing::warn!(%error, "refused a board of regions");
+                None
+            }
+        }
     }
 
     fn read_answer(&self, bytes: &[u8], due: u8) -> Result<Frame, HandshakeFailure> {
@@ -308,18 +324,6 @@ fn show<'a>(frame: &mut Frame, shared: &'a EndpointShared) -> Option<BorrowedFd<
     let (board, flags) = shared.shown()?;
     frame.flags |= flags;
     Some(board)
-}
-
-/// The sender's board that has come with a record, and the rights to its regions. Without it,
-/// one-sided operations go as messages.
-fn board_of(frame: &Frame, fd: &OwnedFd) -> Option<(PeerBoard, u64)> {
-    match PeerBoard::accept(fd.as_fd()) {
-        Ok(board) => Some((board, frame.board_rights())),
-        Err(error) => {
-            tracing::warn!(%error, "refused a board of regions");
-            None
-        }
-    }
 }
 
 #[cfg(test)]

@@ -81,10 +81,19 @@ pub(crate) struct NewLink {
     pub(crate) offers_cma: bool,
     /// Whether a sender needs a fence before it reads whether the peer sleeps.
     pub(crate) fence: bool,
-    /// The regions of the peer that we may reach by ourselves, and our rights to them.
-    pub(crate) board: Option<(PeerBoard, u64)>,
+    /// The regions of the peer that we may reach by ourselves.
+    pub(crate) regions: Option<PeerRegions>,
     /// The end of the link, for the regions that the peer may reach.
     pub(crate) watch: Option<BoardWatch>,
+}
+
+/// The regions of a peer that this side may reach by itself.
+pub(crate) struct PeerRegions {
+    pub(crate) board: PeerBoard,
+    /// The rights to them, as entries have them.
+    pub(crate) rights: u64,
+    /// The process that has them; 0 if it can not be seen from here.
+    pub(crate) pid: i32,
 }
 
 /// The state of the endpoint that both threads use. A child process that inherits it must not use

@@ -8,6 +8,7 @@ use ferrofabric_contracts::atomics::Datatype;
 use ferrofabric_contracts::flags::{Flags, Order};
 use ferrofabric_contracts::info::traffic_class;
 use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_system::shared_memory::MemoryBacking;
 
 use super::{Av, Cntr, Cq};
 
@@ -34,6 +35,9 @@ pub struct MrAttr<'a> {
     /// instructions, so the application may do the same with elements of 64 bits at most, at any
     /// time.
     pub elements: Option<Datatype>,
+    /// Where the first piece lies in memory that other processes may map, if it does. That memory
+    /// is there for longer than the region.
+    pub backing: Option<MemoryBacking>,
 }
 
 impl MrAttr<'_> {
@@ -46,6 +50,7 @@ impl MrAttr<'_> {
             key: None,
             first_place: 0,
             elements: None,
+            backing: None,
         }
     }
 }

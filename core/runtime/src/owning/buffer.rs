@@ -8,6 +8,7 @@ use crate::fabric::{Domain, Mr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
+use ferrofabric_system::shared_memory::{MemoryBacking, SharedMemory};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -17,6 +18,8 @@ pub struct Buffer {
     pub(super) mr: Option<Arc<dyn Mr>>,
     pub(super) ptr: NonNull<u8>,
     len: usize,
+    /// The memory, if other processes may map it. Else it lies on the heap.
+    shared: Option<Box<SharedMemory>>,
 }
 
 // SAFETY: a `Buffer` owns its memory as a `Box<[u8]>` does.
@@ -37,7 +40,34 @@ impl Buffer {
         let Some(ptr) = NonNull::new(ptr) else {
             handle_alloc_error(layout);
         };
-        Ok(Self { mr: None, ptr, len })
+        Ok(Self {
+            mr: None,
+            ptr,
+            len,
+            shared: None,
+        })
+    }
+
+    /// Memory of `len` bytes that the processes of this node can map. As a region, peers on the
+    /// node read it and write to it by loads and stores of their own, without a system call and
+    /// without this process. For all else it is like that of [`new`](Self::new), but costs more to
+    /// allocate: a file descriptor, and all its pages at once.
+    ///
+    /// Processes of the same user can map all of it, at any time. A child of fork(2) has no copy,
+    /// as it has of other memory, but the same bytes: it must not write to them.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a length that no allocation can have. `ENOMEM` or `ENOSPC`: the machine has not
+    /// so much memory. `EMFILE` or `ENFILE`: there are too many open files.
+    pub fn shared(len: usize) -> Result<Self> {
+        let memory = SharedMemory::new(len)?;
+        Ok(Self {
+            mr: None,
+            ptr: memory.as_ptr(),
+            len,
+            shared: Some(Box::new(memory)),
+        })
     }
 
     /// Memory that holds a copy of `bytes`.
@@ -78,6 +108,11 @@ impl Buffer {
         IoBuf::new(self.ptr.as_ptr(), len.min(self.len))
     }
 
+    /// Where other processes find it, if they can map it.
+    pub(super) fn backing(&self) -> Option<MemoryBacking> {
+        self.shared.as_ref().map(|memory| memory.backing(0))
+    }
+
     pub(super) fn desc(&self) -> MrDesc {
         self.mr.as_ref().map_or(MrDesc::NONE, |mr| mr.desc())
     }
@@ -88,7 +123,8 @@ impl std::ops::Deref for Buffer {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the memory is allocated, initialized, and ours.
+        // SAFETY: the memory is allocated, initialized, and ours: peers that have it mapped use it
+        // while it is a region alone, and then there is no such slice.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -104,7 +140,7 @@ impl std::ops::DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         self.mr = None;
-        if let Ok(layout) = Self::layout(self.len) {
+        if let (None, Ok(layout)) = (&self.shared, Self::layout(self.len)) {
             // SAFETY: allocated in `new` with the same layout.
             unsafe { dealloc(self.ptr.as_ptr(), layout) };
         }

@@ -8,9 +8,10 @@
 //!   never race.
 //! - *Devices, other processes, and the kernel*, which copies for a peer of this node, in this
 //!   process or another (`docs/adr/0062`). Their accesses are outside of this program, as those of
-//!   another process to shared memory are. The copies here are atomic by bytes or words, so the
-//!   compiler neither repeats nor invents an access, and each byte that is read is an old one or a
-//!   new one.
+//!   another process to shared memory are. So are those of a peer in this process that has mapped
+//!   the memory a second time (`docs/adr/0067`). The copies here are atomic by bytes or words, so
+//!   the compiler neither repeats nor invents an access, and each byte that is read is an old one
+//!   or a new one.
 //!
 //! When the region has ended, nothing but this process reaches the memory: then it is a [`Buffer`]
 //! again.
@@ -48,7 +49,10 @@ impl SharedBuffer {
             return Err(Error::new(Errno::EINVAL, "register", what));
         }
         buffer.mr = None;
-        let attr = MrAttr::new(buffer.io(usize::MAX), rights);
+        let attr = MrAttr {
+            backing: buffer.backing(),
+            ..MrAttr::new(buffer.io(usize::MAX), rights)
+        };
         // SAFETY: the memory is freed after the region (`drop`, `close`). This value gives out no
         // reference to it, but for shared ones where peers have no right to write (`bytes`).
         let mr = unsafe { domain.register_region(&attr)? };

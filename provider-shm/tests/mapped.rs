@@ -1,0 +1,309 @@
+//! One-sided operations on memory that the initiator has mapped: the suite of conformance, and
+//! scenarios of such memory.
+
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod party;
+
+use std::sync::Arc;
+
+use ferrofabric_conformance::ends::{QueuedEndpoint, QueuedPair};
+use ferrofabric_conformance::fabric::Fabric;
+use ferrofabric_conformance::killed_peers::{a_peer_that_is_killed, operate_until_killed};
+use ferrofabric_conformance::limits::settings;
+use ferrofabric_conformance::region_memory::use_mapped_memory;
+use ferrofabric_conformance::reports::counter;
+use ferrofabric_conformance::target::{BOTH, KEY, Target};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RmaKind, RmaOp};
+use ferrofabric_runtime::fabric::{Domain, Mr, MrAttr, Provider};
+use ferrofabric_shm::ShmProvider;
+use ferrofabric_system::shared_memory::{MemoryBacking, SharedMemory};
+use party::{ChildProcess, await_line, print_line, role};
+
+const BYTES: usize = 1 << 20;
+
+/// Victims of a kind, and in the soak.
+const VICTIMS: [usize; 2] = [4, 400];
+
+fn domain(cma: &str) -> Arc<dyn Domain> {
+    let settings = settings(&[("FERRO_SHM_CMA", cma)]);
+    let provider = ShmProvider::new();
+    let found = provider.discover(&settings);
+    provider.open(&found.candidates[0], &settings).unwrap()
+}
+
+/// Shared memory, with regions that peers map.
+fn fabric() -> Option<Fabric> {
+    use_mapped_memory();
+    let fabric = Fabric::new("shared memory, by mappings", |_| domain("auto"));
+    Some(fabric.with_thresholds(&[40, 48, 8192, 8768, 26_304, 65_536]))
+}
+
+mod by_mapping {
+    use ferrofabric_conformance::conformance;
+
+    conformance!(super::fabric());
+}
+
+/// The suite's regions are such that operations on them go by mapping.
+#[test]
+fn the_suite_takes_the_way_by_mapping() {
+    let fabric = fabric().unwrap();
+    let target = Target::open(fabric.domain(0), fabric.domain(1));
+    let _region = target.register(KEY, BOTH);
+    // The first ones make the link.
+    for _ in 0..3 {
+        target.pair.barrier();
+    }
+    for kind in [RmaKind::Write, RmaKind::Read] {
+        target.done(&target.op(kind, 100), &[target.pair.a.memory(5000, 7)]);
+    }
+    assert_eq!(target.stat("shm_rma_mapped"), 2);
+}
+
+/// A pair of endpoints with a link, and a domain for each.
+fn connected(cma: &str) -> ([Arc<dyn Domain>; 2], QueuedPair) {
+    let domains = [domain(cma), domain(cma)];
+    let [a, b] = [0, 1].map(|side| QueuedEndpoint::open(&*domains[side]));
+    let pair = QueuedPair::connect(a, b);
+    // The link is there, and the route to it.
+    for _ in 0..3 {
+        pair.barrier();
+    }
+    (domains, pair)
+}
+
+fn whole(memory: &SharedMemory) -> IoBuf {
+    IoBuf::new(memory.as_ptr().as_ptr(), memory.len())
+}
+
+/// A region over all of some memory, which is found where `backing` says.
+fn register(
+    domain: &dyn Domain,
+    key: u64,
+    memory: &SharedMemory,
+    backing: MemoryBacking,
+) -> Arc<dyn Mr> {
+    let request = MrAttr {
+        key: Some(key),
+        backing: Some(backing),
+        ..MrAttr::new(whole(memory), BOTH)
+    };
+    // SAFETY: each test keeps the memory for longer than the region.
+    unsafe { domain.register_region(&request) }.unwrap()
+}
+
+fn op(end: &QueuedEndpoint, kind: RmaKind, dest: FiAddr, place: usize) -> RmaOp {
+    RmaOp {
+        kind,
+        dest,
+        key: KEY,
+        place: place as u64,
+        data: 0,
+        desc: MrDesc::NONE,
+        context: end.context(),
+        flags: Flags::COMPLETION,
+    }
+}
+
+/// The bytes of a buffer that nothing changes now.
+fn bytes(buf: IoBuf) -> Vec<u8> {
+    // SAFETY: the memory lives as long as the test, and nothing is under way in it.
+    unsafe { std::slice::from_raw_parts(std::hint::black_box(buf.as_ptr()), buf.len) }.to_vec()
+}
+
+fn mapped(end: &QueuedEndpoint) -> u64 {
+    counter(&end.endpoint.stats().unwrap(), "shm_rma_mapped")
+}
+
+/// An operation that is over when the call returns, without a step of the target.
+fn alone(end: &QueuedEndpoint, op: &RmaOp, iov: &[IoBuf]) {
+    // SAFETY: the buffers live as long as the endpoint.
+    unsafe { end.endpoint.rma(op, iov) }.unwrap();
+    end.tx.pump();
+    let done = end.tx.take_of(op.context).expect("the target is needed");
+    done.unwrap();
+}
+
+/// An operation that may need the target.
+fn together(pair: &QueuedPair, op: &RmaOp, iov: &[IoBuf]) {
+    pair.until("no room for an operation", || {
+        // SAFETY: the buffers live as long as the endpoint.
+        unsafe { pair.a.endpoint.rma(op, iov) }.ok()
+    });
+    pair.wait(&pair.a.tx, op.context).unwrap();
+}
+
+/// Loads and stores carry the operations out, whatever length, place and buffers are, and with each
+/// setting by which processes share memory.
+#[test]
+fn an_initiator_needs_no_step_of_the_target() {
+    for cma in ["on", "auto"] {
+        let ([_, b], pair) = connected(cma);
+        let memory = SharedMemory::new(BYTES).unwrap();
+        let _region = register(&*b, KEY, &memory, memory.backing(0));
+        let mut count = 0;
+        for (len, place) in [0, 1, 2, 4, 8, 9, 64, 65, 4096, 70_000, BYTES - 8]
+            .into_iter()
+            .flat_map(|len| [(len, 0), (len, 8), (len, 5)])
+        {
+            let from = pair.a.memory(len, len as u8 | 1);
+            let cut = len / 3;
+            let parts = |buf: IoBuf| [buf.part(0, cut), buf.part(cut, len - cut)];
+            let write = op(&pair.a, RmaKind::Write, pair.to_b, place);
+            alone(&pair.a, &write, &parts(from));
+            assert_eq!(bytes(whole(&memory).part(place, len)), bytes(from));
+            let into = pair.a.memory(len, 0xee);
+            let read = op(&pair.a, RmaKind::Read, pair.to_b, place);
+            alone(&pair.a, &read, &[into]);
+            assert_eq!(bytes(into), bytes(from));
+            count += 2;
+        }
+        assert_eq!(mapped(&pair.a), count);
+    }
+}
+
+/// More memories than a link has mapped at one time, with a region each: all are reached.
+#[test]
+fn memories_beyond_those_that_are_mapped_are_reached() {
+    const MEMORIES: usize = 100;
+    let ([_, b], pair) = connected("on");
+    let memories: Vec<_> = (0..MEMORIES)
+        .map(|_| SharedMemory::new(4096).unwrap())
+        .collect();
+    let _regions: Vec<_> = memories
+        .iter()
+        .enumerate()
+        .map(|(key, memory)| register(&*b, key as u64, memory, memory.backing(0)))
+        .collect();
+    for round in 1..=20u8 {
+        let from = pair.a.memory(8, round);
+        for key in 0..MEMORIES as u64 {
+            let write = op(&pair.a, RmaKind::Write, pair.to_b, 0);
+            together(&pair, &RmaOp { key, ..write }, &[from]);
+        }
+        for memory in &memories {
+            assert_eq!(bytes(whole(memory).part(0, 8)), [round; 8]);
+        }
+    }
+    let mapped = mapped(&pair.a);
+    assert!(mapped >= 64, "{mapped}");
+}
+
+/// Memory that can not be mapped, whatever the reason, is reached by the other ways.
+#[test]
+fn memory_that_is_not_mapped_is_reached_by_other_ways() {
+    let ([_, b], pair) = connected("on");
+    let memory = SharedMemory::new(BYTES).unwrap();
+    let good = memory.backing(0);
+    let inode = good.inode + 1;
+    let _region = register(&*b, KEY, &memory, MemoryBacking { inode, ..good });
+    for fill in 1..50 {
+        let from = pair.a.memory(5000, fill);
+        together(&pair, &op(&pair.a, RmaKind::Write, pair.to_b, 3), &[from]);
+        assert_eq!(bytes(whole(&memory).part(3, 5000)), [fill; 5000]);
+    }
+    assert_eq!(mapped(&pair.a), 0);
+}
+
+/// Regions come and go with their memory: each is reached, and none after its close.
+#[test]
+fn memory_that_is_freed_and_allocated_again_is_mapped_again() {
+    let ([_, b], pair) = connected("on");
+    for round in 0..200u8 {
+        let memory = SharedMemory::new(8192).unwrap();
+        let region = register(&*b, KEY, &memory, memory.backing(0));
+        let from = pair.a.memory(8192, round | 1);
+        let write = |fill| (op(&pair.a, RmaKind::Write, pair.to_b, 0), fill);
+        let (first, from) = write(from);
+        match round {
+            // The pause after a memory that took the place of another.
+            64.. => together(&pair, &first, &[from]),
+            _ => alone(&pair.a, &first, &[from]),
+        }
+        assert_eq!(bytes(whole(&memory)), [round | 1; 8192]);
+        drop(region);
+        let (late, from) = write(pair.a.memory(8, 0xee));
+        pair.until("no room for an operation", || {
+            // SAFETY: the buffers live as long as the endpoint.
+            unsafe { pair.a.endpoint.rma(&late, &[from]) }.ok()
+        });
+        assert!(pair.wait(&pair.a.tx, late.context).is_err());
+        assert_eq!(bytes(whole(&memory)), [round | 1; 8192]);
+    }
+    assert!(mapped(&pair.a) > 64);
+}
+
+/// The roles of the child processes.
+#[test]
+#[ignore = "run by the other tests, in processes of their own"]
+fn party() {
+    match role().as_deref() {
+        Some("victim") => {
+            use_mapped_memory();
+            operate_until_killed(&*domain("on"), |name| {
+                print_line(name);
+                await_line().parse().unwrap()
+            });
+        }
+        Some("forks") => fork_beside_operations(),
+        _ => {}
+    }
+}
+
+/// Processes that are killed in the middle of loads and stores in each other's memory.
+#[test]
+fn a_process_that_is_killed() {
+    use_mapped_memory();
+    let domain = domain("on");
+    for _ in 0..VICTIMS[usize::from(std::env::var_os("FERRO_SOAK").is_some())] {
+        let mut victim = ChildProcess::start("victim");
+        let name = victim.read_name();
+        let id = victim.child.id() as i32;
+        a_peer_that_is_killed(
+            &*domain,
+            |ours| {
+                victim.write_line(&ours.to_string());
+                name
+            },
+            // SAFETY: our own child, which has not been waited for.
+            || assert_eq!(unsafe { libc::kill(id, libc::SIGKILL) }, 0),
+        );
+    }
+}
+
+#[test]
+fn a_child_that_drops_what_it_inherited_does_no_harm() {
+    ChildProcess::start("forks").finish();
+}
+
+/// Forks with a region, and with memory of a peer that is mapped. The child drops all of it.
+fn fork_beside_operations() {
+    let ([a, b], pair) = connected("on");
+    let memory = SharedMemory::new(BYTES).unwrap();
+    let region = register(&*b, KEY, &memory, memory.backing(0));
+    let write = |pair: &QueuedPair, fill| {
+        let from = pair.a.memory(BYTES, fill);
+        alone(&pair.a, &op(&pair.a, RmaKind::Write, pair.to_b, 0), &[from]);
+    };
+    write(&pair, 7);
+    // SAFETY: the threads of this process are the service threads, which hold no lock that the
+    // child takes, and the test harness, which waits.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop((region, pair, a, b, memory));
+        // SAFETY: ends the child without running what belongs to the parent.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child, and a place for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(bytes(whole(&memory)), [7; BYTES]);
+    write(&pair, 8);
+    assert_eq!(bytes(whole(&memory)), [8; BYTES]);
+    assert_eq!(mapped(&pair.a), 2);
+    drop(region);
+}
