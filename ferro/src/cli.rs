@@ -78,7 +78,7 @@ pub(crate) enum BenchCommand {
     Put(PutOptions),
     /// The time of a read of the other process's memory, and bytes a second.
     #[command(mut_arg("sizes", |arg| arg.default_value("8,4K,64K,1M")))]
-    Get(BandwidthOptions),
+    Get(GetOptions),
     /// The time of an atomic operation on the other process's memory, and operations a second.
     #[command(mut_arg("sizes", |arg| {
         arg.default_value("8")
@@ -221,6 +221,25 @@ pub(crate) struct PutOptions {
     /// A write completes once its bytes are visible at the target (FI_DELIVERY_COMPLETE)
     #[arg(long, conflicts_with = "listen")]
     pub(crate) delivered: bool,
+    #[command(flatten)]
+    pub(crate) memory: MemoryOptions,
+}
+
+/// Options of `bench get`.
+#[derive(Debug, Args)]
+pub(crate) struct GetOptions {
+    #[command(flatten)]
+    pub(crate) window: BandwidthOptions,
+    #[command(flatten)]
+    pub(crate) memory: MemoryOptions,
+}
+
+/// The memory of one-sided operations.
+#[derive(Debug, Args)]
+pub(crate) struct MemoryOptions {
+    /// The target's memory is such that peers of its node map it, as Buffer::shared allocates it
+    #[arg(long, conflicts_with = "listen")]
+    pub(crate) mapped: bool,
 }
 
 /// Options of `bench rate`.

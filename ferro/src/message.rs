@@ -105,14 +105,6 @@ pub(crate) enum WriteLevel {
 }
 
 impl WriteLevel {
-    /// The name of writes in results.
-    pub(crate) fn put_name(self) -> &'static str {
-        match self {
-            Self::Usual => "put",
-            Self::Delivered => "put_delivered",
-        }
-    }
-
     /// The flags of a write.
     pub(crate) fn flags(self) -> Flags {
         match self {
@@ -167,6 +159,8 @@ pub(crate) struct Phase {
     pub(crate) window: u64,
     /// Whether their content is made and checked.
     pub(crate) verify: bool,
+    /// Whether one-sided operations go to memory that peers map.
+    pub(crate) mapped: bool,
 }
 
 impl Phase {
@@ -266,6 +260,7 @@ mod tests {
             messages: 10,
             window: 64,
             verify: true,
+            mapped: false,
         };
         good.check(1 << 20).unwrap();
         for (phase, why) in [

@@ -75,6 +75,7 @@ fn one_size(link: &mut Link, size: usize, options: &RunOptions) -> Result<SizeCh
         messages: options.iters.unwrap_or(DEFAULT_MESSAGES) + options.warmup.unwrap_or(0),
         window: 1,
         verify: options.verifies(),
+        mapped: false,
     };
     echo::ask(link, &phase, 1, &mut |_, _| {})?;
     Ok(SizeChecked {

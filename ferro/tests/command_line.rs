@@ -299,7 +299,7 @@ fn benchmarks_give_figures_that_agree_with_themselves() {
 
 #[test]
 fn one_sided_operations_are_measured_and_checked() {
-    for waits in [&[][..], &["--block"], &["--delivered"]] {
+    for waits in [&[][..], &["--block"], &["--delivered"], &["--mapped"]] {
         for what in ["put", "get"] {
             if what == "get" && waits == ["--delivered"] {
                 continue;
@@ -324,6 +324,8 @@ fn one_sided_operations_are_measured_and_checked() {
                 let number = |name: &str| row[name].as_f64().unwrap();
                 let bench = match waits {
                     ["--delivered"] => "put_delivered",
+                    ["--mapped"] if what == "put" => "put_mapped",
+                    ["--mapped"] => "get_mapped",
                     _ => what,
                 };
                 assert_eq!(

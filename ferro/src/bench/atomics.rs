@@ -54,6 +54,7 @@ pub(super) fn measure(link: &mut Link, size: usize, options: &AtomicOptions) -> 
         messages: 1,
         window: 1,
         verify: false,
+        mapped: false,
     };
     let windowed = Phase { window, ..one };
     verify(link, &windowed, run)?;

@@ -62,6 +62,7 @@ pub(super) fn throughput(
         messages: 1,
         window: window.unwrap_or_else(|| window_for(size)),
         verify: false,
+        mapped: false,
     };
     verify(link, &phase, run)?;
 

@@ -59,6 +59,7 @@ pub(super) fn measure(link: &mut Link, size: usize, options: &RunOptions) -> Res
         messages: WARMUP_MESSAGES,
         window: 1,
         verify: false,
+        mapped: false,
     };
     verify(link, &phase, options)?;
 

@@ -15,8 +15,8 @@ pub(crate) mod vectors;
 use serde::Serialize;
 
 use crate::cli::{
-    AtomicOptions, BandwidthOptions, LatencyOptions, PlotOptions, PutOptions, RateOptions,
-    RunOptions,
+    AtomicOptions, BandwidthOptions, GetOptions, LatencyOptions, PlotOptions, PutOptions,
+    RateOptions, RunOptions,
 };
 use crate::failure::Result;
 use crate::link::Link;
@@ -71,9 +71,10 @@ pub(crate) fn put(options: &PutOptions) -> Result<()> {
         true => WriteLevel::Delivered,
         false => WriteLevel::Usual,
     };
-    let options = &options.window;
-    each_size("put", &options.run, &options.plot, |link, size| {
-        one_sided::measure(link, size, Operation::Put(level), options)
+    let BandwidthOptions { run, plot, .. } = &options.window;
+    let mapped = options.memory.mapped;
+    each_size("put", run, plot, |link, size| {
+        one_sided::measure(link, size, (Operation::Put(level), mapped), &options.window)
     })
 }
 
@@ -82,9 +83,11 @@ pub(crate) fn put(options: &PutOptions) -> Result<()> {
 /// # Errors
 ///
 /// As [`latency()`].
-pub(crate) fn get(options: &BandwidthOptions) -> Result<()> {
-    each_size("get", &options.run, &options.plot, |link, size| {
-        one_sided::measure(link, size, Operation::Get, options)
+pub(crate) fn get(options: &GetOptions) -> Result<()> {
+    let BandwidthOptions { run, plot, .. } = &options.window;
+    let mapped = options.memory.mapped;
+    each_size("get", run, plot, |link, size| {
+        one_sided::measure(link, size, (Operation::Get, mapped), &options.window)
     })
 }
 

@@ -36,6 +36,20 @@ pub(super) enum Operation {
     Get,
 }
 
+impl Operation {
+    /// Its name in results.
+    fn name(self, mapped: bool) -> &'static str {
+        match (self, mapped) {
+            (Self::Put(WriteLevel::Usual), false) => "put",
+            (Self::Put(WriteLevel::Usual), true) => "put_mapped",
+            (Self::Put(WriteLevel::Delivered), false) => "put_delivered",
+            (Self::Put(WriteLevel::Delivered), true) => "put_delivered_mapped",
+            (Self::Get, false) => "get",
+            (Self::Get, true) => "get_mapped",
+        }
+    }
+}
+
 /// The cost of one size.
 #[derive(Debug, Serialize)]
 pub(super) struct OneSided {
@@ -60,7 +74,7 @@ pub(super) struct OneSided {
     verified: bool,
 }
 
-/// Measures one size.
+/// Measures one size. `mapped`: the memory is such that peers map it.
 ///
 /// # Errors
 ///
@@ -68,12 +82,12 @@ pub(super) struct OneSided {
 pub(super) fn measure(
     link: &mut Link,
     size: usize,
-    operation: Operation,
+    (operation, mapped): (Operation, bool),
     options: &BandwidthOptions,
 ) -> Result<OneSided> {
-    let (bench, pattern, kind) = match operation {
-        Operation::Put(level) => (level.put_name(), Pattern::Put(level), RmaKind::Write),
-        Operation::Get => ("get", Pattern::Get, RmaKind::Read),
+    let (pattern, kind) = match operation {
+        Operation::Put(level) => (Pattern::Put(level), RmaKind::Write),
+        Operation::Get => (Pattern::Get, RmaKind::Read),
     };
     let run = &options.run;
     let window = options.window.unwrap_or_else(|| window_for(size));
@@ -83,6 +97,7 @@ pub(super) fn measure(
         messages: 1,
         window: 1,
         verify: false,
+        mapped,
     };
     let windowed = Phase { window, ..one };
     verify(link, &windowed, run)?;
@@ -106,7 +121,7 @@ pub(super) fn measure(
         _ => None,
     };
     Ok(OneSided {
-        bench,
+        bench: operation.name(mapped),
         size,
         path: link.carrier(),
         domain: link.domain_name().to_owned(),

@@ -85,6 +85,7 @@ fn exchange(link: &mut Link) -> Result<()> {
             messages: MESSAGES,
             window: 1,
             verify: true,
+            mapped: false,
         };
         echo::ask(link, &phase, 1, &mut |_, _| {})?;
     }

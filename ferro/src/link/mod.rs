@@ -28,7 +28,7 @@ use crate::channel::Channel;
 use crate::failure::{Failure, Result};
 use crate::message::{Message, Outside};
 use buffers::{Buffers, Slot};
-use region::LinkRegion;
+use region::{LinkRegion, RegionMemory};
 use watch::{CHECK_EVERY, STALLS_PER_CHECK, Watch};
 
 /// The operations that a side serves its peer.
@@ -306,12 +306,18 @@ impl Link {
     }
 
     /// Makes memory for the peer to read and write: zeros, but for the bytes that `fill` writes.
+    /// `mapped`: such that a peer of this node can map it.
     ///
     /// # Errors
     ///
     /// When there is no memory, or it can not be registered.
-    pub(crate) fn region(&self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<LinkRegion> {
-        LinkRegion::open(&*self.domain, bytes, fill)
+    pub(crate) fn region(
+        &self,
+        bytes: usize,
+        mapped: bool,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<LinkRegion> {
+        LinkRegion::open(&*self.domain, RegionMemory::new(bytes, mapped)?, fill)
     }
 
     /// Writes the first `len` bytes of a buffer to a place of the peer's region, or reads them from

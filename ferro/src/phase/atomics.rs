@@ -68,7 +68,7 @@ pub(crate) fn ask(
 pub(super) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
     let elements = Elements::of(phase.size)?;
     link.free_buffers();
-    let region = link.region(phase.size, |_| {})?;
+    let region = link.region(phase.size, phase.mapped, |_| {})?;
     serve_until_end(link, Served::Atomics)?;
     region.close(|bytes| {
         elements

@@ -67,7 +67,7 @@ pub(super) fn answer(link: &mut Link, phase: &Phase, kind: RmaKind) -> Result<()
         true => places(phase) as usize,
         false => 1,
     };
-    let region = link.region(places * phase.size, |bytes| {
+    let region = link.region(places * phase.size, phase.mapped, |bytes| {
         if kind == RmaKind::Read {
             for (place, bytes) in (0..).zip(pieces_mut(bytes, phase)) {
                 pattern::fill(bytes, place, Direction::Back);
@@ -206,7 +206,7 @@ impl PolledSide {
     fn begin(link: &mut Link, phase: &Phase) -> Result<Self> {
         link.free_buffers();
         Ok(Self {
-            region: link.region(phase.size, |_| {})?,
+            region: link.region(phase.size, phase.mapped, |_| {})?,
             size: phase.size,
             level: phase.level(),
             free: link.buffers(2, phase.size)?,
