@@ -141,28 +141,86 @@ fn together(pair: &QueuedPair, op: &RmaOp, iov: &[IoBuf]) {
 #[test]
 fn an_initiator_needs_no_step_of_the_target() {
     for cma in ["on", "auto"] {
-        let ([_, b], pair) = connected(cma);
-        let memory = SharedMemory::new(BYTES).unwrap();
-        let _region = register(&*b, KEY, &memory, memory.backing(0));
-        let mut count = 0;
-        for (len, place) in [0, 1, 2, 4, 8, 9, 64, 65, 4096, 70_000, BYTES - 8]
-            .into_iter()
-            .flat_map(|len| [(len, 0), (len, 8), (len, 5)])
-        {
-            let from = pair.a.memory(len, len as u8 | 1);
-            let cut = len / 3;
-            let parts = |buf: IoBuf| [buf.part(0, cut), buf.part(cut, len - cut)];
-            let write = op(&pair.a, RmaKind::Write, pair.to_b, place);
-            alone(&pair.a, &write, &parts(from));
-            assert_eq!(bytes(whole(&memory).part(place, len)), bytes(from));
-            let into = pair.a.memory(len, 0xee);
-            let read = op(&pair.a, RmaKind::Read, pair.to_b, place);
-            alone(&pair.a, &read, &[into]);
-            assert_eq!(bytes(into), bytes(from));
-            count += 2;
-        }
-        assert_eq!(mapped(&pair.a), count);
+        operate_on_mapped_memory(cma);
     }
+}
+
+/// Processes that may not trace each other map memory all the same.
+#[test]
+fn mapped_memory_needs_no_right_to_copy() {
+    ChildProcess::start("without copies").finish();
+}
+
+fn operate_on_mapped_memory(cma: &str) {
+    let ([_, b], pair) = connected(cma);
+    let memory = SharedMemory::new(BYTES).unwrap();
+    let _region = register(&*b, KEY, &memory, memory.backing(0));
+    let mut count = 0;
+    for (len, place) in [0, 1, 2, 4, 8, 9, 64, 65, 4096, 70_000, BYTES - 8]
+        .into_iter()
+        .flat_map(|len| [(len, 0), (len, 8), (len, 5)])
+    {
+        let from = pair.a.memory(len, len as u8 | 1);
+        let cut = len / 3;
+        let parts = |buf: IoBuf| [buf.part(0, cut), buf.part(cut, len - cut)];
+        let write = op(&pair.a, RmaKind::Write, pair.to_b, place);
+        alone(&pair.a, &write, &parts(from));
+        assert_eq!(bytes(whole(&memory).part(place, len)), bytes(from));
+        let into = pair.a.memory(len, 0xee);
+        let read = op(&pair.a, RmaKind::Read, pair.to_b, place);
+        alone(&pair.a, &read, &[into]);
+        assert_eq!(bytes(into), bytes(from));
+        count += 2;
+    }
+    assert_eq!(mapped(&pair.a), count);
+}
+
+/// From now on the kernel copies nothing between processes for the calling thread, and for those
+/// that it starts.
+fn forbid_copies_by_the_kernel() {
+    let code = |code: u32, jt, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let is_call = |jt, call: libc::c_long| {
+        code(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            jt,
+            0,
+            call as u32,
+        )
+    };
+    let refusal = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let mut program = [
+        // The number of the call lies first.
+        code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        is_call(2, libc::SYS_process_vm_readv),
+        is_call(1, libc::SYS_process_vm_writev),
+        code(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        code(libc::BPF_RET | libc::BPF_K, 0, 0, refusal),
+    ];
+    let filter = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: sets a flag of the calling thread.
+    let unprivileged = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    // SAFETY: the kernel copies the program, which is there during the call.
+    let filtered = unsafe {
+        libc::prctl(
+            libc::PR_SET_SECCOMP,
+            libc::SECCOMP_MODE_FILTER,
+            &raw const filter,
+        )
+    };
+    assert_eq!((unprivileged, filtered), (0, 0));
+    // SAFETY: no bytes of this process are named.
+    let copied = unsafe {
+        libc::process_vm_readv(libc::getpid(), std::ptr::null(), 0, std::ptr::null(), 0, 0)
+    };
+    assert_eq!(copied, -1, "the filter is not there");
 }
 
 /// More memories than a link has mapped at one time, with a region each: all are reached.
@@ -249,6 +307,10 @@ fn party() {
             });
         }
         Some("forks") => fork_beside_operations(),
+        Some("without copies") => {
+            forbid_copies_by_the_kernel();
+            operate_on_mapped_memory("auto");
+        }
         _ => {}
     }
 }
