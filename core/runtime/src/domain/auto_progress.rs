@@ -1,4 +1,4 @@
-//! Automatic progress: who drives a domain, its application or the thread
+//! Automatic progress: the choice between the application and the thread as driver of a domain
 //! (`docs/adr/0066-automatic-progress.md`).
 //!
 //! The thread drives the domain unless the application makes calls in quick succession. All times
@@ -128,8 +128,8 @@ impl Attention {
         is_needless
     }
 
-    /// The transports can not be armed, so that the thread can not sleep. Returns the time until the
-    /// next attempt.
+    /// The transports can not be armed, so that the thread can not sleep. Returns the time until
+    /// the next attempt.
     pub(super) fn cannot_sleep(&mut self, state: &AutoProgressState) -> Duration {
         self.adapt(false);
         self.waits(state)
