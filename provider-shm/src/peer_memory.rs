@@ -3,7 +3,9 @@
 //! The other process's board says which memfd it is. The board may say anything, so nothing is
 //! opened before it has proven to be that memfd, and nothing is mapped whose accesses could fault.
 
+use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
@@ -11,9 +13,9 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_system::shared_memory::{MemoryBacking, SIZE_SEALS};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno as Sys;
-use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::stat::{Mode, fstat};
+use nix::sys::stat::fstat;
 
 use crate::board::SEAL_FUTURE_WRITE;
 
@@ -96,8 +98,16 @@ impl PeerMemory {
     }
 }
 
+/// By the standard library: its `open64` is no cancellation point in the plugin.
 fn open_at(path: &str, flags: OFlag) -> nix::Result<OwnedFd> {
-    open(path, flags | OFlag::O_CLOEXEC, Mode::empty())
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(flags.contains(OFlag::O_RDWR))
+        .custom_flags((flags & OFlag::O_PATH).bits())
+        .open(path);
+    opened
+        .map(OwnedFd::from)
+        .map_err(|error| Sys::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))
 }
 
 /// The device that all memfds of the kernel lie on, but those of huge pages.
