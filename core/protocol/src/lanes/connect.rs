@@ -23,8 +23,9 @@ impl PeerLanes {
     /// Requests a lane, of the kind that suits the peer now.
     pub(super) fn connect(&mut self, peer: u32, demand: Demand) {
         let kind = self.kind_for(peer, demand);
-        // Without a session that needs the lane, silence of the peer means nothing.
-        let limited = self.at(peer).goes_on();
+        // Without a session that needs the lane, silence of the peer means nothing, until the
+        // application removes the peer. Afterwards a reply to it holds a region for so long.
+        let limited = self.at(peer).goes_on() || self.at(peer).removed;
         self.act(LaneAction::Connect {
             peer,
             kind,

@@ -46,7 +46,13 @@ impl PeerLanes {
         entry.removed = true;
         match entry.link {
             PeerLink::Idle => self.became_idle(peer, now),
-            PeerLink::Connecting if !(entry.goes_on() || facts.waits(peer)) => {
+            PeerLink::Connecting if entry.goes_on() => self.watch_if_removed(peer),
+            PeerLink::Connecting if facts.waits(peer) => {
+                // The attempt gets a limit.
+                self.connect(peer, facts.demand(peer));
+                self.watch_if_removed(peer);
+            }
+            PeerLink::Connecting => {
                 entry.link = PeerLink::Idle;
                 self.act(LaneAction::Cancel { peer });
                 self.became_idle(peer, now);

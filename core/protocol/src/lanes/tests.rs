@@ -413,5 +413,9 @@ fn an_attempt_for_a_removed_peer_goes_on_while_a_reply_waits() {
     life.request_lane(PEER, &mut facts);
     assert_eq!(actions(&mut life, &mut facts, NOW), ["Connect"]);
     life.removed(PEER, &mut facts, NOW);
+    // A peer that is silent for too long ends it, though no session needs the lane.
+    let action = life.next_action(&mut facts, NOW);
+    let is_limited = matches!(action, Some(LaneAction::Connect { limited: true, .. }));
+    assert!(is_limited, "{action:?}");
     assert!(!life.has_actions());
 }
