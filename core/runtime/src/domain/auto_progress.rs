@@ -73,8 +73,8 @@ pub(super) struct Attention {
 /// The last step of the thread.
 #[derive(Clone, Copy, Debug)]
 enum Before {
-    /// It left the domain to the application for a while.
-    Waited(Duration),
+    /// It left the domain to the application, from then on; in the beginning, from no time on.
+    Waited(Option<Instant>),
     /// It drove the domain, this number of times in a row without effect.
     Drove(u32),
     /// It slept, from then on.
@@ -86,7 +86,7 @@ impl Attention {
         Self {
             interval: FIRST_LOOK,
             seen: 0,
-            before: Before::Waited(FIRST_LOOK),
+            before: Before::Waited(None),
         }
     }
 
@@ -103,8 +103,10 @@ impl Attention {
                 true
             }
             Before::Drove(_) => calls > u64::from(DRIVING_CALLS),
-            Before::Waited(time) => {
-                let is_driven = u128::from(calls) > time.as_nanos() / DRIVING_GAP.as_nanos();
+            Before::Waited(since) => {
+                // Other work may have the processor for longer than the thread meant to wait.
+                let waited = since.map_or(FIRST_LOOK, |since| now.saturating_duration_since(since));
+                let is_driven = u128::from(calls) > waited.as_nanos() / DRIVING_GAP.as_nanos();
                 if is_driven {
                     self.adapt(false);
                 }
@@ -130,9 +132,9 @@ impl Attention {
 
     /// The transports can not be armed, so that the thread can not sleep. Returns the time until
     /// the next attempt.
-    pub(super) fn cannot_sleep(&mut self, state: &AutoProgressState) -> Duration {
+    pub(super) fn cannot_sleep(&mut self, state: &AutoProgressState, now: Instant) -> Duration {
         self.adapt(false);
-        self.waits(state)
+        self.waits(state, now)
     }
 
     /// Checks come soon where they find work, and else ever more seldom.
@@ -144,9 +146,9 @@ impl Attention {
     }
 
     /// The thread leaves the domain to the application. Returns for how long.
-    pub(super) fn waits(&mut self, state: &AutoProgressState) -> Duration {
+    pub(super) fn waits(&mut self, state: &AutoProgressState, now: Instant) -> Duration {
         self.seen = state.calls;
-        self.before = Before::Waited(self.interval);
+        self.before = Before::Waited(Some(now));
         self.interval
     }
 
@@ -199,7 +201,7 @@ mod tests {
         /// The thread checks. If it takes over it finds nothing to do, and sleeps.
         fn takes_over(&mut self) -> bool {
             if self.thread.is_driven(&mut self.state, self.now) {
-                self.now += self.thread.waits(&self.state);
+                self.now += self.thread.waits(&self.state, self.now);
                 return false;
             }
             assert!(!self.thread.was_needless(&self.state, false));
@@ -310,13 +312,24 @@ mod tests {
                 // An event wakes the thread, and the call has done all.
                 assert!(!domain.thread.is_driven(&mut domain.state, domain.now));
                 assert!(domain.thread.was_needless(&domain.state, false));
-                let interval = domain.thread.waits(&domain.state);
+                let interval = domain.thread.waits(&domain.state, domain.now);
                 domain.now += interval;
                 assert!(domain.takes_over());
                 interval.as_micros()
             })
             .collect();
         assert_eq!(intervals, [100, 200, 400, 800, 1000, 1000]);
+    }
+
+    /// Other work has the processor, so the check comes late.
+    #[test]
+    fn a_late_check_counts_the_calls_of_all_its_time() {
+        let mut domain = Asleep::new();
+        domain.driven_for(Duration::from_millis(50));
+        domain.calls(DRIVING_CALLS + 1, Duration::ZERO);
+        assert!(!domain.takes_over());
+        domain.calls(100, 4 * DRIVING_GAP);
+        assert!(domain.takes_over());
     }
 
     #[test]

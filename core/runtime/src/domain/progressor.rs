@@ -107,27 +107,33 @@ enum ProgressStep {
 }
 
 fn look<B: Backend>(shared: &DomainShared<B>, attention: &mut Attention) -> ProgressStep {
-    let Ok(mut state) = shared.lock() else {
+    let Ok(mut guard) = shared.lock() else {
         return ProgressStep::Wait(RETRY);
     };
-    let state = &mut *state;
-    if attention.is_driven(&mut state.auto_progress, Instant::now()) {
-        return ProgressStep::Wait(attention.waits(&state.auto_progress));
+    let state = &mut *guard;
+    let now = Instant::now();
+    if attention.is_driven(&mut state.auto_progress, now) {
+        return ProgressStep::Wait(attention.waits(&state.auto_progress, now));
     }
     let moved = shared.drive(state);
     if attention.was_needless(&state.auto_progress, moved) {
-        return ProgressStep::Wait(attention.waits(&state.auto_progress));
+        return ProgressStep::Wait(attention.waits(&state.auto_progress, Instant::now()));
     }
     match state.arm() {
         Ok(true) => {
             attention.sleeps(&mut state.auto_progress, Instant::now());
             ProgressStep::Sleep
         }
-        Ok(false) => match attention.goes_on(&state.auto_progress, moved) {
-            true => ProgressStep::Again,
-            false => ProgressStep::Yield,
-        },
-        Err(_) => ProgressStep::Wait(attention.cannot_sleep(&state.auto_progress)),
+        Ok(false) => {
+            let goes_on = attention.goes_on(&state.auto_progress, moved);
+            // A call of the application may wait for the lock.
+            guard.hand_over();
+            match goes_on {
+                true => ProgressStep::Again,
+                false => ProgressStep::Yield,
+            }
+        }
+        Err(_) => ProgressStep::Wait(attention.cannot_sleep(&state.auto_progress, Instant::now())),
     }
 }
 
