@@ -283,7 +283,8 @@ impl ShmLink {
                 StartOutcome::Incomplete(incomplete) => {
                     // SAFETY: the caller's contract.
                     let buffers = unsafe { SendBuffers::new(op.flags, iov) };
-                    self.sender.keep(op, buffers, incomplete, outbox);
+                    let id = self.sender.keep(op, buffers, incomplete, outbox);
+                    self.has_started(op.kind, id);
                     self.busy |= self.sender.has_work();
                     return Ok(SendOutcome::Later);
                 }
@@ -291,6 +292,7 @@ impl ShmLink {
             }
         }
         stats.queued += 1;
+        self.waits_in_line();
         // SAFETY: the caller's contract.
         if unsafe { self.sender.enqueue(op, iov, outbox) }.is_err() {
             return Ok(SendOutcome::Again);
@@ -310,7 +312,7 @@ impl ShmLink {
         self.sender.pending_mut()
     }
 
-    /// A part of a one-sided operation has come whole.
+    /// A part of a one-sided operation has come whole: in the last slot, or in several.
     ///
     /// # Errors
     ///
@@ -318,13 +320,13 @@ impl ShmLink {
     #[inline(never)]
     pub(crate) fn part_came<O: Owner>(
         &mut self,
-        kind: MsgKind,
-        tag: u64,
+        (kind, tag): (MsgKind, u64),
+        in_last_slot: bool,
         is_refused: bool,
         owner: &mut O,
     ) -> Result<(), LinkViolation> {
-        if let (true, Some(shortcuts)) = (kind.is_reply(), &mut self.shortcuts) {
-            shortcuts.replied(tag);
+        if kind.is_reply() {
+            self.has_replied(tag, in_last_slot);
         }
         match kind.is_answered() {
             true => self.request_came(kind, is_refused, owner),
@@ -393,9 +395,7 @@ impl ShmLink {
         outbox: &mut Outbox,
         owner: &mut O,
     ) -> Result<(), LinkViolation> {
-        if let Some(shortcuts) = &mut self.shortcuts {
-            shortcuts.delivered(id);
-        }
+        self.has_delivered(id);
         (self.sender.in_flight()).delivered((id, refused), outbox, owner)
     }
 

@@ -244,7 +244,7 @@ impl ShmReceiver {
                 link.consume(record_bytes, &mut self.stats);
                 owner.complete_recv(*kind, &matched, arrived, || Some(link.native()));
                 if kind.is_part() {
-                    link.part_came(*kind, arrived.tag, matched.is_refused(), owner)?;
+                    link.part_came((*kind, arrived.tag), true, matched.is_refused(), owner)?;
                 }
             }
             None => {

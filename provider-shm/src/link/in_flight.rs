@@ -51,14 +51,15 @@ impl InFlightMessages {
         self.keys.vacant_key() as u32
     }
 
-    /// Keeps a message that was just started under [`Self::next_id`].
-    pub(super) fn keep(&mut self, out: OutgoingMessage, outbox: &mut Outbox) {
+    /// Keeps a message that was just started under [`Self::next_id`]. Returns its id.
+    pub(super) fn keep(&mut self, out: OutgoingMessage, outbox: &mut Outbox) -> u32 {
         let has_more = out.sent < out.until;
         let key = outbox.outgoing.insert(out);
-        let id = self.keys.insert(key as u32);
+        let id = self.keys.insert(key as u32) as u32;
         if has_more {
-            self.streaming.push_back(id as u32);
+            self.streaming.push_back(id);
         }
+        id
     }
 
     /// A `GO` has come: the receiver wants a message through the ring up to a length, and sends its

@@ -46,8 +46,8 @@ impl LinkReceiver {
     }
 
     /// The slot at a position from the next one on, if it has been published.
-    pub(super) fn peek_at(&self, position: u32) -> Option<PublishedSlot> {
-        self.rx.peek_at(position)
+    pub(super) fn peek_ahead(&self, position: u32) -> Option<PublishedSlot> {
+        self.rx.peek_ahead(position)
     }
 
     #[inline(always)]

@@ -409,14 +409,15 @@ impl LinkSender {
         }))
     }
 
-    /// Keeps a message that was just started until all of it is in the ring, or delivered.
+    /// Keeps a message that was just started until all of it is in the ring, or delivered. Returns
+    /// its id.
     pub(super) fn keep(
         &mut self,
         op: &SendOp,
         buffers: SendBuffers,
         incomplete: IncompleteSend,
         outbox: &mut Outbox,
-    ) {
+    ) -> u32 {
         let IncompleteSend {
             sent,
             before_go,
@@ -432,7 +433,7 @@ impl LinkSender {
             read,
             wants_delivered: op.flags.intersects(DELIVERED_LEVELS),
         };
-        self.in_flight.keep(out, outbox);
+        self.in_flight.keep(out, outbox)
     }
 
     /// The messages under way.
@@ -459,7 +460,7 @@ impl LinkSender {
                     owner.complete_send(&SendDone::of(&op, total_len(next.iov())));
                 }
                 Ok(StartOutcome::Incomplete(incomplete)) => {
-                    self.keep(&op, next.into_buffers(), incomplete, outbox)
+                    self.keep(&op, next.into_buffers(), incomplete, outbox);
                 }
                 not_now => {
                     // The send waits on, or ends with the link.

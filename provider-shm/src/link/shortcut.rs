@@ -9,7 +9,7 @@ mod choice;
 use std::time::Instant;
 
 use ferrofabric_contracts::peer::{Owner, PeerSrx};
-use ferrofabric_contracts::types::{IoBuf, RemoteKind, RmaKind, RmaOp, total_len};
+use ferrofabric_contracts::types::{IoBuf, MsgKind, RemoteKind, RmaKind, RmaOp, total_len};
 
 use super::ShmLink;
 use super::mapped::{MappedMemories, copy_mapped};
@@ -55,24 +55,14 @@ impl LinkShortcuts {
         })
     }
 
-    /// `DELIVERED` has come for a message.
-    pub(super) fn delivered(&mut self, id: u32) {
-        self.answered(PartAnswer::Delivered(id));
-    }
-
-    /// A reply has come.
-    pub(super) fn replied(&mut self, tag: u64) {
-        self.answered(PartAnswer::Reply(tag));
-    }
-
-    fn answered(&mut self, answer: PartAnswer) {
-        if let Some(choice) = &mut self.choice {
+    /// An answer has come. The slots that are taken: if that of the answer was the last one.
+    fn answered(&mut self, answer: PartAnswer, taken: Option<u32>) {
+        let was_seen = |taken: u32| self.looked_until.wrapping_sub(taken) as i32 >= 0;
+        if let (Some(choice), false) = (&mut self.choice, taken.is_some_and(was_seen)) {
             choice.answered(answer, Instant::now);
         }
     }
-}
 
-impl LinkShortcuts {
     /// Looks at the slots that have come and are not taken, for the application may not poll while
     /// it begins operations. Returns their number.
     fn look_ahead(&mut self, receiver: &LinkReceiver) -> usize {
@@ -85,7 +75,7 @@ impl LinkShortcuts {
         let Some(choice) = self.choice.as_mut().filter(|choice| choice.looks()) else {
             return behind;
         };
-        while let Some(slot) = receiver.peek_at(self.looked_until) {
+        while let Some(slot) = receiver.peek_ahead(self.looked_until) {
             self.looked_until = self.looked_until.wrapping_add(1);
             let [word] = slot.words();
             let answer = match (slot.head.kind(), slot.head.flags() >> PART_SHIFT) {
@@ -93,11 +83,48 @@ impl LinkShortcuts {
                 (INLINE | EAGER, REPLY) => PartAnswer::Reply(word),
                 _ => continue,
             };
-            if choice.awaits(answer) {
-                choice.answered(answer, Instant::now);
-            }
+            choice.answered(answer, Instant::now);
         }
         self.looked_until.wrapping_sub(taken) as usize
+    }
+}
+
+/// Events from which the choice between the kernel and messages learns.
+impl ShmLink {
+    fn choice(&mut self) -> Option<&mut ShortcutChoice> {
+        self.shortcuts.as_mut()?.choice.as_mut()
+    }
+
+    /// A message has started that `DELIVERED` with this id answers.
+    #[inline]
+    pub(super) fn has_started(&mut self, kind: MsgKind, id: u32) {
+        if let (true, Some(choice)) = (kind.is_part(), self.choice()) {
+            choice.started(PartAnswer::Delivered(id));
+        }
+    }
+
+    /// A message waits in line.
+    pub(super) fn waits_in_line(&mut self) {
+        if let Some(choice) = self.choice() {
+            choice.waits_in_line();
+        }
+    }
+
+    /// `DELIVERED` has come, in the last slot that was taken.
+    #[inline]
+    pub(super) fn has_delivered(&mut self, id: u32) {
+        let taken = self.receiver.consumed();
+        if let Some(shortcuts) = &mut self.shortcuts {
+            shortcuts.answered(PartAnswer::Delivered(id), Some(taken));
+        }
+    }
+
+    /// A reply has come, in the last slot that was taken or in several.
+    pub(super) fn has_replied(&mut self, tag: u64, in_last_slot: bool) {
+        let taken = in_last_slot.then(|| self.receiver.consumed());
+        if let Some(shortcuts) = &mut self.shortcuts {
+            shortcuts.answered(PartAnswer::Reply(tag), taken);
+        }
     }
 }
 
@@ -182,14 +209,23 @@ impl ShmLink {
         let (len, peer) = (total_len(iov), self.waker.peer_status());
         // A peer that sleeps would have to wake up for a message.
         if let (Some(choice), 0) = (&mut shortcuts.choice, peer.load() & SLEEPS) {
-            let next = match op.kind {
+            let chosen = (op.kind, len);
+            let path = match op.kind {
                 RmaKind::Write => {
-                    let in_flight = self.sender.in_flight();
-                    (PartAnswer::Delivered(in_flight.next_id()), in_flight.len())
+                    let on_their_way = self.sender.in_flight().len();
+                    choice.choose(chosen, on_their_way, behind, Instant::now)
                 }
-                RmaKind::Read => (PartAnswer::Reply(owner.srx().next_request()), 0),
+                RmaKind::Read => match owner.srx().next_request() {
+                    Some(tag) => {
+                        let path = choice.choose(chosen, 0, behind, Instant::now);
+                        choice.started(PartAnswer::Reply(tag));
+                        path
+                    }
+                    // The request could not go now.
+                    None => MessagePath::Cma,
+                },
             };
-            if choice.choose((op.kind, len), next, behind, Instant::now) == MessagePath::Ring {
+            if path == MessagePath::Ring {
                 return false;
             }
         }

@@ -160,7 +160,7 @@ impl Deliveries {
         if !d.dropped {
             owner.complete_recv(*kind, matched, arrived, || Some(link.native()));
             if kind.is_part() {
-                link.part_came(*kind, arrived.tag, matched.is_refused(), owner)?;
+                link.part_came((*kind, arrived.tag), false, matched.is_refused(), owner)?;
             }
         }
         if d.wants_delivered {

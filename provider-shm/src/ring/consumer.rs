@@ -77,9 +77,15 @@ impl RingConsumer {
         self.peek_at(self.head)
     }
 
-    /// The slot at a position from the next one on, if it has been published.
+    /// The slot at a position from the next one on, if it has been published. None lies more than a
+    /// lap ahead, whatever the producer writes.
+    pub(crate) fn peek_ahead(&self, position: u32) -> Option<PublishedSlot> {
+        let is_near = (position.wrapping_sub(self.head) as usize) < SLOTS;
+        is_near.then(|| self.peek_at(position)).flatten()
+    }
+
     #[inline(always)]
-    pub(crate) fn peek_at(&self, position: u32) -> Option<PublishedSlot> {
+    fn peek_at(&self, position: u32) -> Option<PublishedSlot> {
         // SAFETY: the index is masked; the slots stay mapped (see `new`).
         let slot = unsafe { self.slots.add(LineSlot::index(position)) };
         // SAFETY: as above.

@@ -146,3 +146,19 @@ fn laps_wrap_around() {
         tx.refresh().unwrap();
     }
 }
+
+/// A hostile producer gives a slot the next lap's number again and again.
+#[test]
+fn a_look_ahead_ends_after_a_lap() {
+    let mut memory = TestRing::new();
+    let (mut tx, rx) = memory.rings();
+    // SAFETY: a body has this word.
+    tx.publish(Head::new(1, 0, 0), |b| unsafe { *b = 1 });
+    assert!(rx.peek_ahead(0).is_some());
+    assert!(rx.peek_ahead(1).is_none());
+    for position in 0..2 * SLOTS as u32 {
+        memory.slots[LineSlot::index(position)].publish(position, Head::new(1, 0, 0), |_| {});
+        let is_near = (position as usize) < SLOTS;
+        assert_eq!(rx.peek_ahead(position).is_some(), is_near, "{position}");
+    }
+}

@@ -166,9 +166,9 @@ pub trait PeerSrx {
     fn take_refusals(&mut self) -> Vec<SendOp> {
         Vec::new()
     }
-    /// The tag of the reply to the next read, if that goes as a message.
-    fn next_request(&mut self) -> u64 {
-        0
+    /// The tag of the reply to the next read, if that goes as a message. `None`: it can not go now.
+    fn next_request(&mut self) -> Option<u64> {
+        None
     }
     /// The peer is gone: receives that only it could match are reported as failed with `errno`, its
     /// queued messages (those of unknown senders, with [`FiAddr::NOTAVAIL`]) for which `lost` says

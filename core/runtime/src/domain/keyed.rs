@@ -502,7 +502,7 @@ impl<O: Owner> PeerSrx for PartOwner<'_, O> {
         self.owner.srx().take_refusals()
     }
 
-    fn next_request(&mut self) -> u64 {
+    fn next_request(&mut self) -> Option<u64> {
         self.owner.srx().next_request()
     }
 

@@ -227,8 +227,16 @@ impl RemoteOperations {
     }
 
     /// The number of the next operation that waits for a reply.
-    pub(super) fn next_read(&self) -> u64 {
-        (u64::from(self.reads_begun.wrapping_add(1)) << 32) | self.reads.vacant_key() as u64
+    ///
+    /// # Errors
+    ///
+    /// `Again`: there are too many of them.
+    pub(super) fn next_read(&self) -> Result<u64, OpError> {
+        if self.reads.len() == MAX_REQUESTS {
+            return Err(OpError::Again);
+        }
+        let begun = u64::from(self.reads_begun.wrapping_add(1));
+        Ok((begun << 32) | self.reads.vacant_key() as u64)
     }
 
     /// Enters an operation that waits for a reply. Returns its number.
@@ -242,10 +250,7 @@ impl RemoteOperations {
         into: &[IoBuf],
         target_bytes: usize,
     ) -> Result<u64, OpError> {
-        if self.reads.len() == MAX_REQUESTS {
-            return Err(OpError::Again);
-        }
-        let number = self.next_read();
+        let number = self.next_read()?;
         self.reads_begun = self.reads_begun.wrapping_add(1);
         self.reads.insert(ReadUnderWay {
             number,

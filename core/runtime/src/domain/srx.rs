@@ -320,8 +320,8 @@ impl PeerSrx for SharedRx {
         std::mem::take(&mut self.remote.refusals)
     }
 
-    fn next_request(&mut self) -> u64 {
-        self.remote.next_read()
+    fn next_request(&mut self) -> Option<u64> {
+        self.remote.next_read().ok()
     }
 
     #[cold]

@@ -5,6 +5,9 @@
 //! two of length. The time of a message that waits for long is lost, so copies follow for many
 //! times as long: a peer that computes now and then costs a small share of the time at most.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::{Duration, Instant};
 
 use ferrofabric_contracts::types::RmaKind;
@@ -37,6 +40,8 @@ const LEAST_RUN: u32 = 4;
 pub(super) struct ShortcutChoice {
     classes: Option<Box<[ClassChoice; 2 * CLASSES]>>,
     timed: Option<TimedRun>,
+    /// The last operation that is to go as messages, until the first of them has started.
+    chosen: Option<ChosenPart>,
     /// Copies until then.
     copies_until: Option<Instant>,
     /// Some part has waited for long.
@@ -61,29 +66,87 @@ pub(super) enum PartAnswer {
     Reply(u64),
 }
 
-/// Parts that went as messages, one after the other, and whose answers are awaited.
+/// A part that is to go as a message.
+#[derive(Clone, Copy)]
+struct ChosenPart {
+    class: usize,
+    /// Most messages of a run of its class.
+    run: u32,
+    /// When it was chosen, unless a run is timed already.
+    since: Option<Instant>,
+    beside: u32,
+    was_behind: bool,
+}
+
+/// Parts that went as messages, one after the other, and whose answers are awaited. The answers of
+/// a run come in any order.
 #[derive(Clone, Copy)]
 struct TimedRun {
-    first: PartAnswer,
-    last: PartAnswer,
+    first: AwaitedAnswer,
+    last: AwaitedAnswer,
     class: usize,
     since: Instant,
-    /// Messages of the link that were on their way before. Of reads: other replies since.
+    /// Older messages of the link that share the time: those on their way at the start; of reads,
+    /// those whose replies have come since.
     beside: u32,
-    /// Messages of the run, whose last one is fixed as soon as the first has its answer.
+    /// Messages of the run. The first answer ends its growth.
     messages: u32,
-    is_begun: bool,
     /// Messages of the class since the run began.
     followed_by: u32,
+    /// The last time at which the peer was known to answer.
+    alive_at: Instant,
+    /// An answer has come after that.
+    has_answered: bool,
     /// This side was behind meanwhile, so the answer may have come before it was seen.
     was_behind: bool,
 }
 
+/// An answer, and whether it has come.
+#[derive(Clone, Copy)]
+struct AwaitedAnswer {
+    answer: PartAnswer,
+    has_come: bool,
+}
+
+impl AwaitedAnswer {
+    fn of(answer: PartAnswer) -> Self {
+        Self {
+            answer,
+            has_come: false,
+        }
+    }
+
+    /// An answer has come. Returns whether it is this one, for the first time.
+    fn comes(&mut self, answer: PartAnswer) -> bool {
+        let is_it = self.answer == answer && !self.has_come;
+        self.has_come |= is_it;
+        is_it
+    }
+}
+
 impl TimedRun {
+    /// Whether its last message is fixed.
+    fn is_fixed(&self) -> bool {
+        self.first.has_come || self.last.has_come
+    }
+
     /// The messages that share the time.
     fn sharing(&self) -> u32 {
-        let own = if self.is_begun { self.messages } else { 1 };
+        let own = if self.is_fixed() { self.messages } else { 1 };
         self.beside.saturating_add(own)
+    }
+}
+
+impl PartAnswer {
+    /// Whether this is the reply to a request that is older than that of another reply. The upper
+    /// half of a tag counts the requests of the endpoint.
+    fn is_older_than(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Reply(one), Self::Reply(other)) => {
+                ((one >> 32) as u32).wrapping_sub((other >> 32) as u32) > u32::MAX / 2
+            }
+            _ => false,
+        }
     }
 }
 
@@ -107,22 +170,18 @@ impl ShortcutChoice {
         self.operations % LOOK_OF == 0 || !self.timed.as_ref().is_some_and(prefers_messages)
     }
 
-    /// Whether the time is measured by this answer.
-    pub(super) fn awaits(&self, answer: PartAnswer) -> bool {
-        (self.timed).is_some_and(|timed| [timed.first, timed.last].contains(&answer))
-    }
-
-    /// The path of an operation of `len` bytes. If it goes as messages, this is the answer to the
-    /// first of them, beside as many messages on their way that have such an answer. `behind`: so
-    /// many messages and answers of the peer have come and are not taken.
+    /// The path of an operation of `len` bytes, beside as many messages on their way whose answers
+    /// are of the same kind. `behind`: so many messages and answers of the peer have come and are
+    /// not taken.
     pub(super) fn choose(
         &mut self,
         (kind, len): (RmaKind, usize),
-        (answer, on_their_way): (PartAnswer, usize),
+        on_their_way: usize,
         behind: usize,
         clock: impl Fn() -> Instant,
     ) -> MessagePath {
         self.operations = self.operations.wrapping_add(1);
+        self.chosen = None;
         if self.waits(behind != 0, &clock) {
             return MessagePath::Cma;
         }
@@ -137,42 +196,51 @@ impl ShortcutChoice {
             false => choice.schedule.choose(MessagePath::Cma),
         };
         if path == MessagePath::Ring {
-            self.follow((class, run), (answer, on_their_way), behind, clock);
+            self.chosen = Some(ChosenPart {
+                class,
+                run,
+                since: self.timed.is_none().then(clock),
+                beside: on_their_way.saturating_sub(behind) as u32,
+                was_behind: behind != 0,
+            });
         }
         path
     }
 
-    /// An operation goes as messages.
-    fn follow(
-        &mut self,
-        (class, run): (usize, u32),
-        (answer, on_their_way): (PartAnswer, usize),
-        behind: usize,
-        clock: impl Fn() -> Instant,
-    ) {
-        match &mut self.timed {
-            None => {
+    /// The operation that was chosen last waits in line, and is not timed.
+    pub(super) fn waits_in_line(&mut self) {
+        self.chosen = None;
+    }
+
+    /// The operation that was chosen last has started, if it goes as messages, and awaits this
+    /// answer.
+    pub(super) fn started(&mut self, answer: PartAnswer) {
+        let Some(chosen) = self.chosen.take() else {
+            return;
+        };
+        match (&mut self.timed, chosen.since) {
+            (None, Some(since)) => {
                 self.timed = Some(TimedRun {
-                    first: answer,
-                    last: answer,
-                    class,
-                    since: clock(),
-                    beside: on_their_way.saturating_sub(behind) as u32,
+                    first: AwaitedAnswer::of(answer),
+                    last: AwaitedAnswer::of(answer),
+                    class: chosen.class,
+                    since,
+                    beside: chosen.beside,
                     messages: 1,
-                    is_begun: false,
                     followed_by: 0,
-                    was_behind: behind != 0,
+                    alive_at: since,
+                    has_answered: false,
+                    was_behind: chosen.was_behind,
                 });
             }
-            Some(timed) if timed.class == class => {
+            (Some(timed), _) if timed.class == chosen.class => {
                 timed.followed_by = timed.followed_by.saturating_add(1);
-                // A message that did not go has the next one's answer.
-                if !timed.is_begun && timed.messages < run && timed.last != answer {
-                    timed.last = answer;
+                if !timed.is_fixed() && timed.messages < chosen.run {
+                    timed.last = AwaitedAnswer::of(answer);
                     timed.messages += 1;
                 }
             }
-            Some(_) => {}
+            _ => {}
         }
     }
 
@@ -188,15 +256,22 @@ impl ShortcutChoice {
             return false;
         };
         timed.was_behind |= is_behind;
-        let timed = *timed;
         if self.operations % LOOK_OF != 0 {
             return false;
         }
         let now = clock();
-        let waited = now.saturating_duration_since(timed.since);
+        if std::mem::take(&mut timed.has_answered) {
+            timed.alive_at = now;
+        }
+        let timed = *timed;
+        let waited = now.saturating_duration_since(timed.alive_at);
         if waited > LOST {
             self.timed = None;
             self.has_waited(now, waited);
+        } else if now.saturating_duration_since(timed.since) > LOST {
+            // The peer answers others.
+            self.timed = None;
+            return false;
         } else if waited > self.patience(&timed) && !is_behind {
             // Until the answer: the next operation looks again.
             self.operations = self.operations.wrapping_sub(1);
@@ -235,12 +310,14 @@ impl ShortcutChoice {
         let Some(timed) = &mut self.timed else {
             return;
         };
-        if !timed.is_begun && answer == timed.first {
-            timed.is_begun = true;
+        timed.has_answered = true;
+        let is_first = timed.first.comes(answer);
+        let is_last = timed.last.comes(answer);
+        if !(is_first || is_last) {
+            timed.beside += u32::from(answer.is_older_than(timed.first.answer));
+            return;
         }
-        if !(timed.is_begun && answer == timed.last) {
-            let is_read = matches!(answer, PartAnswer::Reply(_));
-            timed.beside += u32::from(is_read && !timed.is_begun);
+        if !(timed.first.has_come && timed.last.has_come) {
             return;
         }
         let timed = *timed;
@@ -273,243 +350,4 @@ impl ShortcutChoice {
 
 fn no_classes() -> Box<[ClassChoice; 2 * CLASSES]> {
     Box::new([ClassChoice::default(); 2 * CLASSES])
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-    use std::collections::VecDeque;
-
-    use super::*;
-
-    const COPY: Duration = Duration::from_nanos(2500);
-    const WRITE: (RmaKind, usize) = (RmaKind::Write, 8);
-    const ANSWER: PartAnswer = PartAnswer::Delivered(5);
-
-    /// A link whose peer answers a message after some time, with a clock of its own.
-    struct Link {
-        choice: ShortcutChoice,
-        now: Cell<Instant>,
-        waited: Duration,
-        copies: usize,
-    }
-
-    impl Link {
-        fn new() -> Self {
-            Self {
-                choice: ShortcutChoice::default(),
-                now: Cell::new(Instant::now()),
-                waited: Duration::ZERO,
-                copies: 0,
-            }
-        }
-
-        /// Operations one after the other. A message is over when its answer comes.
-        fn run(&mut self, operations: usize, answer: impl Fn(Instant) -> Duration) {
-            for _ in 0..operations {
-                let path = choose(self);
-                let took = match path {
-                    MessagePath::Ring => answer(self.now.get()),
-                    MessagePath::Cma => COPY,
-                };
-                self.now.set(self.now.get() + took);
-                self.waited += took;
-                match path {
-                    MessagePath::Ring => self.choice.answered(ANSWER, || self.now.get()),
-                    MessagePath::Cma => {
-                        self.copies += 1;
-                        self.choice.copied(WRITE, took);
-                    }
-                }
-            }
-        }
-    }
-
-    fn choose(link: &mut Link) -> MessagePath {
-        let now = || link.now.get();
-        link.choice.choose(WRITE, (ANSWER, 0), 0, now)
-    }
-
-    #[test]
-    fn the_faster_path_is_taken_nearly_always() {
-        for (answer, copies) in [(300, 0..200), (5000, 9800..10_000)] {
-            let mut link = Link::new();
-            link.run(10_000, |_| Duration::from_nanos(answer));
-            assert!(copies.contains(&link.copies), "{answer}: {}", link.copies);
-        }
-    }
-
-    /// A peer that polls for a short time and then computes for long costs a small share more than
-    /// copies alone.
-    #[test]
-    fn a_peer_that_computes_now_and_then_costs_little() {
-        const POLLS: Duration = Duration::from_micros(200);
-        const ALL: Duration = Duration::from_millis(5);
-        const MANY: usize = 400_000;
-
-        let mut link = Link::new();
-        let begun = link.now.get();
-        link.run(MANY, |now| {
-            let at = Duration::from_nanos((now - begun).as_nanos() as u64 % ALL.as_nanos() as u64);
-            let answer = Duration::from_nanos(300);
-            match at < POLLS {
-                true => answer,
-                false => ALL - at + answer,
-            }
-        });
-        let by_copies = COPY * MANY as u32;
-        assert!(link.waited < by_copies * 11 / 10, "{:?}", link.waited);
-    }
-
-    /// While the answer to a part does not come, operations are copies; a part whose answer never
-    /// comes is forgotten.
-    #[test]
-    fn nothing_piles_up_behind_a_part_that_waits() {
-        let mut link = Link::new();
-        link.run(100, |_| Duration::from_nanos(300));
-        let mut messages = 0;
-        for _ in 0..1000 {
-            messages += usize::from(choose_later(&mut link) == MessagePath::Ring);
-        }
-        assert!(messages <= 120, "{messages}");
-        link.now.set(link.now.get() + LOST * 2);
-        assert_eq!(choose_later(&mut link), MessagePath::Cma);
-        link.now.set(link.now.get() + LOST * 100);
-        for _ in 0..LOOK_OF {
-            choose_later(&mut link);
-        }
-        let again = (0..10).filter(|_| choose_later(&mut link) == MessagePath::Ring);
-        assert!(again.count() > 0);
-
-        fn choose_later(link: &mut Link) -> MessagePath {
-            link.now.set(link.now.get() + Duration::from_micros(1));
-            choose(link)
-        }
-    }
-
-    /// Operations of an application that looks for completions only when a window of them is under
-    /// way. The peer takes `serves` for each message. Returns the number of copies.
-    fn stream(kind: RmaKind, len: usize, copy: Duration, serves: Duration, window: usize) -> u32 {
-        const POST: Duration = Duration::from_nanos(200);
-
-        let mut choice = ShortcutChoice::default();
-        let now = Cell::new(Instant::now());
-        let mut answers = VecDeque::new();
-        let mut last_at = now.get();
-        let mut copies = 0;
-        for number in 0..10_000 {
-            let seen = (answers.iter()).take_while(|&&(_, at)| at <= now.get());
-            for &(answer, _) in seen {
-                if choice.awaits(answer) {
-                    choice.answered(answer, || now.get());
-                }
-            }
-            let behind = answers.iter().filter(|&&(_, at)| at <= now.get()).count();
-            let answer = PartAnswer::Delivered(number);
-            let beside = answers.len();
-            match choice.choose((kind, len), (answer, beside), behind, || now.get()) {
-                MessagePath::Ring => {
-                    last_at = last_at.max(now.get() + POST) + serves;
-                    answers.push_back((answer, last_at));
-                    now.set(now.get() + POST);
-                }
-                MessagePath::Cma => {
-                    copies += 1;
-                    now.set(now.get() + copy);
-                    choice.copied((kind, len), copy);
-                }
-            }
-            if answers.len() == window {
-                now.set(now.get().max(answers[0].1));
-                let there = answers.iter().take_while(|(_, at)| *at <= now.get());
-                for (answer, _) in answers.drain(..there.count()).collect::<Vec<_>>() {
-                    choice.answered(answer, || now.get());
-                }
-            }
-        }
-        copies
-    }
-
-    /// Streams go the way that has the higher rate, though one message takes longer than one copy.
-    #[test]
-    fn streams_go_the_way_of_the_higher_rate() {
-        const SHORT: Duration = Duration::from_nanos(1500);
-        const LONG: Duration = Duration::from_nanos(6500);
-
-        for window in [8, 64, 1000] {
-            let copies = stream(RmaKind::Write, 8, SHORT, Duration::from_nanos(300), window);
-            assert!(copies < 300, "short {window}: {copies}");
-            let copies = stream(RmaKind::Write, 8, SHORT, Duration::from_nanos(1800), window);
-            assert!(copies > 9000, "slow {window}: {copies}");
-        }
-        for (serves, expected) in [(5300, 0..1000), (7000, 9000..10_000)] {
-            let serves = Duration::from_nanos(serves);
-            let copies = stream(RmaKind::Read, 65_536, LONG, serves, 16);
-            assert!(expected.contains(&copies), "{serves:?}: {copies}");
-        }
-    }
-
-    /// The replies that come before that of a read share its time.
-    #[test]
-    fn a_read_shares_its_time_with_those_before_it() {
-        let mut choice = ShortcutChoice::default();
-        let now = Instant::now();
-        let read = (RmaKind::Read, 8);
-        for _ in 0..100 {
-            let own = PartAnswer::Reply(100);
-            if choice.choose(read, (own, 0), 0, || now) == MessagePath::Ring {
-                for reply in 1..=100 {
-                    choice.answered(PartAnswer::Reply(reply), || now + Duration::from_micros(50));
-                }
-            } else {
-                choice.copied(read, COPY);
-            }
-        }
-        let classes = choice.classes.unwrap();
-        assert!(classes[class_of(RmaKind::Read, 8)].prefers_messages);
-        assert!(!classes[class_of(RmaKind::Write, 8)].prefers_messages);
-    }
-
-    /// Answers that this side has not taken are no sign of a peer that waits.
-    #[test]
-    fn a_side_that_is_behind_does_not_blame_its_peer() {
-        let mut link = Link::new();
-        link.run(100, |_| Duration::from_nanos(300));
-        for is_behind in [true, false] {
-            link.now.set(link.now.get() + LEAST_WAIT * 2);
-            let paths = (0..2 * LOOK_OF).map(|_| {
-                let now = || link.now.get();
-                link.choice
-                    .choose(WRITE, (ANSWER, 0), usize::from(is_behind), now)
-            });
-            let copies = paths.filter(|path| *path == MessagePath::Cma).count();
-            assert_eq!(copies > RARE, !is_behind, "{copies}");
-        }
-
-        /// Copies among messages that try the other path.
-        const RARE: usize = 4;
-    }
-
-    /// A message behind others of the link is not slow for that.
-    #[test]
-    fn a_message_shares_its_time_with_those_before_it() {
-        let mut choice = ShortcutChoice::default();
-        let now = Instant::now();
-        for _ in 0..100 {
-            if choice.choose(WRITE, (ANSWER, 99), 0, || now) == MessagePath::Ring {
-                choice.answered(ANSWER, || now + Duration::from_micros(50));
-            } else {
-                choice.copied(WRITE, COPY);
-            }
-        }
-        let classes = choice.classes.unwrap();
-        assert!(classes[class_of(RmaKind::Write, 8)].prefers_messages);
-    }
-
-    #[test]
-    fn each_length_has_a_class() {
-        let classes =
-            [0, 1, 127, 128, 255, 256, usize::MAX].map(|len| class_of(RmaKind::Read, len));
-        assert_eq!(classes, [0, 0, 0, 1, 1, 2, CLASSES - 1]);
-    }
 }
