@@ -1,10 +1,12 @@
 //! Memory of another process that this one has mapped (`docs/adr/0067`).
 //!
 //! The other process's board says which memfd it is. The board may say anything, so nothing is
-//! opened before it has proven to be that memfd, and nothing is mapped whose accesses could fault.
+//! opened before it has proven to be that memfd, and nothing is mapped that could shrink. Accesses
+//! can fault only if the machine has no memory left for a page that a process has removed.
 
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -16,9 +18,12 @@ use nix::errno::Errno as Sys;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::fstat;
+use nix::unistd::geteuid;
 
 use crate::board::SEAL_FUTURE_WRITE;
 
+/// The start of the name that /proc shows of a memfd.
+const MEMFD_NAME: &[u8] = b"/memfd:";
 /// The unit of `st_blocks`, in bytes.
 const BLOCK_BYTES: i64 = 512;
 
@@ -29,16 +34,20 @@ pub(crate) struct PeerMemory {
     inode: u64,
 }
 
-/// A file: its device, and its number there.
-type FileIdentity = ([u32; 2], u64);
+/// A file: its device, its number there, and the user that it belongs to.
+struct FileIdentity {
+    device: [u32; 2],
+    inode: u64,
+    owner: u32,
+}
 
 impl PeerMemory {
     /// Maps the memfd that a process's board names, if it has `most` bytes at most.
     ///
     /// # Errors
     ///
-    /// `EPROTO`: it is not that memfd, has other seals, misses pages or is too long. Else the error
-    /// of a call of the system, for example where the process can not be seen.
+    /// `EPROTO`: it is not that memfd, is another user's, has other seals, misses pages or is too
+    /// long. Else the error of a call of the system, for example where the process can not be seen.
     pub(crate) fn map(pid: i32, backing: &MemoryBacking, most: usize) -> Result<Self> {
         let whose = || format!("memory {} of process {pid}", backing.inode);
         let refuse = |why: &str| Error::new(Errno::EPROTO, "map", whose()).mend(why.to_owned());
@@ -46,13 +55,20 @@ impl PeerMemory {
         if pid <= 0 {
             return Err(fail("find")(Sys::ESRCH));
         }
-        // Without `O_PATH`, the file that a hostile process has there could let this one wait.
         let named = format!("/proc/{pid}/fd/{}", backing.descriptor);
+        let name = std::fs::read_link(&named).map_err(|error| fail("find")(of_io(&error)))?;
+        if !name.as_os_str().as_bytes().starts_with(MEMFD_NAME) {
+            return Err(refuse("it is another file"));
+        }
+        // Without `O_PATH`, the file that a hostile process has there could let this one wait.
         let named = open_at(&named, OFlag::O_PATH).map_err(fail("find"))?;
         let memfds = device_of_memfds().map_err(fail("compare"))?;
-        let identity = identity_of(named.as_fd()).map_err(fail("look up"))?;
-        if identity != (memfds, backing.inode) {
+        let found = identity_of(named.as_fd()).map_err(fail("look up"))?;
+        if (found.device, found.inode) != (memfds, backing.inode) {
             return Err(refuse("it is another file"));
+        }
+        if found.owner != geteuid().as_raw() {
+            return Err(refuse("it is another user's"));
         }
         let own_path = format!("/proc/self/fd/{}", named.as_raw_fd());
         let fd = open_at(&own_path, OFlag::O_RDWR).map_err(fail("open"))?;
@@ -105,9 +121,11 @@ fn open_at(path: &str, flags: OFlag) -> nix::Result<OwnedFd> {
         .write(flags.contains(OFlag::O_RDWR))
         .custom_flags((flags & OFlag::O_PATH).bits())
         .open(path);
-    opened
-        .map(OwnedFd::from)
-        .map_err(|error| Sys::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))
+    opened.map(OwnedFd::from).map_err(|error| of_io(&error))
+}
+
+fn of_io(error: &std::io::Error) -> Sys {
+    Sys::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// The device that all memfds of the kernel lie on, but those of huge pages.
@@ -117,11 +135,11 @@ fn device_of_memfds() -> nix::Result<[u32; 2]> {
         return Ok(*device);
     }
     let fd = memfd_create(c"ferrofabric-device", MFdFlags::MFD_CLOEXEC)?;
-    let (device, _) = identity_of(fd.as_fd())?;
+    let device = identity_of(fd.as_fd())?.device;
     Ok(*DEVICE.get_or_init(|| device))
 }
 
-/// The identity of a file, as far as it is known without a question to its file system.
+/// The identity of a file. The kernel answers from its cache where the file system has one.
 fn identity_of(fd: BorrowedFd<'_>) -> nix::Result<FileIdentity> {
     // SAFETY: all zeroes is a valid value.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
@@ -132,13 +150,16 @@ fn identity_of(fd: BorrowedFd<'_>) -> nix::Result<FileIdentity> {
             fd.as_raw_fd(),
             c"".as_ptr(),
             flags,
-            libc::STATX_INO,
+            libc::STATX_INO | libc::STATX_UID,
             &raw mut found,
         )
     };
     Sys::result(done)?;
-    let device = [found.stx_dev_major, found.stx_dev_minor];
-    Ok((device, found.stx_ino))
+    Ok(FileIdentity {
+        device: [found.stx_dev_major, found.stx_dev_minor],
+        inode: found.stx_ino,
+        owner: found.stx_uid,
+    })
 }
 
 #[cfg(test)]
@@ -158,7 +179,7 @@ mod tests {
     fn named(fd: &OwnedFd) -> MemoryBacking {
         MemoryBacking {
             descriptor: fd.as_raw_fd(),
-            inode: identity_of(fd.as_fd()).unwrap().1,
+            inode: identity_of(fd.as_fd()).unwrap().inode,
             offset: 0,
         }
     }
@@ -229,6 +250,22 @@ mod tests {
             assert_eq!(refused.errno(), Errno::EPROTO);
             assert!(refused.to_string().contains(why), "{refused}");
         }
+    }
+
+    #[test]
+    fn memory_of_another_user_is_refused() {
+        const NOBODY: u32 = 65_534;
+
+        let fd = memfd(4096, SIZE_SEALS, MFdFlags::MFD_CLOEXEC);
+        let changed = std::os::unix::fs::fchown(&fd, Some(NOBODY), None);
+        if changed.is_err() && !geteuid().is_root() {
+            eprintln!("skipped: only root can give a file to another user");
+            return;
+        }
+        changed.unwrap();
+        let refused = PeerMemory::map(own(), &named(&fd), ALL).unwrap_err();
+        assert_eq!(refused.errno(), Errno::EPROTO);
+        assert!(refused.to_string().contains("another user's"), "{refused}");
     }
 
     /// Another memfd has the number by now, or none has, or the process is gone.

@@ -137,7 +137,8 @@ pub trait Domain: Send + Sync {
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As there. A [`backing`](MrAttr::backing) is that of the memory: peers write to the bytes that
+    /// it names.
     ///
     /// # Errors
     ///

@@ -54,7 +54,8 @@ impl Buffer {
     /// allocate: a file descriptor, and all its pages at once.
     ///
     /// Processes of the same user can map all of it, at any time. A child of fork(2) has no copy,
-    /// as it has of other memory, but the same bytes: it must not write to them.
+    /// as it has of other memory, but the same bytes: it must not write to them, and it reads zeros
+    /// once the parent has dropped the buffer.
     ///
     /// # Errors
     ///
