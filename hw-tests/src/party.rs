@@ -158,6 +158,11 @@ impl PeerProcess {
         }
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
+    }
+
     /// Waits for its end, which must be a success.
     pub fn finish(mut self) {
         assert!(self.process.wait().unwrap().success(), "the peer failed");

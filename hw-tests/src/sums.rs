@@ -83,6 +83,27 @@ impl CountingHub {
         assert_eq!(u64::from(self.narrow.load(0).unwrap()), additions);
         breaks
     }
+
+    /// Carries operations out until this says that all initiators have ended: the reply to the last
+    /// one may have to be sent again.
+    ///
+    /// # Panics
+    ///
+    /// If that takes long.
+    pub fn serve_until(&mut self, mut have_ended: impl FnMut() -> bool) {
+        let since = Instant::now();
+        while !have_ended() {
+            assert!(self.endpoint.poll().unwrap().is_none());
+            assert!(since.elapsed() < PATIENCE, "an initiator does not end");
+        }
+    }
+
+    /// Sessions of its endpoint that a lane was made anew for.
+    pub fn resumed(&self) -> u64 {
+        let stats = self.endpoint.stats().unwrap();
+        let resumed = (stats.iter()).find(|(name, _)| *name == "verbs_sessions_resumed");
+        resumed.expect("the endpoint has verbs").1
+    }
 }
 
 /// An initiator.
@@ -134,6 +155,8 @@ pub fn adder(numbers: &[u64]) {
     let mut adder = Adder { endpoint, hub };
     let (mut last, mut last_narrow) = (None, None);
     let (mut sum, mut sum_narrow) = (0, 0);
+    let mut rng = Rng::new();
+    println!("adder {}: seed {}", std::process::id(), rng.get_seed());
     for _ in 0..additions {
         let now = adder.add(wide, COUNTER, 1u64);
         assert!(last < Some(now), "{now} after {last:?}");
@@ -143,7 +166,7 @@ pub fn adder(numbers: &[u64]) {
         assert!(last_narrow < Some(now), "{now} after {last_narrow:?}");
         last_narrow = Some(now);
         sum_narrow += now;
-        if rarity != 0 && fastrand::u64(..rarity) == 0 {
+        if rarity != 0 && rng.u64(..rarity) == 0 {
             fault::break_lanes();
         }
     }

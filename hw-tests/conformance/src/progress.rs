@@ -1,5 +1,6 @@
 //! Automatic progress (fi_domain(3)): everything goes on while the application calls nothing.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -110,6 +111,33 @@ pub fn a_first_message(automatic: &dyn Domain, manual: &dyn Domain) {
     fills(&receiver, into, 9, || sender.tx.pump());
 }
 
+/// Waits until each thread of automatic progress waits for something.
+fn sleeps() {
+    let until = Instant::now() + PATIENCE;
+    let is_awake = |task: &PathBuf| {
+        let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+        // After the number and the name, which is in parentheses, comes the state.
+        let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        !state.is_empty() && !state.starts_with('S')
+    };
+    while progress_threads().iter().any(is_awake) {
+        assert!(Instant::now() < until, "the thread does not sleep");
+        std::thread::yield_now();
+    }
+}
+
+/// The threads of automatic progress in this process.
+fn progress_threads() -> Vec<PathBuf> {
+    let is_one = |task: &PathBuf| {
+        let name = std::fs::read_to_string(task.join("comm"));
+        name.is_ok_and(|name| name.trim() == "ferro-progress")
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    (tasks.map(|task| task.unwrap().path()))
+        .filter(is_one)
+        .collect()
+}
+
 /// An application that makes a call from time to time leaves the domain to the thread: a message
 /// after a call wakes the thread, and waits neither for the next call nor for the next check.
 /// `wakes` counts the wake-ups that the sender has sent.
@@ -129,15 +157,16 @@ pub fn after_a_call(
     };
     let mut woken = 0;
     for round in 1..=ROUNDS {
-        // The thread has taken it, and is about to sleep.
         message(round);
         b.rx.pump();
+        // The thread has taken the message, and sleeps a moment later.
+        sleeps();
         let before = wakes(a);
         message(round);
         woken += wakes(a) - before;
     }
-    // The thread may not sleep yet in some rounds. If each call ended its sleep, it would sleep in
-    // none, but for those in which this thread has stopped for a millisecond.
+    // The thread may look at its work again in some rounds. If each call ended its sleep, it would
+    // sleep for messages in none, but for those in which this thread has stopped for a millisecond.
     let least = u64::from(ROUNDS / 4);
     assert!(woken >= least, "{woken} wake-ups, at least {least}");
 }
@@ -169,13 +198,7 @@ pub fn a_message_to_oneself(automatic: &dyn Domain) {
 /// The thread is there as long as the domain or something on it is open, and no longer. Nothing
 /// else of the process may open such domains meanwhile.
 pub fn the_thread_ends(open: impl Fn() -> Arc<dyn Domain>) {
-    let threads = || {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-        tasks
-            .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok())
-            .filter(|name| name.trim() == "ferro-progress")
-            .count()
-    };
+    let threads = || progress_threads().len();
     // A new thread gets its name, and one that was joined leaves the list, a moment later.
     let come_to = |count| {
         let until = Instant::now() + PATIENCE;
