@@ -137,8 +137,8 @@ pub trait Domain: Send + Sync {
     ///
     /// # Safety
     ///
-    /// As there. A [`backing`](MrAttr::backing) is that of the memory: peers write to the bytes that
-    /// it names.
+    /// As there. A [`backing`](MrAttr::backing) is that of the memory: peers write to the bytes
+    /// that it names.
     ///
     /// # Errors
     ///
