@@ -51,7 +51,7 @@ pub fn slots() -> Vec<(u8, u8, u8)> {
         }
     }
     for part in RemoteKind::ALL {
-        for kind in [wire::INLINE, wire::EAGER, wire::START] {
+        for kind in [wire::INLINE, wire::EAGER, wire::START, wire::SHORT] {
             slots.push((kind, wire::DATA | ((*part as u8) << wire::PART_SHIFT), 1));
         }
     }

@@ -23,7 +23,9 @@ use crate::owner::{Ep, TIMEOUT};
 use crate::ring::{PAYLOAD_BYTES, SLOTS};
 use crate::segment::{SegmentSide, ShmSegment};
 use crate::service::{NewLink, PeerRegions};
-use crate::wire::{CHUNK, CLOSE, EAGER, GO, INLINE, READ, START, TAGGED, WANTS_DELIVERED, pack};
+use crate::wire::{
+    CHUNK, CLOSE, EAGER, GO, INLINE, READ, SHORT, START, TAGGED, WANTS_DELIVERED, pack,
+};
 use crate::{Cma, ShmConfig};
 
 /// The id of the hostile peer's endpoint.
@@ -228,6 +230,15 @@ fn nonsense_ends_the_link() {
             0,
             [CloseMessage::Refuse as u64, 0, 0, 0, 0, 0, 0],
         ),
+        ("short too long", SHORT, 33, [1, 0, 0, 0, 0, 0, 0]),
+        ("short far too long", SHORT, u32::MAX, [1, 0, 0, 0, 0, 0, 0]),
+        ("short, id out of line", SHORT, 8, [1, 1, 0, 0, 0, 0, 0]),
+        (
+            "short, id far out of line",
+            SHORT,
+            8,
+            [2, u64::from(u32::MAX), 0, 0, 0, 0, 0],
+        ),
         ("an unknown close message", CLOSE, 0, [3, 0, 0, 0, 0, 0, 0]),
     ];
     for (what, kind, len, body) in slots {
@@ -257,6 +268,14 @@ fn nonsense_ends_the_link() {
             enemy.publish(CHUNK, 0, 100, [0; 7]);
         });
     }
+    ends_with_eproto("an id of a short one twice", |enemy, _, _| {
+        enemy.publish(SHORT, TAGGED, 8, [2, 0, 0, 0, 0, 0, 0]);
+        enemy.publish(SHORT, TAGGED, 8, [2, 0, 0, 0, 0, 0, 0]);
+    });
+    ends_with_eproto("a piece of a short one that waits", |enemy, _, _| {
+        enemy.publish(SHORT, TAGGED, 8, [2, 0, 0, 0, 0, 0, 0]);
+        enemy.publish(CHUNK, 0, 8, [0; 7]);
+    });
     // All of the message is here, and its sender awaits `DELIVERED`.
     ends_with_eproto("a piece after the end of one that waits", |enemy, _, _| {
         enemy.publish(START, TAGGED | WANTS_DELIVERED, 100, start(2, 100, 100));

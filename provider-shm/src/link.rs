@@ -14,13 +14,13 @@ mod sender;
 mod shortcut;
 mod sizes;
 mod slots;
+mod started;
 mod waker;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ferrofabric_contracts::addr::NativeAddr;
-use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::peer::{Owner, PeerSrx, SendDone};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
@@ -36,8 +36,9 @@ use crate::stats::ShmStats;
 use crate::status::Status;
 use close::CloseHandshake;
 use receiver::LinkReceiver;
-use sender::{LinkSender, StartOutcome};
+use sender::LinkSender;
 use shortcut::LinkShortcuts;
+use started::StartOutcome;
 use waker::PeerWaker;
 
 pub(crate) use close::CloseMessage;
@@ -282,7 +283,7 @@ impl ShmLink {
                 StartOutcome::Complete => return Ok(SendOutcome::Done),
                 StartOutcome::Incomplete(incomplete) => {
                     // SAFETY: the caller's contract.
-                    let buffers = unsafe { SendBuffers::new(op.flags, iov) };
+                    let buffers = unsafe { incomplete.buffers(op.flags, iov) };
                     let id = self.sender.keep(op, buffers, incomplete, outbox);
                     self.has_started(op.kind, id);
                     self.busy |= self.sender.has_work();
@@ -510,11 +511,8 @@ impl ShmLink {
 
     /// Answers a message: at once if possible.
     pub(crate) fn answer(&mut self, control: AnswerSlot, stats: &mut ShmStats) {
-        self.sender.queue_control(control);
-        self.busy = true;
-        // The next push reports a violation by the peer.
         let advice = self.paths.advice();
-        let _ = self.sender.push_control(advice, &self.waker, stats);
+        self.busy |= (self.sender).answer(control, advice, &self.waker, stats);
     }
 
     /// A message is to be read by CMA.

@@ -4,6 +4,7 @@
 mod deliveries;
 mod message;
 mod unexpected;
+mod with_id;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
@@ -19,11 +20,10 @@ use crate::paths;
 use crate::ring::{LinkViolation, PublishedSlot};
 use crate::stats::ShmStats;
 use crate::wire::{
-    CHUNK, CLOSE, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_BEFORE_GO,
-    READ, START, UNDER_WAY_MAX, WANTS_DELIVERED, unpack,
+    CHUNK, CLOSE, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, SHORT, START,
 };
 use deliveries::Deliveries;
-use message::{Beginning, MatchedMessage, Rest, Unfinished, kind_of};
+use message::{Beginning, MatchedMessage, Unfinished, kind_of};
 use unexpected::{UnexpectedMessage, UnexpectedMessages};
 
 /// The receiving state of an endpoint, for all its links.
@@ -148,6 +148,7 @@ impl ShmReceiver {
             EAGER => self.take_eager(key, link, seen, owner),
             CHUNK => self.take_chunk(link, seen, owner),
             START => self.take_start(key, link, seen, owner),
+            SHORT => self.take_short(key, link, seen, owner),
             GO => {
                 let words = seen.words();
                 link.consume(0, &mut self.stats);
@@ -256,108 +257,6 @@ impl ShmReceiver {
         Ok(())
     }
 
-    fn take_start<O: Owner>(
-        &mut self,
-        key: usize,
-        link: &mut ShmLink,
-        seen: PublishedSlot,
-        owner: &mut O,
-    ) -> Result<(), LinkViolation> {
-        let len = seen.head.len();
-        let [tag, place, total, data, before_go, address] = seen.words();
-        let (id, offset) = unpack(place);
-        let from = link.receiver().record(offset, len)?;
-        if before_go > MAX_BEFORE_GO || before_go > total || len as u64 > before_go {
-            return Err(LinkViolation(
-                "it started a message with an impossible number of bytes before `GO`",
-            ));
-        }
-        if total > isize::MAX as u64 {
-            return Err(LinkViolation("it started a message that is too long"));
-        }
-        let read_from = (seen.head.flags() & READ != 0).then_some(address);
-        if read_from.is_some() && before_go != 0 {
-            return Err(LinkViolation("it sends a message that is to be read"));
-        }
-        link.receiver().incoming().begin(id)?;
-        if link.answers() >= 2 * UNDER_WAY_MAX {
-            // The peer has no other messages under way, and each has two answers at most.
-            return Err(LinkViolation("it takes no answers"));
-        }
-        let (kind, src, flags) = kind_of(seen, link);
-        let arrived = self.arrived((src, flags), tag, total, data);
-        let rest = Rest {
-            id,
-            total,
-            before_go: before_go as usize,
-            read_from,
-            wants_delivered: seen.head.flags() & WANTS_DELIVERED != 0,
-        };
-        match owner.srx().arrive(kind, &arrived) {
-            Some(matched) => {
-                // `GO` is sent before the first piece is copied, so that the sender goes on.
-                let met = MatchedMessage {
-                    kind,
-                    matched,
-                    arrived,
-                };
-                (self.deliveries).begin(link, met, 0, rest, &mut self.stats);
-                // SAFETY: the record was checked; the poster of the receive vouched for its
-                // buffer.
-                unsafe { deliver(owner, &matched, 0, from, len) };
-                self.deliveries.count_ring_bytes(len);
-                link.consume(len, &mut self.stats);
-                (self.deliveries).delivered(link, id, len, owner, &mut self.stats)
-            }
-            None => {
-                let beginning = Beginning {
-                    kind,
-                    arrived,
-                    from,
-                    len,
-                    rest: Some(rest),
-                };
-                // SAFETY: the record was checked.
-                let number = unsafe { self.keep_unexpected(key, link, &beginning, owner)? };
-                let incoming = link.receiver().incoming();
-                incoming.set(id, IncomingState::Unexpected(number as u32));
-                link.consume(len, &mut self.stats);
-                self.arrived_whole(link, id);
-                Ok(())
-            }
-        }
-    }
-
-    fn take_chunk<O: Owner>(
-        &mut self,
-        link: &mut ShmLink,
-        seen: PublishedSlot,
-        owner: &mut O,
-    ) -> Result<(), LinkViolation> {
-        let len = seen.head.len();
-        let [place] = seen.words();
-        let (id, offset) = unpack(place);
-        let from = link.receiver().record(offset, len)?;
-        self.deliveries.count_ring_bytes(len);
-        match link.receiver().incoming().get(id) {
-            Some(IncomingState::Matched(key)) => {
-                // SAFETY: the record was checked; the poster of the receive vouched for its
-                // buffer.
-                unsafe { self.deliveries.put_piece(key, from, len, owner)? };
-                link.consume(len, &mut self.stats);
-                (self.deliveries).delivered(link, id, len, owner, &mut self.stats)
-            }
-            Some(IncomingState::Unexpected(number)) => {
-                // SAFETY: the record was checked.
-                unsafe { self.unexpected.append(number, from, len)? };
-                link.consume(len, &mut self.stats);
-                self.arrived_whole(link, id);
-                Ok(())
-            }
-            _ => Err(LinkViolation("it sent a piece of no message")),
-        }
-    }
-
     /// Reads messages of a link's peer by CMA, for a while. Returns the number of reads.
     #[cold]
     pub(crate) fn read<O: Owner>(
@@ -397,19 +296,6 @@ impl ShmReceiver {
         };
         owner.srx().queue(message.kind, message.arrived, token);
         Ok(number)
-    }
-
-    /// Frees the id of an unexpected message if all of the message is there, unless the sender
-    /// awaits `DELIVERED`.
-    fn arrived_whole(&mut self, link: &mut ShmLink, id: u32) {
-        let incoming = link.receiver().incoming();
-        let Some(IncomingState::Unexpected(number)) = incoming.get(id) else {
-            return;
-        };
-        if self.unexpected.frees_id(number, id) {
-            incoming.set(id, IncomingState::Free);
-        }
-        self.update_back_pressure(link);
     }
 
     /// Requests envelopes only if the unexpected messages of the peer, or of all peers, exceed the

@@ -23,6 +23,8 @@ listed_constants! {
     pub(crate) const DELIVERED = 6;
     /// A request to end the link, or the answer: see [`CloseMessage`](crate::link::CloseMessage).
     pub(crate) const CLOSE = 7;
+    /// A whole message whose sender wants `DELIVERED`: tag, id, CQ data, then up to 32 bytes.
+    pub(crate) const SHORT = 8;
 }
 
 listed_constants! {
@@ -32,7 +34,7 @@ listed_constants! {
     pub(crate) const TAGGED = 1;
     /// The message has CQ data.
     pub(crate) const DATA = 2;
-    /// The sender wants `DELIVERED`; only with `START`.
+    /// The sender wants `DELIVERED`; only with `START`. (That of a `SHORT` always does.)
     pub(crate) const WANTS_DELIVERED = 4;
     /// The receiver is to read the message out of the sender's memory; only with `START`, whose
     /// bytes before `GO` are 0 then.
@@ -48,6 +50,10 @@ pub(crate) const PART_MASK: u8 = 15;
 pub(crate) const INLINE_BYTES: usize = 48;
 /// Word of an inline slot's body that has the CQ data.
 pub(crate) const INLINE_DATA_WORD: usize = 6;
+
+/// Bytes of payload in a short slot, and its words before them.
+pub(crate) const SHORT_BYTES: usize = 32;
+pub(crate) const SHORT_WORDS: usize = 3;
 
 /// Most bytes of a message that may come before the receiver's first `GO`.
 pub(crate) const MAX_BEFORE_GO: u64 = 65_536;

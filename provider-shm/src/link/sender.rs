@@ -16,8 +16,9 @@ use super::in_flight::InFlightMessages;
 use super::sizes::LinkSizes;
 use super::slots::{
     AnswerSlot, StartSlot, inline_bytes, publish_close, publish_control, publish_eager,
-    publish_inline, send_chunk,
+    publish_inline, publish_short, send_chunk,
 };
+use super::started::{IncompleteSend, StartOutcome};
 use super::waker::PeerWaker;
 use crate::copy::copy_soon;
 use crate::outbox::{Outbox, OutgoingMessage};
@@ -25,7 +26,7 @@ use crate::paths::{self, MessagePath, MessagePaths};
 use crate::pending::{PendingSend, ROOM_TO_PASS, has_room, line_up};
 use crate::ring::{CONTROL_SLOTS, LinkViolation, RingProducer};
 use crate::stats::ShmStats;
-use crate::wire::{READ, UNDER_WAY_MAX, WANTS_DELIVERED};
+use crate::wire::{READ, SHORT_BYTES, UNDER_WAY_MAX, WANTS_DELIVERED};
 
 /// Longest message that goes as one record: longer ones go in pieces, so that the receiver copies
 /// one while the sender copies the next.
@@ -38,27 +39,6 @@ const SOON_BYTES: usize = 4096;
 /// Completion levels that need `DELIVERED` from the receiver: a match comes before delivery, and is
 /// reported with it.
 const DELIVERED_LEVELS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
-
-/// The result of [`LinkSender::start_send`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StartOutcome {
-    /// All of the message is in the ring.
-    Complete,
-    /// Part of it is; the caller must pass its data to [`LinkSender::keep`].
-    Incomplete(IncompleteSend),
-    /// There is no room for its first slot.
-    NoRoom,
-}
-
-/// A message that has started, and is not all in the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct IncompleteSend {
-    sent: usize,
-    before_go: usize,
-    len: usize,
-    /// The message was offered to the peer to read.
-    read: bool,
-}
 
 /// The sending side.
 pub(super) struct LinkSender {
@@ -242,14 +222,9 @@ impl LinkSender {
         let waited_for_room = std::mem::take(&mut self.waits_for_room);
         if len >= paths::LEAST && !waited_for_room && self.is_to_be_read(op, iov, len, paths) {
             stats.sent_cma += 1;
-            self.offer_read(op, iov[0].addr as u64, len);
+            let offered = self.offer_read(op, iov[0].addr as u64, len);
             waker.wake_if_asleep(stats);
-            return Ok(StartOutcome::Incomplete(IncompleteSend {
-                sent: 0,
-                before_go: 0,
-                len,
-                read: true,
-            }));
+            return Ok(StartOutcome::Incomplete(offered));
         }
         if len <= inline_bytes(op) && !wants_delivered && !back_pressure {
             // SAFETY: the length fits, a slot is free; the buffers are the caller's contract.
@@ -257,6 +232,13 @@ impl LinkSender {
             stats.sent_inline += 1;
             waker.wake_if_asleep(stats);
             return Ok(StartOutcome::Complete);
+        }
+        if len <= SHORT_BYTES && wants_delivered && !back_pressure {
+            stats.sent_inline += 1;
+            // SAFETY: the length fits, a slot is free; the buffers are the caller's contract.
+            let short = unsafe { self.send_short(op, iov, len) };
+            waker.wake_if_asleep(stats);
+            return Ok(StartOutcome::Incomplete(short));
         }
         if len <= RECORD_BYTES
             && self.sizes.before_go(len) == len
@@ -297,7 +279,7 @@ impl LinkSender {
     }
 
     /// Offers a message to the peer, which reads it out of our memory from `address` on.
-    fn offer_read(&mut self, op: &SendOp, address: u64, len: usize) {
+    fn offer_read(&mut self, op: &SendOp, address: u64, len: usize) -> IncompleteSend {
         let wants_delivered = match op.flags.intersects(DELIVERED_LEVELS) {
             true => WANTS_DELIVERED,
             false => 0,
@@ -311,6 +293,28 @@ impl LinkSender {
             address,
         };
         envelope.publish(&mut self.tx);
+        IncompleteSend {
+            sent: 0,
+            before_go: 0,
+            len,
+            read: true,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`publish_short`].
+    #[inline]
+    unsafe fn send_short(&mut self, op: &SendOp, iov: &[IoBuf], len: usize) -> IncompleteSend {
+        let id = self.in_flight.next_id();
+        // SAFETY: the caller's contract.
+        unsafe { publish_short(&mut self.tx, (op, id), iov, len) };
+        IncompleteSend {
+            sent: len,
+            before_go: len,
+            len,
+            read: false,
+        }
     }
 
     /// # Safety
@@ -487,9 +491,23 @@ impl LinkSender {
         self.in_flight.shrink_to(entries);
     }
 
-    /// Adds a control slot of the receiving side that waits for room.
-    pub(super) fn queue_control(&mut self, control: AnswerSlot) {
+    /// Sends a control slot of the receiving side at once, if possible. Returns whether it waits.
+    pub(super) fn answer(
+        &mut self,
+        control: AnswerSlot,
+        advice: u64,
+        waker: &PeerWaker,
+        stats: &mut ShmStats,
+    ) -> bool {
+        if self.control.is_empty() && self.tx.has_slot(0) {
+            publish_control(&mut self.tx, control, advice);
+            waker.wake_if_asleep(stats);
+            return false;
+        }
         self.control.push_back(control);
+        // The next push reports a violation by the peer.
+        let _ = self.push_control(advice, waker, stats);
+        true
     }
 
     /// Sends control slots that wait. Returns how many.

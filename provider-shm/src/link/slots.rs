@@ -9,7 +9,7 @@ use crate::copy::copy_short;
 use crate::ring::{CONTROL_SLOTS, Head, LinkViolation, PayloadRecord, RingProducer};
 use crate::wire::{
     CHUNK, CLOSE, DATA, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, PART_SHIFT,
-    START, TAGGED, pack,
+    SHORT, SHORT_WORDS, START, TAGGED, pack,
 };
 
 /// A slot that the receiving side of a message sends.
@@ -96,6 +96,36 @@ pub(super) unsafe fn publish_inline(tx: &mut RingProducer, op: &SendOp, iov: &[I
                 *body.add(INLINE_DATA_WORD) = op.data;
             }
             let to = body.add(1).cast::<u8>();
+            match iov {
+                [one] => copy_short(one.as_ptr(), to, len),
+                _ => gather(iov, 0, len, to),
+            }
+        }
+    });
+}
+
+/// Publishes a whole message in its slot, under an id.
+///
+/// # Safety
+///
+/// A slot is free; the buffers are valid for reads, and `len` bytes long together, which is no more
+/// than `SHORT_BYTES`.
+#[inline]
+pub(super) unsafe fn publish_short(
+    tx: &mut RingProducer,
+    (op, id): (&SendOp, u32),
+    iov: &[IoBuf],
+    len: usize,
+) {
+    let head = Head::new(SHORT, head_flags(op), len as u32);
+    tx.publish(head, |body| {
+        // SAFETY: the body has `SHORT_WORDS`, then `SHORT_BYTES`; the buffers and `len` are the
+        // caller's contract.
+        unsafe {
+            *body = op.tag;
+            *body.add(1) = u64::from(id);
+            *body.add(2) = op.data;
+            let to = body.add(SHORT_WORDS).cast::<u8>();
             match iov {
                 [one] => copy_short(one.as_ptr(), to, len),
                 _ => gather(iov, 0, len, to),
