@@ -207,6 +207,19 @@ impl Side {
     }
 
     pub fn senddata(&self, bytes: &[u8], data: u64, to: fi_addr_t, tag: u64) {
+        self.senddata_beside(bytes, data, (to, tag), || {
+            count(self.sent);
+        });
+    }
+
+    /// Sends, and does something else while there is no room.
+    pub fn senddata_beside(
+        &self,
+        bytes: &[u8],
+        data: u64,
+        (to, tag): (fi_addr_t, u64),
+        mut meanwhile: impl FnMut(),
+    ) {
         let until = Instant::now() + PATIENCE;
         loop {
             // SAFETY: the tests keep the bytes until it completes.
@@ -229,7 +242,7 @@ impl Side {
             }
             assert_eq!(sent, EAGAIN);
             assert!(Instant::now() < until, "no room for a send");
-            count(self.sent);
+            meanwhile();
         }
     }
 
