@@ -68,6 +68,21 @@ impl RdmEndpoint {
         Ok(AtomicRegion::over(elements))
     }
 
+    /// As [`share_atomic`](Self::share_atomic), in memory that processes of this node can map, as
+    /// [`Buffer::shared`](crate::Buffer::shared) describes it. A peer on this node changes elements
+    /// of 64 bits at most by itself, by instructions of its processor, without a call of this side.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there are no elements. Else as [`Buffer::shared`](crate::Buffer::shared).
+    pub fn share_atomic_mapped<T: AtomicElement, R: RegionRights>(
+        &self,
+        elements: &[T],
+    ) -> Result<AtomicRegion<T, R>> {
+        let elements = SharedElements::open_mapped(&**self.domain(), elements, R::FLAGS)?;
+        Ok(AtomicRegion::over(elements))
+    }
+
     /// Changes the first elements of a peer's region, as many as there are values: each to the
     /// operator's result of it and its value.
     ///

@@ -21,7 +21,9 @@ use crate::region::{PeersReadWrite, RegionRights, RemoteRegion, range_within, ri
 /// waits for the operations under way; a drop does the same. It belongs to the domain, and one that
 /// is forgotten stays. The owner's processor carries out the operations of peers, in calls of an
 /// endpoint of the domain, or in the thread of a domain with
-/// [`Progress::Auto`](crate::info::Progress::Auto).
+/// [`Progress::Auto`](crate::info::Progress::Auto). In a region that
+/// [peers map](crate::RdmEndpoint::share_atomic_mapped), those of this node carry theirs out by
+/// themselves.
 ///
 /// ```
 /// use std::sync::atomic::Ordering;

@@ -53,7 +53,8 @@
 //! memory that [`Buffer::shared`] has allocated, and reach it without a system call.
 //!
 //! [`RdmEndpoint::share_atomic`] does the same for integers and floats that peers and their owner
-//! change at the same time, by [atomic operations](RdmEndpoint#atomic-operations).
+//! change at the same time, by [atomic operations](RdmEndpoint#atomic-operations);
+//! [`RdmEndpoint::share_atomic_mapped`] in memory that peers on the same node map.
 //!
 //! # Examples
 //!

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ferrofabric::info::Progress;
 use ferrofabric::{
     AllowsRead, AllowsWrite, AtomicElement, AtomicInteger, AtomicRegion, Buffer, CompareOperator,
-    CompletedOperation, Errno, FiAddr, OperationError, OperationId, Operator, PathChoice,
+    CompletedOperation, Errno, Error, FiAddr, OperationError, OperationId, Operator, PathChoice,
     PeersRead, PeersReadWrite, PeersWrite, RdmEndpoint, RdmEndpointBuilder, RemoteAtomicRegion,
     RemoteRegion,
 };
@@ -41,6 +41,9 @@ type Model<T> = fn(T, T) -> T;
 /// Whether an element is swapped, of compare value and element.
 type SwapModel<T> = fn(T, T) -> bool;
 
+/// The call that shares elements.
+type Share<T> = fn(&RdmEndpoint, &[T]) -> Result<AtomicRegion<T>, Error>;
+
 /// Operands and elements of a type, with their models.
 struct Subject<T: AtomicElement> {
     elements: Vec<T>,
@@ -62,18 +65,23 @@ impl<T: AtomicElement> Subject<T> {
 
     /// Each operator, in each of its forms, on all elements and on one.
     fn check_operators(&self) {
+        self.check_operators_in(RdmEndpoint::share_atomic);
+        self.check_operators_in(RdmEndpoint::share_atomic_mapped);
+    }
+
+    fn check_operators_in(&self, share: Share<T>) {
         let (mut client, server, to_server) = pair();
         for (operator, model) in &self.operators {
             let pairs = self.elements.iter().zip(&self.operands);
             let after: Vec<T> = pairs.map(|(a, b)| model(*a, *b)).collect();
 
-            let region: AtomicRegion<T> = server.share_atomic(&self.elements).unwrap();
+            let region = share(&server, &self.elements).unwrap();
             let remote = region.remote();
             let base = client.atomic(to_server, remote, *operator, &self.operands);
             done(&mut client, base).unwrap();
             assert_same(&region.close(), &after, operator);
 
-            let region: AtomicRegion<T> = server.share_atomic(&self.elements).unwrap();
+            let region = share(&server, &self.elements).unwrap();
             let remote = region.remote();
             let fetch = client.fetch_atomic(to_server, remote, *operator, &self.operands);
             let before = done(&mut client, fetch).unwrap();
@@ -83,7 +91,7 @@ impl<T: AtomicElement> Subject<T> {
             assert_same(&present, &after, operator);
             assert_same(&region.close(), &after, operator);
 
-            let region: AtomicRegion<T> = server.share_atomic(&self.elements).unwrap();
+            let region = share(&server, &self.elements).unwrap();
             let last = self.elements.len() - 1;
             let remote = region.remote().element(last).unwrap();
             let fetch = client.fetch_atomic(to_server, remote, *operator, self.operands[last]);
@@ -120,8 +128,19 @@ impl<T: AtomicElement> Subject<T> {
     }
 
     fn check_compare(&self, operator: CompareOperator<T>, operands: &Vec<T>, after: &[T]) {
+        self.check_compare_in(RdmEndpoint::share_atomic, operator, operands, after);
+        self.check_compare_in(RdmEndpoint::share_atomic_mapped, operator, operands, after);
+    }
+
+    fn check_compare_in(
+        &self,
+        share: Share<T>,
+        operator: CompareOperator<T>,
+        operands: &Vec<T>,
+        after: &[T],
+    ) {
         let (mut client, server, to_server) = pair();
-        let region: AtomicRegion<T> = server.share_atomic(&self.elements).unwrap();
+        let region = share(&server, &self.elements).unwrap();
         let remote = region.remote();
         let swap = client.compare_atomic(to_server, remote, operator, &self.operands, operands);
         let before = done(&mut client, swap).unwrap();
@@ -380,6 +399,35 @@ fn ranges_are_checked_at_the_initiator() {
 
     let empty = server.share_atomic::<u16, PeersRead>(&[]).unwrap_err();
     assert_eq!(empty.errno(), Errno::EINVAL);
+}
+
+/// A client changes elements of a server on its node that makes no call, and has no thread for it.
+#[test]
+fn mapped_elements_need_no_call_of_their_owner() {
+    let mut client = options().open().unwrap();
+    let mut server = options().open().unwrap();
+    let to_server = client.insert(server.address()).unwrap();
+    let region: AtomicRegion<u64> = server.share_atomic_mapped(&[7; 8]).unwrap();
+    // The first operations make the link, and find it.
+    let first = region.remote().element(0).unwrap();
+    for round in 0..3 {
+        let fetch = client.fetch_atomic(to_server, first, Operator::SUM, 1);
+        let fetch = fetch.unwrap();
+        let fetched = loop {
+            assert!(server.poll().unwrap().is_none());
+            match client.wait_for(fetch, Some(Duration::from_millis(1))) {
+                Ok(fetched) => break fetched,
+                Err(error) => assert_eq!(error.errno(), Errno::ETIMEDOUT),
+            }
+        };
+        assert_eq!(fetched, 7 + round);
+    }
+    for round in 0..100 {
+        let last = region.remote().element(7).unwrap();
+        let fetch = client.fetch_atomic(to_server, last, Operator::SUM, 1);
+        assert_eq!(done(&mut client, fetch).unwrap(), 7 + round);
+    }
+    assert_eq!(region.close(), [10, 7, 7, 7, 7, 7, 7, 107]);
 }
 
 /// Two peers and their target count the same words, each type by its own means. No count is lost.

@@ -17,6 +17,8 @@ mod tests;
 #[cfg(not(loom))]
 pub(crate) use self::memory::{BoardMemory, PeerBoard, SEAL_FUTURE_WRITE};
 use crate::sync::{AtomicU64, Ordering, fence};
+use ferrofabric_contracts::atomics::Datatype;
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_system::shared_memory::MemoryBacking;
 
 /// The entries of a bucket.
@@ -30,6 +32,12 @@ pub(crate) const MAY_READ: u64 = 1;
 /// Peers may write.
 pub(crate) const MAY_WRITE: u64 = 2;
 
+/// The rights of peers among these flags, as entries have them.
+pub(crate) fn rights_of(flags: Flags) -> u64 {
+    let right = |flag, right| if flags.contains(flag) { right } else { 0 };
+    right(Flags::REMOTE_READ, MAY_READ) | right(Flags::REMOTE_WRITE, MAY_WRITE)
+}
+
 /// A region, as its entry describes it. A peer may write anything to a board of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BoardRegion {
@@ -41,21 +49,42 @@ pub(crate) struct BoardRegion {
     pub(crate) first_place: u64,
     /// `MAY_READ`, `MAY_WRITE`.
     pub(crate) rights: u64,
+    /// The elements for which it alone is, as [`elements_of`] numbers them.
+    pub(crate) elements: u64,
     /// Where it lies in memory that peers may map, if it does.
     pub(crate) backing: Option<MemoryBacking>,
 }
 
-/// The rights in their word of an entry. Above them are a descriptor and 1, 0 for no memory that
-/// peers may map.
-const RIGHTS_MASK: u64 = u32::MAX as u64;
+/// The access of an operation to its part of a region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BoardAccess {
+    /// The rights that it needs.
+    pub(crate) rights: u64,
+    /// Its elements, as [`elements_of`] numbers them.
+    pub(crate) elements: u64,
+}
+
+/// The number of a type of elements on the board; 0 for a region of bytes, and for an operation
+/// that is not atomic.
+pub(crate) fn elements_of(datatype: Option<Datatype>) -> u64 {
+    datatype.map_or(0, |datatype| datatype as u64 + 1)
+}
+
+/// The rights and the elements in their word of an entry. Above them are a descriptor and 1, 0 for
+/// no memory that peers may map.
+const RIGHTS_MASK: u64 = 0xff;
+const ELEMENTS_SHIFT: u32 = 8;
+const ELEMENTS_MASK: u64 = 0xff;
 const DESCRIPTOR_SHIFT: u32 = 32;
 
 impl BoardRegion {
-    /// The address of `len` bytes from `place` on, for an operation that needs `right`.
-    pub(crate) fn part(&self, place: u64, len: u64, right: u64) -> Option<u64> {
+    /// The address of `len` bytes from `place` on, for an operation.
+    pub(crate) fn part(&self, place: u64, len: u64, access: BoardAccess) -> Option<u64> {
         let start = place.checked_sub(self.first_place)?;
         let end = start.checked_add(len)?;
-        (end <= self.len && self.rights & right == right).then_some(())?;
+        let has_rights = self.rights & access.rights == access.rights;
+        let is_for_it = self.elements == 0 || self.elements == access.elements;
+        (end <= self.len && has_rights && is_for_it).then_some(())?;
         self.addr.checked_add(end)?;
         Some(self.addr + start)
     }
@@ -70,7 +99,8 @@ impl BoardRegion {
 
     /// The last words of its entry.
     fn backing_words(&self) -> [u64; 3] {
-        let rights = self.rights & RIGHTS_MASK;
+        let elements = (self.elements & ELEMENTS_MASK) << ELEMENTS_SHIFT;
+        let rights = (self.rights & RIGHTS_MASK) | elements;
         let above = |backing: MemoryBacking| Some((backing, backing.descriptor.checked_add(1)?));
         match self.backing.and_then(above) {
             Some((backing, above @ 1..)) => {
@@ -81,16 +111,15 @@ impl BoardRegion {
         }
     }
 
-    /// The rights and the backing that words say.
-    fn of_backing_words([rights, inode, offset]: [u64; 3]) -> (u64, Option<MemoryBacking>) {
+    /// The backing that words say.
+    fn backing_of([rights, inode, offset]: [u64; 3]) -> Option<MemoryBacking> {
         let descriptor = (rights >> DESCRIPTOR_SHIFT) as u32;
         let backing = i32::try_from(descriptor).ok().filter(|above| *above != 0);
-        let backing = backing.map(|above| MemoryBacking {
+        backing.map(|above| MemoryBacking {
             descriptor: above - 1,
             inode,
             offset,
-        });
-        (rights & RIGHTS_MASK, backing)
+        })
     }
 }
 
@@ -157,14 +186,14 @@ impl BoardEntry {
             return None;
         }
         let last = [word(4), word(5), word(6)];
-        let (rights, backing) = BoardRegion::of_backing_words(last);
         let region = BoardRegion {
             key,
             addr: word(1),
             len: word(2),
             first_place: word(3),
-            rights,
-            backing,
+            rights: last[0] & RIGHTS_MASK,
+            elements: (last[0] >> ELEMENTS_SHIFT) & ELEMENTS_MASK,
+            backing: BoardRegion::backing_of(last),
         };
         Some((generation, region))
     }

@@ -9,12 +9,11 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use ferrofabric_contracts::flags::Flags;
 use ferrofabric_runtime::fabric::MrAttr;
 use ferrofabric_system::forked::Birth;
 use ferrofabric_system::locks::Mutex;
 
-use crate::board::{BoardMemory, BoardRegion, MAY_READ, MAY_WRITE};
+use crate::board::{BoardMemory, BoardRegion, elements_of, rights_of};
 use crate::liveness::Liveness;
 use crate::segment::{SegmentSide, ShmSegment};
 use crate::sync::{Ordering, fence};
@@ -83,15 +82,6 @@ impl RegionBoard {
     /// place for it, it is not shown, and peers reach it by messages.
     pub fn show(&self, number: usize, key: u64, attr: &MrAttr<'_>) {
         let Some(memory) = &self.memory else { return };
-        let mut rights = 0;
-        for (flag, right) in [
-            (Flags::REMOTE_READ, MAY_READ),
-            (Flags::REMOTE_WRITE, MAY_WRITE),
-        ] {
-            if attr.access.contains(flag) {
-                rights |= right;
-            }
-        }
         let state = &mut *self.state.lock();
         state.entries.remove(&number);
         let shown = memory.show(&BoardRegion {
@@ -99,7 +89,8 @@ impl RegionBoard {
             addr: attr.memory.addr as u64,
             len: attr.memory.len as u64,
             first_place: attr.first_place,
-            rights,
+            rights: rights_of(attr.access),
+            elements: elements_of(attr.elements),
             backing: attr.backing,
         });
         if let Some(entry) = shown {

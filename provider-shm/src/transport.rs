@@ -15,11 +15,13 @@ mod table_sizes;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::atomics::AtomicTarget;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
-use ferrofabric_contracts::peer::{Owner, SendDone, Shortcut, Start, Token, Transport};
+use ferrofabric_contracts::peer::{MappedCall, Owner, SendDone, Shortcut, Start, Token, Transport};
 use ferrofabric_contracts::types::{
     FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp, total_len,
 };
@@ -229,6 +231,19 @@ impl Transport for ShmTransport {
             true => Shortcut::Done,
             false => Shortcut::Impossible,
         }
+    }
+
+    #[inline]
+    fn with_mapped(
+        &mut self,
+        target: &AtomicTarget,
+        route: &mut ShmRoute,
+        act: impl FnOnce(NonNull<u8>),
+    ) -> MappedCall {
+        let Some(key) = self.peers.link(route) else {
+            return MappedCall::Impossible;
+        };
+        self.links[key].with_mapped(target, act)
     }
 
     unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {

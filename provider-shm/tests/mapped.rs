@@ -4,35 +4,22 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod mapping;
 mod party;
-
-use std::sync::Arc;
 
 use ferrofabric_conformance::ends::{QueuedEndpoint, QueuedPair};
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::killed_peers::{a_peer_that_is_killed, operate_until_killed};
-use ferrofabric_conformance::limits::settings;
 use ferrofabric_conformance::region_memory::use_mapped_memory;
-use ferrofabric_conformance::reports::counter;
 use ferrofabric_conformance::target::{BOTH, KEY, Target};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RmaKind, RmaOp};
-use ferrofabric_runtime::fabric::{Domain, Mr, MrAttr, Provider};
-use ferrofabric_shm::ShmProvider;
 use ferrofabric_system::shared_memory::{MemoryBacking, SharedMemory};
+use mapping::{BYTES, bytes, connected, domain, register, statistic, whole};
 use party::{ChildProcess, await_line, print_line, role};
-
-const BYTES: usize = 1 << 20;
 
 /// Victims of a kind, and in the soak.
 const VICTIMS: [usize; 2] = [4, 400];
-
-fn domain(cma: &str) -> Arc<dyn Domain> {
-    let settings = settings(&[("FERRO_SHM_CMA", cma)]);
-    let provider = ShmProvider::new();
-    let found = provider.discover(&settings);
-    provider.open(&found.candidates[0], &settings).unwrap()
-}
 
 /// Shared memory, with regions that peers map.
 fn fabric() -> Option<Fabric> {
@@ -63,38 +50,6 @@ fn the_suite_takes_the_way_by_mapping() {
     assert_eq!(target.stat("shm_rma_mapped"), 2);
 }
 
-/// A pair of endpoints with a link, and a domain for each.
-fn connected(cma: &str) -> ([Arc<dyn Domain>; 2], QueuedPair) {
-    let domains = [domain(cma), domain(cma)];
-    let [a, b] = [0, 1].map(|side| QueuedEndpoint::open(&*domains[side]));
-    let pair = QueuedPair::connect(a, b);
-    // The link is there, and the route to it.
-    for _ in 0..3 {
-        pair.barrier();
-    }
-    (domains, pair)
-}
-
-fn whole(memory: &SharedMemory) -> IoBuf {
-    IoBuf::new(memory.as_ptr().as_ptr(), memory.len())
-}
-
-/// A region over all of some memory, which is found where `backing` says.
-fn register(
-    domain: &dyn Domain,
-    key: u64,
-    memory: &SharedMemory,
-    backing: MemoryBacking,
-) -> Arc<dyn Mr> {
-    let request = MrAttr {
-        key: Some(key),
-        backing: Some(backing),
-        ..MrAttr::new(whole(memory), BOTH)
-    };
-    // SAFETY: each test keeps the memory for longer than the region.
-    unsafe { domain.register_region(&request) }.unwrap()
-}
-
 fn op(end: &QueuedEndpoint, kind: RmaKind, dest: FiAddr, place: usize) -> RmaOp {
     RmaOp {
         kind,
@@ -108,14 +63,8 @@ fn op(end: &QueuedEndpoint, kind: RmaKind, dest: FiAddr, place: usize) -> RmaOp 
     }
 }
 
-/// The bytes of a buffer that nothing changes now.
-fn bytes(buf: IoBuf) -> Vec<u8> {
-    // SAFETY: the memory lives as long as the test, and nothing is under way in it.
-    unsafe { std::slice::from_raw_parts(std::hint::black_box(buf.as_ptr()), buf.len) }.to_vec()
-}
-
 fn mapped(end: &QueuedEndpoint) -> u64 {
-    counter(&end.endpoint.stats().unwrap(), "shm_rma_mapped")
+    statistic(end, "shm_rma_mapped")
 }
 
 /// An operation that is over when the call returns, without a step of the target.

@@ -13,6 +13,9 @@ use ferrofabric_av::AvAttr;
 use ferrofabric_conformance::ends::{PATIENCE, QueuedEndpoint, QueuedPair};
 use ferrofabric_conformance::limits::settings;
 use ferrofabric_conformance::reports::counter;
+use ferrofabric_contracts::atomics::{
+    AtomicBuffers, AtomicForm, AtomicOp, AtomicOperator, Datatype, MAX_ATOMIC_BYTES,
+};
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RmaKind, RmaOp};
@@ -225,9 +228,11 @@ fn regions_beyond_the_board_are_reached() {
 #[test]
 #[ignore = "run by the other tests, in processes of their own"]
 fn party() {
-    if role().as_deref() != Some("writer") {
-        return;
-    }
+    let by_atomics = match role().as_deref() {
+        Some("writer") => false,
+        Some("atomic writer") => true,
+        _ => return,
+    };
     let domain = domain("on");
     let end = QueuedEndpoint::open(&*domain);
     print_line(end.endpoint.name());
@@ -238,8 +243,12 @@ fn party() {
     loop {
         let ended = loop {
             let write = op(&end, RmaKind::Write, dest, 0);
-            // SAFETY: the memory lives as long as the endpoint.
-            match unsafe { end.endpoint.rma(&write, &[from]) } {
+            let begun = match by_atomics {
+                // SAFETY: the memory lives as long as the endpoint.
+                false => unsafe { end.endpoint.rma(&write, &[from]) },
+                true => write_last_words(&end, &write, from),
+            };
+            match begun {
                 Ok(()) => {}
                 Err(OpError::Again) => {
                     end.tx.pump();
@@ -260,15 +269,37 @@ fn party() {
         assert_eq!(ended.errno, Errno::EACCES);
         let stats = end.endpoint.stats().unwrap();
         let of = |name| counter(&stats, name);
+        let atomics = of("atomics_mapped");
         print_line(format!(
             "{} {}",
-            of("shm_rma_written"),
-            of("shm_rma_mapped")
+            of("shm_rma_written") + atomics,
+            of("shm_rma_mapped") + atomics
         ));
         if await_line() == "end" {
             return;
         }
     }
+}
+
+/// Writes to the last words of the region by an atomic operation.
+fn write_last_words(end: &QueuedEndpoint, write: &RmaOp, from: IoBuf) -> Result<(), OpError> {
+    let op = AtomicOp {
+        form: AtomicForm::Base,
+        operator: AtomicOperator::Write,
+        datatype: Datatype::Uint64,
+        dest: write.dest,
+        key: write.key,
+        place: (REGION - MAX_ATOMIC_BYTES) as u64,
+        desc: MrDesc::NONE,
+        context: write.context,
+        flags: write.flags,
+    };
+    let buffers = AtomicBuffers {
+        operands: &[from.part(0, MAX_ATOMIC_BYTES)],
+        ..AtomicBuffers::default()
+    };
+    // SAFETY: the memory lives as long as the endpoint.
+    unsafe { end.endpoint.atomic(&op, &buffers) }
 }
 
 struct Writer {
@@ -285,18 +316,22 @@ struct Writer {
 enum Way {
     Kernel,
     Mapping,
+    AtomicMapping,
 }
 
 impl Writer {
     fn start(way: Way) -> Self {
         let domain = domain("on");
         let end = QueuedEndpoint::open(&*domain);
-        let shared = (way == Way::Mapping).then(|| SharedMemory::new(REGION).unwrap());
+        let shared = (way != Way::Kernel).then(|| SharedMemory::new(REGION).unwrap());
         let memory = match &shared {
             None => end.memory(REGION, 0),
             Some(shared) => IoBuf::new(shared.as_ptr().as_ptr(), REGION),
         };
-        let mut child = ChildProcess::start("writer");
+        let mut child = ChildProcess::start(match way {
+            Way::Kernel | Way::Mapping => "writer",
+            Way::AtomicMapping => "atomic writer",
+        });
         end.av.insert(&child.read_name().to_bytes()).unwrap();
         Self {
             child,
@@ -359,6 +394,11 @@ fn no_byte_comes_after_the_close_of_a_mapped_region() {
     close_beside_a_writer(Way::Mapping);
 }
 
+#[test]
+fn no_element_changes_after_the_close_of_a_mapped_region() {
+    close_beside_a_writer(Way::AtomicMapping);
+}
+
 fn close_beside_a_writer(way: Way) {
     let mut writer = Writer::start(way);
     for round in 0..60u64 {
@@ -374,7 +414,7 @@ fn close_beside_a_writer(way: Way) {
         let line = writer.next_line();
         let (written, mapped) = line.split_once(' ').unwrap();
         let written: u64 = written.parse().unwrap();
-        assert_eq!(mapped != "0", way == Way::Mapping && written > 0);
+        assert_eq!(mapped != "0", way != Way::Kernel && written > 0);
         let memory = bytes(writer.memory);
         assert!(memory.iter().all(|byte| *byte == 1), "round {round}");
         writer.fill(0);
@@ -387,7 +427,7 @@ fn close_beside_a_writer(way: Way) {
 /// A peer is killed, most often in the middle of a copy: the region closes.
 #[test]
 fn a_killed_writer_holds_up_no_close() {
-    for way in [Way::Kernel, Way::Mapping].repeat(8) {
+    for way in [Way::Kernel, Way::Mapping, Way::AtomicMapping].repeat(8) {
         let mut writer = Writer::start(way);
         let region = writer.begin();
         writer.until_written();

@@ -6,10 +6,15 @@
 //! its operations back, in order, and they go by the far one from then on. Both report to the same
 //! owner, so a wildcard receive matches messages of either.
 
+use std::ptr::NonNull;
+
 use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::atomics::AtomicTarget;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone, Shortcut, Start, Token, Transport};
+use ferrofabric_contracts::peer::{
+    MappedCall, Owner, PeerAv, SendDone, Shortcut, Start, Token, Transport,
+};
 use ferrofabric_contracts::requester::transport_of;
 use ferrofabric_contracts::routes::RouteTable;
 use ferrofabric_contracts::types::{FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp};
@@ -248,6 +253,21 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
                 near.shortcut(op, iov, memory, route, owner)
             },
             _ => Shortcut::Impossible,
+        }
+    }
+
+    #[inline]
+    fn with_mapped(
+        &mut self,
+        target: &AtomicTarget,
+        route: &mut Self::Route,
+        act: impl FnOnce(NonNull<u8>),
+    ) -> MappedCall {
+        match (route, &mut self.near) {
+            (PairRoute::Near(route), Some(near)) if near.is_current(route) => {
+                near.with_mapped(target, route, act)
+            }
+            _ => MappedCall::Impossible,
         }
     }
 

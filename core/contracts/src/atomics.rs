@@ -79,6 +79,14 @@ impl Datatype {
         MAX_ATOMIC_BYTES / self.size()
     }
 
+    /// Whether an element is one word of the processor's atomic instructions. The others are two
+    /// words, which change together under a lock of the target's process.
+    #[inline]
+    #[must_use]
+    pub const fn is_one_word(self) -> bool {
+        self.alignment() == self.size() && self.size() <= size_of::<u64>()
+    }
+
     const fn is_integer(self) -> bool {
         !matches!(self, Self::Float | Self::Double) && !self.is_complex()
     }
@@ -246,6 +254,39 @@ pub struct AtomicOp {
     pub flags: Flags,
 }
 
+impl AtomicOp {
+    /// The memory that the operation changes: so many bytes.
+    #[inline]
+    #[must_use]
+    pub const fn target(&self, len: usize) -> AtomicTarget {
+        AtomicTarget {
+            dest: self.dest,
+            key: self.key,
+            place: self.place,
+            len,
+            rights: self.form.rights(self.operator),
+            datatype: self.datatype,
+        }
+    }
+}
+
+/// A part of a peer's region that an atomic operation changes.
+#[derive(Clone, Copy, Debug)]
+pub struct AtomicTarget {
+    /// The peer.
+    pub dest: FiAddr,
+    /// The key of the region.
+    pub key: u64,
+    /// The place in the region.
+    pub place: u64,
+    /// Its length in bytes: whole elements.
+    pub len: usize,
+    /// The rights that the operation needs.
+    pub rights: Flags,
+    /// The type of the elements.
+    pub datatype: Datatype,
+}
+
 /// The buffers of an atomic operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AtomicBuffers<'a> {
@@ -260,6 +301,13 @@ pub struct AtomicBuffers<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn elements_of_one_word_are_those_of_instructions() {
+        let words = Datatype::ALL.iter().filter(|of| of.is_one_word());
+        let numbers: Vec<_> = words.map(|of| *of as u8).collect();
+        assert_eq!(numbers, (0..=Datatype::Double as u8).collect::<Vec<_>>());
+    }
 
     /// The operators of each form, as fi_atomic(3) lists them.
     #[test]

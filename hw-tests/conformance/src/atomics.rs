@@ -207,14 +207,19 @@ pub(crate) fn arrays(
 /// Every operation that there is changes the elements that it is for, and no other memory, and
 /// returns those from before it.
 pub fn each_type_and_operator(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    carry_out_each(&Target::open(domain_a, domain_b));
+}
+
+/// The same, on a target that is there. Returns the types of the operations.
+pub fn carry_out_each(target: &Target<'_>) -> Vec<Datatype> {
     const TARGETS: [i8; 6] = [5, 3, 0, 7, 6, 0];
     const OPERANDS: [i8; 6] = [4, 3, 0, 9, 0, 8];
     const COMPARES: [i8; 6] = [5, 4, 1, 6, 6, 1];
     const PLACE: usize = 64;
 
-    let target = Target::open(domain_a, domain_b);
     let _region = target.register(KEY, BOTH);
-    let initiator = Initiator::of(&target);
+    let initiator = Initiator::of(target);
+    let mut types = Vec::new();
     for &datatype in Datatype::ALL {
         for &operator in Operator::ALL {
             for &form in AtomicForm::ALL {
@@ -222,8 +227,9 @@ pub fn each_type_and_operator(domain_a: &dyn Domain, domain_b: &dyn Domain) {
                     continue;
                 }
                 let before = elements(datatype, &TARGETS);
-                set(&target, 0, &[0x5a; 256]);
-                set(&target, PLACE, &before);
+                set(target, 0, &[0x5a; 256]);
+                set(target, PLACE, &before);
+                types.push(datatype);
                 let op = AtomicOp {
                     place: PLACE as u64,
                     ..op(form, operator, datatype)
@@ -251,6 +257,7 @@ pub fn each_type_and_operator(domain_a: &dyn Domain, domain_b: &dyn Domain) {
             }
         }
     }
+    types
 }
 
 /// One element, and as many as there may be: short requests, long ones, and long results.

@@ -15,6 +15,7 @@ fn region(addr: u64) -> BoardRegion {
         len: 10 * addr,
         first_place: 0,
         rights: MAY_WRITE,
+        elements: 0,
         backing: None,
     }
 }

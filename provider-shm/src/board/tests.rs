@@ -18,6 +18,7 @@ fn region(key: u64) -> BoardRegion {
         len: 100,
         first_place: 0,
         rights: MAY_READ | MAY_WRITE,
+        elements: key % 3 * 7,
         backing: (key % 2 == 1).then_some(MemoryBacking {
             descriptor: (key % 100) as i32,
             inode: key << 40,
@@ -132,13 +133,14 @@ proptest! {
     /// A part lies in the region, whatever the board says, and is refused without the right.
     #[test]
     fn parts_lie_in_their_region(
-        region in (any::<u64>(), prop_oneof![0u64..200, any::<u64>()], prop_oneof![0u64..200, any::<u64>()], 0u64..4)
-            .prop_map(|(addr, len, first_place, rights)| BoardRegion {
-                key: 1, addr, len, first_place, rights, backing: None,
+        region in (any::<u64>(), prop_oneof![0u64..200, any::<u64>()], prop_oneof![0u64..200, any::<u64>()], (0u64..4, 0u64..3))
+            .prop_map(|(addr, len, first_place, (rights, elements))| BoardRegion {
+                key: 1, addr, len, first_place, rights, elements, backing: None,
             }),
         place in prop_oneof![0u64..400, any::<u64>()],
         len in prop_oneof![0u64..200, any::<u64>()],
-        right in prop::sample::select(vec![MAY_READ, MAY_WRITE]),
+        rights in 1u64..4,
+        elements in 0u64..3,
     ) {
         let wide = u128::from;
         let last = wide(place) + wide(len);
@@ -146,8 +148,9 @@ proptest! {
         let fits = place >= region.first_place
             && last <= end
             && wide(region.addr) + (last - wide(region.first_place)) <= wide(u64::MAX)
-            && region.rights & right != 0;
-        let part = region.part(place, len, right);
+            && region.rights & rights == rights
+            && [0, elements].contains(&region.elements);
+        let part = region.part(place, len, BoardAccess { rights, elements });
         prop_assert_eq!(part.is_some(), fits);
         if let Some(addr) = part {
             prop_assert_eq!(wide(addr), wide(region.addr) + wide(place - region.first_place));

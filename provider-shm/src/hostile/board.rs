@@ -3,8 +3,9 @@
 
 use std::os::fd::AsRawFd;
 
+use ferrofabric_contracts::atomics::{AtomicTarget, Datatype};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::Shortcut;
+use ferrofabric_contracts::peer::{MappedCall, Shortcut};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RmaKind, RmaOp};
 use ferrofabric_system::shared_memory::{MemoryBacking, SharedMemory};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -12,7 +13,7 @@ use nix::sys::stat::fstat;
 use nix::unistd::ftruncate;
 
 use super::{HostilePeer, ID};
-use crate::board::{BoardMemory, BoardRegion, MAY_READ, MAY_WRITE, PeerBoard};
+use crate::board::{BoardMemory, BoardRegion, MAY_READ, MAY_WRITE, PeerBoard, elements_of};
 use crate::owner::Ep;
 use crate::{Cma, ShmConfig};
 
@@ -75,6 +76,7 @@ fn doubtful_regions_are_not_touched() {
             len,
             first_place,
             rights,
+            elements: 0,
             backing: None,
         };
         let entry = board.show(&region).unwrap();
@@ -94,6 +96,7 @@ fn doubtful_regions_are_not_touched() {
         len: 100,
         first_place: 0,
         rights: both,
+        elements: 0,
         backing: None,
     });
     let mut bytes = [1; 50];
@@ -138,6 +141,7 @@ fn doubtful_memory_is_not_mapped() {
             len: 100,
             first_place: 0,
             rights: MAY_READ | MAY_WRITE,
+            elements: 0,
             backing: Some(backing),
         })
     };
@@ -181,6 +185,74 @@ fn doubtful_memory_is_not_mapped() {
     assert_eq!(unsafe { last.read_volatile() }, 7);
 }
 
+/// Elements that are not aligned here, or that go over the end, are not touched, whatever the board
+/// says, and a region of elements is for atomic operations on them alone.
+#[test]
+fn doubtful_elements_are_not_touched() {
+    let (mut ep, board, addr, _enemy) = open();
+    let memory = SharedMemory::new(4096).unwrap();
+    let show = |offset, elements| {
+        board.show(&BoardRegion {
+            key: KEY,
+            addr: 1 << 20,
+            len: 4096,
+            first_place: 0,
+            rights: MAY_READ | MAY_WRITE,
+            elements,
+            backing: Some(memory.backing(offset)),
+        })
+    };
+    let reaches = |ep: &mut Ep, place, datatype| {
+        let target = AtomicTarget {
+            dest: addr,
+            key: KEY,
+            place,
+            len: 8,
+            rights: Flags::REMOTE_READ | Flags::REMOTE_WRITE,
+            datatype,
+        };
+        let mut address = None;
+        let call = ep.shm.with_mapped(&target, |at| address = Some(at.addr()));
+        let is_reached = call == MappedCall::Made;
+        assert_eq!(address.is_some(), is_reached);
+        is_reached
+    };
+    // The owner's addresses are aligned, and those in its memory are not.
+    let entry = show(4, 0).unwrap();
+    for (place, datatype, is_reached) in [
+        (0, Datatype::Uint64, false),
+        (4, Datatype::Uint64, true),
+        (0, Datatype::Int32, true),
+        (1, Datatype::Float, false),
+        (1, Datatype::Uint8, true),
+        (4084, Datatype::Int32, true),
+        (4088, Datatype::Int32, false),
+        (4092, Datatype::Int32, false),
+        (u64::MAX - 3, Datatype::Int32, false),
+    ] {
+        assert_eq!(
+            reaches(&mut ep, place, datatype),
+            is_reached,
+            "{place} {datatype:?}"
+        );
+    }
+    board.entry(entry).hide();
+    let entry = show(0, elements_of(Some(Datatype::Uint64))).unwrap();
+    assert!(reaches(&mut ep, 0, Datatype::Uint64));
+    for datatype in [Datatype::Int64, Datatype::Double, Datatype::Uint8] {
+        assert!(!reaches(&mut ep, 0, datatype));
+    }
+    for kind in [RmaKind::Read, RmaKind::Write] {
+        let done = carry_out(&mut ep, addr, kind, 0, &mut [1; 8]);
+        assert_eq!(done, Shortcut::Impossible);
+    }
+    board.entry(entry).hide();
+    assert!(!reaches(&mut ep, 0, Datatype::Uint64));
+    // No type has that number.
+    show(0, 0xff).unwrap();
+    assert!(!reaches(&mut ep, 0, Datatype::Uint64));
+}
+
 /// A peer that closes, or that takes its region away, gets no byte.
 #[test]
 fn nothing_goes_to_a_region_that_is_gone() {
@@ -192,6 +264,7 @@ fn nothing_goes_to_a_region_that_is_gone() {
         len: 8,
         first_place: 0,
         rights: MAY_WRITE,
+        elements: 0,
         backing: None,
     };
     let entry = board.show(&region).unwrap();

@@ -6,16 +6,19 @@
 
 mod choice;
 
+use std::ptr::NonNull;
 use std::time::Instant;
 
-use ferrofabric_contracts::peer::{Owner, PeerSrx};
+use ferrofabric_contracts::atomics::AtomicTarget;
+use ferrofabric_contracts::peer::{MappedCall, Owner, PeerSrx};
 use ferrofabric_contracts::types::{IoBuf, MsgKind, RemoteKind, RmaKind, RmaOp, total_len};
+use ferrofabric_system::shared_memory::MemoryBacking;
 
 use super::ShmLink;
-use super::mapped::{MappedMemories, copy_mapped};
+use super::mapped::{MappedMemories, MappedPart, copy_mapped};
 use super::pause::Pause;
 use super::receiver::LinkReceiver;
-use crate::board::{MAY_READ, MAY_WRITE, PeerBoard};
+use crate::board::{BoardAccess, MAY_READ, MAY_WRITE, PeerBoard, elements_of, rights_of};
 use crate::cma::{CopyOutcome, CopyWay};
 use crate::config::Cma;
 use crate::paths::MessagePath;
@@ -43,6 +46,17 @@ pub(super) struct LinkShortcuts {
     looked_until: u32,
 }
 
+/// A part of a region of the peer. It counts if its entry of the board
+/// [is still](crate::board::BoardEntry::is_still) the same afterwards.
+struct FoundPart {
+    entry: usize,
+    generation: u64,
+    /// Its first byte, in the peer's process.
+    addr: u64,
+    /// That byte, if it lies in memory that peers may map.
+    backing: Option<MemoryBacking>,
+}
+
 impl LinkShortcuts {
     pub(super) fn new(regions: PeerRegions, setting: Cma) -> Box<Self> {
         Box::new(Self {
@@ -52,6 +66,28 @@ impl LinkShortcuts {
             pause: Pause::default(),
             choice: (setting == Cma::Auto).then(ShortcutChoice::default),
             looked_until: 0,
+        })
+    }
+
+    /// The part of a region that an operation needs, as the board shows it. Inlined, so that its
+    /// words stay in registers.
+    #[inline(always)]
+    fn find(
+        &mut self,
+        key: u64,
+        (place, len): (u64, usize),
+        access: BoardAccess,
+    ) -> Option<FoundPart> {
+        if self.rights & access.rights != access.rights {
+            return None;
+        }
+        let (entry, generation, region) = self.board.find(key)?;
+        let addr = region.part(place, len as u64, access)?;
+        Some(FoundPart {
+            entry,
+            generation,
+            addr,
+            backing: region.backing_at(addr),
         })
     }
 
@@ -141,48 +177,107 @@ impl ShmLink {
         counts: &mut CarriedOut,
         owner: &mut O,
     ) -> bool {
-        let Some(shortcuts) = &mut self.shortcuts else {
-            return false;
-        };
-        // Operations behind a fence wait with it.
-        if !self.sender.has_no_pending() || self.close.has_requested() {
-            return false;
-        }
         let len = total_len(iov);
-        let right = match op.kind {
-            RmaKind::Read => MAY_READ,
-            RmaKind::Write => MAY_WRITE,
+        let access = BoardAccess {
+            rights: match op.kind {
+                RmaKind::Read => MAY_READ,
+                RmaKind::Write => MAY_WRITE,
+            },
+            elements: elements_of(None),
         };
-        if shortcuts.rights & right == 0 || len > MOST_BYTES {
+        if !self.may_shortcut() || len > MOST_BYTES {
             return false;
         }
-        let Some((entry, generation, region)) = shortcuts.board.find(op.key) else {
+        let shortcuts = self.shortcuts.as_mut();
+        let found = shortcuts.and_then(|s| s.find(op.key, (op.place, len), access));
+        let Some(part) = found else {
             return false;
         };
-        let Some(addr) = region.part(op.place, len as u64, right) else {
-            return false;
-        };
-        if let Some(backing) = region.backing_at(addr) {
-            let peer = self.waker.peer_status();
-            let is_still =
-                || shortcuts.board.entry(entry).is_still(generation) && peer.load() & CLOSED == 0;
-            let Some(_protection) = self.waker.own_hazard().protect(entry, is_still) else {
-                return false;
-            };
-            if let Some(at) = shortcuts.memories.find(&backing, len) {
-                // SAFETY: the caller's contract, and the memory has as many bytes.
-                unsafe { copy_mapped(op.kind, at, iov) };
+        // SAFETY: the caller's contract, and the memory has as many bytes.
+        let copy = |at| unsafe { copy_mapped(op.kind, at, iov) };
+        match self.with_mapped_part(&part, len, copy) {
+            MappedPart::Gone => return false,
+            MappedPart::Is(()) => {
                 counts.mapped += 1;
                 counts.count(op.kind);
                 return true;
             }
+            MappedPart::IsNot => {}
         }
         // SAFETY: the caller's contract.
-        let is_copied = unsafe { self.copy_by_kernel(op, iov, (entry, generation, addr), owner) };
+        let is_copied = unsafe { self.copy_by_kernel(op, iov, &part, owner) };
         if is_copied {
             counts.count(op.kind);
         }
         is_copied
+    }
+
+    /// Calls `act` with a part of a region of the peer, for an atomic operation, if that memory is
+    /// mapped here, as [`Transport::with_mapped`] describes it.
+    ///
+    /// [`Transport::with_mapped`]: ferrofabric_contracts::peer::Transport::with_mapped
+    pub(crate) fn with_mapped(
+        &mut self,
+        target: &AtomicTarget,
+        act: impl FnOnce(NonNull<u8>),
+    ) -> MappedCall {
+        let access = BoardAccess {
+            rights: rights_of(target.rights),
+            elements: elements_of(Some(target.datatype)),
+        };
+        let shortcuts = self.shortcuts.as_mut();
+        let found = shortcuts.and_then(|s| s.find(target.key, (target.place, target.len), access));
+        let Some(part) = found else {
+            return MappedCall::Impossible;
+        };
+        if !self.may_shortcut() {
+            return match part.backing {
+                Some(_) => MappedCall::InLine,
+                None => MappedCall::Impossible,
+            };
+        }
+        let alignment = target.datatype.alignment();
+        let act_on_elements = |at: NonNull<u8>| {
+            let is_aligned = at.addr().get() % alignment == 0;
+            if is_aligned {
+                act(at);
+            }
+            is_aligned
+        };
+        match self.with_mapped_part(&part, target.len, act_on_elements) {
+            MappedPart::Is(true) => MappedCall::Made,
+            _ => MappedCall::Impossible,
+        }
+    }
+
+    /// Whether operations of now may be carried out now: those behind a fence wait with it.
+    #[inline]
+    fn may_shortcut(&self) -> bool {
+        self.sender.has_no_pending() && !self.close.has_requested()
+    }
+
+    /// Calls `act` with a part of a region, if it is in memory that is mapped here, or can be. The
+    /// region does not close meanwhile.
+    #[inline]
+    fn with_mapped_part<T>(
+        &mut self,
+        part: &FoundPart,
+        len: usize,
+        act: impl FnOnce(NonNull<u8>) -> T,
+    ) -> MappedPart<T> {
+        let (Some(shortcuts), Some(backing)) = (&mut self.shortcuts, &part.backing) else {
+            return MappedPart::IsNot;
+        };
+        let entry = shortcuts.board.entry(part.entry);
+        let peer = self.waker.peer_status();
+        let is_still = || entry.is_still(part.generation) && peer.load() & CLOSED == 0;
+        let Some(_protection) = self.waker.own_hazard().protect(part.entry, is_still) else {
+            return MappedPart::Gone;
+        };
+        match shortcuts.memories.find(backing, len) {
+            Some(at) => MappedPart::Is(act(at)),
+            None => MappedPart::IsNot,
+        }
     }
 
     /// Has the kernel carry out an operation on memory of the peer, at an address that an entry of
@@ -196,7 +291,7 @@ impl ShmLink {
         &mut self,
         op: &RmaOp,
         iov: &[IoBuf],
-        (entry, generation, addr): (usize, u64, u64),
+        part: &FoundPart,
         owner: &mut O,
     ) -> bool {
         let Some(shortcuts) = &mut self.shortcuts else {
@@ -229,9 +324,9 @@ impl ShmLink {
                 return false;
             }
         }
-        let board = &shortcuts.board;
-        let is_still = || board.entry(entry).is_still(generation) && peer.load() & CLOSED == 0;
-        let Some(_protection) = self.waker.own_hazard().protect(entry, is_still) else {
+        let entry = shortcuts.board.entry(part.entry);
+        let is_still = || entry.is_still(part.generation) && peer.load() & CLOSED == 0;
+        let Some(_protection) = self.waker.own_hazard().protect(part.entry, is_still) else {
             return false;
         };
         let way = match op.kind {
@@ -240,7 +335,7 @@ impl ShmLink {
         };
         let since = Instant::now();
         // SAFETY: the caller's contract.
-        match unsafe { self.receiver.copy_memory(way, addr, iov, since) } {
+        match unsafe { self.receiver.copy_memory(way, part.addr, iov, since) } {
             CopyOutcome::Complete => {}
             CopyOutcome::Missing => {
                 shortcuts.pause.begin();

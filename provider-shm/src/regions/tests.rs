@@ -4,6 +4,8 @@
 
 use ferrofabric_contracts::types::IoBuf;
 
+use ferrofabric_contracts::flags::Flags;
+
 use super::*;
 use crate::board::PeerBoard;
 use crate::doorbell::Doorbell;

@@ -34,7 +34,7 @@ pub use deliver::deliver;
 pub use eq::{AV_COMPLETE, Done, EqError, Event, PeerEq};
 pub use routed::Routed;
 pub use srx::{Arrived, Matched, PeerSrx, Piece, Start, Token};
-pub use transport::{SendDone, Shortcut, ShortcutEnd, Transport};
+pub use transport::{MappedCall, SendDone, Shortcut, ShortcutEnd, Transport};
 
 use crate::addr::NativeAddr;
 use crate::error::Errno;

@@ -1,8 +1,10 @@
 //! A transport with the routes that its owner keeps for it.
 
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 
-use super::{Owner, Shortcut, Transport};
+use super::{MappedCall, Owner, Shortcut, Transport};
+use crate::atomics::AtomicTarget;
 use crate::error::OpError;
 use crate::routes::RouteTable;
 use crate::types::{FiAddr, GrantedMemory, IoBuf, RmaOp, SendOp};
@@ -85,6 +87,19 @@ impl<T: Transport> Routed<T> {
             // SAFETY: the caller's promise.
             Some(route) => unsafe { self.transport.shortcut(op, iov, memory, route, owner) },
             None => Shortcut::Impossible,
+        }
+    }
+
+    /// Calls `act` with a part of a peer's region that is mapped, as [`Transport::with_mapped`].
+    #[inline]
+    pub fn with_mapped(
+        &mut self,
+        target: &AtomicTarget,
+        act: impl FnOnce(NonNull<u8>),
+    ) -> MappedCall {
+        match self.routes.get_mut(target.dest) {
+            Some(route) => self.transport.with_mapped(target, route, act),
+            None => MappedCall::Impossible,
         }
     }
 

@@ -1,7 +1,10 @@
 //! The peer's side: one endpoint's way of carrying messages.
 
+use std::ptr::NonNull;
+
 use super::{Owner, Start, Token};
 use crate::addr::NativeAddr;
+use crate::atomics::AtomicTarget;
 use crate::error::{Errno, OpError, Result};
 use crate::flags::Flags;
 use crate::types::{FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp};
@@ -41,6 +44,17 @@ pub enum Shortcut {
     Again,
     /// This transport does not do it, or not now: nothing has happened, and the operation goes as
     /// messages.
+    Impossible,
+}
+
+/// Whether a part of a peer's region that this process has mapped was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MappedCall {
+    /// The call was made.
+    Made,
+    /// It was not made, because messages to the peer wait in line. Later it can be.
+    InLine,
+    /// It was not made: the memory is not mapped, or is not for the operation.
     Impossible,
 }
 
@@ -130,6 +144,19 @@ pub trait Transport: Send + 'static {
         _owner: &mut O,
     ) -> Shortcut {
         Shortcut::Impossible
+    }
+
+    /// Calls `act` with the first byte of a part of a peer's region, where this process has that
+    /// memory mapped: the bytes are there during the call, the elements are aligned, the peer gives
+    /// the rights, and the region does not close meanwhile. Threads and processes change the
+    /// elements at the same time, by atomic instructions. The default has no memory mapped.
+    fn with_mapped(
+        &mut self,
+        _target: &AtomicTarget,
+        _route: &mut Self::Route,
+        _act: impl FnOnce(NonNull<u8>),
+    ) -> MappedCall {
+        MappedCall::Impossible
     }
 
     /// Takes from a peer's device every way to the memory of this endpoint's domain that grants

@@ -6,6 +6,7 @@
 //! the transport that has the key of the peer's entry. So the device separates the keys, and each
 //! transport handles one key only.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::{Backend, OpenedTransport, Opening};
@@ -13,12 +14,13 @@ use crate::fabric::{Mr, MrAttr};
 use ferrofabric_av::Resolve;
 use ferrofabric_av::keys::number_of;
 use ferrofabric_contracts::addr::{AuthKey, KeySlots, KeyedAddr, MAX_EP_AUTH_KEYS, NativeAddr};
+use ferrofabric_contracts::atomics::AtomicTarget;
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::peer::{
-    Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, SendDone, Shortcut,
-    ShortcutEnd, Start, Token, Transport,
+    Arrived, MappedCall, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, SendDone,
+    Shortcut, ShortcutEnd, Start, Token, Transport,
 };
 use ferrofabric_contracts::requester::{MAX_PARTS, take_part, with_part};
 use ferrofabric_contracts::types::{
@@ -260,6 +262,19 @@ impl<T: Transport> Transport for Keyed<T> {
             part.transport
                 .shortcut(op, iov, memory, &mut route.of_part, &mut owner)
         }
+    }
+
+    fn with_mapped(
+        &mut self,
+        target: &AtomicTarget,
+        route: &mut Self::Route,
+        act: impl FnOnce(NonNull<u8>),
+    ) -> MappedCall {
+        let Some(part) = route.part else {
+            return MappedCall::Impossible;
+        };
+        let part = &mut self.parts[part as usize];
+        part.transport.with_mapped(target, &mut route.of_part, act)
     }
 
     fn cut_off<O: Owner>(&mut self, peer: FiAddr, owner: &mut O) -> bool {

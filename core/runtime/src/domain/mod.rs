@@ -19,6 +19,7 @@ mod grants;
 mod keyed;
 mod keyed_dgram;
 mod lists;
+mod mapped_atomics;
 mod neighbours;
 mod ordered_calls;
 mod orders;

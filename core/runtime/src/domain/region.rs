@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Backend, DeferredTask, DomainState, Inner, neighbours};
 use crate::fabric::{Cntr, Mr, MrAttr};
+use ferrofabric_contracts::atomics::Datatype;
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Transport;
@@ -38,6 +39,13 @@ pub(super) fn check_pieces(attr: &MrAttr<'_>, limit: usize) -> Result<()> {
     Ok(())
 }
 
+/// Whether peers may reach a region by themselves: in one piece, and if it is for atomic operations
+/// alone, by the processor's instructions in memory that they map.
+fn is_for_shortcuts(attr: &MrAttr<'_>) -> bool {
+    let is_reached = |elements: Datatype| elements.is_one_word() && attr.backing.is_some();
+    attr.further.is_empty() && attr.elements.is_none_or(is_reached)
+}
+
 /// Adds registered memory to the regions of a domain.
 pub(super) fn open<B: Backend>(
     domain: &Arc<Inner<B>>,
@@ -45,7 +53,7 @@ pub(super) fn open<B: Backend>(
     attr: &MrAttr<'_>,
 ) -> Result<Arc<dyn Mr>> {
     let (number, key) = domain.regions.enter(attr, mr.desc(), mr.device_key())?;
-    if attr.further.is_empty() && attr.elements.is_none() {
+    if is_for_shortcuts(attr) {
         domain.backend.show_region(number, key, attr);
     }
     Ok(Arc::new(RegionHandle {

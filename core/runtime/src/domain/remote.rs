@@ -14,6 +14,7 @@ use slab::Slab;
 
 use super::atomic_arrivals::AtomicArrivals;
 use super::grants::{GivenGrants, GrantFields, HeldGrants};
+use super::mapped_atomics::MappedAtomics;
 use super::orders::Orders;
 use super::part_outbox::PartOutbox;
 use super::regions::{PartAccess, RegionCounters, RegionPart, RegionTable};
@@ -48,8 +49,10 @@ pub(super) struct RemoteOperations {
     pub(super) given: GivenGrants,
     /// Operations that the transport carries out by itself.
     pub(super) shortcuts: Shortcuts,
-    /// Atomic operations under way.
+    /// Atomic operations of peers.
     pub(super) atomics: AtomicArrivals,
+    /// Own ones in mapped memory.
+    pub(super) mapped_atomics: MappedAtomics,
 }
 
 /// A read, or an atomic operation, that its initiator awaits. Its flags have `ATOMIC` if it is one.
@@ -71,6 +74,12 @@ pub(super) struct ReadUnderWay {
 }
 
 impl ReadUnderWay {
+    /// Whether it is an atomic operation.
+    #[inline]
+    pub(super) fn is_atomic(&self) -> bool {
+        self.op.flags.contains(Flags::ATOMIC)
+    }
+
     /// The addresses of its target; none once one of them is removed.
     pub(super) fn targets(&self) -> Option<[FiAddr; 2]> {
         (self.from != FiAddr::NOTAVAIL).then_some([self.op.dest, self.from])
@@ -122,6 +131,7 @@ impl RemoteOperations {
             given: GivenGrants::default(),
             shortcuts: Shortcuts::default(),
             atomics: AtomicArrivals::default(),
+            mapped_atomics: MappedAtomics::default(),
         }
     }
 
@@ -180,6 +190,7 @@ impl RemoteOperations {
         report("rma_grants_cut_off", self.given.cut_off);
         report("rma_grants_received", self.held.came);
         report("atomics_carried_out", self.atomics.carried_out);
+        report("atomics_mapped", self.mapped_atomics.carried_out);
     }
 
     /// Takes a part of a region. The number gives it back.

@@ -202,7 +202,7 @@ fn completion_flags(kind: RmaKind, flags: Flags) -> Flags {
 
 impl EndpointOwner<'_> {
     /// Counts and reports an operation that is done.
-    fn rma_done(&mut self, kind: RmaKind, context: u64, flags: Flags, len: usize) {
+    pub(super) fn rma_done(&mut self, kind: RmaKind, context: u64, flags: Flags, len: usize) {
         if flags.contains(Flags::COMPLETION) {
             let completion = Completion {
                 context,

@@ -8,6 +8,7 @@ use std::sync::atomic::{
 use super::Buffer;
 use crate::domain::atomics::{AtomicWord, Element};
 use ferrofabric_contracts::atomics::Datatype;
+use ferrofabric_contracts::error::Result;
 
 /// A type that atomic operations change: an integer of 8 to 128 bits, `f32` or `f64`.
 pub trait AtomicElement: Element + PartialOrd + fmt::Debug + Send + Sync + 'static {
@@ -151,11 +152,12 @@ pub(super) fn of_bytes<E: AtomicElement>(bytes: &[u8]) -> E {
     E::of_word(E::Atomic::read(bytes))
 }
 
-/// A buffer with some elements.
+/// A buffer with some elements, in memory that `allocate` makes.
 pub(super) fn buffer_of<E: AtomicElement>(
     values: &[E],
-) -> ferrofabric_contracts::error::Result<Buffer> {
-    let mut buffer = Buffer::new(size_of_val(values))?;
+    allocate: impl FnOnce(usize) -> Result<Buffer>,
+) -> Result<Buffer> {
+    let mut buffer = allocate(size_of_val(values))?;
     for (place, value) in buffer.chunks_exact_mut(size_of::<E>()).zip(values) {
         E::Atomic::write(value.to_word(), place);
     }

@@ -5,7 +5,8 @@
 //! ([`MrAttr::elements`]): no read, no write, no device and no shortcut of the kernel touches it,
 //! and no access of another size. So every access of this process, here and in the threads that
 //! carry the operations out, is one of `AtomicWord`, and Rust's rules hold without the domain's
-//! lock.
+//! lock. Those of a peer that has mapped the memory are too, in this process or another
+//! (`docs/adr/0067`).
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -35,14 +36,35 @@ impl<E: AtomicElement> SharedElements<E> {
     ///
     /// As [`Domain::register_region`]. `EINVAL`: there are no elements, or no such rights.
     pub fn open(domain: &dyn Domain, values: &[E], rights: Flags) -> Result<Self> {
+        Self::open_in(Buffer::new, domain, values, rights)
+    }
+
+    /// The same, in memory that peers of this node [can map](Buffer::shared): they carry their
+    /// operations out by themselves, by instructions of the processor, where the elements have
+    /// 64 bits at most.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open), and those of [`Buffer::shared`].
+    pub fn open_mapped(domain: &dyn Domain, values: &[E], rights: Flags) -> Result<Self> {
+        Self::open_in(Buffer::shared, domain, values, rights)
+    }
+
+    fn open_in(
+        allocate: impl FnOnce(usize) -> Result<Buffer>,
+        domain: &dyn Domain,
+        values: &[E],
+        rights: Flags,
+    ) -> Result<Self> {
         const OF_PEERS: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
         if values.is_empty() || rights.is_empty() || !OF_PEERS.contains(rights) {
             let what = format!("{} elements for peers", values.len());
             return Err(Error::new(Errno::EINVAL, "register", what));
         }
-        let buffer = buffer_of(values)?;
+        let buffer = buffer_of(values, allocate)?;
         let attr = MrAttr {
             elements: Some(E::DATATYPE),
+            backing: buffer.backing(),
             ..MrAttr::new(buffer.io(usize::MAX), rights)
         };
         // SAFETY: the memory is freed after the region (`drop`, `close`). This value gives out no

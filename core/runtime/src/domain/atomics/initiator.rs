@@ -6,13 +6,15 @@ use ferrofabric_contracts::atomics::{
 use ferrofabric_contracts::buffers::gather;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Transport;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, RemoteKind, RmaOp, SendOp, total_len};
 
 use super::super::ordered_calls::in_order;
-use super::super::orders::Effects;
+use super::super::orders::{Effects, OrderedWay};
 use super::super::remote::{RemoteOperations, part_of};
 use super::super::send_calls::{flush, send_locked, wait_for_remote};
-use super::super::{Backend, Inner};
+use super::super::{Backend, DomainState, Inner};
+use super::mapped::took_mapping;
 
 /// The buffers of an operation that count: `Read` has no operands (fi_atomic(3)).
 pub(in super::super) fn used_buffers<'a>(
@@ -39,19 +41,16 @@ pub(in super::super) fn check(op: &AtomicOp, buffers: &AtomicBuffers<'_>) -> Res
         return refuse(Errno::EOPNOTSUPP);
     }
     let target = target_bytes(op, buffers);
-    let len = |has: bool| if has { target } else { 0 };
-    let lens = [
-        len(op.operator != AtomicOperator::Read),
-        len(op.form == AtomicForm::Compare),
-        len(op.form != AtomicForm::Base),
-    ];
-    let given = [buffers.operands, buffers.compares, buffers.results].map(total_len);
+    let fits = |list, has: bool| total_len(list) == if has { target } else { 0 };
+    let all_fit = fits(buffers.operands, op.operator != AtomicOperator::Read)
+        && fits(buffers.compares, op.form == AtomicForm::Compare)
+        && fits(buffers.results, op.form != AtomicForm::Base);
     let size = op.datatype.size();
     if target / size > op.datatype.max_count() {
         return refuse(Errno::EMSGSIZE);
     }
     let has_data = op.flags.contains(Flags::REMOTE_CQ_DATA);
-    match target == 0 || target % size != 0 || given != lens || has_data {
+    match target == 0 || target % size != 0 || !all_fit || has_data {
         true => refuse(Errno::EINVAL),
         false => Ok(()),
     }
@@ -77,17 +76,26 @@ pub(in super::super) unsafe fn begin<B: Backend>(
     buffers: &AtomicBuffers<'_>,
 ) -> Result<(), OpError> {
     let state = &mut *domain.lock()?;
-    let mut in_turn = Ok(());
-    if op.flags.contains(Flags::FENCE) {
-        in_turn = wait_for_remote(state, index, op.dest);
-    } else if state.endpoints[index].srx.remote.orders.is_any() {
-        // They go as messages, whatever way that is.
-        let effects = Effects::of(op.form.kind(), Flags::ATOMIC);
-        in_turn = in_order(state, index, effects, op.dest).map(drop);
-    }
-    if let Err(error) = in_turn {
-        domain.wake(state);
-        return Err(error);
+    let way = match way_of(state, index, op) {
+        Ok(way) => way,
+        Err(error) => {
+            domain.wake(state);
+            return Err(error);
+        }
+    };
+    if way == OrderedWay::Any && op.datatype.is_one_word() {
+        // SAFETY: the caller's contract.
+        if unsafe {
+            took_mapping(
+                domain,
+                state,
+                index,
+                op,
+                (buffers, target_bytes(op, buffers)),
+            )
+        }? {
+            return Ok(());
+        }
     }
     let remote = &mut state.endpoints[index].srx.remote;
     // SAFETY: the caller's contract.
@@ -107,6 +115,27 @@ pub(in super::super) unsafe fn begin<B: Backend>(
         Err(_) => remote.forget(part.kind, part.context),
     }
     sent
+}
+
+/// The way of an operation, after those before it that it must not overtake.
+///
+/// # Errors
+///
+/// `Again`: some are not over.
+fn way_of<T: Transport>(
+    state: &mut DomainState<T>,
+    index: usize,
+    op: &AtomicOp,
+) -> Result<OrderedWay, OpError> {
+    if op.flags.contains(Flags::FENCE) {
+        wait_for_remote(state, index, op.dest)?;
+        return Ok(OrderedWay::Messages);
+    }
+    let effects = Effects::of(op.form.kind(), Flags::ATOMIC);
+    match state.endpoints[index].srx.remote.orders.is_any() {
+        true => in_order(state, index, effects, op.dest),
+        false => Ok(OrderedWay::Any),
+    }
 }
 
 impl RemoteOperations {

@@ -7,6 +7,7 @@ use ferrofabric_contracts::peer::PART_REFUSED;
 mod elements;
 mod engine;
 mod initiator;
+mod mapped;
 mod target;
 #[cfg(test)]
 mod tests;
