@@ -285,6 +285,8 @@ pub(crate) struct AtomicOptions {
         value_parser = clap::value_parser!(u64).range(0..=1_000_000)
     )]
     pub(crate) outside: Option<u64>,
+    #[command(flatten)]
+    pub(crate) memory: MemoryOptions,
 }
 
 impl AtomicOptions {

@@ -358,7 +358,13 @@ fn atomic_operations_are_measured_and_their_sum_is_checked() {
         (&["--block"], "fetch-add"),
         (&["--operation", "add"], "add"),
         (&["--operation", "compare-swap"], "compare-swap"),
+        (&["--mapped"], "fetch-add"),
+        (&["--mapped", "--operation", "compare-swap"], "compare-swap"),
     ] {
+        let bench = match more.contains(&"--mapped") {
+            true => "atomic_mapped",
+            false => "atomic",
+        };
         let output = output(&[&common[..], &["--sizes", "4,8,12,4K", "--json"], more].concat());
         assert!(output.status.success(), "{more:?}: {}", stderr(&output));
         let rows: Vec<serde_json::Value> = serde_json::from_str(&stdout(&output)).unwrap();
@@ -368,7 +374,7 @@ fn atomic_operations_are_measured_and_their_sum_is_checked() {
             let number = |name: &str| row[name].as_f64().unwrap();
             assert_eq!(
                 (&row["bench"], &row["operation"], &row["path"]),
-                (&"atomic".into(), &operation.into(), &"shm".into())
+                (&bench.into(), &operation.into(), &"shm".into())
             );
             assert_eq!(
                 (number("operations"), &row["verified"]),

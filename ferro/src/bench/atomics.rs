@@ -1,6 +1,6 @@
 //! `ferro bench atomic`: the time of an atomic operation on the other process's memory, until its
 //! completion, and operations a second with a window of them under way. Each ends with the target's
-//! reply, those without a result too.
+//! reply, those without a result too. In mapped memory it is over when its call returns.
 
 use std::time::Duration;
 
@@ -47,6 +47,7 @@ pub(super) struct AtomicCost {
 /// When the partner is gone, an operation fails, or the sum of all is wrong.
 pub(super) fn measure(link: &mut Link, size: usize, options: &AtomicOptions) -> Result<AtomicCost> {
     let (run, operation) = (&options.window.run, options.operation);
+    let mapped = options.memory.mapped;
     let window = options.window.window.unwrap_or_else(|| window_for(size));
     let one = Phase {
         pattern: Pattern::Atomic(operation),
@@ -54,7 +55,7 @@ pub(super) fn measure(link: &mut Link, size: usize, options: &AtomicOptions) -> 
         messages: 1,
         window: 1,
         verify: false,
-        mapped: false,
+        mapped,
     };
     let windowed = Phase { window, ..one };
     verify(link, &windowed, run)?;
@@ -65,7 +66,7 @@ pub(super) fn measure(link: &mut Link, size: usize, options: &AtomicOptions) -> 
     let alone = times(one, run, 1, &mut timing)?;
     let operations_per_s = rate(windowed, run, &alone, &mut timing)?;
     Ok(AtomicCost {
-        bench: "atomic",
+        bench: if mapped { "atomic_mapped" } else { "atomic" },
         operation,
         size,
         path: link.carrier(),
