@@ -10,6 +10,8 @@ const MOST_BEHIND: u32 = 64;
 pub(super) struct MappedAtomics {
     /// How many were carried out.
     pub(super) carried_out: u64,
+    /// Atomic operations of the endpoint that are under way as messages.
+    pub(super) by_messages: usize,
     /// Operations in a row that went as messages because earlier ones did.
     behind: u32,
 }

@@ -263,6 +263,7 @@ impl RemoteOperations {
     ) -> Result<u64, OpError> {
         let number = self.next_read()?;
         self.reads_begun = self.reads_begun.wrapping_add(1);
+        self.mapped_atomics.by_messages += usize::from(op.flags.contains(Flags::ATOMIC));
         self.reads.insert(ReadUnderWay {
             number,
             op: *op,
@@ -386,7 +387,13 @@ impl RemoteOperations {
     /// Takes out a read.
     pub(super) fn take_read(&mut self, number: u64) -> Option<ReadUnderWay> {
         self.read(number)?;
-        self.reads.try_remove(number as u32 as usize)
+        Some(self.remove_read(number as u32 as usize))
+    }
+
+    fn remove_read(&mut self, key: usize) -> ReadUnderWay {
+        let read = self.reads.remove(key);
+        self.mapped_atomics.by_messages -= usize::from(read.is_atomic());
+        read
     }
 
     /// Takes out a read whose request has failed, unless its bytes are on their way: then it ends
@@ -422,7 +429,9 @@ impl RemoteOperations {
                 false => lost.push(key),
             }
         }
-        lost.into_iter().map(|key| self.reads.remove(key)).collect()
+        (lost.into_iter())
+            .map(|key| self.remove_read(key))
+            .collect()
     }
 }
 

@@ -74,6 +74,9 @@ impl EndpointOwner<'_> {
     /// Whether atomic operations on a peer's memory are under way as messages.
     #[inline]
     fn follows_messages(&self, peer: FiAddr) -> bool {
+        if self.srx.remote.mapped_atomics.by_messages == 0 {
+            return false;
+        }
         let mut atomics = self.srx.remote.reads().filter(|read| read.is_atomic());
         let Some(first) = atomics.next() else {
             return false;
