@@ -16,6 +16,9 @@ PART = 50_000
 # time, and crashes, over any network, as soon as two ranks do it to a third: so it does with sums,
 # where there are no atomics, and here with nothing else.
 SUMMED = 2000
+# Intel MPI 2021.19 sums more than 4 KiB by several atomic operations, where it uses these at all.
+# To each it passes the list of its own buffers as the list of places in the window.
+INTEL_SUMMED = 500
 SIZES = (0, 1, 17, 1000, SUMMED, PART)
 INT = MPI.LONG_LONG
 
@@ -30,9 +33,10 @@ def main():
     memory = memoryview(held)
     hints = dict(hint.split("=") for hint in sys.argv[1:])
     window = MPI.Win.Create(held, 8, MPI.Info.Create(hints), comm=WORLD)
+    summed = INTEL_SUMMED if MPI.get_vendor()[0] == "Intel MPI" else SUMMED
     for number, size in enumerate(SIZES):
         fences(window, memory, number, size)
-        sums(window, memory, number, min(size, SUMMED))
+        sums(window, memory, number, min(size, summed))
         neighbours(window, memory, number, size)
         flushes(window, memory, number, size)
     count = counters(window, memory)

@@ -1,4 +1,5 @@
-//! MPI for Python's own tests, by MPICH over this project's provider.
+//! MPI for Python's own tests, by MPICH over this project's provider, and those of windows by Open
+//! MPI and Intel MPI.
 //! `plugin-ofi/mpi/mpi4py_suite.py` says what is left out, and why.
 
 #[macro_use]
@@ -22,4 +23,13 @@ jobs! { NewOpenWindows;
 
 jobs! { NewOpen;
     open_mpi_windows_2_verbs: Verbs, 2 ranks, ["mpi4py_suite.py", "windows", "140"], 1 messages;
+}
+
+// MPI for Python leaves out by itself what Intel MPI can not do.
+jobs! { Intel;
+    intel_point_to_point_4: Default, 4 ranks, ["mpi4py_suite.py", "point-to-point", "300"], 15000 messages;
+    intel_collectives_4: Default, 4 ranks, ["mpi4py_suite.py", "collectives", "150"], 30000 messages;
+    intel_windows_2: Default, 2 ranks, ["mpi4py_suite.py", "windows", "110"], 30000 messages;
+    intel_windows_4: Default, 4 ranks, ["mpi4py_suite.py", "windows", "110"], 100000 messages;
+    intel_windows_2_verbs: Verbs, 2 ranks, ["mpi4py_suite.py", "windows", "110"], 10000 messages;
 }

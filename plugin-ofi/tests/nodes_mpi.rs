@@ -4,7 +4,7 @@ mod support;
 
 use support::counters::EndpointCounters;
 use support::folder::Folder;
-use support::mpi::{Launcher, Mpi, PATIENCE, PYTHON, programs};
+use support::mpi::{Launcher, Mpi, PYTHON, patience, programs};
 use support::nodes::Meeting;
 use support::plugin::Plugin;
 use support::{run, skip};
@@ -22,115 +22,42 @@ struct NodesJob {
     messages: u64,
 }
 
-#[test]
-fn open_mpi_pingpong() {
-    NodesJob {
-        mpi: Mpi::Open,
-        each: 1,
-        program: &["pingpong.py"],
-        messages: 150,
-    }
-    .passes();
+/// Makes the tests.
+macro_rules! nodes_jobs {
+    ($($(#[$attribute:meta])* $name:ident: $mpi:ident, $each:literal on each, $program:expr, $messages:literal messages;)*) => {
+        $(
+            $(#[$attribute])*
+            #[test]
+            fn $name() {
+                NodesJob {
+                    mpi: Mpi::$mpi,
+                    each: $each,
+                    program: &$program,
+                    messages: $messages,
+                }
+                .passes();
+            }
+        )*
+    };
 }
 
-#[test]
-fn open_mpi_collectives_beside_local_ranks() {
-    NodesJob {
-        mpi: Mpi::Open,
-        each: 2,
-        program: &["collectives.py", "--every", "4"],
-        messages: 300,
-    }
-    .passes();
-}
+nodes_jobs! {
+    open_mpi_pingpong: Open, 1 on each, ["pingpong.py"], 150 messages;
+    open_mpi_collectives_beside_local_ranks: Open, 2 on each, ["collectives.py", "--every", "4"], 300 messages;
+    open_mpi_random_beside_local_ranks: Open, 2 on each, ["random_p2p.py", "7"], 150 messages;
+    open_mpi_windows_beside_local_ranks: NewOpenWindows, 2 on each, ["one_sided.py"], 150 messages;
+    /// Ranks read from others that have not yet inserted them into their address vectors.
+    open_mpi_windows_and_messages_beside_local_ranks: NewOpen, 2 on each, ["one_sided.py"], 150 messages;
 
-#[test]
-fn open_mpi_random_beside_local_ranks() {
-    NodesJob {
-        mpi: Mpi::Open,
-        each: 2,
-        program: &["random_p2p.py", "7"],
-        messages: 150,
-    }
-    .passes();
-}
+    mpich_pingpong: Mpich, 1 on each, ["pingpong.py"], 150 messages;
+    mpich_collectives_beside_local_ranks: Mpich, 2 on each, ["collectives.py", "--every", "4"], 300 messages;
+    mpich_random_beside_local_ranks: Mpich, 2 on each, ["random_p2p.py", "8"], 150 messages;
+    mpich_windows_beside_local_ranks: Mpich, 2 on each, ["one_sided.py"], 150 messages;
+    mpich_atomic_windows_beside_local_ranks: Mpich, 2 on each, ["one_sided.py", "accumulate_ops=same_op"], 150 messages;
 
-#[test]
-fn open_mpi_windows_beside_local_ranks() {
-    NodesJob {
-        mpi: Mpi::NewOpenWindows,
-        each: 2,
-        program: &["one_sided.py"],
-        messages: 150,
-    }
-    .passes();
-}
-
-/// Ranks read from others that have not yet inserted them into their address vectors.
-#[test]
-fn open_mpi_windows_and_messages_beside_local_ranks() {
-    NodesJob {
-        mpi: Mpi::NewOpen,
-        each: 2,
-        program: &["one_sided.py"],
-        messages: 150,
-    }
-    .passes();
-}
-
-#[test]
-fn mpich_pingpong() {
-    NodesJob {
-        mpi: Mpi::Mpich,
-        each: 1,
-        program: &["pingpong.py"],
-        messages: 150,
-    }
-    .passes();
-}
-
-#[test]
-fn mpich_collectives_beside_local_ranks() {
-    NodesJob {
-        mpi: Mpi::Mpich,
-        each: 2,
-        program: &["collectives.py", "--every", "4"],
-        messages: 300,
-    }
-    .passes();
-}
-
-#[test]
-fn mpich_random_beside_local_ranks() {
-    NodesJob {
-        mpi: Mpi::Mpich,
-        each: 2,
-        program: &["random_p2p.py", "8"],
-        messages: 150,
-    }
-    .passes();
-}
-
-#[test]
-fn mpich_windows_beside_local_ranks() {
-    NodesJob {
-        mpi: Mpi::Mpich,
-        each: 2,
-        program: &["one_sided.py"],
-        messages: 150,
-    }
-    .passes();
-}
-
-#[test]
-fn mpich_atomic_windows_beside_local_ranks() {
-    NodesJob {
-        mpi: Mpi::Mpich,
-        each: 2,
-        program: &["one_sided.py", "accumulate_ops=same_op"],
-        messages: 150,
-    }
-    .passes();
+    intel_mpi_windows_beside_local_ranks: Intel, 2 on each, ["one_sided.py", "disable_shm_accumulate=true"], 150 messages;
+    #[ignore = "soak: repeats what others do"]
+    soak_intel_mpi_pingpong: Intel, 1 on each, ["pingpong.py"], 150 messages;
 }
 
 impl NodesJob {
@@ -167,7 +94,7 @@ impl NodesJob {
         launcher.on_hosts(&mut command, &HOSTS, self.each, &variables);
         command.arg(PYTHON).arg(programs().join(self.program[0]));
         command.args(&self.program[1..]);
-        run::run(command, PATIENCE).expect_success()
+        run::run(command, patience(self.program)).expect_success()
     }
 
     fn check(&self, counters: &EndpointCounters) {

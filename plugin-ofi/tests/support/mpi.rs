@@ -28,6 +28,9 @@ const ONE_SIDED: &str = "one_sided.py";
 /// The hint for a window that lets MPICH accumulate by atomic operations.
 const SAME_OP: &str = "accumulate_ops=same_op";
 
+/// The hint for a window that lets Intel MPI compute by atomic operations within a node.
+const NO_LOCAL_SUMS: &str = "disable_shm_accumulate=true";
+
 /// How long one of the long tests may take.
 const SOAK_PATIENCE: Duration = Duration::from_secs(1800);
 
@@ -44,6 +47,8 @@ pub enum Mpi {
     NewOpenWindows,
     /// The Python registry's MPICH (ci/mpi).
     Mpich,
+    /// The Python registry's Intel MPI (ci/mpi), with the libfabric of that MPICH.
+    Intel,
 }
 
 /// The transport of the messages.
@@ -101,12 +106,7 @@ impl Job {
         }
         command.arg(PYTHON).arg(programs().join(self.program[0]));
         command.args(&self.program[1..]);
-        let patience = match std::env::var_os("FERRO_SOAK") {
-            Some(_) => SOAK_PATIENCE,
-            None if self.program[0] == SUITE => SUITE_PATIENCE,
-            None => PATIENCE,
-        };
-        let output = run::run(command, patience).expect_success();
+        let output = run::run(command, patience(self.program)).expect_success();
         let passed = format!("PASS {} ranks", self.ranks);
         let line = output.lines().find(|line| line.starts_with(&passed));
         println!(
@@ -128,7 +128,8 @@ impl Job {
     /// machine alone: there it leaves out eight ranks, which it has over verbs, and collectives of
     /// two ranks, which do less than those of four. So do MPICH's windows. Random traffic over
     /// verbs has eight ranks with the one MPI, four with the other. MPI for Python's own tests of
-    /// windows take most of a minute over verbs.
+    /// windows take most of a minute over verbs. Intel MPI is built from MPICH, and runs there what
+    /// it does otherwise: windows of four ranks over verbs.
     fn spares_the_machine(&self) -> bool {
         let emulated = std::env::var_os("FERRO_MACHINE").is_some();
         let soak = std::env::var_os("FERRO_SOAK").is_some();
@@ -140,6 +141,8 @@ impl Job {
             (Carrier::Default, Mpi::Open) => self.ranks == 8 || job == (2, "collectives.py"),
             (Carrier::Verbs, Mpi::Mpich) => job == (8, "random_p2p.py") || job == (2, ONE_SIDED),
             (Carrier::Verbs, Mpi::Open) => job == (4, "random_p2p.py"),
+            (Carrier::Default, Mpi::Intel) => true,
+            (Carrier::Verbs, Mpi::Intel) => job != (4, ONE_SIDED),
             (_, Mpi::NewOpenWindows) => true,
             (_, Mpi::NewOpen) => job.1 == SUITE,
             (_, Mpi::OpenWindows) => false,
@@ -184,7 +187,20 @@ impl Job {
 
     /// Whether a window computes by atomic operations.
     fn has_atomics(&self) -> bool {
-        self.mpi != Mpi::Mpich || self.program.contains(&SAME_OP)
+        match self.mpi {
+            Mpi::Mpich => self.program.contains(&SAME_OP),
+            Mpi::Intel => self.program.contains(&NO_LOCAL_SUMS),
+            _ => true,
+        }
+    }
+}
+
+/// How long a program may take.
+pub fn patience(program: &[&str]) -> Duration {
+    match std::env::var_os("FERRO_SOAK") {
+        Some(_) => SOAK_PATIENCE,
+        None if program[0] == SUITE => SUITE_PATIENCE,
+        None => PATIENCE,
     }
 }
 
@@ -230,6 +246,7 @@ impl Launcher {
             }
             Mpi::NewOpen | Mpi::NewOpenWindows => Some(Made::find("open-mpi")?),
             Mpi::Mpich => Some(Made::find("mpich")?),
+            Mpi::Intel => Some(Made::find("intel-mpi")?),
         };
         Ok(Self { mpi, made })
     }
@@ -239,7 +256,7 @@ impl Launcher {
         let hosts: Vec<_> = hosts.iter().map(|h| format!("{h}:{each}")).collect();
         let (hosts, agent) = (hosts.join(","), programs().join("remote.py"));
         command.env("FERRO_TEST_REMOTE_PORT", COMMAND_PORT.to_string());
-        if self.mpi == Mpi::Mpich {
+        if self.mpi.has_hydra() {
             // It hands the environment on by itself.
             command.args(["-hosts", &hosts, "-launcher", "rsh", "-launcher-exec"]);
             command.arg(agent);
@@ -264,12 +281,16 @@ impl Launcher {
     /// added.
     pub fn command(&self, ranks: usize) -> Command {
         let mut command = self.undecided_command(ranks);
-        if self.mpi == Mpi::Mpich {
-            command.envs(MPICH_VARIABLES);
-        }
-        for (name, value) in self.mpi.open_mpi_parameters() {
-            command.args(["--mca", name, value]);
-        }
+        match self.mpi {
+            Mpi::Mpich => command.envs(MPICH_VARIABLES),
+            Mpi::Intel => command.envs(INTEL_VARIABLES),
+            _ => command.args(
+                self.mpi
+                    .open_mpi_parameters()
+                    .iter()
+                    .flat_map(|&(name, value)| ["--mca", name, value]),
+            ),
+        };
         command
     }
 
@@ -281,8 +302,15 @@ impl Launcher {
         };
         let mut command = Command::new(program);
         command.args(["-n", &ranks.to_string()]);
-        if let (Some(made), Mpi::Mpich) = (&self.made, self.mpi) {
-            command.envs(made.python_variables("libmpi.so.12"));
+        if self.mpi.has_hydra() {
+            let made = self.made.iter();
+            command.envs(
+                made.clone()
+                    .flat_map(|m| m.python_variables("libmpi.so.12")),
+            );
+            if self.mpi == Mpi::Intel {
+                command.envs(made.flat_map(Made::intel_variables));
+            }
         } else {
             command.envs(self.made.iter().flat_map(Made::open_mpi_variables));
             command
@@ -311,10 +339,26 @@ impl Made {
         ]);
         let python = all.join(run::run(version, PATIENCE).expect_success().trim());
         let folder = all.join(name);
-        match folder.join("bin/mpiexec").is_file() && python.is_dir() {
-            true => Ok(Self { folder, python }),
-            false => Err(format!("no {name} for {PYTHON} in {}", all.display())),
+        if folder.join("bin/mpiexec").is_file() && python.is_dir() {
+            return Ok(Self { folder, python });
         }
+        let reason = std::fs::read_to_string(folder.with_extension("missing"));
+        Err(format!(
+            "no {name} for {PYTHON} in {}: {}",
+            all.display(),
+            reason.as_deref().unwrap_or("ci/mpi has not made it").trim()
+        ))
+    }
+
+    /// Where Intel MPI is, and the libfabric for it.
+    fn intel_variables(&self) -> [(&'static str, OsString); 2] {
+        [
+            ("I_MPI_ROOT", self.folder.clone().into()),
+            (
+                "LD_LIBRARY_PATH",
+                self.folder.with_file_name("mpich/lib/mpich").into(),
+            ),
+        ]
     }
 
     /// Lets MPI for Python load this MPI.
@@ -362,11 +406,16 @@ fn look_for_debians() -> Result<(), String> {
 }
 
 impl Mpi {
+    /// Whether MPICH's launcher starts the ranks.
+    fn has_hydra(self) -> bool {
+        matches!(self, Self::Mpich | Self::Intel)
+    }
+
     /// Parameters for messages or windows by this project's provider; a rank that waits lets others
     /// run.
     fn open_mpi_parameters(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::Mpich => &[],
+            Self::Mpich | Self::Intel => &[],
             Self::Open => &[
                 ("pml", "cm"),
                 ("mtl", "ofi"),
@@ -398,6 +447,9 @@ const MPICH_VARIABLES: [(&str, &str); 3] = [
     ("MPIR_CVAR_NOLOCAL", "1"),
     ("MPIR_CVAR_CH4_PROGRESS_THROTTLE", "1"),
 ];
+
+/// The same for Intel MPI.
+const INTEL_VARIABLES: [(&str, &str); 1] = [("I_MPI_FABRICS", "ofi")];
 
 /// Where ci/mpi has put all of them, if it has.
 fn made_before() -> Option<PathBuf> {
