@@ -5,6 +5,7 @@
 mod child;
 #[macro_use]
 mod client;
+mod rma;
 mod support;
 mod two;
 
@@ -13,12 +14,13 @@ use std::ptr::null_mut;
 
 use client::{Info, Opened, close};
 use ferro_fi::abi::{
-    FI_EBUSY, FI_ENABLE, FI_ENOPROTOOPT, FI_MSG, FI_MULTI_RECV, FI_OPT_ENDPOINT,
-    FI_OPT_MIN_MULTI_RECV, FI_RECV, FI_SOURCE, FI_TRANSMIT, fi_av_attr, fi_av_type, fi_cq_attr,
-    fi_ep_type, fid, fid_av, fid_cq, fid_ep, fid_eq,
+    FI_ATOMIC, FI_EBUSY, FI_ENABLE, FI_ENOPROTOOPT, FI_MSG, FI_MULTI_RECV, FI_OPT_ENDPOINT,
+    FI_OPT_MIN_MULTI_RECV, FI_READ, FI_RECV, FI_RMA, FI_SOURCE, FI_TRANSMIT, FI_WRITE, fi_av_attr,
+    fi_av_type, fi_cq_attr, fi_ep_type, fid, fid_av, fid_cq, fid_ep, fid_eq,
 };
+use rma::ask;
 use support::{has_device, skip};
-use two::{EAGAIN, Two, control, everywhere, next, over_verbs, read, shape};
+use two::{EAGAIN, Two, asking_everywhere, control, everywhere, next, over_verbs, read, shape};
 
 /// An endpoint that is bound to all that it needs, and not enabled yet.
 struct Bound {
@@ -121,6 +123,27 @@ fn an_event_queue_is_bound() {
         assert_eq!(close(eq.cast()), -FI_EBUSY);
         bound.close();
         assert_eq!(close(eq.cast()), 0);
+        opened.close();
+    });
+}
+
+/// The directions of messages say nothing about an endpoint without messages, and its queue may be
+/// bound for both: Sandia OpenSHMEM opens its endpoints so.
+#[test]
+fn directions_without_messages() {
+    asking_everywhere("directions_without_messages", |libfabric, domain| {
+        let caps = FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE;
+        let info = ask(libfabric, (libfabric.version, domain), caps, 0, |_| {}).unwrap();
+        let opened = Opened::new(&info);
+        // SAFETY: the offer is there.
+        unsafe {
+            (*info.info).caps = caps | FI_RECV;
+            (*(*info.info).tx_attr).caps = caps | FI_RECV;
+            (*(*info.info).rx_attr).caps = FI_RECV;
+        }
+        let bound = Bound::open(&opened, &info);
+        assert_eq!(bound.enable(), 0);
+        bound.close();
         opened.close();
     });
 }

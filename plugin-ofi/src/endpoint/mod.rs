@@ -16,6 +16,7 @@ use std::sync::{Mutex, OnceLock};
 use ferrofabric_contracts::addr::{AUTH_KEY_LEN, Address};
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::info::{AV_AUTH_KEY, with_all_orders};
 use ferrofabric_runtime::fabric::{CqAttr, EndpointConfig, TxConfig};
 
@@ -64,6 +65,16 @@ unsafe impl Object for EndpointObject {
     }
 }
 
+/// Takes `FI_SEND` and `FI_RECV` out where there are no messages: they say nothing then. Sandia
+/// OpenSHMEM adds `FI_RECV` to an offer of one-sided operations alone.
+fn drop_message_directions(info: &mut Info) {
+    if !info.caps.intersects(Flags::MSG | Flags::TAGGED) {
+        for caps in [&mut info.caps, &mut info.tx.caps, &mut info.rx.caps] {
+            *caps -= Flags::SEND | Flags::RECV;
+        }
+    }
+}
+
 impl EndpointObject {
     /// Opens an endpoint, which is not enabled yet.
     ///
@@ -80,7 +91,8 @@ impl EndpointObject {
             return Err(Errno::EBADFLAGS.into());
         }
         // SAFETY: as the caller says.
-        let info = unsafe { crate::info::wanted(domain.version(), info, UsedAddresses::BOTH) }?;
+        let mut info = unsafe { crate::info::wanted(domain.version(), info, UsedAddresses::BOTH) }?;
+        drop_message_directions(&mut info);
         crate::info::check_keys(&info)?;
         let offer = ferrofabric_contracts::info::filter(&info, &offer_of(&*domain.domain));
         let offer = offer.map_err(|mismatch| {
