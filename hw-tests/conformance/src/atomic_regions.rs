@@ -92,8 +92,8 @@ pub fn over_pieces(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     assert!(read_all() == before);
 }
 
-/// Base operations count as writes of the region, and the others as reads; those that are refused
-/// do not count.
+/// All that change the region count as writes of it, and those that fetch as reads as well
+/// (fi_mr(3)); those that are refused do not count. One counter of both counts each once.
 pub fn counters_of_regions(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let target = Target::open(domain_a, domain_b);
     let initiator = Initiator::of(&target);
@@ -114,8 +114,26 @@ pub fn counters_of_regions(domain_a: &dyn Domain, domain_b: &dyn Domain) {
                 true => initiator.refused(&op, &buffers, Errno::EINVAL),
             }
             let counts = [&cntrs[0], &cntrs[1]].map(|cntr| cntr.read().unwrap());
-            assert_eq!(counts, [round as u64, 1], "{form:?}");
+            let done = round as u64;
+            assert_eq!(counts, [done, done + 1], "{form:?}");
         }
+    }
+    // It changes nothing.
+    let read = op(AtomicForm::Fetch, Operator::Read, Datatype::Uint64);
+    initiator.done(&read, &arrays(&initiator, &read, &[0; 8], &[]));
+    let counts = [&cntrs[0], &cntrs[1]].map(|cntr| cntr.read().unwrap());
+    assert_eq!(counts, [3, 3]);
+
+    let region = target.register(KEY + 1, BOTH);
+    let cntr = domain_b.open_cntr(&CntrAttr::default()).unwrap();
+    region.count_remote(&cntr, BOTH).unwrap();
+    for (round, (form, operator)) in FORMS.into_iter().enumerate() {
+        let op = AtomicOp {
+            key: KEY + 1,
+            ..op(form, operator, Datatype::Uint64)
+        };
+        initiator.done(&op, &arrays(&initiator, &op, &[1; 8], &[2; 8]));
+        assert_eq!(cntr.read().unwrap(), round as u64 + 1, "{form:?}");
     }
 }
 

@@ -4,11 +4,11 @@ use ferrofabric_contracts::atomics::{AtomicArrays, AtomicForm, AtomicHead, Reque
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, PeerCntr};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RmaKind};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
 
 use super::super::owner::EndpointOwner;
 use super::super::part_outbox::{PartBytes, RemoteSend};
-use super::super::regions::PartAccess;
+use super::super::regions::{PartAccess, RegionCounters};
 use super::super::remote::{NO_BYTES, RemoteOperations, reply_to};
 use super::engine::execute;
 
@@ -91,8 +91,9 @@ impl EndpointOwner<'_> {
     ) -> Result<Vec<u8>, Errno> {
         let remote = &mut self.srx.remote;
         let len = head.target_bytes();
+        let rights = head.form.rights(head.operator);
         let access = PartAccess {
-            rights: head.form.rights(head.operator),
+            rights,
             elements: Some(head.datatype),
         };
         let part = remote.take(a.tag, a.data, len as u64, access);
@@ -115,15 +116,23 @@ impl EndpointOwner<'_> {
         if !is_aligned {
             return Err(Errno::EINVAL);
         }
-        let kind = head.form.kind();
-        let of_region = match kind {
-            RmaKind::Read => counters.read,
-            RmaKind::Write => counters.write,
-        };
-        self.target_cntr(kind).inc(len);
-        self.region_cntr(of_region).inc(len);
+        self.target_cntr(head.form.kind()).inc(len);
+        self.count_at_region(counters, rights, len);
         self.srx.remote.atomics.carried_out += 1;
         Ok(results)
+    }
+
+    /// Counts an operation at the region. One that fetches and changes is both a read and a write
+    /// there: its counter of writes moves with each change of the region (fi_mr(3)).
+    fn count_at_region(&mut self, counters: RegionCounters, rights: Flags, len: usize) {
+        let reads = rights.contains(Flags::REMOTE_READ);
+        if reads {
+            self.region_cntr(counters.read).inc(len);
+        }
+        let is_counted = reads && counters.read == counters.write;
+        if rights.contains(Flags::REMOTE_WRITE) && !is_counted {
+            self.region_cntr(counters.write).inc(len);
+        }
     }
 }
 
