@@ -13,7 +13,13 @@ impl PeerLanes {
     /// Requests a lane to a peer, if anything waits for one.
     pub fn request_lane(&mut self, peer: u32, facts: &mut impl Facts) {
         let entry = self.at(peer);
-        if entry.link != PeerLink::Idle || !(entry.goes_on() || facts.waits(peer)) {
+        let is_due = match entry.link {
+            PeerLink::Idle => true,
+            // The application has inserted the peer again.
+            PeerLink::Connecting => entry.limited && !self.limits(peer),
+            _ => false,
+        };
+        if !is_due || !(entry.goes_on() || facts.waits(peer)) {
             return;
         }
         self.peer(peer).link = PeerLink::Connecting;
@@ -23,14 +29,20 @@ impl PeerLanes {
     /// Requests a lane, of the kind that suits the peer now.
     pub(super) fn connect(&mut self, peer: u32, demand: Demand) {
         let kind = self.kind_for(peer, demand);
-        // Without a session that needs the lane, silence of the peer means nothing, until the
-        // application removes the peer. Afterwards a reply to it holds a region for so long.
-        let limited = self.at(peer).goes_on() || self.at(peer).removed;
+        let limited = self.limits(peer);
+        self.peer(peer).limited = limited;
         self.act(LaneAction::Connect {
             peer,
             kind,
             limited,
         });
+    }
+
+    /// Whether an attempt to connect has a limit. Without a session that needs the lane, silence of
+    /// the peer means nothing, until the application removes the peer. Afterwards a reply to it
+    /// holds a region for so long.
+    fn limits(&self, peer: u32) -> bool {
+        self.at(peer).goes_on() || self.at(peer).removed
     }
 
     /// The kind of lane that a peer is to have next.

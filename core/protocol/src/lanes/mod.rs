@@ -141,6 +141,8 @@ struct PeerEntry {
     closed: Option<PeerClose>,
     /// It is not in the address vector, or not any more: its lane is closed when idle.
     removed: bool,
+    /// The attempt to connect has a limit.
+    limited: bool,
     /// Times that it came back after its lane was closed for that.
     returns: u32,
 }
@@ -153,6 +155,7 @@ const UNKNOWN: PeerEntry = PeerEntry {
     lost_rc: false,
     closed: None,
     removed: true,
+    limited: false,
     returns: RETURNS_OF_UNKNOWN,
 };
 

@@ -418,4 +418,12 @@ fn an_attempt_for_a_removed_peer_goes_on_while_a_reply_waits() {
     let is_limited = matches!(action, Some(LaneAction::Connect { limited: true, .. }));
     assert!(is_limited, "{action:?}");
     assert!(!life.has_actions());
+    // Once it is inserted again, and is sent a message, that waits as long as it takes.
+    life.inserted(PEER);
+    life.request_lane(PEER, &mut facts);
+    let action = life.next_action(&mut facts, NOW);
+    let is_unlimited = matches!(action, Some(LaneAction::Connect { limited: false, .. }));
+    assert!(is_unlimited, "{action:?}");
+    life.request_lane(PEER, &mut facts);
+    assert!(!life.has_actions());
 }
