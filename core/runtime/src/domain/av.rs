@@ -104,9 +104,17 @@ fn announcer<B: Backend>(domain: &Arc<Inner<B>>, av: usize, table: &Arc<AvTable>
 }
 
 impl<T: Transport> DomainState<T> {
-    /// Informs the transports of changes in named address vectors, by this process or another.
+    /// Informs the transports of changes in named address vectors, by this process or another. To
+    /// be called before a route is used.
+    #[inline(always)]
+    pub(super) fn follow_changes(&mut self) {
+        if !self.followed.is_empty() {
+            self.follow();
+        }
+    }
+
     #[cold]
-    pub(super) fn follow(&mut self) {
+    fn follow(&mut self) {
         let mut followed = std::mem::take(&mut self.followed);
         for (av, follower) in &mut followed {
             let Some(table) = self.avs.get(*av).cloned() else {

@@ -197,6 +197,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
             return refuse(&self.domain, self.index, error);
         }
         let mut state = self.domain.lock()?;
+        state.follow_changes();
         let way = match state.way_of(self.index, op) {
             Ok(way) => way,
             Err(error) => {

@@ -2,7 +2,7 @@
 //! mapped (`docs/adr/0067`).
 
 /// Operations in a row that follow others as messages. The next one in mapped memory waits until
-/// those are over, so a stream of operations does not go on as messages for ever.
+/// those of that time are over, so a stream of operations does not go on as messages for ever.
 const MOST_BEHIND: u32 = 64;
 
 /// The state of these operations.
@@ -14,23 +14,25 @@ pub(super) struct MappedAtomics {
     pub(super) by_messages: usize,
     /// Operations in a row that went as messages because earlier ones did.
     behind: u32,
+    /// After too many of them, the number of operations that had begun by then.
+    begun: Option<u32>,
 }
 
 impl MappedAtomics {
-    /// Operations on the peer of this one are under way as messages. Returns whether too many have
-    /// followed others already.
-    pub(super) fn follows(&mut self) -> bool {
-        let is_one_too_many = self.behind == MOST_BEHIND;
-        if !is_one_too_many {
-            self.behind += 1;
+    /// Operations on the peer of this one are under way as messages. Returns how many operations
+    /// had begun when too many had followed others: this one has to wait for those.
+    pub(super) fn follows(&mut self, begun: u32) -> Option<u32> {
+        if self.behind == MOST_BEHIND {
+            return Some(*self.begun.get_or_insert(begun));
         }
-        is_one_too_many
+        self.behind += 1;
+        None
     }
 
-    /// The count begins again: no operation on the peer is under way as a message, or this one goes
-    /// as a message in any case.
+    /// The count begins again: no operation is under way as a message, those that this one had to
+    /// wait for are over, or it goes as a message in any case.
     #[inline]
-    pub(super) fn follows_none(&mut self) {
-        self.behind = 0;
+    pub(super) fn begin_anew(&mut self) {
+        (self.behind, self.begun) = (0, None);
     }
 }

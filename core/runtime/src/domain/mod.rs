@@ -436,9 +436,7 @@ impl<B: Backend> DomainShared<B> {
         if self.has_deferred.is_raised() {
             self.run_deferred(state);
         }
-        if !state.followed.is_empty() {
-            state.follow();
-        }
+        state.follow_changes();
         if state.look_at_waiting {
             state.settle_unresolved();
         }

@@ -80,6 +80,11 @@ impl ReadUnderWay {
         self.op.flags.contains(Flags::ATOMIC)
     }
 
+    /// Whether it is one of the first so many of its endpoint (modulo 2³²).
+    pub(super) fn is_of_the_first(&self, begun: u32) -> bool {
+        begun.wrapping_sub((self.number >> 32) as u32) <= u32::MAX / 2
+    }
+
     /// The addresses of its target; none once one of them is removed.
     pub(super) fn targets(&self) -> Option<[FiAddr; 2]> {
         (self.from != FiAddr::NOTAVAIL).then_some([self.op.dest, self.from])
@@ -143,6 +148,11 @@ impl RemoteOperations {
     /// Whether parts wait to be sent.
     pub(super) fn has_parts_to_send(&self) -> bool {
         !self.outbox.is_empty() || self.shortcuts.has_lost()
+    }
+
+    /// Number of reads so far, modulo 2³².
+    pub(super) fn reads_begun(&self) -> u32 {
+        self.reads_begun
     }
 
     /// Whether operations on a peer's memory wait for something but for a message that was sent.

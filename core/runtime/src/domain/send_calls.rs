@@ -47,9 +47,7 @@ pub(super) unsafe fn send_locked<B: Backend>(
     op: &SendOp,
     iov: &[IoBuf],
 ) -> Result<(), OpError> {
-    if !state.followed.is_empty() {
-        state.follow();
-    }
+    state.follow_changes();
     let last;
     let mut op = op;
     if op.flags.intersects(Flags::MORE.union(Flags::FENCE)) {

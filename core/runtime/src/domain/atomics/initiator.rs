@@ -76,6 +76,7 @@ pub(in super::super) unsafe fn begin<B: Backend>(
     buffers: &AtomicBuffers<'_>,
 ) -> Result<(), OpError> {
     let state = &mut *domain.lock()?;
+    state.follow_changes();
     let way = match way_of(state, index, op) {
         Ok(way) => way,
         Err(error) => {

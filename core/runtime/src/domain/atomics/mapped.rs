@@ -41,20 +41,23 @@ pub(super) unsafe fn took_mapping<B: Backend>(
     let (transport, mut owner) =
         state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
     let target = op.target(len);
-    if owner.follows_messages(op.dest) {
-        let mapped = &mut owner.srx.remote.mapped_atomics;
-        if !mapped.follows() {
+    if owner.srx.remote.mapped_atomics.by_messages == 0 {
+        owner.srx.remote.mapped_atomics.begin_anew();
+    } else if owner.follows_messages(op.dest, |_| true) {
+        let remote = &mut owner.srx.remote;
+        let Some(begun) = remote.mapped_atomics.follows(remote.reads_begun()) else {
             return Ok(false);
-        }
-        if transport.with_mapped(&target, |_| ()) == MappedCall::Impossible {
-            mapped.follows_none();
+        };
+        let waits = owner.follows_messages(op.dest, |read| read.is_of_the_first(begun))
+            && transport.with_mapped(&target, |_| ()) != MappedCall::Impossible;
+        if !waits {
+            owner.srx.remote.mapped_atomics.begin_anew();
             return Ok(false);
         }
         flush(state, index);
         domain.wake(state);
         return Err(OpError::Again);
     }
-    owner.srx.remote.mapped_atomics.follows_none();
     // SAFETY: the caller's contract, and that of `with_mapped`.
     let act = |at| unsafe { carry_out(op, buffers, at, len) };
     if transport.with_mapped(&target, act) != MappedCall::Made {
@@ -71,13 +74,10 @@ pub(super) unsafe fn took_mapping<B: Backend>(
 }
 
 impl EndpointOwner<'_> {
-    /// Whether atomic operations on a peer's memory are under way as messages.
-    #[inline]
-    fn follows_messages(&self, peer: FiAddr) -> bool {
-        if self.srx.remote.mapped_atomics.by_messages == 0 {
-            return false;
-        }
-        let mut atomics = self.srx.remote.reads().filter(|read| read.is_atomic());
+    /// Whether some of these atomic operations on a peer's memory are under way as messages.
+    fn follows_messages(&self, peer: FiAddr, these: impl Fn(&ReadUnderWay) -> bool) -> bool {
+        let reads = self.srx.remote.reads();
+        let mut atomics = reads.filter(|read| read.is_atomic() && these(read));
         let Some(first) = atomics.next() else {
             return false;
         };

@@ -122,8 +122,8 @@ impl EndpointOwner<'_> {
         Ok(results)
     }
 
-    /// Counts an operation at the region. One that fetches and changes is both a read and a write
-    /// there: its counter of writes moves with each change of the region (fi_mr(3)).
+    /// Counts an operation at the region. One that fetches, and may change the region, is both a
+    /// read and a write there: the counter of writes moves with each change (fi_mr(3)).
     fn count_at_region(&mut self, counters: RegionCounters, rights: Flags, len: usize) {
         let reads = rights.contains(Flags::REMOTE_READ);
         if reads {
