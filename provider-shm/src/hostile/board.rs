@@ -111,10 +111,11 @@ fn doubtful_regions_are_not_touched() {
 #[test]
 fn doubtful_memory_is_not_mapped() {
     let (mut ep, board, addr, _enemy) = open();
-    let memory = SharedMemory::new(4096).unwrap();
+    let memory = SharedMemory::new(1).unwrap();
+    let all = memory.len() as u64;
     let good = memory.backing(0);
     let unsealed = memfd_create(c"test", MFdFlags::MFD_CLOEXEC).unwrap();
-    ftruncate(&unsealed, 4096).unwrap();
+    ftruncate(&unsealed, all as i64).unwrap();
     let unsealed = MemoryBacking {
         descriptor: unsealed.as_raw_fd(),
         inode: fstat(&unsealed).unwrap().st_ino,
@@ -151,8 +152,8 @@ fn doubtful_memory_is_not_mapped() {
         stderr,
         no_file,
         other,
-        at(4096 - 49),
-        at(4096),
+        at(all - 49),
+        at(all),
         at(u64::MAX - 10),
         at(u64::MAX),
     ] {
@@ -165,7 +166,7 @@ fn doubtful_memory_is_not_mapped() {
         }
         board.entry(entry).hide();
     }
-    let entry = show(at(4096 - 50)).unwrap();
+    let entry = show(at(all - 50)).unwrap();
     for kind in both.into_iter().rev() {
         let mut bytes = [7; 50];
         let done =
@@ -180,7 +181,7 @@ fn doubtful_memory_is_not_mapped() {
         carry_out(&mut ep, addr, RmaKind::Write, 0, &mut [1; 50]),
         Shortcut::Impossible
     );
-    let last = memory.as_ptr().as_ptr().wrapping_add(4096 - 1);
+    let last = memory.as_ptr().as_ptr().wrapping_add(memory.len() - 1);
     // SAFETY: a byte of the memory.
     assert_eq!(unsafe { last.read_volatile() }, 7);
 }
@@ -190,12 +191,13 @@ fn doubtful_memory_is_not_mapped() {
 #[test]
 fn doubtful_elements_are_not_touched() {
     let (mut ep, board, addr, _enemy) = open();
-    let memory = SharedMemory::new(4096).unwrap();
+    let memory = SharedMemory::new(1).unwrap();
+    let all = memory.len() as u64;
     let show = |offset, elements| {
         board.show(&BoardRegion {
             key: KEY,
             addr: 1 << 20,
-            len: 4096,
+            len: all,
             first_place: 0,
             rights: MAY_READ | MAY_WRITE,
             elements,
@@ -225,9 +227,9 @@ fn doubtful_elements_are_not_touched() {
         (0, Datatype::Int32, true),
         (1, Datatype::Float, false),
         (1, Datatype::Uint8, true),
-        (4084, Datatype::Int32, true),
-        (4088, Datatype::Int32, false),
-        (4092, Datatype::Int32, false),
+        (all - 12, Datatype::Int32, true),
+        (all - 8, Datatype::Int32, false),
+        (all - 4, Datatype::Int32, false),
         (u64::MAX - 3, Datatype::Int32, false),
     ] {
         assert_eq!(

@@ -25,7 +25,8 @@ const LONG_WAIT: u32 = 8;
 const LEAST_WAIT: Duration = Duration::from_micros(20);
 /// Copies follow for this number of times as long as the part waited.
 const COPIES_FOLLOW: u32 = 15;
-/// A part without an answer for so long may be lost with its link, or was never sent.
+/// A part without an answer for so long may be lost with its link, or was never sent. No wait counts
+/// for longer: this side may not have looked.
 const LOST: Duration = Duration::from_secs(1);
 /// While a part is timed, the clock is read once for this number of operations.
 const LOOK_OF: u32 = 8;
@@ -287,7 +288,7 @@ impl ShortcutChoice {
             true => COPIES_FOLLOW,
             false => 1,
         };
-        self.copies_until = Some(now + waited * times);
+        self.copies_until = Some(now + waited.min(LOST) * times);
     }
 
     /// The time after which a part counts as one that waits.
@@ -329,6 +330,9 @@ impl ShortcutChoice {
                 return;
             }
             self.has_waited(now, took);
+            if took > LOST {
+                return;
+            }
         }
         self.learn(timed.class, MessagePath::Ring, took / timed.sharing());
     }
