@@ -1,6 +1,8 @@
 //! Counters (fi_cntr(3)).
 
-use std::ffi::c_int;
+mod imported;
+
+use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -9,18 +11,21 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_runtime::fabric::{Cntr, CntrAttr, CntrEvents, DomainWait};
 
 use crate::abi::{
-    FI_CLASS_CNTR, Roomy, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid, fid_cntr,
+    FI_CLASS_CNTR, FI_PEER, Roomy, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid, fid_cntr,
 };
 use crate::cancel::{self, Looked, Waiter, unwinding};
 use crate::domain::DomainObject;
 use crate::fid::{Object, SharedObject, object_of};
 use crate::guard::{Refused, control, data, value};
 use crate::wait::{self, WaitObject, Waitable, timeout};
+use imported::ImportedCntr;
 
 /// A counter.
 pub(crate) struct CntrObject {
     pub(crate) cntr: Arc<dyn Cntr>,
     wait: WaitObject,
+    /// The counter of another provider that counts.
+    pub(crate) imported: Option<ImportedCntr>,
     _domain: SharedObject<DomainObject>,
 }
 
@@ -31,7 +36,10 @@ unsafe impl Object for CntrObject {
     const FID_OPS: &'static fi_ops = &wait::ops_of::<Self>();
 
     fn raw(&self, fid: fid) -> fid_cntr {
-        let ops = OPS.as_ptr();
+        let ops = match self.imported {
+            Some(_) => imported::OPS.as_ptr(),
+            None => OPS.as_ptr(),
+        };
         fid_cntr { fid, ops }
     }
 }
@@ -64,34 +72,44 @@ static OPS: Roomy<fi_ops_cntr> = Roomy::new(fi_ops_cntr {
 });
 
 impl CntrObject {
-    /// Opens a counter.
+    /// Opens a counter. `context` counts where the attributes have `FI_PEER`.
     ///
     /// # Safety
     ///
-    /// `attr` is there or NULL.
+    /// `attr` is there or NULL. With `FI_PEER`, `context` is as fi_peer(3) has it.
     pub(crate) unsafe fn open(
         domain: SharedObject<DomainObject>,
         attr: *const fi_cntr_attr,
+        context: *const c_void,
     ) -> Result<Self, Refused> {
         let mut wait = WaitObject::NONE;
+        let mut imported = None;
         let mut counted = CntrAttr::default();
         if !attr.is_null() {
             // SAFETY: as the caller says. The structure is the same in all versions.
             let attr = unsafe { attr.read() };
-            if attr.flags != 0 {
+            if attr.flags & !FI_PEER != 0 {
                 return Err(Errno::EBADFLAGS.into());
             }
+            let is_peer = attr.flags & FI_PEER != 0;
             counted.events = match attr.events {
                 fi_cntr_events::FI_CNTR_EVENTS_COMP => CntrEvents::Completions,
-                fi_cntr_events::FI_CNTR_EVENTS_BYTES => CntrEvents::Bytes,
+                fi_cntr_events::FI_CNTR_EVENTS_BYTES if !is_peer => CntrEvents::Bytes,
                 _ => return Err(Errno::EINVAL.into()),
             };
-            wait = WaitObject::of(attr.wait_obj)?;
+            if is_peer {
+                domain.check_imports()?;
+                // SAFETY: as the caller says.
+                imported = Some(unsafe { ImportedCntr::of(context.cast()) }?);
+            } else {
+                wait = WaitObject::of(attr.wait_obj)?;
+            }
         }
         let cntr = domain.domain.open_cntr(&counted)?;
         Ok(Self {
             cntr,
             wait,
+            imported,
             _domain: domain,
         })
     }

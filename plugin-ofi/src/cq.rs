@@ -1,5 +1,7 @@
 //! Completion queues (fi_cq(3)).
 
+mod imported;
+
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -12,7 +14,7 @@ use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_runtime::fabric::{Cq, CqAttr, DomainWait};
 
 use crate::abi::{
-    FI_AFFINITY, FI_CLASS_CQ, FI_VERSION, Roomy, fi_addr_t, fi_cq_attr, fi_cq_data_entry,
+    FI_AFFINITY, FI_CLASS_CQ, FI_PEER, FI_VERSION, Roomy, fi_addr_t, fi_cq_attr, fi_cq_data_entry,
     fi_cq_entry, fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry,
     fi_cq_wait_cond, fi_ops, fi_ops_cq, fid, fid_cq,
 };
@@ -23,6 +25,7 @@ use crate::guard::{Refused, control, data, value};
 use crate::memory::{ErrorData, say};
 use crate::reasons::{number_of, words_of};
 use crate::wait::{self, WaitObject, Waitable, timeout};
+use imported::ImportedCq;
 
 // Every format is a prefix of the longest, and that is how a completion begins.
 const _: () = {
@@ -49,6 +52,8 @@ pub(crate) struct CqObject {
     /// Waits say how many entries they want (`FI_CQ_COND_THRESHOLD`).
     by_threshold: bool,
     error_data: ErrorData,
+    /// The queue of another provider that gets the completions.
+    pub(crate) imported: Option<ImportedCq>,
     domain: SharedObject<DomainObject>,
 }
 
@@ -59,7 +64,10 @@ unsafe impl Object for CqObject {
     const FID_OPS: &'static fi_ops = &wait::ops_of::<Self>();
 
     fn raw(&self, fid: fid) -> fid_cq {
-        let ops = OPS.as_ptr();
+        let ops = match self.imported {
+            Some(_) => imported::OPS.as_ptr(),
+            None => OPS.as_ptr(),
+        };
         fid_cq { fid, ops }
     }
 }
@@ -99,27 +107,35 @@ static OPS: Roomy<fi_ops_cq> = Roomy::new(fi_ops_cq {
 });
 
 impl CqObject {
-    /// Opens a completion queue.
+    /// Opens a completion queue. `context` counts where the attributes have `FI_PEER`.
     ///
     /// # Safety
     ///
-    /// `attr` is there or NULL.
+    /// `attr` is there or NULL. With `FI_PEER`, `context` is as fi_peer(3) has it.
     pub(crate) unsafe fn open(
         domain: SharedObject<DomainObject>,
         attr: *mut fi_cq_attr,
+        context: *const c_void,
     ) -> Result<Self, Refused> {
         let mut wanted = CqAttr::default();
         let mut entry_bytes = size_of::<fi_cq_entry>();
         let (mut wait, mut by_threshold) = (WaitObject::NONE, false);
         let mut tells_format = false;
+        let mut imported = None;
         if !attr.is_null() {
             // SAFETY: as the caller says. The structure is the same in all versions. It may be a
             // constant.
             let attr = unsafe { attr.read() };
-            if attr.flags & !FI_AFFINITY != 0 {
+            if attr.flags & !(FI_AFFINITY | FI_PEER) != 0 {
                 return Err(Errno::EBADFLAGS.into());
             }
-            wait = WaitObject::of(attr.wait_obj)?;
+            if attr.flags & FI_PEER != 0 {
+                domain.check_imports()?;
+                // SAFETY: as the caller says.
+                imported = Some(unsafe { ImportedCq::of(context.cast()) }?);
+            } else {
+                wait = WaitObject::of(attr.wait_obj)?;
+            }
             by_threshold = match attr.wait_cond {
                 // No thread can wait, so the condition is ignored (fi_cq(3)).
                 _ if wait == WaitObject::NONE => false,
@@ -151,6 +167,7 @@ impl CqObject {
             wait,
             by_threshold,
             error_data: ErrorData::default(),
+            imported,
             domain,
         })
     }
@@ -187,7 +204,7 @@ impl CqObject {
     ///
     /// There is room for that, and for as much error data as the structure says.
     #[cold]
-    unsafe fn write_error(&self, error: &CqError, to: *mut fi_cq_err_entry) {
+    pub(crate) unsafe fn write_error(&self, error: &CqError, to: *mut fi_cq_err_entry) {
         // Error data is the address of a sender; of all else `fi_cq_strerror` has what is known.
         let addr_format = self.domain.domain.info().addr_format;
         let data = match &error.sender {
@@ -446,7 +463,7 @@ unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
     })
 }
 
-unsafe extern "C" fn strerror(
+pub(crate) unsafe extern "C" fn strerror(
     _cq: *mut fid_cq,
     prov_errno: c_int,
     _err_data: *const c_void,

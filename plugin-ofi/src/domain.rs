@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::MrMode;
-use ferrofabric_contracts::info::{AV_AUTH_KEY, EpType};
+use ferrofabric_contracts::info::{AV_AUTH_KEY, EpType, Progress};
 use ferrofabric_runtime::fabric::Domain;
 
 use crate::fabric::FabricObject;
@@ -34,6 +35,22 @@ impl DomainObject {
     /// Whether its endpoints have one-sided operations.
     pub(crate) fn has_remote_access(&self) -> bool {
         self.domain.info().ep.ep_type == EpType::Rdm && !self.is_keyed()
+    }
+
+    /// Whether queues and counters of other providers can get what completes here.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the domain has automatic progress. Their owner drives this provider, and may wait.
+    pub(crate) fn check_imports(&self) -> Result<(), Error> {
+        match self.domain.info().domain.data_progress {
+            Progress::Auto => {
+                let object = "a queue or counter of another provider";
+                let error = Error::new(Errno::EINVAL, "import", object);
+                Err(error.mend("ask for a domain with FI_PROGRESS_MANUAL"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether the application has a duty of memory registration (fi_mr(3)), by its name or by the

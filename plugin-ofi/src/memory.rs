@@ -188,6 +188,27 @@ pub(crate) unsafe fn say(words: &'static CStr, buf: *mut c_char, len: usize) -> 
     buf
 }
 
+/// Checks that a structure of the caller's has all of the expected one: it may be longer.
+///
+/// # Errors
+///
+/// `EINVAL`: there is none, or it is shorter.
+///
+/// # Safety
+///
+/// `given` is NULL, or a structure that begins with its size.
+pub(crate) unsafe fn check_size<T>(given: *const T) -> Result<(), Errno> {
+    if given.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: as the caller says.
+    let size = unsafe { given.cast::<usize>().read() };
+    match size >= size_of::<T>() {
+        true => Ok(()),
+        false => Err(Errno::EINVAL),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,8 @@ pub(crate) trait Unsupported {
     const ENOSYS: Self;
 }
 
-/// The result type of a C call: an `int` or a `ssize_t`, negative for an error.
+/// The result type of a C call: an `int`, a `ssize_t` or the value of a counter, negative for an
+/// error.
 pub(crate) trait Negative {
     /// `-FI_ENOSYS`.
     const ENOSYS: Self;
@@ -25,6 +26,10 @@ impl Negative for c_int {
 
 impl Negative for isize {
     const ENOSYS: Self = -(Errno::ENOSYS.0 as isize);
+}
+
+impl Negative for u64 {
+    const ENOSYS: Self = -(Errno::ENOSYS.0 as i64) as u64;
 }
 
 macro_rules! unsupported {

@@ -103,7 +103,11 @@ unsafe extern "C" fn cq_open(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: as for `av_open`.
-    unsafe { open_on(domain, context, cq, |domain| CqObject::open(domain, attr)) }
+    unsafe {
+        open_on(domain, context, cq, |domain| {
+            CqObject::open(domain, attr, context)
+        })
+    }
 }
 
 unsafe extern "C" fn cntr_open(
@@ -115,7 +119,7 @@ unsafe extern "C" fn cntr_open(
     // SAFETY: as for `av_open`.
     unsafe {
         open_on(domain, context, cntr, |domain| {
-            CntrObject::open(domain, attr)
+            CntrObject::open(domain, attr, context)
         })
     }
 }

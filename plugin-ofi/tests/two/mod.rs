@@ -139,7 +139,18 @@ pub fn shape() -> Shape {
 }
 
 impl Side {
-    pub fn open(opened: &Opened, info: &Info<'_>, mut shape: Shape) -> Self {
+    pub fn open(opened: &Opened, info: &Info<'_>, shape: Shape) -> Self {
+        Self::open_for(opened, info, shape, [null_mut(); 4])
+    }
+
+    /// As `open`, with the contexts of both queues and of both counters.
+    pub fn open_for(
+        opened: &Opened,
+        info: &Info<'_>,
+        mut shape: Shape,
+        contexts: [*mut c_void; 4],
+    ) -> Self {
+        let [of_tx, of_rx, of_sent, of_received] = contexts;
         let (mut av, mut ep) = (null_mut(), null_mut());
         let (mut tx, mut rx, mut sent, mut received) =
             (null_mut(), null_mut(), null_mut(), null_mut());
@@ -154,14 +165,14 @@ impl Side {
                 call!(domain, ops.av_open(&raw mut attr, &raw mut av, null_mut())),
                 0
             );
-            for cq in [&raw mut tx, &raw mut rx] {
+            for (cq, context) in [(&raw mut tx, of_tx), (&raw mut rx, of_rx)] {
                 assert_eq!(
-                    call!(domain, ops.cq_open(&raw mut shape.cq, cq, null_mut())),
+                    call!(domain, ops.cq_open(&raw mut shape.cq, cq, context)),
                     0
                 );
             }
-            for cntr in [&raw mut sent, &raw mut received] {
-                let opened = call!(domain, ops.cntr_open(&raw mut shape.cntr, cntr, null_mut()));
+            for (cntr, context) in [(&raw mut sent, of_sent), (&raw mut received, of_received)] {
+                let opened = call!(domain, ops.cntr_open(&raw mut shape.cntr, cntr, context));
                 assert_eq!(opened, 0);
             }
             assert_eq!(

@@ -1,0 +1,175 @@
+//! A completion queue of another provider, into which completions of this one go.
+//!
+//! The contract (fi_peer(3)):
+//!
+//! - The owner allocates the `fid_peer_cq` and its operations. They exist for longer than the queue
+//!   that is opened here. The context structure is read in that call alone.
+//! - The owner reads no entries (`fi_cq_read(cq, NULL, 0)`) to drive this provider. In these calls
+//!   alone, `write` and `writeerr` get what has completed: in its order, and by one thread at a
+//!   time. No lock of the domain is held meanwhile, so they may call this provider. A read within
+//!   them does nothing.
+//! - An entry that the owner refuses is kept, and is the first one in the next read.
+//! - The owner locks its queue, wakes its waiters and sees to room. So this queue has no wait
+//!   object, and a domain with automatic progress has no such queue: nobody would read it.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::peer::{Completion, CqError};
+use ferrofabric_system::locks::Mutex;
+
+use super::{CqObject, strerror};
+use crate::abi::{
+    Roomy, fi_addr_t, fi_cq_err_entry, fi_ops_cq, fi_ops_cq_owner, fi_peer_cq_context, fid_cq,
+    fid_peer_cq,
+};
+use crate::fid::object_of;
+use crate::guard::data;
+use crate::memory::check_size;
+use crate::unsupported::Unsupported;
+
+/// Completions that are taken at a time.
+const BATCH: usize = 16;
+
+/// The owner's queue.
+pub(crate) struct ImportedCq {
+    owner: NonNull<fid_peer_cq>,
+    write: WriteFn,
+    write_error: WriteErrorFn,
+    /// The thread that passes entries on has it.
+    kept: Mutex<KeptEntries>,
+}
+
+type WriteFn = unsafe extern "C" fn(
+    *mut fid_peer_cq,
+    *mut c_void,
+    u64,
+    usize,
+    *mut c_void,
+    u64,
+    u64,
+    fi_addr_t,
+) -> isize;
+type WriteErrorFn = unsafe extern "C" fn(*mut fid_peer_cq, *const fi_cq_err_entry) -> isize;
+
+// SAFETY: the owner's queue is for any thread (fi_peer(3): the owner sees to locks).
+unsafe impl Send for ImportedCq {}
+// SAFETY: as above.
+unsafe impl Sync for ImportedCq {}
+
+/// Entries that the owner has not taken yet.
+#[derive(Default)]
+struct KeptEntries {
+    completions: VecDeque<Completion>,
+    /// After the completions.
+    error: Option<CqError>,
+}
+
+/// The operations of such a queue.
+pub(crate) static OPS: Roomy<fi_ops_cq> = Roomy::new(fi_ops_cq {
+    size: size_of::<fi_ops_cq>(),
+    read: Some(drive),
+    readfrom: Some(Unsupported::ENOSYS),
+    readerr: Some(Unsupported::ENOSYS),
+    sread: Some(Unsupported::ENOSYS),
+    sreadfrom: Some(Unsupported::ENOSYS),
+    signal: Some(Unsupported::ENOSYS),
+    strerror: Some(strerror),
+});
+
+impl ImportedCq {
+    /// The queue that a context names.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the context is too short, or has no queue with both operations.
+    ///
+    /// # Safety
+    ///
+    /// `context` is NULL, or a context as fi_peer(3) has it.
+    pub(crate) unsafe fn of(context: *const fi_peer_cq_context) -> Result<Self, Errno> {
+        // SAFETY: as the caller says.
+        unsafe {
+            check_size(context)?;
+            let owner = NonNull::new((*context).cq).ok_or(Errno::EINVAL)?;
+            let ops: *const fi_ops_cq_owner = owner.as_ref().owner_ops;
+            check_size(ops)?;
+            Ok(Self {
+                owner,
+                write: (*ops).write.ok_or(Errno::EINVAL)?,
+                write_error: (*ops).writeerr.ok_or(Errno::EINVAL)?,
+                kept: Mutex::default(),
+            })
+        }
+    }
+
+    /// Drives the domain of a queue, and passes on what has completed.
+    fn drive(&self, queue: &CqObject) -> Result<(), OpError> {
+        // Another thread does it, or the owner reads in a call of `pass_on`.
+        let Some(mut kept) = self.kept.try_lock() else {
+            return Ok(());
+        };
+        while self.pass_on(queue, &mut kept) {
+            let mut batch = [Completion::BLANK; BATCH];
+            match queue.cq.read(&mut batch) {
+                Ok(got) => kept.completions.extend(&batch[..got]),
+                Err(OpError::Again) => return Ok(()),
+                Err(other) => match queue.cq.read_error()? {
+                    Some(error) => kept.error = Some(error),
+                    None => return Err(other),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes entries on. Returns whether the owner has taken all.
+    fn pass_on(&self, queue: &CqObject, kept: &mut KeptEntries) -> bool {
+        while let Some(done) = kept.completions.front() {
+            // SAFETY: the owner's queue is open for as long as this one.
+            let written = unsafe {
+                (self.write)(
+                    self.owner.as_ptr(),
+                    done.context as usize as *mut c_void,
+                    done.flags.bits(),
+                    done.len,
+                    done.buf as *mut c_void,
+                    done.data,
+                    done.tag,
+                    done.src.0,
+                )
+            };
+            if written < 0 {
+                return false;
+            }
+            kept.completions.pop_front();
+        }
+        if let Some(error) = &kept.error {
+            let mut entry = fi_cq_err_entry::default();
+            // SAFETY: the entry is whole; the queue as above.
+            let written = unsafe {
+                queue.write_error(error, &raw mut entry);
+                (self.write_error)(self.owner.as_ptr(), &raw const entry)
+            };
+            if written < 0 {
+                return false;
+            }
+            kept.error = None;
+        }
+        true
+    }
+}
+
+/// `fi_cq_read`, of no entries: all others are read from the owner.
+unsafe extern "C" fn drive(cq: *mut fid_cq, _buf: *mut c_void, count: usize) -> isize {
+    data(|| {
+        // SAFETY: as C calls us.
+        let queue = unsafe { object_of::<CqObject>(cq) };
+        match &queue.imported {
+            Some(imported) if count == 0 => imported.drive(queue).map(|()| 0),
+            _ => Err(OpError::Failed(Errno::ENOSYS)),
+        }
+    })
+}
