@@ -37,6 +37,12 @@ pub(super) enum Bench {
     TrustedGetLatency,
     /// A fetch-and-add on the other side's memory, in µs.
     FetchAddLatency,
+    /// As `PutLatency`, in memory that both sides map.
+    MappedPutLatency,
+    /// As `GetLatency`, in memory that both sides map.
+    MappedGetLatency,
+    /// As `FetchAddLatency`, in memory that both sides map.
+    MappedFetchAddLatency,
     /// Writes to the other side's memory, in 10⁶ bytes a second.
     PutBandwidth,
     /// The same of so many threads in each process, each with an endpoint of its own: the sum.
@@ -76,6 +82,9 @@ impl Bench {
             Self::GetLatency => "get_latency".to_owned(),
             Self::TrustedGetLatency => "get_latency_trusted".to_owned(),
             Self::FetchAddLatency => "fetch_add_latency".to_owned(),
+            Self::MappedPutLatency => "put_latency_mapped".to_owned(),
+            Self::MappedGetLatency => "get_latency_mapped".to_owned(),
+            Self::MappedFetchAddLatency => "fetch_add_latency_mapped".to_owned(),
             Self::PutBandwidth => "put_bandwidth".to_owned(),
             Self::ThreadRate(threads) => format!("rate_{threads}_threads"),
             Self::Alltoall(ranks) => format!("alltoall_{ranks}_ranks"),
@@ -83,10 +92,25 @@ impl Bench {
         }
     }
 
+    /// The same operation in memory of any kind.
+    pub(super) fn in_any_memory(self) -> Self {
+        match self {
+            Self::MappedPutLatency => Self::PutLatency,
+            Self::MappedGetLatency => Self::GetLatency,
+            Self::MappedFetchAddLatency => Self::FetchAddLatency,
+            other => other,
+        }
+    }
+
+    /// Whether the memory is such that both sides map it.
+    pub(super) fn is_mapped(self) -> bool {
+        self.in_any_memory() != self
+    }
+
     /// Whether it is of one-sided operations, whose names begin with `rma`.
     pub(super) fn is_one_sided(self) -> bool {
         matches!(
-            self,
+            self.in_any_memory(),
             Self::PutLatency
                 | Self::DeliveredPutLatency
                 | Self::GetLatency
@@ -120,6 +144,9 @@ impl Bench {
             | Self::GetLatency
             | Self::TrustedGetLatency
             | Self::FetchAddLatency
+            | Self::MappedPutLatency
+            | Self::MappedGetLatency
+            | Self::MappedFetchAddLatency
             | Self::Alltoall(_)
             | Self::Allreduce(_) => "latency_us",
             Self::Bandwidth | Self::BlockingBandwidth | Self::BothWays | Self::PutBandwidth => {
@@ -148,7 +175,7 @@ impl Bench {
     pub(super) fn default_sizes(self) -> &'static [usize] {
         match self {
             Self::ThreadRate(_) => &[64],
-            Self::FetchAddLatency => &[8],
+            Self::FetchAddLatency | Self::MappedFetchAddLatency => &[8],
             // Of the others one packet holds all bytes.
             Self::TrustedGetLatency => &[64 << 10, 1 << 20],
             Self::Alltoall(_) | Self::Allreduce(_) => &[8, 64 << 10],
@@ -166,10 +193,12 @@ impl Bench {
             | Self::PutLatency
             | Self::DeliveredPutLatency
             | Self::GetLatency
+            | Self::MappedPutLatency
+            | Self::MappedGetLatency
             | Self::PutBandwidth => size != 0,
             Self::BlockingBandwidth | Self::BothWays | Self::TrustedGetLatency => size >= 4096,
             // The peers have one element of 64 bits.
-            Self::FetchAddLatency => size == 8,
+            Self::FetchAddLatency | Self::MappedFetchAddLatency => size == 8,
             Self::Rate | Self::ThreadRate(_) => (1..=64).contains(&size),
             // Whole doubles.
             Self::Alltoall(_) | Self::Allreduce(_) => size != 0 && size % 8 == 0,

@@ -46,9 +46,12 @@ pub(super) fn measure(
         Bench::Bandwidth | Bench::BlockingBandwidth => "bw",
         Bench::BothWays => "bibw",
         Bench::Rate | Bench::ThreadRate(_) => "rate",
-        Bench::PutLatency | Bench::DeliveredPutLatency | Bench::PutBandwidth => "put",
-        Bench::GetLatency | Bench::TrustedGetLatency => "get",
-        Bench::FetchAddLatency => "atomic",
+        Bench::PutLatency
+        | Bench::DeliveredPutLatency
+        | Bench::MappedPutLatency
+        | Bench::PutBandwidth => "put",
+        Bench::GetLatency | Bench::TrustedGetLatency | Bench::MappedGetLatency => "get",
+        Bench::FetchAddLatency | Bench::MappedFetchAddLatency => "atomic",
         Bench::Alltoall(_) | Bench::Allreduce(_) => {
             return Err(Failure::new("collectives are measured over MPI"));
         }
@@ -67,6 +70,9 @@ pub(super) fn measure(
     }
     if let Bench::ThreadRate(threads) = bench {
         command.arg(format!("--threads={threads}"));
+    }
+    if bench.is_mapped() {
+        command.arg("--mapped");
     }
     if bench == Bench::DeliveredPutLatency {
         command.arg("--delivered");
@@ -91,7 +97,7 @@ fn parse(json: &str, path: &str, bench: Bench) -> Result<OurSample> {
             result.path
         )));
     }
-    let figure = match bench {
+    let figure = match bench.in_any_memory() {
         Bench::Latency
         | Bench::DatagramLatency
         | Bench::GetLatency

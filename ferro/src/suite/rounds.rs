@@ -89,6 +89,9 @@ pub(super) fn shm(options: &ShmOptions) -> Result<()> {
         Bench::GetLatency,
         Bench::FetchAddLatency,
         Bench::PutBandwidth,
+        Bench::MappedPutLatency,
+        Bench::MappedGetLatency,
+        Bench::MappedFetchAddLatency,
     ];
     benches.extend(THREADS.map(Bench::ThreadRate));
     let programs = FabricPrograms {

@@ -190,7 +190,7 @@ fn of_perftest(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
             ),
         ],
         // None of its programs does so.
-        Bench::ThreadRate(_) | Bench::Alltoall(_) | Bench::Allreduce(_) => Vec::new(),
+        _ => Vec::new(),
     }
 }
 
@@ -250,7 +250,8 @@ pub(super) fn over_shm(
             Rival::of("libfabric shm without CMA", libfabric::PROGRAM, fabric_ring),
         );
     }
-    if bench.is_one_sided() {
+    // It has no memory that both sides map.
+    if bench.is_one_sided() && !bench.is_mapped() {
         rivals.insert(0, of_one_sided(hosts, programs.one_sided));
     }
     rivals.extend(Rival::round_trip(bench, providers::Path::Shm));

@@ -15,7 +15,7 @@ pub(super) fn programs(
     messages: u64,
     port: u16,
 ) -> (Program, Program) {
-    let test = match bench {
+    let test = match bench.in_any_memory() {
         Bench::Latency => "tag_lat",
         Bench::PutLatency | Bench::DeliveredPutLatency => "ucp_put_lat",
         Bench::GetLatency | Bench::TrustedGetLatency => "ucp_get",
@@ -68,7 +68,7 @@ pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
         .rev()
         .find(|l| l.trim_start().starts_with("Final:"))?;
     let fields: Vec<&str> = last.split_ascii_whitespace().collect();
-    match bench {
+    match bench.in_any_memory() {
         // Final: iterations, then 50 %, average, overall
         Bench::Latency
         | Bench::PutLatency
