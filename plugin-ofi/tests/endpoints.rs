@@ -15,8 +15,8 @@ use std::ptr::null_mut;
 use client::{Info, Opened, close};
 use ferro_fi::abi::{
     FI_ATOMIC, FI_EBUSY, FI_ENABLE, FI_ENOPROTOOPT, FI_MSG, FI_MULTI_RECV, FI_OPT_ENDPOINT,
-    FI_OPT_MIN_MULTI_RECV, FI_READ, FI_RECV, FI_RMA, FI_SOURCE, FI_TRANSMIT, FI_WRITE, fi_av_attr,
-    fi_av_type, fi_cq_attr, fi_ep_type, fid, fid_av, fid_cq, fid_ep, fid_eq,
+    FI_OPT_MIN_MULTI_RECV, FI_READ, FI_RECV, FI_RMA, FI_SEND, FI_SOURCE, FI_TRANSMIT, FI_WRITE,
+    fi_av_attr, fi_av_type, fi_cq_attr, fi_ep_type, fid, fid_av, fid_cq, fid_ep, fid_eq,
 };
 use rma::ask;
 use support::{has_device, skip};
@@ -144,6 +144,17 @@ fn directions_without_messages() {
         let bound = Bound::open(&opened, &info);
         assert_eq!(bound.enable(), 0);
         bound.close();
+        // Alone they are no request.
+        let mut ep: *mut fid_ep = null_mut();
+        // SAFETY: as above; there is room for the endpoint.
+        let refused = unsafe {
+            (*info.info).caps = FI_SEND | FI_RECV;
+            call!(
+                opened.domain,
+                ops.endpoint(info.info, &raw mut ep, null_mut())
+            )
+        };
+        assert_eq!(refused, -libc::EINVAL);
         opened.close();
     });
 }

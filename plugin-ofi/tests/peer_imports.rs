@@ -25,7 +25,7 @@ use two::{EAGAIN, PATIENCE, Shape, Side, alone, control, count, everywhere, inse
 
 const ENOSYS: isize = -(libc::ENOSYS as isize);
 
-/// What a provider has written to an owner's queue.
+/// An entry that a provider has written to an owner's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Written {
     context: usize,
@@ -315,7 +315,7 @@ fn completions_go_to_the_owner() {
         assert_eq!((done[0].context, done[0].error), (3, (0, 0)));
         assert_eq!(two::next(a.rx).unwrap().tag, 8);
 
-        // What failed is in its place among what succeeded.
+        // A failure is in its place among the others.
         let mut short = [0u8; 4];
         b.side.receive(&mut short, 1, 0x10);
         b.side.receive(&mut into, 2, 0x20);
@@ -464,7 +464,7 @@ fn contexts_that_are_no_contexts_are_refused() {
             open_both(opened.domain, [null_mut(); 2], FI_PEER),
             [EINVAL; 2]
         );
-        let other_flags = open_both(opened.domain, [null_mut(); 2], FI_PEER | 1 << 40);
+        let other_flags = open_both(opened.domain, [null_mut(); 2], FI_PEER | (1 << 40));
         assert_eq!(other_flags, [-ferro_fi::abi::FI_EBADFLAGS; 2]);
         opened.close();
     });

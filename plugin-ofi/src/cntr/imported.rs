@@ -29,8 +29,8 @@ pub(crate) struct ImportedCntr {
     owner: NonNull<fid_peer_cntr>,
     count: CountFn,
     count_error: CountFn,
-    /// Operations that the owner knows of, and those of them that failed. The thread that passes
-    /// counts on has it.
+    /// Operations that the owner has counted, and those that failed. The thread that passes counts
+    /// on has it.
     passed: Mutex<[u64; 2]>,
 }
 
@@ -104,7 +104,7 @@ unsafe extern "C" fn drive(cntr: *mut fid_cntr) -> u64 {
         // SAFETY: as C calls us.
         let counter = unsafe { object_of::<CntrObject>(cntr) };
         if let Some(imported) = &counter.imported {
-            // What can not be read now is passed on by a later call.
+            // A later call passes on the counts that can not be read now.
             let _ = imported.drive(&*counter.cntr);
         }
         0

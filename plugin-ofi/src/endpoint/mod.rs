@@ -65,10 +65,11 @@ unsafe impl Object for EndpointObject {
     }
 }
 
-/// Takes `FI_SEND` and `FI_RECV` out where there are no messages: they say nothing then. Sandia
-/// OpenSHMEM adds `FI_RECV` to an offer of one-sided operations alone.
+/// Takes `FI_SEND` and `FI_RECV` out of one-sided operations without messages: they say nothing
+/// then. Sandia OpenSHMEM adds `FI_RECV` to an offer of such operations alone.
 fn drop_message_directions(info: &mut Info) {
-    if !info.caps.intersects(Flags::MSG | Flags::TAGGED) {
+    let is_one_sided = info.caps.intersects(Flags::RMA | Flags::ATOMIC);
+    if is_one_sided && !info.caps.intersects(Flags::MSG | Flags::TAGGED) {
         for caps in [&mut info.caps, &mut info.tx.caps, &mut info.rx.caps] {
             *caps -= Flags::SEND | Flags::RECV;
         }

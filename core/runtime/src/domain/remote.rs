@@ -80,7 +80,7 @@ impl ReadUnderWay {
         self.op.flags.contains(Flags::ATOMIC)
     }
 
-    /// Whether it is one of the first so many of its endpoint (modulo 2³²).
+    /// Whether it is among the first reads of its endpoint, `begun` of them (modulo 2³²).
     pub(super) fn is_of_the_first(&self, begun: u32) -> bool {
         begun.wrapping_sub((self.number >> 32) as u32) <= u32::MAX / 2
     }

@@ -25,8 +25,8 @@ const LONG_WAIT: u32 = 8;
 const LEAST_WAIT: Duration = Duration::from_micros(20);
 /// Copies follow for this number of times as long as the part waited.
 const COPIES_FOLLOW: u32 = 15;
-/// A part without an answer for so long may be lost with its link, or was never sent. No wait counts
-/// for longer: this side may not have looked.
+/// A part without an answer for so long may be lost with its link, or was never sent. No wait
+/// counts for longer: this side may not have looked.
 const LOST: Duration = Duration::from_secs(1);
 /// While a part is timed, the clock is read once for this number of operations.
 const LOOK_OF: u32 = 8;
