@@ -525,7 +525,8 @@ fn an_owner_that_refuses_and_calls_back_loses_nothing() {
 #[test]
 fn four_threads_pass_each_completion_on_once() {
     everywhere("four_threads_pass_each_completion_on_once", |info| {
-        let messages = if support::has_device() { 2000 } else { 20_000 };
+        // The threads leave the sender little of an emulated processor.
+        let messages = if support::has_device() { 500 } else { 20_000 };
         let pair = ImportingPair::open(info);
         let (b, queue) = (&pair.b, pair.b.side.rx.expose_provenance());
         let mut into = [0u8; 8];
