@@ -170,7 +170,10 @@ fn a_completion_queue_that_is_overrun_between_two_lanes() {
         device.overrun(data);
         for done in run(&mut [&mut pair.a], 20) {
             let error = done.outcome.unwrap_err();
-            assert_eq!(error.errno, Errno::EIO, "{}", error.why);
+            // The attempt to connect may find the queue overrun before the endpoint does: no queue
+            // pair can be made with it.
+            let is_of_attempt = !resumes && error.errno == Errno::EINVAL;
+            assert!(error.errno == Errno::EIO || is_of_attempt, "{error:?}");
         }
         // Word of the peer changes nothing.
         device.reset();
