@@ -161,14 +161,15 @@ fn class_of(kind: RmaKind, len: usize) -> usize {
 }
 
 impl ShortcutChoice {
-    /// Whether to look for answers now. Each look at a slot that the peer will write to costs the
-    /// peer a little, and only a short run needs an exact time.
+    /// Whether to look for answers before the next operation. Each look at a slot that the peer
+    /// will write to costs the peer a little, and only a short run needs an exact time.
     #[inline]
     pub(super) fn looks(&self) -> bool {
         let prefers_messages = |timed: &TimedRun| {
             (self.classes.as_deref()).is_some_and(|of| of[timed.class].prefers_messages)
         };
-        self.operations % LOOK_OF == 0 || !self.timed.as_ref().is_some_and(prefers_messages)
+        self.operations % LOOK_OF == LOOK_OF - 1
+            || !self.timed.as_ref().is_some_and(prefers_messages)
     }
 
     /// The path of an operation of `len` bytes, beside as many messages on their way whose answers

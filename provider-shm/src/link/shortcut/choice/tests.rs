@@ -120,6 +120,21 @@ fn nothing_piles_up_behind_a_part_that_waits() {
     }
 }
 
+/// An application that finds completions of copies may not poll for the answer that is awaited, so
+/// each operation looks for it.
+#[test]
+fn operations_look_for_the_answer_that_they_wait_for() {
+    let mut link = Link::new();
+    link.run(100, |_| Duration::from_nanos(300));
+    while choose(&mut link) == MessagePath::Cma {}
+    link.now.set(link.now.get() + LEAST_WAIT * 2);
+    while choose(&mut link) == MessagePath::Ring {}
+    for _ in 0..3 * LOOK_OF {
+        assert!(link.choice.looks());
+        assert_eq!(choose(&mut link), MessagePath::Cma);
+    }
+}
+
 /// Operations of an application that looks for completions only when a window of them is under
 /// way. The peer takes `serves` for each message. Returns the number of copies.
 fn stream(kind: RmaKind, len: usize, copy: Duration, serves: Duration, window: usize) -> u32 {
