@@ -33,7 +33,7 @@ pub(crate) struct ShmReceiver {
     unexpected: UnexpectedMessages,
     deliveries: Deliveries,
     stats: ShmStats,
-    /// The last message came within its slot.
+    /// The last message came within its slot, and awaits no answer.
     last_was_short: bool,
 }
 
@@ -65,7 +65,7 @@ impl ShmReceiver {
         &mut self.stats
     }
 
-    /// Whether the last message came within its slot.
+    /// Whether the last message came within its slot, and awaits no answer.
     #[inline(always)]
     pub(crate) fn last_was_short(&self) -> bool {
         self.last_was_short

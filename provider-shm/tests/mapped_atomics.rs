@@ -9,8 +9,9 @@ mod party;
 
 use std::sync::atomic::Ordering;
 
+use ferrofabric_av::AvAttr;
 use ferrofabric_conformance::atomics::carry_out_each;
-use ferrofabric_conformance::ends::QueuedEndpoint;
+use ferrofabric_conformance::ends::{QueuedEndpoint, QueuedPair};
 use ferrofabric_conformance::region_memory::use_mapped_memory;
 use ferrofabric_conformance::target::{BOTH, KEY, Target};
 use ferrofabric_contracts::addr::NativeAddr;
@@ -19,7 +20,7 @@ use ferrofabric_contracts::atomics::{
 };
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
+use ferrofabric_contracts::types::{AvType, FiAddr, IoBuf, MrDesc};
 use ferrofabric_runtime::fabric::{CntrAttr, MrAttr};
 use ferrofabric_runtime::owning::SharedElements;
 use ferrofabric_system::shared_memory::SharedMemory;
@@ -87,6 +88,50 @@ impl Sum {
         done.expect("the target is needed").unwrap();
         self.fetched()
     }
+}
+
+/// Another holder of a named address vector gives an entry to another peer. An operation that is
+/// the next step of its endpoint goes to that one, although memory of the one before is mapped.
+///
+/// Covers: AV-4, AV-17
+#[test]
+fn an_entry_that_is_another_peers_by_now_is_not_mapped() {
+    let attr = AvAttr {
+        av_type: Some(AvType::Table),
+        name: Some(format!("mapped atomics {}", std::process::id())),
+        ..AvAttr::default()
+    };
+    let domains = [domain("on"), domain("on"), domain("on")];
+    let a = QueuedEndpoint::open_with(&*domains[0], &attr, |_| {});
+    let other = QueuedEndpoint::open(&*domains[2]);
+    let pair = QueuedPair::connect(a, QueuedEndpoint::open(&*domains[1]));
+    for _ in 0..3 {
+        pair.barrier();
+    }
+    let memories = [(); 2].map(|()| SharedMemory::new(8).unwrap());
+    let regions = [0, 1].map(|of| {
+        let memory = &memories[of];
+        register(&*domains[of + 1], KEY, memory, memory.backing(0))
+    });
+    let words = || [0, 1].map(|of| bytes(whole(&memories[of]))[0]);
+    let sum = Sum::new(&pair.a, pair.to_b, (KEY, 0), Datatype::Uint64);
+    assert_eq!(sum.alone(&pair.a), 0);
+    assert_eq!(words(), [1, 0]);
+
+    let holder = domains[2].open_av(&attr).unwrap();
+    holder.remove(pair.to_b).unwrap();
+    let name = other.endpoint.name().to_bytes();
+    assert_eq!(holder.insert(&name).unwrap(), pair.to_b);
+    let sum = Sum::new(&pair.a, pair.to_b, (KEY, 0), Datatype::Uint64);
+    sum.begin(&pair.a).unwrap();
+    let done = pair.until("the other peer does nothing", || {
+        other.rx.pump();
+        pair.a.tx.pump();
+        pair.a.tx.take_of(sum.op.context)
+    });
+    done.unwrap();
+    assert_eq!((words(), sum.fetched()), ([1, 1], 0));
+    drop(regions);
 }
 
 /// The suite's operations on elements of one word go by mapping, and the others as messages.
@@ -206,6 +251,43 @@ fn operations_of_an_initiator_keep_their_order() {
         assert_eq!(waits.alone(&pair.a), count + 1 + behind);
         count += 2 + behind;
     }
+}
+
+/// A stream of operations that can only go as messages keeps no other one waiting for ever.
+#[test]
+fn an_operation_on_a_word_gets_its_turn_beside_others() {
+    let ([_, b], pair) = connected("on");
+    let memory = SharedMemory::new(32).unwrap();
+    let _region = register(&*b, KEY, &memory, memory.backing(0));
+    let begin = |place, of| {
+        let sum = Sum::new(&pair.a, pair.to_b, (KEY, place), of);
+        sum.begin(&pair.a).map(|()| sum)
+    };
+    let wide = || begin(16, Datatype::Uint128).unwrap();
+    let end = |sum: Sum| {
+        pair.wait(&pair.a.tx, sum.op.context).unwrap();
+    };
+    let (mut words, mut waits) = (Vec::new(), 0);
+    while words.len() < 3 * MOST_BEHIND {
+        // At each moment at which a word is changed, one of the others is under way.
+        let mut beside = wide();
+        let mut word = begin(0, Datatype::Uint64);
+        if let Err(error) = word {
+            assert_eq!(error, OpError::Again);
+            waits += 1;
+            // Those of that time are over then.
+            end(beside);
+            beside = wide();
+            word = begin(0, Datatype::Uint64);
+        }
+        words.push(word.expect("its turn"));
+        end(beside);
+    }
+    assert!(waits > 0 && mapped(&pair.a) == 0, "{waits} waits");
+    for word in &words {
+        pair.wait(&pair.a.tx, word.op.context).unwrap();
+    }
+    assert!(words.iter().map(Sum::fetched).eq(0..words.len() as u64));
 }
 
 /// Processes that add by mapping, one that adds by messages, and the owner: all sums are exact, and
