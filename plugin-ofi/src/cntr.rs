@@ -17,6 +17,7 @@ use crate::cancel::{self, Looked, Waiter, unwinding};
 use crate::domain::DomainObject;
 use crate::fid::{Object, SharedObject, object_of};
 use crate::guard::{Refused, control, data, value};
+use crate::srx::{BoundReceives, ForeignReceives};
 use crate::wait::{self, WaitObject, Waitable, timeout};
 use imported::ImportedCntr;
 
@@ -26,6 +27,8 @@ pub(crate) struct CntrObject {
     wait: WaitObject,
     /// The counter of another provider that counts.
     pub(crate) imported: Option<ImportedCntr>,
+    /// Messages that are announced when the owner reads.
+    receives: BoundReceives,
     _domain: SharedObject<DomainObject>,
 }
 
@@ -110,8 +113,14 @@ impl CntrObject {
             cntr,
             wait,
             imported,
+            receives: BoundReceives::default(),
             _domain: domain,
         })
+    }
+
+    /// Has the owner's reads announce these messages.
+    pub(crate) fn add_receives(&self, receives: &Arc<ForeignReceives>) {
+        self.receives.add(receives);
     }
 }
 

@@ -5,11 +5,12 @@ mod imported;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ferrofabric_av::format;
 use ferrofabric_contracts::addr::AddrFormats;
-use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::error::{Errno, Error, OpError};
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_runtime::fabric::{Cq, CqAttr, DomainWait};
 
@@ -24,6 +25,7 @@ use crate::fid::{Object, SharedObject, object_of};
 use crate::guard::{Refused, control, data, value};
 use crate::memory::{ErrorData, say};
 use crate::reasons::{number_of, words_of};
+use crate::srx::{BoundReceives, EndedReceive, ForeignReceives};
 use crate::wait::{self, WaitObject, Waitable, timeout};
 use imported::ImportedCq;
 
@@ -54,6 +56,10 @@ pub(crate) struct CqObject {
     error_data: ErrorData,
     /// The queue of another provider that gets the completions.
     pub(crate) imported: Option<ImportedCq>,
+    /// Whether the receives that it reports are of other providers. All are of one kind.
+    has_foreign: OnceLock<bool>,
+    /// Messages that are announced when the owner reads.
+    receives: BoundReceives,
     domain: SharedObject<DomainObject>,
 }
 
@@ -168,8 +174,39 @@ impl CqObject {
             by_threshold,
             error_data: ErrorData::default(),
             imported,
+            has_foreign: OnceLock::new(),
+            receives: BoundReceives::default(),
             domain,
         })
+    }
+
+    /// Checks that the queue can report receives, those of another provider or posted ones.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it is not the queue of another provider, or it reports receives of the other kind.
+    pub(crate) fn check_receives(&self, foreign: bool) -> Result<(), Error> {
+        let refused = |mend| Err(Error::new(Errno::EINVAL, "bind", "completion queue").mend(mend));
+        match foreign {
+            true if self.imported.is_none() => {
+                refused("open the queue with FI_PEER, as the shared receive context")
+            }
+            _ if *self.has_foreign.get_or_init(|| foreign) != foreign => refused(
+                "use one queue for endpoints with a shared receive context, another for those without",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the owner's reads announce these messages.
+    pub(crate) fn add_receives(&self, receives: &Arc<ForeignReceives>) {
+        self.receives.add(receives);
+    }
+
+    /// The end of a message that another provider's receive took.
+    fn foreign_end(&self, done: &Completion, is_error: bool) -> Option<EndedReceive> {
+        let is_foreign = self.has_foreign.get() == Some(&true);
+        (is_foreign && done.flags.contains(Flags::RECV)).then(|| EndedReceive::of(done, is_error))
     }
 
     /// Writes completions out in the queue's format.

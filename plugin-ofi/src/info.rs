@@ -13,8 +13,8 @@ use ferrofabric_contracts::info::{
 use ferrofabric_contracts::types::AvType;
 
 use crate::abi::{
-    fi_av_type, fi_domain_attr, fi_ep_attr, fi_ep_type, fi_fabric_attr, fi_info, fi_progress,
-    fi_resource_mgmt, fi_rx_attr, fi_threading, fi_tx_attr, read_as_of,
+    FI_PEER, fi_av_type, fi_domain_attr, fi_ep_attr, fi_ep_type, fi_fabric_attr, fi_info,
+    fi_progress, fi_resource_mgmt, fi_rx_attr, fi_threading, fi_tx_attr, read_as_of,
 };
 use crate::guard::Refused;
 use crate::host::Host;
@@ -45,7 +45,8 @@ impl UsedAddresses {
 ///
 /// # Errors
 ///
-/// `EINVAL` for a number that stands for nothing, and an address that is none of its format.
+/// `EINVAL` for a number that stands for nothing, and an address that is none of its format. With
+/// `FI_PEER` such an address is ignored.
 pub(crate) unsafe fn wanted(
     version: u32,
     info: *const fi_info,
@@ -54,22 +55,23 @@ pub(crate) unsafe fn wanted(
     // SAFETY: as the caller says, for all that follows.
     unsafe {
         let from = read_as_of(version, info).ok_or(Errno::EINVAL)?;
+        // libfabric's lnx links us by the hints of its application, in which an address is its own.
+        let is_linked = from.caps & FI_PEER != 0;
+        let address = |at, len, which| match address(from.addr_format, at, len, which) {
+            Err(_) if is_linked => Ok(None),
+            read => read.map_err(Refused::from),
+        };
         Ok(Info {
             caps: Flags::from_bits_retain(from.caps),
             mode: Mode::from_bits_retain(from.mode),
             addr_format: AddrFormat(from.addr_format),
             addr_formats: AddrFormats::empty(),
             src_addr: match counting.src {
-                true => address(from.addr_format, from.src_addr, from.src_addrlen, "source")?,
+                true => address(from.src_addr, from.src_addrlen, "source")?,
                 false => None,
             },
             dest_addr: match counting.dest {
-                true => address(
-                    from.addr_format,
-                    from.dest_addr,
-                    from.dest_addrlen,
-                    "destination",
-                )?,
+                true => address(from.dest_addr, from.dest_addrlen, "destination")?,
                 false => None,
             },
             tx: read_as_of(version, from.tx_attr).map_or_else(TxAttr::default, |tx| tx_wanted(&tx)),
@@ -105,7 +107,7 @@ unsafe fn address(
     addr: *const c_void,
     len: usize,
     which: &str,
-) -> Result<Option<Address>, Refused> {
+) -> Result<Option<Address>, Error> {
     // A length without an address is ignored (fi_getinfo(3)).
     if addr.is_null() {
         return Ok(None);
@@ -121,7 +123,6 @@ unsafe fn address(
                 format!("{which} address of {len} bytes"),
             )
             .mend(why.to_string())
-            .into()
         })
 }
 

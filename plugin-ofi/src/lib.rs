@@ -24,6 +24,7 @@ mod nic;
 pub mod provider;
 mod reasons;
 pub mod settings;
+mod srx;
 mod unsupported;
 mod wait;
 

@@ -35,6 +35,25 @@ pub(crate) unsafe fn buffers<'a>(iov: *const iovec, count: usize) -> &'a [IoBuf]
     unsafe { std::slice::from_raw_parts(iov.cast(), count.min(LISTED)) }
 }
 
+/// The descriptor of a list: that of all its buffers, none where they differ.
+///
+/// # Safety
+///
+/// `desc` has an entry for each buffer, or is NULL. A list that is too long is refused, whatever
+/// this says of it.
+#[inline]
+pub(crate) unsafe fn common(desc: *mut *mut c_void, count: usize) -> *mut c_void {
+    if desc.is_null() || count == 0 {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: as the caller says.
+    let all = unsafe { std::slice::from_raw_parts(desc, count.min(LISTED)) };
+    match all.iter().all(|one| *one == all[0]) {
+        true => all[0],
+        false => std::ptr::null_mut(),
+    }
+}
+
 /// The text of a string; `None` for NULL.
 ///
 /// # Safety

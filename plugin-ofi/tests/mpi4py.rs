@@ -23,6 +23,7 @@ jobs! { NewOpenWindows;
 
 jobs! { NewOpen;
     open_mpi_windows_2_verbs: Verbs, 2 ranks, ["mpi4py_suite.py", "windows", "140"], 1 messages;
+    open_mpi_windows_4_verbs: Verbs, 4 ranks, ["mpi4py_suite.py", "windows", "140"], 1 messages;
 }
 
 // MPI for Python leaves out by itself what Intel MPI can not do.

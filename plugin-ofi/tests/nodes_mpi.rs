@@ -56,6 +56,10 @@ nodes_jobs! {
     mpich_atomic_windows_beside_local_ranks: Mpich, 2 on each, ["one_sided.py", "accumulate_ops=same_op"], 150 messages;
 
     intel_mpi_windows_beside_local_ranks: Intel, 2 on each, ["one_sided.py", "disable_shm_accumulate=true"], 150 messages;
+    #[ignore = "soak: many minutes of MPI for Python's own tests"]
+    soak_open_mpi_windows_of_mpi4py: NewOpen, 2 on each, ["mpi4py_suite.py", "windows", "120"], 150 messages;
+    #[ignore = "soak: as above"]
+    soak_mpich_windows_of_mpi4py: Mpich, 2 on each, ["mpi4py_suite.py", "windows", "120"], 150 messages;
     #[ignore = "soak: repeats what others do"]
     soak_intel_mpi_pingpong: Intel, 1 on each, ["pingpong.py"], 150 messages;
 }

@@ -308,6 +308,12 @@ impl<T: Copy> Matcher<T> {
         })
     }
 
+    /// The message that was claimed with a context, the first of several. It stays.
+    pub fn claimed(&self, context: u64) -> Option<Unexpected<T>> {
+        let id = self.unexpected.claimed_with(context);
+        (id != NIL).then(|| self.unexpected.copy(id))
+    }
+
     /// Takes a claimed message, to start it (`FI_CLAIM`) or to discard it (`FI_CLAIM |
     /// FI_DISCARD`). `None`: none was claimed with that context, or it is lost with its sender.
     pub fn take_claimed(&mut self, context: u64) -> Option<Unexpected<T>> {

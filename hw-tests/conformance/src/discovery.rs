@@ -60,6 +60,7 @@ const OFFERED: Flags = Flags::MSG
     .union(Flags::SOURCE_ERR)
     .union(Flags::SHARED_AV)
     .union(Flags::AV_USER_ID)
+    .union(Flags::PEER)
     .union(Flags::FENCE);
 
 /// Bits from here on are libfabric's and its providers' own.

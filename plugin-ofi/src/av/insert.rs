@@ -196,6 +196,7 @@ impl<'a> InsertCall<'a> {
             Some(handles) => av.insert_services_with_keys(&services, &handles, report)?,
             None => av.insert_services(&services, report)?,
         };
+        self.this.receives.look_for_sources();
         Ok(inserted as c_int)
     }
 }
@@ -263,6 +264,7 @@ pub(super) unsafe extern "C" fn insert(
             Some(handles) => av.insert_all_with_keys(&mut names.zip(handles), report)?,
             None => av.insert_all(&mut names, report)?,
         };
+        call.this.receives.look_for_sources();
         Ok::<_, Refused>(inserted as c_int)
     })
 }

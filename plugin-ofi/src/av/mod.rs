@@ -22,6 +22,7 @@ use crate::fi_addr::given;
 use crate::fid::{Object, SharedObject, ops_of, share_if};
 use crate::guard::{Refused, control, value};
 use crate::memory::{copy_cut, copy_text, text};
+use crate::srx::BoundReceives;
 use crate::unsupported::Unsupported;
 use object::{AvObject, address_bytes, av_object};
 
@@ -82,6 +83,7 @@ impl AvObject {
             asynchronous: wanted.events,
             user_ids: wanted.user_ids,
             eq: OnceLock::new(),
+            receives: BoundReceives::default(),
             domain,
         })
     }
@@ -211,11 +213,12 @@ unsafe extern "C" fn set_user_id(
             return Err(Errno::EINVAL.into());
         }
         // SAFETY: as C calls us.
-        let av = unsafe { &av_object(av).av };
+        let this = unsafe { av_object(av) };
         match flags & FI_AUTH_KEY {
-            0 => av.set_user_id(given(fi_addr), FiAddr(user_id))?,
-            _ => av.set_auth_key_user_id(given(fi_addr), FiAddr(user_id))?,
+            0 => this.av.set_user_id(given(fi_addr), FiAddr(user_id))?,
+            _ => (this.av).set_auth_key_user_id(given(fi_addr), FiAddr(user_id))?,
         }
+        this.receives.look_for_sources();
         Ok::<_, Refused>(())
     })
 }

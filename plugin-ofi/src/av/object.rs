@@ -12,6 +12,7 @@ use crate::abi::fid_av;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
 use crate::fid::{SharedObject, object_of};
+use crate::srx::{BoundReceives, ForeignReceives};
 
 /// An address vector.
 pub(crate) struct AvObject {
@@ -22,10 +23,17 @@ pub(crate) struct AvObject {
     /// Opened for IDs of the application's (`FI_AV_USER_ID`).
     pub(super) user_ids: bool,
     pub(super) eq: OnceLock<SharedObject<EqObject>>,
+    /// Messages whose senders may be inserted.
+    pub(super) receives: BoundReceives,
     pub(super) domain: SharedObject<DomainObject>,
 }
 
 impl AvObject {
+    /// Has insertions update the sources of these messages.
+    pub(crate) fn add_receives(&self, receives: &Arc<ForeignReceives>) {
+        self.receives.add(receives);
+    }
+
     /// Whether it was opened on that domain.
     pub(crate) fn is_of(&self, domain: &DomainObject) -> bool {
         std::ptr::eq(&**self.domain, domain)

@@ -6,7 +6,7 @@ use ferrofabric_contracts::error::Errno;
 
 use crate::abi::{
     FI_CLASS_DOMAIN, FI_MAP_RAW_MR, FI_UNMAP_KEY, Roomy, fi_av_attr, fi_cntr_attr, fi_cq_attr,
-    fi_info, fi_ops, fi_ops_domain, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep,
+    fi_info, fi_ops, fi_ops_domain, fi_rx_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep,
 };
 use crate::av::object::AvObject;
 use crate::cntr::CntrObject;
@@ -17,6 +17,7 @@ use crate::endpoint::object::EndpointObject;
 use crate::fabric::FabricObject;
 use crate::fid::{Object, SharedObject, open_on, ops_of};
 use crate::guard::{Refused, control};
+use crate::srx::SrxObject;
 use crate::unsupported::Unsupported;
 use crate::{discovery, mr};
 
@@ -29,7 +30,7 @@ static OPS: Roomy<fi_ops_domain> = Roomy::new(fi_ops_domain {
     cntr_open: Some(cntr_open),
     poll_open: Some(Unsupported::ENOSYS),
     stx_ctx: Some(Unsupported::ENOSYS),
-    srx_ctx: Some(Unsupported::ENOSYS),
+    srx_ctx: Some(srx_context),
     query_atomic: Some(atomics::query),
     query_collective: Some(Unsupported::ENOSYS),
     endpoint2: Some(endpoint2),
@@ -120,6 +121,20 @@ unsafe extern "C" fn cntr_open(
     unsafe {
         open_on(domain, context, cntr, |domain| {
             CntrObject::open(domain, attr, context)
+        })
+    }
+}
+
+unsafe extern "C" fn srx_context(
+    domain: *mut fid_domain,
+    attr: *mut fi_rx_attr,
+    srx: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: as for `av_open`.
+    unsafe {
+        open_on(domain, context, srx, |domain| {
+            SrxObject::open(domain, attr, context)
         })
     }
 }

@@ -12,7 +12,6 @@
 use std::ptr::NonNull;
 
 use ferrofabric_contracts::error::{Errno, OpError};
-use ferrofabric_runtime::fabric::Cntr;
 use ferrofabric_system::locks::Mutex;
 
 use super::CntrObject;
@@ -80,12 +79,16 @@ impl ImportedCntr {
     }
 
     /// Drives the domain of a counter, and passes on what it has counted.
-    fn drive(&self, cntr: &dyn Cntr) -> Result<(), OpError> {
+    fn drive(&self, counter: &CntrObject) -> Result<(), OpError> {
         // Another thread does it, or the owner reads in one of the calls below.
         let Some(mut passed) = self.passed.try_lock() else {
             return Ok(());
         };
-        let now = [cntr.read()?, cntr.read_errors()?];
+        let cntr = &counter.cntr;
+        let mut now = [cntr.read()?, cntr.read_errors()?];
+        while counter.receives.announce()? {
+            now = [cntr.read()?, cntr.read_errors()?];
+        }
         let calls = [self.count, self.count_error];
         for ((passed, now), call) in passed.iter_mut().zip(now).zip(calls) {
             while *passed != now {
@@ -105,7 +108,7 @@ unsafe extern "C" fn drive(cntr: *mut fid_cntr) -> u64 {
         let counter = unsafe { object_of::<CntrObject>(cntr) };
         if let Some(imported) = &counter.imported {
             // A later call passes on the counts that can not be read now.
-            let _ = imported.drive(&*counter.cntr);
+            let _ = imported.drive(counter);
         }
         0
     })

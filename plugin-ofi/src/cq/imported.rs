@@ -28,6 +28,7 @@ use crate::abi::{
 use crate::fid::object_of;
 use crate::guard::data;
 use crate::memory::check_size;
+use crate::srx::{EndedReceive, ReceiveReport};
 use crate::unsupported::Unsupported;
 
 /// Completions that are taken at a time.
@@ -115,7 +116,11 @@ impl ImportedCq {
             let mut batch = [Completion::BLANK; BATCH];
             match queue.cq.read(&mut batch) {
                 Ok(got) => kept.completions.extend(&batch[..got]),
-                Err(OpError::Again) => return Ok(()),
+                // Messages that have arrived may be complete as soon as they have a receive.
+                Err(OpError::Again) => match queue.receives.announce()? {
+                    true => {}
+                    false => return Ok(()),
+                },
                 Err(other) => match queue.cq.read_error()? {
                     Some(error) => kept.error = Some(error),
                     None => return Err(other),
@@ -128,37 +133,102 @@ impl ImportedCq {
     /// Passes entries on. Returns whether the owner has taken all.
     fn pass_on(&self, queue: &CqObject, kept: &mut KeptEntries) -> bool {
         while let Some(done) = kept.completions.front() {
-            // SAFETY: the owner's queue is open for as long as this one.
-            let written = unsafe {
-                (self.write)(
-                    self.owner.as_ptr(),
-                    done.context as usize as *mut c_void,
-                    done.flags.bits(),
-                    done.len,
-                    done.buf as *mut c_void,
-                    done.data,
-                    done.tag,
-                    done.src.0,
-                )
+            let is_taken = match queue.foreign_end(done, false) {
+                None => self.write(done, done.context),
+                Some(end) => self.pass_end(queue, end, &KeptEntry::Completion(done)),
             };
-            if written < 0 {
+            if !is_taken {
                 return false;
             }
             kept.completions.pop_front();
         }
         if let Some(error) = &kept.error {
-            let mut entry = fi_cq_err_entry::default();
-            // SAFETY: the entry is whole; the queue as above.
-            let written = unsafe {
-                queue.write_error(error, &raw mut entry);
-                (self.write_error)(self.owner.as_ptr(), &raw const entry)
+            let is_taken = match queue.foreign_end(&error.completion, true) {
+                None => self.write_error(queue, error, error.completion.context),
+                Some(end) => self.pass_end(queue, end, &KeptEntry::Error(error)),
             };
-            if written < 0 {
+            if !is_taken {
                 return false;
             }
             kept.error = None;
         }
         true
+    }
+
+    /// Passes on the end of a message that another provider's receive took, and gives its entry
+    /// back. Returns whether the owner has taken it.
+    fn pass_end(&self, queue: &CqObject, end: EndedReceive, entry: &KeptEntry<'_>) -> bool {
+        let is_taken = match (end.report, entry) {
+            (ReceiveReport::Nothing, _) => true,
+            (ReceiveReport::Entry(context), KeptEntry::Completion(done)) => {
+                self.write(done, context)
+            }
+            (ReceiveReport::Entry(context), KeptEntry::Error(error)) => {
+                self.write_error(queue, error, context)
+            }
+            (ReceiveReport::Failure(context, errno), entry) => {
+                let error = entry.failed_with(errno);
+                self.write_error(queue, &error, context)
+            }
+        };
+        if is_taken {
+            end.free();
+        }
+        is_taken
+    }
+
+    /// Writes a completion with this context. Returns whether the owner has taken it.
+    fn write(&self, done: &Completion, context: u64) -> bool {
+        // SAFETY: the owner's queue is open for as long as this one.
+        let written = unsafe {
+            (self.write)(
+                self.owner.as_ptr(),
+                context as usize as *mut c_void,
+                done.flags.bits(),
+                done.len,
+                done.buf as *mut c_void,
+                done.data,
+                done.tag,
+                done.src.0,
+            )
+        };
+        written >= 0
+    }
+
+    /// Writes an error with this context. Returns whether the owner has taken it.
+    fn write_error(&self, queue: &CqObject, error: &CqError, context: u64) -> bool {
+        let mut entry = fi_cq_err_entry::default();
+        // SAFETY: the entry is whole; the queue as above.
+        let written = unsafe {
+            queue.write_error(error, &raw mut entry);
+            entry.op_context = context as usize as *mut c_void;
+            (self.write_error)(self.owner.as_ptr(), &raw const entry)
+        };
+        written >= 0
+    }
+}
+
+/// An entry that is passed on.
+enum KeptEntry<'a> {
+    Completion(&'a Completion),
+    Error(&'a CqError),
+}
+
+impl KeptEntry<'_> {
+    /// The error of a receive that could not have the message.
+    fn failed_with(&self, errno: Errno) -> CqError {
+        let completion = match self {
+            Self::Completion(done) => **done,
+            Self::Error(error) => error.completion,
+        };
+        CqError {
+            completion,
+            olen: completion.len,
+            errno,
+            prov_errno: 0,
+            why: "the buffers of the receive were refused; the message is dropped",
+            sender: None,
+        }
     }
 }
 

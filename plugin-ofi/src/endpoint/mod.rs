@@ -11,14 +11,14 @@ mod unsupported;
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use ferrofabric_contracts::addr::{AUTH_KEY_LEN, Address};
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::info::{AV_AUTH_KEY, with_all_orders};
-use ferrofabric_runtime::fabric::{CqAttr, EndpointConfig, TxConfig};
+use ferrofabric_runtime::fabric::{CqAttr, Endpoint, EndpointConfig, TxConfig};
 
 use crate::abi::{
     FI_CLASS_EP, FI_ENABLE, FI_GETOPSFLAG, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
@@ -33,7 +33,8 @@ use crate::eq::EqObject;
 use crate::fid::{Object, SharedObject, object_of, ops_of, share_if};
 use crate::guard::{Refused, control};
 use crate::info::UsedAddresses;
-use object::{EndpointObject, Setup, TransferFlags};
+use crate::srx::{ForeignReceives, SrxObject};
+use object::{BoundCounters, EndpointObject, Setup, TransferFlags};
 
 // SAFETY: `fid_ep` starts with the `fid`.
 unsafe impl Object for EndpointObject {
@@ -110,6 +111,7 @@ impl EndpointObject {
         };
         Ok(Self {
             endpoint: OnceLock::new(),
+            receives: OnceLock::new(),
             tx: TransferFlags::new(info.tx.op_flags),
             rx: TransferFlags::new(info.rx.op_flags),
             setup: Mutex::new(setup),
@@ -160,6 +162,9 @@ impl EndpointObject {
             }
             None => hidden()?,
         };
+        if let Some(cq) = setup.rx_cq.as_ref().filter(|_| receives) {
+            cq.check_receives(setup.srx.is_some())?;
+        }
         let counter = |bound: &Option<SharedObject<CntrObject>>| {
             bound.as_ref().map(|counter| counter.cntr.clone())
         };
@@ -187,8 +192,35 @@ impl EndpointObject {
             options::UNSET => {}
             bytes => endpoint.set_min_multi_recv(bytes as usize)?,
         }
+        if receives {
+            self.leave_receives(&setup, &endpoint);
+        }
         let _ = self.endpoint.set(endpoint);
         Ok(())
+    }
+}
+
+impl EndpointObject {
+    /// # Errors
+    ///
+    /// `EDOMAIN`: the shared receive context is of another domain. `EINVAL`: the endpoint has one.
+    fn bind_srx(&self, setup: &mut Setup, srx: &SharedObject<SrxObject>) -> Result<(), Refused> {
+        match srx.is_of(&self.domain) {
+            true => bind_to(&mut setup.srx, srx, true, "shared receive context"),
+            false => Err(Errno::EDOMAIN.into()),
+        }
+    }
+
+    /// Leaves the receives of a new endpoint to the owner of its shared receive context.
+    fn leave_receives(&self, setup: &Setup, endpoint: &Arc<dyn Endpoint>) {
+        let Some(srx) = &setup.srx else {
+            return;
+        };
+        let receives = ForeignReceives::new(srx.clone(), endpoint.clone());
+        (setup.av.iter()).for_each(|av| av.add_receives(&receives));
+        (setup.rx_cq.iter()).for_each(|cq| cq.add_receives(&receives));
+        (setup.counters.recv.iter()).for_each(|counter| counter.add_receives(&receives));
+        let _ = self.receives.set(receives);
     }
 }
 
@@ -235,6 +267,38 @@ const QUEUE: u64 = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
 /// Those of a counter.
 const COUNTER: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
+/// The bound counters with another one, for the operations that the flags name.
+///
+/// # Errors
+///
+/// As of [`bind_to`].
+fn with_counter(
+    bound: &BoundCounters,
+    cntr: &SharedObject<CntrObject>,
+    flags: u64,
+) -> Result<BoundCounters, Refused> {
+    let mut counters = bound.clone();
+    for (to, flag, what) in [
+        (&mut counters.send, FI_SEND, "counter of sends"),
+        (&mut counters.recv, FI_RECV, "counter of receives"),
+        (&mut counters.read, FI_READ, "counter of reads"),
+        (&mut counters.write, FI_WRITE, "counter of writes"),
+        (
+            &mut counters.remote_read,
+            FI_REMOTE_READ,
+            "counter of peers' reads",
+        ),
+        (
+            &mut counters.remote_write,
+            FI_REMOTE_WRITE,
+            "counter of peers' writes",
+        ),
+    ] {
+        bind_to(to, cntr, flags & flag != 0, what)?;
+    }
+    Ok(counters)
+}
+
 /// `fi_ep_bind`.
 unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
     control(|| {
@@ -256,6 +320,8 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
                 share_if::<EqObject>(to),
             )
         };
+        // SAFETY: as above.
+        let srx = unsafe { share_if::<SrxObject>(to) };
         let allowed = match (&cq, &cntr) {
             (Some(_), _) => QUEUE,
             (_, Some(_)) => COUNTER,
@@ -283,29 +349,13 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
                 this.rx.bind(selective);
             }
         } else if let Some(cntr) = cntr {
-            let mut counters = setup.counters.clone();
-            let has = |flag| flags & flag != 0;
-            for (to, asked, what) in [
-                (&mut counters.send, sends, "counter of sends"),
-                (&mut counters.recv, receives, "counter of receives"),
-                (&mut counters.read, has(FI_READ), "counter of reads"),
-                (&mut counters.write, has(FI_WRITE), "counter of writes"),
-                (
-                    &mut counters.remote_read,
-                    has(FI_REMOTE_READ),
-                    "counter of peers' reads",
-                ),
-                (
-                    &mut counters.remote_write,
-                    has(FI_REMOTE_WRITE),
-                    "counter of peers' writes",
-                ),
-            ] {
-                bind_to(to, &cntr, asked, what)?;
-            }
-            setup.counters = counters;
+            setup.counters = with_counter(&setup.counters, &cntr, flags)?;
         } else if let Some(eq) = eq {
             bind_to(&mut setup.eq, &eq, true, "event queue")?;
+        } else if let Some(srx) = srx {
+            this.bind_srx(&mut setup, &srx)?;
+            // SAFETY: the structure is C's, which calls nothing of an endpoint that it binds.
+            unsafe { transfer::leave_receives(ep.cast()) };
         } else {
             return Err(Refused(Errno::ENOSYS));
         }

@@ -15,11 +15,14 @@ use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
 use crate::fid::SharedObject;
+use crate::srx::{ForeignReceives, SrxObject};
 
 /// An endpoint.
 pub(crate) struct EndpointObject {
     /// There once it is enabled.
     pub(super) endpoint: OnceLock<Arc<dyn Endpoint>>,
+    /// Its receives, where another provider has them.
+    pub(super) receives: OnceLock<Arc<ForeignReceives>>,
     pub(super) tx: TransferFlags,
     pub(super) rx: TransferFlags,
     pub(super) setup: Mutex<Setup>,
@@ -41,6 +44,8 @@ pub(super) struct Setup {
     pub(super) av: Option<SharedObject<AvObject>>,
     pub(super) tx_cq: Option<SharedObject<CqObject>>,
     pub(super) rx_cq: Option<SharedObject<CqObject>>,
+    /// The context of another provider by which it receives.
+    pub(super) srx: Option<SharedObject<SrxObject>>,
     pub(super) counters: BoundCounters,
     /// Gets no event: each failure of such an endpoint is the failure of an operation.
     pub(super) eq: Option<SharedObject<EqObject>>,

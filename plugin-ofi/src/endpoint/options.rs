@@ -37,8 +37,12 @@ pub(super) static OPS: Roomy<fi_ops_ep> = Roomy::new(fi_ops_ep {
 unsafe extern "C" fn cancel(ep: fid_t, context: *mut c_void) -> isize {
     data(|| {
         // SAFETY: as C calls us: an endpoint of ours, not closed.
-        let endpoint = unsafe { object_of::<EndpointObject>(ep.cast::<fid_ep>()) }.enabled()?;
-        match endpoint.cancel(context as u64) {
+        let this = unsafe { object_of::<EndpointObject>(ep.cast::<fid_ep>()) };
+        if this.receives.get().is_some() {
+            // The provider that has the receives cancels them.
+            return Err(OpError::Failed(Errno::ENOSYS));
+        }
+        match this.enabled()?.cancel(context as u64) {
             // Too late: the receive completes, or has (fi_cancel(3) calls that no error).
             Ok(()) | Err(OpError::Failed(Errno::ENOENT)) => Ok(0),
             Err(error) => Err(error),

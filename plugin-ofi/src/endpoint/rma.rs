@@ -10,12 +10,12 @@ use ferrofabric_runtime::fabric::Endpoint;
 use libc::iovec;
 
 use super::object::{EndpointObject, TransferFlags};
-use super::transfer::{common, one};
+use super::transfer::one;
 use crate::abi::{FI_ADDR_UNSPEC, Roomy, fi_addr_t, fi_msg_rma, fi_ops_rma, fi_rma_iov, fid_ep};
 use crate::fi_addr::given;
 use crate::fid::object_of;
 use crate::guard::data;
-use crate::memory::buffers;
+use crate::memory::{buffers, common};
 
 /// Reads and writes of peers' memory.
 pub(super) static RMA: Roomy<fi_ops_rma> = Roomy::new(fi_ops_rma {

@@ -14,7 +14,8 @@ use crate::abi::{Roomy, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tag
 use crate::fi_addr::given;
 use crate::fid::object_of;
 use crate::guard::data;
-use crate::memory::{LISTED, buffers};
+use crate::memory::{buffers, common};
+use crate::unsupported::Unsupported;
 
 /// The table of a kind of messages. Calls with tags have a parameter `$tag` more, and receives
 /// another one for the bits of it to ignore; the structures of `sendmsg` and `recvmsg` have fields
@@ -22,11 +23,12 @@ use crate::memory::{LISTED, buffers};
 macro_rules! transfers {
     (
         $(#[$about:meta])*
-        $OPS:ident: $Ops:ident, $Message:ident, $KIND:expr, $recv_flags:ident,
+        $OPS:ident, sends alone: $SENDS:ident: $Ops:ident, $Message:ident, $KIND:expr,
+        $recv_flags:ident,
         sends [$($tag:ident)?], receives [$($matched:ident)*]
     ) => {
         $(#[$about])*
-        pub(super) static $OPS: Roomy<$Ops> = {
+        pub(super) static $OPS: Roomy<$Ops> = Roomy::new({
             unsafe extern "C" fn recv(
                 ep: *mut fid_ep,
                 buf: *mut c_void,
@@ -166,7 +168,7 @@ macro_rules! transfers {
                 unsafe { transmit(ep, &one(buf, len), op, flags) }
             }
 
-            Roomy::new($Ops {
+            $Ops {
                 size: size_of::<$Ops>(),
                 recv: Some(recv),
                 recvv: Some(recvv),
@@ -177,20 +179,41 @@ macro_rules! transfers {
                 inject: Some(inject),
                 senddata: Some(senddata),
                 injectdata: Some(injectdata),
-            })
-        };
+            }
+        });
+
+        /// The same of an endpoint whose receives another provider has.
+        pub(super) static $SENDS: Roomy<$Ops> = Roomy::new($Ops {
+            recv: Some(Unsupported::ENOSYS),
+            recvv: Some(Unsupported::ENOSYS),
+            recvmsg: Some(Unsupported::ENOSYS),
+            ..$OPS.table
+        });
     };
 }
 
 transfers! {
     /// Messages without tags.
-    MSG: fi_ops_msg, fi_msg, MsgKind::Msg, flags, sends [], receives []
+    MSG, sends alone: MSG_SENDS: fi_ops_msg, fi_msg, MsgKind::Msg, flags, sends [], receives []
 }
 
 transfers! {
     /// Messages with tags.
-    TAGGED: fi_ops_tagged, fi_msg_tagged, MsgKind::Tagged, tagged_flags,
+    TAGGED, sends alone: TAGGED_SENDS: fi_ops_tagged, fi_msg_tagged, MsgKind::Tagged, tagged_flags,
     sends [tag], receives [tag ignore]
+}
+
+/// Gives an endpoint the tables without receives: another provider has them.
+///
+/// # Safety
+///
+/// `ep` is an endpoint of ours that is not closed, and on which no operation is called meanwhile.
+pub(super) unsafe fn leave_receives(ep: *mut fid_ep) {
+    // SAFETY: as the caller says.
+    unsafe {
+        (*ep).msg = MSG_SENDS.as_ptr();
+        (*ep).tagged = TAGGED_SENDS.as_ptr();
+    }
 }
 
 /// A send without tag, data and flags.
@@ -261,25 +284,6 @@ unsafe fn receive(
         // SAFETY: the application keeps the buffers as fi_msg(3) requires.
         unsafe { this.enabled()?.recv(&RecvOp { flags, ..op }, iov) }.map(|()| 0)
     })
-}
-
-/// The descriptor of a list: that of all its buffers, none where they differ.
-///
-/// # Safety
-///
-/// `desc` has an entry for each buffer, or is NULL. A list that is too long is refused, whatever
-/// this says of it.
-#[inline]
-pub(super) unsafe fn common(desc: *mut *mut c_void, count: usize) -> *mut c_void {
-    if desc.is_null() || count == 0 {
-        return null_mut();
-    }
-    // SAFETY: as the caller says.
-    let all = unsafe { std::slice::from_raw_parts(desc, count.min(LISTED)) };
-    match all.iter().all(|one| *one == all[0]) {
-        true => all[0],
-        false => null_mut(),
-    }
 }
 
 /// One buffer.

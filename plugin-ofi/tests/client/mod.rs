@@ -183,6 +183,11 @@ impl<'a> Info<'a> {
         }
     }
 
+    /// `fi_getinfo` with these hints.
+    pub fn ask_as(&self, hints: &Info<'_>) -> Result<Info<'a>, c_int> {
+        (self.library).ask(self.library.version, None, None, 0, Some(hints))
+    }
+
     /// The version of the library.
     pub fn version(&self) -> u32 {
         self.library.version

@@ -12,12 +12,13 @@ use crate::flags::Flags;
 pub const AV_AUTH_KEY: usize = usize::MAX;
 
 /// The offer of the same domain with the keys of address vectors: receives may name a key, also
-/// those of datagrams. There are no one-sided operations: nothing would keep the peers of one key
-/// out of the memory that is registered for another.
+/// those of datagrams. No receives are another provider's (`FI_PEER`). There are no one-sided
+/// operations: nothing would keep the peers of one key out of the memory that is registered for
+/// another.
 #[must_use]
 pub fn with_address_vector_keys(info: Info) -> Info {
     Info {
-        caps: caps::without_remote_access(info.caps) | Flags::DIRECTED_RECV,
+        caps: (caps::without_remote_access(info.caps) | Flags::DIRECTED_RECV) - Flags::PEER,
         // The others say nothing of keys.
         addr_formats: info.addr_formats & (AddrFormats::NATIVE | AddrFormats::STR),
         tx: TxAttr {
@@ -39,7 +40,7 @@ pub fn with_address_vector_keys(info: Info) -> Info {
             ..info.ep
         },
         domain: DomainAttr {
-            caps: info.domain.caps | Flags::DIRECTED_RECV,
+            caps: (info.domain.caps | Flags::DIRECTED_RECV) - Flags::PEER,
             auth_key_size: AV_AUTH_KEY,
             max_ep_auth_key: MAX_EP_AUTH_KEYS,
             ..info.domain

@@ -22,7 +22,8 @@ pub fn rdm_messages() -> Info {
         | Flags::SOURCE
         | Flags::SOURCE_ERR
         | Flags::SHARED_AV
-        | Flags::AV_USER_ID;
+        | Flags::AV_USER_ID
+        | Flags::PEER;
     Info {
         caps,
         tx: TxAttr {
@@ -51,7 +52,7 @@ pub fn rdm_messages() -> Info {
             ..EpAttr::default()
         },
         domain: DomainAttr {
-            caps: Flags::SHARED_AV | Flags::AV_USER_ID,
+            caps: Flags::SHARED_AV | Flags::AV_USER_ID | Flags::PEER,
             threading: Threading::Safe,
             // Insertion and registration are done at return.
             control_progress: Progress::Auto,

@@ -18,9 +18,9 @@ use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::atomics::{AtomicBuffers, AtomicOp};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Owner, PeerAv, PeerCq, Transport};
+use ferrofabric_contracts::peer::{Arrived, Owner, PeerAv, PeerCq, Transport};
 use ferrofabric_contracts::types::{
-    FiAddr, IoBuf, RecvOp, RmaKind, RmaOp, SendOp, key_source, total_len,
+    FiAddr, IoBuf, MsgKind, RecvOp, RmaKind, RmaOp, SendOp, key_source, total_len,
 };
 use ferrofabric_matching::ReceiveBuffers;
 
@@ -254,6 +254,28 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         }
         // SAFETY: the caller's contract.
         unsafe { atomics::begin(&self.domain, self.index, op, buffers) }
+    }
+
+    fn claim_oldest(&self, kind: MsgKind, context: u64) -> Result<Option<Arrived>, OpError> {
+        let state = &mut *self.domain.lock()?;
+        state.follow_changes();
+        let (_, owner) =
+            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        let claimed = (owner.srx.matcher(kind)).claim(FiAddr::UNSPEC, 0, u64::MAX, context);
+        Ok(claimed.map(|message| Arrived {
+            src: owner.av().reported(message.arrived.src),
+            ..message.arrived
+        }))
+    }
+
+    fn claimed_source(&self, kind: MsgKind, context: u64) -> Result<FiAddr, OpError> {
+        let state = &mut *self.domain.lock()?;
+        state.follow_changes();
+        let (_, owner) =
+            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        let claimed = owner.srx.matcher(kind).claimed(context);
+        let source = claimed.map(|message| owner.av().reported(message.arrived.src));
+        Ok(source.unwrap_or(FiAddr::NOTAVAIL))
     }
 
     fn cancel(&self, context: u64) -> Result<(), OpError> {

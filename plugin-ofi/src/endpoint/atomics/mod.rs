@@ -14,14 +14,13 @@ use ferrofabric_contracts::types::{IoBuf, MrDesc};
 
 use super::object::{EndpointObject, TransferFlags};
 use super::rma::flush_refused;
-use super::transfer::common;
 use crate::abi::{
     Roomy, fi_addr_t, fi_datatype, fi_ioc, fi_msg_atomic, fi_op, fi_ops_atomic, fi_rma_ioc, fid_ep,
 };
 use crate::fi_addr::given;
 use crate::fid::object_of;
 use crate::guard::data;
-use crate::memory::LISTED;
+use crate::memory::{LISTED, common};
 
 pub(crate) use queries::query;
 use queries::{compwritevalid, readwritevalid, writevalid};

@@ -1,0 +1,207 @@
+//! Shared receive contexts of other providers (fi_peer(3)), by which endpoints receive.
+//!
+//! The contract:
+//!
+//! - The owner allocates the `fid_peer_srx`, its functions and the receive entries. The context and
+//!   the functions exist for longer than the context that is opened here (`fi_srx_context` with
+//!   `FI_PEER`), and that one for longer than the endpoints that are bound to it. The structure
+//!   `fi_peer_srx_context` is read in that call alone.
+//! - Messages are announced (`get_msg`, `get_tag`) where the owner drives this provider: in
+//!   `fi_cq_read(cq, NULL, 0)` of an imported queue, and `fi_cntr_read` of an imported counter, to
+//!   which the endpoint is bound. No lock of this provider is held meanwhile, so the owner's
+//!   functions may call it. Announcements within such a call do nothing.
+//! - An entry with a receive is this provider's until its completion is in the owner's queue; then
+//!   `free_entry` gives it back. A queued entry (`queue_msg`, `queue_tag`) is the owner's, until
+//!   the owner passes it to `start_msg` or `start_tag`; after `discard_msg` and `discard_tag` the
+//!   owner frees it.
+//! - A message for which the owner has no entry is kept, and is announced again.
+//! - The owner is informed of sources (`foreach_unspec_addr`) at the end of `fi_av_insert`, and
+//!   where it drives this provider.
+//! - An endpoint that is closed frees the entries that have a receive. Queued ones stay the
+//!   owner's; to start or discard one then is an error.
+
+mod entries;
+mod owner;
+mod peer;
+mod receives;
+
+use std::ffi::c_void;
+
+use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Completion;
+
+use crate::abi::{
+    FI_CLASS_SRX_CTX, FI_PEER, Roomy, fi_ops_cm, fi_ops_ep, fi_ops_msg, fi_ops_tagged, fi_rx_attr,
+    fid, fid_ep, read_as_of,
+};
+use crate::domain::DomainObject;
+use crate::fid::{Object, SharedObject};
+use crate::guard::Refused;
+use crate::unsupported::Unsupported;
+use entries::EntryState;
+use owner::SrxOwner;
+pub(crate) use receives::{BoundReceives, ForeignReceives};
+
+/// A shared receive context of another provider.
+pub(crate) struct SrxObject {
+    owner: SrxOwner,
+    domain: SharedObject<DomainObject>,
+}
+
+// SAFETY: `fid_ep` starts with the `fid`.
+unsafe impl Object for SrxObject {
+    type Raw = fid_ep;
+    const CLASS: usize = FI_CLASS_SRX_CTX;
+
+    fn raw(&self, fid: fid) -> fid_ep {
+        fid_ep {
+            fid,
+            ops: NO_OPTIONS.as_ptr(),
+            cm: NO_CONNECTIONS.as_ptr(),
+            msg: NO_MESSAGES.as_ptr(),
+            tagged: NO_TAGGED.as_ptr(),
+            rma: std::ptr::null_mut(),
+            atomic: std::ptr::null_mut(),
+            collective: std::ptr::null_mut(),
+        }
+    }
+}
+
+impl SrxObject {
+    /// Opens a shared receive context, that of another provider.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSYS`: it is to be this provider's own. `EINVAL`: the domain has automatic progress,
+    /// endpoints that post receives to the device, or keys; or the owner's context is incomplete.
+    ///
+    /// # Safety
+    ///
+    /// `attr` is there or NULL. With `FI_PEER`, `context` is as fi_peer(3) has it.
+    pub(crate) unsafe fn open(
+        domain: SharedObject<DomainObject>,
+        attr: *const fi_rx_attr,
+        context: *const c_void,
+    ) -> Result<Self, Refused> {
+        // SAFETY: as the caller says.
+        let attr = unsafe { read_as_of(domain.version(), attr) }.ok_or(Errno::ENOSYS)?;
+        if attr.op_flags & FI_PEER == 0 {
+            return Err(Errno::ENOSYS.into());
+        }
+        domain.check_imports()?;
+        if !domain.has_remote_access() {
+            let object = "a shared receive context of another provider";
+            let error = Error::new(Errno::EINVAL, "import", object);
+            let mend = "open a domain of RDM endpoints without keys of address vectors";
+            return Err(error.mend(mend).into());
+        }
+        // SAFETY: as the caller says.
+        let owner = unsafe { SrxOwner::of(context.cast(), peer::OPS.as_ptr()) }?;
+        Ok(Self { owner, domain })
+    }
+
+    /// Whether it was opened on that domain.
+    pub(crate) fn is_of(&self, domain: &DomainObject) -> bool {
+        std::ptr::eq(&**self.domain, domain)
+    }
+}
+
+/// The end of a message that another provider's entry stands for.
+pub(crate) struct EndedReceive {
+    number: u64,
+    /// For the owner's queue.
+    pub(crate) report: ReceiveReport,
+}
+
+/// The entry for the owner's queue at the end of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReceiveReport {
+    /// The message was dropped, the receive is for no completion, or the endpoint is closed.
+    Nothing,
+    /// A completion or an error, with this context.
+    Entry(u64),
+    /// This error, with this context.
+    Failure(u64, Errno),
+}
+
+impl EndedReceive {
+    /// The end that a completion or an error reports.
+    pub(crate) fn of(done: &Completion, is_error: bool) -> Self {
+        let number = done.context;
+        let report = match entries::held(number) {
+            None => ReceiveReport::Nothing,
+            // SAFETY: the entry has a receive, and is not freed before `free`.
+            Some(held) => match (held.state, unsafe { held.entry.completion() }) {
+                (EntryState::Queued | EntryState::Discarded, _) => ReceiveReport::Nothing,
+                (EntryState::Failed(errno), (context, _)) => ReceiveReport::Failure(context, errno),
+                (EntryState::Started, (context, reports)) => {
+                    match reports || is_error || done.flags.contains(Flags::REMOTE_CQ_DATA) {
+                        true => ReceiveReport::Entry(context),
+                        false => ReceiveReport::Nothing,
+                    }
+                }
+            },
+        };
+        Self { number, report }
+    }
+
+    /// Gives the entry back, once its end is reported.
+    pub(crate) fn free(self) {
+        if let Some(held) = entries::remove(self.number) {
+            held.free();
+        }
+    }
+}
+
+/// A shared receive context has no options, and nothing is cancelled there.
+static NO_OPTIONS: Roomy<fi_ops_ep> = Roomy::new(fi_ops_ep {
+    size: size_of::<fi_ops_ep>(),
+    cancel: Some(Unsupported::ENOSYS),
+    getopt: Some(Unsupported::ENOSYS),
+    setopt: Some(Unsupported::ENOSYS),
+    tx_ctx: Some(Unsupported::ENOSYS),
+    rx_ctx: Some(Unsupported::ENOSYS),
+    rx_size_left: Some(Unsupported::ENOSYS),
+    tx_size_left: Some(Unsupported::ENOSYS),
+});
+
+static NO_CONNECTIONS: Roomy<fi_ops_cm> = Roomy::new(fi_ops_cm {
+    size: size_of::<fi_ops_cm>(),
+    setname: Some(Unsupported::ENOSYS),
+    getname: Some(Unsupported::ENOSYS),
+    getpeer: Some(Unsupported::ENOSYS),
+    connect: Some(Unsupported::ENOSYS),
+    listen: Some(Unsupported::ENOSYS),
+    accept: Some(Unsupported::ENOSYS),
+    reject: Some(Unsupported::ENOSYS),
+    shutdown: Some(Unsupported::ENOSYS),
+    join: Some(Unsupported::ENOSYS),
+});
+
+/// Receives are posted at the owner.
+static NO_MESSAGES: Roomy<fi_ops_msg> = Roomy::new(fi_ops_msg {
+    size: size_of::<fi_ops_msg>(),
+    recv: Some(Unsupported::ENOSYS),
+    recvv: Some(Unsupported::ENOSYS),
+    recvmsg: Some(Unsupported::ENOSYS),
+    send: Some(Unsupported::ENOSYS),
+    sendv: Some(Unsupported::ENOSYS),
+    sendmsg: Some(Unsupported::ENOSYS),
+    inject: Some(Unsupported::ENOSYS),
+    senddata: Some(Unsupported::ENOSYS),
+    injectdata: Some(Unsupported::ENOSYS),
+});
+
+static NO_TAGGED: Roomy<fi_ops_tagged> = Roomy::new(fi_ops_tagged {
+    size: size_of::<fi_ops_tagged>(),
+    recv: Some(Unsupported::ENOSYS),
+    recvv: Some(Unsupported::ENOSYS),
+    recvmsg: Some(Unsupported::ENOSYS),
+    send: Some(Unsupported::ENOSYS),
+    sendv: Some(Unsupported::ENOSYS),
+    sendmsg: Some(Unsupported::ENOSYS),
+    inject: Some(Unsupported::ENOSYS),
+    senddata: Some(Unsupported::ENOSYS),
+    injectdata: Some(Unsupported::ENOSYS),
+});
