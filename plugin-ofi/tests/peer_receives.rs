@@ -305,7 +305,7 @@ fn untagged_messages_fill_lists_of_buffers() {
                 // SAFETY: the bytes stay until the message is received.
                 let sent = unsafe {
                     let table = &*(*ep).msg;
-                    table.inject.unwrap()(ep, at, bytes.len(), pair.to_b)
+                    table.send.unwrap()(ep, at, bytes.len(), null_mut(), pair.to_b, null_mut())
                 };
                 if sent == 0 {
                     break;
