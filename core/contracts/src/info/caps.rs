@@ -2,7 +2,6 @@
 
 use super::Mismatch;
 use super::mismatch::Shown;
-use super::models::Progress;
 use crate::flags::Flags;
 
 /// Capabilities that apply to sends (fi_endpoint(3), `fi_tx_attr::caps`).
@@ -131,26 +130,6 @@ pub(super) fn without_targets(caps: Flags) -> Flags {
     match caps.intersects(REMOTE_MODIFIERS) {
         true => caps,
         false => caps - REMOTE - Flags::RMA_PMEM,
-    }
-}
-
-/// The capabilities of an endpoint whose operations are driven in this way. Objects of other
-/// providers (`FI_PEER`) need manual progress: their owner drives this provider.
-pub(super) fn with_progress(
-    asked: Flags,
-    caps: Flags,
-    progress: Progress,
-) -> Result<Flags, Mismatch> {
-    match progress {
-        Progress::Auto if asked.contains(Flags::PEER) => Err(Mismatch {
-            field: "domain_attr->data_progress",
-            asked: "automatic progress with FI_PEER".to_owned(),
-            offered: "manual progress".to_owned(),
-            mend: "ask for FI_PROGRESS_MANUAL: the owner of the objects drives this provider"
-                .to_owned(),
-        }),
-        Progress::Auto => Ok(caps - Flags::PEER),
-        _ => Ok(caps),
     }
 }
 

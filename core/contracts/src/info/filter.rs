@@ -8,7 +8,7 @@ use super::mismatch::Shown;
 use super::models::{EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, tag_format};
 use super::{
     DomainAttr, EpAttr, FabricAttr, Info, Mismatch, RX_CAPS, RxAttr, TX_CAPS, TxAttr, caps, keys,
-    mr_mode, orders, reach, traffic_class,
+    linked, mr_mode, orders, reach, traffic_class,
 };
 use crate::flags::{Flags, Mode, Order};
 use crate::size::Size;
@@ -45,11 +45,11 @@ pub fn filter(hints: &Info, candidate: &Info) -> Result<Info, Mismatch> {
         registration = mr_mode::grant(hints, candidate.domain.mr_mode, granted);
     }
     let (mr_mode, mode) = registration?;
-    granted = caps::with_progress(hints.caps, granted, hints.domain.data_progress)?;
+    granted = linked::with_progress(hints.caps, granted, hints.domain.data_progress)?;
     supported("mode", hints.mode, candidate.mode)?;
     let addresses = reach::addresses(hints, candidate, granted)?;
     let domain = domain(&hints.domain, &candidate.domain, granted)?;
-    Ok(Info {
+    let offer = Info {
         caps: granted,
         mode: candidate.mode | mode,
         addr_format: addresses.format,
@@ -62,7 +62,8 @@ pub fn filter(hints: &Info, candidate: &Info) -> Result<Info, Mismatch> {
         domain: DomainAttr { mr_mode, ..domain },
         fabric: fabric(&hints.fabric, &candidate.fabric)?,
         nic: candidate.nic.clone(),
-    })
+    };
+    Ok(linked::for_owner(offer, hints))
 }
 
 fn tx(

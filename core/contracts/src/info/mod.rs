@@ -8,6 +8,7 @@ mod caps;
 mod dgram;
 mod filter;
 mod keys;
+mod linked;
 mod mismatch;
 mod models;
 mod mr_mode;
