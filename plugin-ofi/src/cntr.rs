@@ -101,7 +101,7 @@ impl CntrObject {
                 _ => return Err(Errno::EINVAL.into()),
             };
             if is_peer {
-                domain.check_imports()?;
+                domain.check_imports("a counter of another provider")?;
                 // SAFETY: as the caller says.
                 imported = Some(unsafe { ImportedCntr::of(context.cast()) }?);
             } else {

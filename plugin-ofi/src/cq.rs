@@ -10,7 +10,6 @@ use std::sync::{Arc, OnceLock};
 use ferrofabric_av::format;
 use ferrofabric_contracts::addr::AddrFormats;
 use ferrofabric_contracts::error::{Errno, Error, OpError};
-use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_runtime::fabric::{Cq, CqAttr, DomainWait};
 
@@ -25,7 +24,7 @@ use crate::fid::{Object, SharedObject, object_of};
 use crate::guard::{Refused, control, data, value};
 use crate::memory::{ErrorData, say};
 use crate::reasons::{number_of, words_of};
-use crate::srx::{BoundReceives, EndedReceive, ForeignReceives};
+use crate::srx::{BoundReceives, ForeignReceives};
 use crate::wait::{self, WaitObject, Waitable, timeout};
 use imported::ImportedCq;
 
@@ -136,7 +135,7 @@ impl CqObject {
                 return Err(Errno::EBADFLAGS.into());
             }
             if attr.flags & FI_PEER != 0 {
-                domain.check_imports()?;
+                domain.check_imports("a completion queue of another provider")?;
                 // SAFETY: as the caller says.
                 imported = Some(unsafe { ImportedCq::of(context.cast()) }?);
             } else {
@@ -203,10 +202,11 @@ impl CqObject {
         self.receives.add(receives);
     }
 
-    /// The end of a message that another provider's receive took.
-    fn foreign_end(&self, done: &Completion, is_error: bool) -> Option<EndedReceive> {
-        let is_foreign = self.has_foreign.get() == Some(&true);
-        (is_foreign && done.flags.contains(Flags::RECV)).then(|| EndedReceive::of(done, is_error))
+    /// Forgets the entries of an endpoint that is closed.
+    pub(crate) fn forget(&self, receives: &ForeignReceives) {
+        if let Some(imported) = &self.imported {
+            imported.forget(receives);
+        }
     }
 
     /// Writes completions out in the queue's format.

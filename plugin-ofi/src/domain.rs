@@ -37,15 +37,14 @@ impl DomainObject {
         self.domain.info().ep.ep_type == EpType::Rdm && !self.is_keyed()
     }
 
-    /// Whether queues and counters of other providers can get what completes here.
+    /// Whether this domain works with an object of another provider.
     ///
     /// # Errors
     ///
     /// `EINVAL`: the domain has automatic progress. Their owner drives this provider, and may wait.
-    pub(crate) fn check_imports(&self) -> Result<(), Error> {
+    pub(crate) fn check_imports(&self, object: &str) -> Result<(), Error> {
         match self.domain.info().domain.data_progress {
             Progress::Auto => {
-                let object = "a queue or counter of another provider";
                 let error = Error::new(Errno::EINVAL, "import", object);
                 Err(error.mend("ask for a domain with FI_PROGRESS_MANUAL"))
             }

@@ -46,7 +46,7 @@ impl UsedAddresses {
 /// # Errors
 ///
 /// `EINVAL` for a number that stands for nothing, and an address that is none of its format. With
-/// `FI_PEER` such an address is ignored.
+/// `FI_PEER` such a destination is ignored.
 pub(crate) unsafe fn wanted(
     version: u32,
     info: *const fi_info,
@@ -55,23 +55,24 @@ pub(crate) unsafe fn wanted(
     // SAFETY: as the caller says, for all that follows.
     unsafe {
         let from = read_as_of(version, info).ok_or(Errno::EINVAL)?;
-        // libfabric's lnx links us by the hints of its application, in which an address is its own.
+        // libfabric's lnx links us by the hints of its application, whose destination is an address
+        // of its own.
         let is_linked = from.caps & FI_PEER != 0;
-        let address = |at, len, which| match address(from.addr_format, at, len, which) {
-            Err(_) if is_linked => Ok(None),
-            read => read.map_err(Refused::from),
-        };
+        let format = from.addr_format;
         Ok(Info {
             caps: Flags::from_bits_retain(from.caps),
             mode: Mode::from_bits_retain(from.mode),
             addr_format: AddrFormat(from.addr_format),
             addr_formats: AddrFormats::empty(),
             src_addr: match counting.src {
-                true => address(from.src_addr, from.src_addrlen, "source")?,
+                true => address(format, from.src_addr, from.src_addrlen, "source")?,
                 false => None,
             },
             dest_addr: match counting.dest {
-                true => address(from.dest_addr, from.dest_addrlen, "destination")?,
+                true => match address(format, from.dest_addr, from.dest_addrlen, "destination") {
+                    Err(_) if is_linked => None,
+                    read => read?,
+                },
                 false => None,
             },
             tx: read_as_of(version, from.tx_attr).map_or_else(TxAttr::default, |tx| tx_wanted(&tx)),

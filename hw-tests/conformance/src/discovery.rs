@@ -170,7 +170,10 @@ pub fn unset_hints(provider: &dyn Provider, reach: Flags) {
     }
     for query in [DiscoveryQuery::default(), asking_nothing()] {
         let infos = ask(provider, &query).unwrap();
-        assert_eq!(infos[0].caps, (OFFERED - Flags::SOURCE_ERR) | reach);
+        assert_eq!(
+            infos[0].caps,
+            (OFFERED - Flags::SOURCE_ERR - Flags::PEER) | reach
+        );
     }
 }
 

@@ -17,8 +17,8 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
-use ferrofabric_system::locks::Mutex;
 
 use super::{CqObject, strerror};
 use crate::abi::{
@@ -28,7 +28,7 @@ use crate::abi::{
 use crate::fid::object_of;
 use crate::guard::data;
 use crate::memory::check_size;
-use crate::srx::{EndedReceive, ReceiveReport};
+use crate::srx::{EndedReceive, ForeignReceives, ReceiveReport, TurnLock};
 use crate::unsupported::Unsupported;
 
 /// Completions that are taken at a time.
@@ -40,7 +40,7 @@ pub(crate) struct ImportedCq {
     write: WriteFn,
     write_error: WriteErrorFn,
     /// The thread that passes entries on has it.
-    kept: Mutex<KeptEntries>,
+    kept: TurnLock<KeptEntries>,
 }
 
 type WriteFn = unsafe extern "C" fn(
@@ -61,11 +61,14 @@ unsafe impl Send for ImportedCq {}
 unsafe impl Sync for ImportedCq {}
 
 /// Entries that the owner has not taken yet.
-#[derive(Default)]
-struct KeptEntries {
-    completions: VecDeque<Completion>,
-    /// After the completions.
-    error: Option<CqError>,
+type KeptEntries = VecDeque<KeptEntry>;
+
+/// An entry for the owner.
+enum KeptEntry {
+    Completion(Completion),
+    Error(CqError),
+    /// The end of a message that another provider's receive took.
+    Received(EndedReceive),
 }
 
 /// The operations of such a queue.
@@ -101,7 +104,7 @@ impl ImportedCq {
                 owner,
                 write: (*ops).write.ok_or(Errno::EINVAL)?,
                 write_error: (*ops).writeerr.ok_or(Errno::EINVAL)?,
-                kept: Mutex::default(),
+                kept: TurnLock::default(),
             })
         }
     }
@@ -109,20 +112,20 @@ impl ImportedCq {
     /// Drives the domain of a queue, and passes on what has completed.
     fn drive(&self, queue: &CqObject) -> Result<(), OpError> {
         // Another thread does it, or the owner reads in a call of `pass_on`.
-        let Some(mut kept) = self.kept.try_lock() else {
+        let Some(mut kept) = self.kept.try_take() else {
             return Ok(());
         };
         while self.pass_on(queue, &mut kept) {
             let mut batch = [Completion::BLANK; BATCH];
             match queue.cq.read(&mut batch) {
-                Ok(got) => kept.completions.extend(&batch[..got]),
+                Ok(got) => kept.extend(batch[..got].iter().filter_map(|done| queue.kept(done))),
                 // Messages that have arrived may be complete as soon as they have a receive.
                 Err(OpError::Again) => match queue.receives.announce()? {
                     true => {}
                     false => return Ok(()),
                 },
                 Err(other) => match queue.cq.read_error()? {
-                    Some(error) => kept.error = Some(error),
+                    Some(error) => kept.extend(queue.kept_error(error)),
                     None => return Err(other),
                 },
             }
@@ -132,58 +135,42 @@ impl ImportedCq {
 
     /// Passes entries on. Returns whether the owner has taken all.
     fn pass_on(&self, queue: &CqObject, kept: &mut KeptEntries) -> bool {
-        while let Some(done) = kept.completions.front() {
-            let is_taken = match queue.foreign_end(done, false) {
-                None => self.write(done, done.context),
-                Some(end) => self.pass_end(queue, end, &KeptEntry::Completion(done)),
+        while let Some(entry) = kept.front() {
+            let is_taken = match entry {
+                KeptEntry::Completion(done) => self.write(done),
+                KeptEntry::Error(error) => self.write_error(queue, error),
+                KeptEntry::Received(end) if end.is_closed() => true,
+                KeptEntry::Received(end) => match &end.report {
+                    ReceiveReport::Nothing => true,
+                    ReceiveReport::Completion(done) => self.write(done),
+                    ReceiveReport::Error(error) => self.write_error(queue, error),
+                },
             };
             if !is_taken {
                 return false;
             }
-            kept.completions.pop_front();
-        }
-        if let Some(error) = &kept.error {
-            let is_taken = match queue.foreign_end(&error.completion, true) {
-                None => self.write_error(queue, error, error.completion.context),
-                Some(end) => self.pass_end(queue, end, &KeptEntry::Error(error)),
-            };
-            if !is_taken {
-                return false;
-            }
-            kept.error = None;
+            kept.pop_front();
         }
         true
     }
 
-    /// Passes on the end of a message that another provider's receive took, and gives its entry
-    /// back. Returns whether the owner has taken it.
-    fn pass_end(&self, queue: &CqObject, end: EndedReceive, entry: &KeptEntry<'_>) -> bool {
-        let is_taken = match (end.report, entry) {
-            (ReceiveReport::Nothing, _) => true,
-            (ReceiveReport::Entry(context), KeptEntry::Completion(done)) => {
-                self.write(done, context)
-            }
-            (ReceiveReport::Entry(context), KeptEntry::Error(error)) => {
-                self.write_error(queue, error, context)
-            }
-            (ReceiveReport::Failure(context, errno), entry) => {
-                let error = entry.failed_with(errno);
-                self.write_error(queue, &error, context)
-            }
-        };
-        if is_taken {
-            end.free();
+    /// Waits until no other thread passes entries on, and drops those of a closed endpoint.
+    pub(crate) fn forget(&self, receives: &ForeignReceives) {
+        if let Some(mut kept) = self.kept.take() {
+            kept.retain(|entry| match entry {
+                KeptEntry::Received(end) => !end.is_of(receives),
+                _ => true,
+            });
         }
-        is_taken
     }
 
-    /// Writes a completion with this context. Returns whether the owner has taken it.
-    fn write(&self, done: &Completion, context: u64) -> bool {
+    /// Writes a completion. Returns whether the owner has taken it.
+    fn write(&self, done: &Completion) -> bool {
         // SAFETY: the owner's queue is open for as long as this one.
         let written = unsafe {
             (self.write)(
                 self.owner.as_ptr(),
-                context as usize as *mut c_void,
+                done.context as usize as *mut c_void,
                 done.flags.bits(),
                 done.len,
                 done.buf as *mut c_void,
@@ -195,40 +182,38 @@ impl ImportedCq {
         written >= 0
     }
 
-    /// Writes an error with this context. Returns whether the owner has taken it.
-    fn write_error(&self, queue: &CqObject, error: &CqError, context: u64) -> bool {
+    /// Writes an error. Returns whether the owner has taken it.
+    fn write_error(&self, queue: &CqObject, error: &CqError) -> bool {
         let mut entry = fi_cq_err_entry::default();
         // SAFETY: the entry is whole; the queue as above.
         let written = unsafe {
             queue.write_error(error, &raw mut entry);
-            entry.op_context = context as usize as *mut c_void;
             (self.write_error)(self.owner.as_ptr(), &raw const entry)
         };
         written >= 0
     }
 }
 
-/// An entry that is passed on.
-enum KeptEntry<'a> {
-    Completion(&'a Completion),
-    Error(&'a CqError),
-}
-
-impl KeptEntry<'_> {
-    /// The error of a receive that could not have the message.
-    fn failed_with(&self, errno: Errno) -> CqError {
-        let completion = match self {
-            Self::Completion(done) => **done,
-            Self::Error(error) => error.completion,
-        };
-        CqError {
-            completion,
-            olen: completion.len,
-            errno,
-            prov_errno: 0,
-            why: "the buffers of the receive were refused; the message is dropped",
-            sender: None,
+impl CqObject {
+    /// A completion as it is kept for the owner; `None` if it is not for the owner.
+    fn kept(&self, done: &Completion) -> Option<KeptEntry> {
+        match self.is_foreign(done) {
+            true => EndedReceive::of(done).map(KeptEntry::Received),
+            false => Some(KeptEntry::Completion(*done)),
         }
+    }
+
+    /// As [`kept`](Self::kept), of an error.
+    fn kept_error(&self, error: CqError) -> Option<KeptEntry> {
+        match self.is_foreign(&error.completion) {
+            true => EndedReceive::of_error(error).map(KeptEntry::Received),
+            false => Some(KeptEntry::Error(error)),
+        }
+    }
+
+    /// Whether it is of a message that another provider's receive took.
+    fn is_foreign(&self, done: &Completion) -> bool {
+        self.has_foreign.get() == Some(&true) && done.flags.contains(Flags::RECV)
     }
 }
 

@@ -162,9 +162,6 @@ impl EndpointObject {
             }
             None => hidden()?,
         };
-        if let Some(cq) = setup.rx_cq.as_ref().filter(|_| receives) {
-            cq.check_receives(setup.srx.is_some())?;
-        }
         let counter = |bound: &Option<SharedObject<CntrObject>>| {
             bound.as_ref().map(|counter| counter.cntr.clone())
         };
@@ -193,7 +190,7 @@ impl EndpointObject {
             bytes => endpoint.set_min_multi_recv(bytes as usize)?,
         }
         if receives {
-            self.leave_receives(&setup, &endpoint);
+            self.leave_receives(&setup, &endpoint)?;
         }
         let _ = self.endpoint.set(endpoint);
         Ok(())
@@ -211,16 +208,25 @@ impl EndpointObject {
         }
     }
 
-    /// Leaves the receives of a new endpoint to the owner of its shared receive context.
-    fn leave_receives(&self, setup: &Setup, endpoint: &Arc<dyn Endpoint>) {
+    /// Leaves the receives of a new endpoint to the owner of its shared receive context, if it has
+    /// one.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the queue can not report such receives.
+    fn leave_receives(&self, setup: &Setup, endpoint: &Arc<dyn Endpoint>) -> Result<(), Error> {
+        if let Some(cq) = &setup.rx_cq {
+            cq.check_receives(setup.srx.is_some())?;
+        }
         let Some(srx) = &setup.srx else {
-            return;
+            return Ok(());
         };
         let receives = ForeignReceives::new(srx.clone(), endpoint.clone());
         (setup.av.iter()).for_each(|av| av.add_receives(&receives));
         (setup.rx_cq.iter()).for_each(|cq| cq.add_receives(&receives));
         (setup.counters.recv.iter()).for_each(|counter| counter.add_receives(&receives));
         let _ = self.receives.set(receives);
+        Ok(())
     }
 }
 

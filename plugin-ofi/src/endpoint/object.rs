@@ -87,8 +87,24 @@ impl EndpointObject {
         std::ptr::eq(&**self.domain, domain)
     }
 
+    /// The objects that it is bound to.
     pub(super) fn setup(&self) -> MutexGuard<'_, Setup> {
         self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for EndpointObject {
+    /// Entries of another provider go back after the transfers into their buffers have ended.
+    fn drop(&mut self) {
+        let Some(receives) = self.receives.take() else {
+            return;
+        };
+        let closed = receives.close();
+        if let Some(cq) = &self.setup().rx_cq {
+            cq.forget(&receives);
+        }
+        drop(self.endpoint.take());
+        drop(closed);
     }
 }
 

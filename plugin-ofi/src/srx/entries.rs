@@ -5,6 +5,7 @@
 //! number of another one, is refused.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use ferrofabric_contracts::error::Errno;
@@ -25,7 +26,7 @@ pub(super) trait MessageHolder: Send + Sync {
     fn source_of(&self, kind: MsgKind, number: u64) -> FiAddr;
 }
 
-/// An entry, from the owner's answer until it is freed.
+/// An entry from the owner's answer until its end.
 #[derive(Clone)]
 pub(super) struct HeldEntry {
     pub(super) entry: RxEntry,
@@ -35,16 +36,6 @@ pub(super) struct HeldEntry {
     pub(super) holder: Weak<dyn MessageHolder>,
 }
 
-impl HeldEntry {
-    /// Gives the entry back to its owner, if it has a receive: others are in the owner's queue, or
-    /// back with the owner. It is to be removed first.
-    pub(super) fn free(&self) {
-        if matches!(self.state, EntryState::Started | EntryState::Failed(_)) {
-            self.owner.free(self.entry);
-        }
-    }
-}
-
 /// The state of the message of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryState {
@@ -52,52 +43,55 @@ pub(super) enum EntryState {
     Queued,
     /// It goes into the buffers of its receive.
     Started,
-    /// It is dropped; the entry is the owner's.
+    /// It is dropped, and the entry is the owner's, which may have freed it.
     Discarded,
     /// It is dropped, since its receive can not have it.
     Failed(Errno),
 }
 
-/// All of this process. Numbers are never used again.
-static ENTRIES: Mutex<EntryTable> = Mutex::new(EntryTable {
-    last: 0,
-    held: BTreeMap::new(),
-});
+impl HeldEntry {
+    /// Whether the entry has a receive, so that it is this provider's.
+    pub(super) fn has_receive(&self) -> bool {
+        matches!(self.state, EntryState::Started | EntryState::Failed(_))
+    }
 
-struct EntryTable {
-    last: u64,
-    held: BTreeMap<u64, HeldEntry>,
+    /// Whether it is a message of that endpoint.
+    pub(super) fn is_of(&self, holder: &dyn MessageHolder) -> bool {
+        std::ptr::addr_eq(self.holder.as_ptr(), holder)
+    }
 }
 
-/// A number for a message.
+/// All of this process.
+static ENTRIES: Mutex<BTreeMap<u64, HeldEntry>> = Mutex::new(BTreeMap::new());
+
+/// A number for a message, which no other one has had.
 pub(super) fn new_number() -> u64 {
-    let mut entries = ENTRIES.lock();
-    entries.last += 1;
-    entries.last
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 pub(super) fn hold(number: u64, held: HeldEntry) {
-    ENTRIES.lock().held.insert(number, held);
+    ENTRIES.lock().insert(number, held);
 }
 
 /// The entry of a number, and its state.
 pub(super) fn held(number: u64) -> Option<HeldEntry> {
-    ENTRIES.lock().held.get(&number).cloned()
+    ENTRIES.lock().get(&number).cloned()
 }
 
 pub(super) fn remove(number: u64) -> Option<HeldEntry> {
-    ENTRIES.lock().held.remove(&number)
+    ENTRIES.lock().remove(&number)
 }
 
-/// The entries of an endpoint that is closed: all are removed.
+/// Removes the entries of an endpoint that is closed, and returns those with a receive.
 pub(super) fn remove_of(holder: &dyn MessageHolder) -> Vec<HeldEntry> {
-    let is_of = |held: &HeldEntry| std::ptr::addr_eq(held.holder.as_ptr(), holder);
     let mut entries = ENTRIES.lock();
-    let numbers: Vec<u64> = (entries.held.iter())
-        .filter_map(|(number, held)| is_of(held).then_some(*number))
+    let numbers: Vec<u64> = (entries.iter())
+        .filter_map(|(number, held)| held.is_of(holder).then_some(*number))
         .collect();
     (numbers.iter())
-        .filter_map(|number| entries.held.remove(number))
+        .filter_map(|number| entries.remove(number))
+        .filter(HeldEntry::has_receive)
         .collect()
 }
 
@@ -113,7 +107,7 @@ pub(super) fn leave_queue(
     state: EntryState,
 ) -> Result<Arc<dyn MessageHolder>, Errno> {
     let mut entries = ENTRIES.lock();
-    let held = entries.held.get_mut(&number).ok_or(Errno::EINVAL)?;
+    let held = entries.get_mut(&number).ok_or(Errno::EINVAL)?;
     if (held.entry, held.kind, held.state) != (entry, kind, EntryState::Queued) {
         return Err(Errno::EINVAL);
     }
@@ -124,17 +118,13 @@ pub(super) fn leave_queue(
 
 /// Sets the state of an entry that is here.
 pub(super) fn set_state(number: u64, state: EntryState) {
-    if let Some(held) = ENTRIES.lock().held.get_mut(&number) {
+    if let Some(held) = ENTRIES.lock().get_mut(&number) {
         held.state = state;
     }
 }
 
-/// The queued entries of an endpoint.
-pub(super) fn queued_of(holder: &dyn MessageHolder) -> Vec<(u64, MsgKind)> {
-    let of = |(number, held): (&u64, &HeldEntry)| {
-        let is_queued = held.state == EntryState::Queued;
-        let is_of = std::ptr::addr_eq(held.holder.as_ptr(), holder);
-        (is_queued && is_of).then_some((*number, held.kind))
-    };
-    ENTRIES.lock().held.iter().filter_map(of).collect()
+/// Whether the owner has the entry of a message in its queue.
+pub(super) fn is_queued(number: u64) -> bool {
+    let entries = ENTRIES.lock();
+    (entries.get(&number)).is_some_and(|held| held.state == EntryState::Queued)
 }

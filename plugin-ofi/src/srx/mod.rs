@@ -6,30 +6,32 @@
 //!   the functions exist for longer than the context that is opened here (`fi_srx_context` with
 //!   `FI_PEER`), and that one for longer than the endpoints that are bound to it. The structure
 //!   `fi_peer_srx_context` is read in that call alone.
-//! - Messages are announced (`get_msg`, `get_tag`) where the owner drives this provider: in
-//!   `fi_cq_read(cq, NULL, 0)` of an imported queue, and `fi_cntr_read` of an imported counter, to
-//!   which the endpoint is bound. No lock of this provider is held meanwhile, so the owner's
-//!   functions may call it. Announcements within such a call do nothing.
-//! - An entry with a receive is this provider's until its completion is in the owner's queue; then
-//!   `free_entry` gives it back. A queued entry (`queue_msg`, `queue_tag`) is the owner's, until
-//!   the owner passes it to `start_msg` or `start_tag`; after `discard_msg` and `discard_tag` the
-//!   owner frees it.
+//! - Messages are announced (`get_msg`, `get_tag`, `queue_msg`, `queue_tag`) where the owner drives
+//!   this provider: in `fi_cq_read(cq, NULL, 0)` of an imported queue, and `fi_cntr_read` of an
+//!   imported counter, to which the endpoint is bound. The lock of the domain is free meanwhile, so
+//!   the owner's functions may call this provider. Announcements of the same endpoint within such a
+//!   call do nothing.
+//! - An entry with a receive is this provider's until its end is in the owner's queue; then
+//!   `free_entry` gives it back. A queued entry is the owner's, until the owner passes it to
+//!   `start_msg` or `start_tag`; after `discard_msg` and `discard_tag` it is not looked at again,
+//!   and the owner frees it.
 //! - A message for which the owner has no entry is kept, and is announced again.
-//! - The owner is informed of sources (`foreach_unspec_addr`) at the end of `fi_av_insert`, and
-//!   where it drives this provider.
-//! - An endpoint that is closed frees the entries that have a receive. Queued ones stay the
-//!   owner's; to start or discard one then is an error.
+//! - The owner is informed of sources (`foreach_unspec_addr`) at the end of calls that insert
+//!   addresses or set IDs, and where it drives this provider.
+//! - `fi_close` of an endpoint waits for other threads that announce its messages, ends transfers
+//!   into buffers of entries, and then frees these entries. Queued ones stay the owner's; to start
+//!   or discard one then is an error.
 
+mod ended;
 mod entries;
 mod owner;
 mod peer;
 mod receives;
+mod turn;
 
 use std::ffi::c_void;
 
 use ferrofabric_contracts::error::{Errno, Error};
-use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::Completion;
 
 use crate::abi::{
     FI_CLASS_SRX_CTX, FI_PEER, Roomy, fi_ops_cm, fi_ops_ep, fi_ops_msg, fi_ops_tagged, fi_rx_attr,
@@ -39,9 +41,10 @@ use crate::domain::DomainObject;
 use crate::fid::{Object, SharedObject};
 use crate::guard::Refused;
 use crate::unsupported::Unsupported;
-use entries::EntryState;
+pub(crate) use ended::{EndedReceive, ReceiveReport};
 use owner::SrxOwner;
 pub(crate) use receives::{BoundReceives, ForeignReceives};
+pub(crate) use turn::TurnLock;
 
 /// A shared receive context of another provider.
 pub(crate) struct SrxObject {
@@ -89,7 +92,7 @@ impl SrxObject {
         if attr.op_flags & FI_PEER == 0 {
             return Err(Errno::ENOSYS.into());
         }
-        domain.check_imports()?;
+        domain.check_imports("a shared receive context of another provider")?;
         if !domain.has_remote_access() {
             let object = "a shared receive context of another provider";
             let error = Error::new(Errno::EINVAL, "import", object);
@@ -104,53 +107,6 @@ impl SrxObject {
     /// Whether it was opened on that domain.
     pub(crate) fn is_of(&self, domain: &DomainObject) -> bool {
         std::ptr::eq(&**self.domain, domain)
-    }
-}
-
-/// The end of a message that another provider's entry stands for.
-pub(crate) struct EndedReceive {
-    number: u64,
-    /// For the owner's queue.
-    pub(crate) report: ReceiveReport,
-}
-
-/// The entry for the owner's queue at the end of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReceiveReport {
-    /// The message was dropped, the receive is for no completion, or the endpoint is closed.
-    Nothing,
-    /// A completion or an error, with this context.
-    Entry(u64),
-    /// This error, with this context.
-    Failure(u64, Errno),
-}
-
-impl EndedReceive {
-    /// The end that a completion or an error reports.
-    pub(crate) fn of(done: &Completion, is_error: bool) -> Self {
-        let number = done.context;
-        let report = match entries::held(number) {
-            None => ReceiveReport::Nothing,
-            // SAFETY: the entry has a receive, and is not freed before `free`.
-            Some(held) => match (held.state, unsafe { held.entry.completion() }) {
-                (EntryState::Queued | EntryState::Discarded, _) => ReceiveReport::Nothing,
-                (EntryState::Failed(errno), (context, _)) => ReceiveReport::Failure(context, errno),
-                (EntryState::Started, (context, reports)) => {
-                    match reports || is_error || done.flags.contains(Flags::REMOTE_CQ_DATA) {
-                        true => ReceiveReport::Entry(context),
-                        false => ReceiveReport::Nothing,
-                    }
-                }
-            },
-        };
-        Self { number, report }
-    }
-
-    /// Gives the entry back, once its end is reported.
-    pub(crate) fn free(self) {
-        if let Some(held) = entries::remove(self.number) {
-            held.free();
-        }
     }
 }
 

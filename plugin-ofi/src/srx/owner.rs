@@ -148,6 +148,15 @@ pub(super) struct RxEntry(NonNull<fi_peer_rx_entry>);
 // SAFETY: only the thread that has the entry by the rules of fi_peer(3) looks into it.
 unsafe impl Send for RxEntry {}
 
+/// The receive of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EntryReceive {
+    pub(super) context: u64,
+    pub(super) tag: u64,
+    /// It is for a completion.
+    pub(super) reports: bool,
+}
+
 /// Since then an entry does not begin with the two pointers of a list.
 const WITHOUT_LINKS: u32 = FI_VERSION(2, 3);
 
@@ -213,15 +222,19 @@ impl RxEntry {
         }
     }
 
-    /// The application's context, and whether the receive reports a completion.
+    /// The application's context and tag, and whether the receive reports a completion.
     ///
     /// # Safety
     ///
     /// As of [`buffers`](Self::buffers).
-    pub(super) unsafe fn completion(self) -> (u64, bool) {
+    pub(super) unsafe fn receive(self) -> EntryReceive {
         // SAFETY: as the caller says.
         let fields = unsafe { &*self.fields() };
-        (fields.context as u64, fields.flags & FI_COMPLETION != 0)
+        EntryReceive {
+            context: fields.context as u64,
+            tag: fields.tag,
+            reports: fields.flags & FI_COMPLETION != 0,
+        }
     }
 }
 

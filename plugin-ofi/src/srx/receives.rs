@@ -1,7 +1,8 @@
 //! The receives of an endpoint that another provider has: each message that arrives is announced
 //! to the owner, and received into the buffers of the owner's entry.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use ferrofabric_contracts::error::{Errno, OpError};
@@ -9,134 +10,178 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Arrived;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp};
 use ferrofabric_runtime::fabric::Endpoint;
-use ferrofabric_system::locks::Mutex;
+use ferrofabric_system::locks::{Mutex, MutexGuard};
 
 use super::SrxObject;
 use super::entries::{self, EntryState, HeldEntry, MessageHolder};
 use super::owner::{OwnerMatch, RxEntry};
 use super::peer;
+use super::turn::TurnLock;
 use crate::fid::SharedObject;
 
 /// The receives of one endpoint.
 pub(crate) struct ForeignReceives {
     srx: SharedObject<SrxObject>,
-    endpoint: Arc<dyn Endpoint>,
+    /// `None` once it is closed.
+    endpoint: Mutex<Option<Arc<dyn Endpoint>>>,
     /// The thread that announces messages has it.
-    turn: Mutex<Turn>,
-    /// Queued entries whose source is unknown.
-    unknown: AtomicUsize,
+    turn: TurnLock<Turn>,
+    /// Queued messages whose source is unknown.
+    unknown: Mutex<BTreeMap<u64, MsgKind>>,
+    has_unknown: AtomicBool,
+    /// Announcements so far.
+    turns: AtomicU64,
 }
 
-/// Messages that are claimed and for which the owner had no entry, by kind. They are first in the
-/// next turn.
+/// The state of the announcements.
 #[derive(Default)]
 struct Turn {
-    tagged: Option<ClaimedMessage>,
-    untagged: Option<ClaimedMessage>,
+    /// A number that is not used yet.
+    number: Option<u64>,
+    /// Messages that are claimed and for which the owner had no entry. They are first in the next
+    /// turn.
+    kept: Vec<ClaimedMessage>,
 }
 
 #[derive(Clone, Copy)]
 struct ClaimedMessage {
     number: u64,
+    kind: MsgKind,
     arrived: Arrived,
 }
 
 /// Messages that are announced to an owner.
 const KINDS: [MsgKind; 2] = [MsgKind::Tagged, MsgKind::Msg];
 
+/// One in so many announcements looks for sources that have become known meanwhile: by insertions
+/// that end later than their calls, and those of other processes.
+const LOOK_EACH: u64 = 64;
+
 impl ForeignReceives {
     pub(crate) fn new(srx: SharedObject<SrxObject>, endpoint: Arc<dyn Endpoint>) -> Arc<Self> {
         Arc::new(Self {
             srx,
-            endpoint,
-            turn: Mutex::new(Turn::default()),
-            unknown: AtomicUsize::new(0),
+            endpoint: Mutex::new(Some(endpoint)),
+            turn: TurnLock::default(),
+            unknown: Mutex::default(),
+            has_unknown: AtomicBool::new(false),
+            turns: AtomicU64::new(0),
         })
+    }
+
+    fn endpoint(&self) -> Option<Arc<dyn Endpoint>> {
+        self.endpoint.lock().clone()
+    }
+
+    fn is_open(&self) -> bool {
+        self.endpoint.lock().is_some()
     }
 
     /// Announces the messages that have arrived. Returns whether one of them went to a receive.
     fn announce(self: &Arc<Self>) -> Result<bool, OpError> {
         // Another thread does it, or the owner drives this provider in a call of it.
-        let Some(mut turn) = self.turn.try_lock() else {
+        let Some(mut turn) = self.turn.try_take() else {
             return Ok(false);
         };
         let mut has_started = false;
-        for kind in KINDS {
-            while let Some(message) = self.next(&mut turn, kind)? {
-                match self.srx.owner.find(kind, &message.arrived) {
-                    OwnerMatch::Receive(entry) => {
-                        self.hold(kind, message.number, entry, EntryState::Started);
-                        self.start(kind, message.number, entry);
-                        has_started = true;
-                    }
-                    OwnerMatch::None(entry) => {
-                        if let Err(error) = self.queue(kind, &message, entry) {
-                            self.srx.owner.free(entry);
-                            self.keep(&mut turn, kind, message, error);
-                            break;
-                        }
-                    }
-                    OwnerMatch::Refused(error) => {
-                        self.keep(&mut turn, kind, message, error);
-                        break;
-                    }
-                }
-            }
+        for message in std::mem::take(&mut turn.kept) {
+            has_started |= self.offer(&mut turn, self.updated(message));
+        }
+        // A kind with a message that is kept waits.
+        while let Some(message) = self.next(&mut turn)? {
+            has_started |= self.offer(&mut turn, message);
+        }
+        if !self.is_open() {
+            // The owner has closed the endpoint in one of its functions.
+            drop(ClosedReceives(entries::remove_of(&**self)));
         }
         Ok(has_started)
     }
 
-    /// The next message to announce.
-    fn next(&self, turn: &mut Turn, kind: MsgKind) -> Result<Option<ClaimedMessage>, OpError> {
-        if let Some(kept) = turn.of(kind).take() {
-            // Its sender may have been inserted meanwhile.
-            let src = self.endpoint.claimed_source(kind, kept.number)?;
-            let arrived = Arrived {
-                src,
-                ..kept.arrived
-            };
-            return Ok(Some(ClaimedMessage { arrived, ..kept }));
-        }
-        let number = entries::new_number();
-        let arrived = self.endpoint.claim_oldest(kind, number)?;
-        Ok(arrived.map(|arrived| ClaimedMessage { number, arrived }))
+    /// A message that was kept. Its sender may have been inserted meanwhile.
+    fn updated(&self, message: ClaimedMessage) -> ClaimedMessage {
+        let src = self.source_of(message.kind, message.number);
+        let arrived = Arrived {
+            src,
+            ..message.arrived
+        };
+        ClaimedMessage { arrived, ..message }
     }
 
-    /// Keeps a message for which the owner has no entry now.
-    fn keep(&self, turn: &mut Turn, kind: MsgKind, message: ClaimedMessage, error: Errno) {
+    /// Claims the next message.
+    fn next(&self, turn: &mut Turn) -> Result<Option<ClaimedMessage>, OpError> {
+        let Some(endpoint) = self.endpoint() else {
+            return Ok(None);
+        };
+        let is_kept = |kind: MsgKind| turn.kept.iter().any(|message| message.kind == kind);
+        let kinds = match KINDS.map(is_kept) {
+            [false, false] => &KINDS[..],
+            [false, true] => &KINDS[..1],
+            [true, false] => &KINDS[1..],
+            [true, true] => return Ok(None),
+        };
+        let number = *turn.number.get_or_insert_with(entries::new_number);
+        let claimed = endpoint.claim_oldest(kinds, number)?;
+        Ok(claimed.map(|(kind, arrived)| {
+            turn.number = None;
+            ClaimedMessage {
+                number,
+                kind,
+                arrived,
+            }
+        }))
+    }
+
+    /// Passes a message to the owner. Returns whether it went to a receive.
+    fn offer(self: &Arc<Self>, turn: &mut Turn, message: ClaimedMessage) -> bool {
+        let ClaimedMessage { number, kind, .. } = message;
+        if !self.is_open() {
+            return false;
+        }
+        let error = match self.srx.owner.find(kind, &message.arrived) {
+            OwnerMatch::Receive(entry) => {
+                self.hold(kind, number, entry, EntryState::Started);
+                self.start(kind, number, entry);
+                return true;
+            }
+            OwnerMatch::None(entry) => match self.queue(&message, entry) {
+                Ok(()) => return false,
+                Err(error) => {
+                    self.srx.owner.free(entry);
+                    error
+                }
+            },
+            OwnerMatch::Refused(error) => error,
+        };
         tracing::debug!("the owner of a shared receive context took no message: {error}");
-        *turn.of(kind) = Some(message);
+        turn.kept.push(message);
+        false
     }
 
     fn hold(self: &Arc<Self>, kind: MsgKind, number: u64, entry: RxEntry, state: EntryState) {
-        let holder = Arc::downgrade(self);
-        entries::hold(
-            number,
-            HeldEntry {
-                entry,
-                kind,
-                state,
-                owner: self.srx.owner,
-                holder,
-            },
-        );
+        let holder: Weak<Self> = Arc::downgrade(self);
+        let held = HeldEntry {
+            entry,
+            kind,
+            state,
+            owner: self.srx.owner,
+            holder,
+        };
+        entries::hold(number, held);
     }
 
     /// Queues the entry of a message that has no receive yet. The owner may start it in this call.
-    fn queue(
-        self: &Arc<Self>,
-        kind: MsgKind,
-        message: &ClaimedMessage,
-        entry: RxEntry,
-    ) -> Result<(), Errno> {
+    fn queue(self: &Arc<Self>, message: &ClaimedMessage, entry: RxEntry) -> Result<(), Errno> {
+        let ClaimedMessage { number, kind, .. } = *message;
         // SAFETY: the owner has just handed it out.
-        unsafe { entry.note(message.number, &message.arrived) };
-        self.hold(kind, message.number, entry, EntryState::Queued);
+        unsafe { entry.note(number, &message.arrived) };
+        self.hold(kind, number, entry, EntryState::Queued);
         if message.arrived.src == FiAddr::NOTAVAIL {
-            self.unknown.fetch_add(1, Ordering::Relaxed);
+            self.unknown.lock().insert(number, kind);
+            self.has_unknown.store(true, Ordering::Relaxed);
         }
         self.srx.owner.queue(kind, entry).inspect_err(|_| {
-            entries::remove(message.number);
+            entries::remove(number);
         })
     }
 
@@ -147,6 +192,10 @@ impl ForeignReceives {
         flags: Flags,
         (iov, desc): (&[IoBuf], MrDesc),
     ) -> Result<(), OpError> {
+        let Some(endpoint) = self.endpoint() else {
+            // The close of the endpoint frees the entry.
+            return Ok(());
+        };
         let op = RecvOp {
             kind,
             src: FiAddr::UNSPEC,
@@ -157,22 +206,36 @@ impl ForeignReceives {
             flags: flags | Flags::COMPLETION,
         };
         // SAFETY: the owner of an entry keeps its buffers until the entry is freed, which is after
-        // the completion.
-        unsafe { self.endpoint.recv(&op, iov) }
+        // the completion, or after the endpoint is closed.
+        unsafe { endpoint.recv(&op, iov) }
     }
 
     /// Has the owner update the sources of its queued entries, where one has become known.
     fn look_for_sources(&self) {
-        if self.unknown.load(Ordering::Relaxed) == 0 {
+        if !self.has_unknown.load(Ordering::Relaxed) {
             return;
         }
-        let queued = entries::queued_of(self);
-        let unknown = (queued.iter())
-            .filter(|(number, kind)| self.source_of(*kind, *number) == FiAddr::NOTAVAIL)
-            .count();
-        if self.unknown.swap(unknown, Ordering::Relaxed) != unknown {
+        let mut has_changed = false;
+        let mut unknown = self.unknown.lock();
+        unknown.retain(|number, kind| {
+            let is_known = self.source_of(*kind, *number) != FiAddr::NOTAVAIL;
+            has_changed |= is_known;
+            !is_known && entries::is_queued(*number)
+        });
+        self.has_unknown
+            .store(!unknown.is_empty(), Ordering::Relaxed);
+        drop(unknown);
+        if has_changed {
             self.srx.owner.update_sources(peer::source_of);
         }
+    }
+
+    /// Announces nothing more, once no other thread does, and returns the entries that have a
+    /// receive.
+    pub(crate) fn close(&self) -> ClosedReceives {
+        drop(self.endpoint.lock().take());
+        self.turn.wait();
+        ClosedReceives(entries::remove_of(self))
     }
 }
 
@@ -183,7 +246,11 @@ impl MessageHolder for ForeignReceives {
         let (iov, desc) = unsafe { entry.buffers() };
         if let Err(error) = self.receive(kind, number, Flags::CLAIM, (iov, desc)) {
             entries::set_state(number, EntryState::Failed(error.errno()));
-            self.discard(kind, number);
+            // Without buffers it fails, and is counted.
+            let nowhere = self.receive(kind, number, Flags::CLAIM, (&[], MrDesc::NONE));
+            if let Err(error) = nowhere {
+                tracing::warn!("a message for another provider can not be dropped: {error}");
+            }
         }
     }
 
@@ -195,24 +262,20 @@ impl MessageHolder for ForeignReceives {
     }
 
     fn source_of(&self, kind: MsgKind, number: u64) -> FiAddr {
-        let source = self.endpoint.claimed_source(kind, number);
+        let endpoint = self.endpoint();
+        let source = endpoint.and_then(|endpoint| endpoint.claimed_source(kind, number).ok());
         source.unwrap_or(FiAddr::NOTAVAIL)
     }
 }
 
-impl Turn {
-    fn of(&mut self, kind: MsgKind) -> &mut Option<ClaimedMessage> {
-        match kind {
-            MsgKind::Tagged => &mut self.tagged,
-            _ => &mut self.untagged,
-        }
-    }
-}
+/// The entries of a closed endpoint that have a receive. They go back when this is dropped, which
+/// has to be after the endpoint is.
+pub(crate) struct ClosedReceives(Vec<HeldEntry>);
 
-impl Drop for ForeignReceives {
+impl Drop for ClosedReceives {
     fn drop(&mut self) {
-        for held in entries::remove_of(self) {
-            held.free();
+        for held in &self.0 {
+            held.owner.free(held.entry);
         }
     }
 }
@@ -220,33 +283,43 @@ impl Drop for ForeignReceives {
 /// The receives that are announced where an object is used: a queue or counter that the owner
 /// reads, an address vector that gets addresses.
 #[derive(Default)]
-pub(crate) struct BoundReceives(Mutex<Vec<Weak<ForeignReceives>>>);
+pub(crate) struct BoundReceives(Mutex<Arc<[Weak<ForeignReceives>]>>);
 
 impl BoundReceives {
     pub(crate) fn add(&self, receives: &Arc<ForeignReceives>) {
-        let mut all = self.0.lock();
-        all.retain(|one| one.strong_count() != 0);
-        all.push(Arc::downgrade(receives));
+        let mut all = self.lock();
+        let open = all.iter().filter(|one| one.strong_count() != 0).cloned();
+        *all = open.chain([Arc::downgrade(receives)]).collect();
     }
 
-    /// Those whose endpoints are open.
-    fn open(&self) -> Vec<Arc<ForeignReceives>> {
-        self.0.lock().iter().filter_map(Weak::upgrade).collect()
+    fn lock(&self) -> MutexGuard<'_, Arc<[Weak<ForeignReceives>]>> {
+        self.0.lock()
+    }
+
+    /// Those that are there now. The owner's functions may bind others.
+    fn all(&self) -> Arc<[Weak<ForeignReceives>]> {
+        self.lock().clone()
     }
 
     /// Announces messages to their owners. Returns whether one of them went to a receive.
     pub(crate) fn announce(&self) -> Result<bool, OpError> {
-        let mut has_started = false;
-        for receives in self.open() {
-            has_started |= receives.announce()?;
-            receives.look_for_sources();
+        let mut result = Ok(false);
+        for receives in self.all().iter().filter_map(Weak::upgrade) {
+            match (receives.announce(), &mut result) {
+                (Ok(has_started), Ok(any)) => *any |= has_started,
+                (Err(error), Ok(_)) => result = Err(error),
+                (_, Err(_)) => {}
+            }
+            if receives.turns.fetch_add(1, Ordering::Relaxed) % LOOK_EACH == 0 {
+                receives.look_for_sources();
+            }
         }
-        Ok(has_started)
+        result
     }
 
     /// Has owners update the sources of messages, after addresses were inserted.
     pub(crate) fn look_for_sources(&self) {
-        for receives in self.open() {
+        for receives in self.all().iter().filter_map(Weak::upgrade) {
             receives.look_for_sources();
         }
     }

@@ -63,9 +63,9 @@ const FREE: Flags = REACH
     .union(Flags::SOURCE)
     .union(Flags::SHARED_AV);
 
-/// Secondary capabilities by which other things complete than without them: for hints that name
-/// them, not for hints that name none.
-const BY_NAME: Flags = Flags::SOURCE_ERR;
+/// Capabilities for hints that name them, not for hints that name none: with `SOURCE_ERR` other
+/// things complete than without, and `PEER` is for owners alone.
+const BY_NAME: Flags = Flags::SOURCE_ERR.union(Flags::PEER);
 
 /// Primary capabilities of domains: for hints that name them.
 const DOMAIN_PRIMARY: Flags = Flags::DIRECTED_RECV

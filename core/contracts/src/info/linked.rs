@@ -4,18 +4,15 @@
 use super::{DomainAttr, EpAttr, Info, Mismatch, Progress};
 use crate::flags::Flags;
 
-/// The capabilities of an endpoint whose operations are driven in this way. Objects of an owner
-/// need manual progress: the owner drives this provider.
+/// The capabilities of an endpoint that is driven as the hints have it. Objects of an owner need
+/// manual progress: the owner drives this provider.
 ///
 /// # Errors
 ///
 /// The hints request both automatic progress and such objects.
-pub(super) fn with_progress(
-    asked: Flags,
-    caps: Flags,
-    progress: Progress,
-) -> Result<Flags, Mismatch> {
-    match progress {
+pub(super) fn with_progress(hints: &Info, caps: Flags) -> Result<Flags, Mismatch> {
+    let asked = hints.caps | hints.domain.caps;
+    match hints.domain.data_progress {
         Progress::Auto if asked.contains(Flags::PEER) => Err(Mismatch {
             field: "domain_attr->data_progress",
             asked: "automatic progress with FI_PEER".to_owned(),
@@ -23,7 +20,6 @@ pub(super) fn with_progress(
             mend: "ask for FI_PROGRESS_MANUAL: the owner of the objects drives this provider"
                 .to_owned(),
         }),
-        Progress::Auto => Ok(caps - Flags::PEER),
         _ => Ok(caps),
     }
 }

@@ -256,15 +256,26 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         unsafe { atomics::begin(&self.domain, self.index, op, buffers) }
     }
 
-    fn claim_oldest(&self, kind: MsgKind, context: u64) -> Result<Option<Arrived>, OpError> {
+    fn claim_oldest(
+        &self,
+        kinds: &[MsgKind],
+        context: u64,
+    ) -> Result<Option<(MsgKind, Arrived)>, OpError> {
         let state = &mut *self.domain.lock()?;
         state.follow_changes();
         let (_, owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
-        let claimed = (owner.srx.matcher(kind)).claim(FiAddr::UNSPEC, 0, u64::MAX, context);
-        Ok(claimed.map(|message| Arrived {
-            src: owner.av().reported(message.arrived.src),
-            ..message.arrived
+        let mut claim = |kind: MsgKind| {
+            let claimed = owner
+                .srx
+                .matcher(kind)
+                .claim(FiAddr::UNSPEC, 0, u64::MAX, context)?;
+            Some((kind, claimed.arrived))
+        };
+        let claimed = kinds.iter().find_map(|kind| claim(*kind));
+        Ok(claimed.map(|(kind, arrived)| {
+            let src = owner.av().reported(arrived.src);
+            (kind, Arrived { src, ..arrived })
         }))
     }
 

@@ -123,9 +123,10 @@ pub trait Endpoint: Send + Sync {
         Err(OpError::Failed(Errno::ENOSYS))
     }
 
-    /// Claims the oldest message that is here and that nobody has claimed, for a receive with
-    /// `CLAIM` and this context: `None` if there is none. No progress is made. The source is as
-    /// completions report it, [`FiAddr::NOTAVAIL`] as long as it is unknown.
+    /// Claims the oldest message that is here, of the first of these kinds that has one, and that
+    /// nobody has claimed: for a receive with `CLAIM` and this context. `None`: there is none. No
+    /// progress is made. The source is as completions report it, [`FiAddr::NOTAVAIL`] as long as it
+    /// is unknown.
     ///
     /// It is for receives that another provider has (fi_peer(3), `fid_peer_srx`): no receive is
     /// posted here, so that each message waits to be claimed.
@@ -134,8 +135,12 @@ pub trait Endpoint: Send + Sync {
     ///
     /// `ENOSYS`: the endpoint keeps no messages (a datagram endpoint). `EBUSY` when the domain
     /// belongs to another thread.
-    fn claim_oldest(&self, kind: MsgKind, context: u64) -> Result<Option<Arrived>, OpError> {
-        let _ = (kind, context);
+    fn claim_oldest(
+        &self,
+        kinds: &[MsgKind],
+        context: u64,
+    ) -> Result<Option<(MsgKind, Arrived)>, OpError> {
+        let _ = (kinds, context);
         Err(OpError::Failed(Errno::ENOSYS))
     }
 

@@ -1,0 +1,103 @@
+//! A lock for work in which the owner's functions are called: nobody waits to do such work, but a
+//! close waits until it is done.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ferrofabric_system::locks::{Mutex, MutexGuard};
+
+/// The lock, with the state of the work.
+#[derive(Default)]
+pub(crate) struct TurnLock<T> {
+    state: Mutex<T>,
+    /// The thread that does the work; 0: none.
+    thread: AtomicU64,
+}
+
+/// The work is this thread's.
+pub(crate) struct TurnGuard<'a, T> {
+    state: MutexGuard<'a, T>,
+    thread: &'a AtomicU64,
+}
+
+impl<T> TurnLock<T> {
+    /// Takes the work; `None`: another thread does it, or this one does in a frame above.
+    pub(crate) fn try_take(&self) -> Option<TurnGuard<'_, T>> {
+        let state = self.state.try_lock()?;
+        Some(self.taken(state))
+    }
+
+    /// Waits until no other thread does the work, and takes it; `None`: this thread does it in a
+    /// frame above.
+    pub(crate) fn take(&self) -> Option<TurnGuard<'_, T>> {
+        if self.thread.load(Ordering::Relaxed) == this_thread() {
+            return None;
+        }
+        Some(self.taken(self.state.lock()))
+    }
+
+    /// Waits until no other thread does the work.
+    pub(crate) fn wait(&self) {
+        drop(self.take());
+    }
+
+    fn taken<'a>(&'a self, state: MutexGuard<'a, T>) -> TurnGuard<'a, T> {
+        self.thread.store(this_thread(), Ordering::Relaxed);
+        TurnGuard {
+            state,
+            thread: &self.thread,
+        }
+    }
+}
+
+impl<T> Deref for TurnGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.state
+    }
+}
+
+impl<T> DerefMut for TurnGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.state
+    }
+}
+
+impl<T> Drop for TurnGuard<'_, T> {
+    fn drop(&mut self) {
+        self.thread.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A number for each thread, never 0.
+fn this_thread() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static NUMBER: u64 = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    }
+    NUMBER.try_with(|number| *number).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_takes_its_own_work_once() {
+        let lock = TurnLock::<u32>::default();
+        let mut turn = lock.try_take().unwrap();
+        *turn += 1;
+        assert!(lock.try_take().is_none() && lock.take().is_none());
+        lock.wait();
+        std::thread::scope(|threads| {
+            let other = threads.spawn(|| lock.try_take().is_none());
+            assert!(other.join().unwrap());
+            let waits = threads.spawn(|| *lock.take().unwrap());
+            *turn += 1;
+            drop(turn);
+            assert_eq!(waits.join().unwrap(), 2);
+        });
+        assert_eq!(*lock.take().unwrap(), 2);
+    }
+}
