@@ -117,8 +117,10 @@ fn completions_go_to_the_owner() {
             context: 0x70,
             flags: FI_TAGGED | FI_RECV | FI_REMOTE_CQ_DATA,
             len: 16,
+            buf: into.as_ptr().addr(),
             data: 99,
             tag: 7,
+            src: pair.to_a,
             error: (0, 0),
         };
         assert_eq!(b.rx.await_entries(b.side.rx, 1), [received]);

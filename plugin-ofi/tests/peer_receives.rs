@@ -13,6 +13,7 @@ mod two;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use client::{Info, Opened, close};
@@ -77,12 +78,17 @@ struct ImportingSide {
 impl ImportingSide {
     fn open(opened: &Opened, info: &Info<'_>) -> Self {
         let side = Self::open_disabled(opened, info);
-        assert_eq!(bind(side.ep, side.srx.cast(), 0), 0);
-        assert_eq!(bind(side.ep, side.cq.cast(), FI_TRANSMIT | FI_RECV), 0);
-        assert_eq!(bind(side.ep, side.cntr.cast(), FI_RECV), 0);
-        assert_eq!(bind(side.ep, side.av.cast(), 0), 0);
-        assert_eq!(control(side.ep.cast(), FI_ENABLE, null_mut()), 0);
+        side.bind_all();
         side
+    }
+
+    /// Binds the objects, and enables the endpoint.
+    fn bind_all(&self) {
+        assert_eq!(bind(self.ep, self.srx.cast(), 0), 0);
+        assert_eq!(bind(self.ep, self.cq.cast(), FI_TRANSMIT | FI_RECV), 0);
+        assert_eq!(bind(self.ep, self.cntr.cast(), FI_RECV), 0);
+        assert_eq!(bind(self.ep, self.av.cast(), 0), 0);
+        assert_eq!(control(self.ep.cast(), FI_ENABLE, null_mut()), 0);
     }
 
     /// All objects, none of which is bound to the endpoint.
@@ -145,6 +151,7 @@ impl ImportingSide {
             tag: tag.unwrap_or(0),
             ignore: 0,
             context,
+            is_silent: false,
             iov,
         });
     }
@@ -247,7 +254,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 /// Messages of each way of transport go to receives that were posted before, and to those that are
 /// posted when the message waits, with tags and without.
 ///
-/// Covers: PEER-8
+/// Covers: PEER-9
 #[test]
 fn messages_go_to_the_owners_receives() {
     everywhere("messages_go_to_the_owners_receives", |info| {
@@ -257,6 +264,8 @@ fn messages_go_to_the_owners_receives() {
             for is_early in [true, false] {
                 let bytes = pattern(len, round as u8);
                 let mut into = vec![0u8; len + 1];
+                // The owner refuses the entry that often.
+                pair.b.queue.refusals.store(round % 3, Ordering::Relaxed);
                 let iov = iov_of(&mut into);
                 if is_early {
                     pair.b.receive(Some(7), 0x70 + round, &iov);
@@ -271,8 +280,10 @@ fn messages_go_to_the_owners_receives() {
                     context: 0x70 + round,
                     flags: FI_TAGGED | FI_RECV | FI_REMOTE_CQ_DATA,
                     len,
+                    buf: into.as_ptr().addr(),
                     data: 99,
                     tag: 7,
+                    src: pair.to_a,
                     error: (0, 0),
                 };
                 assert_eq!(pair.entries(1), [received]);
@@ -287,7 +298,7 @@ fn messages_go_to_the_owners_receives() {
     });
 }
 
-/// Covers: PEER-8
+/// Covers: PEER-9
 #[test]
 fn untagged_messages_fill_lists_of_buffers() {
     everywhere("untagged_messages_fill_lists_of_buffers", |info| {
@@ -330,7 +341,7 @@ fn untagged_messages_fill_lists_of_buffers() {
 /// A message that is too long for its receive fails, and so does one whose receive has more buffers
 /// than an endpoint takes. A dropped one leaves nothing, and those after it arrive.
 ///
-/// Covers: PEER-8
+/// Covers: PEER-9
 #[test]
 fn receives_that_fail_give_their_entries_back() {
     everywhere("receives_that_fail_give_their_entries_back", |info| {
@@ -358,14 +369,11 @@ fn receives_that_fail_give_their_entries_back() {
                 assert_eq!((failed[0].context, failed[0].error), (10, error));
             }
         }
+        pair.b.counter.await_values(pair.b.cntr, [0, 4]);
         // Dropped by the owner, which frees the entry itself.
         pair.send(&[8; 16], 0, 1);
         pair.drive_until("a queued message", || pair.b.receives.queued().0 == 1);
-        let entry = pair.b.receives.take_queued().unwrap();
-        // SAFETY: the entry is there for ever.
-        let discard = |entry| unsafe { pair.b.receives.provider().discard_tag.unwrap()(entry) };
-        assert_eq!(discard(entry.0), 0);
-        assert_eq!(discard(entry.0), EINVAL, "once");
+        pair.b.receives.discard_queued();
         pair.b.receive(Some(2), 20, &iov_of(&mut into));
         pair.send(&[9; 16], 0, 2);
         assert_eq!(pair.entries(1)[0].context, 20);
@@ -377,7 +385,7 @@ fn receives_that_fail_give_their_entries_back() {
 /// A message of a sender that is not inserted has no source. Once it is, the owner knows it before
 /// the insertion returns; with an ID of the owner's by that.
 ///
-/// Covers: PEER-8, AV-20
+/// Covers: PEER-9, PEER-10, AV-20
 #[test]
 fn sources_become_known_with_the_insertion() {
     everywhere("sources_become_known_with_the_insertion", |info| {
@@ -421,6 +429,7 @@ fn sources_become_known_with_the_insertion() {
                 tag: 3,
                 ignore: 0,
                 context: 30,
+                is_silent: false,
                 iov: &iov_of(&mut into),
             });
             assert_eq!(b.entries(1)[0].context, 30);
@@ -441,7 +450,7 @@ fn sources_become_known_with_the_insertion() {
 /// An owner that has no entry, or refuses to queue one, gets the same message again; one that
 /// drives in its callbacks, and starts a message where it is queued, gets each once.
 ///
-/// Covers: PEER-8
+/// Covers: PEER-9
 #[test]
 fn an_owner_that_refuses_and_calls_back_loses_no_message() {
     everywhere(
@@ -492,7 +501,7 @@ fn an_owner_that_refuses_and_calls_back_loses_no_message() {
 
 /// Entries that are none of this provider's, of the other kind, or of an endpoint that is closed.
 ///
-/// Covers: PEER-8
+/// Covers: PEER-9
 #[test]
 fn entries_of_others_are_refused() {
     everywhere("entries_of_others_are_refused", |info| {
@@ -536,7 +545,7 @@ fn entries_of_others_are_refused() {
 /// An endpoint that is closed in the middle gives the entries with a receive back, and calls its
 /// owner no more.
 ///
-/// Covers: PEER-8
+/// Covers: PEER-9
 #[test]
 fn an_endpoint_that_closes_gives_its_entries_back() {
     everywhere("an_endpoint_that_closes_gives_its_entries_back", |info| {
@@ -560,7 +569,7 @@ fn an_endpoint_that_closes_gives_its_entries_back() {
     });
 }
 
-/// Covers: PEER-1, PEER-8, PEER-12
+/// Covers: PEER-1, PEER-9, PEER-12
 #[test]
 fn contexts_and_bindings_that_can_not_be_are_refused() {
     alone(
@@ -650,7 +659,116 @@ fn contexts_and_bindings_that_can_not_be_are_refused() {
     );
 }
 
-/// Offers have `FI_PEER`, but not with automatic progress.
+/// Receives for no completion are given back without one, unless there are CQ data. A message of no
+/// bytes needs no buffer.
+///
+/// Covers: PEER-9
+#[test]
+fn receives_for_no_completion_report_none() {
+    everywhere("receives_for_no_completion_report_none", |info| {
+        let pair = ReceivingPair::open(info);
+        let mut into = [0u8; 8];
+        let post = |context, iov: &[libc::iovec]| {
+            pair.b.receives.receive(&OwnersReceive {
+                tagged: true,
+                src: FI_ADDR_UNSPEC,
+                tag: 1,
+                ignore: 0,
+                context,
+                is_silent: true,
+                iov,
+            });
+        };
+        post(1, &iov_of(&mut into));
+        let until = Instant::now() + PATIENCE;
+        while pair.a.sendmsg(&[5; 8], pair.to_b, 1, 0) != 0 {
+            two::count(pair.a.sent);
+            assert_eq!(drive(pair.b.cq), 0);
+            assert!(Instant::now() < until, "no room for a send");
+        }
+        pair.drive_until("an entry back", || pair.b.receives.outstanding() == (0, 1));
+        assert_eq!(into, [5; 8]);
+        assert!(pair.b.queue.written.lock().unwrap().is_empty());
+        post(2, &[]);
+        pair.send(&[], 77, 1);
+        let came = pair.entries(1);
+        assert_eq!(
+            (came[0].context, came[0].data, came[0].error),
+            (2, 77, (0, 0))
+        );
+        pair.close(2);
+    });
+}
+
+/// Two endpoints of one queue have their own owners' contexts. An owner that drives by its counter
+/// alone gets their messages, too; one that closes an endpoint in its own function has its entries
+/// back, and gets nothing more.
+///
+/// Covers: PEER-5, PEER-9
+#[test]
+fn endpoints_share_a_queue_and_close_within_a_call() {
+    everywhere("endpoints_share_a_queue_and_close_within_a_call", |info| {
+        let opened = Opened::new(info);
+        let a = Side::open(&opened, info, shape());
+        let b = ImportingSide::open(&opened, info);
+        let mut c = ImportingSide::open_disabled(&opened, info);
+        assert_eq!(close(c.cq.cast()), 0);
+        c.cq = b.cq;
+        c.bind_all();
+        for side in [&b, &c] {
+            insert(side.av, a.ep);
+        }
+        let mut into = [[0u8; 8]; 2];
+        for ((side, memory), context) in [&b, &c].into_iter().zip(&mut into).zip([10, 20]) {
+            side.receive(Some(1), context, &iov_of(memory));
+            let to = insert(a.av, side.ep);
+            let meanwhile = || {
+                two::count(a.sent);
+                two::count(side.cntr);
+            };
+            a.senddata_beside(&[context as u8; 8], 0, (to, 1), meanwhile);
+            let until = Instant::now() + PATIENCE;
+            while side.counter.values() != [1, 0] {
+                meanwhile();
+                assert!(Instant::now() < until, "nothing is counted");
+            }
+        }
+        let mut contexts: Vec<_> = b.entries(2).iter().map(|one| one.context).collect();
+        contexts.sort_unstable();
+        assert_eq!(contexts, [10, 20]);
+        assert_eq!(into, [[10; 8], [20; 8]]);
+
+        // The endpoint of `c` closes where its owner looks for a receive.
+        c.receive(Some(2), 30, &iov_of(&mut into[0]));
+        let to_c = insert(a.av, c.ep);
+        let ep = c.ep.expose_provenance();
+        *c.receives.within.lock().unwrap() = Some(Box::new(move |callback| {
+            if callback == Callback::Get {
+                let ep: *mut fid = std::ptr::with_exposed_provenance_mut(ep);
+                assert_eq!(close(ep), 0);
+            }
+        }));
+        a.senddata_beside(&[3; 8], 0, (to_c, 2), || {
+            two::count(a.sent);
+            assert_eq!(drive(b.cq), 0);
+        });
+        b.drive_until("the end of the endpoint", || {
+            two::count(a.sent);
+            c.receives.outstanding() == (0, 2)
+        });
+        *c.receives.within.lock().unwrap() = None;
+        assert!(b.queue.written.lock().unwrap().is_empty());
+        for object in [c.srx.cast::<fid>(), c.cntr.cast(), c.av.cast()] {
+            assert_eq!(close(object), 0);
+        }
+        a.close();
+        b.close(1);
+        opened.close();
+    });
+}
+
+/// Offers have `FI_PEER` for hints that name it, but not with automatic progress. An owner's hints
+/// may have a destination in a form of its own.
 ///
 /// Covers: PEER-1
 #[test]
@@ -690,7 +808,7 @@ fn objects_of_others_are_offered_with_manual_progress() {
 
 /// Threads that drive an endpoint at the same time announce each message once, and in order.
 ///
-/// Covers: PEER-4, PEER-8
+/// Covers: PEER-4, PEER-9
 #[test]
 fn four_threads_announce_each_message_once() {
     everywhere("four_threads_announce_each_message_once", |info| {

@@ -29,8 +29,10 @@ pub struct Written {
     pub context: usize,
     pub flags: u64,
     pub len: usize,
+    pub buf: usize,
     pub data: u64,
     pub tag: u64,
+    pub src: fi_addr_t,
     /// 0, or the error and the bytes that did not fit.
     pub error: (c_int, usize),
 }
@@ -104,18 +106,20 @@ unsafe extern "C" fn write(
     context: *mut c_void,
     flags: u64,
     len: usize,
-    _buf: *mut c_void,
+    buf: *mut c_void,
     data: u64,
     tag: u64,
-    _src: fi_addr_t,
+    src: fi_addr_t,
 ) -> isize {
     // SAFETY: the queue is the first field of an `OwnerQueue`.
     unsafe { &*cq.cast::<OwnerQueue>() }.take(Written {
         context: context.addr(),
         flags,
         len,
+        buf: buf.addr(),
         data,
         tag,
+        src,
         error: (0, 0),
     })
 }
@@ -127,8 +131,10 @@ unsafe extern "C" fn write_error(cq: *mut fid_peer_cq, entry: *const fi_cq_err_e
         context: entry.op_context.addr(),
         flags: entry.flags,
         len: entry.len,
+        buf: entry.buf.addr(),
         data: entry.data,
         tag: entry.tag,
+        src: entry.src_addr,
         error: (entry.err, entry.olen),
     })
 }

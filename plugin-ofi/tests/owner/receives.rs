@@ -118,6 +118,8 @@ pub struct OwnersReceive<'a> {
     pub tag: u64,
     pub ignore: u64,
     pub context: usize,
+    /// It is for no completion.
+    pub is_silent: bool,
     pub iov: &'a [libc::iovec],
 }
 
@@ -186,6 +188,9 @@ impl ReceiveOwner {
         entry.src = receive.src;
         entry.ignore = receive.ignore;
         entry.fill(receive.iov.to_vec(), receive.context as *mut c_void);
+        if receive.is_silent {
+            entry.fields.get_mut().flags &= !FI_COMPLETION;
+        }
         if taken.is_none() {
             entry.fields.get_mut().tag = receive.tag;
             state.posted.push_back(entry);
@@ -218,6 +223,16 @@ impl ReceiveOwner {
         drop(state);
         // SAFETY: as fi_peer(3) has it, the first time.
         unsafe { self.provider().start_tag.unwrap()(at.0) }
+    }
+
+    /// Drops the message of the oldest queued entry, a tagged one, and the entry with it.
+    pub fn discard_queued(&self) {
+        let entry = self.state.lock().unwrap().queued.pop_front().unwrap();
+        // SAFETY: as fi_peer(3) has it.
+        let discarded = unsafe { self.provider().discard_tag.unwrap()(entry.at(self.links)) };
+        assert_eq!(discarded, 0);
+        // SAFETY: the owner has the entry. Its memory may be anything now.
+        unsafe { entry.fields.get().write_bytes(0xDD, 1) };
     }
 
     /// Takes the oldest queued entry out, for the test to misuse, and forgets it.
