@@ -1,5 +1,5 @@
-//! The end of a message that another provider's receive took: what the owner's queue gets of it,
-//! and the entry, which goes back after that.
+//! The end of a message that another provider's receive took: the report for the owner's queue, and
+//! the entry, which goes back after that.
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
