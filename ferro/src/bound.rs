@@ -11,6 +11,7 @@ use ferrofabric_contracts::info::Threading;
 use ferrofabric_contracts::peer::CqError;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig};
+use ferrofabric_shm::ShmProvider;
 
 use crate::failure::{Failure, Result};
 use crate::providers::Path;
@@ -113,7 +114,7 @@ fn carrier_between(a: &NativeAddr, b: &NativeAddr) -> &'static str {
 /// The transport of a domain's messages: `shm` or `verbs`.
 pub(crate) fn carrier_of(domain: &dyn Domain) -> &'static str {
     match domain.info().domain.name.as_str() {
-        "shm" => "shm",
+        ShmProvider::DOMAIN => "shm",
         _ => "verbs",
     }
 }

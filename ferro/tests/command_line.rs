@@ -102,7 +102,7 @@ fn info_lists_shared_memory_and_says_what_is_missing() {
     assert!(
         stdout(&text)
             .split("\nmissing")
-            .any(|l| l.contains("shm rdm\n") && l.contains(" tagged ")),
+            .any(|l| l.contains("ferro-shm rdm\n") && l.contains(" tagged ")),
         "{}",
         stdout(&text)
     );
@@ -113,7 +113,7 @@ fn info_lists_shared_memory_and_says_what_is_missing() {
     assert!(
         domains
             .iter()
-            .any(|d| d["domain"] == "shm" && d["device"].is_null())
+            .any(|d| d["domain"] == "ferro-shm" && d["device"].is_null())
     );
     let verbs = domains.iter().any(|d| !d["device"].is_null());
     if verbs {
@@ -149,7 +149,7 @@ fn info_explains_what_is_ruled_out_and_what_would_mend_it() {
     let text = stdout(&refused);
     assert_eq!(refused.status.code(), Some(1), "{text}");
     for word in [
-        "shm rdm does not fit: caps",
+        "ferro-shm rdm does not fit: caps",
         "FI_COLLECTIVE",
         "mend:    do without FI_COLLECTIVE",
     ] {
@@ -158,7 +158,7 @@ fn info_explains_what_is_ruled_out_and_what_would_mend_it() {
     let json = output(&[&asked[..], &["--json"]].concat());
     let json: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
     let all = json["ruled_out"].as_array().unwrap();
-    let shm = all.iter().find(|one| one["domain"] == "shm").unwrap();
+    let shm = all.iter().find(|one| one["domain"] == "ferro-shm").unwrap();
     assert_eq!(
         (&shm["field"], &shm["mend"]),
         (&"caps".into(), &"do without FI_COLLECTIVE".into())
@@ -180,7 +180,10 @@ fn info_explains_what_is_ruled_out_and_what_would_mend_it() {
     );
     let there = output(&["info", "--explain", "--node", "ferro://?inc=1&node=2&shm=3"]);
     let text = stdout(&there);
-    assert!(text.contains("shm rdm does not fit: dest_addr"), "{text}");
+    assert!(
+        text.contains("ferro-shm rdm does not fit: dest_addr"),
+        "{text}"
+    );
     refuses(&["info", "--node", "x"], 2, &["--explain"]);
     refuses(
         &["info", "--explain", "--caps", "speed"],

@@ -89,7 +89,7 @@ fn only_shared_memory(folder: &Folder, words: &[&str]) {
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let domains = json["domains"].as_array().unwrap();
     assert_eq!(domains.len(), 1, "{json}");
-    assert_eq!(domains[0]["domain"], "shm");
+    assert_eq!(domains[0]["domain"], "ferro-shm");
     let missing = json["missing"].as_array().unwrap();
     assert_eq!(missing.len(), 1, "{json}");
     let why = missing[0].as_str().unwrap();

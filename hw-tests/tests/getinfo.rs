@@ -56,7 +56,7 @@ fn null_hints_find_devices_first_then_shared_memory() {
     let Some(rig) = Rig::open() else { return };
     let all = found(None);
     let device = &all[0];
-    assert_eq!(all.last().unwrap().domain.name, "shm");
+    assert_eq!(all.last().unwrap().domain.name, ShmProvider::DOMAIN);
     assert!(
         device.domain.name.starts_with(rig.context.name()),
         "{device:?}"
@@ -99,7 +99,8 @@ fn null_hints_find_devices_first_then_shared_memory() {
 fn this_node_alone_is_shared_memory_and_elsewhere_alone_is_not() {
     let Some(rig) = Rig::open() else { return };
     let name = rig.context.name();
-    assert_eq!(domains(&asking(Flags::MSG | Flags::LOCAL_COMM)), ["shm"]);
+    let local = domains(&asking(Flags::MSG | Flags::LOCAL_COMM));
+    assert_eq!(local, [ShmProvider::DOMAIN]);
     for caps in [Flags::REMOTE_COMM, REACH] {
         for info in found(Some(&asking(Flags::MSG | caps))) {
             assert!(info.domain.name.starts_with(name), "{info:?}");
@@ -160,7 +161,7 @@ fn addresses_choose_the_domain() {
             .all(|name| name.starts_with(rig.context.name())),
         "{names:?}"
     );
-    assert_eq!(domains(&to(|_| ())).last().unwrap(), "shm");
+    assert_eq!(domains(&to(|_| ())).last().unwrap(), ShmProvider::DOMAIN);
     let from = Info {
         src_addr: Some(own.into()),
         ..Info::default()
@@ -204,7 +205,8 @@ fn datagrams_come_after_messages_that_arrive() {
     // Shared memory has none, and a domain that goes nowhere else is wanted.
     hints.caps = Flags::MSG | Flags::LOCAL_COMM;
     let error = refused(find(Some(&hints), &[]));
-    says(&error, Errno::ENODATA, &["shm", "FI_LOCAL_COMM alone"]);
+    let words = [ShmProvider::DOMAIN, "FI_LOCAL_COMM alone"];
+    says(&error, Errno::ENODATA, &words);
 }
 
 /// A question to the provider of devices alone.

@@ -64,7 +64,14 @@ fn an_unknown_domain_is_named() {
         Errno::ENODEV,
         &["device nonesuch", there],
     );
-    for name in ["", "shm", there, "ferro_rxe0:", "x:256", "x:-1"] {
+    for name in [
+        "",
+        ShmProvider::DOMAIN,
+        there,
+        "ferro_rxe0:",
+        "x:256",
+        "x:-1",
+    ] {
         let words = [&format!("domain {name}"), "DEVICE:PORT"];
         says(&open(name), Errno::EINVAL, &words);
     }

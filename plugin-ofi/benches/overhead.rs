@@ -40,7 +40,7 @@ fn main() {
         println!("SKIP: there is no libfabric 2 here (libfabric1, or ci/mpi)");
         return;
     };
-    let info = libfabric.discover("shm", fi_threading::FI_THREAD_DOMAIN);
+    let info = libfabric.discover(ShmProvider::DOMAIN, fi_threading::FI_THREAD_DOMAIN);
     let opened = Opened::new(&info);
     let c = PluginPair::of(opened.party(&info), opened.party(&info));
     let rust = Rust::open();

@@ -16,11 +16,12 @@ use ferro_fi::abi::{
     FI_AV_USER_ID, FI_EBADFLAGS, FI_EINVAL, FI_ENOEQ, FI_EVENT, FI_MORE, FI_READ, FI_SYMMETRIC,
     FI_SYNC_ERR, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_tagged_entry, fi_threading,
 };
+use ferrofabric_shm::ShmProvider;
 use vector::{NONE, Next, Vector, bad, names, next, queue};
 
 fn alone(test: &str, body: impl FnOnce(&Info<'_>)) {
     child::alone(test, |libfabric| {
-        body(&libfabric.discover("shm", fi_threading::FI_THREAD_SAFE));
+        body(&libfabric.discover(ShmProvider::DOMAIN, fi_threading::FI_THREAD_SAFE));
     });
 }
 

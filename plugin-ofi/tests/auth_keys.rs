@@ -13,7 +13,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::time::Instant;
 
-use client::{Info, Libfabric, Opened, close};
+use client::{Info, Libfabric, Opened, close, owned_string};
 use ferro_fi::abi::{
     FI_AUTH_KEY, FI_AV_AUTH_KEY, FI_AV_USER_ID, FI_COMPLETION, FI_DIRECTED_RECV, FI_EADDRNOTAVAIL,
     FI_EBADFLAGS, FI_EINVAL, FI_ENABLE, FI_INJECT, FI_MSG, FI_RECV, FI_SEND, FI_SOURCE,
@@ -21,6 +21,7 @@ use ferro_fi::abi::{
     fi_cq_tagged_entry, fi_ep_type, fi_mr_attr, fi_mr_auth_key, fi_msg, fi_threading, fid, fid_av,
     fid_cq, fid_ep, fid_mr,
 };
+use ferrofabric_shm::ShmProvider;
 use support::{has_device, skip};
 use two::{PATIENCE, over_verbs};
 
@@ -289,13 +290,13 @@ fn a_domain_without_keys_refuses_them() {
         for size in [8, FI_AV_AUTH_KEY] {
             // SAFETY: the hints are the test's.
             unsafe {
-                (*(*hints.info).domain_attr).name = libc::strdup(c"shm".as_ptr());
+                (*(*hints.info).domain_attr).name = owned_string(ShmProvider::DOMAIN);
                 (*(*hints.info).domain_attr).auth_key_size = size;
             }
             let found = libfabric.ask(libfabric.version, None, None, 0, Some(&hints));
             assert_eq!(found.map(drop), Err(ENODATA), "keys of {size} bytes");
         }
-        let info = libfabric.discover("shm", fi_threading::FI_THREAD_SAFE);
+        let info = libfabric.discover(ShmProvider::DOMAIN, fi_threading::FI_THREAD_SAFE);
         let opened = Opened::new(&info);
         let party = opened.party(&info);
         let av = Vector(party.av);

@@ -18,6 +18,7 @@ use ferro_fi::abi::{
     FI_RECV, FI_SEND, FI_TRANSMIT, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_err_entry, fi_eq_attr,
     fi_msg_tagged, fi_threading, fid, fid_ep,
 };
+use ferrofabric_shm::ShmProvider;
 use support::folder::Folder;
 use two::{Two, alone, control, everywhere, insert, name_of, next, shape};
 
@@ -122,7 +123,7 @@ fn racing_calls_enable_an_endpoint_once() {
         return;
     }
     child::alone(TEST, |libfabric| {
-        let info = &libfabric.discover("shm", fi_threading::FI_THREAD_SAFE);
+        let info = &libfabric.discover(ShmProvider::DOMAIN, fi_threading::FI_THREAD_SAFE);
         let two = Two::open(info, shape());
         let before = two::name_of(two.a.ep);
         assert!(!before.is_empty());

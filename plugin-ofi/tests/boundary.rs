@@ -11,7 +11,7 @@ mod client;
 mod support;
 mod two;
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::ptr::{null_mut, without_provenance};
 use std::time::Instant;
 
@@ -24,7 +24,9 @@ use ferro_fi::abi::{
     fi_wait_obj, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric, fid_mr,
 };
 use support::edge::GuardedPage;
-use two::{EAGAIN, FORMATS, PATIENCE, Two, alone, control, count, everywhere, next, read, shape};
+use two::{
+    EAGAIN, FORMATS, PATIENCE, Two, alone, control, count, everywhere, is_shm, next, read, shape,
+};
 
 /// Bytes of a structure, from a version on.
 type VersionSizes = &'static [((u32, u32), usize)];
@@ -467,9 +469,8 @@ fn lists_of_buffers_are_filled_in_place() {
             None => 96 << 20,
             Some(_) => 1 << 20,
         };
-        // SAFETY: the offer is the test's.
-        let over_shm =
-            unsafe { CStr::from_ptr((*(*info.info).domain_attr).name).to_bytes() == b"shm" };
+        // SAFETY: the offer has a domain's name.
+        let over_shm = unsafe { is_shm(info) };
         let two = Two::open(info, shape());
         let message: Vec<u8> = (0..largest).map(|n| (n * 3 + n / 1021) as u8).collect();
         let mut memory = vec![0u8; largest + 64];

@@ -10,7 +10,7 @@ mod client;
 mod support;
 mod two;
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ use ferro_fi::abi::{
     fid_domain, fid_ep, fid_eq, fid_mr,
 };
 use support::edge::GuardedPage;
-use two::{EAGAIN, PATIENCE, Side, Two, control, count, everywhere, insert, read, shape};
+use two::{EAGAIN, PATIENCE, Side, Two, control, count, everywhere, insert, is_shm, read, shape};
 
 /// Calls with each of the 64 flags. A flag in `known` gives one of the results of its row, any
 /// other flag one of `others`.
@@ -56,16 +56,6 @@ const OK: &[c_int] = &[0];
 const NO_FLAGS: &[c_int] = &[FI_EBADFLAGS, FI_EINVAL];
 /// A bit that has no meaning for the call is no reason to refuse it (fi_msg(3) names none).
 const IGNORED: &[c_int] = &[0];
-
-/// Whether the domain is the one of shared memory.
-///
-/// # Safety
-///
-/// The offer has a domain's name.
-unsafe fn is_shm(info: &Info<'_>) -> bool {
-    // SAFETY: as the caller says.
-    unsafe { CStr::from_ptr((*(*info.info).domain_attr).name) == c"shm" }
-}
 
 /// Closes what was opened.
 fn opened<T>(code: c_int, object: *mut T) -> isize {

@@ -18,6 +18,7 @@ use ferro_fi::abi::{
     fi_addr_t, fi_av_attr, fi_av_type, fi_eq_attr, fi_eq_entry, fi_eq_err_entry, fi_threading,
     fi_wait_obj, fid, fid_av, fid_eq,
 };
+use ferrofabric_shm::ShmProvider;
 
 /// The longest wait for an event that must come, in ms.
 const PATIENCE: c_int = 30_000;
@@ -26,7 +27,7 @@ const ENTRY: isize = size_of::<fi_eq_entry>() as isize;
 
 fn alone(test: &str, body: impl FnOnce(&Info<'_>)) {
     child::alone(test, |libfabric| {
-        body(&libfabric.discover("shm", fi_threading::FI_THREAD_SAFE));
+        body(&libfabric.discover(ShmProvider::DOMAIN, fi_threading::FI_THREAD_SAFE));
     });
 }
 

@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use child::alone;
-use client::{Info, Opened, Party};
+use client::{Info, Opened, Party, owned_string};
 use ferro_fi::abi::{
     FI_ADDR_STR, FI_ASYNC_IOV, FI_ATOMIC, FI_AV_USER_ID, FI_CLASS_PEP, FI_COLLECTIVE, FI_CONTEXT,
     FI_CONTEXT2, FI_DIRECTED_RECV, FI_FENCE, FI_FORMAT_UNSPEC, FI_HMEM, FI_LOCAL_COMM, FI_LOCAL_MR,
@@ -23,6 +23,7 @@ use ferro_fi::abi::{
     fi_bus_type, fi_cq_tagged_entry, fi_ep_type, fi_info, fi_link_state, fid,
 };
 use ferrofabric_contracts::addr::{AddrFormat, Address, NativeAddr};
+use ferrofabric_shm::ShmProvider;
 use support::has_device;
 use support::plugin::Plugin;
 
@@ -32,6 +33,13 @@ const ENOSYS: i32 = -libc::ENOSYS;
 fn domain(info: &fi_info) -> String {
     // SAFETY: an offer has all attributes, and a domain's name.
     unsafe { CStr::from_ptr((*info.domain_attr).name) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn fabric(info: &fi_info) -> String {
+    // SAFETY: an offer has all attributes, and a fabric's name.
+    unsafe { CStr::from_ptr((*info.fabric_attr).name) }
         .to_string_lossy()
         .into_owned()
 }
@@ -62,7 +70,7 @@ fn every_version_is_answered_and_a_newer_one_is_not() {
     alone("every_version_is_answered_and_a_newer_one_is_not", |fi| {
         let all = fi.ask(fi.version, None, None, 0, None).unwrap();
         let names: Vec<_> = all.all().map(domain).collect();
-        assert_eq!(names.last().unwrap(), "shm");
+        assert_eq!(names.last().unwrap(), ShmProvider::DOMAIN);
         // Version 0 without hints is MPICH's first question.
         for version in [
             0,
@@ -90,6 +98,24 @@ fn every_version_is_answered_and_a_newer_one_is_not() {
             // SAFETY: as above; the name is a string.
             unsafe { CStr::from_ptr((*info.fabric_attr).prov_name) == c"ferro" }
         }));
+    });
+}
+
+/// libfabric's own provider `shm` has a fabric and a domain of that name, and libfabric's `lnx`
+/// treats each `shm` as that provider's: in libfabric 2.0 and 2.1 every fabric whose name starts
+/// with these letters, in upper or lower case.
+#[test]
+fn no_name_is_that_of_libfabrics_shm() {
+    alone("no_name_is_that_of_libfabrics_shm", |fi| {
+        let found = fi.ask(fi.version, None, None, 0, None).unwrap();
+        let names: Vec<_> = found
+            .all()
+            .map(|info| [fabric(info), domain(info)])
+            .collect();
+        for name in names.iter().flatten() {
+            assert!(!name.to_lowercase().starts_with("shm"), "{names:?}");
+        }
+        assert_eq!(names.last().unwrap(), &["ferro-shm", "ferro-shm"]);
     });
 }
 
@@ -146,7 +172,8 @@ fn an_address_that_does_not_count_is_not_looked_at() {
         let first = fi
             .ask(fi.version, None, None, 0, Some(&fi.hints()))
             .unwrap();
-        let shm = first.all().find(|info| domain(info) == "shm").unwrap();
+        let is_shm = |info: &&fi_info| domain(info) == ShmProvider::DOMAIN;
+        let shm = first.all().find(is_shm).unwrap();
         let node = CString::new(own(shm).to_string()).unwrap();
         let wrong = |source: bool| {
             let hints = fi.hints();
@@ -195,11 +222,11 @@ fn what_can_not_be_had_is_no_data() {
         assert_eq!(ask(&|_| (), 1 << 20), Err(ENODATA));
         assert!(ask(&|_| (), 1 << 60).is_ok());
         let local = ask(&|hints| hints.caps = FI_MSG | FI_LOCAL_COMM, 0);
-        assert_eq!(local, Ok(vec!["shm".to_owned()]));
+        assert_eq!(local, Ok(vec![ShmProvider::DOMAIN.to_owned()]));
         let remote = ask(&|hints| hints.caps = FI_MSG | FI_REMOTE_COMM, 0);
         match has_device() {
             false => assert_eq!(remote, Err(ENODATA)),
-            true => assert!(!remote.unwrap().contains(&"shm".to_owned())),
+            true => assert!(!remote.unwrap().contains(&ShmProvider::DOMAIN.to_owned())),
         }
         if !has_device() {
             let at_ip = ask(&|hints| hints.addr_format = FI_SOCKADDR_IN, 0);
@@ -293,7 +320,7 @@ fn the_source_of_a_receive_is_ignored_unless_asked_for() {
             // SAFETY: the hints are ours; strings are libc's.
             unsafe {
                 (*hints.info).caps = caps;
-                (*(*hints.info).domain_attr).name = libc::strdup(c"shm".as_ptr());
+                (*(*hints.info).domain_attr).name = owned_string(ShmProvider::DOMAIN);
             }
             let shm = fi.ask(fi.version, None, None, 0, Some(&hints)).unwrap();
             let opened = Opened::new(&shm);
@@ -448,7 +475,7 @@ fn addresses_as_text_are_strings() {
         unsafe {
             (*hints.info).addr_format = FI_ADDR_STR;
             (*hints.info).caps = FI_TAGGED;
-            (*(*hints.info).domain_attr).name = libc::strdup(c"shm".as_ptr());
+            (*(*hints.info).domain_attr).name = owned_string(ShmProvider::DOMAIN);
         }
         let shm = fi.ask(fi.version, None, None, 0, Some(&hints)).unwrap();
         let opened = Opened::new(&shm);
@@ -507,7 +534,7 @@ fn the_log_names_the_field_that_ruled_a_candidate_out() {
     }
     // Distributions build libfabric without the debug level: then at the level of information, all
     // of them in a line.
-    let said = |line: &&str| line.contains("shm: ep_attr->max_msg_size asked for is");
+    let said = |line: &&str| line.contains("ferro-shm: ep_attr->max_msg_size asked for is");
     assert!(log.lines().any(|line| said(&line)), "{log}");
 }
 

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use ferrofabric_shm::ShmProvider;
 use support::counters::EndpointCounters;
 use support::folder::Folder;
 use support::plugin::Plugin;
@@ -32,7 +33,7 @@ fn fi_info_lists_the_provider() {
     assert!(!domains.is_empty(), "{said}");
     if has_device() {
         assert!(
-            domains.iter().any(|d| !d.contains("shm")),
+            domains.iter().any(|d| !d.contains(ShmProvider::DOMAIN)),
             "a verbs domain is missing: {said}"
         );
     }

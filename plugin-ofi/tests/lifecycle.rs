@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use client::{Libfabric, round};
 use ferro_fi::abi::fi_threading;
+use ferrofabric_shm::ShmProvider;
 use support::plugin::Plugin;
 use support::{has_device, has_program, skip};
 
@@ -31,7 +32,11 @@ fn rounds_of_shared_memory_leave_nothing() {
     // An emulated processor takes its time, and there is nothing of the device in it.
     let emulated = std::env::var_os("FERRO_MACHINE").is_some();
     let times = if emulated && !is_soak() { 200 } else { 1000 };
-    alone("rounds_of_shared_memory_leave_nothing", "shm", times);
+    alone(
+        "rounds_of_shared_memory_leave_nothing",
+        ShmProvider::DOMAIN,
+        times,
+    );
 }
 
 /// With queue pairs, shared memory being off.
@@ -76,7 +81,7 @@ fn valgrind_finds_neither_a_wrong_access_nor_a_leak() {
     let said = run(
         command,
         "rounds_of_shared_memory_leave_nothing",
-        "shm",
+        ShmProvider::DOMAIN,
         times,
     );
     if said.contains("SKIP") {

@@ -16,9 +16,6 @@ use ferrofabric_runtime::fabric::{self, Discovery, MrAttr, Provider};
 
 use crate::{Cma, RegionBoard, ShmConfig, ShmTransport, ShownRegions, node_id};
 
-/// The domain's name.
-const DOMAIN: &str = "shm";
-
 /// Longest message in bytes.
 const MAX_MSG_BYTES: usize = 1 << 40;
 
@@ -63,6 +60,10 @@ const INJECT_BYTES: usize = 4096;
 pub struct ShmProvider;
 
 impl ShmProvider {
+    /// The name of the domain and of its fabric. A domain or a fabric named `shm` counts as one of
+    /// libfabric's own provider `shm`, for example in libfabric's provider `lnx`.
+    pub const DOMAIN: &'static str = "ferro-shm";
+
     /// The provider.
     pub const fn new() -> Self {
         Self
@@ -141,11 +142,11 @@ fn candidate() -> Info {
             ..all.ep
         },
         domain: DomainAttr {
-            name: DOMAIN.to_owned(),
+            name: ShmProvider::DOMAIN.to_owned(),
             ..all.domain
         },
         fabric: FabricAttr {
-            name: DOMAIN.to_owned(),
+            name: ShmProvider::DOMAIN.to_owned(),
             ..all.fabric
         },
         ..all
@@ -160,13 +161,13 @@ struct ShmBackend {
 
 impl ShmBackend {
     fn open(info: &Info, settings: &Settings) -> Result<Self> {
-        if info.domain.name != DOMAIN {
+        if info.domain.name != ShmProvider::DOMAIN {
             let unknown = Error::new(
                 Errno::ENODEV,
                 "open",
                 format!("domain {}", info.domain.name),
             );
-            return Err(unknown.mend(format!("there is: {DOMAIN}")));
+            return Err(unknown.mend(format!("there is: {}", ShmProvider::DOMAIN)));
         }
         let config = ShmConfig::from_settings(settings);
         Ok(Self {

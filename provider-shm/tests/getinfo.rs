@@ -36,7 +36,8 @@ fn asking(caps: Flags) -> Info {
 #[test]
 fn null_hints_find_the_shared_memory_domain_with_all_it_has() {
     let info = found(None);
-    assert_eq!(info.domain.name, "shm");
+    assert_eq!(info.domain.name, ShmProvider::DOMAIN);
+    assert_eq!(info.fabric.name, ShmProvider::DOMAIN);
     assert_eq!(info, found(Some(&Info::default())));
     assert_eq!(info, found(Some(&info)));
     assert!(
@@ -68,7 +69,11 @@ fn other_nodes_are_not_in_reach() {
     );
     for caps in [Flags::REMOTE_COMM, both] {
         let error = refused(find(Some(&asking(Flags::MSG | caps))));
-        says(&error, Errno::ENODATA, &["shm: caps", "FI_REMOTE_COMM"]);
+        says(
+            &error,
+            Errno::ENODATA,
+            &["ferro-shm: caps", "FI_REMOTE_COMM"],
+        );
     }
     let Some(Address::Native(own)) = found(None).src_addr else {
         panic!("a native address")
@@ -83,7 +88,7 @@ fn other_nodes_are_not_in_reach() {
     says(
         &error,
         Errno::ENODATA,
-        &["shm: dest_addr", "shared memory on node"],
+        &["ferro-shm: dest_addr", "shared memory on node"],
     );
 }
 
@@ -99,7 +104,7 @@ fn mpich_and_local_open_mpi_get_an_offer() {
         says(
             &error,
             Errno::ENODATA,
-            &["shm: caps asked for is FI_REMOTE_COMM"],
+            &["ferro-shm: caps asked for is FI_REMOTE_COMM"],
         );
         hints.caps -= Flags::REMOTE_COMM;
         clients::check_granted(&hints, &found(Some(&hints)));
@@ -141,7 +146,7 @@ fn addresses_have_two_formats() {
         };
         if ![AddrFormat::UNSPEC, AddrFormat::STR].contains(&format) {
             let error = refused(find(Some(&hints)));
-            says(&error, Errno::ENODATA, &["shm: addr_format"]);
+            says(&error, Errno::ENODATA, &["ferro-shm: addr_format"]);
             continue;
         }
         let info = found(Some(&hints));
@@ -160,7 +165,10 @@ fn addresses_have_two_formats() {
         assert!(Address::from_bytes(AddrFormat::UNSPEC, wrong).is_err());
     }
     let socket = Address::In("10.1.0.1:7".parse().unwrap());
-    for (source, field) in [(true, "shm: src_addr"), (false, "shm: dest_addr")] {
+    for (source, field) in [
+        (true, "ferro-shm: src_addr"),
+        (false, "ferro-shm: dest_addr"),
+    ] {
         let mut hints = Info::default();
         match source {
             true => hints.src_addr = Some(socket),
@@ -170,7 +178,7 @@ fn addresses_have_two_formats() {
         assert_eq!(error.errno(), Errno::ENODATA);
         let text = error.to_string();
         assert!(
-            text.contains(field) || text.contains("shm: addr_format"),
+            text.contains(field) || text.contains("ferro-shm: addr_format"),
             "{text}"
         );
     }

@@ -32,7 +32,7 @@ fn an_unknown_domain_is_named() {
     says(
         &refused(ShmProvider::new().open(&info, &settings(&[]))),
         Errno::ENODEV,
-        &["nonesuch", "there is: shm"],
+        &["nonesuch", "there is: ferro-shm"],
     );
 }
 
@@ -47,7 +47,7 @@ fn hints_for_an_unknown_domain_find_nothing() {
             &settings(&[]),
         )),
         Errno::ENODATA,
-        &["shm: ", "nonesuch"],
+        &["ferro-shm: ", "nonesuch"],
     );
 }
 

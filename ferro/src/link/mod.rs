@@ -22,6 +22,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, RmaKind, RmaOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
+use ferrofabric_shm::ShmProvider;
 
 use crate::bound::{BoundEndpoint, Wait};
 use crate::channel::Channel;
@@ -174,7 +175,7 @@ impl Link {
     /// The transport of the messages, in words.
     pub(crate) fn route(&self) -> String {
         match (self.carrier, self.domain_name()) {
-            ("shm", "shm") => "shared memory".to_owned(),
+            ("shm", ShmProvider::DOMAIN) => "shared memory".to_owned(),
             ("shm", name) => format!("shared memory, paired with {name}"),
             (_, name) => format!("verbs device {name}"),
         }

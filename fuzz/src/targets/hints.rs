@@ -9,6 +9,7 @@ use ferrofabric_contracts::info::{
     TxAttr, dgram_messages, filter, protocol, rdm_messages, with_prefix,
 };
 use ferrofabric_contracts::types::AvType;
+use ferrofabric_shm::ShmProvider;
 
 use super::{addresses, seed};
 use crate::input::Input;
@@ -19,7 +20,7 @@ pub(super) const HINTS: FuzzTarget = FuzzTarget {
     name: "hints",
     take,
     seeds,
-    words: &["rxe0:1", "shm", "RoCE", "ferro"],
+    words: &["rxe0:1", ShmProvider::DOMAIN, "RoCE", "ferro"],
 };
 
 /// As a machine with one port has them.
@@ -49,7 +50,11 @@ pub(super) fn candidates() -> Vec<Info> {
         info.caps |= caps;
         info.domain.caps = caps;
         info.domain.name = name.to_owned();
-        info.fabric.name = if name == "shm" { "shm" } else { "RoCE" }.to_owned();
+        info.fabric.name = match name {
+            ShmProvider::DOMAIN => ShmProvider::DOMAIN,
+            _ => "RoCE",
+        }
+        .to_owned();
         info.fabric.provider = "ferro".to_owned();
         info.addr_formats = AddrFormats::all();
         info.src_addr = src_addr;
@@ -67,7 +72,7 @@ pub(super) fn candidates() -> Vec<Info> {
     dgram.ep.protocol = protocol::IB_UD;
     let shm = at(
         rdm_messages(),
-        "shm",
+        ShmProvider::DOMAIN,
         Flags::LOCAL_COMM,
         own(Some(0), false),
     );

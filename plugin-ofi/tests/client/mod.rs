@@ -8,7 +8,7 @@
     reason = "each test program uses a part of it for itself, and a test may panic"
 )]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::{null, null_mut};
@@ -94,8 +94,7 @@ impl Libfabric {
             (*(*hints).ep_attr).type_ = fi_ep_type::FI_EP_RDM;
             (*(*hints).domain_attr).threading = threading;
             if !domain.is_empty() {
-                let name = libc::strndup(domain.as_ptr().cast(), domain.len());
-                (*(*hints).domain_attr).name = name;
+                (*(*hints).domain_attr).name = owned_string(domain);
             }
             (*(*hints).fabric_attr).prov_name = libc::strdup(c"ferro".as_ptr());
             let mut info = null_mut();
@@ -108,6 +107,14 @@ impl Libfabric {
             }
         }
     }
+}
+
+/// A string for an info, which frees it.
+pub fn owned_string(text: &str) -> *mut c_char {
+    // Of a constant without a NUL, LLVM makes a `strndup` that fits a `strdup`, which reads on.
+    let text = CString::new(text).unwrap();
+    // SAFETY: the text ends with a NUL.
+    unsafe { libc::strdup(text.as_ptr()) }
 }
 
 impl Libfabric {

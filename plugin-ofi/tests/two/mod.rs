@@ -8,7 +8,7 @@
     reason = "each test program uses a part of it, and a test may panic"
 )]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::process::Command;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use ferro_fi::abi::{
     fi_cntr_attr, fi_cq_attr, fi_cq_data_entry, fi_cq_entry, fi_cq_format, fi_cq_msg_entry,
     fi_cq_tagged_entry, fi_msg_tagged, fi_threading, fid, fid_av, fid_cntr, fid_cq, fid_ep,
 };
+use ferrofabric_shm::ShmProvider;
 
 use crate::child;
 use crate::client::{Info, Libfabric, Opened, close};
@@ -46,7 +47,7 @@ pub const FORMATS: [(fi_cq_format, usize); 4] = [
 
 /// Says to the process of a test which domain it is to have; nothing: any.
 const DOMAIN: &str = "FERRO_TEST_DOMAIN";
-const SHM: &[(&str, &str)] = &[(DOMAIN, "shm")];
+const SHM: &[(&str, &str)] = &[(DOMAIN, ShmProvider::DOMAIN)];
 const VERBS: &[(&str, &str)] = &[(DOMAIN, ""), ("FERRO_SHM", "off")];
 
 /// Runs a test over shared memory, in a process of its own.
@@ -107,6 +108,17 @@ pub fn over_verbs(test: &str, body: impl FnOnce(&Libfabric)) {
         true => child::alone(test, body),
         false => child::run(test, VERBS),
     }
+}
+
+/// Whether the domain is the one of shared memory.
+///
+/// # Safety
+///
+/// The offer has a domain's name.
+pub unsafe fn is_shm(info: &Info<'_>) -> bool {
+    // SAFETY: as the caller says.
+    let name = unsafe { CStr::from_ptr((*(*info.info).domain_attr).name) };
+    name.to_bytes() == ShmProvider::DOMAIN.as_bytes()
 }
 
 /// An endpoint with a queue and a counter for each direction, as attributes and flags say.

@@ -88,7 +88,7 @@ pub struct EpAttr {
 /// Domain attributes (`fi_domain_attr`).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DomainAttr {
-    /// Name: `shm`, or device and port.
+    /// Name: `ferro-shm`, or device and port.
     pub name: String,
     /// Serialization of calls.
     pub threading: Threading,

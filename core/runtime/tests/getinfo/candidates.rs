@@ -54,11 +54,11 @@ pub(crate) fn local() -> Info {
             ..all.ep
         },
         domain: DomainAttr {
-            name: "shm".to_owned(),
+            name: "ferro-shm".to_owned(),
             ..all.domain
         },
         fabric: FabricAttr {
-            name: "shm".to_owned(),
+            name: "ferro-shm".to_owned(),
             provider: "ferro".to_owned(),
             ..all.fabric
         },

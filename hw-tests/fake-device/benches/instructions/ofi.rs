@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ferro_fi::abi::{fi_addr_t, fi_cq_tagged_entry, fi_threading};
 use ferrofabric_fake_device::control::ROCE;
+use ferrofabric_shm::ShmProvider;
 
 use crate::client::{Info, Libfabric, Opened, Party};
 use crate::subjects::{BYTES, TAG, count_this};
@@ -26,7 +27,7 @@ impl OfiPair {
     /// Opens them over a transport. The library stays loaded.
     pub(crate) fn open(libfabric: &Libfabric, transport: &str) -> Self {
         let domain = match transport {
-            "ofi" => "shm".to_owned(),
+            "ofi" => ShmProvider::DOMAIN.to_owned(),
             _ => format!("{ROCE}:1"),
         };
         let info = libfabric.discover(&domain, fi_threading::FI_THREAD_DOMAIN);
