@@ -2,13 +2,13 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ferrofabric_shm::ShmProvider;
 use support::counters::EndpointCounters;
 use support::folder::Folder;
+use support::pingpong::{free_port, wait_for_listener};
 use support::plugin::Plugin;
 use support::{has_device, has_program, run, skip};
 
@@ -165,7 +165,7 @@ fn pingpong(mode: &str, carrier: ToolCarrier) {
         command
     };
     let server = run::start(program("-B"), PATIENCE);
-    wait_for_listener(port);
+    wait_for_listener(port, PATIENCE);
     let mut client = program("-P");
     client.arg("127.0.0.1");
     let said = run::run(client, PATIENCE).expect_success();
@@ -215,24 +215,4 @@ fn libfabric_is_here() -> bool {
         return false;
     }
     true
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("its address").port()
-}
-
-/// Waits until somebody listens at a TCP port. A connection would be taken for the client's.
-fn wait_for_listener(port: u16) {
-    let until = Instant::now() + PATIENCE;
-    // proc_net_tcp(5): local address and port, remote address and port, state, all in hexadecimal.
-    let local = format!(":{port:04X} ");
-    let listens = |line: &str| line.contains(&local) && line.contains(" 0A ");
-    while !["/proc/net/tcp", "/proc/net/tcp6"]
-        .iter()
-        .any(|table| std::fs::read_to_string(table).is_ok_and(|t| t.lines().any(listens)))
-    {
-        assert!(Instant::now() < until, "nobody listens at port {port}");
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
 }

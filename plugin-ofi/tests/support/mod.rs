@@ -19,6 +19,7 @@ pub mod edge;
 pub mod folder;
 pub mod mpi;
 pub mod nodes;
+pub mod pingpong;
 pub mod plugin;
 pub mod run;
 pub mod tool;

@@ -452,7 +452,7 @@ const MPICH_VARIABLES: [(&str, &str); 3] = [
 const INTEL_VARIABLES: [(&str, &str); 1] = [("I_MPI_FABRICS", "ofi")];
 
 /// Where ci/mpi has put all of them, if it has.
-fn made_before() -> Option<PathBuf> {
+pub fn made_before() -> Option<PathBuf> {
     let mut find = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../ci/mpi"));
     find.arg("--find");
     let found = run::run(find, PATIENCE);
