@@ -155,6 +155,14 @@ pub struct ObjectId {
     pub(crate) index: usize,
 }
 
+impl ObjectId {
+    /// The identity of object `index` of domain `domain`, for domains that are not this crate's:
+    /// their own numbers, which they compare with each other alone.
+    pub const fn new(domain: usize, index: usize) -> Self {
+        Self { domain, index }
+    }
+}
+
 /// The default of `FI_OPT_MIN_MULTI_RECV` (fi_endpoint(3)), in bytes: a multi-receive buffer with
 /// less space left takes no more messages.
 pub const MIN_MULTI_RECV: usize = 64;
