@@ -2,7 +2,7 @@
 //! that outlives them.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -108,6 +108,13 @@ impl CountedQueue {
         events.remove(at)
     }
 
+    /// How many completions of this context have come and were not taken.
+    fn count_of(&self, context: u64) -> usize {
+        self.pump();
+        let events = self.events.lock().unwrap();
+        events.iter().filter(|e| context_of(e) == context).count()
+    }
+
     /// The counts so far: successes and errors.
     pub fn counts(&self) -> (u64, u64) {
         (self.cntr.read().unwrap(), self.cntr.read_errors().unwrap())
@@ -129,6 +136,15 @@ pub fn is_gone(errno: Errno) -> bool {
         errno,
         Errno::ECONNRESET | Errno::ESHUTDOWN | Errno::EHOSTUNREACH
     )
+}
+
+/// Whether a cancellation that comes too late may look like one that is in time.
+static LATE_CANCELS_SUCCEED: AtomicBool = AtomicBool::new(false);
+
+/// From now on a cancellation in this process may succeed for a receive that is over, as fi_cancel
+/// of fi_endpoint(3) does. Then it must have no effect.
+pub fn let_late_cancels_succeed() {
+    LATE_CANCELS_SUCCEED.store(true, Ordering::Relaxed);
 }
 
 /// A receive for anything tagged.
@@ -257,6 +273,19 @@ impl QueuedEndpoint {
     pub fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
         // SAFETY: callers pass memory of this endpoint, which outlives it.
         unsafe { self.endpoint.recv(op, iov) }
+    }
+
+    /// Cancels a receive that is over, which has no effect.
+    pub fn cancel_late(&self, context: u64) {
+        let before = self.rx.count_of(context);
+        match self.endpoint.cancel(context) {
+            Err(error) => assert_eq!(error, OpError::Failed(Errno::ENOENT)),
+            Ok(()) => assert!(
+                LATE_CANCELS_SUCCEED.load(Ordering::Relaxed),
+                "receive {context} is cancelled"
+            ),
+        }
+        assert_eq!(self.rx.count_of(context), before, "receive {context}");
     }
 
     /// The next receive that completes, with nobody else driven.

@@ -277,7 +277,6 @@ pub fn tagged_and_untagged_are_apart(fabric: &Fabric) {
 /// Covers: PEER-8
 pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
     let star = HubAndSenders::open(fabric, 1);
-    let missing = Err(OpError::Failed(Errno::ENOENT));
     for kind in [MsgKind::Msg, MsgKind::Tagged] {
         for len in fabric.sizes(&SIZES) {
             let receives = [(); 3].map(|()| RecvOp {
@@ -286,10 +285,10 @@ pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
             });
             receives.iter().for_each(|recv| star.post(recv, len));
             star.hub.endpoint.cancel(receives[0].context).unwrap();
-            assert_eq!(star.hub.endpoint.cancel(receives[0].context), missing);
+            star.hub.cancel_late(receives[0].context);
             star.send(0, kind, 1, len);
             assert_eq!(star.got(receives[1].context).1, 1);
-            assert_eq!(star.hub.endpoint.cancel(receives[1].context), missing);
+            star.hub.cancel_late(receives[1].context);
             star.hub.endpoint.cancel(receives[2].context).unwrap();
             for recv in [receives[0], receives[2]] {
                 star.hub.rx.pump();
