@@ -3,7 +3,7 @@
 //!
 //! A test names a scenario (`churn::insertions_beside_a_sender`, `dgram::waiting::a_queue_wakes`)
 //! or invokes a macro of the suite that lists it (`conformance!`). Tests with `#[ignore]` do not
-//! count.
+//! count, nor do the scenarios that a file names in its constant `LEFT_OUT`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,8 +23,15 @@ const DATAGRAMS: &str = "dgram::";
 /// The tests that may run scenarios.
 pub(crate) struct Runners {
     lists: ScenarioLists,
-    /// The place and the code of each file.
-    sources: Vec<(TestPlace, String)>,
+    files: Vec<RunnerFile>,
+}
+
+/// A file whose tests may run scenarios.
+struct RunnerFile {
+    place: TestPlace,
+    code: String,
+    /// The scenarios that do not run here, by `group::name`.
+    left_out: BTreeSet<String>,
 }
 
 impl Runners {
@@ -34,9 +41,13 @@ impl Runners {
             .partition(|source| source.file.starts_with(FOLDER));
         Self {
             lists: suite.iter().flat_map(|source| lists(source)).collect(),
-            sources: others
+            files: others
                 .iter()
-                .map(|it| (TestPlace::of(&it.file), without_ignored(&code(&it.text))))
+                .map(|it| RunnerFile {
+                    place: TestPlace::of(&it.file),
+                    code: without_ignored(&code(&it.text)),
+                    left_out: left_out(&it.text),
+                })
                 .collect(),
         }
     }
@@ -55,13 +66,21 @@ impl Runners {
             true => format!("{DATAGRAMS}{entry}"),
             false => entry,
         };
-        let runs = |code: &str| {
-            let listed = invocations.iter().any(|it| has_word(code, it));
-            listed || has_word(code, &named)
+        let runs = |file: &&RunnerFile| {
+            let listed = invocations.iter().any(|it| has_word(&file.code, it));
+            (listed || has_word(&file.code, &named)) && !file.left_out.contains(&named)
         };
-        let found = self.sources.iter().filter(|(_, code)| runs(code));
-        found.map(|(place, _)| *place).collect()
+        let found = self.files.iter().filter(runs);
+        found.map(|file| file.place).collect()
     }
+}
+
+/// The scenarios in the constant `LEFT_OUT` of a file, if it has one, among other texts there.
+fn left_out(text: &str) -> BTreeSet<String> {
+    let list = text.split_once("const LEFT_OUT").map(|(_, list)| list);
+    let list = list.and_then(|list| list.split("\n];").next());
+    let texts = list.unwrap_or("").split('"').skip(1).step_by(2);
+    texts.map(str::to_owned).collect()
 }
 
 /// The macros of a file of the suite, each with the scenarios behind it.
@@ -140,6 +159,29 @@ mod tests {
         ] {
             assert_eq!(places(file, name), [], "{file}: {name}");
         }
+    }
+
+    #[test]
+    fn what_a_file_leaves_out_does_not_run_there() {
+        let sources = [
+            source(
+                &format!("{FOLDER}suite.rs"),
+                "macro_rules! conformance {\n  sends::each,\n  sends::other,\n}",
+            ),
+            source("provider-shm/tests/a.rs", "conformance!(fabric());"),
+            source(
+                "plugin-ofi/tests/a.rs",
+                "const LEFT_OUT: &[&str] = &[\n  \"no call\", \"sends::other\",\n];\n\
+                 say(\"sends::each\");\nconformance!(fabric());",
+            ),
+        ];
+        let runners = Runners::among(&sources);
+        let places = |name| runners.places(&format!("{FOLDER}sends.rs"), name);
+        assert_eq!(places("other"), [TestPlace::SharedMemory].into());
+        assert_eq!(
+            places("each"),
+            [TestPlace::SharedMemory, TestPlace::Plugin].into()
+        );
     }
 
     #[test]
