@@ -48,10 +48,7 @@ pub fn run_under(
 ) {
     let mut command = tool.run(&std::env::current_exe().unwrap());
     prepare(&mut command);
-    command
-        .args(["--exact", test, "--nocapture"])
-        .env(CHILD, "1")
-        .envs(variables.iter().copied());
+    again(&mut command, test, variables);
     let plugin = Plugin::new();
     plugin.choose(&mut command);
     let output = command.output().unwrap();
@@ -65,4 +62,12 @@ pub fn run_under(
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// Has a command of this program run a test once more, in a process with these variables.
+pub fn again(command: &mut Command, test: &str, variables: &[(&str, &str)]) {
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, "1")
+        .envs(variables.iter().copied());
 }

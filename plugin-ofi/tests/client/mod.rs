@@ -120,11 +120,16 @@ pub fn owned_string(text: &str) -> *mut c_char {
 impl Libfabric {
     /// Hints of this provider, that request nothing else and support nothing (`fi_allocinfo`).
     pub fn hints(&self) -> Info<'_> {
+        self.hints_of(c"ferro")
+    }
+
+    /// The same of another provider.
+    pub fn hints_of(&self, provider: &CStr) -> Info<'_> {
         // SAFETY: as fi_getinfo(3) has it; the strings are libc's.
         let info = unsafe {
             let hints = (self.dupinfo)(null());
             assert!(!hints.is_null());
-            (*(*hints).fabric_attr).prov_name = libc::strdup(c"ferro".as_ptr());
+            (*(*hints).fabric_attr).prov_name = libc::strdup(provider.as_ptr());
             hints
         };
         Info {
