@@ -1,9 +1,10 @@
 //! libfabric's own `lnx`, which links this provider with others by the peer objects of fi_peer(3):
-//! fi_pingpong(1) between two processes, with the libfabric that ci/mpi brings. (That of Debian 13,
-//! 2.1, has no event queue in `lnx`, and its fi_pingpong opens one.)
+//! fi_pingpong(1) between two processes, and Open MPI, with the libfabrics that ci/mpi brings.
+//! (That of Debian 13, 2.1, has no event queue in `lnx`, and its fi_pingpong opens one.)
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[macro_use]
 mod support;
 
 use std::path::PathBuf;
@@ -83,6 +84,11 @@ fn verbs_carry_what_libfabrics_shared_memory_does_not() {
         path: Some("verbs"),
     }
     .passes();
+}
+
+// Tagged messages of four ranks over verbs alone.
+jobs! { NewOpenLinked;
+    open_mpi_collectives_4_verbs: Verbs, 4 ranks, ["collectives.py", "--every", "4"], 300 messages;
 }
 
 impl LinkedJob {

@@ -49,6 +49,9 @@ nodes_jobs! {
     /// Ranks read from others that have not yet inserted them into their address vectors.
     open_mpi_windows_and_messages_beside_local_ranks: NewOpen, 2 on each, ["one_sided.py"], 150 messages;
 
+    /// Ranks of one node share memory by libfabric's own provider.
+    linked_open_mpi_collectives: NewOpenLinked, 2 on each, ["collectives.py", "--every", "4"], 150 messages;
+
     mpich_pingpong: Mpich, 1 on each, ["pingpong.py"], 150 messages;
     mpich_collectives_beside_local_ranks: Mpich, 2 on each, ["collectives.py", "--every", "4"], 300 messages;
     mpich_random_beside_local_ranks: Mpich, 2 on each, ["random_p2p.py", "8"], 150 messages;
@@ -89,12 +92,13 @@ impl NodesJob {
         let mut command = launcher.command(HOSTS.len() * self.each);
         plugin.choose(&mut command);
         command.env("FERRO_STATS", stats.path());
-        let variables = [
-            "FI_PROVIDER",
-            "FI_PROVIDER_PATH",
-            "FERRO_STATS",
-            "PYTHONDONTWRITEBYTECODE",
-        ];
+        let links = self.mpi.link_variables();
+        command.envs(links.iter().copied());
+        let mut variables = vec!["FI_PROVIDER_PATH", "FERRO_STATS", "PYTHONDONTWRITEBYTECODE"];
+        match links {
+            [] => variables.push("FI_PROVIDER"),
+            links => variables.extend(links.iter().map(|(name, _)| name)),
+        }
         launcher.on_hosts(&mut command, &HOSTS, self.each, &variables);
         command.arg(PYTHON).arg(programs().join(self.program[0]));
         command.args(&self.program[1..]);
@@ -107,7 +111,8 @@ impl NodesJob {
             ["shm", "verbs"].map(|path| counters.sum(&format!("{path}_messages_sent")));
         println!("messages sent: shared memory {shm}, verbs {verbs}");
         assert!(verbs >= self.messages, "{counters:?}");
-        // Ranks share memory with the other ranks of their node.
-        assert_eq!(shm > 0, self.each > 1, "{counters:?}");
+        // Ranks share memory with the other ranks of their node, by this provider or another one.
+        let shares = self.each > 1 && self.mpi.link_variables().is_empty();
+        assert_eq!(shm > 0, shares, "{counters:?}");
     }
 }

@@ -13,15 +13,15 @@ mod two;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use client::{Info, Opened, close};
 use ferro_fi::abi::{
     FI_ADDR_UNSPEC, FI_AV_USER_ID, FI_ENABLE, FI_MSG, FI_PEER, FI_RECV, FI_REMOTE_CQ_DATA,
     FI_TAGGED, FI_TRANSMIT, fi_addr_t, fi_av_attr, fi_av_type, fi_cntr_attr, fi_cq_attr,
-    fi_ops_srx_owner, fi_peer_srx_context, fi_progress, fi_rx_attr, fid, fid_av, fid_cntr, fid_cq,
-    fid_ep, fid_peer_srx,
+    fi_ep_type, fi_ops_srx_owner, fi_peer_srx_context, fi_progress, fi_rx_attr, fid, fid_av,
+    fid_cntr, fid_cq, fid_ep, fid_peer_srx,
 };
 use owner::receives::{Callback, OwnersReceive, ReceiveOwner, iov_of};
 use owner::{OwnerCounter, OwnerQueue, Written, drive};
@@ -657,6 +657,76 @@ fn contexts_and_bindings_that_can_not_be_are_refused() {
             opened.close();
         },
     );
+}
+
+/// A close waits for a thread that announces a message, and entries go back after that: also that
+/// of a long message on its way.
+///
+/// Covers: PEER-9
+#[test]
+fn a_close_waits_for_announcements() {
+    /// A message is announced; the close begins; the close is over.
+    static STEPS: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
+    everywhere("a_close_waits_for_announcements", |info| {
+        let pair = ReceivingPair::open(info);
+        let bytes = pattern(4 << 20, 1);
+        let mut into = vec![0u8; bytes.len()];
+        pair.b.receive(Some(1), 1, &iov_of(&mut into));
+        pair.send(&bytes, 0, 1);
+        pair.drive_until("a transfer", || pair.b.receives.outstanding() == (1, 0));
+        let ReceivingPair {
+            opened, a, b, to_b, ..
+        } = pair;
+        let [announces, closes, is_closed] = STEPS.each_ref();
+        let owner = (&raw const *b.receives).expose_provenance();
+        *b.receives.within.lock().unwrap() = Some(Box::new(move |callback| {
+            if callback != Callback::Get || announces.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            while !closes.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            let owner: *const ReceiveOwner = std::ptr::with_exposed_provenance(owner);
+            // SAFETY: the owner is there as long as the test.
+            let owner = unsafe { &*owner };
+            let before = owner.outstanding();
+            for _ in 0..1000 {
+                std::thread::yield_now();
+                assert!(!is_closed.load(Ordering::Acquire), "the close waits");
+                assert_eq!(owner.outstanding(), before);
+            }
+        }));
+        a.senddata_beside(&[2; 8], 0, (to_b, 2), || {
+            two::count(a.sent);
+        });
+        let queue = b.cq.expose_provenance();
+        std::thread::scope(|threads| {
+            threads.spawn(move || {
+                let queue: *mut fid_cq = std::ptr::with_exposed_provenance_mut(queue);
+                let until = Instant::now() + PATIENCE;
+                while !announces.load(Ordering::Acquire) {
+                    assert_eq!(drive(queue), 0);
+                    assert!(Instant::now() < until, "nothing is announced");
+                }
+            });
+            let until = Instant::now() + PATIENCE;
+            while !announces.load(Ordering::Acquire) {
+                two::count(a.sent);
+                assert!(Instant::now() < until, "nothing is announced");
+            }
+            closes.store(true, Ordering::Release);
+            assert_eq!(close(b.ep.cast()), 0);
+            is_closed.store(true, Ordering::Release);
+            // That of the announced message had no receive.
+            assert_eq!(b.receives.outstanding(), (0, 2));
+        });
+        for object in [b.srx.cast::<fid>(), b.cq.cast(), b.cntr.cast(), b.av.cast()] {
+            assert_eq!(close(object), 0);
+        }
+        a.close();
+        opened.close();
+    });
 }
 
 /// Receives for no completion are given back without one, unless there are CQ data. A message of no

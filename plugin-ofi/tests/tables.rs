@@ -31,7 +31,7 @@ const OFFERED: &[(&str, &str)] = &[
     ("fi_ops_fabric", "domain domain2 eq_open trywait"),
     (
         "fi_ops_domain",
-        "av_open cq_open endpoint endpoint2 cntr_open query_atomic",
+        "av_open cq_open endpoint endpoint2 cntr_open srx_ctx query_atomic",
     ),
     ("fi_ops_mr", "reg regv regattr"),
     ("fi_ops_eq", "read readerr write sread strerror"),

@@ -340,7 +340,7 @@ fn dgram_candidate(rdm: &Info, opened: &OpenedDevice, local: &LocalPort, tuning:
     let endpoints = limits.completion_queues.min(limits.queue_pairs) as usize;
     let buffers = dgram::MAX_BUFFERS;
     Info {
-        caps: all.caps | rdm.domain.caps,
+        caps: (all.caps | rdm.domain.caps) - Flags::PEER,
         // Peers of this node are reached through the device, too.
         addr_formats: rdm.addr_formats | AddrFormats::IB_UD,
         src_addr: Some(Address::Native(own_address(local, None))),
@@ -366,6 +366,7 @@ fn dgram_candidate(rdm: &Info, opened: &OpenedDevice, local: &LocalPort, tuning:
             ep_cnt: endpoints,
             tx_ctx_cnt: endpoints,
             rx_ctx_cnt: endpoints,
+            caps: rdm.domain.caps - Flags::PEER,
             // The immediate data of a datagram.
             cq_data_size: size_of::<u32>(),
             ..rdm.domain.clone()

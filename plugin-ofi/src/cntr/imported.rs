@@ -86,8 +86,10 @@ impl ImportedCntr {
         };
         let cntr = &counter.cntr;
         let mut now = [cntr.read()?, cntr.read_errors()?];
-        while counter.receives.announce()? {
+        let mut announced = counter.receives.announce();
+        while let Ok(true) = announced {
             now = [cntr.read()?, cntr.read_errors()?];
+            announced = counter.receives.announce();
         }
         let calls = [self.count, self.count_error];
         for ((passed, now), call) in passed.iter_mut().zip(now).zip(calls) {
@@ -97,7 +99,7 @@ impl ImportedCntr {
                 unsafe { call(self.owner.as_ptr()) };
             }
         }
-        Ok(())
+        announced.map(|_| ())
     }
 }
 

@@ -221,7 +221,7 @@ impl EndpointObject {
         let Some(srx) = &setup.srx else {
             return Ok(());
         };
-        let receives = ForeignReceives::new(srx.clone(), endpoint.clone());
+        let receives = ForeignReceives::new(srx, endpoint.clone());
         (setup.av.iter()).for_each(|av| av.add_receives(&receives));
         (setup.rx_cq.iter()).for_each(|cq| cq.add_receives(&receives));
         (setup.counters.recv.iter()).for_each(|counter| counter.add_receives(&receives));

@@ -99,7 +99,9 @@ impl Drop for EndpointObject {
         let Some(receives) = self.receives.take() else {
             return;
         };
-        let closed = receives.close();
+        let Some(closed) = receives.close() else {
+            return;
+        };
         if let Some(cq) = &self.setup().rx_cq {
             cq.forget(&receives);
         }

@@ -78,7 +78,8 @@ impl EndedReceive {
 
     /// Whether the endpoint of the message is closed.
     pub(crate) fn is_closed(&self) -> bool {
-        self.held.holder.strong_count() == 0
+        let holder = self.held.holder.upgrade();
+        holder.is_none_or(|holder| !holder.is_open())
     }
 
     /// Whether it is a message of that endpoint.
@@ -89,7 +90,7 @@ impl EndedReceive {
 
 impl Drop for EndedReceive {
     fn drop(&mut self) {
-        self.held.owner.free(self.held.entry);
+        self.held.free();
     }
 }
 

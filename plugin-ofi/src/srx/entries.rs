@@ -12,7 +12,9 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::{FiAddr, MsgKind};
 use ferrofabric_system::locks::Mutex;
 
-use super::owner::{RxEntry, SrxOwner};
+use super::SrxObject;
+use super::owner::RxEntry;
+use crate::fid::SharedObject;
 
 /// The endpoint that has claimed the message of an entry.
 pub(super) trait MessageHolder: Send + Sync {
@@ -22,8 +24,10 @@ pub(super) trait MessageHolder: Send + Sync {
     /// Drops the message. Its completion ends the entry.
     fn discard(&self, kind: MsgKind, number: u64);
 
-    /// The source of the message, as completions report it.
-    fn source_of(&self, kind: MsgKind, number: u64) -> FiAddr;
+    /// The source of the message, as completions report it; `None`: it is lost.
+    fn source_of(&self, kind: MsgKind, number: u64) -> Option<FiAddr>;
+
+    fn is_open(&self) -> bool;
 }
 
 /// An entry from the owner's answer until its end.
@@ -32,7 +36,8 @@ pub(super) struct HeldEntry {
     pub(super) entry: RxEntry,
     pub(super) kind: MsgKind,
     pub(super) state: EntryState,
-    pub(super) owner: SrxOwner,
+    /// Keeps the context open.
+    pub(super) srx: SharedObject<SrxObject>,
     pub(super) holder: Weak<dyn MessageHolder>,
 }
 
@@ -53,6 +58,11 @@ impl HeldEntry {
     /// Whether the entry has a receive, so that it is this provider's.
     pub(super) fn has_receive(&self) -> bool {
         matches!(self.state, EntryState::Started | EntryState::Failed(_))
+    }
+
+    /// Gives the entry back. It is not in the table any more, and has a receive.
+    pub(super) fn free(&self) {
+        self.srx.owner.free(self.entry);
     }
 
     /// Whether it is a message of that endpoint.

@@ -17,10 +17,14 @@
 //!   and the owner frees it.
 //! - A message for which the owner has no entry is kept, and is announced again.
 //! - The owner is informed of sources (`foreach_unspec_addr`) at the end of calls that insert
-//!   addresses or set IDs, and where it drives this provider.
-//! - `fi_close` of an endpoint waits for other threads that announce its messages, ends transfers
-//!   into buffers of entries, and then frees these entries. Queued ones stay the owner's; to start
-//!   or discard one then is an error.
+//!   addresses or set IDs, and where it drives this provider. Of insertions that end with events it
+//!   is informed there alone.
+//! - Calls that insert addresses, and `fi_close` of an endpoint, wait for other threads that
+//!   announce messages. So the caller holds no lock that the owner's functions take.
+//! - `fi_close` of an endpoint ends the transfers into buffers of entries, and then frees these
+//!   entries. Queued ones stay the owner's; to start or discard one then is an error.
+//! - Entries are freed where the owner reads the queue: an owner that reads counters alone gets
+//!   them back when the endpoint is closed.
 
 mod ended;
 mod entries;

@@ -73,7 +73,7 @@ pub(super) unsafe extern "C" fn source_of(entry: *mut fi_peer_rx_entry) -> fi_ad
         let number = unsafe { entry.number() };
         let source = entries::held(number)
             .filter(|held| held.entry == entry)
-            .and_then(|held| Some(held.holder.upgrade()?.source_of(held.kind, number)));
+            .and_then(|held| held.holder.upgrade()?.source_of(held.kind, number));
         returned(source.unwrap_or(FiAddr::NOTAVAIL))
     })
 }

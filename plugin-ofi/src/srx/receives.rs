@@ -2,7 +2,7 @@
 //! to the owner, and received into the buffers of the owner's entry.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use ferrofabric_contracts::error::{Errno, OpError};
@@ -10,37 +10,43 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Arrived;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp};
 use ferrofabric_runtime::fabric::Endpoint;
+use ferrofabric_system::forked::Birth;
 use ferrofabric_system::locks::{Mutex, MutexGuard};
 
 use super::SrxObject;
 use super::entries::{self, EntryState, HeldEntry, MessageHolder};
-use super::owner::{OwnerMatch, RxEntry};
+use super::owner::{OwnerMatch, RxEntry, SrxOwner};
 use super::peer;
 use super::turn::TurnLock;
-use crate::fid::SharedObject;
+use crate::fid::{Given, SharedObject};
 
 /// The receives of one endpoint.
 pub(crate) struct ForeignReceives {
-    srx: SharedObject<SrxObject>,
+    /// The endpoint's binding keeps it open until the endpoint is closed.
+    owner: SrxOwner,
+    /// For the entries that are held.
+    srx: Weak<Given<SrxObject>>,
     /// `None` once it is closed.
     endpoint: Mutex<Option<Arc<dyn Endpoint>>>,
     /// The thread that announces messages has it.
-    turn: TurnLock<Turn>,
-    /// Queued messages whose source is unknown.
-    unknown: Mutex<BTreeMap<u64, MsgKind>>,
-    has_unknown: AtomicBool,
-    /// Announcements so far.
-    turns: AtomicU64,
+    turn: TurnLock<Announcements>,
+    /// Sources are to be looked for, which this thread can not do in a call of the owner's.
+    looks_again: AtomicBool,
+    birth: Birth,
 }
 
 /// The state of the announcements.
 #[derive(Default)]
-struct Turn {
+struct Announcements {
     /// A number that is not used yet.
     number: Option<u64>,
     /// Messages that are claimed and for which the owner had no entry. They are first in the next
     /// turn.
     kept: Vec<ClaimedMessage>,
+    /// Queued messages whose source is unknown.
+    unknown: BTreeMap<u64, MsgKind>,
+    /// Turns so far.
+    turns: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -53,28 +59,28 @@ struct ClaimedMessage {
 /// Messages that are announced to an owner.
 const KINDS: [MsgKind; 2] = [MsgKind::Tagged, MsgKind::Msg];
 
-/// One in so many announcements looks for sources that have become known meanwhile: by insertions
-/// that end later than their calls, and those of other processes.
+/// Messages that are announced in one turn.
+const MESSAGES: usize = 256;
+
+/// With more messages than this whose source is unknown, one turn in so many looks for sources.
+const FEW: usize = 16;
 const LOOK_EACH: u64 = 64;
 
 impl ForeignReceives {
-    pub(crate) fn new(srx: SharedObject<SrxObject>, endpoint: Arc<dyn Endpoint>) -> Arc<Self> {
+    pub(crate) fn new(srx: &SharedObject<SrxObject>, endpoint: Arc<dyn Endpoint>) -> Arc<Self> {
         Arc::new(Self {
-            srx,
+            owner: srx.owner,
+            srx: Arc::downgrade(srx),
             endpoint: Mutex::new(Some(endpoint)),
             turn: TurnLock::default(),
-            unknown: Mutex::default(),
-            has_unknown: AtomicBool::new(false),
-            turns: AtomicU64::new(0),
+            looks_again: AtomicBool::new(false),
+            birth: Birth::here(),
         })
     }
 
-    fn endpoint(&self) -> Option<Arc<dyn Endpoint>> {
-        self.endpoint.lock().clone()
-    }
-
-    fn is_open(&self) -> bool {
-        self.endpoint.lock().is_some()
+    /// Calls the endpoint; `None`: it is closed. The endpoint closes after the call.
+    fn with<R>(&self, call: impl FnOnce(&dyn Endpoint) -> R) -> Option<R> {
+        self.endpoint.lock().as_deref().map(call)
     }
 
     /// Announces the messages that have arrived. Returns whether one of them went to a receive.
@@ -83,36 +89,41 @@ impl ForeignReceives {
         let Some(mut turn) = self.turn.try_take() else {
             return Ok(false);
         };
+        turn.turns += 1;
+        if turn.unknown.len() <= FEW || turn.turns % LOOK_EACH == 0 {
+            self.look_for_sources(&mut turn);
+        }
         let mut has_started = false;
         for message in std::mem::take(&mut turn.kept) {
-            has_started |= self.offer(&mut turn, self.updated(message));
+            // One that is lost with its sender is nobody's.
+            if let Some(message) = self.updated(message) {
+                has_started |= self.offer(&mut turn, message);
+            }
         }
-        // A kind with a message that is kept waits.
-        while let Some(message) = self.next(&mut turn)? {
+        for _ in 0..MESSAGES {
+            let Some(message) = self.next(&mut turn)? else {
+                break;
+            };
             has_started |= self.offer(&mut turn, message);
-        }
-        if !self.is_open() {
-            // The owner has closed the endpoint in one of its functions.
-            drop(ClosedReceives(entries::remove_of(&**self)));
+            if self.looks_again.swap(false, Ordering::Relaxed) {
+                self.look_for_sources(&mut turn);
+            }
         }
         Ok(has_started)
     }
 
     /// A message that was kept. Its sender may have been inserted meanwhile.
-    fn updated(&self, message: ClaimedMessage) -> ClaimedMessage {
-        let src = self.source_of(message.kind, message.number);
+    fn updated(&self, message: ClaimedMessage) -> Option<ClaimedMessage> {
+        let src = self.source_of(message.kind, message.number)?;
         let arrived = Arrived {
             src,
             ..message.arrived
         };
-        ClaimedMessage { arrived, ..message }
+        Some(ClaimedMessage { arrived, ..message })
     }
 
-    /// Claims the next message.
-    fn next(&self, turn: &mut Turn) -> Result<Option<ClaimedMessage>, OpError> {
-        let Some(endpoint) = self.endpoint() else {
-            return Ok(None);
-        };
+    /// Claims the next message. A kind with a message that is kept waits.
+    fn next(&self, turn: &mut Announcements) -> Result<Option<ClaimedMessage>, OpError> {
         let is_kept = |kind: MsgKind| turn.kept.iter().any(|message| message.kind == kind);
         let kinds = match KINDS.map(is_kept) {
             [false, false] => &KINDS[..],
@@ -121,7 +132,8 @@ impl ForeignReceives {
             [true, true] => return Ok(None),
         };
         let number = *turn.number.get_or_insert_with(entries::new_number);
-        let claimed = endpoint.claim_oldest(kinds, number)?;
+        let claimed = self.with(|endpoint| endpoint.claim_oldest(kinds, number));
+        let claimed = claimed.transpose()?.flatten();
         Ok(claimed.map(|(kind, arrived)| {
             turn.number = None;
             ClaimedMessage {
@@ -133,21 +145,23 @@ impl ForeignReceives {
     }
 
     /// Passes a message to the owner. Returns whether it went to a receive.
-    fn offer(self: &Arc<Self>, turn: &mut Turn, message: ClaimedMessage) -> bool {
+    fn offer(self: &Arc<Self>, turn: &mut Announcements, message: ClaimedMessage) -> bool {
         let ClaimedMessage { number, kind, .. } = message;
         if !self.is_open() {
             return false;
         }
-        let error = match self.srx.owner.find(kind, &message.arrived) {
+        let error = match self.owner.find(kind, &message.arrived) {
             OwnerMatch::Receive(entry) => {
-                self.hold(kind, number, entry, EntryState::Started);
-                self.start(kind, number, entry);
-                return true;
+                if self.hold(kind, number, entry, EntryState::Started) {
+                    self.start(kind, number, entry);
+                    return true;
+                }
+                return false;
             }
-            OwnerMatch::None(entry) => match self.queue(&message, entry) {
+            OwnerMatch::None(entry) => match self.queue(turn, &message, entry) {
                 Ok(()) => return false,
                 Err(error) => {
-                    self.srx.owner.free(entry);
+                    self.owner.free(entry);
                     error
                 }
             },
@@ -158,44 +172,62 @@ impl ForeignReceives {
         false
     }
 
-    fn hold(self: &Arc<Self>, kind: MsgKind, number: u64, entry: RxEntry, state: EntryState) {
+    /// Enters an entry in the table. If the owner has closed the endpoint in the call that returned
+    /// it, the entry goes back: false.
+    fn hold(
+        self: &Arc<Self>,
+        kind: MsgKind,
+        number: u64,
+        entry: RxEntry,
+        state: EntryState,
+    ) -> bool {
+        let Some(srx) = self.srx.upgrade().filter(|_| self.is_open()) else {
+            self.owner.free(entry);
+            return false;
+        };
         let holder: Weak<Self> = Arc::downgrade(self);
         let held = HeldEntry {
             entry,
             kind,
             state,
-            owner: self.srx.owner,
+            srx,
             holder,
         };
         entries::hold(number, held);
+        true
     }
 
     /// Queues the entry of a message that has no receive yet. The owner may start it in this call.
-    fn queue(self: &Arc<Self>, message: &ClaimedMessage, entry: RxEntry) -> Result<(), Errno> {
+    fn queue(
+        self: &Arc<Self>,
+        turn: &mut Announcements,
+        message: &ClaimedMessage,
+        entry: RxEntry,
+    ) -> Result<(), Errno> {
         let ClaimedMessage { number, kind, .. } = *message;
         // SAFETY: the owner has just handed it out.
         unsafe { entry.note(number, &message.arrived) };
-        self.hold(kind, number, entry, EntryState::Queued);
-        if message.arrived.src == FiAddr::NOTAVAIL {
-            self.unknown.lock().insert(number, kind);
-            self.has_unknown.store(true, Ordering::Relaxed);
+        if !self.hold(kind, number, entry, EntryState::Queued) {
+            return Ok(());
         }
-        self.srx.owner.queue(kind, entry).inspect_err(|_| {
+        self.owner.queue(kind, entry).inspect_err(|_| {
             entries::remove(number);
-        })
+        })?;
+        if message.arrived.src == FiAddr::NOTAVAIL {
+            turn.unknown.insert(number, kind);
+            // The sender may have been inserted since the message was claimed.
+            self.look_for_sources(turn);
+        }
+        Ok(())
     }
 
     fn receive(
         &self,
-        kind: MsgKind,
-        number: u64,
+        endpoint: &dyn Endpoint,
+        (kind, number): (MsgKind, u64),
         flags: Flags,
         (iov, desc): (&[IoBuf], MrDesc),
     ) -> Result<(), OpError> {
-        let Some(endpoint) = self.endpoint() else {
-            // The close of the endpoint frees the entry.
-            return Ok(());
-        };
         let op = RecvOp {
             kind,
             src: FiAddr::UNSPEC,
@@ -211,60 +243,83 @@ impl ForeignReceives {
     }
 
     /// Has the owner update the sources of its queued entries, where one has become known.
-    fn look_for_sources(&self) {
-        if !self.has_unknown.load(Ordering::Relaxed) {
+    fn look_for_sources(&self, turn: &mut Announcements) {
+        if turn.unknown.is_empty() || !self.is_open() {
             return;
         }
         let mut has_changed = false;
-        let mut unknown = self.unknown.lock();
-        unknown.retain(|number, kind| {
-            let is_known = self.source_of(*kind, *number) != FiAddr::NOTAVAIL;
+        turn.unknown.retain(|number, kind| {
+            let source = self.source_of(*kind, *number);
+            let is_known = source.is_some_and(FiAddr::is_some);
             has_changed |= is_known;
-            !is_known && entries::is_queued(*number)
+            source.is_some() && !is_known && entries::is_queued(*number)
         });
-        self.has_unknown
-            .store(!unknown.is_empty(), Ordering::Relaxed);
-        drop(unknown);
         if has_changed {
-            self.srx.owner.update_sources(peer::source_of);
+            self.owner.update_sources(peer::source_of);
+        }
+    }
+
+    /// As [`look_for_sources`](Self::look_for_sources), at the end of a call that inserts
+    /// addresses: after other threads' announcements.
+    fn look_after_insertion(&self) {
+        match self.turn.take() {
+            Some(mut turn) => self.look_for_sources(&mut turn),
+            // The announcement above this call does it.
+            None => self.looks_again.store(true, Ordering::Relaxed),
         }
     }
 
     /// Announces nothing more, once no other thread does, and returns the entries that have a
-    /// receive.
-    pub(crate) fn close(&self) -> ClosedReceives {
+    /// receive. A child of fork leaves all to its parent.
+    pub(crate) fn close(&self) -> Option<ClosedReceives> {
+        if !self.birth.is_this_process() {
+            return None;
+        }
         drop(self.endpoint.lock().take());
         self.turn.wait();
-        ClosedReceives(entries::remove_of(self))
+        Some(ClosedReceives(entries::remove_of(self)))
     }
 }
 
 impl MessageHolder for ForeignReceives {
     /// A receive that can not have the message fails, and the message is dropped.
     fn start(&self, kind: MsgKind, number: u64, entry: RxEntry) {
-        // SAFETY: the entry is this provider's, until it is freed.
-        let (iov, desc) = unsafe { entry.buffers() };
-        if let Err(error) = self.receive(kind, number, Flags::CLAIM, (iov, desc)) {
+        // A closed endpoint has freed the entry.
+        self.with(|endpoint| {
+            // SAFETY: the entry is this provider's, and freed after the endpoint is closed.
+            let (iov, desc) = unsafe { entry.buffers() };
+            let message = (kind, number);
+            let Err(error) = self.receive(endpoint, message, Flags::CLAIM, (iov, desc)) else {
+                return;
+            };
             entries::set_state(number, EntryState::Failed(error.errno()));
-            // Without buffers it fails, and is counted.
-            let nowhere = self.receive(kind, number, Flags::CLAIM, (&[], MrDesc::NONE));
-            if let Err(error) = nowhere {
+            // Without buffers it ends, and is counted: as a failure, unless it has no bytes.
+            let nowhere = (&[][..], MrDesc::NONE);
+            if let Err(error) = self.receive(endpoint, message, Flags::CLAIM, nowhere) {
                 tracing::warn!("a message for another provider can not be dropped: {error}");
             }
-        }
+        });
     }
 
     fn discard(&self, kind: MsgKind, number: u64) {
         let flags = Flags::CLAIM | Flags::DISCARD;
-        if let Err(error) = self.receive(kind, number, flags, (&[], MrDesc::NONE)) {
-            tracing::warn!("a message for another provider can not be dropped: {error}");
+        self.with(|endpoint| {
+            let nowhere = (&[][..], MrDesc::NONE);
+            if let Err(error) = self.receive(endpoint, (kind, number), flags, nowhere) {
+                tracing::warn!("a message for another provider can not be dropped: {error}");
+            }
+        });
+    }
+
+    fn source_of(&self, kind: MsgKind, number: u64) -> Option<FiAddr> {
+        match self.with(|endpoint| endpoint.claimed_source(kind, number))? {
+            Ok(source) => source,
+            Err(_) => Some(FiAddr::NOTAVAIL),
         }
     }
 
-    fn source_of(&self, kind: MsgKind, number: u64) -> FiAddr {
-        let endpoint = self.endpoint();
-        let source = endpoint.and_then(|endpoint| endpoint.claimed_source(kind, number).ok());
-        source.unwrap_or(FiAddr::NOTAVAIL)
+    fn is_open(&self) -> bool {
+        self.endpoint.lock().is_some()
     }
 }
 
@@ -275,7 +330,7 @@ pub(crate) struct ClosedReceives(Vec<HeldEntry>);
 impl Drop for ClosedReceives {
     fn drop(&mut self) {
         for held in &self.0 {
-            held.owner.free(held.entry);
+            held.free();
         }
     }
 }
@@ -310,9 +365,6 @@ impl BoundReceives {
                 (Err(error), Ok(_)) => result = Err(error),
                 (_, Err(_)) => {}
             }
-            if receives.turns.fetch_add(1, Ordering::Relaxed) % LOOK_EACH == 0 {
-                receives.look_for_sources();
-            }
         }
         result
     }
@@ -320,7 +372,7 @@ impl BoundReceives {
     /// Has owners update the sources of messages, after addresses were inserted.
     pub(crate) fn look_for_sources(&self) {
         for receives in self.all().iter().filter_map(Weak::upgrade) {
-            receives.look_for_sources();
+            receives.look_after_insertion();
         }
     }
 }

@@ -45,6 +45,8 @@ pub enum Mpi {
     NewOpen,
     /// The same: windows go by libfabric, messages by its own shared memory, or TCP.
     NewOpenWindows,
+    /// The same, over libfabric's `lnx`, which links this provider beside libfabric's `shm`.
+    NewOpenLinked,
     /// The Python registry's MPICH (ci/mpi).
     Mpich,
     /// The Python registry's Intel MPI (ci/mpi), with the libfabric of that MPICH.
@@ -101,8 +103,9 @@ impl Job {
         let plugin = Plugin::new();
         plugin.choose(&mut command);
         command.env("FERRO_STATS", stats.path());
+        command.envs(self.mpi.link_variables().iter().copied());
         if self.carrier == Carrier::Verbs {
-            command.env("FERRO_SHM", "off");
+            command.envs([("FERRO_SHM", "off"), ("FI_LNX_DISABLE_SHM", "1")]);
         }
         command.arg(PYTHON).arg(programs().join(self.program[0]));
         command.args(&self.program[1..]);
@@ -145,7 +148,7 @@ impl Job {
             (Carrier::Verbs, Mpi::Intel) => job != (4, ONE_SIDED),
             (_, Mpi::NewOpenWindows) => true,
             (_, Mpi::NewOpen) => job.1 == SUITE,
-            (_, Mpi::OpenWindows) => false,
+            (_, Mpi::OpenWindows | Mpi::NewOpenLinked) => false,
         };
         emulated && !soak && repeats
     }
@@ -244,7 +247,9 @@ impl Launcher {
                 look_for_debians()?;
                 None
             }
-            Mpi::NewOpen | Mpi::NewOpenWindows => Some(Made::find("open-mpi")?),
+            Mpi::NewOpen | Mpi::NewOpenWindows | Mpi::NewOpenLinked => {
+                Some(Made::find("open-mpi")?)
+            }
             Mpi::Mpich => Some(Made::find("mpich")?),
             Mpi::Intel => Some(Made::find("intel-mpi")?),
         };
@@ -411,6 +416,18 @@ impl Mpi {
         matches!(self, Self::Mpich | Self::Intel)
     }
 
+    /// The providers that are linked, if some are: this one with its verbs alone.
+    pub fn link_variables(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::NewOpenLinked => &[
+                ("FI_PROVIDER", "lnx,shm,ferro"),
+                ("FI_LNX_PROV_LINKS", "shm+ferro"),
+                ("FERRO_SHM", "off"),
+            ],
+            _ => &[],
+        }
+    }
+
     /// Parameters for messages or windows by this project's provider; a rank that waits lets others
     /// run.
     fn open_mpi_parameters(self) -> &'static [(&'static str, &'static str)] {
@@ -428,6 +445,15 @@ impl Mpi {
                 ("pml", "cm"),
                 ("mtl", "ofi"),
                 ("mtl_ofi_provider_include", "ferro"),
+                ("mpi_yield_when_idle", "1"),
+            ],
+            // The type of address vectors that it has.
+            Self::NewOpenLinked => &[
+                ("pml", "cm"),
+                ("mtl", "ofi"),
+                ("mtl_ofi_provider_include", "lnx"),
+                ("mtl_ofi_av", "table"),
+                ("btl", "self"),
                 ("mpi_yield_when_idle", "1"),
             ],
             Self::OpenWindows | Self::NewOpenWindows => &[

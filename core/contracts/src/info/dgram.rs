@@ -2,7 +2,7 @@
 
 use super::caps::{RX_CAPS, TX_CAPS};
 use super::models::EpType;
-use super::{EpAttr, Info, RxAttr, TxAttr, rdm_messages};
+use super::{DomainAttr, EpAttr, Info, RxAttr, TxAttr, rdm_messages};
 use crate::flags::{Flags, Mode, Order};
 
 /// Untagged messages that may be lost, over unconnected endpoints (`FI_EP_DGRAM`), as the runtime's
@@ -35,6 +35,11 @@ pub fn dgram_messages() -> Info {
             ep_type: EpType::Dgram,
             mem_tag_format: 0,
             ..all.ep
+        },
+        domain: DomainAttr {
+            // Datagrams are received where the device puts them, not by others' receives.
+            caps: all.domain.caps - Flags::PEER,
+            ..all.domain
         },
         ..all
     }

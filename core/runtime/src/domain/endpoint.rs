@@ -273,20 +273,23 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
             Some((kind, claimed.arrived))
         };
         let claimed = kinds.iter().find_map(|kind| claim(*kind));
-        Ok(claimed.map(|(kind, arrived)| {
+        let claimed = claimed.map(|(kind, arrived)| {
             let src = owner.av().reported(arrived.src);
             (kind, Arrived { src, ..arrived })
-        }))
+        });
+        self.domain.wake(state);
+        Ok(claimed)
     }
 
-    fn claimed_source(&self, kind: MsgKind, context: u64) -> Result<FiAddr, OpError> {
+    fn claimed_source(&self, kind: MsgKind, context: u64) -> Result<Option<FiAddr>, OpError> {
         let state = &mut *self.domain.lock()?;
         state.follow_changes();
         let (_, owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         let claimed = owner.srx.matcher(kind).claimed(context);
         let source = claimed.map(|message| owner.av().reported(message.arrived.src));
-        Ok(source.unwrap_or(FiAddr::NOTAVAIL))
+        self.domain.wake(state);
+        Ok(source)
     }
 
     fn cancel(&self, context: u64) -> Result<(), OpError> {

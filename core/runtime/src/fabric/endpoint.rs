@@ -145,12 +145,13 @@ pub trait Endpoint: Send + Sync {
     }
 
     /// The source of the message that was claimed with this context, as completions report it:
-    /// [`FiAddr::NOTAVAIL`] as long as it is unknown, and where no message is claimed.
+    /// [`FiAddr::NOTAVAIL`] as long as it is unknown. `None`: no message is claimed with it (any
+    /// more).
     ///
     /// # Errors
     ///
     /// As of [`claim_oldest`](Self::claim_oldest).
-    fn claimed_source(&self, kind: MsgKind, context: u64) -> Result<FiAddr, OpError> {
+    fn claimed_source(&self, kind: MsgKind, context: u64) -> Result<Option<FiAddr>, OpError> {
         let _ = (kind, context);
         Err(OpError::Failed(Errno::ENOSYS))
     }
