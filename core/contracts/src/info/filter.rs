@@ -45,10 +45,10 @@ pub fn filter(hints: &Info, candidate: &Info) -> Result<Info, Mismatch> {
         registration = mr_mode::grant(hints, candidate.domain.mr_mode, granted);
     }
     let (mr_mode, mode) = registration?;
-    granted = linked::with_progress(hints, granted)?;
     supported("mode", hints.mode, candidate.mode)?;
     let addresses = reach::addresses(hints, candidate, granted)?;
     let domain = domain(&hints.domain, &candidate.domain, granted)?;
+    linked::check_progress(hints, domain.data_progress)?;
     let offer = Info {
         caps: granted,
         mode: candidate.mode | mode,

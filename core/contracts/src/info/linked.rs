@@ -4,15 +4,14 @@
 use super::{DomainAttr, EpAttr, Info, Mismatch, Progress};
 use crate::flags::Flags;
 
-/// The capabilities of an endpoint that is driven as the hints have it. Objects of an owner need
-/// manual progress: the owner drives this provider.
+/// Checks that objects of an owner are driven as they need it: the owner drives this provider.
 ///
 /// # Errors
 ///
-/// The hints request both automatic progress and such objects.
-pub(super) fn with_progress(hints: &Info, caps: Flags) -> Result<Flags, Mismatch> {
+/// The hints request such objects, and progress is automatic.
+pub(super) fn check_progress(hints: &Info, progress: Progress) -> Result<(), Mismatch> {
     let asked = hints.caps | hints.domain.caps;
-    match hints.domain.data_progress {
+    match progress {
         Progress::Auto if asked.contains(Flags::PEER) => Err(Mismatch {
             field: "domain_attr->data_progress",
             asked: "automatic progress with FI_PEER".to_owned(),
@@ -20,7 +19,7 @@ pub(super) fn with_progress(hints: &Info, caps: Flags) -> Result<Flags, Mismatch
             mend: "ask for FI_PROGRESS_MANUAL: the owner of the objects drives this provider"
                 .to_owned(),
         }),
-        _ => Ok(caps),
+        _ => Ok(()),
     }
 }
 

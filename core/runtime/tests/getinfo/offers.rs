@@ -16,7 +16,7 @@ fn null_hints_and_empty_ones_get_all_of_a_candidate_that_needs_no_mode() {
     for candidate in [local(), anywhere()] {
         let offer = granted(&Info::null_hints(), &candidate);
         assert_eq!(granted(&Info::default(), &candidate), offer);
-        let unasked = Flags::SOURCE_ERR;
+        let unasked = Flags::SOURCE_ERR | Flags::PEER;
         let expected = Info {
             caps: candidate.caps - unasked,
             tx: TxAttr {
@@ -40,6 +40,7 @@ fn null_hints_and_empty_ones_get_all_of_a_candidate_that_needs_no_mode() {
             },
             domain: DomainAttr {
                 av_type: Some(AvType::Table),
+                caps: candidate.domain.caps - unasked,
                 mr_mode: MrMode::empty(),
                 ..candidate.domain.clone()
             },
@@ -59,7 +60,7 @@ fn null_hints_show_what_modes_are_needed_and_empty_ones_do_without() {
     let mut candidate = everything();
     let offer = granted(&Info::null_hints(), &candidate);
     assert_eq!(offer.domain.mr_mode, candidate.domain.mr_mode);
-    assert_eq!(offer.caps, candidate.caps - Flags::SOURCE_ERR);
+    assert_eq!(offer.caps, candidate.caps - Flags::SOURCE_ERR - Flags::PEER);
 
     // Device memory and collective operations need registration without one-sided operations, too.
     candidate.domain.mr_mode -= MrMode::HMEM | MrMode::COLLECTIVE;
