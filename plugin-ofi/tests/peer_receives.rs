@@ -20,8 +20,8 @@ use client::{Info, Opened, close};
 use ferro_fi::abi::{
     FI_ADDR_UNSPEC, FI_AV_USER_ID, FI_ENABLE, FI_MSG, FI_PEER, FI_RECV, FI_REMOTE_CQ_DATA,
     FI_TAGGED, FI_TRANSMIT, fi_addr_t, fi_av_attr, fi_av_type, fi_cntr_attr, fi_cq_attr,
-    fi_ep_type, fi_ops_srx_owner, fi_peer_srx_context, fi_progress, fi_rx_attr, fid, fid_av,
-    fid_cntr, fid_cq, fid_ep, fid_peer_srx,
+    fi_ops_srx_owner, fi_peer_srx_context, fi_progress, fi_rx_attr, fid, fid_av, fid_cntr, fid_cq,
+    fid_ep, fid_peer_srx,
 };
 use owner::receives::{Callback, OwnersReceive, ReceiveOwner, iov_of};
 use owner::{OwnerCounter, OwnerQueue, Written, drive};
@@ -861,6 +861,14 @@ fn objects_of_others_are_offered_with_manual_progress() {
                     (*hints.info).caps |= FI_PEER;
                     (*(*hints.info).domain_attr).caps |= FI_PEER;
                     (*(*hints.info).domain_attr).__bindgen_anon_1.data_progress = progress;
+                }
+                let foreign = [9u8; 100];
+                // SAFETY: libfabric frees memory that libc has allocated.
+                unsafe {
+                    let at = libc::malloc(foreign.len());
+                    at.cast::<u8>().copy_from(foreign.as_ptr(), foreign.len());
+                    (*hints.info).dest_addr = at;
+                    (*hints.info).dest_addrlen = foreign.len();
                 }
                 let found = info.ask_as(&hints);
                 assert_eq!(found.is_ok(), is_offered, "{progress:?}");

@@ -67,3 +67,16 @@ pub fn with_prefix(info: Info, bytes: usize) -> Info {
         ..info
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Datagrams are not received by other providers' receives.
+    #[test]
+    fn datagrams_have_no_objects_of_others() {
+        let offer = dgram_messages();
+        assert!(!(offer.caps | offer.domain.caps).contains(Flags::PEER));
+        assert!(rdm_messages().domain.caps.contains(Flags::PEER));
+    }
+}
