@@ -569,7 +569,7 @@ fn a_passive_endpoint_is_handed_on_and_nothing_else_is() {
 /// Covers: GI-10, GI-12
 #[test]
 fn copies_are_whole_and_nothing_is_left_of_them() {
-    const ROUNDS: usize = 300;
+    const ROUNDS: usize = 200;
     alone("copies_are_whole_and_nothing_is_left_of_them", |fi| {
         // SAFETY: a new one is ours.
         let new = fi.hints();
@@ -605,16 +605,19 @@ fn copies_are_whole_and_nothing_is_left_of_them() {
         for _ in 0..50 {
             round();
         }
-        let before = in_use();
-        for _ in 0..ROUNDS {
-            round();
-        }
+        let growth = || {
+            let before = in_use();
+            for _ in 0..ROUNDS {
+                round();
+            }
+            in_use().saturating_sub(before)
+        };
         // One string of each round would be as much at least: the allocator hands out no less than
-        // 32 bytes.
-        let grown = in_use().saturating_sub(before);
+        // 32 bytes. Such strings are left by each series, other memory of the process by one.
+        let grown = [growth(), growth(), growth()];
         assert!(
-            grown < ROUNDS * 32,
-            "{grown} bytes more after {ROUNDS} rounds"
+            grown.iter().any(|bytes| *bytes < ROUNDS * 32),
+            "{grown:?} bytes more after {ROUNDS} rounds each"
         );
     });
 }
