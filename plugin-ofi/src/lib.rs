@@ -21,6 +21,7 @@ pub mod log;
 mod memory;
 mod mr;
 mod nic;
+mod no_calls;
 pub mod provider;
 mod reasons;
 pub mod settings;

@@ -7,7 +7,6 @@ pub(crate) mod object;
 mod options;
 mod rma;
 mod transfer;
-mod unsupported;
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +32,7 @@ use crate::eq::EqObject;
 use crate::fid::{Object, SharedObject, object_of, ops_of, share_if};
 use crate::guard::{Refused, control};
 use crate::info::UsedAddresses;
+use crate::no_calls;
 use crate::srx::{ForeignReceives, SrxObject};
 use object::{BoundCounters, EndpointObject, Setup, TransferFlags};
 
@@ -54,14 +54,14 @@ unsafe impl Object for EndpointObject {
             msg: transfer::MSG.as_ptr(),
             rma: match self.domain.has_remote_access() {
                 true => rma::RMA.as_ptr(),
-                false => unsupported::RMA.as_ptr(),
+                false => no_calls::RMA.as_ptr(),
             },
             tagged: transfer::TAGGED.as_ptr(),
             atomic: match self.domain.has_remote_access() {
                 true => atomics::ATOMIC.as_ptr(),
-                false => unsupported::ATOMIC.as_ptr(),
+                false => no_calls::ATOMIC.as_ptr(),
             },
-            collective: unsupported::COLLECTIVE.as_ptr(),
+            collective: no_calls::COLLECTIVE.as_ptr(),
         }
     }
 }

@@ -37,14 +37,11 @@ use std::ffi::c_void;
 
 use ferrofabric_contracts::error::{Errno, Error};
 
-use crate::abi::{
-    FI_CLASS_SRX_CTX, FI_PEER, Roomy, fi_ops_cm, fi_ops_ep, fi_ops_msg, fi_ops_tagged, fi_rx_attr,
-    fid, fid_ep, read_as_of,
-};
+use crate::abi::{FI_CLASS_SRX_CTX, FI_PEER, fi_rx_attr, fid, fid_ep, read_as_of};
 use crate::domain::DomainObject;
 use crate::fid::{Object, SharedObject};
 use crate::guard::Refused;
-use crate::unsupported::Unsupported;
+use crate::no_calls;
 pub(crate) use ended::{EndedReceive, ReceiveReport};
 use owner::SrxOwner;
 pub(crate) use receives::{BoundReceives, ForeignReceives};
@@ -64,13 +61,14 @@ unsafe impl Object for SrxObject {
     fn raw(&self, fid: fid) -> fid_ep {
         fid_ep {
             fid,
-            ops: NO_OPTIONS.as_ptr(),
-            cm: NO_CONNECTIONS.as_ptr(),
-            msg: NO_MESSAGES.as_ptr(),
-            tagged: NO_TAGGED.as_ptr(),
-            rma: std::ptr::null_mut(),
-            atomic: std::ptr::null_mut(),
-            collective: std::ptr::null_mut(),
+            ops: no_calls::EP.as_ptr(),
+            cm: no_calls::CM.as_ptr(),
+            // Receives are posted at the owner.
+            msg: no_calls::MSG.as_ptr(),
+            tagged: no_calls::TAGGED.as_ptr(),
+            rma: no_calls::RMA.as_ptr(),
+            atomic: no_calls::ATOMIC.as_ptr(),
+            collective: no_calls::COLLECTIVE.as_ptr(),
         }
     }
 }
@@ -96,9 +94,9 @@ impl SrxObject {
         if attr.op_flags & FI_PEER == 0 {
             return Err(Errno::ENOSYS.into());
         }
-        domain.check_imports("a shared receive context of another provider")?;
+        let object = "a shared receive context of another provider";
+        domain.check_imports(object)?;
         if !domain.has_remote_access() {
-            let object = "a shared receive context of another provider";
             let error = Error::new(Errno::EINVAL, "import", object);
             let mend = "open a domain of RDM endpoints without keys of address vectors";
             return Err(error.mend(mend).into());
@@ -113,55 +111,3 @@ impl SrxObject {
         std::ptr::eq(&**self.domain, domain)
     }
 }
-
-/// A shared receive context has no options, and nothing is cancelled there.
-static NO_OPTIONS: Roomy<fi_ops_ep> = Roomy::new(fi_ops_ep {
-    size: size_of::<fi_ops_ep>(),
-    cancel: Some(Unsupported::ENOSYS),
-    getopt: Some(Unsupported::ENOSYS),
-    setopt: Some(Unsupported::ENOSYS),
-    tx_ctx: Some(Unsupported::ENOSYS),
-    rx_ctx: Some(Unsupported::ENOSYS),
-    rx_size_left: Some(Unsupported::ENOSYS),
-    tx_size_left: Some(Unsupported::ENOSYS),
-});
-
-static NO_CONNECTIONS: Roomy<fi_ops_cm> = Roomy::new(fi_ops_cm {
-    size: size_of::<fi_ops_cm>(),
-    setname: Some(Unsupported::ENOSYS),
-    getname: Some(Unsupported::ENOSYS),
-    getpeer: Some(Unsupported::ENOSYS),
-    connect: Some(Unsupported::ENOSYS),
-    listen: Some(Unsupported::ENOSYS),
-    accept: Some(Unsupported::ENOSYS),
-    reject: Some(Unsupported::ENOSYS),
-    shutdown: Some(Unsupported::ENOSYS),
-    join: Some(Unsupported::ENOSYS),
-});
-
-/// Receives are posted at the owner.
-static NO_MESSAGES: Roomy<fi_ops_msg> = Roomy::new(fi_ops_msg {
-    size: size_of::<fi_ops_msg>(),
-    recv: Some(Unsupported::ENOSYS),
-    recvv: Some(Unsupported::ENOSYS),
-    recvmsg: Some(Unsupported::ENOSYS),
-    send: Some(Unsupported::ENOSYS),
-    sendv: Some(Unsupported::ENOSYS),
-    sendmsg: Some(Unsupported::ENOSYS),
-    inject: Some(Unsupported::ENOSYS),
-    senddata: Some(Unsupported::ENOSYS),
-    injectdata: Some(Unsupported::ENOSYS),
-});
-
-static NO_TAGGED: Roomy<fi_ops_tagged> = Roomy::new(fi_ops_tagged {
-    size: size_of::<fi_ops_tagged>(),
-    recv: Some(Unsupported::ENOSYS),
-    recvv: Some(Unsupported::ENOSYS),
-    recvmsg: Some(Unsupported::ENOSYS),
-    send: Some(Unsupported::ENOSYS),
-    sendv: Some(Unsupported::ENOSYS),
-    sendmsg: Some(Unsupported::ENOSYS),
-    inject: Some(Unsupported::ENOSYS),
-    senddata: Some(Unsupported::ENOSYS),
-    injectdata: Some(Unsupported::ENOSYS),
-});
