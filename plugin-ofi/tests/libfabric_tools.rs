@@ -8,9 +8,8 @@ use std::time::Duration;
 use ferrofabric_shm::ShmProvider;
 use support::counters::EndpointCounters;
 use support::folder::Folder;
-use support::pingpong::{free_port, wait_for_listener};
 use support::plugin::Plugin;
-use support::{has_device, has_program, run, skip};
+use support::{has_device, has_program, pingpong, run, skip};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -108,27 +107,27 @@ fn fi_info_lists_datagrams_on_devices_alone() {
 
 #[test]
 fn fi_pingpong_untagged() {
-    pingpong("msg", ToolCarrier::Default);
+    ping_pongs("msg", ToolCarrier::Default);
 }
 
 #[test]
 fn fi_pingpong_tagged() {
-    pingpong("tagged", ToolCarrier::Default);
+    ping_pongs("tagged", ToolCarrier::Default);
 }
 
 #[test]
 fn fi_pingpong_untagged_verbs() {
-    pingpong("msg", ToolCarrier::Verbs);
+    ping_pongs("msg", ToolCarrier::Verbs);
 }
 
 #[test]
 fn fi_pingpong_tagged_verbs() {
-    pingpong("tagged", ToolCarrier::Verbs);
+    ping_pongs("tagged", ToolCarrier::Verbs);
 }
 
 #[test]
 fn fi_pingpong_datagrams() {
-    pingpong("msg", ToolCarrier::Datagrams);
+    ping_pongs("msg", ToolCarrier::Datagrams);
 }
 
 /// The transport of messages between two processes of one machine.
@@ -139,7 +138,7 @@ enum ToolCarrier {
     Datagrams,
 }
 
-fn pingpong(mode: &str, carrier: ToolCarrier) {
+fn ping_pongs(mode: &str, carrier: ToolCarrier) {
     if !libfabric_is_here() {
         return;
     }
@@ -147,8 +146,7 @@ fn pingpong(mode: &str, carrier: ToolCarrier) {
         return skip("this machine has no RDMA device");
     }
     let (plugin, stats) = (Plugin::new(), Folder::new());
-    let port = free_port();
-    let program = |port_option: &str| {
+    let program = || {
         let mut command = Command::new("fi_pingpong");
         plugin.choose(&mut command);
         command.env("FERRO_STATS", stats.path());
@@ -161,15 +159,9 @@ fn pingpong(mode: &str, carrier: ToolCarrier) {
         };
         command.args(["-p", "ferro", "-e", endpoint, "-m", mode, "-S", "all", "-c"]);
         command.args(["-I", &ITERATIONS.to_string()]);
-        command.args([port_option, &port.to_string()]);
         command
     };
-    let server = run::start(program("-B"), PATIENCE);
-    wait_for_listener(port, PATIENCE);
-    let mut client = program("-P");
-    client.arg("127.0.0.1");
-    let said = run::run(client, PATIENCE).expect_success();
-    server.finish().expect_success();
+    let said = pingpong::pingpong(program, PATIENCE);
     // A header and a line for each size.
     let sizes = said.lines().count() as u64 - 1;
     assert!(sizes >= 10, "{said}");

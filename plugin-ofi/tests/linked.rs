@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use support::counters::EndpointCounters;
 use support::folder::Folder;
-use support::pingpong::{free_port, wait_for_listener};
 use support::plugin::Plugin;
-use support::{has_device, has_program, run, skip};
+use support::{has_device, has_program, pingpong, skip};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Messages of each size.
@@ -100,8 +99,7 @@ impl LinkedJob {
             return skip("there is no libfabric 2.5 here (ci/mpi makes it)");
         };
         let (plugin, stats) = (Plugin::new(), Folder::new());
-        let port = free_port();
-        let program = |port_option: &str| {
+        let program = || {
             let mut command = Command::new("fi_pingpong");
             plugin.choose(&mut command);
             // That names this provider alone.
@@ -112,15 +110,9 @@ impl LinkedJob {
             command.envs(self.variables.iter().copied());
             command.args(["-p", "lnx", "-e", "rdm", "-m", "tagged", "-c"]);
             command.args(["-I", &ITERATIONS.to_string()]);
-            command.args([port_option, &port.to_string()]);
             command
         };
-        let server = run::start(program("-B"), PATIENCE);
-        wait_for_listener(port, PATIENCE);
-        let mut client = program("-P");
-        client.arg("127.0.0.1");
-        let said = run::run(client, PATIENCE).expect_success();
-        server.finish().expect_success();
+        let said = pingpong::pingpong(program, PATIENCE);
         let is_size = |line: &&str| line.starts_with(char::is_numeric);
         let sizes = said.lines().filter(is_size).count() as u64;
         assert!(sizes >= 5, "{said}");

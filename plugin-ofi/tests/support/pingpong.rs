@@ -1,16 +1,36 @@
 //! Two processes that meet at a TCP port, as those of fi_pingpong(1).
 
 use std::net::TcpListener;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use super::run;
+
+/// Runs fi_pingpong twice, as server and as client; returns the client's output.
+pub fn pingpong(program: impl Fn() -> Command, patience: Duration) -> String {
+    let port = free_port();
+    let at_port = |option: &str| {
+        let mut command = program();
+        command.args([option, &port.to_string()]);
+        command
+    };
+    let server = run::start(at_port("-B"), patience);
+    wait_for_listener(port, patience);
+    let mut client = at_port("-P");
+    client.arg("127.0.0.1");
+    let said = run::run(client, patience).expect_success();
+    server.finish().expect_success();
+    said
+}
+
 /// A port at which nobody listens.
-pub fn free_port() -> u16 {
+fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("its address").port()
 }
 
 /// Waits until somebody listens at a TCP port. A connection would be taken for the client's.
-pub fn wait_for_listener(port: u16, patience: Duration) {
+fn wait_for_listener(port: u16, patience: Duration) {
     let until = Instant::now() + patience;
     // proc_net_tcp(5): local address and port, remote address and port, state, all in hexadecimal.
     let local = format!(":{port:04X} ");
