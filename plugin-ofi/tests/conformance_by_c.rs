@@ -8,8 +8,7 @@
 //!
 //! To put another provider of libfabric's under the suite:
 //!
-//!     FERRO_TEST_PROVIDER=tcp cargo test -p ferrofabric-ofi --test conformance_by_c -- \
-//!         --ignored the_named_provider
+//!     FERRO_TEST_PROVIDER=tcp cargo test -p ferrofabric-ofi --test conformance_by_c ours
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -106,13 +105,17 @@ const LEFT_OUT: Reasons = &[
     ),
 ];
 
-/// Our provider: over shared memory, and over verbs where there is a device.
-static OURS: ProviderUnderTest = ProviderUnderTest {
-    name: "ferro",
-    version: None,
-    does_not: &[],
-    thresholds: &[40, 48, 8192, 8768, 26_304, 65_536],
-};
+/// Our provider, over shared memory, and over verbs where there is a device; or another one that
+/// the environment names.
+static OURS: LazyLock<ProviderUnderTest> = LazyLock::new(|| {
+    let named = std::env::var("FERRO_TEST_PROVIDER");
+    ProviderUnderTest {
+        name: named.map_or(runs::OURS, |name| name.leak()),
+        version: None,
+        does_not: &[],
+        thresholds: &[40, 48, 8192, 8768, 26_304, 65_536],
+    }
+});
 
 /// libfabric's own shared memory.
 static SHM: ProviderUnderTest = ProviderUnderTest {
@@ -239,17 +242,6 @@ const SHM_DOES_NOT: Reasons = &[
     ),
 ];
 
-/// The provider that the environment names.
-static NAMED: LazyLock<ProviderUnderTest> = LazyLock::new(|| {
-    let name = std::env::var("FERRO_TEST_PROVIDER").expect("FERRO_TEST_PROVIDER names a provider");
-    ProviderUnderTest {
-        name: name.leak(),
-        version: None,
-        does_not: &[],
-        thresholds: &[64, 256, 4096, 8192, 16_384, 65_536],
-    }
-});
-
 mod ours {
     use ferrofabric_conformance::conformance;
 
@@ -262,15 +254,6 @@ mod libfabrics_shm {
     conformance!(super::runs::fabric(&super::SHM));
 }
 
-mod the_named_provider {
-    use ferrofabric_conformance::conformance;
-
-    conformance!(
-        super::runs::fabric(&super::NAMED),
-        ignore = "FERRO_TEST_PROVIDER names a provider"
-    );
-}
-
 /// The tables name scenarios of the suite's list, each once, and no provider's table names one that
 /// runs nowhere.
 #[test]
@@ -280,7 +263,7 @@ fn tables_name_scenarios() {
         .lines()
         .filter_map(|line| line.trim().strip_suffix(','));
     let scenarios: BTreeSet<&str> = listed.filter_map(|line| line.split(' ').next()).collect();
-    for provider in [&OURS, &SHM] {
+    for provider in [&*OURS, &SHM] {
         let mut seen = BTreeSet::new();
         for name in names(LEFT_OUT).chain(names(provider.does_not)) {
             assert!(scenarios.contains(name), "{name} is no scenario");

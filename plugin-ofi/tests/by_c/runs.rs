@@ -30,7 +30,7 @@ const IMPATIENCE: Duration = Duration::from_secs(5);
 const DOMAIN: &str = "FERRO_TEST_DOMAIN";
 
 /// The name of our own provider.
-const OURS: &str = "ferro";
+pub const OURS: &str = "ferro";
 
 /// The scenarios that the emulated Soft-RoCE machine runs each day, over verbs alone: all of them
 /// take many minutes there.
