@@ -12,6 +12,7 @@
 //! ever calls back into the peer: a message that a receive has just matched is returned by value,
 //! and started when the call that matched it is over.
 
+mod any_owner;
 mod av;
 mod cntr;
 mod cq;
@@ -26,6 +27,7 @@ mod srx;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 mod transport;
 
+pub use any_owner::AnyOwner;
 pub use av::PeerAv;
 pub use cntr::PeerCntr;
 pub use cq::{Completion, CqError, PeerCq};
