@@ -55,6 +55,9 @@ mod liveness;
 #[allow(unsafe_code, reason = "userfaultfd(2)")]
 mod missing_pages;
 #[cfg(not(loom))]
+#[allow(unsafe_code, reason = "the buffers of sends that are handed back")]
+mod near;
+#[cfg(not(loom))]
 mod node;
 #[cfg(not(loom))]
 mod outbox;

@@ -19,7 +19,6 @@ mod order;
 mod origins;
 #[cfg(feature = "counter-origins")]
 pub mod origins;
-mod pairing;
 #[cfg_attr(not(feature = "raw-verbs"), allow(dead_code, unreachable_pub))]
 mod pd;
 mod port;

@@ -10,6 +10,7 @@ use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info};
+use ferrofabric_contracts::peer::HandsBack;
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_protocol::wire::sidr::ServiceKind;
 use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, OpenedTransport, Opening};
@@ -20,7 +21,7 @@ use ferrofabric_shm::{
 use ferrofabric_system::clock::Clock;
 use ferrofabric_system::random;
 
-use super::pair::{RdmPair, SHM_TRANSPORT};
+use super::pair::RdmPair;
 use super::port::{in_partition, local_port};
 use crate::cm::{self, ListenerThread, SidrResolver};
 use crate::device::{DeviceContext, EventReader, GidWish};
@@ -267,7 +268,8 @@ impl VerbsBackend {
                     }),
                     ..ShmConfig::from_settings(&self.settings)
                 };
-                Some(ShmTransport::open_named(config, name, SHM_TRANSPORT)?)
+                let number = ShmTransport::TRANSPORT;
+                Some(ShmTransport::open_named(config, name, number)?)
             }
             false => None,
         };

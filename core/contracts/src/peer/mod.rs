@@ -22,6 +22,8 @@ mod datagram;
 mod deliver;
 mod eq;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
+mod paired;
+#[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 mod routed;
 mod srx;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
@@ -34,6 +36,7 @@ pub use cq::{Completion, CqError, PeerCq};
 pub use datagram::DatagramTransport;
 pub use deliver::deliver;
 pub use eq::{AV_COMPLETE, Done, EqError, Event, PeerEq};
+pub use paired::{HandsBack, PairRoute, Paired, Reaches, TakesOver, Unsent};
 pub use routed::Routed;
 pub use srx::{Arrived, Matched, PeerSrx, Piece, Start, Token};
 pub use transport::{MappedCall, SendDone, Shortcut, ShortcutEnd, Transport};

@@ -76,6 +76,10 @@ pub enum ShortcutEnd {
 pub trait Transport: Send + 'static {
     /// The route to a destination ([`routes`](crate::routes)). The default leads nowhere.
     type Route: Copy + Default + Send + 'static;
+    /// Whether the owner informs the transport, by [`peer_inserted`](Self::peer_inserted), of all
+    /// addresses of its node: of those in the address vector when the endpoint is enabled, and of
+    /// each that is inserted later. For transports that have an address vector of their own.
+    const INFORMED_OF_ALL: bool = false;
 
     /// Sends a message gathered from `iov`, or takes it over whole: it may still be queued behind
     /// others at return. With [`Flags::INJECT`] the buffers are free at return. With
@@ -199,7 +203,8 @@ pub trait Transport: Send + 'static {
 
     /// `name` is in the address vector as `addr` from now on. The call may come twice. It comes for
     /// no new peer as long as the transport has no
-    /// [unknown sources](Self::has_unknown_sources) and has found all that it looked up.
+    /// [unknown sources](Self::has_unknown_sources) and has found all that it looked up, unless it
+    /// is [informed of all](Self::INFORMED_OF_ALL).
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O);
 
     /// Whether it knows peers that are not in the address vector, or were removed from it. If it

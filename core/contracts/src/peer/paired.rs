@@ -5,31 +5,33 @@
 //! namespace, another user, shared memory switched off at the other side), the near transport hands
 //! its operations back, in order, and they go by the far one from then on. Both report to the same
 //! owner, so a wildcard receive matches messages of either.
+//!
+//! The tokens of messages and the sources of requests have the number of their transport:
+//! [`HandsBack::TRANSPORT`] for the near one, any other for the far one.
 
 use std::ptr::NonNull;
 
-use ferrofabric_contracts::addr::NativeAddr;
-use ferrofabric_contracts::atomics::AtomicTarget;
-use ferrofabric_contracts::error::{Errno, OpError, Result};
-use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{
-    MappedCall, Owner, PeerAv, SendDone, Shortcut, Start, Token, Transport,
-};
-use ferrofabric_contracts::requester::transport_of;
-use ferrofabric_contracts::routes::RouteTable;
-use ferrofabric_contracts::types::{FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp};
+use super::{MappedCall, Owner, PeerAv, SendDone, Shortcut, Start, Token, Transport};
+use crate::addr::NativeAddr;
+use crate::atomics::AtomicTarget;
+use crate::error::{Errno, OpError, Result};
+use crate::flags::Flags;
+use crate::requester::transport_of;
+use crate::routes::RouteTable;
+use crate::types::{FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp};
 
 /// Either transport of a pair.
-pub(crate) trait Reaches: Transport {
-    /// Its name in logs.
+pub trait Reaches: Transport {
+    /// The transport's name in logs.
     const NAME: &'static str;
 
-    /// Whether it reaches this address.
+    /// Whether the transport reaches this address, as far as the address says it. The near
+    /// transport may find later that it does not ([`HandsBack`]).
     fn takes(&self, name: &NativeAddr) -> bool;
 }
 
 /// The far transport: it also sends what the near one has accepted and cannot send.
-pub(crate) trait TakesOver: Reaches {
+pub trait TakesOver: Reaches {
     /// Sends an operation that was accepted before: it is queued whatever waits before it.
     ///
     /// # Safety
@@ -48,16 +50,22 @@ pub(crate) trait TakesOver: Reaches {
 }
 
 /// The near transport: it returns the operations that it has accepted and cannot send.
-pub(crate) trait HandsBack: Reaches {
-    /// Such an operation.
+pub trait HandsBack: Reaches {
+    /// An operation that was accepted and not sent.
     type Unsent: Unsent;
-    /// The transport number in its tokens, unlike that of the far transport.
+    /// The transport number in its tokens and in the sources of its requests
+    /// ([`requester`](crate::requester)), unlike that of the far transport.
     const TRANSPORT: u32;
+    /// Whether it carries parts of one-sided operations. If it does not, the far transport carries
+    /// them to all peers.
+    const CARRIES_PARTS: bool = true;
 
-    /// Whether the route is still valid, so that no look-up is needed.
+    /// Whether a route leads to a peer that the transport is linked with. A send by another route
+    /// looks first whether the operations for the peer were handed back.
     fn is_current(&self, route: &Self::Route) -> bool;
 
-    /// The operations for one peer, in their order, if there are any.
+    /// The operations for one peer that the transport accepted and does not send, in their order.
+    /// `None`: there are none for any peer. A pair looks after each call to progress.
     fn handed_back(&mut self) -> Option<(FiAddr, Vec<Self::Unsent>)>;
 }
 
@@ -67,7 +75,7 @@ pub(crate) trait HandsBack: Reaches {
 ///
 /// The buffers are those that came with the operation; or a copy that lives as long as `self`, and
 /// then the operation has [`Flags::INJECT`].
-pub(crate) unsafe trait Unsent {
+pub unsafe trait Unsent {
     /// The operation.
     fn op(&self) -> &SendOp;
 
@@ -77,17 +85,19 @@ pub(crate) unsafe trait Unsent {
 
 /// The transport that carries the operations for a peer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) enum PairRoute<F, N> {
+pub enum PairRoute<F, N> {
+    /// Nothing was sent to the peer yet.
     #[default]
     Undecided,
-    /// By the near transport, unless that has handed back its operations for the peer.
+    /// By the near transport, unless that has handed back its operations for the peer. By the far
+    /// one what the near one does not carry.
     Near(N),
     /// By the far one, from now on.
     Far(F),
 }
 
 /// Both transports of an endpoint.
-pub(crate) struct Paired<F, N> {
+pub struct Paired<F, N> {
     far: F,
     near: Option<N>,
     /// Addresses for which the near transport has handed back its operations.
@@ -95,8 +105,8 @@ pub(crate) struct Paired<F, N> {
 }
 
 impl<F: TakesOver, N: HandsBack> Paired<F, N> {
-    /// Pairs the two.
-    pub(crate) fn new(far: F, near: Option<N>) -> Self {
+    /// Pairs the two. Without a near transport all operations go by the far one.
+    pub fn new(far: F, near: Option<N>) -> Self {
         Self {
             far,
             near,
@@ -125,8 +135,14 @@ impl<F: TakesOver, N: HandsBack> Paired<F, N> {
         Ok(route)
     }
 
-    /// Sends to a peer without a route: nothing was sent to it, or the near transport has no link
-    /// with it.
+    /// Whether the near transport carries such an operation.
+    #[inline(always)]
+    fn is_for_near(op: &SendOp) -> bool {
+        N::CARRIES_PARTS || !op.kind.is_part()
+    }
+
+    /// Sends to a peer without a route for the operation: nothing was sent to the peer, the near
+    /// transport has no link with it, or does not carry the operation.
     ///
     /// # Safety
     ///
@@ -151,6 +167,12 @@ impl<F: TakesOver, N: HandsBack> Paired<F, N> {
         match (route, &mut self.near) {
             // SAFETY: the caller's promise.
             (PairRoute::Far(route), _) => unsafe { self.far.send(op, iov, route, owner) },
+            (PairRoute::Near(_), _) if !Self::is_for_near(op) => {
+                // The route that is kept is that of messages.
+                let mut route = F::Route::default();
+                // SAFETY: the caller's promise.
+                unsafe { self.far.send(op, iov, &mut route, owner) }
+            }
             (PairRoute::Near(route), Some(near)) => {
                 if !op.flags.contains(Flags::MORE) {
                     self.far.flush(owner);
@@ -193,6 +215,7 @@ impl<F: TakesOver, N: HandsBack> Paired<F, N> {
 
 impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
     type Route = PairRoute<F::Route, N::Route>;
+    const INFORMED_OF_ALL: bool = F::INFORMED_OF_ALL || N::INFORMED_OF_ALL;
 
     #[inline]
     unsafe fn send<O: Owner>(
@@ -205,7 +228,9 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
         match (route, &mut self.near) {
             // SAFETY: the caller's promise.
             (PairRoute::Far(route), _) => unsafe { self.far.send(op, iov, route, owner) },
-            (PairRoute::Near(route), Some(near)) if near.is_current(route) => {
+            (PairRoute::Near(route), Some(near))
+                if near.is_current(route) && Self::is_for_near(op) =>
+            {
                 // A run of sends may use both transports.
                 if !op.flags.contains(Flags::MORE) {
                     self.far.flush(owner);
