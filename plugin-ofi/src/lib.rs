@@ -22,6 +22,7 @@ mod memory;
 mod mr;
 mod nic;
 mod no_calls;
+pub mod peer;
 pub mod provider;
 mod reasons;
 pub mod settings;

@@ -8,12 +8,13 @@ use std::process::Command;
 use std::ptr::{NonNull, null, null_mut};
 
 use ferro_fi::abi::{
-    FI_EBADFLAGS, FI_VERSION, fi_info, fi_log_level, fi_log_subsys, fi_provider, fi_rx_attr,
-    fi_tx_attr,
+    FI_EBADFLAGS, FI_VERSION, fi_fabric_attr, fi_info, fi_log_level, fi_log_subsys, fi_provider,
+    fi_rx_attr, fi_tx_attr,
 };
 use ferro_fi::host::Host;
 use ferro_fi::{log, provider, settings};
 use ferrofabric_contracts::config::SETTINGS;
+use ferrofabric_contracts::error::Errno;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use support::tool::Tool;
 
@@ -232,6 +233,38 @@ fn it_stays_loaded_and_makes_infos() {
         // SAFETY: a string of the library, which is still there.
         let text = unsafe { CStr::from_ptr(record()) };
         assert!(text.to_bytes().ends_with(b"freed mark\n"), "{text:?}");
+    });
+}
+
+#[test]
+fn it_finds_and_opens_other_providers() {
+    alone("it_finds_and_opens_other_providers", || {
+        let double = Double::load("others", "libfabric.so.1", FI_VERSION(2, 1));
+        let host = double.call(attach).expect("it calls");
+        let starve: unsafe extern "C" fn(c_int) = double.symbol(c"double_starve");
+        let mut attr = fi_fabric_attr {
+            name: c"".as_ptr().cast_mut(),
+            ..fi_fabric_attr::default()
+        };
+        // SAFETY: the double reads the hints and attributes as strings.
+        unsafe {
+            let hints = host.new_info().expect("there is memory");
+            hints.cast::<[u8; 6]>().write(*b"hints\0");
+            let attr = NonNull::from(&mut attr);
+            attr.cast::<[u8; 5]>().write(*b"attr\0");
+            let list = host.offers(hints).expect("the double offers one");
+            assert_ne!(list, hints);
+            let fabric = host.open_fabric(attr).expect("the double opens it");
+            assert_eq!(fabric.cast(), attr);
+            let asked = "getinfo 2.0 - - 0x1000000000000000 hints\nfabric attr\n";
+            assert!(double.record().contains(asked), "{}", double.record());
+
+            starve(1);
+            assert_eq!(host.offers(hints), Err(Errno::ENODATA));
+            assert_eq!(host.open_fabric(attr), Err(Errno::ENOMEM));
+            host.free_info(list);
+            host.free_info(hints);
+        }
     });
 }
 

@@ -15,7 +15,8 @@ use ferrofabric_system::cancel::Uncancelled;
 use libloading::os::unix::Library;
 
 use crate::abi::{
-    FI_VERSION, fi_info, fi_log_level, fi_log_subsys, fi_param_type, fi_provider, fns,
+    FI_VERSION, fi_fabric_attr, fi_info, fi_log_level, fi_log_subsys, fi_param_type, fi_provider,
+    fid_fabric, fns,
 };
 
 /// The libfabric that loaded us.
@@ -113,6 +114,66 @@ impl Host {
     pub unsafe fn free_info(&self, info: NonNull<fi_info>) {
         // SAFETY: as the caller says.
         unsafe { (self.functions.fi_freeinfo)(info.as_ptr()) };
+    }
+
+    /// The offers of this library's providers for hints, in the form that an application of
+    /// [`OLDEST`](Self::OLDEST) gets: a list with at least one `fi_info`, for
+    /// [`free_info`](Self::free_info). Providers that `FI_PROVIDER` excludes are among them.
+    ///
+    /// # Errors
+    ///
+    /// `ENODATA`: nothing is offered. Any that a provider returns.
+    ///
+    /// # Safety
+    ///
+    /// `hints` and all that it points to are of the library's own sizes, as
+    /// [`new_info`](Self::new_info) makes them.
+    pub unsafe fn offers(&self, hints: NonNull<fi_info>) -> Result<NonNull<fi_info>, Errno> {
+        // It opens devices and files.
+        let _uncancelled = Uncancelled::begin();
+        let (any, mut list) = (std::ptr::null(), std::ptr::null_mut());
+        // SAFETY: as the caller says; `list` has room for the result.
+        let result = unsafe {
+            (self.functions.fi_getinfo)(
+                Self::OLDEST,
+                any,
+                any,
+                HIDDEN,
+                hints.as_ptr(),
+                &raw mut list,
+            )
+        };
+        match (result, NonNull::new(list)) {
+            (0, Some(list)) => Ok(list),
+            (0, None) => Err(Errno::ENODATA),
+            (error, _) => Err(Errno(error.wrapping_neg())),
+        }
+    }
+
+    /// Opens the fabric that an offer of another provider describes.
+    ///
+    /// # Errors
+    ///
+    /// The provider's.
+    ///
+    /// # Safety
+    ///
+    /// The attributes are those of an offer of this library.
+    pub unsafe fn open_fabric(
+        &self,
+        attr: NonNull<fi_fabric_attr>,
+    ) -> Result<NonNull<fid_fabric>, Errno> {
+        let _uncancelled = Uncancelled::begin();
+        let mut fabric = std::ptr::null_mut();
+        // SAFETY: as the caller says; `fabric` has room for the result.
+        let result = unsafe {
+            (self.functions.fi_fabric)(attr.as_ptr(), &raw mut fabric, std::ptr::null_mut())
+        };
+        match (result, NonNull::new(fabric)) {
+            (0, Some(fabric)) => Ok(fabric),
+            (0, None) => Err(Errno::ENODATA),
+            (error, _) => Err(Errno(error.wrapping_neg())),
+        }
     }
 
     /// Has the library know and show a parameter of type string, `FI_FERRO_NAME`.
@@ -223,8 +284,13 @@ macro_rules! functions {
 }
 
 functions! {
-    fi_version fi_dupinfo fi_freeinfo fi_param_define fi_param_get fi_log_enabled fi_log
+    fi_version fi_getinfo fi_fabric fi_dupinfo fi_freeinfo fi_param_define fi_param_get
+    fi_log_enabled fi_log
 }
+
+/// The flag of `fi_getinfo` by which providers find those that `FI_PROVIDER` excludes. It stands in
+/// no public header, and has this number in libfabric 2.0 to 2.6 (`OFI_GETINFO_HIDDEN`).
+const HIDDEN: u64 = 1 << 60;
 
 /// libfabric cuts a longer line without ending it (its buffer has 1024 bytes).
 const LINE_BYTES: usize = 1000;

@@ -54,6 +54,25 @@ void fi_freeinfo(void *info)
 	free(info);
 }
 
+int fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags, const void *hints, void **info)
+{
+	note("getinfo %u.%u %s %s %#llx %s\n", version >> 16, version & 0xffff, node ? node : "-",
+	     service ? service : "-", (unsigned long long) flags, (const char *) hints);
+	if (starving)
+		return -61;
+	*info = fi_dupinfo(NULL);
+	return 0;
+}
+
+int fi_fabric(void *attr, void **fabric, void *context)
+{
+	note("fabric %s\n", (const char *) attr);
+	if (starving)
+		return -12;
+	*fabric = context ? NULL : attr;
+	return 0;
+}
+
 int fi_param_define(const void *provider, const char *name, int type, const char *format, ...)
 {
 	va_list arguments;
