@@ -58,6 +58,18 @@ impl TableFollower {
         changes
     }
 
+    /// The addresses that are in, as far as changes were reported: of each of them a later call
+    /// reports the removal.
+    pub fn known<'a>(
+        &'a self,
+        table: &'a AvTable,
+    ) -> impl Iterator<Item = (FiAddr, NativeAddr)> + 'a {
+        (0..).zip(&self.generations).filter_map(|(entry, known)| {
+            let (now, there) = table.entry_now(entry);
+            there.filter(|_| now == *known)
+        })
+    }
+
     fn look(&mut self, table: &AvTable, entry: u32, changes: &mut TableChanges) {
         let at = entry as usize;
         let before = self.generations.get(at).copied().unwrap_or(0);
@@ -134,6 +146,25 @@ mod tests {
             );
             assert!(!follower.is_behind(&reader));
         }
+    }
+
+    /// An address that was not reported as inserted would not be reported as removed.
+    ///
+    /// Covers: AV-17
+    #[test]
+    fn known_are_the_addresses_whose_removal_will_be_reported() {
+        let (writer, reader, mut follower) = shared("known", AvType::Map);
+        let [first, second] = [1, 2].map(|n| writer.insert(&name(n)).unwrap().addr);
+        assert_eq!(follower.known(&reader).count(), 0);
+        follower.changes(&reader);
+        writer.remove(first).unwrap();
+        writer.insert(&name(3)).unwrap();
+        let known: Vec<_> = follower.known(&reader).collect();
+        assert_eq!(known, [(second, name(2))]);
+        let changes = follower.changes(&reader);
+        assert_eq!((changes.removed, changes.inserted.len()), (vec![first], 1));
+        let known = follower.known(&reader).map(|(_, name)| name.incarnation);
+        assert_eq!(known.sum::<u64>(), 5);
     }
 
     /// A writer is killed at each of its steps: a follower learns of its change, though nobody

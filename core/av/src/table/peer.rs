@@ -19,6 +19,17 @@ impl PeerAv for AvTable {
         self.use_name(name)
     }
 
+    #[cold]
+    fn each_on_node(&self, node: u64, report: &mut dyn FnMut(FiAddr, NativeAddr)) {
+        // First: a writer that comes to an entry later notifies.
+        self.subscriptions.subscribe_to_sources();
+        for (addr, _) in self.iter().filter(|(_, name)| name.node == node) {
+            if let Some(name) = self.use_addr(addr) {
+                report(addr, name);
+            }
+        }
+    }
+
     #[inline]
     fn reported(&self, addr: FiAddr) -> FiAddr {
         match self.ids.are_any() && addr.is_some() {

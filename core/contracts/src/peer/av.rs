@@ -13,6 +13,14 @@ pub trait PeerAv {
     /// notifies the peer of its insertion. With the endpoint's own name it is `ep_addr` of
     /// fi_peer(3).
     fn find(&self, name: &NativeAddr) -> FiAddr;
+    /// Reports each address of a node. The owner notifies the peer of their removal, and of each
+    /// address, of any node, that is inserted from now on, as long as the peer has
+    /// [unknown sources](super::Transport::has_unknown_sources). Takes as long as the vector is,
+    /// so it is for the start of a peer that has an address vector of its own. The default has no
+    /// addresses.
+    #[cold]
+    fn each_on_node(&self, _node: u64, _report: &mut dyn FnMut(FiAddr, NativeAddr)) {}
+
     /// The source that completions report for `addr`: the user's own ID where there is one
     /// (`FI_AV_USER_ID`).
     #[inline]

@@ -76,9 +76,11 @@ pub enum ShortcutEnd {
 pub trait Transport: Send + 'static {
     /// The route to a destination ([`routes`](crate::routes)). The default leads nowhere.
     type Route: Copy + Default + Send + 'static;
-    /// Whether the owner informs the transport, by [`peer_inserted`](Self::peer_inserted), of all
-    /// addresses of its node: of those in the address vector when the endpoint is enabled, and of
-    /// each that is inserted later. For transports that have an address vector of their own.
+    /// Whether the owner informs the transport of all addresses of its node, by
+    /// [`peer_inserted`](Self::peer_inserted): when the endpoint is enabled, of those that are in
+    /// the address vector; then of each that is inserted. For a transport that has an address
+    /// vector of its own. It has [unknown sources](Self::has_unknown_sources) as long as it is to
+    /// be informed: one that has none when the endpoint is enabled is not informed of all.
     const INFORMED_OF_ALL: bool = false;
 
     /// Sends a message gathered from `iov`, or takes it over whole: it may still be queued behind

@@ -161,6 +161,28 @@ impl<T: Transport> DomainState<T> {
         }
     }
 
+    /// Informs the transport of a new endpoint of the addresses of its node that are in.
+    #[cold]
+    pub(super) fn inform_of_all(&mut self, index: usize, node: u64) {
+        let endpoint = &mut self.endpoints[index];
+        let av = endpoint.binding.av;
+        let (transport, mut owner) = endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
+        if !transport.has_unknown_sources() {
+            return;
+        }
+        let table = &*self.avs[av];
+        let mut inform = |addr, name: NativeAddr| transport.peer_inserted(addr, &name, &mut owner);
+        match self.followed.iter().find(|(followed, _)| *followed == av) {
+            None => table.each_on_node(node, &mut inform),
+            // The addresses that the follower knows: it reports the removal of each.
+            Some((_, follower)) => follower
+                .known(table)
+                .filter(|(_, name)| name.node == node)
+                .for_each(|(addr, name)| inform(addr, name)),
+        }
+        owner.start_deferred(transport);
+    }
+
     /// Whether those transports have messages of unknown sources.
     fn has_unknown_sources(&self, av: usize) -> bool {
         let of_this_av = |endpoint: &EndpointState<T>| endpoint.binding.av == av;

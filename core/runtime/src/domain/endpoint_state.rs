@@ -230,6 +230,9 @@ pub(super) fn enter<B: Backend>(
         unresolved: UnresolvedSends::default(),
         report,
     });
+    if B::Transport::INFORMED_OF_ALL {
+        state.inform_of_all(index, name.node);
+    }
     // Threads that sleep already must be woken by this endpoint, too.
     domain.rearm(&mut state);
     drop(state);

@@ -196,6 +196,7 @@ impl<T: Transport> Keyed<T> {
 
 impl<T: Transport> Transport for Keyed<T> {
     type Route = KeyedRoute<T::Route>;
+    const INFORMED_OF_ALL: bool = T::INFORMED_OF_ALL;
 
     unsafe fn send<O: Owner>(
         &mut self,

@@ -1,0 +1,96 @@
+//! The transport of a pair that carries the parts of one-sided operations.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod recorder;
+
+use std::sync::Arc;
+
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::addr::AddrFormat;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Paired;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RmaKind, RmaOp, SendOp};
+use ferrofabric_runtime::fabric::{CqAttr, Endpoint, EndpointConfig};
+
+use recorder::{NODE, Recorder, SharedRecord, domain_of, name};
+
+/// Writes to a peer, sends a message to it, and writes again. Returns what the far and the near
+/// transport have sent.
+fn sent<const PARTS: bool>() -> [Vec<MsgKind>; 2] {
+    let records = [SharedRecord::default(), SharedRecord::default()];
+    let [far, near] = records.clone();
+    let domain = domain_of(AddrFormat::UNSPEC, move || {
+        let far: Recorder = Recorder {
+            record: far.clone(),
+            has_unknown_sources: false,
+        };
+        let near = Recorder::<false, PARTS> {
+            record: near.clone(),
+            has_unknown_sources: false,
+        };
+        Paired::new(far, Some(near))
+    });
+    let av = domain.open_av(&AvAttr::default()).unwrap();
+    let cq = domain.open_cq(&CqAttr::default()).unwrap();
+    let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq)).unwrap();
+    let dest = av.insert(&name(NODE, 1).to_bytes()).unwrap();
+    write(&endpoint, dest);
+    let op = SendOp {
+        kind: MsgKind::Msg,
+        dest,
+        tag: 0,
+        data: 0,
+        desc: MrDesc::NONE,
+        context: 1,
+        flags: Flags::empty(),
+    };
+    // SAFETY: there is no buffer.
+    unsafe { endpoint.send(&op, &[]).unwrap() };
+    write(&endpoint, dest);
+    records.map(|record| std::mem::take(&mut record.lock().unwrap().sent))
+}
+
+fn write(endpoint: &Arc<dyn Endpoint>, dest: FiAddr) {
+    static BYTES: [u8; 8] = [1; 8];
+    let op = RmaOp {
+        kind: RmaKind::Write,
+        dest,
+        key: 1,
+        place: 0,
+        data: 0,
+        desc: MrDesc::NONE,
+        context: 2,
+        flags: Flags::empty(),
+    };
+    let buffer = IoBuf {
+        addr: BYTES.as_ptr() as usize,
+        len: BYTES.len(),
+    };
+    // SAFETY: the bytes of a write are read alone, and these are there for ever.
+    unsafe { endpoint.rma(&op, &[buffer]).unwrap() };
+}
+
+fn is_part(kind: &MsgKind) -> bool {
+    kind.is_part()
+}
+
+/// Covers: PEER-13
+#[test]
+fn the_far_transport_carries_the_parts_that_the_near_one_does_not() {
+    let [far, near] = sent::<false>();
+    assert_eq!(near, [MsgKind::Msg]);
+    assert!(far.len() >= 2 && far.iter().all(is_part), "{far:?}");
+}
+
+/// Covers: PEER-13
+#[test]
+fn the_near_transport_carries_all_that_it_can() {
+    let [far, near] = sent::<true>();
+    assert!(far.is_empty(), "{far:?}");
+    assert!(
+        near.iter().filter(|kind| is_part(kind)).count() >= 2,
+        "{near:?}"
+    );
+    assert!(near.contains(&MsgKind::Msg), "{near:?}");
+}
