@@ -14,6 +14,7 @@ pub mod fault;
 mod gather;
 #[cfg_attr(not(feature = "raw-verbs"), allow(dead_code, unreachable_pub))]
 mod mr;
+pub mod near;
 mod order;
 #[cfg(not(feature = "counter-origins"))]
 mod origins;

@@ -1,6 +1,7 @@
 //! The domains that this machine has over verbs, as an application discovers them.
 
 use std::collections::HashMap;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use ferrofabric_contracts::addr::{AUTH_KEY_LEN, AddrFormats, Address, NativeAddr};
@@ -22,8 +23,9 @@ use crate::device::{
     Device, DeviceContext, DeviceInfo, GidWish, LinkLayer, OpenedDevice, PortInfo, PortState,
     memory_lock_advice,
 };
-use crate::domain::{DgramBackend, VerbsBackend, local_port, node_id};
+use crate::domain::{DgramBackend, OpenedPort, VerbsBackend, local_port, node_id};
 use crate::endpoint::dgram;
+use crate::near::{NearDomain, OwnShm, settings_with_keys};
 use crate::order::{self, PortNetwork};
 use crate::port::LocalPort;
 use crate::probe::Abilities;
@@ -32,28 +34,48 @@ use crate::tuning::Tuning;
 /// The provider's name.
 pub const NAME: &str = "ferro";
 
-/// Domains over verbs devices, paired with shared memory for local peers.
-#[derive(Debug, Default)]
-pub struct VerbsProvider {
+/// Domains over verbs devices. The near transports of their RDM endpoints are those of `N`:
+/// Ferrofabric's shared memory, or another.
+#[derive(Debug)]
+pub struct VerbsProvider<N = OwnShm> {
     clock: Clock,
+    near: PhantomData<fn() -> N>,
 }
 
 impl VerbsProvider {
-    /// Makes the provider. It neither loads a library nor opens a device yet.
+    /// Makes the provider, beside Ferrofabric's shared memory. It neither loads a library nor opens
+    /// a device yet.
     pub const fn new() -> Self {
-        Self {
-            clock: Clock::SYSTEM,
-        }
+        Self::with_clock(Clock::SYSTEM)
     }
 
     /// The same with another clock for the time limits of RDM endpoints, except that closing one
     /// takes no longer than by the system's clock.
     pub const fn with_clock(clock: Clock) -> Self {
-        Self { clock }
+        Self {
+            clock,
+            near: PhantomData,
+        }
     }
 }
 
-impl Provider for VerbsProvider {
+impl Default for VerbsProvider {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<N: NearDomain> VerbsProvider<N> {
+    /// As [`new`](VerbsProvider::new), beside the near transports of `N`.
+    pub const fn beside() -> Self {
+        Self {
+            clock: Clock::SYSTEM,
+            near: PhantomData,
+        }
+    }
+}
+
+impl<N: NearDomain> Provider for VerbsProvider<N> {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -63,58 +85,29 @@ impl Provider for VerbsProvider {
     }
 
     fn discover_for(&self, hints: &Info, settings: &Settings) -> Discovery {
-        let mut found = Discovery::default();
-        if !settings.verbs {
-            let off = Error::new(Errno::ENODEV, "use", "verbs devices");
-            found
-                .notices
-                .push(off.mend("switched off by setting verbs"));
-            return found;
-        }
-        let devices = match Device::list() {
-            Ok(devices) => devices,
-            Err(error) => {
-                found.notices.push(error);
-                return found;
-            }
-        };
-        if !settings.device.is_empty() && !devices.iter().any(|d| d.name == settings.device) {
-            let there: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
-            let unknown = Error::new(Errno::ENODEV, "find", format!("device {}", settings.device));
-            found.notices.push(unknown.mend(match there.is_empty() {
-                true => "this machine has no RDMA device".to_owned(),
-                false => format!("there are: {}", there.join(", ")),
-            }));
-        } else if devices.is_empty() {
-            let none = Error::new(Errno::ENODEV, "find", "an RDMA device");
-            found.notices.push(
-                none.mend(
-                    "`./scripts/rxe up` makes a Soft-RoCE one, where the kernel has rdma_rxe",
-                ),
-            );
-        }
-        let mut networks = HashMap::new();
-        for device in &devices {
-            if settings.device.is_empty() || settings.device == device.name {
-                let networks = &mut networks;
-                self.discover_device(device, GidWish::of(hints), settings, networks, &mut found);
-            }
-        }
-        found.choices = order::sort(&mut found.candidates, &networks);
-        found
+        discover_devices(hints, settings, &NearOffers::of::<N>(settings))
     }
 
     fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn fabric::Domain>> {
-        let backend = self.open_backend(info, settings)?;
         let by_vector = info.domain.auth_key_size == AV_AUTH_KEY;
         Ok(match (info.ep.ep_type, by_vector) {
-            (EpType::Dgram, false) => Arc::new(DgramDomain::open(DgramBackend(backend), settings)?),
-            (EpType::Dgram, true) => Arc::new(KeyedDgramDomain::open(
-                KeyedBackend(DgramBackend(backend)),
+            (EpType::Dgram, false) => {
+                let backend = DgramBackend(open_port(info, settings)?);
+                Arc::new(DgramDomain::open(backend, settings)?)
+            }
+            (EpType::Dgram, true) => {
+                let backend = KeyedBackend(DgramBackend(open_port(info, settings)?));
+                Arc::new(KeyedDgramDomain::open(backend, settings)?)
+            }
+            (_, false) => {
+                let opened = open_port(info, settings)?;
+                let backend = VerbsBackend::<N>::over(opened, &self.clock)?;
+                Arc::new(RdmDomain::open(backend, settings)?)
+            }
+            (_, true) => Arc::new(RdmDomain::open(
+                self.open_keyed_backend(info, settings)?,
                 settings,
             )?),
-            (_, false) => Arc::new(RdmDomain::open(backend, settings)?),
-            (_, true) => Arc::new(RdmDomain::open(KeyedBackend(backend), settings)?),
         })
     }
 
@@ -123,90 +116,175 @@ impl Provider for VerbsProvider {
         info: &Info,
         settings: &Settings,
     ) -> Result<Arc<dyn fabric::Domain>> {
-        let backend = self.open_backend(info, settings)?;
         let by_vector = info.domain.auth_key_size == AV_AUTH_KEY;
         // SAFETY: the contract of this function is the same.
         unsafe {
             Ok(match (info.ep.ep_type, by_vector) {
-                (EpType::Dgram, false) => Arc::new(DgramDomain::open_serialized(
-                    DgramBackend(backend),
+                (EpType::Dgram, false) => {
+                    let backend = DgramBackend(open_port(info, settings)?);
+                    Arc::new(DgramDomain::open_serialized(backend, settings)?)
+                }
+                (EpType::Dgram, true) => {
+                    let backend = KeyedBackend(DgramBackend(open_port(info, settings)?));
+                    Arc::new(KeyedDgramDomain::open_serialized(backend, settings)?)
+                }
+                (_, false) => {
+                    let opened = open_port(info, settings)?;
+                    let backend = VerbsBackend::<N>::over(opened, &self.clock)?;
+                    Arc::new(RdmDomain::open_serialized(backend, settings)?)
+                }
+                (_, true) => Arc::new(RdmDomain::open_serialized(
+                    self.open_keyed_backend(info, settings)?,
                     settings,
                 )?),
-                (EpType::Dgram, true) => Arc::new(KeyedDgramDomain::open_serialized(
-                    KeyedBackend(DgramBackend(backend)),
-                    settings,
-                )?),
-                (_, false) => Arc::new(RdmDomain::open_serialized(backend, settings)?),
-                (_, true) => Arc::new(RdmDomain::open_serialized(KeyedBackend(backend), settings)?),
             })
         }
     }
 }
 
-impl VerbsProvider {
-    fn open_backend(&self, info: &Info, settings: &Settings) -> Result<VerbsBackend> {
-        let (device, port) = parse_name(&info.domain.name).ok_or_else(|| {
-            Error::new(
-                Errno::EINVAL,
-                "open",
-                format!("domain {}", info.domain.name),
-            )
-            .mend("verbs domains are named DEVICE:PORT")
-        })?;
-        VerbsBackend::open((device, port), info, settings, &self.clock)
+impl<N: NearDomain> VerbsProvider<N> {
+    /// The backend of an RDM domain with the keys of address vectors.
+    fn open_keyed_backend(
+        &self,
+        info: &Info,
+        settings: &Settings,
+    ) -> Result<KeyedBackend<VerbsBackend>> {
+        let opened = open_port(info, &settings_with_keys::<N>(settings))?;
+        Ok(KeyedBackend(VerbsBackend::over(opened, &self.clock)?))
+    }
+}
+
+/// Opens the port that an offer names.
+fn open_port(info: &Info, settings: &Settings) -> Result<OpenedPort> {
+    let (device, port) = parse_name(&info.domain.name).ok_or_else(|| {
+        Error::new(
+            Errno::EINVAL,
+            "open",
+            format!("domain {}", info.domain.name),
+        )
+        .mend("verbs domains are named DEVICE:PORT")
+    })?;
+    OpenedPort::open((device, port), info, settings)
+}
+
+/// The offers of RDM endpoints with their near transports. Discovery is the same for all of these.
+struct NearOffers<'a> {
+    settings: &'a Settings,
+    /// As [`NearDomain::offers`].
+    offers: fn(Info, &Settings, &mut Vec<Error>) -> Vec<Info>,
+    settings_with_keys: Settings,
+}
+
+impl<'a> NearOffers<'a> {
+    fn of<N: NearDomain>(settings: &'a Settings) -> Self {
+        Self {
+            settings,
+            offers: N::offers,
+            settings_with_keys: settings_with_keys::<N>(settings),
+        }
     }
 
-    fn discover_device(
-        &self,
-        device: &DeviceInfo,
-        wish: GidWish,
-        settings: &Settings,
-        networks: &mut HashMap<String, PortNetwork>,
-        found: &mut Discovery,
-    ) {
-        let opened = match &device.opened {
-            Ok(opened) => opened,
-            Err(error) => return found.notices.push(error.clone()),
-        };
-        for port in &opened.ports {
-            let number = port.attributes.number;
-            if settings.port != 0 && settings.port != u64::from(number) {
-                continue;
-            }
-            if port.attributes.state != PortState::Active {
-                let down = Error::new(
-                    Errno::EHOSTDOWN,
-                    "use",
-                    format!("port {number} of {}", device.name),
-                );
-                found.notices.push(down.mend("bring its link up"));
-                continue;
-            }
-            // The address that an endpoint would send from, so that a wrong setting shows here.
-            let usable = DeviceContext::open(&device.name).and_then(|context| {
-                let local = local_port(&context, number, wish, settings)?;
-                Ok((local, Abilities::probe(&context)))
-            });
-            match usable {
-                Ok((local, abilities)) => {
-                    let tuning = Tuning::of(&opened.limits, opened.quirks, settings)
-                        .on_port(&port.attributes);
-                    let formats = formats(device, &local, found);
-                    let rdm = candidate(device, port, &local, &tuning, settings);
-                    if let Some(network) = PortNetwork::of(&local, port.attributes.sm_lid) {
-                        networks.insert(rdm.domain.name.clone(), network);
-                    }
-                    let rdm = Info {
-                        addr_formats: formats,
-                        ..rdm
-                    };
-                    let dgram = dgram_candidate(&rdm, opened, &local, &tuning);
-                    let port = format!("port {number} of {}", device.name);
-                    offer_datagrams(dgram, abilities.datagrams, &port, found);
-                    offer_reliable(rdm, abilities.reliable_datagrams, &tuning, port, found);
+    /// Lists the offers of a port, of the one with all capabilities.
+    fn list(&self, all: Info, found: &mut Discovery) {
+        let notices = &mut found.notices;
+        let keyed = OwnShm::offers(all.clone(), &self.settings_with_keys, notices);
+        let keyed = keyed.into_iter().map(with_address_vector_keys);
+        let offers = (self.offers)(all, self.settings, notices);
+        found.candidates.extend(offers.into_iter().chain(keyed));
+    }
+}
+
+fn discover_devices(hints: &Info, settings: &Settings, near: &NearOffers<'_>) -> Discovery {
+    let mut found = Discovery::default();
+    if !settings.verbs {
+        let off = Error::new(Errno::ENODEV, "use", "verbs devices");
+        found
+            .notices
+            .push(off.mend("switched off by setting verbs"));
+        return found;
+    }
+    let devices = match Device::list() {
+        Ok(devices) => devices,
+        Err(error) => {
+            found.notices.push(error);
+            return found;
+        }
+    };
+    if !settings.device.is_empty() && !devices.iter().any(|d| d.name == settings.device) {
+        let there: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
+        let unknown = Error::new(Errno::ENODEV, "find", format!("device {}", settings.device));
+        found.notices.push(unknown.mend(match there.is_empty() {
+            true => "this machine has no RDMA device".to_owned(),
+            false => format!("there are: {}", there.join(", ")),
+        }));
+    } else if devices.is_empty() {
+        let none = Error::new(Errno::ENODEV, "find", "an RDMA device");
+        found.notices.push(
+            none.mend("`./scripts/rxe up` makes a Soft-RoCE one, where the kernel has rdma_rxe"),
+        );
+    }
+    let mut networks = HashMap::new();
+    for device in &devices {
+        if settings.device.is_empty() || settings.device == device.name {
+            let networks = &mut networks;
+            discover_device(device, GidWish::of(hints), near, networks, &mut found);
+        }
+    }
+    found.choices = order::sort(&mut found.candidates, &networks);
+    found
+}
+
+fn discover_device(
+    device: &DeviceInfo,
+    wish: GidWish,
+    near: &NearOffers<'_>,
+    networks: &mut HashMap<String, PortNetwork>,
+    found: &mut Discovery,
+) {
+    let settings = near.settings;
+    let opened = match &device.opened {
+        Ok(opened) => opened,
+        Err(error) => return found.notices.push(error.clone()),
+    };
+    for port in &opened.ports {
+        let number = port.attributes.number;
+        if settings.port != 0 && settings.port != u64::from(number) {
+            continue;
+        }
+        if port.attributes.state != PortState::Active {
+            let down = Error::new(
+                Errno::EHOSTDOWN,
+                "use",
+                format!("port {number} of {}", device.name),
+            );
+            found.notices.push(down.mend("bring its link up"));
+            continue;
+        }
+        // The address that an endpoint would send from, so that a wrong setting shows here.
+        let usable = DeviceContext::open(&device.name).and_then(|context| {
+            let local = local_port(&context, number, wish, settings)?;
+            Ok((local, Abilities::probe(&context)))
+        });
+        match usable {
+            Ok((local, abilities)) => {
+                let tuning =
+                    Tuning::of(&opened.limits, opened.quirks, settings).on_port(&port.attributes);
+                let formats = formats(device, &local, found);
+                let rdm = candidate(device, port, &local, &tuning);
+                if let Some(network) = PortNetwork::of(&local, port.attributes.sm_lid) {
+                    networks.insert(rdm.domain.name.clone(), network);
                 }
-                Err(error) => found.notices.push(error),
+                let rdm = Info {
+                    addr_formats: formats,
+                    ..rdm
+                };
+                let dgram = dgram_candidate(&rdm, opened, &local, &tuning);
+                let port = format!("port {number} of {}", device.name);
+                offer_datagrams(dgram, abilities.datagrams, &port, found);
+                let opens = abilities.reliable_datagrams;
+                offer_reliable(rdm, near, opens, &tuning, port, found);
             }
+            Err(error) => found.notices.push(error),
         }
     }
 }
@@ -229,16 +307,14 @@ fn offer_datagrams(dgram: Info, opens: Result<()>, port: &str, found: &mut Disco
 /// open would be worse than none: shared memory still works.
 fn offer_reliable(
     rdm: Info,
+    near: &NearOffers<'_>,
     opens: Result<()>,
     tuning: &Tuning,
     port: String,
     found: &mut Discovery,
 ) {
     match (opens, memory_lock_advice(tuning.registered_bytes())) {
-        (Ok(()), None) => {
-            let keyed = with_address_vector_keys(rdm.clone());
-            found.candidates.extend([rdm, keyed]);
-        }
+        (Ok(()), None) => near.list(rdm, found),
         (Ok(()), Some(advice)) => {
             let locked = Error::new(Errno::ENOMEM, "use", port);
             found.notices.push(locked.mend(advice));
@@ -265,22 +341,13 @@ fn formats(device: &DeviceInfo, local: &LocalPort, found: &mut Discovery) -> Add
     }
 }
 
-fn candidate(
-    device: &DeviceInfo,
-    port: &PortInfo,
-    local: &LocalPort,
-    tuning: &Tuning,
-    settings: &Settings,
-) -> Info {
-    // Peers of this node are reached through shared memory, or else by the device's own loopback.
+fn candidate(device: &DeviceInfo, port: &PortInfo, local: &LocalPort, tuning: &Tuning) -> Info {
+    // Peers of this node are reached by the near transport, or else by the device's own loopback.
     let all = rdm_endpoints(Flags::REMOTE_COMM | Flags::LOCAL_COMM);
     let ethernet = port.attributes.link_layer == LinkLayer::Ethernet;
     let (endpoints, regions) = counts(device);
     with_all_orders(Info {
-        src_addr: Some(Address::Native(own_address(
-            local,
-            settings.shm.then_some(0),
-        ))),
+        src_addr: Some(Address::Native(own_address(local))),
         tx: TxAttr {
             inject_size: tuning
                 .inline_bytes
@@ -316,12 +383,12 @@ fn candidate(
     })
 }
 
-/// The address of endpoints on the port, before an endpoint exists.
-fn own_address(local: &LocalPort, shm: Option<u64>) -> NativeAddr {
+/// The address of endpoints on the port that have no near transport, before an endpoint exists.
+fn own_address(local: &LocalPort) -> NativeAddr {
     NativeAddr {
         incarnation: 0,
         node: node_id(),
-        shm,
+        shm: None,
         verbs: Some(local.address(0, 0)),
     }
 }
@@ -343,7 +410,7 @@ fn dgram_candidate(rdm: &Info, opened: &OpenedDevice, local: &LocalPort, tuning:
         caps: (all.caps | rdm.domain.caps) - Flags::PEER,
         // Peers of this node are reached through the device, too.
         addr_formats: rdm.addr_formats | AddrFormats::IB_UD,
-        src_addr: Some(Address::Native(own_address(local, None))),
+        src_addr: Some(Address::Native(own_address(local))),
         tx: TxAttr {
             inject_size: mtu,
             size: send_depth,

@@ -1,4 +1,4 @@
-//! A DGRAM domain: an RDM domain's device and port, with datagram endpoints.
+//! A DGRAM domain: a port with datagram endpoints.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use ferrofabric_runtime::fabric;
 use ferrofabric_shm::node_id;
 use ferrofabric_system::random;
 
-use super::rdm::VerbsBackend;
+use super::opened_port::OpenedPort;
 use crate::endpoint::dgram::{DgramConfig, DgramTransport, QKEY, ReceiveMode};
 use crate::port::LocalPort;
 
 /// The backend of a DGRAM domain.
-pub(crate) struct DgramBackend(pub(crate) VerbsBackend);
+pub(crate) struct DgramBackend(pub(crate) OpenedPort);
 
 impl Backend for DgramBackend {
     type Transport = DgramTransport;
@@ -88,7 +88,7 @@ impl DgramBackend {
         receiving: ReceiveMode,
         drawn: u64,
     ) -> Result<(DgramTransport, NativeAddr)> {
-        let VerbsBackend {
+        let OpenedPort {
             events,
             registry,
             tuning,

@@ -1,12 +1,14 @@
-//! Domains over verbs. A domain is composed of devices, endpoints and, for RDM, the node's shared
-//! memory. No other module of this crate names the types of shared memory.
+//! Domains over verbs. A domain is composed of a device's port, endpoints and, for RDM, near
+//! transports ([`near`](crate::near)), whose types no other module names.
 
 mod dgram;
-mod pair;
+mod far;
+mod opened_port;
 mod port;
 mod rdm;
 
 pub(crate) use dgram::DgramBackend;
 pub(crate) use ferrofabric_shm::node_id;
+pub(crate) use opened_port::OpenedPort;
 pub(crate) use port::local_port;
 pub(crate) use rdm::VerbsBackend;

@@ -2,16 +2,10 @@
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::OpError;
-use ferrofabric_contracts::peer::{HandsBack, Owner, Paired, Reaches, TakesOver};
+use ferrofabric_contracts::peer::{Owner, Reaches, TakesOver};
 use ferrofabric_contracts::types::{IoBuf, SendOp};
-use ferrofabric_shm::ShmTransport;
 
-use crate::endpoint::rdm::{self, RdmTransport};
-
-/// Verbs and shared memory, as both transports of an endpoint.
-pub(crate) type RdmPair = Paired<RdmTransport, ShmTransport>;
-
-const _: () = assert!(ShmTransport::TRANSPORT != rdm::TRANSPORT);
+use crate::endpoint::rdm::RdmTransport;
 
 impl Reaches for RdmTransport {
     const NAME: &'static str = "Verbs";
