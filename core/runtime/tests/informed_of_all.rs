@@ -36,6 +36,7 @@ impl TestDomain {
             Recorder::<ALL> {
                 record,
                 has_unknown_sources,
+                ..Recorder::default()
             }
         });
         let cq = domain.open_cq(&CqAttr::default()).unwrap();

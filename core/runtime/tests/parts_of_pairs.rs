@@ -23,11 +23,11 @@ fn sent<const PARTS: bool>() -> [Vec<MsgKind>; 2] {
     let domain = domain_of(AddrFormat::UNSPEC, move || {
         let far: Recorder = Recorder {
             record: far.clone(),
-            has_unknown_sources: false,
+            ..Recorder::default()
         };
         let near = Recorder::<false, PARTS> {
             record: near.clone(),
-            has_unknown_sources: false,
+            ..Recorder::default()
         };
         Paired::new(far, Some(near))
     });

@@ -10,6 +10,7 @@
 pub mod cancel;
 pub mod clock;
 pub mod event_log;
+pub mod foreign;
 #[allow(unsafe_code, reason = "a handler that runs in forked children")]
 pub mod forked;
 pub mod lock_order;

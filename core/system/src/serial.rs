@@ -12,6 +12,7 @@ use std::ops::{Deref, DerefMut};
 use parking_lot::RawMutex;
 use parking_lot::lock_api::{RawMutex as _, RawMutexFair as _};
 
+use crate::foreign;
 use crate::lock_order;
 use crate::sync::{AtomicUsize, Ordering};
 use ferrofabric_contracts::error::Errno;
@@ -26,7 +27,10 @@ enum LockMode {
 /// A value that one caller at a time may use.
 ///
 /// There is one guard at a time. A thread that has the value and locks it again gets `EBUSY`, or at
-/// the levels with a mutex would wait for itself, so no call that has the guard takes the lock.
+/// the levels with a mutex would wait for itself, so no call that has the guard takes the lock. Code
+/// of others may make one that does. Therefore a thread inside a
+/// [`ForeignCall`](crate::foreign::ForeignCall) waits for no mutex: one that is held is `EBUSY`,
+/// whichever thread holds it.
 pub struct Serial<T> {
     mode: LockMode,
     held: Cell<bool>,
@@ -69,13 +73,22 @@ impl<T> Serial<T> {
         }
     }
 
-    /// Whether the calling thread may take the value.
+    /// Whether the calling thread may take the value, if it waits for it.
     ///
     /// # Errors
     ///
     /// As [`lock`](Self::lock).
     #[inline]
     pub fn admit(&self) -> Result<(), Errno> {
+        self.admit_thread()?;
+        match foreign::is_inside() && self.is_held() {
+            true => Err(Errno::EBUSY),
+            false => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn admit_thread(&self) -> Result<(), Errno> {
         match &self.mode {
             LockMode::OneThread(owner) if owner.load(Ordering::Relaxed) != thread_mark() => {
                 self.claim(owner)
@@ -84,28 +97,52 @@ impl<T> Serial<T> {
         }
     }
 
+    /// Whether a thread has it. With a mutex another thread may take or leave it meanwhile.
+    fn is_held(&self) -> bool {
+        match &self.mode {
+            LockMode::Mutex(mutex) => mutex.is_locked(),
+            LockMode::OneThread(_) | LockMode::Unchecked => self.held.get(),
+        }
+    }
+
     /// Takes the value, waiting for it where threads share it.
     ///
     /// # Errors
     ///
-    /// `EBUSY` at [`Threading::Domain`] when another thread has used the value before.
+    /// `EBUSY` at [`Threading::Domain`] when another thread has used the value before; of a value
+    /// that is held, inside a [`ForeignCall`](crate::foreign::ForeignCall).
     #[inline]
     pub fn lock(&self) -> Result<SerialGuard<'_, T>, Errno> {
         match &self.mode {
             LockMode::Mutex(mutex) => {
                 lock_order::about_to_lock_a_domain();
                 if !mutex.try_lock() {
-                    wait_for(mutex);
+                    return self.wait_for(mutex);
                 }
             }
-            LockMode::OneThread(_) => self.admit()?,
+            LockMode::OneThread(_) => self.admit_thread()?,
             LockMode::Unchecked => {}
         }
+        self.hold()
+    }
+
+    /// Takes the value, with the lock of the mode.
+    #[inline(always)]
+    fn hold(&self) -> Result<SerialGuard<'_, T>, Errno> {
         if self.held.replace(true) {
             return Err(Errno::EBUSY);
         }
         lock_order::count_domain(1);
         Ok(SerialGuard(self))
+    }
+
+    #[cold]
+    fn wait_for(&self, mutex: &RawMutex) -> Result<SerialGuard<'_, T>, Errno> {
+        if foreign::is_inside() {
+            return Err(Errno::EBUSY);
+        }
+        wait_for(mutex);
+        self.hold()
     }
 
     /// Takes the value if that is sure to be allowed, and possible without waiting. At
@@ -186,7 +223,6 @@ impl<T> Drop for SerialGuard<'_, T> {
 /// asleep and waking take.
 const LOOKS: u32 = 200;
 
-#[cold]
 fn wait_for(mutex: &RawMutex) {
     for _ in 0..LOOKS {
         std::hint::spin_loop();
@@ -213,7 +249,18 @@ fn thread_mark() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::foreign::ForeignCall;
     use std::sync::Arc;
+
+    /// At each level, and without a lock.
+    fn each_mode() -> [Serial<u32>; 3] {
+        [
+            Serial::new(Threading::Safe, 7),
+            Serial::new(Threading::Domain, 7),
+            // SAFETY: one thread alone uses it.
+            unsafe { Serial::unchecked(7) },
+        ]
+    }
 
     #[test]
     fn threads_take_turns_at_the_safe_level() {
@@ -253,6 +300,38 @@ mod tests {
         assert_eq!(value.lock().err(), Some(Errno::EBUSY));
         drop(held);
         assert!(value.lock().is_ok());
+    }
+
+    #[test]
+    fn a_foreign_call_waits_for_nothing() {
+        for value in each_mode() {
+            let call = ForeignCall::begin();
+            let held = value.lock().unwrap();
+            for _ in 0..2 {
+                assert_eq!(value.lock().err(), Some(Errno::EBUSY));
+                assert_eq!(value.admit(), Err(Errno::EBUSY));
+                assert!(value.try_lock().is_none());
+            }
+            drop(held);
+            assert_eq!(value.lock().map(|held| *held), Ok(7));
+            assert_eq!(value.admit(), Ok(()));
+            drop(call);
+            assert_eq!(value.lock().map(|held| *held), Ok(7));
+        }
+    }
+
+    #[test]
+    fn a_thread_waits_for_the_foreign_call_of_another() {
+        let value = Serial::new(Threading::Safe, 7);
+        let mut held = value.lock().unwrap();
+        let call = ForeignCall::begin();
+        std::thread::scope(|threads| {
+            let other = threads.spawn(|| value.lock().map(|held| *held));
+            *held = 8;
+            drop(held);
+            assert_eq!(other.join().unwrap(), Ok(8));
+        });
+        drop(call);
     }
 
     #[test]

@@ -455,10 +455,10 @@ impl<B: Backend> AvHandle<B> {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         self.check_synchronous()?;
+        self.domain.admit_to("insert into", "address vector")?;
         let mut nodes = range.nodes(&self.naming, &|| false)?;
         admit_nodes(&mut nodes, pool.resolver());
         let _calls = self.calls.lock();
-        self.domain.admit_to("insert into", "address vector")?;
         pool.start()?;
         let runs = self.table.insertion()?.insert_range(&nodes, &[]);
         let mut inserted = 0;

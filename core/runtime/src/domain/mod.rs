@@ -59,6 +59,7 @@ use ferrofabric_contracts::info::{Info, Progress, Threading};
 use ferrofabric_contracts::peer::Transport;
 use ferrofabric_contracts::types::{FiAddr, IoBuf};
 use ferrofabric_system::cancel::Uncancelled;
+use ferrofabric_system::foreign;
 use ferrofabric_system::forked::Birth;
 use ferrofabric_system::locks::Mutex;
 use ferrofabric_system::pending_flag::PendingFlag;
@@ -414,13 +415,14 @@ impl<B: Backend> DomainShared<B> {
         object: &str,
     ) -> Result<SerialGuard<'_, DomainState<B::Transport>>> {
         let lock = self.serial.lock();
-        lock.map_err(|errno| not_this_thread(errno, doing, object))
+        lock.map_err(|errno| not_admitted(errno, doing, object))
     }
 
-    /// Admits a call that needs no lock: a domain with one thread refuses all others.
+    /// Admits a call that needs no lock: a domain with one thread refuses all others. One that is
+    /// inside a call to another provider refuses that provider's calls.
     fn admit_to(&self, doing: &'static str, object: &str) -> Result<()> {
         let admitted = self.serial.admit();
-        admitted.map_err(|errno| not_this_thread(errno, doing, object))
+        admitted.map_err(|errno| not_admitted(errno, doing, object))
     }
 
     /// Drives every endpoint for a call of the application, and wakes sleeping threads whose
@@ -510,10 +512,11 @@ impl<B: Backend> DomainShared<B> {
     }
 }
 
-fn not_this_thread(errno: Errno, doing: &'static str, object: &str) -> Error {
-    Error::new(errno, doing, object).mend(
-        "the domain was opened for one thread and another has used it: open it with threading level Safe",
-    )
+fn not_admitted(errno: Errno, doing: &'static str, object: &str) -> Error {
+    Error::new(errno, doing, object).mend(match foreign::is_inside() {
+        true => "the domain is inside a call to another provider, which makes this call: make it later",
+        false => "the domain was opened for one thread and another has used it: open it with threading level Safe",
+    })
 }
 
 impl<T: Transport> DomainState<T> {

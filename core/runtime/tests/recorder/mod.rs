@@ -11,13 +11,14 @@ use ferrofabric_contracts::addr::{AddrFormat, NativeAddr};
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{OpError, Result};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::info::{Info, rdm_endpoints};
+use ferrofabric_contracts::info::{Info, Threading, rdm_endpoints};
 use ferrofabric_contracts::peer::{
     HandsBack, Owner, Reaches, SendDone, Start, TakesOver, Token, Transport, Unsent,
 };
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
 use ferrofabric_runtime::domain::{Backend, OpenedTransport, Opening, RdmDomain};
 use ferrofabric_runtime::fabric::{self, Mr, Unregistered};
+use ferrofabric_system::foreign::ForeignCall;
 
 /// The node of the endpoints.
 pub(crate) const NODE: u64 = 7;
@@ -51,11 +52,17 @@ impl Record {
 
 pub(crate) type SharedRecord = Arc<Mutex<Record>>;
 
+/// A function that the next call to progress runs as a provider of other authors would: inside a
+/// call into it.
+pub(crate) type Callback = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
 /// The transport. `ALL`: it is informed of all addresses of its node. `PARTS`: as the near one of a
 /// pair it carries parts of one-sided operations.
+#[derive(Default)]
 pub(crate) struct Recorder<const ALL: bool = false, const PARTS: bool = true> {
     pub(crate) record: SharedRecord,
     pub(crate) has_unknown_sources: bool,
+    pub(crate) callback: Callback,
 }
 
 impl<const ALL: bool, const PARTS: bool> Transport for Recorder<ALL, PARTS> {
@@ -83,7 +90,12 @@ impl<const ALL: bool, const PARTS: bool> Transport for Recorder<ALL, PARTS> {
     fn discard<O: Owner>(&mut self, _kind: MsgKind, _token: Token, _owner: &mut O) {}
 
     fn progress<O: Owner>(&mut self, _owner: &mut O) -> usize {
-        0
+        let Some(callback) = self.callback.lock().unwrap().take() else {
+            return 0;
+        };
+        let _call = ForeignCall::begin();
+        callback();
+        1
     }
 
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, _owner: &mut O) {
@@ -182,20 +194,33 @@ impl<T: Transport> Backend for TestBackend<T> {
     }
 }
 
-/// A domain whose addresses have this format, over transports that a function opens.
+/// A backend whose addresses have this format, over transports that a function opens.
+pub(crate) fn backend_of<T: Transport>(
+    addr_format: AddrFormat,
+    threading: Threading,
+    open: impl Fn() -> T + Send + Sync + 'static,
+) -> TestBackend<T> {
+    let mut info = rdm_endpoints(Flags::LOCAL_COMM | Flags::REMOTE_COMM);
+    info.addr_format = addr_format;
+    (info.domain.name, info.domain.threading) = ("recorder".to_owned(), threading);
+    (info.ep.max_msg_size, info.tx.size) = (1 << 20, 64);
+    TestBackend {
+        info,
+        open: Box::new(open),
+        opened: AtomicU64::new(0),
+    }
+}
+
+/// The settings of a domain.
+pub(crate) fn defaults() -> Settings {
+    Settings::read(|_| None).unwrap()
+}
+
+/// A domain over such a backend, for any thread.
 pub(crate) fn domain_of<T: Transport>(
     addr_format: AddrFormat,
     open: impl Fn() -> T + Send + Sync + 'static,
 ) -> Arc<dyn fabric::Domain> {
-    let mut info = rdm_endpoints(Flags::LOCAL_COMM | Flags::REMOTE_COMM);
-    info.addr_format = addr_format;
-    info.domain.name = "recorder".to_owned();
-    (info.ep.max_msg_size, info.tx.size) = (1 << 20, 64);
-    let backend = TestBackend {
-        info,
-        open: Box::new(open),
-        opened: AtomicU64::new(0),
-    };
-    let settings = Settings::read(|_| None).unwrap();
-    Arc::new(RdmDomain::open(backend, &settings).unwrap())
+    let backend = backend_of(addr_format, Threading::Safe, open);
+    Arc::new(RdmDomain::open(backend, &defaults()).unwrap())
 }
