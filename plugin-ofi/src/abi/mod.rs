@@ -20,9 +20,11 @@
 pub mod bindings;
 mod grown;
 mod room;
+mod rx_entry;
 mod version;
 
 pub use bindings::*;
 pub(crate) use grown::read_as_of;
 pub use room::Roomy;
+pub(crate) use rx_entry::link_bytes;
 pub use version::FI_VERSION;

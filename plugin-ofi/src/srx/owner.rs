@@ -10,8 +10,8 @@ use ferrofabric_contracts::peer::Arrived;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind};
 
 use crate::abi::{
-    FI_COMPLETION, FI_VERSION, fi_addr_t, fi_ops_srx_owner, fi_ops_srx_peer, fi_peer_match_attr,
-    fi_peer_rx_entry, fi_peer_srx_context, fid_peer_srx,
+    FI_COMPLETION, fi_addr_t, fi_ops_srx_owner, fi_ops_srx_peer, fi_peer_match_attr,
+    fi_peer_rx_entry, fi_peer_srx_context, fid_peer_srx, link_bytes,
 };
 use crate::fi_addr::returned;
 use crate::host::Host;
@@ -157,9 +157,6 @@ pub(super) struct EntryReceive {
     pub(super) reports: bool,
 }
 
-/// Since then an entry does not begin with the two pointers of a list.
-const WITHOUT_LINKS: u32 = FI_VERSION(2, 3);
-
 impl RxEntry {
     /// The entry of a callback; `None` for NULL.
     pub(super) fn of(entry: *mut fi_peer_rx_entry) -> Option<Self> {
@@ -168,16 +165,8 @@ impl RxEntry {
 
     /// Its fields, in the present layout.
     fn fields(self) -> *mut fi_peer_rx_entry {
-        self.fields_of(Host::get().map_or(u32::MAX, Host::version))
-    }
-
-    /// Its fields in the layout of that version.
-    fn fields_of(self, version: u32) -> *mut fi_peer_rx_entry {
-        let links = match version < WITHOUT_LINKS {
-            true => 2 * size_of::<*mut c_void>(),
-            false => 0,
-        };
-        self.0.as_ptr().wrapping_byte_add(links)
+        let version = Host::get().map_or(u32::MAX, Host::version);
+        self.0.as_ptr().wrapping_byte_add(link_bytes(version))
     }
 
     /// Writes down the message for which the entry stands, by a number of this provider's.
@@ -235,20 +224,5 @@ impl RxEntry {
             tag: fields.tag,
             reports: fields.flags & FI_COMPLETION != 0,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Covers: PEER-8
-    #[test]
-    fn entries_begin_with_two_links_before_libfabric_2_3() {
-        let mut entry = fi_peer_rx_entry::default();
-        let at = &raw mut entry;
-        let of = |version| RxEntry::of(at).unwrap().fields_of(version).addr() - at.addr();
-        assert_eq!([of(FI_VERSION(2, 1)), of(FI_VERSION(2, 2))], [16, 16]);
-        assert_eq!([of(FI_VERSION(2, 3)), of(FI_VERSION(2, 6))], [0, 0]);
     }
 }

@@ -1,0 +1,182 @@
+//! Sends that a C provider has under way.
+
+use ferrofabric_contracts::peer::SendDone;
+use ferrofabric_contracts::types::FiAddr;
+
+use super::context::{OperationContext, next_generation};
+
+/// The sends of one endpoint, by their contexts.
+#[derive(Default)]
+pub(super) struct ForeignSends {
+    slots: Vec<SendSlot>,
+    free: Vec<u32>,
+    under_way: usize,
+}
+
+struct SendSlot {
+    generation: u64,
+    state: SendState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SendState {
+    Free,
+    UnderWay(SendDone),
+    /// It was reported as failed. The C provider has yet to complete it.
+    Failed,
+}
+
+/// The send of a completion.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum EndedSend {
+    /// It is to be reported.
+    Reported(SendDone),
+    /// It was reported as failed before.
+    Failed,
+}
+
+impl ForeignSends {
+    #[inline]
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// Adds a send, and returns its context.
+    #[inline]
+    pub(super) fn add(&mut self, done: SendDone) -> OperationContext {
+        let index = match self.free.pop() {
+            Some(index) => index as usize,
+            None => self.grow(),
+        };
+        self.under_way += 1;
+        let slot = &mut self.slots[index];
+        slot.state = SendState::UnderWay(done);
+        OperationContext::of_send(slot.generation, index)
+    }
+
+    /// A new slot. The list of free ones has room for all, so that no completion allocates.
+    #[cold]
+    fn grow(&mut self) -> usize {
+        self.slots.push(SendSlot {
+            generation: 1,
+            state: SendState::Free,
+        });
+        self.free.reserve(self.slots.capacity());
+        self.slots.len() - 1
+    }
+
+    /// Ends a send that has that context. `None`: there is none.
+    #[inline]
+    pub(super) fn end(&mut self, context: OperationContext) -> Option<EndedSend> {
+        let index = context.index();
+        let slot = self.slots.get_mut(index)?;
+        if OperationContext::of_send(slot.generation, index) != context {
+            return None;
+        }
+        let ended = match slot.state {
+            SendState::Free => return None,
+            SendState::Failed => EndedSend::Failed,
+            SendState::UnderWay(done) => {
+                self.under_way -= 1;
+                EndedSend::Reported(done)
+            }
+        };
+        slot.state = SendState::Free;
+        slot.generation = next_generation(slot.generation);
+        self.free.push(index as u32);
+        Some(ended)
+    }
+
+    /// Takes the next send to a peer, from a place on, which moves behind it, for its failure to be
+    /// reported. Its slot waits for its completion.
+    pub(super) fn fail_next(&mut self, dest: FiAddr, from: &mut usize) -> Option<SendDone> {
+        while let Some(slot) = self.slots.get_mut(*from) {
+            *from += 1;
+            match slot.state {
+                SendState::UnderWay(done) if done.dest == dest => {
+                    slot.state = SendState::Failed;
+                    self.under_way -= 1;
+                    return Some(done);
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Frees all slots: the endpoint is closed. The contexts that were in use are not valid again.
+    pub(super) fn clear(&mut self) {
+        self.free.clear();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            slot.state = SendState::Free;
+            slot.generation = next_generation(slot.generation);
+            self.free.push(index as u32);
+        }
+        self.under_way = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferrofabric_contracts::flags::Flags;
+    use ferrofabric_contracts::types::MsgKind;
+
+    use super::*;
+
+    fn send(dest: u64, context: u64) -> SendDone {
+        SendDone {
+            kind: MsgKind::Msg,
+            dest: FiAddr(dest),
+            tag: 0,
+            context,
+            flags: Flags::COMPLETION,
+            len: 8,
+        }
+    }
+
+    #[test]
+    fn a_send_ends_once() {
+        let mut sends = ForeignSends::default();
+        let contexts = [1, 2, 3].map(|context| sends.add(send(0, context)));
+        assert_eq!(sends.under_way(), 3);
+        assert_eq!(
+            sends.end(contexts[1]),
+            Some(EndedSend::Reported(send(0, 2)))
+        );
+        assert_eq!(sends.end(contexts[1]), None);
+        let again = sends.add(send(0, 4));
+        assert_eq!(again.index(), contexts[1].index());
+        assert_eq!(sends.end(contexts[1]), None, "its slot has another send");
+        assert_eq!(sends.end(again), Some(EndedSend::Reported(send(0, 4))));
+        assert_eq!(sends.under_way(), 2);
+        assert_eq!(sends.end(OperationContext::of_send(1, 77)), None);
+        assert_eq!(sends.end(OperationContext::of_receive(1, 0)), None);
+    }
+
+    #[test]
+    fn a_slot_of_a_failed_send_waits_for_its_completion() {
+        let mut sends = ForeignSends::default();
+        let to = [(5, 1), (6, 2), (5, 3)].map(|(dest, context)| sends.add(send(dest, context)));
+        let mut from = 0;
+        assert_eq!(sends.fail_next(FiAddr(5), &mut from), Some(send(5, 1)));
+        assert_eq!(sends.fail_next(FiAddr(5), &mut from), Some(send(5, 3)));
+        assert_eq!(sends.fail_next(FiAddr(5), &mut from), None);
+        assert_eq!(sends.under_way(), 1);
+        let next = sends.add(send(7, 4));
+        assert!(!to.iter().any(|failed| failed.index() == next.index()));
+        assert_eq!(sends.end(to[0]), Some(EndedSend::Failed));
+        assert_eq!(sends.end(to[0]), None);
+        assert_eq!(sends.add(send(7, 5)).index(), to[0].index());
+    }
+
+    #[test]
+    fn contexts_of_a_closed_endpoint_are_not_valid_again() {
+        let mut sends = ForeignSends::default();
+        let before = [1, 2].map(|context| sends.add(send(0, context)));
+        sends.clear();
+        assert_eq!(sends.under_way(), 0);
+        let after = [3, 4].map(|context| sends.add(send(0, context)));
+        assert!(before.iter().all(|context| sends.end(*context).is_none()));
+        assert!(after.iter().all(|context| sends.end(*context).is_some()));
+    }
+}
