@@ -59,6 +59,7 @@ pub(crate) fn data(call: impl FnOnce() -> Result<isize, OpError>) -> isize {
 }
 
 /// A call whose result has no room for an error, which does no more than a call on the data path.
+#[inline(always)]
 pub(crate) fn value<T>(or: T, call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
         panicked(payload);

@@ -405,6 +405,9 @@ impl EntryChunks {
     /// The slot of a place.
     #[inline]
     pub(super) fn slot(&self, index: usize) -> Option<&'static EntrySlot> {
+        if index < FIRST {
+            return self.chunk(0).get(index);
+        }
         let chunk = (index / FIRST + 1).ilog2() as usize;
         if chunk >= CHUNKS {
             return None;

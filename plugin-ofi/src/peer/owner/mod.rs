@@ -43,7 +43,6 @@ use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
 use self::context::OperationContext;
 use self::objects::{ObjectBlock, OwnerFunctions};
-use self::sends::EndedSend;
 use crate::abi::{fid_peer_cntr, fid_peer_cq, fid_peer_srx, link_bytes};
 use crate::host::Host;
 
@@ -53,6 +52,12 @@ pub(crate) struct ForeignObjects {
     /// One thread at a time has the objects.
     not_shared: PhantomData<Cell<()>>,
 }
+
+// A transport moves with its domain from thread to thread.
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<ForeignObjects>();
+};
 
 impl ForeignObjects {
     /// Objects for an endpoint. Tokens of its messages have the number of its transport.
@@ -119,10 +124,8 @@ impl ForeignObjects {
     /// The C provider has refused a send: its context is not valid any more. `None`: it was not.
     pub(crate) fn withdraw_send(&self, context: usize) -> Option<SendDone> {
         let context = OperationContext(context as u64);
-        match self.block.tables.borrow_mut().sends.end(context)? {
-            EndedSend::Reported(done) => Some(done),
-            EndedSend::Failed => None,
-        }
+        let ended = self.block.tables.borrow_mut().sends.end(context)?;
+        (!ended.has_failed).then_some(ended.done)
     }
 
     /// Sends that the C provider has under way, without those that were

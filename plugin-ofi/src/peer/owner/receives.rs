@@ -12,7 +12,6 @@ use super::context::OperationContext;
 use super::entries::{EndReport, EntryFields, EntryMessage, EntrySlot, NO_RECEIVE, SlotState};
 use super::mailbox::EndedCall;
 use super::objects::ObjectBlock;
-use super::sends::EndedSend;
 use crate::abi::{fi_addr_t, fi_peer_match_attr, fi_peer_rx_entry};
 
 /// The answer to a look for a receive: the result for C, and the entry.
@@ -82,9 +81,9 @@ pub(super) fn arrive(
         (slot, tables.source(attr.addr))
     };
     let message = AnnouncedMessage::of(kind, attr, src);
-    let code = match owner.arrive(kind, &message.arrived) {
+    let code = match &owner.arrive(kind, &message.arrived) {
         Some(matched) => {
-            set_matched(block, owner, slot, &message, &matched);
+            set_matched(block, owner, slot, &message, matched);
             0
         }
         None => {
@@ -224,7 +223,7 @@ fn memory(len: usize) -> Option<Vec<u8>> {
 }
 
 /// An operation has ended (`write`, `writeerr`). Returns whether there is one of that context.
-#[inline]
+#[inline(always)]
 pub(super) fn end(block: &'static ObjectBlock, owner: &mut dyn AnyOwner, call: &EndedCall) -> bool {
     let context = OperationContext(call.context);
     match context.is_of_send() {
@@ -233,7 +232,7 @@ pub(super) fn end(block: &'static ObjectBlock, owner: &mut dyn AnyOwner, call: &
     }
 }
 
-#[inline]
+#[inline(always)]
 fn end_send(
     block: &'static ObjectBlock,
     owner: &mut dyn AnyOwner,
@@ -246,21 +245,21 @@ fn end_send(
         tables.calls += usize::from(ended.is_some());
         ended
     };
-    match ended {
+    match &ended {
         None => {
             block.refuse();
             return false;
         }
-        Some(EndedSend::Failed) => {}
-        Some(EndedSend::Reported(done)) if call.errno == 0 => owner.complete_send(&done),
-        Some(EndedSend::Reported(done)) => {
-            owner.fail_send(&done, Errno(call.errno), call.prov_errno, FAILED_SEND);
+        Some(send) if send.has_failed => {}
+        Some(send) if call.errno == 0 => owner.complete_send(&send.done),
+        Some(send) => {
+            owner.fail_send(&send.done, Errno(call.errno), call.prov_errno, FAILED_SEND);
         }
     }
     true
 }
 
-#[inline]
+#[inline(always)]
 fn end_receive(
     block: &'static ObjectBlock,
     owner: &mut dyn AnyOwner,

@@ -24,15 +24,28 @@ thread_local! {
 }
 
 /// Restores the variable, however the call ends.
-struct RestoredScope<'a> {
-    current: &'a Cell<*const OwnerScope>,
+struct RestoredScope {
+    /// The variable, which is there as long as its thread.
+    current: *const Cell<*const OwnerScope>,
     before: *const OwnerScope,
 }
 
-impl Drop for RestoredScope<'_> {
-    #[inline]
+impl RestoredScope {
+    #[inline(always)]
+    fn replace(scope: *const OwnerScope) -> Self {
+        // One look-up of the variable serves both changes.
+        CURRENT.with(|current| Self {
+            current,
+            before: current.replace(scope),
+        })
+    }
+}
+
+impl Drop for RestoredScope {
+    #[inline(always)]
     fn drop(&mut self) {
-        self.current.set(self.before);
+        // SAFETY: this value does not leave its thread.
+        unsafe { &*self.current }.set(self.before);
     }
 }
 
@@ -52,30 +65,22 @@ pub(super) fn enter<R>(
             std::mem::transmute::<*mut (dyn AnyOwner + '_), *mut (dyn AnyOwner + 'static)>(owner)
         },
     };
-    CURRENT.with(|current| {
-        let _restored = RestoredScope {
-            current,
-            before: current.replace(&raw const scope),
-        };
-        call()
-    })
+    let _restored = RestoredScope::replace(&raw const scope);
+    call()
 }
 
 /// Runs a callback with its owner, if `find` finds its object among those of the innermost call.
 /// `None`: the callback has no owner.
-#[inline]
+#[inline(always)]
 pub(super) fn with_owner<T, R>(
     find: impl FnOnce(&'static ObjectBlock) -> Option<T>,
     callback: impl FnOnce(&'static ObjectBlock, &mut dyn AnyOwner, T) -> R,
 ) -> Option<R> {
-    CURRENT.with(|current| {
-        let before = current.replace(null());
-        let _restored = RestoredScope { current, before };
-        // SAFETY: the call has it on its stack, and has not returned.
-        let scope = unsafe { before.as_ref() }?;
-        let found = find(scope.block)?;
-        // SAFETY: the call has the owner for itself, and lends it to one callback at a time: this
-        // one has taken the scope out of the variable.
-        Some(callback(scope.block, unsafe { &mut *scope.owner }, found))
-    })
+    let taken = RestoredScope::replace(null());
+    // SAFETY: the call has it on its stack, and has not returned.
+    let scope = unsafe { taken.before.as_ref() }?;
+    let found = find(scope.block)?;
+    // SAFETY: the call has the owner for itself, and lends it to one callback at a time: this one
+    // has taken the scope out of the variable.
+    Some(callback(scope.block, unsafe { &mut *scope.owner }, found))
 }

@@ -16,23 +16,24 @@ pub(super) struct ForeignSends {
 struct SendSlot {
     generation: u64,
     state: SendState,
+    /// The send that has or had the slot.
+    done: SendDone,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendState {
     Free,
-    UnderWay(SendDone),
+    UnderWay,
     /// It was reported as failed. The C provider has yet to complete it.
     Failed,
 }
 
 /// The send of a completion.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum EndedSend {
-    /// It is to be reported.
-    Reported(SendDone),
+pub(super) struct EndedSend {
+    pub(super) done: SendDone,
     /// It was reported as failed before.
-    Failed,
+    pub(super) has_failed: bool,
 }
 
 impl ForeignSends {
@@ -44,25 +45,28 @@ impl ForeignSends {
     /// Adds a send, and returns its context.
     #[inline]
     pub(super) fn add(&mut self, done: SendDone) -> OperationContext {
-        let index = match self.free.pop() {
-            Some(index) => index as usize,
-            None => self.grow(),
-        };
         self.under_way += 1;
-        let slot = &mut self.slots[index];
-        slot.state = SendState::UnderWay(done);
-        OperationContext::of_send(slot.generation, index)
+        let Some(index) = self.free.pop() else {
+            return self.add_slot(done);
+        };
+        let slot = &mut self.slots[index as usize];
+        slot.done = done;
+        slot.state = SendState::UnderWay;
+        OperationContext::of_send(slot.generation, index as usize)
     }
 
-    /// A new slot. The list of free ones has room for all, so that no completion allocates.
+    /// Adds a send in a new slot. The list of free ones has room for all, so that no completion
+    /// allocates.
     #[cold]
-    fn grow(&mut self) -> usize {
+    fn add_slot(&mut self, done: SendDone) -> OperationContext {
+        let index = self.slots.len();
         self.slots.push(SendSlot {
             generation: 1,
-            state: SendState::Free,
+            state: SendState::UnderWay,
+            done,
         });
         self.free.reserve(self.slots.capacity());
-        self.slots.len() - 1
+        OperationContext::of_send(1, index)
     }
 
     /// Ends a send that has that context. `None`: there is none.
@@ -70,21 +74,19 @@ impl ForeignSends {
     pub(super) fn end(&mut self, context: OperationContext) -> Option<EndedSend> {
         let index = context.index();
         let slot = self.slots.get_mut(index)?;
-        if OperationContext::of_send(slot.generation, index) != context {
+        let is_its = OperationContext::of_send(slot.generation, index) == context;
+        if !is_its || slot.state == SendState::Free {
             return None;
         }
-        let ended = match slot.state {
-            SendState::Free => return None,
-            SendState::Failed => EndedSend::Failed,
-            SendState::UnderWay(done) => {
-                self.under_way -= 1;
-                EndedSend::Reported(done)
-            }
-        };
+        let has_failed = slot.state == SendState::Failed;
+        self.under_way -= usize::from(!has_failed);
         slot.state = SendState::Free;
         slot.generation = next_generation(slot.generation);
         self.free.push(index as u32);
-        Some(ended)
+        Some(EndedSend {
+            done: slot.done,
+            has_failed,
+        })
     }
 
     /// Takes the next send to a peer, from a place on, which moves behind it, for its failure to be
@@ -92,13 +94,10 @@ impl ForeignSends {
     pub(super) fn fail_next(&mut self, dest: FiAddr, from: &mut usize) -> Option<SendDone> {
         while let Some(slot) = self.slots.get_mut(*from) {
             *from += 1;
-            match slot.state {
-                SendState::UnderWay(done) if done.dest == dest => {
-                    slot.state = SendState::Failed;
-                    self.under_way -= 1;
-                    return Some(done);
-                }
-                _ => {}
+            if slot.state == SendState::UnderWay && slot.done.dest == dest {
+                slot.state = SendState::Failed;
+                self.under_way -= 1;
+                return Some(slot.done);
             }
         }
         None
@@ -134,20 +133,22 @@ mod tests {
         }
     }
 
+    fn ended(done: SendDone) -> Option<EndedSend> {
+        let has_failed = false;
+        Some(EndedSend { done, has_failed })
+    }
+
     #[test]
     fn a_send_ends_once() {
         let mut sends = ForeignSends::default();
         let contexts = [1, 2, 3].map(|context| sends.add(send(0, context)));
         assert_eq!(sends.under_way(), 3);
-        assert_eq!(
-            sends.end(contexts[1]),
-            Some(EndedSend::Reported(send(0, 2)))
-        );
+        assert_eq!(sends.end(contexts[1]), ended(send(0, 2)));
         assert_eq!(sends.end(contexts[1]), None);
         let again = sends.add(send(0, 4));
         assert_eq!(again.index(), contexts[1].index());
         assert_eq!(sends.end(contexts[1]), None, "its slot has another send");
-        assert_eq!(sends.end(again), Some(EndedSend::Reported(send(0, 4))));
+        assert_eq!(sends.end(again), ended(send(0, 4)));
         assert_eq!(sends.under_way(), 2);
         assert_eq!(sends.end(OperationContext::of_send(1, 77)), None);
         assert_eq!(sends.end(OperationContext::of_receive(1, 0)), None);
@@ -164,7 +165,8 @@ mod tests {
         assert_eq!(sends.under_way(), 1);
         let next = sends.add(send(7, 4));
         assert!(!to.iter().any(|failed| failed.index() == next.index()));
-        assert_eq!(sends.end(to[0]), Some(EndedSend::Failed));
+        let late = sends.end(to[0]).unwrap();
+        assert_eq!((late.done, late.has_failed), (send(5, 1), true));
         assert_eq!(sends.end(to[0]), None);
         assert_eq!(sends.add(send(7, 5)).index(), to[0].index());
     }
