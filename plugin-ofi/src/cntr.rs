@@ -36,7 +36,7 @@ pub(crate) struct CntrObject {
 unsafe impl Object for CntrObject {
     type Raw = fid_cntr;
     const CLASS: usize = FI_CLASS_CNTR;
-    const FID_OPS: &'static fi_ops = &wait::ops_of::<Self>();
+    const FID_OPS: &'static fi_ops = &FID_OPS;
 
     fn raw(&self, fid: fid) -> fid_cntr {
         let ops = match self.imported {
@@ -46,6 +46,8 @@ unsafe impl Object for CntrObject {
         fid_cntr { fid, ops }
     }
 }
+
+static FID_OPS: fi_ops = wait::ops_of::<CntrObject>();
 
 impl Waitable for CntrObject {
     fn wait_object(&self) -> WaitObject {

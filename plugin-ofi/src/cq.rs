@@ -66,7 +66,7 @@ pub(crate) struct CqObject {
 unsafe impl Object for CqObject {
     type Raw = fid_cq;
     const CLASS: usize = FI_CLASS_CQ;
-    const FID_OPS: &'static fi_ops = &wait::ops_of::<Self>();
+    const FID_OPS: &'static fi_ops = &FID_OPS;
 
     fn raw(&self, fid: fid) -> fid_cq {
         let ops = match self.imported {
@@ -76,6 +76,8 @@ unsafe impl Object for CqObject {
         fid_cq { fid, ops }
     }
 }
+
+static FID_OPS: fi_ops = wait::ops_of::<CqObject>();
 
 impl Waitable for CqObject {
     fn wait_object(&self) -> WaitObject {

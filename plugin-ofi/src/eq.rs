@@ -39,13 +39,15 @@ pub(crate) struct EqObject {
 unsafe impl Object for EqObject {
     type Raw = fid_eq;
     const CLASS: usize = FI_CLASS_EQ;
-    const FID_OPS: &'static fi_ops = &wait::ops_of::<Self>();
+    const FID_OPS: &'static fi_ops = &FID_OPS;
 
     fn raw(&self, fid: fid) -> fid_eq {
         let ops = OPS.as_ptr();
         fid_eq { fid, ops }
     }
 }
+
+static FID_OPS: fi_ops = wait::ops_of::<EqObject>();
 
 impl Waitable for EqObject {
     fn wait_object(&self) -> WaitObject {

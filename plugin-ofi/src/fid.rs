@@ -24,8 +24,9 @@ pub(crate) unsafe trait Object: Sized + 'static {
     type Raw: Copy;
     /// The number of the kind of object (`FI_CLASS_CQ`, …).
     const CLASS: usize;
-    /// The operations that all kinds of objects have.
-    const FID_OPS: &'static fi_ops = &ops_of::<Self>();
+    /// The operations that all kinds of objects have: one static of this type, by whose address
+    /// objects of this provider are known.
+    const FID_OPS: &'static fi_ops;
 
     /// libfabric's structure of an object, which begins with this `fid`.
     fn raw(&self, fid: fid) -> Self::Raw;
@@ -134,14 +135,35 @@ pub(crate) unsafe fn share<T: Object>(raw: *const T::Raw) -> SharedObject<T> {
     }
 }
 
-/// As [`share`], for an object of any kind: `None` when it is of another one.
+/// As [`share`], for an object of any kind: `None` when it is of another one, or of another
+/// provider.
 ///
 /// # Safety
 ///
-/// `fid` is that of one of our objects, and not closed.
+/// `fid` is that of an object that is not closed.
 pub(crate) unsafe fn share_if<T: Object>(fid: *const fid) -> Option<SharedObject<T>> {
+    // SAFETY: as the caller says.
+    unsafe { is_a::<T>(fid).then(|| share::<T>(fid.cast())) }
+}
+
+/// As [`object_of`], for an object of any kind: `None` as of [`share_if`].
+///
+/// # Safety
+///
+/// `fid` is that of an object that is not closed while the result is used.
+pub(crate) unsafe fn object_if<'a, T: Object>(fid: *const fid) -> Option<&'a T> {
+    // SAFETY: as the caller says.
+    unsafe { is_a::<T>(fid).then(|| object_of::<T>(fid.cast())) }
+}
+
+/// Whether [`hand_out`] made the object, of this type: others do not have its operations.
+///
+/// # Safety
+///
+/// `fid` is that of an object that is not closed.
+unsafe fn is_a<T: Object>(fid: *const fid) -> bool {
     // SAFETY: as the caller says; every object starts with a `fid`.
-    unsafe { ((*fid).fclass == T::CLASS).then(|| share::<T>(fid.cast())) }
+    std::ptr::eq(unsafe { (*fid).ops }, T::FID_OPS)
 }
 
 /// `fi_close`.

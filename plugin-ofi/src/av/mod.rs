@@ -13,8 +13,8 @@ use ferrofabric_contracts::types::{AvType, FiAddr};
 use ferrofabric_runtime::fabric::Av;
 
 use crate::abi::{
-    FI_AUTH_KEY, FI_AV_USER_ID, FI_CLASS_AV, FI_EVENT, FI_READ, FI_SYMMETRIC, Roomy, fi_addr_t,
-    fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fid, fid_av,
+    FI_AUTH_KEY, FI_AV_USER_ID, FI_CLASS_AV, FI_CLASS_MR_CACHE, FI_EVENT, FI_READ, FI_SYMMETRIC,
+    Roomy, fi_addr_t, fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fid, fid_av,
 };
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
@@ -30,16 +30,18 @@ use object::{AvObject, address_bytes, av_object};
 unsafe impl Object for AvObject {
     type Raw = fid_av;
     const CLASS: usize = FI_CLASS_AV;
-    const FID_OPS: &'static fi_ops = &fi_ops {
-        bind: Some(bind),
-        ..ops_of::<Self>()
-    };
+    const FID_OPS: &'static fi_ops = &FID_OPS;
 
     fn raw(&self, fid: fid) -> fid_av {
         let ops = OPS.as_ptr();
         fid_av { fid, ops }
     }
 }
+
+static FID_OPS: fi_ops = fi_ops {
+    bind: Some(bind),
+    ..ops_of::<AvObject>()
+};
 
 static OPS: Roomy<fi_ops_av> = Roomy::new(fi_ops_av {
     size: size_of::<fi_ops_av>(),
@@ -139,17 +141,24 @@ unsafe fn wanted(attr: &fi_av_attr) -> Result<AvAttr, Refused> {
     })
 }
 
-/// Binds an event queue.
+/// Binds an event queue (`fi_av_bind`, `fi_import_fid`).
 unsafe extern "C" fn bind(av: *mut fid, to: *mut fid, flags: u64) -> c_int {
     control(|| {
-        if flags != 0 || to.is_null() {
+        if to.is_null() {
             return Err(Errno::EINVAL.into());
         }
         // SAFETY: as C calls us.
-        let (this, eq) = unsafe { (av_object(av.cast()), share_if::<EqObject>(to)) };
-        let eq = eq.ok_or_else(|| {
+        let (this, eq, class) = unsafe {
+            let eq = share_if::<EqObject>(to);
+            (av_object(av.cast()), eq, (*to).fclass)
+        };
+        // Objects that belong to libfabric or to its providers alone.
+        if class >= FI_CLASS_MR_CACHE {
+            return Err(Errno::ENOSYS.into());
+        }
+        let eq = eq.filter(|_| flags == 0).ok_or_else(|| {
             Error::new(Errno::EINVAL, "bind", "address vector")
-                .mend("an event queue is all that it can be bound to")
+                .mend("an event queue of this provider, without flags, is all it can be bound to")
         })?;
         this.av.bind_events(eq.queue().clone(), av as u64)?;
         // Just bound for the first time.

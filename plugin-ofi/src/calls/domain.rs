@@ -40,10 +40,7 @@ static OPS: Roomy<fi_ops_domain> = Roomy::new(fi_ops_domain {
 unsafe impl Object for DomainObject {
     type Raw = fid_domain;
     const CLASS: usize = FI_CLASS_DOMAIN;
-    const FID_OPS: &'static fi_ops = &fi_ops {
-        control: Some(command),
-        ..ops_of::<Self>()
-    };
+    const FID_OPS: &'static fi_ops = &FID_OPS;
 
     fn raw(&self, fid: fid) -> fid_domain {
         fid_domain {
@@ -53,6 +50,11 @@ unsafe impl Object for DomainObject {
         }
     }
 }
+
+static FID_OPS: fi_ops = fi_ops {
+    control: Some(command),
+    ..ops_of::<DomainObject>()
+};
 
 /// Opens the domain that the info describes.
 ///

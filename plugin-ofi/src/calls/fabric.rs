@@ -5,14 +5,14 @@ use std::ffi::{c_int, c_void};
 use ferrofabric_contracts::error::Errno;
 
 use crate::abi::{
-    FI_CLASS_FABRIC, Roomy, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops_fabric, fid, fid_domain,
-    fid_eq, fid_fabric,
+    FI_CLASS_FABRIC, Roomy, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fid,
+    fid_domain, fid_eq, fid_fabric,
 };
 use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::eq::EqObject;
 use crate::fabric::FabricObject;
-use crate::fid::{Object, hand_out, object_of, open_on};
+use crate::fid::{Object, hand_out, object_if, open_on, ops_of};
 use crate::guard::{Refused, control};
 use crate::unsupported::Unsupported;
 use crate::wait::{self, Waitable};
@@ -31,6 +31,7 @@ static OPS: Roomy<fi_ops_fabric> = Roomy::new(fi_ops_fabric {
 unsafe impl Object for FabricObject {
     type Raw = fid_fabric;
     const CLASS: usize = FI_CLASS_FABRIC;
+    const FID_OPS: &'static fi_ops = &FID_OPS;
 
     fn raw(&self, fid: fid) -> fid_fabric {
         fid_fabric {
@@ -40,6 +41,8 @@ unsafe impl Object for FabricObject {
         }
     }
 }
+
+static FID_OPS: fi_ops = ops_of::<FabricObject>();
 
 /// `fi_fabric`, after libfabric has found us by the provider's name.
 pub(crate) unsafe extern "C" fn open(
@@ -117,19 +120,21 @@ unsafe extern "C" fn try_wait(
 
 /// # Safety
 ///
-/// `fid` is that of one of our objects, not closed, or NULL.
+/// `fid` is that of an object that is not closed, or NULL.
 unsafe fn try_wait_of(fid: *mut fid) -> Result<(), Refused> {
     if fid.is_null() {
         return Err(Refused(Errno::EINVAL));
     }
-    // SAFETY: as the caller says; the class names the type of the object.
-    let waitable: &dyn Waitable = unsafe {
-        match (*fid).fclass {
-            CqObject::CLASS => object_of::<CqObject>(fid.cast()),
-            CntrObject::CLASS => object_of::<CntrObject>(fid.cast()),
-            EqObject::CLASS => object_of::<EqObject>(fid.cast()),
-            _ => return Err(Refused(Errno::EINVAL)),
-        }
+    // SAFETY: as the caller says.
+    let (cq, cntr, eq) = unsafe {
+        (
+            object_if::<CqObject>(fid),
+            object_if::<CntrObject>(fid),
+            object_if::<EqObject>(fid),
+        )
     };
-    wait::try_wait(waitable)
+    let waitable = (cq.map(|cq| -> &dyn Waitable { cq }))
+        .or_else(|| cntr.map(|cntr| -> &dyn Waitable { cntr }))
+        .or_else(|| eq.map(|eq| -> &dyn Waitable { eq }));
+    wait::try_wait(waitable.ok_or(Errno::EINVAL)?)
 }

@@ -40,11 +40,7 @@ use object::{BoundCounters, EndpointObject, Setup, TransferFlags};
 unsafe impl Object for EndpointObject {
     type Raw = fid_ep;
     const CLASS: usize = FI_CLASS_EP;
-    const FID_OPS: &'static fi_ops = &fi_ops {
-        bind: Some(bind),
-        control: Some(command),
-        ..ops_of::<Self>()
-    };
+    const FID_OPS: &'static fi_ops = &FID_OPS;
 
     fn raw(&self, fid: fid) -> fid_ep {
         fid_ep {
@@ -65,6 +61,12 @@ unsafe impl Object for EndpointObject {
         }
     }
 }
+
+static FID_OPS: fi_ops = fi_ops {
+    bind: Some(bind),
+    control: Some(command),
+    ..ops_of::<EndpointObject>()
+};
 
 /// Takes `FI_SEND` and `FI_RECV` out of one-sided operations without messages: they say nothing
 /// then. Sandia OpenSHMEM adds `FI_RECV` to an offer of such operations alone.
@@ -305,68 +307,100 @@ fn with_counter(
     Ok(counters)
 }
 
-/// `fi_ep_bind`.
+/// An object that an endpoint can be bound to.
+enum BindableObject {
+    Av(SharedObject<AvObject>),
+    Cq(SharedObject<CqObject>),
+    Cntr(SharedObject<CntrObject>),
+    Eq(SharedObject<EqObject>),
+    Srx(SharedObject<SrxObject>),
+}
+
+impl BindableObject {
+    /// `None`: an endpoint can not be bound to it, or it is another provider's.
+    ///
+    /// # Safety
+    ///
+    /// `fid` is that of an object that is not closed.
+    unsafe fn of(fid: *const fid) -> Option<Self> {
+        // SAFETY: as the caller says.
+        unsafe {
+            (share_if(fid).map(Self::Av))
+                .or_else(|| share_if(fid).map(Self::Cq))
+                .or_else(|| share_if(fid).map(Self::Cntr))
+                .or_else(|| share_if(fid).map(Self::Eq))
+                .or_else(|| share_if(fid).map(Self::Srx))
+        }
+    }
+}
+
+/// `fi_ep_bind`, and `fi_import_fid`: an object of libfabric's or of another provider is not
+/// supported, whatever the flags.
 unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
     control(|| {
-        // SAFETY: as C calls us: an endpoint of ours, not closed.
-        let this = unsafe { object_of::<EndpointObject>(ep.cast()) };
         if to.is_null() {
-            return Err(Errno::EINVAL.into());
+            return Err(Refused(Errno::EINVAL));
         }
-        let mut setup = this.setup();
-        if this.endpoint.get().is_some() {
-            return Err(Errno::EOPBADSTATE.into());
-        }
-        // SAFETY: the object to bind is one of ours, not closed.
-        let (av, cq, cntr, eq) = unsafe {
+        // SAFETY: as C calls us: an endpoint of ours, and an object, neither of them closed.
+        let (this, object) = unsafe {
             (
-                share_if::<AvObject>(to),
-                share_if::<CqObject>(to),
-                share_if::<CntrObject>(to),
-                share_if::<EqObject>(to),
+                object_of::<EndpointObject>(ep.cast()),
+                BindableObject::of(to).ok_or(Errno::ENOSYS)?,
             )
         };
-        // SAFETY: as above.
-        let srx = unsafe { share_if::<SrxObject>(to) };
-        let allowed = match (&cq, &cntr) {
-            (Some(_), _) => QUEUE,
-            (_, Some(_)) => COUNTER,
+        let mut setup = this.setup();
+        if this.endpoint.get().is_some() {
+            return Err(Refused(Errno::EOPBADSTATE));
+        }
+        let allowed = match &object {
+            BindableObject::Cq(_) => QUEUE,
+            BindableObject::Cntr(_) => COUNTER,
             _ => 0,
         };
         if flags & !allowed != 0 {
-            return Err(Errno::EBADFLAGS.into());
+            return Err(Refused(Errno::EBADFLAGS));
         }
-        let (sends, receives) = (flags & FI_SEND != 0, flags & FI_RECV != 0);
-        if let Some(av) = av {
-            bind_to(&mut setup.av, &av, true, "address vector")?;
-        } else if let Some(cq) = cq {
-            let selective = flags & FI_SELECTIVE_COMPLETION != 0;
-            if !sends && !receives {
-                return Err(Errno::EBADFLAGS.into());
+        match object {
+            BindableObject::Av(av) => bind_to(&mut setup.av, &av, true, "address vector")?,
+            BindableObject::Cq(cq) => this.bind_queue(&mut setup, &cq, flags)?,
+            BindableObject::Cntr(cntr) => {
+                setup.counters = with_counter(&setup.counters, &cntr, flags)?;
             }
-            let (mut tx_cq, mut rx_cq) = (setup.tx_cq.clone(), setup.rx_cq.clone());
-            bind_to(&mut tx_cq, &cq, sends, "completion queue of sends")?;
-            bind_to(&mut rx_cq, &cq, receives, "completion queue of receives")?;
-            (setup.tx_cq, setup.rx_cq) = (tx_cq, rx_cq);
-            if sends {
-                this.tx.bind(selective);
+            BindableObject::Eq(eq) => bind_to(&mut setup.eq, &eq, true, "event queue")?,
+            BindableObject::Srx(srx) => {
+                this.bind_srx(&mut setup, &srx)?;
+                // SAFETY: the structure is C's, which calls nothing of an endpoint that it binds.
+                unsafe { transfer::leave_receives(ep.cast()) };
             }
-            if receives {
-                this.rx.bind(selective);
-            }
-        } else if let Some(cntr) = cntr {
-            setup.counters = with_counter(&setup.counters, &cntr, flags)?;
-        } else if let Some(eq) = eq {
-            bind_to(&mut setup.eq, &eq, true, "event queue")?;
-        } else if let Some(srx) = srx {
-            this.bind_srx(&mut setup, &srx)?;
-            // SAFETY: the structure is C's, which calls nothing of an endpoint that it binds.
-            unsafe { transfer::leave_receives(ep.cast()) };
-        } else {
-            return Err(Refused(Errno::ENOSYS));
         }
         Ok(())
     })
+}
+
+impl EndpointObject {
+    fn bind_queue(
+        &self,
+        setup: &mut Setup,
+        cq: &SharedObject<CqObject>,
+        flags: u64,
+    ) -> Result<(), Refused> {
+        let (sends, receives) = (flags & FI_SEND != 0, flags & FI_RECV != 0);
+        let selective = flags & FI_SELECTIVE_COMPLETION != 0;
+        if !sends && !receives {
+            return Err(Errno::EBADFLAGS.into());
+        }
+        let (mut tx_cq, mut rx_cq) = (setup.tx_cq.clone(), setup.rx_cq.clone());
+        bind_to(&mut tx_cq, cq, sends, "completion queue of sends")?;
+        bind_to(&mut rx_cq, cq, receives, "completion queue of receives")?;
+        (setup.tx_cq, setup.rx_cq) = (tx_cq, rx_cq);
+        if sends {
+            self.tx.bind(selective);
+        }
+        if receives {
+            self.rx.bind(selective);
+        }
+        Ok(())
+    }
 }
 
 /// The flags that an endpoint can have for all its sends.

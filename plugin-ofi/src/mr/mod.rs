@@ -47,11 +47,7 @@ struct MrObject {
 unsafe impl Object for MrObject {
     type Raw = fid_mr;
     const CLASS: usize = FI_CLASS_MR;
-    const FID_OPS: &'static fi_ops = &fi_ops {
-        bind: Some(commands::bind),
-        control: Some(commands::command),
-        ..ops_of::<Self>()
-    };
+    const FID_OPS: &'static fi_ops = &FID_OPS;
 
     fn raw(&self, fid: fid) -> fid_mr {
         fid_mr {
@@ -61,6 +57,12 @@ unsafe impl Object for MrObject {
         }
     }
 }
+
+static FID_OPS: fi_ops = fi_ops {
+    bind: Some(commands::bind),
+    control: Some(commands::command),
+    ..ops_of::<MrObject>()
+};
 
 /// Registration, by the domain.
 pub(crate) static OPS: Roomy<fi_ops_mr> = Roomy::new(fi_ops_mr {

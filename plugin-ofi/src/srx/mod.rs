@@ -37,9 +37,9 @@ use std::ffi::c_void;
 
 use ferrofabric_contracts::error::{Errno, Error};
 
-use crate::abi::{FI_CLASS_SRX_CTX, FI_PEER, fi_rx_attr, fid, fid_ep, read_as_of};
+use crate::abi::{FI_CLASS_SRX_CTX, FI_PEER, fi_ops, fi_rx_attr, fid, fid_ep, read_as_of};
 use crate::domain::DomainObject;
-use crate::fid::{Object, SharedObject};
+use crate::fid::{Object, SharedObject, ops_of};
 use crate::guard::Refused;
 use crate::no_calls;
 pub(crate) use ended::{EndedReceive, ReceiveReport};
@@ -57,6 +57,7 @@ pub(crate) struct SrxObject {
 unsafe impl Object for SrxObject {
     type Raw = fid_ep;
     const CLASS: usize = FI_CLASS_SRX_CTX;
+    const FID_OPS: &'static fi_ops = &FID_OPS;
 
     fn raw(&self, fid: fid) -> fid_ep {
         fid_ep {
@@ -72,6 +73,8 @@ unsafe impl Object for SrxObject {
         }
     }
 }
+
+static FID_OPS: fi_ops = ops_of::<SrxObject>();
 
 impl SrxObject {
     /// Opens a shared receive context, that of another provider.
