@@ -37,6 +37,8 @@ pub struct Libfabric {
     tostr: unsafe extern "C" fn(*const c_void, u32) -> *const c_char,
     /// Its version.
     pub version: u32,
+    /// Where it is.
+    pub path: PathBuf,
     _library: Library,
 }
 
@@ -68,8 +70,8 @@ impl Libfabric {
             let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.ok()?;
             // SAFETY: the signatures are those of its headers.
             unsafe {
-                let version = *library.get::<fns::fi_version>(b"fi_version\0").ok()?;
-                let version = version();
+                let get_version = *library.get::<fns::fi_version>(b"fi_version\0").ok()?;
+                let version = get_version();
                 (version >= FI_VERSION(2, 0)).then_some(())?;
                 Some(Self {
                     getinfo: *library.get(b"fi_getinfo\0").ok()?,
@@ -78,6 +80,8 @@ impl Libfabric {
                     fabric: *library.get(b"fi_fabric\0").ok()?,
                     tostr: *library.get(b"fi_tostr\0").ok()?,
                     version,
+                    // Another thread of the tests may have loaded one, which has the name, too.
+                    path: path_of(get_version as *const c_void),
                     _library: library,
                 })
             }
@@ -106,6 +110,17 @@ impl Libfabric {
                 info,
             }
         }
+    }
+}
+
+/// The library that has a function.
+fn path_of(function: *const c_void) -> PathBuf {
+    let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: there is room for the result, whose name is there as long as the library.
+    unsafe {
+        assert_ne!(libc::dladdr(function, found.as_mut_ptr()), 0);
+        let name = CStr::from_ptr(found.assume_init().dli_fname);
+        PathBuf::from(name.to_str().unwrap())
     }
 }
 

@@ -1,0 +1,270 @@
+/*
+ * An owner whose objects and answers are wrong: opened and closed in odd orders, too short,
+ * incomplete, with refusals and buffers that can not be. Nothing is read that is not there.
+ */
+
+#include <stddef.h>
+
+#include "hostile.h"
+
+/* ---- Odd orders --------------------------------------------------------------------------- */
+
+static void orders(void)
+{
+	struct world world;
+	struct side c;
+	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_TAGGED };
+	struct fid_cq *own;
+
+	world_open(&world);
+	/* Enabled already. */
+	EQUAL(fi_enable(world.b.ep), 0);
+	EQUAL(fi_ep_bind(world.b.ep, &world.b.srx->fid, 0), -FI_EOPBADSTATE);
+	EQUAL(fi_ep_bind(world.b.ep, &world.b.cq->fid, FI_RECV), -FI_EOPBADSTATE);
+	EQUAL(fi_ep_bind(world.b.ep, &world.b.cntr->fid, FI_RECV), -FI_EOPBADSTATE);
+	/* Closed before the endpoint. */
+	EQUAL(fi_close(&world.b.srx->fid), -FI_EBUSY);
+	EQUAL(fi_close(&world.b.cq->fid), -FI_EBUSY);
+	EQUAL(fi_close(&world.b.cntr->fid), -FI_EBUSY);
+	EQUAL(fi_close(&world.domain[0]->fid), -FI_EBUSY);
+	/* Without a queue; with one of its own; twice; and closed before it is enabled. */
+	side_open_unbound(&c, &world, world.domain[0]);
+	EQUAL(fi_ep_bind(c.ep, &c.srx->fid, 0), 0);
+	EQUAL(fi_ep_bind(c.ep, &c.srx->fid, 0), -FI_EINVAL);
+	EQUAL(fi_ep_bind(c.ep, &world.b.srx->fid, 0), -FI_EINVAL);
+	EQUAL(fi_close(&c.srx->fid), -FI_EBUSY);
+	CHECK(fi_enable(c.ep) < 0);
+	EQUAL(fi_ep_bind(c.ep, &c.av->fid, 0), 0);
+	CHECK(fi_enable(c.ep) < 0);
+	EQUAL(fi_cq_open(world.domain[0], &attr, &own, NULL), 0);
+	EQUAL(fi_ep_bind(c.ep, &own->fid, FI_TRANSMIT | FI_RECV), 0);
+	EQUAL(fi_enable(c.ep), -FI_EINVAL);
+	/* The queue drives an endpoint that was never enabled. */
+	EQUAL(fi_cq_read(c.cq, NULL, 0), 0);
+	fi_cntr_read(c.cntr);
+	EQUAL(fi_close(&c.ep->fid), 0);
+	EQUAL(fi_close(&own->fid), 0);
+	EQUAL(fi_close(&c.cq->fid), 0);
+	EQUAL(fi_close(&c.srx->fid), 0);
+	EQUAL(fi_close(&c.cntr->fid), 0);
+	EQUAL(fi_close(&c.av->fid), 0);
+	owner_free(c.owner);
+	/* The other one is as it was. */
+	EQUAL(owner_receive(world.b.owner, receive_of(true, 1, 9)), 0);
+	send_one(&world, true, 1, 10);
+	check_next(&world, 9, 10);
+	world_close(&world);
+}
+
+/* ---- Structures that are too short, and functions that are missing ------------------------ */
+
+/* Opens one of each kind with a context, and closes it again. */
+static int open_srx(struct fid_domain *domain, void *context)
+{
+	struct fi_rx_attr attr = { .op_flags = FI_PEER };
+	struct fid_ep *srx;
+	int ret = fi_srx_context(domain, &attr, &srx, context);
+	return ret ? ret : fi_close(&srx->fid);
+}
+
+static int open_cq(struct fid_domain *domain, void *context)
+{
+	struct fi_cq_attr attr = { .flags = FI_PEER };
+	struct fid_cq *cq;
+	int ret = fi_cq_open(domain, &attr, &cq, context);
+	return ret ? ret : fi_close(&cq->fid);
+}
+
+static int open_cntr(struct fid_domain *domain, void *context)
+{
+	struct fi_cntr_attr attr = { .flags = FI_PEER };
+	struct fid_cntr *cntr;
+	int ret = fi_cntr_open(domain, &attr, &cntr, context);
+	return ret ? ret : fi_close(&cntr->fid);
+}
+
+/* All contexts are a size and a pointer; all objects end with their table; all tables begin with
+ * their size, behind which there are functions alone. */
+static void check_object(struct fid_domain *domain, int (*open)(struct fid_domain *, void *),
+			 void *object, size_t table_at)
+{
+	struct { size_t size; void *object; } *context = guarded(sizeof *context);
+	size_t **table = (size_t **) ((char *) object + table_at);
+	size_t *whole = *table, size = *whole;
+
+	EQUAL(open(domain, NULL), -FI_EINVAL);
+	context->size = sizeof *context;
+	EQUAL(open(domain, context), -FI_EINVAL);
+	context->object = object;
+	EQUAL(open(domain, context), 0);
+	context->size++;
+	EQUAL(open(domain, context), 0);
+	/* Where the size says that there is no more, there is none. */
+	size_t *short_one = guarded(sizeof *short_one);
+	for (*short_one = 0; *short_one < sizeof *context; ++*short_one)
+		EQUAL(open(domain, short_one), -FI_EINVAL);
+	for (*short_one = 0; *short_one < size; ++*short_one) {
+		*table = short_one;
+		EQUAL(open(domain, context), -FI_EINVAL);
+	}
+	*table = NULL;
+	EQUAL(open(domain, context), -FI_EINVAL);
+	for (size_t missing = 1; missing < size / sizeof size; missing++) {
+		*table = guarded_copy(whole, size);
+		(*table)[missing] = 0;
+		EQUAL(open(domain, context), -FI_EINVAL);
+		release(*table, size);
+	}
+	*table = whole;
+	EQUAL(open(domain, context), 0);
+}
+
+static void shorts(void)
+{
+	struct world world;
+
+	world_open(&world);
+	struct owner *owner = owner_new();
+	struct fid_domain *domain = world.domain[0];
+	check_object(domain, open_srx, owner->srx, offsetof(struct fid_peer_srx, owner_ops));
+	check_object(domain, open_cq, owner->cq, offsetof(struct fid_peer_cq, owner_ops));
+	check_object(domain, open_cntr, owner->cntr, offsetof(struct fid_peer_cntr, owner_ops));
+	/* Objects that are not imported. */
+	struct fi_av_attr av_attr = { .flags = FI_PEER };
+	struct fi_eq_attr eq_attr = { .flags = FI_PEER };
+	struct fi_peer_av_context of_av = { sizeof of_av, NULL };
+	struct fi_peer_eq_context of_eq = { sizeof of_eq, NULL };
+	struct fi_peer_domain_context of_domain = { sizeof of_domain, NULL };
+	struct fid_av *av;
+	struct fid_eq *eq;
+	struct fid_domain *other;
+	CHECK(fi_av_open(domain, &av_attr, &av, &of_av) < 0);
+	CHECK(fi_eq_open(world.fabric, &eq_attr, &eq, &of_eq) < 0);
+	CHECK(fi_domain2(world.fabric, world.info, &other, FI_PEER, &of_domain) < 0);
+	owner_free(owner);
+	world_close(&world);
+}
+
+/* ---- Answers that are wrong --------------------------------------------------------------- */
+
+/* No entry, an error that is none, or a queue that takes nothing for a while: nothing is lost. */
+static void answers(void)
+{
+	static const int results[] = { -FI_ENOMEM, -FI_EAGAIN, -FI_ENOENT, 0, 1, INT32_MAX, INT32_MIN };
+	struct world world;
+	uintptr_t number = 0;
+
+	world_open(&world);
+	struct owner *owner = world.b.owner;
+	for (size_t i = 0; i < 2 * sizeof results / sizeof *results; i++, number++) {
+		owner->refusal = results[i / 2];
+		owner->refused_gets = 3;
+		owner->refused_writes = 2;
+		if (i % 2)
+			EQUAL(owner_receive(owner, receive_of(true, 7, number)), 0);
+		send_one(&world, true, 7, 30);
+		if (i % 2 == 0) {
+			world_until(&world, owner, QUEUED, 1);
+			EQUAL(owner_receive(owner, receive_of(true, 7, number)), 0);
+		}
+		check_next(&world, number, 30);
+		EQUAL(owner->refused_gets, 0);
+	}
+	/* A queue that refuses: the entry comes back, and the message is announced again. */
+	for (int i = 0; i < 4; i++, number++) {
+		owner->refusal = i % 2 ? INT32_MIN : -FI_ENOMEM;
+		owner->refused_queues = 2;
+		send_one(&world, true, 7, 30);
+		world_until(&world, owner, QUEUED, 1);
+		EQUAL(owner->refused_queues, 0);
+		EQUAL(owner_receive(owner, receive_of(true, 7, number)), 0);
+		check_next(&world, number, 30);
+	}
+	world_close(&world);
+}
+
+/* Buffers that are more, longer or less than they can be. */
+static void buffers(void)
+{
+	static const struct { size_t count, len; bool has_list; } cases[] = {
+		{ 1, SIZE_MAX, true }, { 2, SIZE_MAX, true }, { 4, SIZE_MAX / 2, true }, { 100, 1, true },
+		{ SIZE_MAX, 1, true }, { SIZE_MAX / 16, 1, false }, { 1, 8, false }, { 0, 0, true },
+	};
+	struct world world;
+
+	world_open(&world);
+	struct owner *owner = world.b.owner;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		send_one(&world, true, 3, 100);
+		world_until(&world, owner, QUEUED, 1);
+		struct fi_peer_rx_entry *entry = owner_first(owner, QUEUED);
+		size_t listed = cases[i].count < 100 ? cases[i].count : 100;
+		struct iovec *list = guarded((listed ? listed : 1) * sizeof *list);
+		void **descs = guarded((listed ? listed : 1) * sizeof *descs);
+		for (size_t n = 0; n < listed; n++) {
+			list[n] = (struct iovec) { into, cases[i].len };
+			descs[n] = (void *) (uintptr_t) (0x1234567 * (i % 2));
+		}
+		entry->iov = cases[i].has_list ? list : NULL;
+		entry->count = cases[i].count;
+		entry->desc = descs;
+		entry->context = (void *) (uintptr_t) i;
+		entry->flags |= FI_COMPLETION;
+		((struct rx *) entry->owner_context)->state = STARTED;
+		EQUAL(peer_ops(&world)->start_tag(entry), 0);
+		struct done done = world_next(&world, owner);
+		EQUAL(done.context, i);
+		CHECK(done.err || done.len == 100);
+		release(list, (listed ? listed : 1) * sizeof *list);
+		release(descs, (listed ? listed : 1) * sizeof *descs);
+	}
+	world_until(&world, owner, STARTED, 0);
+	EQUAL(owner_receive(owner, receive_of(true, 3, 99)), 0);
+	send_one(&world, true, 3, 100);
+	check_next(&world, 99, 100);
+	world_close(&world);
+}
+
+/* ---- fi_export_fid and fi_import_fid ------------------------------------------------------ */
+
+static void fids(void)
+{
+	struct world world;
+	struct side c;
+
+	world_open(&world);
+	side_open_unbound(&c, &world, world.domain[0]);
+	struct fid *all[] = {
+		&world.fabric->fid, &world.domain[0]->fid, &c.ep->fid, &world.b.ep->fid, &c.srx->fid,
+		&c.cq->fid, &c.cntr->fid, &c.av->fid,
+	};
+	struct fi_ops *nothing = guarded(sizeof *nothing);
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+		struct fid *exported = NULL;
+		EQUAL(fi_export_fid(all[i], 0, &exported, NULL), -FI_ENOSYS);
+		EQUAL(fi_export_fid(all[i], FI_PEER, &exported, NULL), -FI_ENOSYS);
+		CHECK(!exported);
+		for (size_t class = 0; class < 40; class++) {
+			struct fid *fid = guarded(sizeof *fid);
+			*fid = (struct fid) { .fclass = class, .ops = nothing };
+			bool is_known = all[i] == &c.av->fid && class < FI_CLASS_MR_CACHE;
+			EQUAL(fi_import_fid(all[i], fid, 0), is_known ? -FI_EINVAL : -FI_ENOSYS);
+			EQUAL(fi_import_fid(all[i], fid, 1), is_known ? -FI_EINVAL : -FI_ENOSYS);
+			release(fid, sizeof *fid);
+		}
+	}
+	EQUAL(fi_import_fid(&c.ep->fid, &c.owner->srx->ep_fid.fid, 0), -FI_ENOSYS);
+	EQUAL(fi_import_fid(&c.ep->fid, &c.srx->fid, 1), -FI_EBADFLAGS);
+	EQUAL(fi_import_fid(&c.ep->fid, &c.srx->fid, 0), 0);
+	side_close(&c);
+	world_close(&world);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct scenario scenarios[] = {
+		{ "orders", orders }, { "shorts", shorts }, { "answers", answers },
+		{ "buffers", buffers }, { "fids", fids }, { NULL, NULL },
+	};
+	return run_scenario(argc, argv, scenarios);
+}

@@ -1,0 +1,48 @@
+//! An owner of peer objects (fi_peer(3)) in C that calls this provider at the worst moments, over
+//! stock libfabric. `c_owner/hostile_calls.c` and `c_owner/hostile_objects.c` have the scenarios.
+//!
+//! The programs are compiled with the address sanitizer and that of undefined behaviour. The
+//! provider is not: memory that a program frees is out of reach, so a provider that reads it ends
+//! the program.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod c_owner;
+#[macro_use]
+mod client;
+mod support;
+
+use c_owner::OwnerCompiler;
+use ferrofabric_shm::ShmProvider;
+use support::plugin::Plugin;
+use support::skip;
+
+/// Covers: PEER-4, PEER-5, PEER-9, PEER-12
+#[test]
+fn an_owner_that_calls_at_the_worst_moments_does_no_harm() {
+    run("hostile_calls");
+}
+
+/// Covers: PEER-1, PEER-4, PEER-9, PEER-12
+#[test]
+fn an_owner_with_wrong_objects_and_answers_does_no_harm() {
+    run("hostile_objects");
+}
+
+fn run(program: &str) {
+    let compilers = match OwnerCompiler::all() {
+        Ok(compilers) => compilers,
+        Err(reason) => return skip(&reason),
+    };
+    let plugin = Plugin::new();
+    for compiler in compilers {
+        compiler.owner(program).run_all(|command| {
+            plugin.choose(command);
+            command
+                .env("FERRO_TEST_PROVIDER", "ferro")
+                .env("FERRO_TEST_DOMAIN", ShmProvider::DOMAIN)
+                // libfabric and the provider keep memory until the end.
+                .env("ASAN_OPTIONS", "detect_leaks=0");
+        });
+    }
+}
