@@ -11,7 +11,7 @@ use ferrofabric_conformance::limits::{self, settings};
 use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
     churn, completions, descriptors, levels, multi_receives, probes, progress, removals, reports,
-    waiting,
+    shared_queue, waiting,
 };
 use ferrofabric_contracts::info::Progress;
 use ferrofabric_hw_tests::{Rig, offers};
@@ -101,6 +101,24 @@ mod over_both {
     use super::*;
 
     ferrofabric_conformance::conformance!(paired(), file_serial(verbs));
+
+    /// Covers: PEER-4, PEER-13
+    #[test]
+    #[file_serial(verbs)]
+    fn completions_in_one_queue_under_four_threads() {
+        if let Some(fabric) = paired() {
+            shared_queue::completions_of_two_transports(&fabric, 20_000);
+        }
+    }
+
+    #[test]
+    #[ignore = "soak: hundreds of thousands of completions"]
+    #[file_serial(verbs)]
+    fn many_completions_in_one_queue_under_four_threads() {
+        if let Some(fabric) = paired() {
+            shared_queue::completions_of_two_transports(&fabric, 200_000);
+        }
+    }
 
     /// Covers: PEER-8, PEER-9, PEER-10, PEER-13
     #[test]

@@ -41,6 +41,7 @@ pub mod reports;
 pub mod runs;
 pub mod search;
 pub mod sends;
+pub mod shared_queue;
 pub mod sharing;
 pub mod steady;
 pub mod suite;

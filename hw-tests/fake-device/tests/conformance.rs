@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ferrofabric_conformance::conformance;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
-use ferrofabric_conformance::{churn, closes, model, remapping, removals};
+use ferrofabric_conformance::{churn, closes, model, remapping, removals, shared_queue};
 use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_verbs::VerbsProvider;
@@ -170,6 +170,18 @@ fn peers_come_and_go() {
         let fabric = Fabric::new(name, open).with_paths(&[(0, 1), (0, 2)]);
         removals::come_and_go(&fabric, 4, 50, || turn.0.live());
     }
+}
+
+/// Covers: PEER-4, PEER-13
+#[test]
+fn completions_of_two_transports_in_one_queue_under_four_threads() {
+    shared_queue::completions_of_two_transports(&paired().unwrap(), 400_000);
+}
+
+#[test]
+#[ignore = "soak: ten million completions"]
+fn ten_million_completions_in_one_queue_under_four_threads() {
+    shared_queue::completions_of_two_transports(&paired().unwrap(), 10_000_000);
 }
 
 #[test]
