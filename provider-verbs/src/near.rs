@@ -1,8 +1,8 @@
 //! The near transport of RDM endpoints over verbs, which carries messages to peers of this node: a
 //! parameter of [`VerbsProvider`](crate::VerbsProvider).
 //!
-//! A [`NearDomain`] is a domain's part of it. [`OwnShm`] is that of Ferrofabric's shared memory, and
-//! the default.
+//! A [`NearDomain`] is a domain's part of it. [`OwnShm`] is that of Ferrofabric's shared memory,
+//! and the default.
 //!
 //! # The way of an endpoint
 //!
@@ -21,10 +21,10 @@
 //!   32 random bits. It may be taken on the node: `open_endpoint` fails with `EADDRINUSE` then, and
 //!   is called again with another number, four times in all. Peers find the transport by the number
 //!   alone: it is reachable when `open_endpoint` returns.
-//! - *Reach.* The near transport takes the addresses that [`Reaches::takes`] says. What it has
-//!   accepted and can not send it hands back ([`HandsBack`]), and verbs sends it.
-//! - *Sleep.* A transport adds its descriptors to the set of the [`Opening`]; they are closed before
-//!   the set is. [`Transport::arm`] arms them.
+//! - *Reach.* The near transport takes the addresses that [`Reaches::takes`] says. It hands back
+//!   the operations that it has accepted and can not send ([`HandsBack`]), and verbs sends them.
+//! - *Sleep.* A transport adds its descriptors to the set of the [`Opening`]. The set is there for
+//!   longer than the transport. [`Transport::arm`] arms the descriptors.
 //! - *Lock.* The functions of a [`NearDomain`] are called without the domain's lock, by several
 //!   threads at a time. Those of the transport are called with it, except for its drop.
 //! - *Keys.* Endpoints with the keys of an address vector have our shared memory or none
@@ -46,7 +46,7 @@ use ferrofabric_contracts::peer::HandsBack;
 use ferrofabric_runtime::domain::Opening;
 use ferrofabric_runtime::fabric::MrAttr;
 
-/// What the near transports of a domain's endpoints have in common.
+/// A domain's part of the near transports of its endpoints.
 pub trait NearDomain: Send + Sync + Sized + 'static {
     /// The transport of an endpoint. Its [number](HandsBack::TRANSPORT) is not 0, which is that of
     /// verbs.

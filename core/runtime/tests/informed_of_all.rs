@@ -19,7 +19,7 @@ use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConf
 
 use recorder::{NODE, Recorder, SharedRecord, domain_of, name};
 
-/// A domain, and what the transports record that it opens, in order.
+/// A domain, and the records of the transports that it opens, in order.
 struct TestDomain {
     domain: Arc<dyn Domain>,
     records: Arc<Mutex<Vec<SharedRecord>>>,

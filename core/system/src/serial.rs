@@ -27,8 +27,8 @@ enum LockMode {
 /// A value that one caller at a time may use.
 ///
 /// There is one guard at a time. A thread that has the value and locks it again gets `EBUSY`, or at
-/// the levels with a mutex would wait for itself, so no call that has the guard takes the lock. Code
-/// of others may make one that does. Therefore a thread inside a
+/// the levels with a mutex would wait for itself, so no call that has the guard takes the lock.
+/// Functions of other authors may make such calls. Therefore a thread inside a
 /// [`ForeignCall`](crate::foreign::ForeignCall) waits for no mutex: one that is held is `EBUSY`,
 /// whichever thread holds it.
 pub struct Serial<T> {

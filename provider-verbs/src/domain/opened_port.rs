@@ -1,5 +1,5 @@
-//! One port of a device that a domain has opened: its protection domain and registrations, and what
-//! the endpoints of all kinds have in common.
+//! One port of a device that a domain has opened: its protection domain and registrations, and all
+//! else that the domains of RDM and of DGRAM endpoints share.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
