@@ -15,7 +15,10 @@
 //!   `free_entry` gives it back. A queued entry is the owner's, until the owner passes it to
 //!   `start_msg` or `start_tag`; after `discard_msg` and `discard_tag` it is not looked at again,
 //!   and the owner frees it.
-//! - A message for which the owner has no entry is kept, and is announced again.
+//! - A message for which the owner has no entry is kept, and is announced again. So is one for
+//!   which the owner hands out the entry of another message, before that entry has come back.
+//! - An entry that `queue_msg` or `queue_tag` refuses goes back, unless the owner has started or
+//!   dropped it in that call, or closed the endpoint: then it is as if the call had succeeded.
 //! - The owner is informed of sources (`foreach_unspec_addr`) at the end of calls that insert
 //!   addresses or set IDs, and where it drives this provider. Of insertions that end with events it
 //!   is informed there alone.

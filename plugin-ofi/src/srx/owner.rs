@@ -142,7 +142,7 @@ impl SrxOwner {
 }
 
 /// A receive entry of the owner's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RxEntry(NonNull<fi_peer_rx_entry>);
 
 // SAFETY: only the thread that has the entry by the rules of fi_peer(3) looks into it.

@@ -152,18 +152,18 @@ impl ForeignReceives {
         }
         let error = match self.owner.find(kind, &message.arrived) {
             OwnerMatch::Receive(entry) => {
-                if self.hold(kind, number, entry, EntryState::Started) {
-                    self.start(kind, number, entry);
-                    return true;
+                match self.hold(kind, number, entry, EntryState::Started) {
+                    Ok(true) => {
+                        self.start(kind, number, entry);
+                        return true;
+                    }
+                    Ok(false) => return false,
+                    Err(error) => error,
                 }
-                return false;
             }
             OwnerMatch::None(entry) => match self.queue(turn, &message, entry) {
                 Ok(()) => return false,
-                Err(error) => {
-                    self.owner.free(entry);
-                    error
-                }
+                Err(error) => error,
             },
             OwnerMatch::Refused(error) => error,
         };
@@ -174,16 +174,20 @@ impl ForeignReceives {
 
     /// Enters an entry in the table. If the owner has closed the endpoint in the call that returned
     /// it, the entry goes back: false.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the entry is that of another message, and does not go back.
     fn hold(
         self: &Arc<Self>,
         kind: MsgKind,
         number: u64,
         entry: RxEntry,
         state: EntryState,
-    ) -> bool {
+    ) -> Result<bool, Errno> {
         let Some(srx) = self.srx.upgrade().filter(|_| self.is_open()) else {
             self.owner.free(entry);
-            return false;
+            return Ok(false);
         };
         let holder: Weak<Self> = Arc::downgrade(self);
         let held = HeldEntry {
@@ -193,11 +197,12 @@ impl ForeignReceives {
             srx,
             holder,
         };
-        entries::hold(number, held);
-        true
+        entries::hold(number, held).map(|()| true)
     }
 
-    /// Queues the entry of a message that has no receive yet. The owner may start it in this call.
+    /// Queues the entry of a message that has no receive yet. An entry that the owner does not
+    /// queue goes back, unless the owner has started or dropped it in this call, or closed the
+    /// endpoint.
     fn queue(
         self: &Arc<Self>,
         turn: &mut Announcements,
@@ -205,14 +210,18 @@ impl ForeignReceives {
         entry: RxEntry,
     ) -> Result<(), Errno> {
         let ClaimedMessage { number, kind, .. } = *message;
-        // SAFETY: the owner has just handed it out.
-        unsafe { entry.note(number, &message.arrived) };
-        if !self.hold(kind, number, entry, EntryState::Queued) {
+        if !self.hold(kind, number, entry, EntryState::Queued)? {
             return Ok(());
         }
-        self.owner.queue(kind, entry).inspect_err(|_| {
-            entries::remove(number);
-        })?;
+        // SAFETY: the owner has just handed it out.
+        unsafe { entry.note(number, &message.arrived) };
+        if let Err(error) = self.owner.queue(kind, entry) {
+            if !entries::remove_queued(number) {
+                return Ok(());
+            }
+            self.owner.free(entry);
+            return Err(error);
+        }
         if message.arrived.src == FiAddr::NOTAVAIL {
             turn.unknown.insert(number, kind);
             // The sender may have been inserted since the message was claimed.

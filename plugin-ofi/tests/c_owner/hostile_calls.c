@@ -11,7 +11,8 @@
 static size_t calls_within;
 
 /* All that an owner may do, in each of its functions. */
-static void do_everything(struct owner *owner, enum callback callback, struct fi_peer_rx_entry *entry)
+static void do_everything(struct owner *owner, enum callback callback,
+			  struct fi_peer_rx_entry *entry)
 {
 	struct world *world = owner->test;
 	struct side *b = &world->b;
@@ -73,14 +74,15 @@ static void within(void)
 /* Closes the endpoint within a function of the owner's. */
 static enum callback closes_in;
 
-static void close_endpoint(struct owner *owner, enum callback callback, struct fi_peer_rx_entry *entry)
+static void close_endpoint(struct owner *owner, enum callback callback,
+			   struct fi_peer_rx_entry *entry)
 {
-	struct world *world = owner->test;
+	struct side *side = owner->test;
 	(void) entry;
-	if (callback != closes_in || !world->b.ep)
+	if (callback != closes_in || !side->ep)
 		return;
-	EQUAL(fi_close(&world->b.ep->fid), 0);
-	world->b.ep = NULL;
+	EQUAL(fi_close(&side->ep->fid), 0);
+	side->ep = NULL;
 }
 
 static void closes_within(void)
@@ -92,7 +94,7 @@ static void closes_within(void)
 		closes_in = callbacks[i / 2];
 		world_open(&world);
 		struct side *b = &world.b;
-		b->owner->test = &world;
+		b->owner->test = b;
 		b->owner->within = close_endpoint;
 		/* Three messages: the call is in the middle of more to come. */
 		for (uintptr_t n = 0; n < 3; n++)
@@ -123,6 +125,44 @@ static void closes_within(void)
 		b->ep = NULL;
 		world_close(&world);
 	}
+}
+
+/* Opens an endpoint in whose queue there are three messages of a sender that it does not have. */
+static void open_with_messages(struct side *side, struct world *world)
+{
+	side_open_unbound(side, world, world->domain[0]);
+	side_bind(side);
+	side_insert(&world->a, side, NULL);
+	for (uint64_t tag = 0; tag < 3; tag++) {
+		struct iovec iov = { into, tag % 2 ? sizeof into : 1 };
+		struct fi_msg_tagged msg = { .msg_iov = &iov, .iov_count = 1, .addr = world->a.to, .tag = tag };
+		while (fi_tsendmsg(world->a.ep, &msg, 0) == -FI_EAGAIN)
+			fi_cq_read(world->a.cq, NULL, 0);
+	}
+	while (owner_entries(side->owner, QUEUED) < 3) {
+		EQUAL(fi_cq_read(side->cq, NULL, 0), 0);
+		EQUAL(fi_cq_read(world->a.cq, NULL, 0), 0);
+	}
+}
+
+/* The endpoint closes in the function that updates sources, which an insertion calls. */
+static void closes_in_update(void)
+{
+	struct world world;
+	struct side c;
+
+	world_open(&world);
+	open_with_messages(&c, &world);
+	closes_in = UPDATE;
+	c.owner->test = &c;
+	c.owner->within = close_endpoint;
+	side_insert(&c, &world.a, NULL);
+	CHECK(!c.ep);
+	EQUAL(fi_cq_read(c.cq, NULL, 0), 0);
+	fi_cntr_read(c.cntr);
+	side_close(&c);
+	side_insert(&world.a, &world.b, NULL);
+	world_close(&world);
 }
 
 /* ---- Entries that are not queued ---------------------------------------------------------- */
@@ -196,19 +236,7 @@ static void after_close(void)
 	struct side c;
 
 	world_open(&world);
-	side_open_unbound(&c, &world, world.domain[0]);
-	side_bind(&c);
-	side_insert(&world.a, &c, NULL);
-	for (uint64_t tag = 0; tag < 3; tag++) {
-		struct iovec iov = { into, 1 };
-		struct fi_msg_tagged msg = { .msg_iov = &iov, .iov_count = 1, .addr = world.a.to, .tag = tag };
-		while (fi_tsendmsg(world.a.ep, &msg, 0) == -FI_EAGAIN)
-			fi_cq_read(world.a.cq, NULL, 0);
-	}
-	while (owner_entries(c.owner, QUEUED) < 3) {
-		EQUAL(fi_cq_read(c.cq, NULL, 0), 0);
-		EQUAL(fi_cq_read(world.a.cq, NULL, 0), 0);
-	}
+	open_with_messages(&c, &world);
 	/* The owner has the function for sources, and may call it for ever. */
 	EQUAL(owner_first(c.owner, QUEUED)->addr, FI_ADDR_UNSPEC);
 	side_insert(&c, &world.a, NULL);
@@ -254,20 +282,8 @@ static void forgotten(void)
 	struct side c;
 
 	world_open(&world);
-	side_open_unbound(&c, &world, world.domain[0]);
-	side_bind(&c);
+	open_with_messages(&c, &world);
 	struct owner *owner = c.owner;
-	side_insert(&world.a, &c, NULL);
-	for (uint64_t tag = 0; tag < 4; tag++) {
-		struct iovec iov = { into, tag % 2 ? sizeof into : 8 };
-		struct fi_msg_tagged msg = { .msg_iov = &iov, .iov_count = 1, .addr = world.a.to, .tag = tag };
-		while (fi_tsendmsg(world.a.ep, &msg, 0) == -FI_EAGAIN)
-			fi_cq_read(world.a.cq, NULL, 0);
-	}
-	while (owner_entries(owner, QUEUED) < 4) {
-		EQUAL(fi_cq_read(c.cq, NULL, 0), 0);
-		EQUAL(fi_cq_read(world.a.cq, NULL, 0), 0);
-	}
 	while (owner_entries(owner, QUEUED))
 		owner_forget(owner, owner_first(owner, QUEUED));
 	side_insert(&c, &world.a, NULL);
@@ -394,10 +410,10 @@ static void closes_beside_threads(void)
 int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
-		{ "within", within }, { "closes_within", closes_within }, { "twice", twice },
-		{ "after_close", after_close }, { "forgotten", forgotten },
-		{ "threads", threads }, { "closes_beside_threads", closes_beside_threads },
-		{ NULL, NULL },
+		{ "within", within }, { "closes_within", closes_within },
+		{ "closes_in_update", closes_in_update }, { "twice", twice },
+		{ "after_close", after_close }, { "forgotten", forgotten }, { "threads", threads },
+		{ "closes_beside_threads", closes_beside_threads }, { NULL, NULL },
 	};
 	return run_scenario(argc, argv, scenarios);
 }

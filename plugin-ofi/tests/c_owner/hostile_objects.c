@@ -183,6 +183,70 @@ static void answers(void)
 	world_close(&world);
 }
 
+/* A receive that the provider has already is none for the next message, and comes back once. */
+static void repeats(void)
+{
+	static const int results[] = { 0, -FI_ENOENT };
+	struct world world;
+
+	world_open(&world);
+	struct owner *owner = world.b.owner;
+	for (size_t i = 0; i < 2; i++) {
+		/* The first message is over, but its entry has not come back. */
+		owner->refused_writes = INT32_MAX;
+		EQUAL(owner_receive(owner, receive_of(true, 1, 1)), 0);
+		send_one(&world, true, 1, 10);
+		world_until(&world, owner, STARTED, 1);
+		owner->refusal = results[i];
+		owner->repeats = true;
+		send_one(&world, true, 2, 20);
+		for (int n = 0; n < 100; n++)
+			world_drive(&world);
+		EQUAL(owner_entries(owner, STARTED), 1);
+		EQUAL(owner->freed, 2 * i);
+		owner->repeats = false;
+		owner->refused_writes = 0;
+		EQUAL(owner_receive(owner, receive_of(true, 2, 2)), 0);
+		check_next(&world, 1, 10);
+		check_next(&world, 2, 20);
+		world_until(&world, owner, STARTED, 0);
+		EQUAL(owner->freed, 2 * i + 2);
+	}
+	world_close(&world);
+}
+
+/* Starts or drops a message where it is queued, and says that it was not queued. */
+static void start_or_drop(struct owner *owner, enum callback callback,
+			  struct fi_peer_rx_entry *entry)
+{
+	if (callback != QUEUE)
+		return;
+	if (entry->tag % 2)
+		EQUAL(owner_receive(owner, receive_of(true, entry->tag, entry->tag)), 0);
+	else
+		EQUAL(owner_discard(owner), 0);
+}
+
+static void false_refusals(void)
+{
+	struct world world;
+
+	world_open(&world);
+	struct owner *owner = world.b.owner;
+	owner->within = start_or_drop;
+	owner->queue_answer = -FI_ENOMEM;
+	for (uint64_t tag = 0; tag < 20; tag++) {
+		size_t len = tag % 3 ? 40 : sizeof into;
+		send_one(&world, true, tag, len);
+		if (tag % 2)
+			check_next(&world, tag, len);
+	}
+	world_until(&world, owner, STARTED, 0);
+	EQUAL(owner->queued, 20);
+	EQUAL(owner->freed, 10);
+	world_close(&world);
+}
+
 /* Buffers that are more, longer or less than they can be. */
 static void buffers(void)
 {
@@ -264,6 +328,7 @@ int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
 		{ "orders", orders }, { "shorts", shorts }, { "answers", answers },
+		{ "repeats", repeats }, { "false_refusals", false_refusals },
 		{ "buffers", buffers }, { "fids", fids }, { NULL, NULL },
 	};
 	return run_scenario(argc, argv, scenarios);

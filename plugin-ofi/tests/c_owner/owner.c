@@ -221,6 +221,13 @@ static int get(struct fid_peer_srx *srx, struct fi_peer_match_attr *attr,
 	if (refuses(&owner->refused_gets)) {
 		*entry = NULL;
 		ret = owner->refusal;
+	} else if (owner->repeats) {
+		struct rx *rx = owner->first;
+		while (rx && rx->state != STARTED)
+			rx = rx->next;
+		CHECK(rx);
+		*entry = rx->entry;
+		ret = owner->refusal;
 	} else {
 		struct rx *rx = owner->first;
 		while (rx && !(rx->state == POSTED && rx->tagged == tagged &&
@@ -277,7 +284,7 @@ static int queue(struct fi_peer_rx_entry *entry)
 	if (posted)
 		return start(owner, rx);
 	call_within(owner, QUEUE, entry);
-	return ret;
+	return owner->queue_answer ? owner->queue_answer : ret;
 }
 
 static void update(struct fid_peer_srx *srx, fi_addr_t (*get_addr)(struct fi_peer_rx_entry *))

@@ -77,6 +77,8 @@ struct owner {
 	uint64_t counted, failed;
 	int refused_gets, refused_queues, refused_writes; /* so many calls fail */
 	int refusal;                                      /* by this result */
+	int queue_answer; /* not 0: the result of a call that has queued an entry */
+	bool repeats;     /* a get returns an entry that the provider has, by the result "refusal" */
 	fi_addr_t (*get_addr)(struct fi_peer_rx_entry *); /* the provider's, once it is known */
 	/* Called in each function of the owner's, without the lock. */
 	void (*within)(struct owner *owner, enum callback callback, struct fi_peer_rx_entry *entry);
