@@ -12,9 +12,11 @@ mod c_owner;
 mod client;
 mod support;
 
+use std::process::Command;
+
 use c_owner::OwnerCompiler;
 use ferrofabric_shm::ShmProvider;
-use support::plugin::Plugin;
+use support::plugin::{FakeDevicePlugin, Plugin};
 use support::skip;
 
 /// Covers: PEER-4, PEER-5, PEER-9, PEER-12
@@ -29,20 +31,29 @@ fn an_owner_with_wrong_objects_and_answers_does_no_harm() {
     run("hostile_objects");
 }
 
+/// Over shared memory with each libfabric, and over the fake device.
 fn run(program: &str) {
     let compilers = match OwnerCompiler::all() {
         Ok(compilers) => compilers,
         Err(reason) => return skip(&reason),
     };
-    let plugin = Plugin::new();
-    for compiler in compilers {
+    let (plugin, with_device) = (Plugin::new(), FakeDevicePlugin::new());
+    let prepare = |command: &mut Command| {
+        command
+            .env("FERRO_TEST_PROVIDER", "ferro")
+            // libfabric and the provider keep memory until the end.
+            .env("ASAN_OPTIONS", "detect_leaks=0");
+    };
+    for compiler in &compilers {
         compiler.owner(program).run_all(|command| {
+            prepare(command);
             plugin.choose(command);
-            command
-                .env("FERRO_TEST_PROVIDER", "ferro")
-                .env("FERRO_TEST_DOMAIN", ShmProvider::DOMAIN)
-                // libfabric and the provider keep memory until the end.
-                .env("ASAN_OPTIONS", "detect_leaks=0");
+            command.env("FERRO_TEST_DOMAIN", ShmProvider::DOMAIN);
         });
     }
+    compilers[0].owner(program).run_all(|command| {
+        prepare(command);
+        with_device.choose(command);
+        command.env("FERRO_SHM", "off");
+    });
 }

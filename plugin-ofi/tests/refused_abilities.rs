@@ -8,18 +8,14 @@
 
 mod support;
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use ferrofabric_fake_device::profile::{ABILITIES, WITHOUT};
 use support::counters::EndpointCounters;
 use support::folder::Folder;
 use support::mpi::{self, Launcher, Mpi};
-use support::plugin::Plugin;
+use support::plugin::FakeDevicePlugin;
 use support::{run, skip};
-
-/// The name of the fake device, for the plugin.
-const LIBRARY: &str = "libfakeibv.so.1";
 
 /// Ranks of each job.
 const RANKS: usize = 2;
@@ -94,17 +90,14 @@ struct FakeDeviceJob {
     command: Command,
     refused: Refused,
     stats: Folder,
-    _folders: (Plugin, Folder),
+    _plugin: FakeDevicePlugin,
 }
 
 impl FakeDeviceJob {
     fn new(mut command: Command, refused: Refused) -> Self {
-        let plugin = Plugin::with_verbs_library(LIBRARY);
-        let (library, stats) = (Folder::new(), Folder::new());
-        std::os::unix::fs::symlink(fake_device(), library.path().join(LIBRARY)).unwrap();
+        let (plugin, stats) = (FakeDevicePlugin::new(), Folder::new());
         plugin.choose(&mut command);
         command
-            .env("LD_LIBRARY_PATH", library.path())
             .env("FERRO_STATS", stats.path())
             .env(WITHOUT, names(refused))
             .arg(mpi::PYTHON)
@@ -113,7 +106,7 @@ impl FakeDeviceJob {
             command,
             refused,
             stats,
-            _folders: (plugin, library),
+            _plugin: plugin,
         }
     }
 
@@ -128,12 +121,4 @@ impl FakeDeviceJob {
         );
         EndpointCounters::read(self.stats.path())
     }
-}
-
-/// Where cargo puts the test programs, it puts the library, too.
-fn fake_device() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    let path = program.with_file_name("libferrofabric_fake_device.so");
-    assert!(path.is_file(), "{} was not built", path.display());
-    path
 }

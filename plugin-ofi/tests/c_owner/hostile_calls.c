@@ -377,7 +377,7 @@ static void *use_endpoint(void *of)
 
 static void closes_beside_threads(void)
 {
-	for (int round = 0; round < 40; round++) {
+	for (int round = 0; round < 20; round++) {
 		struct world world;
 		pthread_t all[THREADS];
 		struct helper helpers[THREADS];
@@ -389,7 +389,7 @@ static void closes_beside_threads(void)
 			helpers[i] = (struct helper) { .world = &world, .number = i, .stop = &stop };
 			EQUAL(pthread_create(&all[i], NULL, use_endpoint, &helpers[i]), 0);
 		}
-		for (int i = 0; i < 8 * round; i++) {
+		for (int i = 0; i < 16 * round; i++) {
 			struct iovec iov = { into, i % 2 ? sizeof into : 8 };
 			struct fi_msg_tagged msg = { .msg_iov = &iov, .iov_count = 1, .addr = world.a.to };
 			fi_tsendmsg(world.a.ep, &msg, FI_COMPLETION);

@@ -81,3 +81,33 @@ impl Plugin {
         ]
     }
 }
+
+/// The plugin with the fake device in place of libibverbs.
+#[derive(Debug)]
+pub struct FakeDevicePlugin {
+    plugin: Plugin,
+    library: Folder,
+}
+
+impl FakeDevicePlugin {
+    /// Makes it.
+    pub fn new() -> Self {
+        const LIBRARY: &str = "libfakeibv.so.1";
+        // Where cargo puts the test programs, it puts the library, too.
+        let program = std::env::current_exe().unwrap();
+        let device = program.with_file_name("libferrofabric_fake_device.so");
+        assert!(device.is_file(), "{} was not built", device.display());
+        let library = Folder::new();
+        std::os::unix::fs::symlink(device, library.path().join(LIBRARY)).unwrap();
+        Self {
+            plugin: Plugin::with_verbs_library(LIBRARY),
+            library,
+        }
+    }
+
+    /// Lets a program use it, and no other provider.
+    pub fn choose(&self, command: &mut Command) {
+        self.plugin.choose(command);
+        command.env("LD_LIBRARY_PATH", self.library.path());
+    }
+}
