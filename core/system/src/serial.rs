@@ -117,32 +117,17 @@ impl<T> Serial<T> {
             LockMode::Mutex(mutex) => {
                 lock_order::about_to_lock_a_domain();
                 if !mutex.try_lock() {
-                    return self.wait_for(mutex);
+                    wait_for(mutex)?;
                 }
             }
             LockMode::OneThread(_) => self.admit_thread()?,
             LockMode::Unchecked => {}
         }
-        self.hold()
-    }
-
-    /// Takes the value, with the lock of the mode.
-    #[inline(always)]
-    fn hold(&self) -> Result<SerialGuard<'_, T>, Errno> {
         if self.held.replace(true) {
             return Err(Errno::EBUSY);
         }
         lock_order::count_domain(1);
         Ok(SerialGuard(self))
-    }
-
-    #[cold]
-    fn wait_for(&self, mutex: &RawMutex) -> Result<SerialGuard<'_, T>, Errno> {
-        if foreign::is_inside() {
-            return Err(Errno::EBUSY);
-        }
-        wait_for(mutex);
-        self.hold()
     }
 
     /// Takes the value if that is sure to be allowed, and possible without waiting. At
@@ -223,14 +208,19 @@ impl<T> Drop for SerialGuard<'_, T> {
 /// asleep and waking take.
 const LOOKS: u32 = 200;
 
-fn wait_for(mutex: &RawMutex) {
+#[cold]
+fn wait_for(mutex: &RawMutex) -> Result<(), Errno> {
+    if foreign::is_inside() {
+        return Err(Errno::EBUSY);
+    }
     for _ in 0..LOOKS {
         std::hint::spin_loop();
         if !mutex.is_locked() && mutex.try_lock() {
-            return;
+            return Ok(());
         }
     }
     mutex.lock();
+    Ok(())
 }
 
 /// A number that no two living threads share.
