@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
+use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::info::{Info, SystemResolver, Threading};
 use ferrofabric_runtime::discovery::{DiscoveryQuery, QueryFlags, find, getinfo as discover};
@@ -16,12 +17,20 @@ use crate::guard::{Refused, control};
 use crate::host::Host;
 use crate::info::{UsedAddresses, check_keys, offered, wanted};
 use crate::memory::text;
+use crate::peer::near::ForeignShm;
 use crate::settings::settings;
 
-/// Every source of domains, best first.
 static VERBS: VerbsProvider = VerbsProvider::new();
+static VERBS_BESIDE_OTHERS: VerbsProvider<ForeignShm> = VerbsProvider::beside();
 static SHM: ShmProvider = ShmProvider::new();
-static PROVIDERS: [&dyn Provider; 2] = [&VERBS, &SHM];
+
+/// Every source of domains, best first.
+fn providers(settings: &Settings) -> [&'static dyn Provider; 2] {
+    match settings.has_own_shm() {
+        true => [&VERBS, &SHM],
+        false => [&VERBS_BESIDE_OTHERS, &SHM],
+    }
+}
 
 /// `fi_getinfo`, as libfabric calls it of each provider.
 pub(crate) unsafe extern "C" fn getinfo(
@@ -57,7 +66,8 @@ pub(crate) unsafe extern "C" fn getinfo(
         query.hints = wanted.as_ref();
         // SAFETY: as above.
         let handle = unsafe { passive_endpoint(hints) };
-        let found = match find(&PROVIDERS, &query, &SystemResolver, &settings()?) {
+        let settings = settings()?;
+        let found = match find(&providers(&settings), &query, &SystemResolver, &settings) {
             Ok(found) => found,
             Err(error) => {
                 // Not a warning: libfabric sends each query to each provider.
@@ -155,7 +165,8 @@ pub(crate) unsafe fn open(version: u32, info: *const fi_info) -> Result<Arc<dyn 
     let info = unsafe { wanted(version, info, UsedAddresses::BOTH) }?;
     check_keys(&info)?;
     let settings = settings()?;
-    for provider in PROVIDERS {
+    let providers = providers(&settings);
+    for provider in providers {
         let Ok(found) = discover(&[provider], Some(&info), &settings) else {
             continue;
         };
@@ -169,7 +180,7 @@ pub(crate) unsafe fn open(version: u32, info: *const fi_info) -> Result<Arc<dyn 
         }
     }
     // Each provider's reason for the refusal.
-    let refused = match discover(&PROVIDERS, Some(&info), &settings) {
+    let refused = match discover(&providers, Some(&info), &settings) {
         Err(error) => error,
         Ok(_) => Error::new(
             Errno::ENODEV,

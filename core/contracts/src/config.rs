@@ -80,6 +80,11 @@ macro_rules! settings {
 settings! {
     /// Whether local peers are reached through shared memory.
     shm: bool = "on", "on or off", |_| true;
+    /// The provider that carries messages to local peers of verbs endpoints: `own` is this
+    /// project's shared memory. Any other is one of libfabric's that takes an owner's objects, such
+    /// as its `shm`. Then an endpoint that is opened for messages alone uses it, and one with
+    /// further capabilities reaches all peers by the device. Both sides need the same choice.
+    shm_provider: String = "own", "own, or a provider of libfabric's such as shm", |v| !v.is_empty();
     /// Whether verbs devices are used.
     verbs: bool = "on", "on or off", |_| true;
     /// The one verbs device to use; empty for all that are active.
@@ -157,6 +162,13 @@ settings! {
     /// Folder into which each endpoint that closes writes what it has done, as a JSON file; empty
     /// for none.
     stats: String = "", "a folder, or nothing", |_| true;
+}
+
+impl Settings {
+    /// Whether verbs endpoints reach local peers through this project's shared memory, if at all.
+    pub fn has_own_shm(&self) -> bool {
+        self.shm_provider == "own"
+    }
 }
 
 impl Settings {

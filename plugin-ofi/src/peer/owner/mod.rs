@@ -114,11 +114,11 @@ impl ForeignObjects {
         std::mem::take(&mut self.block.tables.borrow_mut().calls)
     }
 
-    /// A number for a send, which the C provider gets as its context. The completion with that
-    /// context reports the send to the owner.
+    /// A number for a send to the peer of a number, which the C provider gets as its context. The
+    /// completion with that context reports the send to the owner.
     #[inline]
-    pub(crate) fn add_send(&self, done: SendDone) -> usize {
-        self.block.tables.borrow_mut().sends.add(done).0 as usize
+    pub(crate) fn add_send(&self, peer: u64, done: SendDone) -> usize {
+        self.block.tables.borrow_mut().sends.add(peer, done).0 as usize
     }
 
     /// The C provider has refused a send: its context is not valid any more. `None`: it was not.
@@ -135,10 +135,11 @@ impl ForeignObjects {
         self.block.tables.borrow().sends.under_way()
     }
 
-    /// Reports all sends under way to a peer as failed. Their completions do nothing any more.
+    /// Reports all sends under way to the peer of a number as failed. Their completions do nothing
+    /// any more.
     pub(crate) fn fail_sends(
         &self,
-        dest: FiAddr,
+        peer: u64,
         errno: Errno,
         why: &'static str,
         owner: &mut dyn AnyOwner,
@@ -146,7 +147,7 @@ impl ForeignObjects {
         let mut from = 0;
         let mut next = || {
             let mut tables = self.block.tables.borrow_mut();
-            tables.sends.fail_next(dest, &mut from)
+            tables.sends.fail_next(peer, &mut from)
         };
         while let Some(done) = next() {
             owner.fail_send(&done, errno, 0, why);
@@ -177,6 +178,7 @@ impl ForeignObjects {
     }
 
     /// Whether there are queued messages without a source.
+    #[cfg(test)]
     pub(crate) fn has_unknown_sources(&self) -> bool {
         self.block.tables.borrow().unknown != 0
     }

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::ptr::null;
 
 use ferrofabric_contracts::peer::AnyOwner;
+use ferrofabric_system::foreign::ForeignCall;
 
 use super::objects::ObjectBlock;
 
@@ -66,6 +67,7 @@ pub(super) fn enter<R>(
         },
     };
     let _restored = RestoredScope::replace(&raw const scope);
+    let _call = ForeignCall::begin();
     call()
 }
 

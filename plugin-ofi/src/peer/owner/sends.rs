@@ -1,7 +1,6 @@
 //! Sends that a C provider has under way.
 
 use ferrofabric_contracts::peer::SendDone;
-use ferrofabric_contracts::types::FiAddr;
 
 use super::context::{OperationContext, next_generation};
 
@@ -15,6 +14,8 @@ pub(super) struct ForeignSends {
 
 struct SendSlot {
     generation: u64,
+    /// The number of the peer that it goes to.
+    peer: u64,
     state: SendState,
     /// The send that has or had the slot.
     done: SendDone,
@@ -42,14 +43,15 @@ impl ForeignSends {
         self.under_way
     }
 
-    /// Adds a send, and returns its context.
+    /// Adds a send to the peer of a number, and returns its context.
     #[inline]
-    pub(super) fn add(&mut self, done: SendDone) -> OperationContext {
+    pub(super) fn add(&mut self, peer: u64, done: SendDone) -> OperationContext {
         self.under_way += 1;
         let Some(index) = self.free.pop() else {
-            return self.add_slot(done);
+            return self.add_slot(peer, done);
         };
         let slot = &mut self.slots[index as usize];
+        slot.peer = peer;
         slot.done = done;
         slot.state = SendState::UnderWay;
         OperationContext::of_send(slot.generation, index as usize)
@@ -58,10 +60,11 @@ impl ForeignSends {
     /// Adds a send in a new slot. The list of free ones has room for all, so that no completion
     /// allocates.
     #[cold]
-    fn add_slot(&mut self, done: SendDone) -> OperationContext {
+    fn add_slot(&mut self, peer: u64, done: SendDone) -> OperationContext {
         let index = self.slots.len();
         self.slots.push(SendSlot {
             generation: 1,
+            peer,
             state: SendState::UnderWay,
             done,
         });
@@ -91,10 +94,10 @@ impl ForeignSends {
 
     /// Takes the next send to a peer, from a place on, which moves behind it, for its failure to be
     /// reported. Its slot waits for its completion.
-    pub(super) fn fail_next(&mut self, dest: FiAddr, from: &mut usize) -> Option<SendDone> {
+    pub(super) fn fail_next(&mut self, peer: u64, from: &mut usize) -> Option<SendDone> {
         while let Some(slot) = self.slots.get_mut(*from) {
             *from += 1;
-            if slot.state == SendState::UnderWay && slot.done.dest == dest {
+            if slot.state == SendState::UnderWay && slot.peer == peer {
                 slot.state = SendState::Failed;
                 self.under_way -= 1;
                 return Some(slot.done);
@@ -118,7 +121,7 @@ impl ForeignSends {
 #[cfg(test)]
 mod tests {
     use ferrofabric_contracts::flags::Flags;
-    use ferrofabric_contracts::types::MsgKind;
+    use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
     use super::*;
 
@@ -141,11 +144,11 @@ mod tests {
     #[test]
     fn a_send_ends_once() {
         let mut sends = ForeignSends::default();
-        let contexts = [1, 2, 3].map(|context| sends.add(send(0, context)));
+        let contexts = [1, 2, 3].map(|context| sends.add(0, send(0, context)));
         assert_eq!(sends.under_way(), 3);
         assert_eq!(sends.end(contexts[1]), ended(send(0, 2)));
         assert_eq!(sends.end(contexts[1]), None);
-        let again = sends.add(send(0, 4));
+        let again = sends.add(0, send(0, 4));
         assert_eq!(again.index(), contexts[1].index());
         assert_eq!(sends.end(contexts[1]), None, "its slot has another send");
         assert_eq!(sends.end(again), ended(send(0, 4)));
@@ -157,27 +160,28 @@ mod tests {
     #[test]
     fn a_slot_of_a_failed_send_waits_for_its_completion() {
         let mut sends = ForeignSends::default();
-        let to = [(5, 1), (6, 2), (5, 3)].map(|(dest, context)| sends.add(send(dest, context)));
+        let to =
+            [(5, 1), (6, 2), (5, 3)].map(|(dest, context)| sends.add(dest, send(dest, context)));
         let mut from = 0;
-        assert_eq!(sends.fail_next(FiAddr(5), &mut from), Some(send(5, 1)));
-        assert_eq!(sends.fail_next(FiAddr(5), &mut from), Some(send(5, 3)));
-        assert_eq!(sends.fail_next(FiAddr(5), &mut from), None);
+        assert_eq!(sends.fail_next(5, &mut from), Some(send(5, 1)));
+        assert_eq!(sends.fail_next(5, &mut from), Some(send(5, 3)));
+        assert_eq!(sends.fail_next(5, &mut from), None);
         assert_eq!(sends.under_way(), 1);
-        let next = sends.add(send(7, 4));
+        let next = sends.add(7, send(7, 4));
         assert!(!to.iter().any(|failed| failed.index() == next.index()));
         let late = sends.end(to[0]).unwrap();
         assert_eq!((late.done, late.has_failed), (send(5, 1), true));
         assert_eq!(sends.end(to[0]), None);
-        assert_eq!(sends.add(send(7, 5)).index(), to[0].index());
+        assert_eq!(sends.add(7, send(7, 5)).index(), to[0].index());
     }
 
     #[test]
     fn contexts_of_a_closed_endpoint_are_not_valid_again() {
         let mut sends = ForeignSends::default();
-        let before = [1, 2].map(|context| sends.add(send(0, context)));
+        let before = [1, 2].map(|context| sends.add(0, send(0, context)));
         sends.clear();
         assert_eq!(sends.under_way(), 0);
-        let after = [3, 4].map(|context| sends.add(send(0, context)));
+        let after = [3, 4].map(|context| sends.add(0, send(0, context)));
         assert!(before.iter().all(|context| sends.end(*context).is_none()));
         assert!(after.iter().all(|context| sends.end(*context).is_some()));
     }

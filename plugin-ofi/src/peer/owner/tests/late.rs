@@ -92,8 +92,8 @@ fn ends_of_another_thread_are_reported_by_the_drain() {
     let mut owner = RecordingOwner::default();
     let mut memory = [0u8; 4];
     owner.posted.push_back(receive(&mut memory, 1));
-    let send = objects.add_send(super::sends::send(1, 1));
-    let failing = objects.add_send(super::sends::send(1, 2));
+    let send = objects.add_send(1, super::sends::send(1, 1));
+    let failing = objects.add_send(1, super::sends::send(1, 2));
     let entry = objects.enter(&mut owner, || peer.matched(4)).addr();
     thread::scope(|threads| {
         threads.spawn(|| {
@@ -184,7 +184,7 @@ fn a_panic_ends_in_the_callback_and_leaves_the_owner_in_its_place() {
         within: Some(Box::new(|| panic!("on purpose"))),
         ..RecordingOwner::default()
     };
-    let send = objects.add_send(super::sends::send(1, 1));
+    let send = objects.add_send(1, super::sends::send(1, 1));
     objects.enter(&mut owner, || {
         peer.write(send as *mut c_void, 0);
         peer.queued(4);

@@ -19,7 +19,7 @@ fn sends_complete_in_any_order_and_once() {
     let peer = CPeer::of(&objects);
     let mut owner = RecordingOwner::default();
     let contexts: Vec<_> = (0..100)
-        .map(|number| objects.add_send(send(1, number)) as *mut c_void)
+        .map(|number| objects.add_send(1, send(1, number)) as *mut c_void)
         .collect();
     assert_eq!(objects.sends_under_way(), 100);
     objects.enter(&mut owner, || {
@@ -42,7 +42,7 @@ fn a_failure_has_the_numbers_of_the_provider() {
     let objects = objects();
     let peer = CPeer::of(&objects);
     let mut owner = RecordingOwner::default();
-    let context = objects.add_send(send(1, 2)) as *mut c_void;
+    let context = objects.add_send(1, send(1, 2)) as *mut c_void;
     objects.enter(&mut owner, || peer.fail(context, Errno::ETRUNC.0, -265));
     let failed = OwnerReport::SendFailed(send(1, 2), Errno::ETRUNC, -265);
     assert_eq!(owner.reports, [failed]);
@@ -53,7 +53,7 @@ fn a_send_that_the_provider_refuses_is_withdrawn() {
     let objects = objects();
     let peer = CPeer::of(&objects);
     let mut owner = RecordingOwner::default();
-    let context = objects.add_send(send(1, 2));
+    let context = objects.add_send(1, send(1, 2));
     assert_eq!(objects.withdraw_send(context), Some(send(1, 2)));
     assert_eq!(objects.withdraw_send(context), None);
     assert_eq!(objects.sends_under_way(), 0);
@@ -67,8 +67,8 @@ fn sends_to_a_dead_peer_fail_and_complete_without_a_report() {
     let peer = CPeer::of(&objects);
     let mut owner = RecordingOwner::default();
     let sends = [(1, 1), (2, 2), (1, 3)]
-        .map(|(dest, context)| objects.add_send(send(dest, context)) as *mut c_void);
-    objects.fail_sends(FiAddr(1), Errno::ECONNRESET, "it is gone", &mut owner);
+        .map(|(dest, context)| objects.add_send(dest, send(dest, context)) as *mut c_void);
+    objects.fail_sends(1, Errno::ECONNRESET, "it is gone", &mut owner);
     let failed = |context| OwnerReport::SendFailed(send(1, context), Errno::ECONNRESET, 0);
     assert_eq!(std::mem::take(&mut owner.reports), [failed(1), failed(3)]);
     assert_eq!(objects.sends_under_way(), 1);

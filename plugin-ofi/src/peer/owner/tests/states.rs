@@ -254,7 +254,7 @@ fn close(objects: ForeignObjects) -> &'static ObjectBlock {
 fn objects_of_a_closed_endpoint_refuse_all_calls() {
     let mut f = Fixture::new();
     let brought: Vec<_> = ALL.iter().map(|state| f.bring(*state)).collect();
-    let send = f.objects.add_send(super::sends::send(1, 1)) as *mut c_void;
+    let send = f.objects.add_send(1, super::sends::send(1, 1)) as *mut c_void;
     let peer = f.peer;
     let block = close(f.objects);
     let refused = block.refused();
@@ -275,7 +275,7 @@ fn objects_are_used_again_with_other_contexts() {
     let mut f = Fixture::new();
     let (entry, context) = f.bring(Brought::Matched);
     f.bring(Brought::Queued);
-    let send = f.objects.add_send(super::sends::send(1, 1)) as *mut c_void;
+    let send = f.objects.add_send(1, super::sends::send(1, 1)) as *mut c_void;
     f.objects.set_source(0, FiAddr(1));
     // A record in the mailbox belongs to the endpoint that is closed.
     f.peer.queued(4);
