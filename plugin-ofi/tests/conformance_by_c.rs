@@ -113,6 +113,7 @@ static OURS: LazyLock<ProviderUnderTest> = LazyLock::new(|| {
         name: named.map_or(runs::OURS, |name| name.leak()),
         version: None,
         does_not: &[],
+        beside: None,
         thresholds: &[40, 48, 8192, 8768, 26_304, 65_536],
     }
 });
@@ -122,8 +123,46 @@ static SHM: ProviderUnderTest = ProviderUnderTest {
     name: "shm",
     version: Some((2, 5)),
     does_not: SHM_DOES_NOT,
+    beside: None,
     thresholds: &[128, 4096, 8192, 65_536],
 };
+
+/// Our verbs endpoints, whose local peers are reached through libfabric's `shm`.
+static PAIR: ProviderUnderTest = ProviderUnderTest {
+    name: runs::OURS,
+    version: None,
+    does_not: PAIR_DOES_NOT,
+    beside: Some("shm"),
+    thresholds: &[128, 4096, 8192, 65_536],
+};
+
+/// The scenarios that the pair fails, by reason.
+const PAIR_DOES_NOT: Reasons = &[
+    (
+        "FI_FENCE is not offered beside a provider in C",
+        &["levels::fences"],
+    ),
+    (
+        "FI_DELIVERY_COMPLETE is not offered beside a provider in C",
+        &[
+            "levels::delivery",
+            "levels::delivery_of_dropped_and_truncated_messages",
+        ],
+    ),
+    (
+        "FI_SOURCE_ERR is not offered beside a provider in C",
+        &[
+            "unknown_sources::are_named_and_become_peers",
+            "unknown_sources::in_every_receive",
+            "unknown_sources::that_have_closed",
+            "unknown_sources::beside_peers_with_ids",
+        ],
+    ),
+    (
+        "shm copies a long message before a short one behind it comes",
+        &["multi_receives::the_last_to_complete_frees_the_buffer"],
+    ),
+];
 
 /// The scenarios that `shm` of libfabric 2.5 fails, by reason.
 const SHM_DOES_NOT: Reasons = &[
@@ -248,6 +287,12 @@ mod ours {
     conformance!(super::runs::fabric(&super::OURS));
 }
 
+mod verbs_beside_shm {
+    use ferrofabric_conformance::conformance;
+
+    conformance!(super::runs::fabric(&super::PAIR));
+}
+
 mod libfabrics_shm {
     use ferrofabric_conformance::conformance;
 
@@ -263,7 +308,7 @@ fn tables_name_scenarios() {
         .lines()
         .filter_map(|line| line.trim().strip_suffix(','));
     let scenarios: BTreeSet<&str> = listed.filter_map(|line| line.split(' ').next()).collect();
-    for provider in [&*OURS, &SHM] {
+    for provider in [&*OURS, &PAIR, &SHM] {
         let mut seen = BTreeSet::new();
         for name in names(LEFT_OUT).chain(names(provider.does_not)) {
             assert!(scenarios.contains(name), "{name} is no scenario");

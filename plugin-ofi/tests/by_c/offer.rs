@@ -25,6 +25,9 @@ const OPTIONAL: [u64; 8] = [
     FI_SHARED_AV,
 ];
 
+/// Those that our offer has not whose local peers are a provider's in C.
+const NOT_BESIDE: [u64; 2] = [FI_SOURCE_ERR, FI_FENCE];
+
 /// Completion levels that the scenarios use where a provider has them.
 const LEVELS: [u64; 2] = [FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE];
 
@@ -74,8 +77,14 @@ impl Request {
 
 impl Offer {
     /// The first offer for messages, with and without tags, with all the abilities for which the
-    /// provider has one. `None`: it has none for messages.
-    pub fn find(libfabric: &'static Libfabric, provider: &str, domain: &str) -> Option<Self> {
+    /// provider has one, or without those that ours has not beside a provider in C. `None`: it has
+    /// none for messages.
+    pub fn find(
+        libfabric: &'static Libfabric,
+        provider: &str,
+        domain: &str,
+        has_all: bool,
+    ) -> Option<Self> {
         let [provider, domain] = [provider, domain].map(|name| CString::new(name).unwrap());
         let mut request = Request {
             provider,
@@ -85,13 +94,16 @@ impl Offer {
         };
         request.ask(libfabric)?;
         for cap in OPTIONAL {
+            if !has_all && NOT_BESIDE.contains(&cap) {
+                continue;
+            }
             request.caps |= cap;
             if request.ask(libfabric).is_none() {
                 request.caps &= !cap;
             }
         }
         let mut levels = 0;
-        for level in LEVELS {
+        for level in LEVELS.into_iter().filter(|_| has_all) {
             request.levels = level;
             if request.ask(libfabric).is_some() {
                 levels |= level;

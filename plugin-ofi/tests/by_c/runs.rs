@@ -15,7 +15,8 @@ use super::offer::Offer;
 use crate::LEFT_OUT;
 use crate::child;
 use crate::client::Libfabric;
-use crate::support::plugin::Plugin;
+
+use crate::support::plugin::{FakeDevicePlugin, Plugin};
 use crate::support::run::{Finished, run};
 use crate::support::tool::Tool;
 use crate::support::{has_device, skip};
@@ -82,6 +83,8 @@ pub struct ProviderUnderTest {
     pub version: Option<(u32, u32)>,
     /// Scenarios that it fails, hangs in, or does not offer what they need, by reason.
     pub does_not: Reasons,
+    /// The provider that carries ours' messages to local peers in place of our shared memory.
+    pub beside: Option<&'static str>,
     /// Sizes in bytes at which something changes.
     pub thresholds: &'static [usize],
 }
@@ -92,7 +95,7 @@ type Way = (&'static str, &'static [(&'static str, &'static str)]);
 impl ProviderUnderTest {
     /// The ways to run: ours over shared memory, and over verbs where there is a device.
     fn ways(&self) -> Vec<Way> {
-        if self.name != OURS {
+        if self.name != OURS || self.beside.is_some() {
             return vec![("", &[])];
         }
         let over_verbs: Way = ("", &[("FERRO_SHM", "off")]);
@@ -117,7 +120,8 @@ impl ProviderUnderTest {
             return None;
         }
         let domain = std::env::var(DOMAIN).unwrap();
-        let offer = move || Offer::find(libfabric, self.name, &domain);
+        let has_all = self.beside.is_none();
+        let offer = move || Offer::find(libfabric, self.name, &domain, has_all);
         if offer().is_none() {
             assert_ne!(name, OURS, "no offer");
             println!("SKIP: this libfabric has no provider {name} for messages [C]");
@@ -134,11 +138,22 @@ impl ProviderUnderTest {
         let mut command = Tool::asked_for().run(&std::env::current_exe().unwrap());
         child::again(&mut command, test, variables);
         command.arg("--include-ignored").env(DOMAIN, domain);
-        let plugin = Plugin::new();
-        plugin.choose(&mut command);
-        if self.name != OURS {
-            command.env("FI_PROVIDER", self.name);
+        let Some(beside) = self.beside else {
+            let plugin = Plugin::new();
+            plugin.choose(&mut command);
+            if self.name != OURS {
+                command.env("FI_PROVIDER", self.name);
+            }
+            return run(command, patience);
+        };
+        command.env("FERRO_SHM_PROVIDER", beside);
+        if has_device() {
+            let plugin = Plugin::new();
+            plugin.choose(&mut command);
+            return run(command, patience);
         }
+        let device = FakeDevicePlugin::new();
+        device.choose(&mut command);
         run(command, patience)
     }
 

@@ -47,6 +47,8 @@ pub enum Mpi {
     NewOpenWindows,
     /// The same, over libfabric's `lnx`, which links this provider beside libfabric's `shm`.
     NewOpenLinked,
+    /// The same, over this provider, whose local messages go through libfabric's `shm`.
+    NewOpenBeside,
     /// The Python registry's MPICH (ci/mpi).
     Mpich,
     /// The Python registry's Intel MPI (ci/mpi), with the libfabric of that MPICH.
@@ -148,7 +150,7 @@ impl Job {
             (Carrier::Verbs, Mpi::Intel) => job != (4, ONE_SIDED),
             (_, Mpi::NewOpenWindows) => true,
             (_, Mpi::NewOpen) => job.1 == SUITE,
-            (_, Mpi::OpenWindows | Mpi::NewOpenLinked) => false,
+            (_, Mpi::OpenWindows | Mpi::NewOpenLinked | Mpi::NewOpenBeside) => false,
         };
         emulated && !soak && repeats
     }
@@ -247,7 +249,7 @@ impl Launcher {
                 look_for_debians()?;
                 None
             }
-            Mpi::NewOpen | Mpi::NewOpenWindows | Mpi::NewOpenLinked => {
+            Mpi::NewOpen | Mpi::NewOpenWindows | Mpi::NewOpenLinked | Mpi::NewOpenBeside => {
                 Some(Made::find("open-mpi")?)
             }
             Mpi::Mpich => Some(Made::find("mpich")?),
@@ -416,7 +418,8 @@ impl Mpi {
         matches!(self, Self::Mpich | Self::Intel)
     }
 
-    /// The providers that are linked, if some are: this one with its verbs alone.
+    /// Variables that choose other providers beside this one: those that are linked, with our verbs
+    /// alone, or that of local peers.
     pub fn link_variables(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::NewOpenLinked => &[
@@ -424,7 +427,17 @@ impl Mpi {
                 ("FI_LNX_PROV_LINKS", "shm+ferro"),
                 ("FERRO_SHM", "off"),
             ],
+            Self::NewOpenBeside => &[("FI_PROVIDER", "ferro"), ("FERRO_SHM_PROVIDER", "shm")],
             _ => &[],
+        }
+    }
+
+    /// The counter of messages between ranks of one node, if this provider has one.
+    pub fn local_counter(self) -> Option<&'static str> {
+        match self {
+            Self::NewOpenLinked => None,
+            Self::NewOpenBeside => Some("peer_sent"),
+            _ => Some("shm_messages_sent"),
         }
     }
 
@@ -433,7 +446,7 @@ impl Mpi {
     fn open_mpi_parameters(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Mpich | Self::Intel => &[],
-            Self::Open => &[
+            Self::Open | Self::NewOpenBeside => &[
                 ("pml", "cm"),
                 ("mtl", "ofi"),
                 ("mtl_ofi_provider_include", "ferro"),
