@@ -83,6 +83,8 @@ pub struct ProviderUnderTest {
     pub version: Option<(u32, u32)>,
     /// Scenarios that it fails, hangs in, or does not offer what they need, by reason.
     pub does_not: Reasons,
+    /// Those that it fails besides with a libfabric older than 2.3.
+    pub does_not_before_2_3: Reasons,
     /// The provider that carries ours' messages to local peers in place of our shared memory.
     pub beside: Option<&'static str>,
     /// Sizes in bytes at which something changes.
@@ -117,6 +119,13 @@ impl ProviderUnderTest {
         let is_other = |(major, minor)| libfabric.version != FI_VERSION(major, minor);
         if self.version.is_some_and(is_other) {
             println!("SKIP: the table of {name} is about another libfabric [C]");
+            return None;
+        }
+        let thread = std::thread::current();
+        let test = thread.name().expect("a test's thread has its name");
+        let is_old = libfabric.version < FI_VERSION(2, 3);
+        if let Some(reason) = reason(self.does_not_before_2_3, test).filter(|_| is_old) {
+            println!("SKIP: {test}: {reason} [C]");
             return None;
         }
         let domain = std::env::var(DOMAIN).unwrap();
