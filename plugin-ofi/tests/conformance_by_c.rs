@@ -100,6 +100,10 @@ const LEFT_OUT: Reasons = &[
         &["vectors::texts"],
     ),
     (
+        "messages of collectives are off_coll's alone (tests/collectives.rs)",
+        &["sends::messages_of_collectives"],
+    ),
+    (
         "the calls with keys are tests/auth_keys.rs's",
         &["vectors::without_keys"],
     ),

@@ -270,7 +270,9 @@ pub struct SendOp {
     /// `COMPLETION`, `INJECT`, `REMOTE_CQ_DATA`, `MORE`, `FENCE` and the completion levels count
     /// here (fi_endpoint(3)). With `DELIVERY_COMPLETE` the send completes when the message stands
     /// in the receive's buffer, or was dropped by the receiver; with `FENCE` it starts when all
-    /// earlier ones to the same peer are complete.
+    /// earlier ones to the same peer are complete. With `COMPLETION`, `RMA` and `COLLECTIVE` it is
+    /// a message of a collective operation: its completion has `COLLECTIVE`, and no counter counts
+    /// it.
     pub flags: Flags,
 }
 
@@ -384,7 +386,8 @@ pub struct RecvOp {
     pub context: u64,
     /// `COMPLETION`, `MULTI_RECV`, `PEEK`, `CLAIM`, `DISCARD` and `AUTH_KEY` count here, the last
     /// three as operation flags. With `AUTH_KEY` the source is the handle of an authorization key
-    /// of the endpoint's.
+    /// of the endpoint's. With `COLLECTIVE` and no `COMPLETION` it is for a message of a collective
+    /// operation: its completion has `COLLECTIVE`, and no counter counts it.
     pub flags: Flags,
 }
 

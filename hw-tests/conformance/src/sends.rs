@@ -228,3 +228,74 @@ pub fn a_send_that_is_refused_sends_nothing(fabric: &Fabric) {
         pair.keep([out]);
     }
 }
+
+/// The flags of a message of a collective operation, for its send.
+const COLLECTIVE_SEND: Flags = Flags::COMPLETION.union(Flags::RMA).union(Flags::COLLECTIVE);
+
+/// The completions of messages of collective operations have the flag that says so, whatever their
+/// end, and no counter counts them.
+pub fn messages_of_collectives(fabric: &Fabric) {
+    for (a, b) in fabric.paths() {
+        let pair = QueuedPair::open(fabric.domain(a), fabric.domain(b));
+        let counts = || (pair.a.tx.counts(), pair.b.rx.counts());
+        let before = counts();
+        for len in fabric.edges(fabric.longest) {
+            for (early, room) in [(true, len), (false, len), (true, len / 2)] {
+                of_collective(&pair, len, room, early);
+            }
+        }
+        let recv = RecvOp {
+            flags: Flags::COLLECTIVE,
+            ..any_tagged(pair.b.context())
+        };
+        pair.b.recv(&recv, &[IoBuf::EMPTY]).unwrap();
+        pair.b.endpoint.cancel(recv.context).unwrap();
+        let error = pair.wait(&pair.b.rx, recv.context).unwrap_err();
+        let flags = recv.kind.recv_flags() | Flags::COLLECTIVE;
+        let cancelled = (error.errno, error.completion.flags);
+        assert_eq!(cancelled, (Errno::ECANCELED, flags));
+        assert_eq!(counts(), before);
+    }
+}
+
+fn of_collective(pair: &QueuedPair, len: usize, room: usize, early: bool) {
+    let what = format!("{len} bytes to {room}, receive posted first: {early}");
+    let recv = RecvOp {
+        flags: Flags::COLLECTIVE,
+        ..any_tagged(pair.b.context())
+    };
+    let (into, out) = (
+        MessageMemory::for_receive(room),
+        MessageMemory::of_message(len, len),
+    );
+    if early {
+        pair.b.recv(&recv, &into.list(1)).unwrap();
+    }
+    let send = SendOp {
+        flags: COLLECTIVE_SEND,
+        ..pair.tagged(1 << 63)
+    };
+    pair.send_list(&send, &out.list(1));
+    if !early {
+        pair.drive();
+        pair.b.recv(&recv, &into.list(1)).unwrap();
+    }
+    let flags = recv.kind.recv_flags() | Flags::COLLECTIVE;
+    match pair.wait(&pair.b.rx, recv.context) {
+        Ok(c) => assert_eq!((c.flags, c.tag, room), (flags, send.tag, len), "{what}"),
+        Err(error) => {
+            let truncated = (error.errno, error.completion.flags, room < len);
+            assert_eq!(truncated, (Errno::ETRUNC, flags, true), "{what}");
+        }
+    }
+    let c = pair.wait(&pair.a.tx, send.context).expect(&what);
+    assert_eq!(
+        c.flags,
+        send.kind.send_flags() | Flags::COLLECTIVE,
+        "{what}"
+    );
+    let whole = room.min(len);
+    let name = (whole >= MessageMemory::NAMED_BYTES).then_some(len);
+    assert_eq!(into.message(0, whole), Ok(name), "{what}");
+    pair.keep([out, into]);
+}

@@ -13,6 +13,7 @@ macro_rules! conformance {
         $crate::conformance! { @scenarios ($fabric) ($($attr),*)
             sends::each_form_of_send,
             sends::truncation_of_each_size,
+            sends::messages_of_collectives,
             sends::a_send_that_is_refused_sends_nothing,
             remapping::memory_that_goes_between_messages,
             remapping::shared_memory_that_is_punched_between_messages,

@@ -132,12 +132,22 @@ pub trait Owner {
     }
 
     /// As `complete_send`, with [`Flags::RMA`]. Each part of a one-sided operation has it, so that
-    /// messages need no look at their kind. It says nothing of a message.
+    /// messages need no look at their kind, and so has each message of a collective operation. It
+    /// says nothing of another message.
     #[cold]
     #[inline(never)]
     fn complete_part_or_send(&mut self, done: &SendDone) {
         match done.kind {
             MsgKind::Remote(kind) => self.remote_part_sent(kind, done, None),
+            _ if done.flags.contains(Flags::COLLECTIVE) => self.tx_cq().write(&Completion {
+                context: done.context,
+                flags: done.kind.send_flags() | Flags::COLLECTIVE,
+                len: 0,
+                buf: 0,
+                data: 0,
+                tag: 0,
+                src: FiAddr::NOTAVAIL,
+            }),
             _ => self.complete_send(&SendDone {
                 flags: done.flags - Flags::RMA,
                 ..*done
@@ -155,7 +165,7 @@ pub trait Owner {
         self.tx_cq().write_error(CqError {
             completion: Completion {
                 context: done.context,
-                flags: done.kind.send_flags(),
+                flags: done.kind.send_flags() | (done.flags & Flags::COLLECTIVE),
                 len: 0,
                 buf: 0,
                 data: 0,
@@ -168,7 +178,9 @@ pub trait Owner {
             why,
             sender: None,
         });
-        self.tx_cntr().inc_error();
+        if !done.flags.contains(Flags::COLLECTIVE) {
+            self.tx_cntr().inc_error();
+        }
     }
 
     /// Reports a received message of `len` bytes, all of which arrived. `sender` names its sender;
@@ -203,7 +215,8 @@ pub trait Owner {
             // Copies, here and above: the common fields then need neither in memory, where a load
             // would wait for fields that were written one by one.
             let (m, a) = (&{ *m }, &{ *a });
-            if m.flags.contains(Flags::SOURCE_ERR) && !a.src.is_some() {
+            let named = m.flags & (Flags::SOURCE_ERR | Flags::COLLECTIVE) == Flags::SOURCE_ERR;
+            if named && !a.src.is_some() {
                 return self.complete_from_unknown_source(prefix, kind, m, a, sender());
             }
             return self.complete_quiet_or_piece(prefix, kind, m, a);
@@ -216,21 +229,25 @@ pub trait Owner {
 
     /// As `complete_recv`, of a receive that wants no completion, or of a piece: the last piece of
     /// a multi-receive always has a completion, which says that the buffer is free (fi_msg(3),
-    /// `FI_MULTI_RECV`).
+    /// `FI_MULTI_RECV`). A message of a collective operation has one, too, and is not counted.
     #[inline(never)]
     fn complete_quiet_or_piece(&mut self, prefix: usize, kind: MsgKind, m: &Matched, a: &Arrived) {
         if let MsgKind::Remote(kind) = kind {
             return self.remote_part_came(kind, m, a, None);
         }
         let more = self.complete_piece(kind, m);
-        if (m.flags | more).intersects(Flags::COMPLETION) || more.contains(Flags::MULTI_RECV) {
+        let collective = m.flags & Flags::COLLECTIVE;
+        let reports = (m.flags | more).intersects(Flags::COMPLETION | Flags::COLLECTIVE);
+        if reports || more.contains(Flags::MULTI_RECV) {
             let src = self.av().reported(a.src);
             self.rx_cq().write(&Completion {
                 buf: place(m),
-                ..recv_completion(kind, m, a, src, more)
+                ..recv_completion(kind, m, a, src, more | collective)
             });
         }
-        self.rx_cntr().inc(a.len as usize - prefix);
+        if collective.is_empty() {
+            self.rx_cntr().inc(a.len as usize - prefix);
+        }
     }
 
     /// Reports a message that was received whole from a sender that was not in the address vector
@@ -307,7 +324,8 @@ pub trait Owner {
         if let MsgKind::Remote(kind) = kind {
             return self.remote_part_came(kind, m, a, Some((errno, why)));
         }
-        let more = self.complete_piece(kind, m);
+        let collective = m.flags & Flags::COLLECTIVE;
+        let more = self.complete_piece(kind, m) | collective;
         let src = self.av().reported(a.src);
         self.rx_cq().write_error(CqError {
             completion: Completion {
@@ -321,7 +339,9 @@ pub trait Owner {
             why,
             sender: None,
         });
-        self.rx_cntr().inc_error();
+        if collective.is_empty() {
+            self.rx_cntr().inc_error();
+        }
     }
 }
 
@@ -335,7 +355,7 @@ fn recv_completion(
 ) -> Completion {
     Completion {
         context: m.context,
-        flags: kind.recv_flags() | a.flags | (more & Flags::MULTI_RECV),
+        flags: kind.recv_flags() | a.flags | (more & (Flags::MULTI_RECV | Flags::COLLECTIVE)),
         len: a.len as usize,
         buf: m.buf.addr,
         data: a.data,

@@ -10,6 +10,7 @@ use super::srx::{Deferred, SharedRx};
 use crate::cq::CqQueue;
 use ferrofabric_av::AvTable;
 use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{
     Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Routed, SendDone, ShortcutEnd,
     Transport,
@@ -86,8 +87,11 @@ impl EndpointOwner<'_> {
                 Deferred::Fail(mut error) => {
                     let src = self.av().reported_source(error.completion.src);
                     error.completion.src = src;
+                    let is_collective = error.completion.flags.contains(Flags::COLLECTIVE);
                     self.rx_cq().write_error(error);
-                    self.rx_cntr().inc_error();
+                    if !is_collective {
+                        self.rx_cntr().inc_error();
+                    }
                 }
                 Deferred::FailRma(kind, error) => self.rma_failed(kind, error),
                 Deferred::SendParts => waits = self.send_parts(transport),

@@ -212,7 +212,7 @@ impl SharedRx {
         let error = CqError {
             completion: Completion {
                 context: posted.context,
-                flags: kind.recv_flags() | (posted.flags & Flags::MULTI_RECV),
+                flags: kind.recv_flags() | (posted.flags & (Flags::MULTI_RECV | Flags::COLLECTIVE)),
                 len: 0,
                 buf: posted.buf.segments().first().map_or(0, |buf| buf.addr),
                 data: 0,
