@@ -1,5 +1,6 @@
 //! Completion queues (fi_cq(3)).
 
+pub(crate) mod collective;
 mod imported;
 
 use std::ffi::{c_char, c_int, c_void};
@@ -26,6 +27,7 @@ use crate::memory::{ErrorData, say};
 use crate::reasons::{number_of, words_of};
 use crate::srx::{BoundReceives, ForeignReceives};
 use crate::wait::{self, WaitObject, Waitable, timeout};
+use collective::CollectiveCq;
 use imported::ImportedCq;
 
 // Every format is a prefix of the longest, and that is how a completion begins.
@@ -55,6 +57,8 @@ pub(crate) struct CqObject {
     error_data: ErrorData,
     /// The queue of another provider that gets the completions.
     pub(crate) imported: Option<ImportedCq>,
+    /// Where the domain has collective operations.
+    pub(crate) collective: Option<CollectiveCq>,
     /// Whether the receives that it reports are of other providers. All are of one kind.
     has_foreign: OnceLock<bool>,
     /// Messages that are announced when the owner reads.
@@ -69,9 +73,10 @@ unsafe impl Object for CqObject {
     const FID_OPS: &'static fi_ops = &FID_OPS;
 
     fn raw(&self, fid: fid) -> fid_cq {
-        let ops = match self.imported {
-            Some(_) => imported::OPS.as_ptr(),
-            None => OPS.as_ptr(),
+        let ops = match (&self.imported, &self.collective) {
+            (Some(_), _) => imported::OPS.as_ptr(),
+            (_, Some(_)) => collective::OPS.as_ptr(),
+            (None, None) => OPS.as_ptr(),
         };
         fid_cq { fid, ops }
     }
@@ -89,7 +94,10 @@ impl Waitable for CqObject {
     }
 
     fn try_wait(&self) -> Result<(), OpError> {
-        self.cq.try_wait()
+        match &self.collective {
+            Some(part) if part.has_entry() => Err(OpError::Again),
+            _ => self.cq.try_wait(),
+        }
     }
 }
 
@@ -175,6 +183,7 @@ impl CqObject {
             by_threshold,
             error_data: ErrorData::default(),
             imported,
+            collective: domain.has_collectives().then(CollectiveCq::default),
             has_foreign: OnceLock::new(),
             receives: BoundReceives::default(),
             domain,

@@ -13,6 +13,7 @@ use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
 
 use crate::abi::{FI_CLASS_PEP, fi_info, fid_t};
+use crate::collective::offers;
 use crate::guard::{Refused, control};
 use crate::host::Host;
 use crate::info::{UsedAddresses, check_keys, offered, wanted};
@@ -57,12 +58,19 @@ pub(crate) unsafe extern "C" fn getinfo(
             src: query.uses_src_addr(),
             dest: query.uses_dest_addr(),
         };
-        let wanted = match hints.is_null() {
+        let mut wanted = match hints.is_null() {
             true => None,
             // SAFETY: libfabric passes hints as long as they are in its own version, whatever the
             // application's.
             false => Some(unsafe { wanted(host.version(), hints, counting) }?),
         };
+        let collective = wanted.as_mut().is_some_and(offers::take);
+        if let (true, Some(hints)) = (collective, &wanted) {
+            if let Err(error) = offers::check(hints) {
+                tracing::info!("{error}");
+                return Err(Refused(Errno::ENODATA));
+            }
+        }
         query.hints = wanted.as_ref();
         // SAFETY: as above.
         let handle = unsafe { passive_endpoint(hints) };
@@ -78,8 +86,15 @@ pub(crate) unsafe extern "C" fn getinfo(
         for notice in &found.notices {
             tracing::info!("{notice}");
         }
+        let infos = match (collective, &wanted) {
+            (true, Some(hints)) => offers::with_collectives(found.infos, hints),
+            _ => found.infos,
+        };
+        if infos.is_empty() {
+            return Err(Refused(Errno::ENODATA));
+        }
         let mut list = InfoList::new(host);
-        for mut offer in found.infos {
+        for mut offer in infos {
             offer.fabric.api_version = version;
             list.add(&offer, handle)?;
         }
@@ -151,7 +166,7 @@ impl Drop for InfoList<'_> {
 }
 
 /// Opens the domain that an info describes. The fields of the info are checked again: an
-/// application may have changed them.
+/// application may have changed them. Returns whether the domain is for collective operations, too.
 ///
 /// # Safety
 ///
@@ -160,9 +175,16 @@ impl Drop for InfoList<'_> {
 /// # Errors
 ///
 /// When the info describes no domain of ours, or the device or the system cannot open it.
-pub(crate) unsafe fn open(version: u32, info: *const fi_info) -> Result<Arc<dyn Domain>, Refused> {
+pub(crate) unsafe fn open(
+    version: u32,
+    info: *const fi_info,
+) -> Result<(Arc<dyn Domain>, bool), Refused> {
     // SAFETY: as the caller says.
-    let info = unsafe { wanted(version, info, UsedAddresses::BOTH) }?;
+    let mut info = unsafe { wanted(version, info, UsedAddresses::BOTH) }?;
+    let collective = offers::take(&mut info);
+    if collective {
+        offers::check(&info)?;
+    }
     check_keys(&info)?;
     let settings = settings()?;
     let providers = providers(&settings);
@@ -174,9 +196,12 @@ pub(crate) unsafe fn open(version: u32, info: *const fi_info) -> Result<Arc<dyn 
             if info.domain.threading == Threading::Domain {
                 // SAFETY: at this level the application sees to it that no two calls into the
                 // domain overlap (fi_domain(3)).
-                return Ok(unsafe { provider.open_serialized(best, &settings) }?);
+                return Ok((
+                    unsafe { provider.open_serialized(best, &settings) }?,
+                    collective,
+                ));
             }
-            return Ok(provider.open(best, &settings)?);
+            return Ok((provider.open(best, &settings)?, collective));
         }
     }
     // Each provider's reason for the refusal.

@@ -14,6 +14,8 @@ use crate::fid::SharedObject;
 pub(crate) struct DomainObject {
     pub(crate) domain: Arc<dyn Domain>,
     pub(crate) fabric: SharedObject<FabricObject>,
+    /// Opened for collective operations.
+    pub(crate) collective: bool,
 }
 
 impl DomainObject {
@@ -32,6 +34,11 @@ impl DomainObject {
         self.domain.info().domain.auth_key_size == AV_AUTH_KEY
     }
 
+    /// Whether its endpoints may have collective operations.
+    pub(crate) fn has_collectives(&self) -> bool {
+        self.collective
+    }
+
     /// Whether its endpoints have one-sided operations.
     pub(crate) fn has_remote_access(&self) -> bool {
         self.domain.info().ep.ep_type == EpType::Rdm && !self.is_keyed()
@@ -42,7 +49,12 @@ impl DomainObject {
     /// # Errors
     ///
     /// `EINVAL`: the domain has automatic progress. Their owner drives this provider, and may wait.
+    /// Or it has collective operations, whose messages come by its own queues.
     pub(crate) fn check_imports(&self, object: &str) -> Result<(), Error> {
+        if self.has_collectives() {
+            let error = Error::new(Errno::EINVAL, "import", object);
+            return Err(error.mend("open a domain without FI_COLLECTIVE"));
+        }
         match self.domain.info().domain.data_progress {
             Progress::Auto => {
                 let error = Error::new(Errno::EINVAL, "import", object);

@@ -2,12 +2,13 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::peer::{Event, PeerEq};
 use ferrofabric_runtime::eq::{EventQueue, Reading};
+use ferrofabric_system::locks::Mutex;
 use ferrofabric_system::wait::{Nap, NapOn, ms_until};
 
 use crate::abi::{
@@ -25,9 +26,16 @@ use crate::wait::{self, WaitObject, Waitable, timeout};
 /// Longest entry that an application may write, in bytes.
 const MAX_ENTRY_BYTES: usize = 64 << 10;
 
+/// An endpoint whose events come by its own messages, so that a read drives it.
+pub(crate) trait DrivenByEvents: Send + Sync {
+    /// Makes progress.
+    fn drive(&self);
+}
+
 /// An event queue.
 pub(crate) struct EqObject {
     queue: Arc<EventQueue>,
+    driven: Mutex<Vec<Weak<dyn DrivenByEvents>>>,
     error_data: ErrorData,
     wait: WaitObject,
     /// Whether the application may write.
@@ -82,6 +90,24 @@ impl EqObject {
         &self.queue
     }
 
+    /// Has reads drive an endpoint.
+    pub(crate) fn add_driven(&self, endpoint: Weak<dyn DrivenByEvents>) {
+        let mut driven = self.driven.lock();
+        driven.retain(|endpoint| endpoint.strong_count() != 0);
+        driven.push(endpoint);
+    }
+
+    /// Drives the endpoints whose events it gets.
+    fn drive(&self) {
+        let driven: Vec<_> = self
+            .driven
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        driven.iter().for_each(|endpoint| endpoint.drive());
+    }
+
     /// Opens an event queue.
     ///
     /// # Safety
@@ -104,6 +130,7 @@ impl EqObject {
         }
         Ok(Self {
             queue: Arc::new(EventQueue::new()),
+            driven: Mutex::default(),
             error_data: ErrorData::default(),
             wait,
             writable,
@@ -167,6 +194,8 @@ impl EventRequest {
             // SAFETY: as the caller says; any value of a byte is valid.
             _ => unsafe { std::slice::from_raw_parts_mut(self.buf.cast::<u8>(), self.len) },
         };
+        // SAFETY: as C calls us.
+        unsafe { object_of::<EqObject>(self.eq) }.drive();
         // SAFETY: as C calls us.
         let (number, bytes) = unsafe { self.queue() }.read(out, reading(self.flags))?;
         // SAFETY: as the caller says.

@@ -6,6 +6,7 @@ mod av;
 mod calls;
 mod cancel;
 mod cntr;
+mod collective;
 mod cq;
 mod discovery;
 mod domain;

@@ -244,7 +244,7 @@ fn capabilities() -> u64 {
     let messages = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_DIRECTED_RECV | FI_MULTI_RECV;
     let naming = FI_SOURCE | FI_SOURCE_ERR | FI_SHARED_AV | FI_AV_USER_ID | FI_PEER;
     let one_sided = FI_RMA | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_RMA_EVENT;
-    messages | one_sided | FI_ATOMIC | naming | FI_FENCE | reach
+    messages | one_sided | FI_ATOMIC | FI_COLLECTIVE | naming | FI_FENCE | reach
 }
 
 /// Each of the 64 bits is a capability that is granted, or no data.

@@ -31,7 +31,7 @@ const OFFERED: &[(&str, &str)] = &[
     ("fi_ops_fabric", "domain domain2 eq_open trywait"),
     (
         "fi_ops_domain",
-        "av_open cq_open endpoint endpoint2 cntr_open srx_ctx query_atomic",
+        "av_open cq_open endpoint endpoint2 cntr_open srx_ctx query_atomic query_collective",
     ),
     ("fi_ops_mr", "reg regv regattr"),
     ("fi_ops_eq", "read readerr write sread strerror"),
@@ -43,10 +43,10 @@ const OFFERED: &[(&str, &str)] = &[
     (
         "fi_ops_av",
         "insert insertsvc insertsym remove lookup straddr insert_auth_key lookup_auth_key \
-         set_user_id",
+         set_user_id av_set",
     ),
     ("fi_ops_ep", "cancel getopt setopt"),
-    ("fi_ops_cm", "getname shutdown"),
+    ("fi_ops_cm", "getname shutdown join"),
     (
         "fi_ops_msg",
         "recv recvv recvmsg send sendv sendmsg inject senddata injectdata",

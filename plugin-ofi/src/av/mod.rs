@@ -2,7 +2,9 @@
 
 mod insert;
 mod keys;
+pub(crate) mod members;
 pub(crate) mod object;
+pub(crate) mod set;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -23,7 +25,6 @@ use crate::fid::{Object, SharedObject, ops_of, share_if};
 use crate::guard::{Refused, control, value};
 use crate::memory::{copy_cut, copy_text, text};
 use crate::srx::BoundReceives;
-use crate::unsupported::Unsupported;
 use object::{AvObject, address_bytes, av_object};
 
 // SAFETY: `fid_av` starts with the `fid`.
@@ -51,7 +52,7 @@ static OPS: Roomy<fi_ops_av> = Roomy::new(fi_ops_av {
     remove: Some(remove),
     lookup: Some(lookup),
     straddr: Some(straddr),
-    av_set: Some(Unsupported::ENOSYS),
+    av_set: Some(set::open),
     insert_auth_key: Some(keys::insert_auth_key),
     lookup_auth_key: Some(keys::lookup_auth_key),
     set_user_id: Some(set_user_id),

@@ -12,8 +12,8 @@ use crate::av::object::AvObject;
 use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
-use crate::endpoint::atomics;
 use crate::endpoint::object::EndpointObject;
+use crate::endpoint::{atomics, collectives};
 use crate::fabric::FabricObject;
 use crate::fid::{Object, SharedObject, open_on, ops_of};
 use crate::guard::{Refused, control};
@@ -32,7 +32,7 @@ static OPS: Roomy<fi_ops_domain> = Roomy::new(fi_ops_domain {
     stx_ctx: Some(Unsupported::ENOSYS),
     srx_ctx: Some(srx_context),
     query_atomic: Some(atomics::query),
-    query_collective: Some(Unsupported::ENOSYS),
+    query_collective: Some(collectives::query),
     endpoint2: Some(endpoint2),
 });
 
@@ -71,8 +71,12 @@ pub(super) unsafe fn open(
         return Err(Errno::EBADFLAGS.into());
     }
     // SAFETY: as the caller says.
-    let domain = unsafe { discovery::open(fabric.version(), info) }?;
-    Ok(DomainObject { domain, fabric })
+    let (domain, collective) = unsafe { discovery::open(fabric.version(), info) }?;
+    Ok(DomainObject {
+        domain,
+        fabric,
+        collective,
+    })
 }
 
 /// `fi_control`, and the calls with the keys of peers' regions (`fi_mr_map_raw`,

@@ -2,9 +2,11 @@
 //! API behind it.
 
 pub(crate) mod atomics;
+pub(crate) mod collectives;
 mod name;
 pub(crate) mod object;
 mod options;
+mod reserved_tags;
 mod rma;
 mod transfer;
 
@@ -26,6 +28,8 @@ use crate::abi::{
 };
 use crate::av::object::AvObject;
 use crate::cntr::CntrObject;
+use crate::collective::endpoint::{CollectiveBinding, Collectives};
+use crate::collective::offers;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
@@ -52,12 +56,18 @@ unsafe impl Object for EndpointObject {
                 true => rma::RMA.as_ptr(),
                 false => no_calls::RMA.as_ptr(),
             },
-            tagged: transfer::TAGGED.as_ptr(),
+            tagged: match self.has_collectives() {
+                true => reserved_tags::RESERVED_TAGS.as_ptr(),
+                false => transfer::TAGGED.as_ptr(),
+            },
             atomic: match self.domain.has_remote_access() {
                 true => atomics::ATOMIC.as_ptr(),
                 false => no_calls::ATOMIC.as_ptr(),
             },
-            collective: no_calls::COLLECTIVE.as_ptr(),
+            collective: match self.has_collectives() {
+                true => collectives::OPS.as_ptr(),
+                false => no_calls::COLLECTIVE.as_ptr(),
+            },
         }
     }
 }
@@ -97,13 +107,21 @@ impl EndpointObject {
         // SAFETY: as the caller says.
         let mut info = unsafe { crate::info::wanted(domain.version(), info, UsedAddresses::BOTH) }?;
         drop_message_directions(&mut info);
+        let collective = offers::take(&mut info);
+        if collective && !domain.has_collectives() {
+            let error = Error::new(Errno::EINVAL, "open", "endpoint");
+            return Err(error.mend("open the domain with FI_COLLECTIVE, too").into());
+        }
         crate::info::check_keys(&info)?;
         let offer = ferrofabric_contracts::info::filter(&info, &offer_of(&*domain.domain));
         let offer = offer.map_err(|mismatch| {
             Error::new(Errno::EINVAL, "open", "endpoint").mend(mismatch.to_string())
         })?;
         let setup = Setup {
-            caps: info.caps,
+            caps: match collective {
+                true => info.caps | Flags::COLLECTIVE,
+                false => info.caps,
+            },
             remote_rights: offer.caps & (Flags::REMOTE_READ | Flags::REMOTE_WRITE),
             source: offer.src_addr.as_ref().and_then(Address::socket),
             auth_key: info.ep.auth_key,
@@ -114,6 +132,7 @@ impl EndpointObject {
         Ok(Self {
             endpoint: OnceLock::new(),
             receives: OnceLock::new(),
+            collectives: OnceLock::new(),
             tx: TransferFlags::new(info.tx.op_flags),
             rx: TransferFlags::new(info.rx.op_flags),
             setup: Mutex::new(setup),
@@ -194,7 +213,42 @@ impl EndpointObject {
         if receives {
             self.leave_receives(&setup, &endpoint)?;
         }
+        if setup.caps.contains(Flags::COLLECTIVE) {
+            self.open_collectives(&setup, &endpoint)?;
+        }
         let _ = self.endpoint.set(endpoint);
+        Ok(())
+    }
+
+    /// Whether the endpoint was opened for collective operations.
+    fn has_collectives(&self) -> bool {
+        self.setup().caps.contains(Flags::COLLECTIVE)
+    }
+
+    /// Opens the collective operations of a new endpoint.
+    ///
+    /// # Errors
+    ///
+    /// `ENOCQ`: a queue is missing; that of `off_coll`.
+    fn open_collectives(&self, setup: &Setup, endpoint: &Arc<dyn Endpoint>) -> Result<(), Refused> {
+        let (Some(av), Some(tx_cq), Some(rx_cq)) = (&setup.av, &setup.tx_cq, &setup.rx_cq) else {
+            let error = Error::new(
+                Errno::ENOCQ,
+                "enable",
+                "endpoint with collective operations",
+            );
+            return Err(error
+                .mend("bind queues with FI_TRANSMIT and FI_RECV first")
+                .into());
+        };
+        let binding = CollectiveBinding {
+            av: av.clone(),
+            tx_cq: tx_cq.clone(),
+            rx_cq: rx_cq.clone(),
+            eq: setup.eq.clone(),
+        };
+        let collectives = Collectives::open(endpoint.clone(), binding)?;
+        let _ = self.collectives.set(collectives);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use ferrofabric_contracts::error::Errno;
 
+use super::collectives::group;
 use super::object::EndpointObject;
 use crate::abi::{Roomy, fi_ops_cm, fid_ep, fid_t};
 use crate::fid::object_of;
@@ -21,7 +22,7 @@ pub(super) static OPS: Roomy<fi_ops_cm> = Roomy::new(fi_ops_cm {
     accept: Some(Unsupported::ENOSYS),
     reject: Some(Unsupported::ENOSYS),
     shutdown: Some(shutdown),
-    join: Some(Unsupported::ENOSYS),
+    join: Some(group::join),
 });
 
 unsafe extern "C" fn getname(ep: fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int {

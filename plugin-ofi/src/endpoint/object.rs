@@ -11,6 +11,7 @@ use ferrofabric_runtime::fabric::Endpoint;
 
 use crate::av::object::AvObject;
 use crate::cntr::CntrObject;
+use crate::collective::endpoint::Collectives;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
@@ -23,6 +24,8 @@ pub(crate) struct EndpointObject {
     pub(super) endpoint: OnceLock<Arc<dyn Endpoint>>,
     /// Its receives, where another provider has them.
     pub(super) receives: OnceLock<Arc<ForeignReceives>>,
+    /// Its collective operations, where it has some.
+    pub(super) collectives: OnceLock<Arc<Collectives>>,
     pub(super) tx: TransferFlags,
     pub(super) rx: TransferFlags,
     pub(super) setup: Mutex<Setup>,
@@ -85,6 +88,22 @@ impl EndpointObject {
     /// Whether it was opened on that domain.
     pub(crate) fn is_of(&self, domain: &DomainObject) -> bool {
         std::ptr::eq(&**self.domain, domain)
+    }
+
+    /// Its collective operations, once it is enabled.
+    pub(crate) fn collectives(&self) -> Option<&Arc<Collectives>> {
+        self.collectives.get()
+    }
+
+    /// Whether a send with these flags, or with those of the endpoint, has a completion.
+    pub(crate) fn reports_sends(&self, flags: Option<u64>) -> bool {
+        let flags = flags.map_or_else(|| self.tx.flags(), |flags| self.tx.with(flags));
+        flags.contains(Flags::COMPLETION)
+    }
+
+    /// Bytes of a message at most.
+    pub(crate) fn max_msg_size(&self) -> usize {
+        self.domain.domain.info().ep.max_msg_size
     }
 
     /// The objects that it is bound to.

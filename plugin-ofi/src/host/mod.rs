@@ -129,6 +129,35 @@ impl Host {
     /// `hints` and all that it points to are of the library's own sizes, as
     /// [`new_info`](Self::new_info) makes them.
     pub unsafe fn offers(&self, hints: NonNull<fi_info>) -> Result<NonNull<fi_info>, Errno> {
+        // SAFETY: the caller's contract.
+        unsafe { self.offers_by(hints, HIDDEN) }
+    }
+
+    /// As [`offers`](Self::offers), with those of providers that work for an owner alone.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub unsafe fn offload_offers(
+        &self,
+        hints: NonNull<fi_info>,
+    ) -> Result<NonNull<fi_info>, Errno> {
+        // SAFETY: the caller's contract.
+        unsafe { self.offers_by(hints, HIDDEN | OFFLOAD) }
+    }
+
+    /// # Safety
+    ///
+    /// As of [`offers`](Self::offers).
+    unsafe fn offers_by(
+        &self,
+        hints: NonNull<fi_info>,
+        flags: u64,
+    ) -> Result<NonNull<fi_info>, Errno> {
         // It opens devices and files.
         let _uncancelled = Uncancelled::begin();
         let (any, mut list) = (std::ptr::null(), std::ptr::null_mut());
@@ -138,7 +167,7 @@ impl Host {
                 Self::OLDEST,
                 any,
                 any,
-                HIDDEN,
+                flags,
                 hints.as_ptr(),
                 &raw mut list,
             )
@@ -291,6 +320,9 @@ functions! {
 /// The flag of `fi_getinfo` by which providers find those that `FI_PROVIDER` excludes. It stands in
 /// no public header, and has this number in libfabric 2.0 to 2.6 (`OFI_GETINFO_HIDDEN`).
 const HIDDEN: u64 = 1 << 60;
+
+/// As [`HIDDEN`], for providers that work for an owner alone (`OFI_OFFLOAD_PROV_ONLY`).
+const OFFLOAD: u64 = 1 << 61;
 
 /// libfabric cuts a longer line without ending it (its buffer has 1024 bytes).
 const LINE_BYTES: usize = 1000;

@@ -1,0 +1,188 @@
+//! The operations of an endpoint that are under way, and its groups.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::types::FiAddr;
+
+use super::broadcast::Bounce;
+use super::lent::TransferRequest;
+use super::offload_endpoint::OffloadGroup;
+use crate::av::members::Members;
+
+/// A group that the endpoint joins or has joined.
+pub(crate) struct Group {
+    pub(crate) members: Members,
+    /// The address of the endpoint among them.
+    pub(crate) own: FiAddr,
+    /// Its operations that are under way, joins by its messages among them.
+    pub(crate) users: usize,
+    /// The errno of the first operation that failed: the members do not agree any more.
+    pub(crate) failed: Option<Errno>,
+    pub(crate) is_joined: bool,
+    /// Closes when nothing uses it.
+    pub(crate) offload: OffloadGroup,
+}
+
+/// An operation that is under way.
+pub(crate) struct CollectiveOperation {
+    pub(crate) group: FiAddr,
+    /// Of a join: the group by whose messages it goes, if it is not its own.
+    pub(crate) parent: Option<FiAddr>,
+    /// The application's.
+    pub(crate) context: u64,
+    pub(crate) kind: OperationKind,
+    /// Bits that its tags have besides those of `off_coll`.
+    pub(crate) tag_bits: u64,
+    /// Messages that are under way, or wait for room.
+    pub(crate) transfers: usize,
+    pub(crate) failed: Option<Errno>,
+}
+
+pub(crate) enum OperationKind {
+    /// A join, which ends with an event of this object.
+    Join { fid: u64 },
+    /// Another one. Whether it has a completion, and its data, where those are in between.
+    Collective {
+        reports: bool,
+        bounce: Option<Bounce>,
+    },
+}
+
+/// A message of an operation.
+pub(crate) struct CollectiveMessage {
+    pub(crate) operation: u64,
+    pub(crate) request: TransferRequest,
+}
+
+// SAFETY: the pointers are passed to `off_coll` and to the endpoint alone, as those of their
+// operation.
+unsafe impl Send for CollectiveMessage {}
+
+/// The operations of an endpoint, their messages, and its groups. The numbers of operations and
+/// messages are used once in a process.
+#[derive(Default)]
+pub(crate) struct Operations {
+    pub(crate) groups: BTreeMap<FiAddr, Group>,
+    pub(crate) under_way: BTreeMap<u64, CollectiveOperation>,
+    pub(crate) transfers: BTreeMap<u64, CollectiveMessage>,
+    /// The messages for which there was no room, in their order.
+    pub(crate) waiting: VecDeque<u64>,
+    /// Joins so far.
+    pub(crate) joins: usize,
+}
+
+/// A number that no operation and no message has had.
+fn new_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Operations {
+    /// Adds an operation. Returns its number.
+    pub(crate) fn begin(&mut self, operation: CollectiveOperation) -> u64 {
+        let number = new_number();
+        self.count_users(&operation, |users| users + 1);
+        self.under_way.insert(number, operation);
+        number
+    }
+
+    /// Takes out an operation that is over, or never began.
+    pub(crate) fn end(&mut self, number: u64) -> Option<CollectiveOperation> {
+        let operation = self.under_way.remove(&number)?;
+        self.count_users(&operation, |users| users - 1);
+        Some(operation)
+    }
+
+    /// A group whose operations can begin.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the endpoint has not joined such a group. The errno of an operation of the group
+    /// that has failed.
+    pub(crate) fn usable(&self, group: FiAddr) -> Result<&Group, Errno> {
+        let group = self.groups.get(&group).ok_or(Errno::EINVAL)?;
+        match (group.failed, group.is_joined) {
+            (Some(errno), _) => Err(errno),
+            (None, true) => Ok(group),
+            (None, false) => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Keeps the data of an operation until it is over.
+    pub(crate) fn set_bounce(&mut self, number: u64, data: Option<Bounce>) {
+        let operation = self
+            .under_way
+            .get_mut(&number)
+            .map(|operation| &mut operation.kind);
+        if let Some(OperationKind::Collective { bounce, .. }) = operation {
+            *bounce = data;
+        }
+    }
+
+    fn count_users(&mut self, operation: &CollectiveOperation, change: impl Fn(usize) -> usize) {
+        for group in [Some(operation.group), operation.parent]
+            .into_iter()
+            .flatten()
+        {
+            if let Some(group) = self.groups.get_mut(&group) {
+                group.users = change(group.users);
+            }
+        }
+    }
+
+    /// Adds a message to an operation. Returns its number.
+    pub(crate) fn add_transfer(&mut self, operation: u64, request: TransferRequest) -> Option<u64> {
+        let number = new_number();
+        self.under_way.get_mut(&operation)?.transfers += 1;
+        self.transfers
+            .insert(number, CollectiveMessage { operation, request });
+        Some(number)
+    }
+
+    /// Takes out a message that is over. Returns its operation, and the object of `off_coll`.
+    pub(crate) fn end_transfer(&mut self, number: u64) -> Option<(u64, *mut c_void)> {
+        let transfer = self.transfers.remove(&number)?;
+        if let Some(operation) = self.under_way.get_mut(&transfer.operation) {
+            operation.transfers -= 1;
+        }
+        Some((transfer.operation, transfer.request.item))
+    }
+
+    /// An operation fails, and with it all operations of its group, and of the group by whose
+    /// messages it goes. Returns their numbers.
+    pub(crate) fn fail(&mut self, number: u64, errno: Errno) -> Vec<u64> {
+        let Some(operation) = self.under_way.get(&number) else {
+            return Vec::new();
+        };
+        let broken = [Some(operation.group), operation.parent];
+        for group in broken.into_iter().flatten() {
+            if let Some(group) = self.groups.get_mut(&group) {
+                group.failed.get_or_insert(errno);
+            }
+        }
+        let mut failed = Vec::new();
+        for (&number, operation) in &mut self.under_way {
+            let uses = [Some(operation.group), operation.parent];
+            if uses
+                .iter()
+                .any(|group| group.is_some() && broken.contains(group))
+            {
+                operation.failed.get_or_insert(errno);
+                failed.push(number);
+            }
+        }
+        failed
+    }
+
+    /// The numbers of the messages of an operation.
+    pub(crate) fn transfers_of(&self, operation: u64) -> Vec<u64> {
+        let of = self
+            .transfers
+            .iter()
+            .filter(|(_, transfer)| transfer.operation == operation);
+        of.map(|(&number, _)| number).collect()
+    }
+}

@@ -1,0 +1,15 @@
+//! Elements of collective operations.
+
+use crate::abi::fi_datatype;
+
+/// Elements of a message at most: `off_coll` counts them in 31 bits.
+pub(super) const MAX_ELEMENTS: usize = i32::MAX as usize;
+
+/// Bytes of each type that `off_coll` has, by libfabric's numbers: integers, floats, complex
+/// numbers, long doubles and their complex numbers, and integers of 128 bits.
+const SIZES: [usize; 16] = [1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 8, 16, 16, 32, 16, 16];
+
+/// Bytes of an element; `None`: there is no such type.
+pub(super) fn size_of_element(datatype: fi_datatype) -> Option<usize> {
+    SIZES.get(datatype.0 as usize).copied()
+}

@@ -1,0 +1,193 @@
+//! Groups: joins, and the objects of the application (fi_collective(3)).
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::types::FiAddr;
+
+use crate::abi::{
+    FI_ADDR_NOTAVAIL, FI_CLASS_MC, FI_COLLECTIVE, fi_collective_addr, fi_ops, fid, fid_ep, fid_mc,
+};
+use crate::av::members::Members;
+use crate::av::set::{SetObject, new_address};
+use crate::collective::endpoint::Collectives;
+use crate::collective::operations::{CollectiveOperation, Group, OperationKind};
+use crate::endpoint::object::EndpointObject;
+use crate::fid::{Object, SharedObject, hand_out, object_of, ops_of, share, share_if};
+use crate::guard::{Refused, control};
+
+/// Joins of an endpoint at most: `off_coll` has as many numbers of groups, and uses each once.
+const MAX_JOINS: usize = 255;
+
+/// A group as the application has it.
+pub(crate) struct GroupObject {
+    number: FiAddr,
+    /// Keeps the endpoint open.
+    endpoint: SharedObject<EndpointObject>,
+}
+
+// SAFETY: `fid_mc` starts with the `fid`.
+unsafe impl Object for GroupObject {
+    type Raw = fid_mc;
+    const CLASS: usize = FI_CLASS_MC;
+    const FID_OPS: &'static fi_ops = &FID_OPS;
+
+    fn raw(&self, fid: fid) -> fid_mc {
+        fid_mc {
+            fid,
+            fi_addr: self.number.0,
+        }
+    }
+}
+
+static FID_OPS: fi_ops = fi_ops {
+    close: Some(close),
+    ..ops_of::<GroupObject>()
+};
+
+/// `fi_join_collective`.
+pub(in crate::endpoint) unsafe extern "C" fn join(
+    ep: *mut fid_ep,
+    addr: *const c_void,
+    flags: u64,
+    mc: *mut *mut fid_mc,
+    context: *mut c_void,
+) -> c_int {
+    control(|| {
+        // SAFETY: as C calls us: an endpoint of ours, not closed.
+        let endpoint = unsafe { share::<EndpointObject>(ep) };
+        let collectives = endpoint.collectives().ok_or(Errno::ENOSYS)?.clone();
+        if flags & FI_COLLECTIVE == 0 {
+            return Err(Refused(Errno::ENOSYS));
+        }
+        if addr.is_null() || mc.is_null() {
+            return Err(Refused(Errno::EINVAL));
+        }
+        // SAFETY: as fi_collective(3) has it: the address of a collective, with a set or NULL.
+        let (set, coll_addr) = unsafe {
+            let addr = addr.cast::<fi_collective_addr>().read();
+            let set = match addr.set.is_null() {
+                true => None,
+                false => share_if::<SetObject>(addr.set.cast()),
+            };
+            (set.ok_or(Errno::EINVAL)?, addr.coll_addr)
+        };
+        if !set.is_of(&collectives.binding.av) {
+            return Err(Refused(Errno::EINVAL));
+        }
+        if collectives.binding.eq.is_none() {
+            let error = Error::new(Errno::ENOEQ, "join", "collective group");
+            return Err(error
+                .mend("bind an event queue to the endpoint first")
+                .into());
+        }
+        let parent = match FiAddr(coll_addr) {
+            addr if coll_addr == FI_ADDR_NOTAVAIL || addr == set.number() => None,
+            addr => Some(addr),
+        };
+        let number = new_address();
+        let mut new = null_mut();
+        // SAFETY: there is room for the pointer.
+        unsafe { hand_out(GroupObject { number, endpoint }, context, &raw mut new) };
+        let join = Join {
+            number,
+            parent,
+            members: set.members(),
+            flags: flags & !FI_COLLECTIVE,
+            fid: new as u64,
+            context: context as u64,
+        };
+        match join.begin(&collectives) {
+            Ok(()) => {
+                // SAFETY: C gives room for the pointer.
+                unsafe { mc.write(new) };
+                Ok(())
+            }
+            Err(errno) => {
+                // SAFETY: nobody has it but us.
+                unsafe { close(new.cast()) };
+                Err(Refused(errno))
+            }
+        }
+    })
+}
+
+/// A join that is to begin.
+struct Join {
+    number: FiAddr,
+    parent: Option<FiAddr>,
+    members: Members,
+    flags: u64,
+    fid: u64,
+    context: u64,
+}
+
+impl Join {
+    /// # Errors
+    ///
+    /// `EAGAIN`: an address of the set is being resolved. `EINVAL`: the endpoint is no member, or
+    /// has not joined the group by which it joins. `ENOSPC`: the endpoint has joined as many groups
+    /// as it can. The errno by which that group has failed; that of `off_coll`.
+    fn begin(self, collectives: &Collectives) -> Result<(), Errno> {
+        let own = collectives.own_address(self.members.all())?;
+        let tag_bits = match self.parent {
+            Some(_) => 0,
+            None => collectives.name_bits(self.members.all())?,
+        };
+        let mut guard = collectives.state.lock();
+        let state = &mut *guard;
+        if state.operations.joins == MAX_JOINS {
+            return Err(Errno::ENOSPC);
+        }
+        if let Some(parent) = self.parent {
+            state.operations.usable(parent)?;
+        }
+        let operation = CollectiveOperation {
+            group: self.number,
+            parent: self.parent,
+            context: self.context,
+            kind: OperationKind::Join { fid: self.fid },
+            tag_bits,
+            transfers: 0,
+            failed: None,
+        };
+        collectives.begin(state, operation, |offload, operations, context| {
+            let parent = self
+                .parent
+                .and_then(|parent| operations.groups.get(&parent));
+            let parent = parent.map(|group| &group.offload);
+            let offload = offload.join(&self.members, own, parent, self.flags, context)?;
+            operations.joins += 1;
+            let group = Group {
+                members: self.members,
+                own,
+                users: 1,
+                failed: None,
+                is_joined: false,
+                offload,
+            };
+            operations.groups.insert(self.number, group);
+            Ok(())
+        })
+    }
+}
+
+/// `fi_close` of a group.
+unsafe extern "C" fn close(mc: *mut fid) -> c_int {
+    control(|| {
+        // SAFETY: C gives back what `hand_out` gave it.
+        let group = unsafe { object_of::<GroupObject>(mc.cast()) };
+        if let Some(collectives) = group.endpoint.collectives() {
+            let operations = &mut collectives.state.lock().operations;
+            if (operations.groups.get(&group.number)).is_some_and(|group| group.users != 0) {
+                return Err(Errno::EBUSY);
+            }
+            operations.groups.remove(&group.number);
+        }
+        // SAFETY: as above; nothing of ours holds it.
+        drop(unsafe { Arc::from_raw(mc.cast::<crate::fid::Given<GroupObject>>().cast_const()) });
+        Ok(())
+    })
+}

@@ -1,0 +1,404 @@
+//! Collective operations by C calls (fi_collective(3)) over endpoints of one process, against
+//! results that are computed in order.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod child;
+#[macro_use]
+mod client;
+mod elements;
+mod ranks;
+mod support;
+mod two;
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+use client::{Libfabric, close};
+use elements::{DATATYPES, Element, OPERATORS, encoded};
+use ferro_fi::abi::{FI_ADDR_UNSPEC, FI_TAGGED, fi_datatype, fi_op};
+use ranks::{Ranks, address_of, offer, reduces};
+use two::{asking_everywhere, count};
+
+/// Runs a test with the offer of a domain, where the host's libfabric has `off_coll`.
+fn with_offer(test: &str, body: impl FnOnce(&client::Info<'_>)) {
+    asking_everywhere(test, |libfabric: &Libfabric, domain: &str| {
+        match offer(libfabric, domain) {
+            Ok(info) => body(&info),
+            Err(error) => panic!("no offer with FI_COLLECTIVE: {error}"),
+        }
+    });
+}
+
+/// Each operator on elements of each type, as libfabric has them, on 2, 3 and 5 ranks.
+///
+/// Covers: PEER-2, PEER-7, PEER-11
+#[test]
+fn allreduces_of_each_type_and_operator() {
+    with_offer("allreduces_of_each_type_and_operator", |info| {
+        for number in [2, 3, 5] {
+            let ranks = Ranks::open(info, number);
+            let members: Vec<usize> = (0..number).collect();
+            let joined = ranks.join(&members, None);
+            let mut context = 0;
+            let mut tested = 0;
+            for datatype in DATATYPES {
+                for op in OPERATORS {
+                    if !reduces(ranks.opened.domain, datatype, op) {
+                        continue;
+                    }
+                    tested += 1;
+                    for len in [1, 5, 700] {
+                        context += 1;
+                        allreduce(&ranks, &joined, (datatype, op), len, context);
+                    }
+                }
+            }
+            // Integers have ten operators, floats seven, their complex numbers five. Builds of
+            // libfabric differ in the others.
+            assert!(tested >= 8 * 10 + 2 * 7 + 5, "{tested} operators in all");
+            let all: Vec<_> = (members.iter().zip(&joined))
+                .map(|(&rank, &(group, set))| (rank, group, set))
+                .collect();
+            ranks.close(&all);
+        }
+    });
+}
+
+type Joined = [(*mut ferro_fi::abi::fid_mc, *mut ferro_fi::abi::fid_av_set)];
+
+/// The value of an element of a rank.
+fn value(rank: usize, at: usize) -> i64 {
+    ((rank * 7 + at * 3 + rank * at) % 4) as i64
+}
+
+fn allreduce(
+    ranks: &Ranks,
+    joined: &Joined,
+    (datatype, op): (fi_datatype, fi_op),
+    len: usize,
+    context: usize,
+) {
+    let number = joined.len();
+    let elements: Vec<Vec<Element>> = (0..number)
+        .map(|rank| {
+            (0..len)
+                .map(|at| Element::of(datatype, value(rank, at)))
+                .collect()
+        })
+        .collect();
+    let inputs: Vec<_> = elements.iter().map(|all| encoded(datatype, all)).collect();
+    let mut outputs = vec![vec![0xa5; inputs[0].len()]; number];
+    for rank in 0..number {
+        let buffers = (&*inputs[rank], &mut *outputs[rank]);
+        let group = address_of(joined[rank].0);
+        let begun = ranks.ranks[rank].allreduce(buffers, len, (datatype, op), group, context);
+        assert_eq!(begun, 0);
+    }
+    ranks.complete(&(0..number).collect::<Vec<_>>(), context);
+    let expected: Vec<Element> = (0..len)
+        .map(|at| {
+            let of = elements.iter().map(|all| all[at]);
+            of.reduce(|one, other| one.reduced(op, other)).unwrap()
+        })
+        .collect();
+    let expected = encoded(datatype, &expected);
+    for (rank, output) in outputs.iter().enumerate() {
+        let what = || format!("{datatype:?} {op:?} of {len} at {rank} of {number}");
+        assert!(elements::same(datatype, output, &expected), "{}", what());
+    }
+}
+
+/// Data that moves, with each root and numbers of elements around the number of ranks; a barrier
+/// ends when the last one enters.
+///
+/// Covers: PEER-11
+#[test]
+fn data_and_barriers() {
+    with_offer("data_and_barriers", |info| {
+        for number in [1, 2, 3, 5] {
+            let ranks = Ranks::open(info, number);
+            let members: Vec<usize> = (0..number).collect();
+            let joined = ranks.join(&members, None);
+            let groups: Vec<_> = joined.iter().map(|&(group, _)| address_of(group)).collect();
+            let mut context = 0;
+            for len in [
+                0,
+                1,
+                2,
+                number.max(2) - 1,
+                number,
+                number + 1,
+                1000,
+                100_000,
+            ] {
+                for root in 0..number {
+                    context += 1;
+                    broadcast(&ranks, &groups, root, len, context);
+                    context += 1;
+                    scatter(&ranks, &groups, root, len, context);
+                }
+                context += 1;
+                allgather(&ranks, &groups, len, context);
+            }
+            context += 1;
+            for (rank, &group) in ranks.ranks.iter().zip(&groups).skip(1) {
+                assert_eq!(rank.barrier(group, context), 0);
+            }
+            for _ in 0..if number > 1 { 1000 } else { 0 } {
+                ranks
+                    .ranks
+                    .iter()
+                    .for_each(|rank| assert!(rank.read().is_none()));
+            }
+            assert_eq!(ranks.ranks[0].barrier(groups[0], context), 0);
+            ranks.complete(&members, context);
+            // Its messages are not the application's.
+            ranks
+                .ranks
+                .iter()
+                .for_each(|rank| assert_eq!(count(rank.cntr), 0));
+            let all: Vec<_> = (members.iter().zip(&joined))
+                .map(|(&rank, &(group, set))| (rank, group, set))
+                .collect();
+            ranks.close(&all);
+        }
+    });
+}
+
+/// The bytes of 32-bit elements of a rank.
+fn data_of(rank: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .flat_map(|at| (rank * 1_000_003 + at + 1).to_le_bytes()[..4].to_vec())
+        .collect()
+}
+
+fn broadcast(ranks: &Ranks, groups: &[u64], root: usize, len: usize, context: usize) {
+    // A page behind the data would show that the collective goes beyond it; a pattern does here.
+    let mut buffers: Vec<_> = (0..groups.len())
+        .map(|rank| {
+            let mut data = match rank == root {
+                true => data_of(root, len),
+                false => vec![0; len * 4],
+            };
+            data.extend([0x77; 64]);
+            data
+        })
+        .collect();
+    for (rank, buffer) in buffers.iter_mut().enumerate() {
+        let this = &ranks.ranks[rank];
+        let at = (groups[rank], this.addrs[root]);
+        assert_eq!(
+            this.broadcast(buffer, len, fi_datatype::FI_UINT32, at, context),
+            0
+        );
+    }
+    ranks.complete(&(0..groups.len()).collect::<Vec<_>>(), context);
+    let mut expected = data_of(root, len);
+    expected.extend([0x77; 64]);
+    for (rank, buffer) in buffers.iter().enumerate() {
+        assert!(
+            *buffer == expected,
+            "broadcast of {len} by {root} at {rank}"
+        );
+    }
+}
+
+fn scatter(ranks: &Ranks, groups: &[u64], root: usize, len: usize, context: usize) {
+    let data = data_of(root, len * groups.len());
+    let mut results = vec![vec![0x77; len * 4 + 64]; groups.len()];
+    for (rank, result) in results.iter_mut().enumerate() {
+        let this = &ranks.ranks[rank];
+        let at = (groups[rank], this.addrs[root]);
+        let from = (rank == root).then_some(&*data);
+        let begun = this.scatter((from, result), len, fi_datatype::FI_UINT32, at, context);
+        assert_eq!(begun, 0);
+    }
+    ranks.complete(&(0..groups.len()).collect::<Vec<_>>(), context);
+    for (rank, result) in results.iter().enumerate() {
+        let mut expected = data[rank * len * 4..(rank + 1) * len * 4].to_vec();
+        expected.extend([0x77; 64]);
+        assert!(*result == expected, "scatter of {len} by {root} at {rank}");
+    }
+}
+
+fn allgather(ranks: &Ranks, groups: &[u64], len: usize, context: usize) {
+    let inputs: Vec<_> = (0..groups.len()).map(|rank| data_of(rank, len)).collect();
+    let mut results = vec![vec![0x77; len * 4 * groups.len() + 64]; groups.len()];
+    for (rank, result) in results.iter_mut().enumerate() {
+        let buffers = (&*inputs[rank], &mut **result);
+        let datatype = fi_datatype::FI_UINT32;
+        let begun = ranks.ranks[rank].allgather(buffers, len, datatype, groups[rank], context);
+        assert_eq!(begun, 0);
+    }
+    ranks.complete(&(0..groups.len()).collect::<Vec<_>>(), context);
+    let mut expected = inputs.concat();
+    expected.extend([0x77; 64]);
+    for (rank, result) in results.iter().enumerate() {
+        assert!(*result == expected, "allgather of {len} at {rank}");
+    }
+}
+
+/// The order of a set is that of the ranks, a group has subgroups, and several groups work at once.
+#[test]
+fn groups_of_groups() {
+    with_offer("groups_of_groups", |info| {
+        let ranks = Ranks::open(info, 5);
+        let all = [4, 2, 0, 1, 3];
+        let world = ranks.join(&all, None);
+        let of_world: Vec<_> = world.iter().map(|&(group, _)| group).collect();
+        let mut open: Vec<_> = (all.iter().zip(&world))
+            .map(|(&rank, &(group, set))| (rank, group, set))
+            .collect();
+
+        // Each member joins the subgroup that it is in, all by the messages of the large one.
+        let parts = [vec![4, 0], vec![2, 1, 3]];
+        let mut subgroups = Vec::new();
+        for (at, &rank) in all.iter().enumerate() {
+            let this = &ranks.ranks[rank];
+            let part = parts.iter().find(|part| part.contains(&rank)).unwrap();
+            let set = this.set(part);
+            let group = this
+                .join(address_of(of_world[at]), set, 2000 + rank)
+                .unwrap();
+            subgroups.push((rank, group, set));
+        }
+        let mut events = [None; 5];
+        let until = std::time::Instant::now() + ranks::PATIENCE;
+        while events.iter().any(Option::is_none) {
+            for (rank, event) in events.iter_mut().enumerate() {
+                let next = ranks.ranks[rank].event();
+                *event = event.or(next.map(|entry| (entry.context as usize, entry.fid as usize)));
+            }
+            assert!(std::time::Instant::now() < until, "no join");
+        }
+        for &(rank, group, _) in &subgroups {
+            assert_eq!(events[rank], Some((2000 + rank, group as usize)));
+        }
+
+        // One operation of each group at once, begun in different orders.
+        let mut sums = [[0u64; 2]; 5];
+        for (at, &rank) in all.iter().enumerate() {
+            let this = &ranks.ranks[rank];
+            let sub = subgroups
+                .iter()
+                .find(|(member, ..)| *member == rank)
+                .unwrap()
+                .1;
+            let input = (1u64 << rank).to_le_bytes();
+            let kind = (fi_datatype::FI_UINT64, fi_op::FI_SUM);
+            let [large, small] = &mut sums[rank];
+            // SAFETY: a number is its bytes.
+            let bytes = |sum: &mut u64| unsafe {
+                std::slice::from_raw_parts_mut(std::ptr::from_mut(sum).cast::<u8>(), 8)
+            };
+            let input: &'static [u8] = Box::leak(Box::new(input));
+            let (large, small) = ((input, bytes(large)), (input, bytes(small)));
+            let world = address_of(of_world[at]);
+            let sub = address_of(sub);
+            if rank % 2 == 0 {
+                assert_eq!(this.allreduce(large, 1, kind, world, 7), 0);
+                assert_eq!(this.allreduce(small, 1, kind, sub, 7), 0);
+            } else {
+                assert_eq!(this.allreduce(small, 1, kind, sub, 7), 0);
+                assert_eq!(this.allreduce(large, 1, kind, world, 7), 0);
+            }
+        }
+        let mut missing = [2; 5];
+        while missing.iter().any(|&left| left != 0) {
+            for (rank, left) in missing.iter_mut().enumerate() {
+                *left -= usize::from(ranks.ranks[rank].read().is_some());
+            }
+            assert!(std::time::Instant::now() < until, "not complete");
+        }
+        for (rank, sums) in sums.iter().enumerate() {
+            let part = parts.iter().find(|part| part.contains(&rank)).unwrap();
+            let small = part.iter().map(|&member| 1u64 << member).sum();
+            assert_eq!(*sums, [0b11111, small]);
+        }
+        open.extend(subgroups);
+        ranks.close(&open);
+    });
+}
+
+/// Messages of the application and those of collectives do not meet, and calls that make no sense
+/// are refused.
+#[test]
+fn messages_and_mistakes() {
+    with_offer("messages_and_mistakes", |info| {
+        let ranks = Ranks::open(info, 2);
+        let joined = ranks.join(&[0, 1], None);
+        let (a, b) = (&ranks.ranks[0], &ranks.ranks[1]);
+        let (mut memory, high) = ([0u8; 8], 1 << 63);
+        // SAFETY: as fi_tagged(3) has it.
+        unsafe {
+            let (at, none) = (memory.as_mut_ptr().cast(), null_mut());
+            let any = FI_ADDR_UNSPEC;
+            let received = call!(
+                b.ep,
+                tagged.recv(at, 8, none, any, 0, u64::MAX, 5 as *mut _)
+            );
+            assert_eq!(received, 0);
+            let refused = call!(b.ep, tagged.recv(at, 8, none, any, high, 0, none));
+            assert_eq!(refused, -(libc::EINVAL as isize));
+            let refused = call!(a.ep, tagged.inject(at, 8, a.addrs[1], high));
+            assert_eq!(refused, -(libc::EINVAL as isize));
+        }
+        // A collective does not take the receive that takes any tag.
+        for (rank, &(group, _)) in [a, b].into_iter().zip(&joined) {
+            assert_eq!(rank.barrier(address_of(group), 9), 0);
+        }
+        ranks.complete(&[0, 1], 9);
+        let bytes = 77u64.to_le_bytes();
+        // SAFETY: as above.
+        let sent = unsafe {
+            call!(
+                a.ep,
+                tagged.inject(bytes.as_ptr().cast(), 8, a.addrs[1], high - 1)
+            )
+        };
+        assert_eq!(sent, 0);
+        let until = std::time::Instant::now() + ranks::PATIENCE;
+        let entry = loop {
+            a.read();
+            if let Some(entry) = b.read() {
+                break entry;
+            }
+            assert!(std::time::Instant::now() < until, "no message");
+        };
+        assert_eq!((entry.op_context as usize, entry.tag), (5, high - 1));
+        assert_eq!(entry.flags & FI_TAGGED, FI_TAGGED);
+        assert_eq!(memory, bytes);
+
+        let group = address_of(joined[0].0);
+        let mut out = [0; 64];
+        let uint = fi_datatype::FI_UINT8;
+        let reduced =
+            |kind, group| a.allreduce((&[1; 8], &mut [0; 64]), 8, kind, group, 1) as c_int;
+        assert_eq!(
+            reduced((fi_datatype::FI_FLOAT, fi_op::FI_BOR), group),
+            -libc::EOPNOTSUPP
+        );
+        assert_eq!(
+            reduced((uint, fi_op::FI_ATOMIC_WRITE), group),
+            -libc::EOPNOTSUPP
+        );
+        assert_eq!(reduced((uint, fi_op::FI_SUM), group + 1000), -libc::EINVAL);
+        let stranger = (group, 12345);
+        assert_eq!(
+            a.broadcast(&mut out, 1, uint, stranger, 1) as c_int,
+            -libc::EINVAL
+        );
+        let far = a.broadcast(&mut out, usize::MAX / 2, uint, (group, a.addrs[0]), 1);
+        assert_eq!(far as c_int, -libc::EMSGSIZE);
+        let alone = a.set(&[1]);
+        let not_a_member = a.join(u64::MAX, alone, 0);
+        assert_eq!(not_a_member, Err(-libc::EINVAL));
+        assert_eq!(close(alone.cast()), 0);
+        // A group keeps its endpoint open.
+        assert_eq!(close(a.ep.cast()), -libc::EBUSY);
+
+        let all = [(0, joined[0].0, joined[0].1), (1, joined[1].0, joined[1].1)];
+        ranks.close(&all);
+    });
+}
