@@ -402,3 +402,46 @@ fn messages_and_mistakes() {
         ranks.close(&all);
     });
 }
+
+/// A rank for a thread of its own.
+struct OwnRank(ranks::Rank);
+
+// SAFETY: any thread may use objects of a domain of `FI_THREAD_SAFE`.
+unsafe impl Send for OwnRank {}
+
+/// Threads that each wait at the queue of their rank, in calls of one domain.
+#[test]
+fn threads_that_wait() {
+    with_offer("threads_that_wait", |info| {
+        const ROUNDS: usize = 500;
+        let mut ranks = Ranks::open(info, 4);
+        let joined = ranks.join(&[0, 1, 2, 3], None);
+        let threads: Vec<_> = (ranks.ranks.drain(..).zip(&joined).enumerate())
+            .map(|(at, (rank, &(group, _)))| {
+                let (rank, group) = (OwnRank(rank), address_of(group));
+                std::thread::spawn(move || {
+                    let rank = rank;
+                    for round in 0..ROUNDS {
+                        let input = (at * ROUNDS + round) as u64;
+                        let mut sum = [0; 8];
+                        let kind = (fi_datatype::FI_UINT64, fi_op::FI_SUM);
+                        let buffers = (&input.to_le_bytes()[..], &mut sum[..]);
+                        assert_eq!(rank.0.allreduce(buffers, 1, kind, group, round + 1), 0);
+                        assert_eq!(rank.0.wait_for_end(), Some(Ok(round + 1)));
+                        let all: u64 = (0..4).map(|at| (at * ROUNDS + round) as u64).sum();
+                        assert_eq!(u64::from_le_bytes(sum), all);
+                    }
+                    rank
+                })
+            })
+            .collect();
+        ranks.ranks = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap().0)
+            .collect();
+        let all: Vec<_> = (joined.iter().enumerate())
+            .map(|(rank, &(group, set))| (rank, group, set))
+            .collect();
+        ranks.close(&all);
+    });
+}

@@ -16,21 +16,33 @@ use std::sync::Arc;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError, Done, EqError, PeerEq};
-use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Endpoint;
 use ferrofabric_system::locks::Mutex;
 
 use super::RESERVED_TAG;
-use super::lent::Record;
+use super::lent::{Record, TransferRequest};
 use super::offload::Offload;
 use super::offload_endpoint::OffloadEndpoint;
-use super::operations::{CollectiveOperation, OperationKind, Operations};
+use super::operations::{CollectiveOperation, Group, OperationKind, Operations};
 use crate::abi::FI_JOIN_COMPLETE;
 use crate::av::object::AvObject;
 use crate::cq::CqObject;
 use crate::cq::collective::TransferHolder;
 use crate::eq::{DrivenByEvents, EqObject};
 use crate::fid::SharedObject;
+
+/// The number of the group in a tag of `off_coll`, which is 256 at most, and 0 in joins by a set.
+const GROUP_BITS: u64 = 0xffff << GROUP_SHIFT;
+const GROUP_SHIFT: u32 = 16;
+
+/// Numbers of groups in tags of reports that a group has failed: the lowest 16 bits are its number,
+/// or those by which its members join by a set.
+const FAILED_GROUP: u64 = 0xffff << GROUP_SHIFT;
+const FAILED_JOIN: u64 = 0xfffe << GROUP_SHIFT;
+
+/// The errno of a group that has failed at another member.
+const FAILED_ELSEWHERE: Errno = Errno(libc::ECONNABORTED);
 
 /// The words of an error.
 const WHY: &str = "a message of the collective operation failed: its group does not go on";
@@ -132,6 +144,8 @@ impl Collectives {
         operation: CollectiveOperation,
         call: impl FnOnce(&OffloadEndpoint, &mut Operations, *mut c_void) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
+        let named = operation.is_join() && operation.parent.is_none();
+        let named = named.then_some((operation.group, operation.tag_bits));
         let number = state.operations.begin(operation);
         let CollectiveState {
             operations,
@@ -140,6 +154,9 @@ impl Collectives {
         if let Err(errno) = call(offload, operations, number as usize as *mut c_void) {
             operations.end(number);
             return Err(errno);
+        }
+        if let Some((group, bits)) = named {
+            self.await_failure(state, group, FAILED_JOIN | bits);
         }
         self.go_on(state, number);
         Ok(())
@@ -154,7 +171,14 @@ impl Collectives {
                     let Some(operation) = state.operations.under_way.get(&number) else {
                         continue;
                     };
+                    let used = operation.parent.unwrap_or(operation.group);
+                    let is_named = operation.parent.is_none() && operation.is_join();
+                    let part = request.tag & GROUP_BITS;
                     request.tag |= RESERVED_TAG | operation.tag_bits;
+                    let groups = &mut state.operations.groups;
+                    if !is_named && groups.get_mut(&used).is_some_and(Group::is_first_named) {
+                        self.await_failure(state, used, FAILED_GROUP | (part >> GROUP_SHIFT));
+                    }
                     let Some(transfer) = state.operations.add_transfer(number, request) else {
                         continue;
                     };
@@ -216,23 +240,87 @@ impl Collectives {
 
     /// An operation fails, with all others of its group.
     fn fail(&self, state: &mut CollectiveState, operation: u64, errno: Errno) {
-        for operation in state.operations.fail(operation, errno) {
+        let groups = state.operations.groups_of(operation);
+        self.fail_groups(state, &groups, errno);
+    }
+
+    /// Groups fail, with all their operations. The other members are informed: some of them may
+    /// wait for messages that do not come any more.
+    fn fail_groups(&self, state: &mut CollectiveState, groups: &[FiAddr], errno: Errno) {
+        let (failed, new) = state.operations.fail(groups, errno);
+        for operation in failed {
             for number in state.operations.transfers_of(operation) {
                 let operations = &mut state.operations;
                 let before = operations.waiting.len();
                 operations.waiting.retain(|&waiting| waiting != number);
                 if operations.waiting.len() < before {
                     operations.end_transfer(number);
-                } else if operations
-                    .transfers
-                    .get(&number)
-                    .is_some_and(|t| !t.request.sends)
+                } else if (operations.transfers.get(&number)).is_some_and(|one| !one.request.sends)
                 {
                     // A receive that has matched ends by itself.
                     let _ = self.endpoint.cancel(number);
                 }
             }
             self.end_failed(state, operation);
+        }
+        for group in new {
+            self.report_failure(state, group);
+        }
+    }
+
+    /// Informs the other members that a group has failed.
+    fn report_failure(&self, state: &mut CollectiveState, group: FiAddr) {
+        let Some(group) = state.operations.groups.get(&group) else {
+            return;
+        };
+        let tags: Vec<_> = group.alarms.iter().map(|&(tag, _)| tag).collect();
+        let members = group.members.all().iter().copied();
+        let others: Vec<_> = members.filter(|&member| member != group.own).collect();
+        for peer in others {
+            for &tag in &tags {
+                let report = state.operations.add_report(TransferRequest {
+                    sends: true,
+                    buf: IoBuf::EMPTY,
+                    peer,
+                    tag,
+                    item: std::ptr::null_mut(),
+                });
+                if !self.post(state, report) {
+                    state.operations.waiting.push_back(report);
+                }
+            }
+        }
+    }
+
+    /// Receives the reports of other members that a group has failed. `part` is the part of their
+    /// tags that names the group.
+    fn await_failure(&self, state: &mut CollectiveState, group: FiAddr, part: u64) {
+        let tag = RESERVED_TAG | part;
+        let number = state.operations.add_alarm(group, tag);
+        let op = RecvOp {
+            kind: MsgKind::Tagged,
+            src: FiAddr::UNSPEC,
+            tag,
+            ignore: 0,
+            desc: MrDesc::NONE,
+            context: number,
+            flags: Flags::COLLECTIVE,
+        };
+        // SAFETY: there is no buffer.
+        if let Err(error) = unsafe { self.endpoint.recv(&op, &[IoBuf::EMPTY]) } {
+            let errno = error.errno();
+            tracing::warn!("failures of a group at other members go unnoticed: {errno}");
+        }
+    }
+
+    /// Takes back the receives of reports of a group that is closed.
+    pub(crate) fn forget_group(&self, state: &mut CollectiveState, group: FiAddr) {
+        let Some(group) = state.operations.groups.remove(&group) else {
+            return;
+        };
+        for (_, number) in group.alarms {
+            state.operations.alarms.remove(&number);
+            let _ = self.endpoint.cancel(number);
         }
     }
 
@@ -319,6 +407,12 @@ impl TransferHolder for Collectives {
     fn end_transfer(&self, number: u64, result: Result<(), Errno>) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;
+        if let Some(group) = state.operations.alarms.remove(&number) {
+            if result.is_ok() {
+                self.fail_groups(state, &[group], FAILED_ELSEWHERE);
+            }
+            return true;
+        }
         let Some((number, item)) = state.operations.end_transfer(number) else {
             return false;
         };

@@ -22,6 +22,10 @@ pub(crate) struct Group {
     /// The errno of the first operation that failed: the members do not agree any more.
     pub(crate) failed: Option<Errno>,
     pub(crate) is_joined: bool,
+    /// The tags by which members report that the group has failed, and the receives of them.
+    pub(crate) alarms: Vec<(u64, u64)>,
+    /// Whether its number in tags is known, which the first message has.
+    pub(crate) is_named: bool,
     /// Closes when nothing uses it.
     pub(crate) offload: OffloadGroup,
 }
@@ -68,6 +72,8 @@ pub(crate) struct Operations {
     pub(crate) groups: BTreeMap<FiAddr, Group>,
     pub(crate) under_way: BTreeMap<u64, CollectiveOperation>,
     pub(crate) transfers: BTreeMap<u64, CollectiveMessage>,
+    /// The receives of reports that a group has failed.
+    pub(crate) alarms: BTreeMap<u64, FiAddr>,
     /// The messages for which there was no room, in their order.
     pub(crate) waiting: VecDeque<u64>,
     /// Joins so far.
@@ -78,6 +84,19 @@ pub(crate) struct Operations {
 fn new_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Group {
+    /// Whether this is the first time that the number of the group is known.
+    pub(crate) fn is_first_named(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_named, true)
+    }
+}
+
+impl CollectiveOperation {
+    pub(crate) fn is_join(&self) -> bool {
+        matches!(self.kind, OperationKind::Join { .. })
+    }
 }
 
 impl Operations {
@@ -151,30 +170,52 @@ impl Operations {
         Some((transfer.operation, transfer.request.item))
     }
 
-    /// An operation fails, and with it all operations of its group, and of the group by whose
-    /// messages it goes. Returns their numbers.
-    pub(crate) fn fail(&mut self, number: u64, errno: Errno) -> Vec<u64> {
-        let Some(operation) = self.under_way.get(&number) else {
-            return Vec::new();
-        };
-        let broken = [Some(operation.group), operation.parent];
-        for group in broken.into_iter().flatten() {
-            if let Some(group) = self.groups.get_mut(&group) {
-                group.failed.get_or_insert(errno);
+    /// Adds a receive of reports that a group has failed. Returns its number.
+    pub(crate) fn add_alarm(&mut self, group: FiAddr, tag: u64) -> u64 {
+        let number = new_number();
+        self.alarms.insert(number, group);
+        if let Some(group) = self.groups.get_mut(&group) {
+            group.alarms.push((tag, number));
+        }
+        number
+    }
+
+    /// Adds a message of no operation. Returns its number.
+    pub(crate) fn add_report(&mut self, request: TransferRequest) -> u64 {
+        let (number, operation) = (new_number(), new_number());
+        self.transfers
+            .insert(number, CollectiveMessage { operation, request });
+        number
+    }
+
+    /// The group of an operation, and the one by whose messages it goes.
+    pub(crate) fn groups_of(&self, operation: u64) -> Vec<FiAddr> {
+        let operation = self.under_way.get(&operation);
+        let groups = operation.map(|operation| [Some(operation.group), operation.parent]);
+        groups.into_iter().flatten().flatten().collect()
+    }
+
+    /// Groups fail, and with them all their operations. Returns the numbers of these, and the
+    /// groups that had not failed before.
+    pub(crate) fn fail(&mut self, groups: &[FiAddr], errno: Errno) -> (Vec<u64>, Vec<FiAddr>) {
+        let mut new = Vec::new();
+        for number in groups {
+            if let Some(group) = self.groups.get_mut(number).filter(|g| g.failed.is_none()) {
+                group.failed = Some(errno);
+                new.push(*number);
             }
         }
         let mut failed = Vec::new();
         for (&number, operation) in &mut self.under_way {
-            let uses = [Some(operation.group), operation.parent];
-            if uses
-                .iter()
-                .any(|group| group.is_some() && broken.contains(group))
-            {
+            let mut uses = [Some(operation.group), operation.parent]
+                .into_iter()
+                .flatten();
+            if uses.any(|group| groups.contains(&group)) {
                 operation.failed.get_or_insert(errno);
                 failed.push(number);
             }
         }
-        failed
+        (failed, new)
     }
 
     /// The numbers of the messages of an operation.

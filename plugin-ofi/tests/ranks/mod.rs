@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use ferro_fi::abi::{
     FI_ADDR_NOTAVAIL, FI_COLLECTIVE, FI_EAVAIL, FI_ENABLE, FI_JOIN_COMPLETE, FI_MSG, FI_RECV,
     FI_SEND, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_set_attr, fi_av_type, fi_cntr_attr,
-    fi_collective_addr, fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_datatype, fi_ep_type,
-    fi_eq_attr, fi_eq_entry, fi_op, fi_wait_obj, fid, fid_av, fid_av_set, fid_cntr, fid_cq,
-    fid_domain, fid_ep, fid_eq, fid_mc,
+    fi_collective_addr, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry, fi_datatype,
+    fi_ep_type, fi_eq_attr, fi_eq_entry, fi_op, fi_wait_obj, fid, fid_av, fid_av_set, fid_cntr,
+    fid_cq, fid_domain, fid_ep, fid_eq, fid_mc,
 };
 
 use crate::client::{Info, Libfabric, Opened, close, owned_string};
@@ -251,6 +251,45 @@ impl Rank {
             error => {
                 assert_eq!(error, -(libc::EAGAIN as isize));
                 None
+            }
+        }
+    }
+
+    /// The next end of a collective, by `fi_cq_read`; `None`: nothing.
+    pub fn end(&self) -> Option<Result<usize, c_int>> {
+        let mut entry = fi_cq_tagged_entry::default();
+        // SAFETY: there is room for one.
+        let read = unsafe { call!(self.cq, ops.read((&raw mut entry).cast(), 1)) };
+        self.end_of(read, &entry)
+    }
+
+    /// The same by `fi_cq_sread`, which waits.
+    pub fn wait_for_end(&self) -> Option<Result<usize, c_int>> {
+        let mut entry = fi_cq_tagged_entry::default();
+        let limit = PATIENCE.as_millis() as c_int;
+        // SAFETY: there is room for one.
+        let read = unsafe {
+            let at = (&raw mut entry).cast();
+            call!(self.cq, ops.sread(at, 1, std::ptr::null(), limit))
+        };
+        self.end_of(read, &entry)
+    }
+
+    fn end_of(&self, read: isize, entry: &fi_cq_tagged_entry) -> Option<Result<usize, c_int>> {
+        const NOTHING: isize = -(libc::EAGAIN as isize);
+        match read {
+            NOTHING => None,
+            1 => {
+                assert_eq!(entry.flags, FI_COLLECTIVE);
+                Some(Ok(entry.op_context as usize))
+            }
+            error => {
+                assert_eq!(error, -(FI_EAVAIL as isize));
+                let mut entry = fi_cq_err_entry::default();
+                // SAFETY: there is room for one.
+                assert_eq!(unsafe { call!(self.cq, ops.readerr(&raw mut entry, 0)) }, 1);
+                assert_eq!(entry.flags, FI_COLLECTIVE);
+                Some(Err(entry.err))
             }
         }
     }

@@ -166,6 +166,8 @@ impl Join {
                 users: 1,
                 failed: None,
                 is_joined: false,
+                alarms: Vec::new(),
+                is_named: false,
                 offload,
             };
             operations.groups.insert(self.number, group);
@@ -180,11 +182,15 @@ unsafe extern "C" fn close(mc: *mut fid) -> c_int {
         // SAFETY: C gives back what `hand_out` gave it.
         let group = unsafe { object_of::<GroupObject>(mc.cast()) };
         if let Some(collectives) = group.endpoint.collectives() {
-            let operations = &mut collectives.state.lock().operations;
-            if (operations.groups.get(&group.number)).is_some_and(|group| group.users != 0) {
+            let mut state = collectives.state.lock();
+            let groups = &state.operations.groups;
+            if groups
+                .get(&group.number)
+                .is_some_and(|group| group.users != 0)
+            {
                 return Err(Errno::EBUSY);
             }
-            operations.groups.remove(&group.number);
+            collectives.forget_group(&mut state, group.number);
         }
         // SAFETY: as above; nothing of ours holds it.
         drop(unsafe { Arc::from_raw(mc.cast::<crate::fid::Given<GroupObject>>().cast_const()) });
