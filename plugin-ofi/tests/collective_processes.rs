@@ -150,6 +150,33 @@ fn allreduces_between_processes() {
     });
 }
 
+/// The root of a broadcast is killed before it begins: nobody sends to it, and all the others get
+/// an error.
+#[test]
+fn a_root_is_killed() {
+    in_processes("a_root_is_killed", 3, |this, rank, group| {
+        if rank == 2 {
+            // SAFETY: the process ends.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        let mut data = [0; 400];
+        let root = (group, this.addrs[2]);
+        let begun = this.broadcast(&mut data, 100, fi_datatype::FI_UINT32, root, 1);
+        let until = Instant::now() + PATIENCE;
+        let mut end = (begun != 0).then_some(Err(-begun as c_int));
+        while end.is_none() {
+            // One rank polls, the other one sleeps.
+            end = match rank {
+                0 => this.end(),
+                _ => this.wait_for_end(),
+            };
+            assert!(Instant::now() < until, "the broadcast does not end");
+        }
+        let errors = [libc::ECONNRESET, libc::ECONNABORTED, libc::EHOSTUNREACH];
+        assert!(errors.map(Err).contains(&end.unwrap()), "{end:?}");
+    });
+}
+
 /// A rank is killed while the others are in a collective: each of them gets an error, and no
 /// further operation of the group begins.
 #[test]

@@ -12,6 +12,7 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
@@ -24,7 +25,8 @@ use super::RESERVED_TAG;
 use super::lent::{Record, TransferRequest};
 use super::offload::Offload;
 use super::offload_endpoint::OffloadEndpoint;
-use super::operations::{CollectiveOperation, Group, OperationKind, Operations};
+use super::operations::{CollectiveOperation, Group, OperationKind, Operations, new_number};
+use super::probes::Probes;
 use crate::abi::FI_JOIN_COMPLETE;
 use crate::av::object::AvObject;
 use crate::cq::CqObject;
@@ -40,6 +42,9 @@ const GROUP_SHIFT: u32 = 16;
 /// or those by which its members join by a set.
 const FAILED_GROUP: u64 = 0xffff << GROUP_SHIFT;
 const FAILED_JOIN: u64 = 0xfffe << GROUP_SHIFT;
+
+/// The same of probes, which each endpoint receives.
+const PROBE: u64 = 0xfffd << GROUP_SHIFT;
 
 /// The errno of a group that has failed at another member.
 const FAILED_ELSEWHERE: Errno = Errno(libc::ECONNABORTED);
@@ -66,6 +71,7 @@ pub(crate) struct Collectives {
 /// The state of the operations, which a lock guards.
 pub(crate) struct CollectiveState {
     pub(crate) operations: Operations,
+    probes: Probes,
     pub(crate) offload: OffloadEndpoint,
 }
 
@@ -85,6 +91,7 @@ impl Collectives {
             binding,
             state: Mutex::new(CollectiveState {
                 operations: Operations::default(),
+                probes: Probes::default(),
                 offload: OffloadEndpoint::open(offload)?,
             }),
         });
@@ -92,6 +99,7 @@ impl Collectives {
             let weak = Arc::downgrade(&this);
             (cq.collective.iter()).for_each(|part| part.add(weak.clone()));
         }
+        this.await_probe(&mut this.state.lock());
         if let Some(eq) = &this.binding.eq {
             let weak = Arc::downgrade(&this);
             eq.add_driven(weak);
@@ -150,6 +158,7 @@ impl Collectives {
         let CollectiveState {
             operations,
             offload,
+            ..
         } = state;
         if let Err(errno) = call(offload, operations, number as usize as *mut c_void) {
             operations.end(number);
@@ -197,6 +206,11 @@ impl Collectives {
         };
         let request = &transfer.request;
         let (kind, desc, iov) = (MsgKind::Tagged, MrDesc::NONE, [request.buf]);
+        // A send without it may complete though the peer is gone.
+        let level = match request.tag == RESERVED_TAG | PROBE {
+            true => Flags::DELIVERY_COMPLETE,
+            false => Flags::empty(),
+        };
         let posted = match request.sends {
             // SAFETY: `off_coll` keeps the buffer until it has the report, which it gets when the
             // message is over. An operation that fails ends after its messages.
@@ -208,7 +222,7 @@ impl Collectives {
                     data: 0,
                     desc,
                     context: number,
-                    flags: Flags::COMPLETION | Flags::RMA | Flags::COLLECTIVE,
+                    flags: Flags::COMPLETION | Flags::RMA | Flags::COLLECTIVE | level,
                 };
                 self.endpoint.send(&op, &iov)
             },
@@ -231,7 +245,8 @@ impl Collectives {
             Err(OpError::Again) => false,
             Err(OpError::Failed(errno)) => {
                 if let Some((operation, _)) = state.operations.end_transfer(number) {
-                    self.fail(state, operation, errno);
+                    let probed = state.probes.under_way.remove(&number);
+                    self.fail(state, probed.unwrap_or(operation), errno);
                 }
                 true
             }
@@ -278,25 +293,60 @@ impl Collectives {
         let others: Vec<_> = members.filter(|&member| member != group.own).collect();
         for peer in others {
             for &tag in &tags {
-                let report = state.operations.add_report(TransferRequest {
-                    sends: true,
-                    buf: IoBuf::EMPTY,
-                    peer,
-                    tag,
-                    item: std::ptr::null_mut(),
-                });
-                if !self.post(state, report) {
-                    state.operations.waiting.push_back(report);
-                }
+                self.send_lone_message(state, peer, tag, None);
             }
         }
+    }
+
+    /// Sends an empty message of no operation. `probes`: it is a probe of this one.
+    fn send_lone_message(
+        &self,
+        state: &mut CollectiveState,
+        peer: FiAddr,
+        tag: u64,
+        probes: Option<u64>,
+    ) {
+        let number = state.operations.add_lone_message(TransferRequest {
+            sends: true,
+            buf: IoBuf::EMPTY,
+            peer,
+            tag,
+            item: std::ptr::null_mut(),
+        });
+        if let Some(operation) = probes {
+            state.probes.under_way.insert(number, operation);
+        }
+        if !self.post(state, number) {
+            state.operations.waiting.push_back(number);
+        }
+    }
+
+    /// Probes the peers for whose messages operations have waited for a while.
+    fn probe(&self, state: &mut CollectiveState) {
+        for (operation, peers) in state.probes.take_due(&state.operations) {
+            for peer in peers {
+                self.send_lone_message(state, peer, RESERVED_TAG | PROBE, Some(operation));
+            }
+        }
+    }
+
+    /// Receives a probe of a peer.
+    fn await_probe(&self, state: &mut CollectiveState) {
+        let number = self.receive_report(RESERVED_TAG | PROBE);
+        state.operations.probe = number;
     }
 
     /// Receives the reports of other members that a group has failed. `part` is the part of their
     /// tags that names the group.
     fn await_failure(&self, state: &mut CollectiveState, group: FiAddr, part: u64) {
         let tag = RESERVED_TAG | part;
-        let number = state.operations.add_alarm(group, tag);
+        let number = self.receive_report(tag);
+        state.operations.add_alarm(group, tag, number);
+    }
+
+    /// Receives an empty message of no operation. Returns its number.
+    fn receive_report(&self, tag: u64) -> u64 {
+        let number = new_number();
         let op = RecvOp {
             kind: MsgKind::Tagged,
             src: FiAddr::UNSPEC,
@@ -309,8 +359,9 @@ impl Collectives {
         // SAFETY: there is no buffer.
         if let Err(error) = unsafe { self.endpoint.recv(&op, &[IoBuf::EMPTY]) } {
             let errno = error.errno();
-            tracing::warn!("failures of a group at other members go unnoticed: {errno}");
+            tracing::warn!("failures of collectives at other members go unnoticed: {errno}");
         }
+        number
     }
 
     /// Takes back the receives of reports of a group that is closed.
@@ -407,6 +458,19 @@ impl TransferHolder for Collectives {
     fn end_transfer(&self, number: u64, result: Result<(), Errno>) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;
+        if number == state.operations.probe {
+            if result.is_ok() {
+                self.await_probe(state);
+            }
+            return true;
+        }
+        if let Some(operation) = state.probes.under_way.remove(&number) {
+            state.operations.end_transfer(number);
+            if let Err(errno) = result {
+                self.fail(state, operation, errno);
+            }
+            return true;
+        }
         if let Some(group) = state.operations.alarms.remove(&number) {
             if result.is_ok() {
                 self.fail_groups(state, &[group], FAILED_ELSEWHERE);
@@ -438,6 +502,11 @@ impl TransferHolder for Collectives {
                 return;
             }
         }
+        self.probe(state);
+    }
+
+    fn time_to_next(&self) -> Option<Duration> {
+        self.state.lock().probes.next()
     }
 }
 

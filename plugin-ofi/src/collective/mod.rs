@@ -12,6 +12,7 @@ pub(crate) mod offers;
 pub(crate) mod offload;
 pub(crate) mod offload_endpoint;
 pub(crate) mod operations;
+mod probes;
 
 /// The bit of a tag that messages of collectives have, and no others of such an endpoint.
 pub(crate) const RESERVED_TAG: u64 = 1 << 63;

@@ -1,6 +1,6 @@
 //! The operations of an endpoint that are under way, and its groups.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -74,6 +74,8 @@ pub(crate) struct Operations {
     pub(crate) transfers: BTreeMap<u64, CollectiveMessage>,
     /// The receives of reports that a group has failed.
     pub(crate) alarms: BTreeMap<u64, FiAddr>,
+    /// The receive of a probe.
+    pub(crate) probe: u64,
     /// The messages for which there was no room, in their order.
     pub(crate) waiting: VecDeque<u64>,
     /// Joins so far.
@@ -81,7 +83,7 @@ pub(crate) struct Operations {
 }
 
 /// A number that no operation and no message has had.
-fn new_number() -> u64 {
+pub(crate) fn new_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
@@ -170,18 +172,16 @@ impl Operations {
         Some((transfer.operation, transfer.request.item))
     }
 
-    /// Adds a receive of reports that a group has failed. Returns its number.
-    pub(crate) fn add_alarm(&mut self, group: FiAddr, tag: u64) -> u64 {
-        let number = new_number();
+    /// Adds a receive of reports that a group has failed.
+    pub(crate) fn add_alarm(&mut self, group: FiAddr, tag: u64, number: u64) {
         self.alarms.insert(number, group);
         if let Some(group) = self.groups.get_mut(&group) {
             group.alarms.push((tag, number));
         }
-        number
     }
 
     /// Adds a message of no operation. Returns its number.
-    pub(crate) fn add_report(&mut self, request: TransferRequest) -> u64 {
+    pub(crate) fn add_lone_message(&mut self, request: TransferRequest) -> u64 {
         let (number, operation) = (new_number(), new_number());
         self.transfers
             .insert(number, CollectiveMessage { operation, request });
@@ -216,6 +216,13 @@ impl Operations {
             }
         }
         (failed, new)
+    }
+
+    /// The peers from which an operation waits for messages.
+    pub(crate) fn awaited_peers(&self, operation: u64) -> BTreeSet<FiAddr> {
+        let all = self.transfers.values();
+        let of = all.filter(|one| one.operation == operation && !one.request.sends);
+        of.map(|one| one.request.peer).collect()
     }
 
     /// The numbers of the messages of an operation.

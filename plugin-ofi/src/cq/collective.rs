@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
@@ -37,8 +37,11 @@ pub(crate) trait TransferHolder: Send + Sync {
     /// The message of this number is over. Returns whether it is one of this endpoint.
     fn end_transfer(&self, number: u64, result: Result<(), Errno>) -> bool;
 
-    /// Begins messages for which there was no room.
+    /// Begins messages for which there was no room, and those that are due.
     fn begin_waiting(&self);
+
+    /// The time until a message is due.
+    fn time_to_next(&self) -> Option<Duration>;
 }
 
 /// The part of a queue that ordinary queues do not have.
@@ -112,6 +115,15 @@ impl CollectiveCq {
     /// The open endpoints that are bound to it.
     fn holders(&self) -> Vec<std::sync::Arc<dyn TransferHolder>> {
         self.bound.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The time until a message of an endpoint is due.
+    fn time_to_next(&self) -> Option<Duration> {
+        let holders = self.holders();
+        holders
+            .iter()
+            .filter_map(|holder| holder.time_to_next())
+            .min()
     }
 
     /// Takes what has completed out of the queue of the domain.
@@ -369,7 +381,14 @@ impl CollectiveWait {
             let _turn = part.turn.lock();
             match this.cq.look(wait, &mut batch) {
                 Ok(None) => {
-                    let nap = wait.nap().ok_or(OpError::Failed(Errno::EINVAL))?;
+                    let mut nap = wait.nap().ok_or(OpError::Failed(Errno::EINVAL))?;
+                    if let Some(time) = part.time_to_next() {
+                        let ms = i32::try_from(time.as_millis() + 1).unwrap_or(i32::MAX);
+                        nap.timeout_ms = match nap.timeout_ms < 0 {
+                            true => ms,
+                            false => nap.timeout_ms.min(ms),
+                        };
+                    }
                     return Ok(Looked::Sleep(nap));
                 }
                 Ok(Some(got)) => part.sort(&batch[..got]),
