@@ -16,7 +16,10 @@ use std::ptr::null_mut;
 
 use client::{Libfabric, close};
 use elements::{DATATYPES, Element, OPERATORS, encoded};
-use ferro_fi::abi::{FI_ADDR_UNSPEC, FI_TAGGED, fi_datatype, fi_op};
+use ferro_fi::abi::{
+    FI_ADDR_UNSPEC, FI_COLLECTIVE, FI_SELECTIVE_COMPLETION, FI_TAGGED, fi_datatype, fi_msg_tagged,
+    fi_op,
+};
 use ranks::{Ranks, address_of, offer, reduces};
 use two::{asking_everywhere, count};
 
@@ -400,6 +403,47 @@ fn messages_and_mistakes() {
 
         let all = [(0, joined[0].0, joined[0].1), (1, joined[1].0, joined[1].1)];
         ranks.close(&all);
+    });
+}
+
+/// A receive with the flag of collectives is the application's all the same.
+#[test]
+fn a_flag_that_is_not_the_applications() {
+    with_offer("a_flag_that_is_not_the_applications", |info| {
+        let opened = client::Opened::new(info);
+        let flags = FI_SELECTIVE_COMPLETION;
+        let mut rank = ranks::Rank::open_with(&opened, info, flags);
+        rank.insert(&[two::name_of(rank.ep)]);
+        let mut memory = [0u8; 8];
+        let iov = libc::iovec {
+            iov_base: memory.as_mut_ptr().cast(),
+            iov_len: 8,
+        };
+        let msg = fi_msg_tagged {
+            msg_iov: &raw const iov,
+            iov_count: 1,
+            addr: FI_ADDR_UNSPEC,
+            context: 3 as *mut _,
+            ..fi_msg_tagged::default()
+        };
+        // SAFETY: as fi_tagged(3) has it.
+        unsafe {
+            let received = call!(rank.ep, tagged.recvmsg(&raw const msg, FI_COLLECTIVE));
+            assert_eq!(received, 0);
+            let bytes = 5u64.to_le_bytes();
+            let sent = call!(
+                rank.ep,
+                tagged.inject(bytes.as_ptr().cast(), 8, rank.addrs[0], 0)
+            );
+            assert_eq!(sent, 0);
+        }
+        let until = std::time::Instant::now() + ranks::PATIENCE;
+        while count(rank.cntr) < 2 {
+            assert!(rank.read().is_none(), "it wants no completion");
+            assert!(std::time::Instant::now() < until, "it is not counted");
+        }
+        rank.close(&[], &[]);
+        opened.close();
     });
 }
 

@@ -10,7 +10,9 @@ use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use libc::iovec;
 
 use super::object::{EndpointObject, TransferFlags};
-use crate::abi::{Roomy, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tagged, fid_ep};
+use crate::abi::{
+    FI_COLLECTIVE, Roomy, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tagged, fid_ep,
+};
 use crate::fi_addr::given;
 use crate::fid::object_of;
 use crate::guard::data;
@@ -19,7 +21,7 @@ use crate::unsupported::Unsupported;
 
 /// The table of a kind of messages. Calls with tags have a parameter `$tag` more, and receives
 /// another one for the bits of it to ignore; the structures of `sendmsg` and `recvmsg` have fields
-/// of the same names.
+/// of the same names. The flag of messages of collectives is not the application's.
 macro_rules! transfers {
     (
         $(#[$about:meta])*
@@ -73,6 +75,7 @@ macro_rules! transfers {
                         $($matched: msg.$matched,)*
                         ..recv_op($KIND, desc, msg.addr, msg.context)
                     };
+                    let flags = flags & !FI_COLLECTIVE;
                     receive(ep, buffers(msg.msg_iov, msg.iov_count), op, |rx| rx.with(flags))
                 }
             }
@@ -122,6 +125,7 @@ macro_rules! transfers {
                         data: msg.data,
                         ..send_op($KIND, desc, msg.addr, msg.context)
                     };
+                    let flags = flags & !FI_COLLECTIVE;
                     transmit(ep, buffers(msg.msg_iov, msg.iov_count), op, |tx| tx.with(flags))
                 }
             }

@@ -50,6 +50,11 @@ pub struct Rank {
 
 impl Rank {
     pub fn open(opened: &Opened, info: &Info<'_>) -> Self {
+        Self::open_with(opened, info, 0)
+    }
+
+    /// With further flags for the binding of the completion queue.
+    pub fn open_with(opened: &Opened, info: &Info<'_>, of_queue: u64) -> Self {
         let (domain, fabric) = (opened.domain, opened.fabric);
         let (mut ep, mut av, mut cq) = (null_mut(), null_mut(), null_mut());
         let (mut eq, mut cntr) = (null_mut(), null_mut());
@@ -86,7 +91,7 @@ impl Rank {
             addrs: Vec::new(),
         };
         assert_eq!(this.bind(av.cast(), 0), 0);
-        assert_eq!(this.bind(cq.cast(), FI_SEND | FI_RECV), 0);
+        assert_eq!(this.bind(cq.cast(), FI_SEND | FI_RECV | of_queue), 0);
         assert_eq!(this.bind(eq.cast(), 0), 0);
         assert_eq!(this.bind(cntr.cast(), FI_SEND | FI_RECV), 0);
         // SAFETY: the endpoint is open.
