@@ -6,16 +6,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod child;
+#[macro_use]
+mod client;
 mod support;
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use client::Libfabric;
+use ferro_fi::abi::fi_threading;
 use support::counters::EndpointCounters;
 use support::folder::Folder;
 use support::mpi::{self, Launcher, Mpi};
 use support::plugin::{FakeDevicePlugin, Plugin};
+use support::tool::Tool;
 use support::{has_device, has_program, pingpong, run, skip};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -111,6 +117,31 @@ fn mpich_on_four_ranks() {
     let counters = EndpointCounters::read(stats.path());
     assert!(counters.sum("peer_sent") >= 300, "{counters:?}");
     assert_eq!(counters.sum("verbs_messages_sent"), 0, "{counters:?}");
+}
+
+/// Where the provider is none of libfabric's, this one, or one that inquires about this one, the
+/// device reaches local peers, too.
+#[test]
+fn endpoints_without_that_provider_use_the_device() {
+    if child::is_here() {
+        let Some(libfabric) = Libfabric::load() else {
+            return skip("there is no libfabric 2 here (libfabric1, or ci/mpi)");
+        };
+        let info = libfabric.discover("", fi_threading::FI_THREAD_SAFE);
+        return client::round(&info, 1);
+    }
+    let provider = Provider::new();
+    for name in ["absent", "ferro", "lnx"] {
+        let mut command = Tool::asked_for().run(&std::env::current_exe().unwrap());
+        let test = "endpoints_without_that_provider_use_the_device";
+        child::again(&mut command, test, &[]);
+        provider.choose(&mut command);
+        command.env(BESIDE.0, name);
+        let output = run::run(command, PATIENCE).expect_success();
+        for line in output.lines().filter(|line| line.starts_with("SKIP")) {
+            println!("{line}");
+        }
+    }
 }
 
 /// The folder of a libfabric 2.

@@ -13,6 +13,7 @@ use ferrofabric_contracts::info::{
     DomainAttr, EpAttr, EpType, FabricAttr, Info, Progress, RxAttr, Threading, TxAttr,
 };
 use ferrofabric_contracts::types::AvType;
+use ferrofabric_system::foreign::{self, ForeignCall};
 use ferrofabric_system::locks::Mutex;
 
 use crate::abi::{fi_info, fid_fabric};
@@ -55,13 +56,19 @@ unsafe impl Sync for ForeignInfo {}
 ///
 /// # Errors
 ///
-/// `ENODATA`: there is no such provider, or it does not offer that. `ENOMEM`. Any that the provider
+/// `EALREADY`: another provider is being called, which inquires about this one. `ENODATA`: there is
+/// no such provider, or it does not offer that. `ENOMEM`. Any that the provider
 /// returns.
 pub fn offer(name: &str, owner: &Info) -> Result<ForeignInfo, Error> {
     let failed = |errno: Errno| {
         Error::new(errno, "find", format!("the provider {name}"))
             .mend("use a libfabric that has it (`fi_info -l`), or shm_provider=own")
     };
+    // That of a provider which inquires about this one would have no end.
+    if foreign::is_inside() {
+        return Err(failed(Errno::EALREADY));
+    }
+    let _call = ForeignCall::begin();
     let host = Host::get().ok_or_else(|| failed(Errno::ENODATA))?;
     let provider = CString::new(name).map_err(|_| failed(Errno::EINVAL))?;
     let hints = offered(&hints(name, owner), host).map_err(failed)?;

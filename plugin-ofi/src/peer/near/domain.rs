@@ -11,9 +11,8 @@ use ferrofabric_contracts::info::{DomainAttr, EpAttr, Info, RxAttr, TxAttr};
 use ferrofabric_runtime::domain::Opening;
 use ferrofabric_verbs::near::{NearDomain, with_near_transport};
 
-use super::open::{MOST_BUFFERS, MOST_ENDPOINTS};
-use super::presence::{PresenceProbe, SHM_FILES};
-use super::{ForeignTransport, name_of};
+use super::ForeignTransport;
+use super::open::MOST_BUFFERS;
 use crate::peer::host_provider::{self, ForeignInfo};
 
 /// Capabilities without which an endpoint's local peers are reached through the provider. With one
@@ -42,6 +41,7 @@ impl ForeignShm {
             && !info.caps.intersects(NOT_NEAR)
             && !info.tx.op_flags.intersects(NOT_NEAR_LEVELS)
             && info.domain.auth_key_size == 0
+            && info.ep.auth_key_size == 0
     }
 }
 
@@ -55,8 +55,13 @@ impl NearDomain for ForeignShm {
             return Ok(Self(None));
         }
         let provider = name_in_settings(settings);
-        let theirs = host_provider::offer(provider, info)?;
-        Ok(Self(Some((provider, theirs))))
+        match host_provider::offer(provider, info) {
+            Ok(theirs) => Ok(Self(Some((provider, theirs)))),
+            Err(error) => {
+                tracing::warn!("local peers are reached by the device: {error}");
+                Ok(Self(None))
+            }
+        }
     }
 
     fn offers(all: Info, settings: &Settings, notices: &mut Vec<Error>) -> Vec<Info> {
@@ -77,14 +82,13 @@ impl NearDomain for ForeignShm {
         opening: &Opening<'_>,
         name: &NativeAddr,
     ) -> Result<Option<ForeignTransport>> {
-        let Some((provider, theirs)) = &self.0 else {
-            return Ok(None);
-        };
-        if has_room(provider) {
-            return ForeignTransport::open(provider, theirs, *name, opening.wait).map(Some);
+        match &self.0 {
+            // The provider has no keys.
+            Some((provider, theirs)) if opening.auth_key.is_none() => {
+                ForeignTransport::open(provider, theirs, *name, opening.wait).map(Some)
+            }
+            _ => Ok(None),
         }
-        tracing::warn!("local peers are reached by the device: {provider} has no room for more");
-        Ok(None)
     }
 
     fn completion_levels(&self) -> Flags {
@@ -108,32 +112,6 @@ fn name_in_settings(settings: &Settings) -> &'static str {
             kept
         }
     }
-}
-
-/// Whether one more endpoint of this node finds room at the provider: `shm` takes the 257th peer of
-/// an endpoint for another one. Files that ended processes have left behind count only as long as
-/// the others are fewer.
-fn has_room(provider: &'static str) -> bool {
-    let Ok(files) = std::fs::read_dir(SHM_FILES) else {
-        return true;
-    };
-    let prefix = name_of(0);
-    let prefix = prefix.trim_end_matches('0');
-    let numbers: Vec<u64> = files
-        .flatten()
-        .filter_map(|file| {
-            let name = file.file_name();
-            u64::from_str_radix(name.to_str()?.strip_prefix(prefix)?, 16).ok()
-        })
-        .collect();
-    numbers.len() < MOST_ENDPOINTS
-        || PresenceProbe::new(provider).is_ok_and(|probe| {
-            numbers
-                .iter()
-                .filter(|&&number| probe.finds(number))
-                .count()
-                < MOST_ENDPOINTS
-        })
 }
 
 /// The offer for messages, of the one with all capabilities.

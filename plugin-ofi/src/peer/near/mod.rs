@@ -78,7 +78,8 @@ pub(crate) struct ForeignTransport {
     /// `None` while it is dropped.
     at_provider: Option<AtProvider>,
     place: MemberPlace,
-    _presence: Presence,
+    /// Likewise.
+    presence: Option<Presence>,
     probe: PresenceProbe,
     name: NativeAddr,
     peers: Peers,
@@ -112,6 +113,8 @@ unsafe impl Unsent for NoSend {
 
 impl Drop for ForeignTransport {
     fn drop(&mut self) {
+        // First: nobody inserts an endpoint that is about to go.
+        self.presence = None;
         if let Some(at_provider) = self.at_provider.take() {
             self.place.retire(at_provider);
         }
@@ -141,7 +144,7 @@ impl ForeignTransport {
         Ok(Self {
             at_provider: Some(AtProvider { endpoint, objects }),
             place: MemberPlace::take(number),
-            _presence: presence,
+            presence: Some(presence),
             probe: PresenceProbe::new(provider)?,
             name,
             peers: Peers::default(),
@@ -196,6 +199,7 @@ impl ForeignTransport {
         name: &NativeAddr,
         owner: &mut O,
     ) -> Option<u32> {
+        self.count_peers();
         let id = name.shm.filter(|_| self.takes(name))?;
         let number = match self.peers.of_name(id) {
             Some(number) => number,
@@ -217,7 +221,8 @@ impl ForeignTransport {
         owner: &mut O,
     ) -> Option<u32> {
         let met = self.place.meet(id);
-        if met == Met::Closed {
+        let own = self.name.shm?;
+        if met == Met::Closed || (id != own && !self.probe.announce(own, id)) {
             return None;
         }
         let number = self.peers.next_number();
@@ -226,17 +231,32 @@ impl ForeignTransport {
         parts.objects.set_source(u64::from(number), addr);
         let at_provider = parts.objects.enter(owner, || {
             let source = parts.endpoint.insert(&name_of(id), u64::from(number))?;
-            match met {
-                Met::InProcess => parts.endpoint.insert(&second_name_of(id), fi_addr_t::MAX),
-                _ => Some(source),
+            if met != Met::InProcess {
+                return Some(source);
             }
+            let second = parts.endpoint.insert(&second_name_of(id), fi_addr_t::MAX);
+            if second.is_none() {
+                parts.endpoint.forget(&name_of(id));
+            }
+            second
         });
-        if at_provider.is_none() {
+        let Some(at_provider) = at_provider else {
             parts
                 .objects
                 .set_source(u64::from(number), FiAddr::NOTAVAIL);
+            return None;
+        };
+        if let Some(presence) = &mut self.presence {
+            presence.add(id, if met == Met::InProcess { 2 } else { 1 });
         }
-        Some(self.peers.add(name, at_provider?))
+        Some(self.peers.add(name, at_provider))
+    }
+
+    /// Counts the peers that have announced themselves.
+    fn count_peers(&mut self) {
+        if let Some(presence) = &mut self.presence {
+            presence.count();
+        }
     }
 
     /// Looks which peers are there still, if it is time to.
@@ -247,20 +267,16 @@ impl ForeignTransport {
             return;
         }
         self.next_sweep_ns = now + SWEEP_NS;
+        self.count_peers();
         let probe = &self.probe;
         let missing = self.peers.newly_missing(|id| probe.misses(id));
-        if missing.is_empty() {
-            return;
+        if !missing.is_empty() {
+            // The messages that they have left behind come first.
+            let parts = self.parts();
+            parts.objects.enter(owner, || parts.endpoint.drive());
         }
-        // The messages that they have left behind come first.
-        let parts = self.parts();
-        parts.objects.enter(owner, || parts.endpoint.drive());
         for number in missing {
             let addr = self.peers.lose(number);
-            eprintln!(
-                "lost {number} under way {}",
-                self.objects().sends_under_way()
-            );
             tracing::info!("{addr:?}: {PEER_GONE}");
             let errno = Errno::ECONNRESET;
             self.objects()
@@ -270,6 +286,11 @@ impl ForeignTransport {
                 owner.srx().fail_source(addr, errno, PEER_GONE, |_| false);
             }
         }
+        // Those of which a part is missing end so, each when a receive has met it.
+        for number in self.peers.gone() {
+            self.objects()
+                .fail_receives(u64::from(number), Errno::ECONNRESET, PEER_GONE, owner);
+        }
     }
 }
 
@@ -278,9 +299,12 @@ impl Reaches for ForeignTransport {
 
     fn takes(&self, name: &NativeAddr) -> bool {
         let id = name.shm.filter(|_| name.node == self.name.node);
-        id.is_some_and(|id| {
-            self.peers.of_name(id).is_some() || (!self.peers.is_full() && self.probe.finds(id))
-        })
+        let is_known = |id| {
+            let presence = self.presence.as_ref();
+            self.peers.of_name(id).is_some() || presence.is_some_and(|p| p.has_announced(id))
+        };
+        let has_room = self.presence.as_ref().is_some_and(|p| !p.is_full());
+        id.is_some_and(|id| is_known(id) || (has_room && self.probe.finds(id)))
     }
 }
 
@@ -367,8 +391,8 @@ impl Transport for ForeignTransport {
     }
 
     fn discard<O: Owner>(&mut self, kind: MsgKind, token: Token, owner: &mut O) {
-        self.objects()
-            .discard(kind, token, self.limits.inject, owner);
+        // `shm` of 2.5 returns the command of a discarded message from a copy, which is no command.
+        self.objects().discard(kind, token, 0, owner);
     }
 
     #[inline]
@@ -397,6 +421,8 @@ impl Transport for ForeignTransport {
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        // Before the peer has another source.
+        owner.srx().forget_source(addr);
         let Some(number) = self.peers.remove_addr(addr) else {
             return;
         };

@@ -2,13 +2,16 @@
 //! order that `shm` and `sm2` need, and their close.
 
 use std::ffi::{CString, c_void};
+use std::fs::File;
 use std::mem::offset_of;
+use std::path::Path;
 use std::ptr::{NonNull, null_mut};
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_system::cancel::Uncancelled;
 use ferrofabric_system::forked::Birth;
 
+use super::presence::{SHM, SHM_FILES};
 use crate::abi::{
     FI_AV_USER_ID, FI_ENABLE, FI_PEER, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_TRANSMIT,
     fi_addr_t, fi_av_attr, fi_av_type, fi_cntr_attr, fi_cq_attr, fi_msg, fi_msg_tagged, fi_ops,
@@ -19,8 +22,8 @@ use crate::abi::{
 use crate::peer::host_provider::ForeignInfo;
 use crate::peer::owner::ForeignObjects;
 
-/// Endpoints of one node that `shm` can tell apart.
-pub(super) const MOST_ENDPOINTS: usize = 256;
+/// Peers that the vector of a provider has room for.
+const VECTOR_SIZE: usize = 256;
 
 /// Most buffers of a send that goes to a provider, whatever it would take.
 pub(super) const MOST_BUFFERS: usize = 4;
@@ -79,6 +82,8 @@ struct OpenedObjects {
     cntrs: [*mut fid_cntr; 2],
     av: *mut fid_av,
     domain: *mut fid_domain,
+    /// The endpoint was enabled. `shm` can not close one whose enabling has failed.
+    is_enabled: bool,
     birth: Birth,
 }
 
@@ -86,6 +91,10 @@ impl Drop for OpenedObjects {
     fn drop(&mut self) {
         // A child of fork shares the memory that these calls would change.
         if !self.birth.is_this_process() {
+            return;
+        }
+        if !self.ep.is_null() && !self.is_enabled {
+            tracing::warn!("an endpoint of the local provider stays open: it was not enabled");
             return;
         }
         let _uncancelled = Uncancelled::begin();
@@ -128,6 +137,18 @@ fn done(result: std::ffi::c_int, doing: &'static str, provider: &str) -> Result<
     }
 }
 
+/// Checks that `shm` can make the file of an endpoint: where it can not, it goes on without.
+fn check_file(name: &str) -> Result<()> {
+    let path = Path::new(SHM_FILES).join(name);
+    let made = File::create_new(&path).and_then(|_| std::fs::remove_file(&path));
+    made.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            Error::new(Errno::EADDRINUSE, "create", path.display().to_string())
+        }
+        _ => Error::from_io(&error, "create", path.display().to_string()),
+    })
+}
+
 impl ForeignEndpoint {
     /// Opens an endpoint with a name, over objects of ours.
     ///
@@ -141,6 +162,9 @@ impl ForeignEndpoint {
         objects: &ForeignObjects,
     ) -> Result<Self> {
         let _uncancelled = Uncancelled::begin();
+        if provider == SHM {
+            check_file(name)?;
+        }
         let fabric = info.fabric()?.as_ptr();
         let missing = |errno| {
             Error::new(errno, "find", format!("a call of provider {provider}"))
@@ -158,6 +182,7 @@ impl ForeignEndpoint {
                 cntrs: [null_mut(); 2],
                 av: null_mut(),
                 domain: null_mut(),
+                is_enabled: false,
                 birth: Birth::here(),
             };
             let open = function!(fi_ops_fabric, (*fabric).ops, domain).map_err(missing)?;
@@ -355,7 +380,7 @@ impl OpenedObjects {
         }
         let mut attr = fi_av_attr {
             type_: fi_av_type::FI_AV_TABLE,
-            count: MOST_ENDPOINTS,
+            count: VECTOR_SIZE,
             ..Default::default()
         };
         // SAFETY: as above.
@@ -430,6 +455,7 @@ impl OpenedObjects {
             }
             let control = function!(fi_ops, (*ep).ops, control).map_err(missing)?;
             done(control(ep, FI_ENABLE, null_mut()), "enable", provider)?;
+            self.is_enabled = true;
             // `shm` takes another name if this one is in use.
             let getname = function!(fi_ops_cm, (*self.ep).cm, getname).map_err(missing)?;
             let mut actual = [0u8; 256];

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::types::FiAddr;
 
-use super::open::MOST_ENDPOINTS;
 use crate::abi::fi_addr_t;
 
 /// A peer.
@@ -44,12 +43,6 @@ impl Peers {
 
     pub(super) fn of_addr(&self, addr: FiAddr) -> Option<u32> {
         self.by_addr.get(&addr).copied()
-    }
-
-    /// Whether there is room for one more. Senders that nobody has inserted take room at the
-    /// provider, too.
-    pub(super) fn is_full(&self) -> bool {
-        self.peers.len() >= MOST_ENDPOINTS
     }
 
     /// The number that the next peer gets.
@@ -110,6 +103,12 @@ impl Peers {
     /// The provider has refused the peer with this address.
     pub(super) fn refuse(&mut self, addr: FiAddr) {
         self.refused.push(addr);
+    }
+
+    /// The numbers of the peers that are gone.
+    pub(super) fn gone(&self) -> impl Iterator<Item = u32> {
+        let gone = (0..).zip(&self.peers).filter(|(_, peer)| peer.is_gone);
+        gone.map(|(number, _)| number)
     }
 
     /// The address of a refused peer.

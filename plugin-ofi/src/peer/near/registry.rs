@@ -7,7 +7,7 @@
 //! either goes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ferrofabric_system::forked::Birth;
 
@@ -29,7 +29,17 @@ struct Member {
     retired: Option<AtProvider>,
 }
 
-static MEMBERS: Mutex<BTreeMap<u64, Member>> = Mutex::new(BTreeMap::new());
+/// Those of a process.
+struct ProcessMembers {
+    /// The process; `None` before the first member.
+    birth: Option<Birth>,
+    by_number: BTreeMap<u64, Member>,
+}
+
+static MEMBERS: Mutex<ProcessMembers> = Mutex::new(ProcessMembers {
+    birth: None,
+    by_number: BTreeMap::new(),
+});
 
 /// Another endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +65,7 @@ impl MemberPlace {
             neighbours: BTreeSet::new(),
             retired: None,
         };
-        members().insert(number, member);
+        members().by_number.insert(number, member);
         Self {
             number,
             birth: Birth::here(),
@@ -67,7 +77,7 @@ impl MemberPlace {
         if other == self.number {
             return Met::Elsewhere;
         }
-        let mut members = members();
+        let members = &mut members().by_number;
         match members.get_mut(&other) {
             None => return Met::Elsewhere,
             Some(there) if there.retired.is_some() => return Met::Closed,
@@ -86,18 +96,24 @@ impl MemberPlace {
             std::mem::forget(at_provider);
             return;
         }
-        let mut members = members();
+        let members = &mut members().by_number;
         if let Some(own) = members.get_mut(&self.number) {
             own.retired = Some(at_provider);
         }
-        while let Some(number) = unneeded(&members) {
-            close(&mut members, number);
+        while let Some(number) = unneeded(members) {
+            close(members, number);
         }
     }
 }
 
-fn members() -> std::sync::MutexGuard<'static, BTreeMap<u64, Member>> {
-    MEMBERS.lock().unwrap_or_else(PoisonError::into_inner)
+/// Those of this process. A child of fork has none of its parent's.
+fn members() -> MutexGuard<'static, ProcessMembers> {
+    let mut members = MEMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if members.birth.is_none_or(|birth| !birth.is_this_process()) {
+        std::mem::forget(std::mem::take(&mut members.by_number));
+        members.birth = Some(Birth::here());
+    }
+    members
 }
 
 /// A closed endpoint that no open one needs.

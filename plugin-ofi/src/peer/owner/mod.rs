@@ -154,6 +154,17 @@ impl ForeignObjects {
         }
     }
 
+    /// Reports all receives as failed that a message of the peer of a number has met and not ended.
+    pub(crate) fn fail_receives(
+        &self,
+        peer: u64,
+        errno: Errno,
+        why: &'static str,
+        owner: &mut dyn AnyOwner,
+    ) {
+        receives::fail_all_of(self.block, owner, peer, errno, why);
+    }
+
     /// A queued message has got a receive: the C provider starts it. Its end may come later.
     pub(crate) fn start(&self, start: Start, owner: &mut dyn AnyOwner) {
         queued::start(self.block, owner, &start);

@@ -187,7 +187,8 @@ fn unknown(block: &'static ObjectBlock) -> impl Iterator<Item = &'static EntrySl
     block.chunks.all().filter(is_unknown)
 }
 
-/// Sets the address of the peer of a number. Queued messages of its former address have no source.
+/// Sets the address of the peer of a number. Queued messages of its former address have no source,
+/// nor have those that C is receiving.
 pub(super) fn set_source(block: &'static ObjectBlock, number: u64, src: FiAddr) {
     let mut tables = block.tables.borrow_mut();
     let before = tables.source(number);
@@ -196,12 +197,15 @@ pub(super) fn set_source(block: &'static ObjectBlock, number: u64, src: FiAddr) 
         return;
     }
     for slot in block.chunks.all() {
-        if !slot.is(SlotState::Queued) {
+        let is_queued = slot.is(SlotState::Queued);
+        if !is_queued && !slot.is(SlotState::Matched) {
             continue;
         }
-        // SAFETY: this thread drives the endpoint, and the slot is queued.
+        // SAFETY: this thread drives the endpoint, and the slot is queued or matched.
         let held = unsafe { slot.message() };
-        if held.number == number && !held.is_unknown {
+        if !is_queued && held.number == number {
+            held.arrived.src = FiAddr::NOTAVAIL;
+        } else if held.number == number && !held.is_unknown {
             held.is_unknown = true;
             held.arrived.src = FiAddr::NOTAVAIL;
             tables.unknown += 1;

@@ -439,6 +439,22 @@ pub(super) fn give_up(
     }
 }
 
+/// Reports all receives as failed that C has not ended and whose message is of that peer.
+pub(super) fn fail_all_of(
+    block: &'static ObjectBlock,
+    owner: &mut dyn AnyOwner,
+    peer: fi_addr_t,
+    errno: Errno,
+    why: &'static str,
+) {
+    for slot in block.chunks.all() {
+        // SAFETY: this thread drives the endpoint, and the slot is matched.
+        if slot.is(SlotState::Matched) && unsafe { slot.message() }.number == peer {
+            give_up(owner, slot, errno, why);
+        }
+    }
+}
+
 /// Ends the use of a slot.
 #[inline]
 pub(super) fn release(block: &'static ObjectBlock, slot: &'static EntrySlot) {

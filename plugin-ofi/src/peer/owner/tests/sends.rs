@@ -70,7 +70,15 @@ fn sends_to_a_dead_peer_fail_and_complete_without_a_report() {
         .map(|(dest, context)| objects.add_send(dest, send(dest, context)) as *mut c_void);
     objects.fail_sends(1, Errno::ECONNRESET, "it is gone", &mut owner);
     let failed = |context| OwnerReport::SendFailed(send(1, context), Errno::ECONNRESET, 0);
-    assert_eq!(std::mem::take(&mut owner.reports), [failed(1), failed(3)]);
+    // Slots are in use again, in any order.
+    let reports = std::mem::take(&mut owner.reports);
+    assert!(
+        reports.len() == 2
+            && [1, 3]
+                .iter()
+                .all(|&context| reports.contains(&failed(context))),
+        "{reports:?}"
+    );
     assert_eq!(objects.sends_under_way(), 1);
     objects.enter(&mut owner, || {
         for context in sends {
