@@ -49,6 +49,8 @@ pub struct OwnerCompiler {
 enum Output {
     Program,
     Provider,
+    /// For programs that have no sanitizers.
+    PlainProvider,
 }
 
 impl OwnerCompiler {
@@ -162,7 +164,9 @@ impl OwnerCompiler {
             (Output::Program, Some(_)) => {
                 (command.args(SANITIZERS)).args(["-static-libasan", "-static-libubsan"])
             }
-            (Output::Provider, Some(_)) => command.args(["-shared", "-fPIC"]),
+            (Output::Provider, Some(_)) | (Output::PlainProvider, _) => {
+                command.args(["-shared", "-fPIC"])
+            }
         };
         for folder in &self.include {
             command.arg("-I").arg(folder);
@@ -187,8 +191,17 @@ impl OwnerCompiler {
 
     /// Compiles a provider, and returns its folder.
     pub fn provider(&self, name: &str, source: &str) -> PathBuf {
+        self.provider_as(name, source, Output::Provider)
+    }
+
+    /// The same, without sanitizers.
+    pub fn plain_provider(&self, name: &str, source: &str) -> PathBuf {
+        self.provider_as(name, source, Output::PlainProvider)
+    }
+
+    fn provider_as(&self, name: &str, source: &str, output: Output) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
-        let library = self.compile(name, &[source], Output::Provider);
+        let library = self.compile(name, &[source], output);
         library.parent().unwrap().to_owned()
     }
 

@@ -231,7 +231,7 @@ impl ForeignTransport {
         parts.objects.set_source(u64::from(number), addr);
         let at_provider = parts.objects.enter(owner, || {
             let source = parts.endpoint.insert(&name_of(id), u64::from(number))?;
-            if met != Met::InProcess {
+            if met != Met::InProcess || !parts.endpoint.has_second_names() {
                 return Some(source);
             }
             let second = parts.endpoint.insert(&second_name_of(id), fi_addr_t::MAX);

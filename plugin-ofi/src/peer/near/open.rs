@@ -65,7 +65,8 @@ pub(super) struct ForeignEndpoint {
     send_tagged: SendTagged,
     read_cq: ReadCq,
     insert_av: InsertAv,
-    remove_av: RemoveAv,
+    remove_av: Option<RemoveAv>,
+    is_shm: bool,
 }
 
 // SAFETY: its calls are made by one thread after the other (the domain's lock is held for them),
@@ -206,7 +207,8 @@ impl ForeignEndpoint {
                     .map_err(missing)?,
                 read_cq: function!(fi_ops_cq, (*opened.cq).ops, read).map_err(missing)?,
                 insert_av: function!(fi_ops_av, (*opened.av).ops, insert).map_err(missing)?,
-                remove_av: function!(fi_ops_av, (*opened.av).ops, remove).map_err(missing)?,
+                remove_av: function!(fi_ops_av, (*opened.av).ops, remove).ok(),
+                is_shm: provider == SHM,
                 opened,
             })
         }
@@ -270,14 +272,22 @@ impl ForeignEndpoint {
         (inserted == 1).then_some(addr)
     }
 
+    /// Whether the provider takes an endpoint by a second name, as memory of another process.
+    pub(super) fn has_second_names(&self) -> bool {
+        self.is_shm
+    }
+
     /// Removes the name of an endpoint of this process, whether it was inserted or has sent.
     pub(super) fn forget(&self, name: &str) {
+        let Some(remove) = self.remove_av else {
+            return;
+        };
         let Some(mut addr) = self.insert(name, fi_addr_t::MAX) else {
             return;
         };
         let _uncancelled = Uncancelled::begin();
         // SAFETY: the vector is open, and has just returned the address.
-        unsafe { (self.remove_av)(self.opened.av, &raw mut addr, 1, 0) };
+        unsafe { remove(self.opened.av, &raw mut addr, 1, 0) };
     }
 }
 
