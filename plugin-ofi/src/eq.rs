@@ -26,6 +26,9 @@ use crate::wait::{self, WaitObject, Waitable, timeout};
 /// Longest entry that an application may write, in bytes.
 const MAX_ENTRY_BYTES: usize = 64 << 10;
 
+/// The longest sleep where reads drive endpoints, in ms: their messages wake nobody here.
+const DRIVEN_NAP_MS: i32 = 1;
+
 /// An endpoint whose events come by its own messages, so that a read drives it.
 pub(crate) trait DrivenByEvents: Send + Sync {
     /// Makes progress.
@@ -180,6 +183,19 @@ impl EventRequest {
         &unsafe { object_of::<EqObject>(self.eq) }.queue
     }
 
+    /// Whether reads drive endpoints.
+    ///
+    /// # Safety
+    ///
+    /// As of [`queue`](Self::queue).
+    unsafe fn is_driven(&self) -> bool {
+        // SAFETY: as the caller says.
+        !unsafe { object_of::<EqObject>(self.eq) }
+            .driven
+            .lock()
+            .is_empty()
+    }
+
     /// Reads the event that is next, and returns the bytes of its entry.
     ///
     /// # Safety
@@ -252,9 +268,15 @@ impl EqWait {
         let fd = unsafe { self.wanted.queue() }.wait_fd();
         // Another reader may take what makes it readable: then this one sleeps again.
         let fd = fd.map_err(|e| OpError::Failed(e.errno()))?;
+        // SAFETY: as above.
+        let is_driven = unsafe { self.wanted.is_driven() };
+        let left = ms_until(self.deadline);
         Ok(Nap {
             on: NapOn::Descriptor(fd.as_raw_fd()),
-            timeout_ms: ms_until(self.deadline),
+            timeout_ms: match is_driven && !(0..=DRIVEN_NAP_MS).contains(&left) {
+                true => DRIVEN_NAP_MS,
+                false => left,
+            },
         })
     }
 }

@@ -246,6 +246,10 @@ impl Collectives {
             Err(OpError::Failed(errno)) => {
                 if let Some((operation, _)) = state.operations.end_transfer(number) {
                     let probed = state.probes.under_way.remove(&number);
+                    // The level of a probe is not supported here: nothing is known of the peer.
+                    if probed.is_some() && errno == Errno::EOPNOTSUPP {
+                        return true;
+                    }
                     self.fail(state, probed.unwrap_or(operation), errno);
                 }
                 true
@@ -455,6 +459,13 @@ fn completion_of(context: u64) -> Completion {
 }
 
 impl TransferHolder for Collectives {
+    fn drive_queues(&self) {
+        let (tx_cq, rx_cq) = (&*self.binding.tx_cq, &*self.binding.rx_cq);
+        if !std::ptr::eq(tx_cq, rx_cq) {
+            self.drive();
+        }
+    }
+
     fn end_transfer(&self, number: u64, result: Result<(), Errno>) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;

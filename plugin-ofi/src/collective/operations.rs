@@ -82,9 +82,10 @@ pub(crate) struct Operations {
     pub(crate) joins: usize,
 }
 
-/// A number that no operation and no message has had.
+/// A number that no operation and no message has had. It is far above those that applications have
+/// as contexts, where those are no addresses.
 pub(crate) fn new_number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 

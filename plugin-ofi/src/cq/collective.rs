@@ -32,10 +32,16 @@ use crate::wait::timeout;
 /// Completions that are taken at a time.
 const BATCH: usize = 16;
 
+/// The longest sleep at such a queue, in ms.
+const LONGEST_NAP_MS: i32 = 10;
+
 /// An endpoint with collective operations.
 pub(crate) trait TransferHolder: Send + Sync {
     /// The message of this number is over. Returns whether it is one of this endpoint.
     fn end_transfer(&self, number: u64, result: Result<(), Errno>) -> bool;
+
+    /// Drives its queues, if it has two: a completion in the one waits for messages in the other.
+    fn drive_queues(&self);
 
     /// Begins messages for which there was no room, and those that are due.
     fn begin_waiting(&self);
@@ -243,6 +249,8 @@ impl CqObject {
     unsafe fn read_kept(&self, to: (*mut c_void, usize, *mut fi_addr_t)) -> Result<isize, OpError> {
         let part = self.collective()?;
         part.drive(&*self.cq)?;
+        let holders = part.holders();
+        holders.iter().for_each(|holder| holder.drive_queues());
         // SAFETY: as the caller says.
         let read = unsafe { self.take_kept(to) };
         if part.has_entry() {
@@ -382,13 +390,15 @@ impl CollectiveWait {
             match this.cq.look(wait, &mut batch) {
                 Ok(None) => {
                     let mut nap = wait.nap().ok_or(OpError::Failed(Errno::EINVAL))?;
-                    if let Some(time) = part.time_to_next() {
-                        let ms = i32::try_from(time.as_millis() + 1).unwrap_or(i32::MAX);
-                        nap.timeout_ms = match nap.timeout_ms < 0 {
-                            true => ms,
-                            false => nap.timeout_ms.min(ms),
-                        };
-                    }
+                    // Other queues and other threads put in entries that nothing here shows.
+                    let ms = part.time_to_next().map_or(LONGEST_NAP_MS, |time| {
+                        i32::try_from(time.as_millis() + 1)
+                            .map_or(LONGEST_NAP_MS, |ms| ms.min(LONGEST_NAP_MS))
+                    });
+                    nap.timeout_ms = match nap.timeout_ms < 0 {
+                        true => ms,
+                        false => nap.timeout_ms.min(ms),
+                    };
                     return Ok(Looked::Sleep(nap));
                 }
                 Ok(Some(got)) => part.sort(&batch[..got]),
