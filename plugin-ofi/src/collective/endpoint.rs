@@ -246,7 +246,7 @@ impl Collectives {
             Err(OpError::Failed(errno)) => {
                 if let Some((operation, _)) = state.operations.end_transfer(number) {
                     let probed = state.probes.under_way.remove(&number);
-                    // The level of a probe is not supported here: nothing is known of the peer.
+                    // The level of a probe is not supported here, so it says nothing of the peer.
                     if probed.is_some() && errno == Errno::EOPNOTSUPP {
                         return true;
                     }
