@@ -20,19 +20,14 @@ use ferro_fi::abi::{
     FI_ADDR_UNSPEC, FI_COLLECTIVE, FI_SELECTIVE_COMPLETION, FI_TAGGED, fi_datatype, fi_msg_tagged,
     fi_op,
 };
-use ferrofabric_shm::ShmProvider;
 use ranks::{Ranks, address_of, offer, reduces};
 use two::{asking_everywhere, count};
 
-/// Runs a test with the offer of a domain, where the host's libfabric has `off_coll`. Domains over
-/// verbs offer no collective operations yet.
+/// Runs a test with the offer of a domain, where the host's libfabric has `off_coll`.
 fn with_offer(test: &str, body: impl FnOnce(&client::Info<'_>)) {
     asking_everywhere(test, |libfabric: &Libfabric, domain: &str| {
         match offer(libfabric, domain) {
             Ok(info) => body(&info),
-            Err(_) if domain != ShmProvider::DOMAIN => {
-                println!("SKIP: {test}: verbs offers no collective operations yet [C]");
-            }
             Err(error) => panic!("no offer with FI_COLLECTIVE: {error}"),
         }
     });

@@ -25,14 +25,16 @@ use crate::client::{Info, Libfabric, Opened, close, owned_string};
 /// The limit of a test for one step.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The first offer with collectives, of a domain.
+/// The first offer with collectives, of a domain or (empty) of any.
 pub fn offer<'a>(libfabric: &'a Libfabric, domain: &str) -> Result<Info<'a>, c_int> {
     let hints = libfabric.hints();
     // SAFETY: hints have all attributes.
     unsafe {
         (*hints.info).caps = FI_MSG | FI_TAGGED | FI_COLLECTIVE;
         (*(*hints.info).ep_attr).type_ = fi_ep_type::FI_EP_RDM;
-        (*(*hints.info).domain_attr).name = owned_string(domain);
+        if !domain.is_empty() {
+            (*(*hints.info).domain_attr).name = owned_string(domain);
+        }
     }
     libfabric.ask(libfabric.version, None, None, 0, Some(&hints))
 }
