@@ -13,10 +13,11 @@ mod support;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::ptr::null_mut;
 use std::time::Duration;
 
 use client::Libfabric;
-use ferro_fi::abi::fi_threading;
+use ferro_fi::abi::{fi_cq_tagged_entry, fi_threading};
 use support::counters::EndpointCounters;
 use support::folder::Folder;
 use support::mpi::{self, Launcher, Mpi};
@@ -64,7 +65,7 @@ fn pingpong_of_two_processes() {
     if !has_program("fi_pingpong") {
         return skip("libfabric's programs are not installed here (libfabric-bin)");
     }
-    let Some(library) = library() else {
+    let Some(library) = mpi::libfabric_of_mpich() else {
         return skip("there is no libfabric 2 here (ci/mpi makes one)");
     };
     let (provider, stats) = (Provider::new(), Folder::new());
@@ -83,9 +84,7 @@ fn pingpong_of_two_processes() {
         command
     };
     let said = pingpong::pingpong(program, PATIENCE);
-    let is_size = |line: &&str| line.starts_with(char::is_numeric);
-    let sizes = said.lines().filter(is_size).count() as u64;
-    assert!(sizes >= 5, "{said}");
+    let sizes = pingpong::sizes(&said);
     let counters = EndpointCounters::read(stats.path());
     let ways = ["peer_sent", "peer_received"].map(|name| counters.sum(name));
     assert!(
@@ -119,35 +118,86 @@ fn mpich_on_four_ranks() {
     assert_eq!(counters.sum("verbs_messages_sent"), 0, "{counters:?}");
 }
 
+/// Runs a test once more, in a process of its own with that provider for local peers.
+fn again(test: &str, name: &str) {
+    let provider = Provider::new();
+    let mut command = Tool::asked_for().run(&std::env::current_exe().unwrap());
+    child::again(&mut command, test, &[]);
+    provider.choose(&mut command);
+    command.env(BESIDE.0, name);
+    let output = run::run(command, PATIENCE).expect_success();
+    for line in output.lines().filter(|line| line.starts_with("SKIP")) {
+        println!("{line}");
+    }
+}
+
+/// A message waits for its receive in the memory of an endpoint of the same process, which is
+/// closed meanwhile. Several endpoints come and go beside one that stays.
+///
+/// Covers: PEER-8, PEER-9
+#[test]
+fn messages_of_endpoints_of_this_process_that_have_closed() {
+    if !child::is_here() {
+        return again(
+            "messages_of_endpoints_of_this_process_that_have_closed",
+            "shm",
+        );
+    }
+    let Some(libfabric) = Libfabric::load() else {
+        return skip("there is no libfabric 2 here (libfabric1, or ci/mpi)");
+    };
+    let info = libfabric.discover("", fi_threading::FI_THREAD_SAFE);
+    let opened = client::Opened::new(&info);
+    let stays = opened.party(&info);
+    let mut entry = fi_cq_tagged_entry::default();
+    let mut next = |party: &client::Party| {
+        while party.poll(&mut entry) != 1 {}
+        (entry.len, entry.tag)
+    };
+    for round in 0..5u8 {
+        let closes = opened.party(&info);
+        let to_stays = closes.insert(&stays.name());
+        stays.insert(&closes.name());
+        // More than a command of the provider's holds, so the bytes stay with their sender.
+        let (long, last) = ([round; 1000], [round; 8]);
+        let (mut into_long, mut into_last) = ([0; 1000], [0; 8]);
+        assert_eq!(stays.receive(into_last.as_mut_ptr(), 8, null_mut(), 2), 0);
+        for (bytes, tag) in [(&long[..], 1), (&last[..], 2)] {
+            loop {
+                match closes.send(bytes, null_mut(), to_stays, tag) {
+                    0 => break,
+                    error => assert_eq!(error, -libc::EAGAIN as isize),
+                }
+                assert_ne!(stays.poll(&mut fi_cq_tagged_entry::default()), 1);
+            }
+        }
+        // So the one before it is there, too.
+        assert_eq!(next(&stays), (8, 2));
+        closes.close();
+        assert_eq!(
+            stays.receive(into_long.as_mut_ptr(), 1000, null_mut(), 1),
+            0
+        );
+        assert_eq!(next(&stays), (1000, 1));
+        assert_eq!((into_long, into_last), (long, last));
+    }
+    stays.close();
+    opened.close();
+}
+
 /// Where the provider is none of libfabric's, this one, or one that inquires about this one, the
 /// device reaches local peers, too.
 #[test]
 fn endpoints_without_that_provider_use_the_device() {
-    if child::is_here() {
-        let Some(libfabric) = Libfabric::load() else {
-            return skip("there is no libfabric 2 here (libfabric1, or ci/mpi)");
-        };
-        let info = libfabric.discover("", fi_threading::FI_THREAD_SAFE);
-        return client::round(&info, 1);
-    }
-    let provider = Provider::new();
-    for name in ["absent", "ferro", "lnx"] {
-        let mut command = Tool::asked_for().run(&std::env::current_exe().unwrap());
-        let test = "endpoints_without_that_provider_use_the_device";
-        child::again(&mut command, test, &[]);
-        provider.choose(&mut command);
-        command.env(BESIDE.0, name);
-        let output = run::run(command, PATIENCE).expect_success();
-        for line in output.lines().filter(|line| line.starts_with("SKIP")) {
-            println!("{line}");
+    if !child::is_here() {
+        for name in ["absent", "ferro", "lnx"] {
+            again("endpoints_without_that_provider_use_the_device", name);
         }
+        return;
     }
-}
-
-/// The folder of a libfabric 2.
-fn library() -> Option<PathBuf> {
-    let made = std::env::var_os("FERRO_MPI").map(PathBuf::from);
-    let folder = made.or_else(mpi::made_before)?;
-    let library = folder.join("mpich/lib/mpich");
-    library.is_dir().then_some(library)
+    let Some(libfabric) = Libfabric::load() else {
+        return skip("there is no libfabric 2 here (libfabric1, or ci/mpi)");
+    };
+    let info = libfabric.discover("", fi_threading::FI_THREAD_SAFE);
+    client::round(&info, 1);
 }

@@ -7,14 +7,13 @@
 #[macro_use]
 mod support;
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use support::counters::EndpointCounters;
 use support::folder::Folder;
 use support::plugin::Plugin;
-use support::{has_device, has_program, pingpong, skip};
+use support::{has_device, has_program, mpi, pingpong, skip};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Messages of each size.
@@ -95,7 +94,7 @@ impl LinkedJob {
         if !has_program("fi_pingpong") {
             return skip("libfabric's programs are not installed here (libfabric-bin)");
         }
-        let Some(library) = library() else {
+        let Some(library) = mpi::libfabric_of_mpich() else {
             return skip("there is no libfabric 2.5 here (ci/mpi makes it)");
         };
         let (plugin, stats) = (Plugin::new(), Folder::new());
@@ -113,9 +112,7 @@ impl LinkedJob {
             command
         };
         let said = pingpong::pingpong(program, PATIENCE);
-        let is_size = |line: &&str| line.starts_with(char::is_numeric);
-        let sizes = said.lines().filter(is_size).count() as u64;
-        assert!(sizes >= 5, "{said}");
+        let sizes = pingpong::sizes(&said);
         let counters = EndpointCounters::read(stats.path());
         for path in ["shm", "verbs"] {
             let sent = counters.sum(&format!("{path}_messages_sent"));
@@ -125,12 +122,4 @@ impl LinkedJob {
             }
         }
     }
-}
-
-/// The folder of a libfabric whose `lnx` has an event queue.
-fn library() -> Option<PathBuf> {
-    let made = std::env::var_os("FERRO_MPI").map(PathBuf::from);
-    let folder = made.or_else(support::mpi::made_before)?;
-    let library = folder.join("mpich/lib/mpich");
-    library.is_dir().then_some(library)
 }

@@ -490,6 +490,14 @@ const MPICH_VARIABLES: [(&str, &str); 3] = [
 /// The same for Intel MPI.
 const INTEL_VARIABLES: [(&str, &str); 1] = [("I_MPI_FABRICS", "ofi")];
 
+/// The folder of the libfabric that comes with MPICH, 2.5, if ci/mpi has made that.
+pub fn libfabric_of_mpich() -> Option<PathBuf> {
+    let made = std::env::var_os("FERRO_MPI").map(PathBuf::from);
+    let folder = made.or_else(made_before)?;
+    let library = folder.join("mpich/lib/mpich");
+    library.is_dir().then_some(library)
+}
+
 /// Where ci/mpi has put all of them, if it has.
 pub fn made_before() -> Option<PathBuf> {
     let mut find = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../ci/mpi"));

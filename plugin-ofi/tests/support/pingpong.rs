@@ -23,6 +23,18 @@ pub fn pingpong(program: impl Fn() -> Command, patience: Duration) -> String {
     said
 }
 
+/// The number of sizes in fi_pingpong's output: a line each.
+///
+/// # Panics
+///
+/// When there are fewer than it has by default.
+pub fn sizes(said: &str) -> u64 {
+    let is_size = |line: &&str| line.starts_with(char::is_numeric);
+    let sizes = said.lines().filter(is_size).count() as u64;
+    assert!(sizes >= 5, "{said}");
+    sizes
+}
+
 /// A port at which nobody listens.
 fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");

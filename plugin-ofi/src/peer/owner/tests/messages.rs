@@ -339,3 +339,42 @@ fn short_messages_are_discarded_and_long_ones_received_unseen() {
     assert_eq!(stat(&objects, "peer_received"), 0);
     assert_eq!(refused(&objects), 0);
 }
+
+/// Receives that messages of a peer have met fail when it dies; those of another peer go on. Calls
+/// that come later change nothing.
+///
+/// Covers: PEER-8
+#[test]
+fn receives_under_way_from_a_dead_peer_fail_once() {
+    let objects = objects();
+    let peer = CPeer::of(&objects);
+    let mut owner = RecordingOwner::default();
+    for number in [1, 2] {
+        objects.set_source(number, FiAddr(10 * number));
+    }
+    let mut memory = [0u8; 16];
+    let matched = [1, 2].map(|context| receive(&mut memory, context));
+    owner.posted.extend(matched);
+    let entries = objects.enter(&mut owner, || {
+        [1, 2].map(|number| peer.get(MsgKind::Tagged, number, 8, 5).1)
+    });
+    let contexts = entries.map(|entry| peer.context(entry));
+    objects.fail_receives(1, Errno::ECONNRESET, "it is gone", &mut owner);
+    objects.fail_receives(1, Errno::ECONNRESET, "it is gone", &mut owner);
+    let reports = std::mem::take(&mut owner.reports);
+    assert!(
+        matches!(&reports[..], [OwnerReport::ReceiveFailed(_, m, ..)] if *m == matched[0]),
+        "{reports:?}"
+    );
+    objects.enter(&mut owner, || {
+        for (entry, context) in entries.into_iter().zip(contexts) {
+            peer.write(context, 8);
+            peer.free(entry);
+        }
+    });
+    let reports = std::mem::take(&mut owner.reports);
+    assert!(
+        matches!(&reports[..], [OwnerReport::Received(_, m, _)] if *m == matched[1]),
+        "{reports:?}"
+    );
+}
