@@ -136,6 +136,7 @@ impl ForeignTransport {
         let number = name
             .shm
             .ok_or_else(|| Error::new(Errno::EINVAL, "open", "an endpoint without local peers"))?;
+        let probe = PresenceProbe::new(provider)?;
         let presence = Presence::show(provider, number)?;
         let sleep = SleepTimer::new()?;
         wait.add(sleep.timer.as_fd())?;
@@ -145,7 +146,7 @@ impl ForeignTransport {
             at_provider: Some(AtProvider { endpoint, objects }),
             place: MemberPlace::take(number),
             presence: Some(presence),
-            probe: PresenceProbe::new(provider)?,
+            probe,
             name,
             peers: Peers::default(),
             limits: Limits {
