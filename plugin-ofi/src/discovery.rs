@@ -196,10 +196,8 @@ pub(crate) unsafe fn open(
             if info.domain.threading == Threading::Domain {
                 // SAFETY: at this level the application sees to it that no two calls into the
                 // domain overlap (fi_domain(3)).
-                return Ok((
-                    unsafe { provider.open_serialized(best, &settings) }?,
-                    collective,
-                ));
+                let domain = unsafe { provider.open_serialized(best, &settings) }?;
+                return Ok((domain, collective));
             }
             return Ok((provider.open(best, &settings)?, collective));
         }

@@ -278,10 +278,11 @@ fn own_objects_are_bound() {
         assert_eq!(import(disabled, srx, 0), -FI_EINVAL);
         for class in [FI_CLASS_EP, FI_CLASS_MR] {
             let objects = each.all();
-            // SAFETY: the objects are open.
-            let of_class = objects
-                .iter()
-                .find(|object| unsafe { (***object).fclass } == class);
+            let of_class = objects.iter().find(|object| {
+                // SAFETY: the objects are open.
+                let its = unsafe { (***object).fclass };
+                its == class
+            });
             assert_eq!(import(disabled, *of_class.unwrap(), 0), -FI_ENOSYS);
         }
         let (av, eq): (*mut fid, *mut fid) = (each.side.av.cast(), each.opened.eq.cast());
