@@ -3,29 +3,18 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
-use ferrofabric_conformance::model::between::{WorkerProcess, random_programs_between, serve};
-use ferrofabric_conformance::model::run::LineStream;
+use ferrofabric_conformance::model::nodes::{NodePrograms, serve_leader};
 use ferrofabric_hw_tests::Rig;
-use ferrofabric_hw_tests::party::PATIENCE;
 use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
 
 /// Where node 0 listens.
 const PORT: u16 = 7472;
-
-/// Says to a process which it is of the two.
-const PROCESS: &str = "FERRO_TEST_PROCESS";
 
 /// Says to a process which kinds of lanes its ranks use.
 const LANES: &str = "FERRO_TEST_LANES";
@@ -34,104 +23,10 @@ const LANES: &str = "FERRO_TEST_LANES";
 /// all kinds side by side.
 const ALL_KINDS: &str = "ud,auto,rc";
 
-fn node() -> usize {
-    let node = std::env::var("FERRO_NODE").expect("FERRO_NODE");
-    node.parse().unwrap()
-}
-
-fn connect() -> TcpStream {
-    let peer = std::env::var("FERRO_PEER_IP").expect("FERRO_PEER_IP");
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match TcpStream::connect((peer.as_str(), PORT)) {
-            Ok(stream) => return ready(stream),
-            Err(error) => assert!(Instant::now() < until, "connect to {peer}: {error}"),
-        }
-        // The other machine may still be booting; a refused connection comes back at once.
-        std::thread::park_timeout(Duration::from_millis(50));
-    }
-}
-
-fn accept(listener: &TcpListener) -> TcpStream {
-    ready(listener.accept().unwrap().0)
-}
-
-fn ready(stream: TcpStream) -> TcpStream {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream
-}
-
-/// Starts the process of this node, which gets its programs from a stream.
-fn start(leader: OwnedFd, lanes: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "one_of_two_processes",
-            "--ignored",
-            "--nocapture",
-        ])
-        .env(PROCESS, node().to_string())
-        .env(LANES, lanes)
-        .stdin(Stdio::from(leader))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
-/// Node 0 draws the programs: it has a process here, and the other node start one, as often as it
-/// takes.
-fn lead(lanes: &str, cases: u32) {
-    let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
-    let mut control = accept(&listener);
-    random_programs_between(&fabric(lanes), cases, || {
-        control.write_all(b"!").unwrap();
-        let theirs = accept(&listener);
-        let (ours, leader) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
-        let child = start(OwnedFd::from(leader), lanes);
-        [
-            WorkerProcess::new(ours.try_clone().unwrap(), ours, Some(child)),
-            WorkerProcess::new(theirs.try_clone().unwrap(), theirs, None),
-        ]
-    });
-    // Before the other node sees that this is over: it comes again, for the next test, and not to
-    // this one.
-    drop(listener);
-}
-
-/// Node 1 starts a process whenever node 0 wants one, until that is gone.
-fn follow(lanes: &str) {
-    let mut control = connect();
-    // Between two wishes lies a run of all the programs.
-    control.set_read_timeout(Some(10 * PATIENCE)).unwrap();
-    let mut child: Option<Child> = None;
-    while control.read(&mut [0]).unwrap() > 0 {
-        end(child.take());
-        child = Some(start(OwnedFd::from(connect()), lanes));
-    }
-    end(child);
-}
-
-fn end(child: Option<Child>) {
-    if let Some(mut child) = child {
-        let _ = child.kill();
-        child.wait().unwrap();
-    }
-}
-
 #[test]
 #[ignore = "run by the others"]
 fn one_of_two_processes() {
-    let Ok(process) = std::env::var(PROCESS) else {
-        return println!("a part of another test, which runs it");
-    };
-    // A socket of one sort or the other: both are files.
-    let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let leader = File::from(stdin);
-    let lines = LineStream::new(leader.try_clone().unwrap(), leader);
-    let lanes = std::env::var(LANES).unwrap();
-    serve(&fabric(&lanes), process.parse().unwrap(), lines);
+    serve_leader(|| fabric(&std::env::var(LANES).unwrap()));
 }
 
 /// Of the ranks of a node, some talk to each other through shared memory.
@@ -155,12 +50,18 @@ fn fabric(lanes: &str) -> Fabric {
 }
 
 fn random_programs(lanes: &str, cases: u32) {
-    if Rig::open().is_some() {
-        match node() {
-            0 => lead(lanes, cases),
-            _ => follow(lanes),
-        }
+    if Rig::open().is_none() {
+        return;
     }
+    let programs = NodePrograms {
+        port: PORT,
+        cases,
+        worker: "one_of_two_processes",
+        prepare: &|command| {
+            command.env(LANES, lanes);
+        },
+    };
+    programs.run(|| fabric(lanes));
 }
 
 /// Covers: PEER-8, PEER-9, PEER-10, PEER-13

@@ -16,12 +16,13 @@ mod child;
 #[macro_use]
 mod client;
 mod by_c;
+mod scenarios;
 mod support;
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use by_c::runs::{self, ProviderUnderTest, Reasons, names};
+use scenarios::{ProviderUnderTest, Reasons, names};
 
 /// Scenarios that run over no provider here, by reason.
 const LEFT_OUT: Reasons = &[
@@ -114,7 +115,7 @@ const LEFT_OUT: Reasons = &[
 static OURS: LazyLock<ProviderUnderTest> = LazyLock::new(|| {
     let named = std::env::var("FERRO_TEST_PROVIDER");
     ProviderUnderTest {
-        name: named.map_or(runs::OURS, |name| name.leak()),
+        name: named.map_or(scenarios::OURS, |name| name.leak()),
         version: None,
         does_not: &[],
         does_not_before_2_3: &[],
@@ -135,7 +136,7 @@ static SHM: ProviderUnderTest = ProviderUnderTest {
 
 /// Our verbs endpoints, whose local peers are reached through libfabric's `shm`.
 static PAIR: ProviderUnderTest = ProviderUnderTest {
-    name: runs::OURS,
+    name: scenarios::OURS,
     version: None,
     does_not: PAIR_DOES_NOT,
     does_not_before_2_3: &[(
@@ -294,19 +295,19 @@ const SHM_DOES_NOT: Reasons = &[
 mod ours {
     use ferrofabric_conformance::conformance;
 
-    conformance!(super::runs::fabric(&super::OURS));
+    conformance!(super::scenarios::fabric(&super::OURS));
 }
 
 mod verbs_beside_shm {
     use ferrofabric_conformance::conformance;
 
-    conformance!(super::runs::fabric(&super::PAIR));
+    conformance!(super::scenarios::fabric(&super::PAIR));
 }
 
 mod libfabrics_shm {
     use ferrofabric_conformance::conformance;
 
-    conformance!(super::runs::fabric(&super::SHM));
+    conformance!(super::scenarios::fabric(&super::SHM));
 }
 
 /// The tables name scenarios of the suite's list, each once, and no provider's table names one that

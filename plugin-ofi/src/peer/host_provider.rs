@@ -31,9 +31,14 @@ const CAPS: Flags = Flags::MSG
     .union(Flags::MULTI_RECV);
 
 /// The capabilities that its domain is to have.
-const DOMAIN_CAPS: Flags = Flags::LOCAL_COMM
-    .union(Flags::PEER)
-    .union(Flags::AV_USER_ID);
+fn domain_caps(name: &str) -> Flags {
+    let abilities = match name {
+        // It has them, and offers none of them: no offer of it answers hints that name one.
+        "sm2" => Flags::empty(),
+        _ => Flags::PEER | Flags::AV_USER_ID,
+    };
+    Flags::LOCAL_COMM | abilities
+}
 
 /// An offer of another provider, as long as it is held.
 #[derive(Debug)]
@@ -117,7 +122,7 @@ fn hints(name: &str, owner: &Info) -> Info {
             ..EpAttr::default()
         },
         domain: DomainAttr {
-            caps: DOMAIN_CAPS,
+            caps: domain_caps(name),
             threading: Threading::Domain,
             control_progress: Progress::Manual,
             data_progress: Progress::Manual,

@@ -2,8 +2,8 @@
 //! of libfabric's providers: [`DomainByC`] and the objects that are opened on it.
 //!
 //! Each method of a trait makes the C call of its purpose with an object that libfabric has opened,
-//! and translates the result. Where C has no such call, the method is refused with `ENOSYS`;
-//! [`LEFT_OUT`](crate::LEFT_OUT) names the scenarios that need it.
+//! and translates the result. Where C has no such call, the method is refused with `ENOSYS`; the
+//! tables of `conformance_by_c.rs` name the scenarios that need it.
 //!
 //! Three things differ between the traits and C, and are translated here:
 //!
@@ -27,7 +27,6 @@ mod endpoint;
 mod names;
 mod offer;
 mod queue;
-pub mod runs;
 mod transfer;
 mod vector;
 
@@ -39,6 +38,7 @@ use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::types::FiAddr;
 
 pub use domain::DomainByC;
+pub use offer::Offer;
 
 /// The result of a call that returns 0 or the negative number of an error.
 fn op(returned: isize) -> Result<(), OpError> {

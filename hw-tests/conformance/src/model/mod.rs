@@ -4,6 +4,7 @@
 
 pub mod between;
 pub mod history;
+pub mod nodes;
 pub mod oracle;
 pub mod program;
 pub mod run;

@@ -85,7 +85,7 @@ struct RunNode {
     probing: Option<u64>,
     sent: CompletionCounts,
     received: CompletionCounts,
-    /// Of one-sided operations; none of an endpoint elsewhere.
+    /// Of one-sided operations, if they are offered; none of an endpoint elsewhere.
     cntrs: Option<OneSidedCounters>,
     /// One-sided operations, by their context.
     ops: HashMap<u64, usize>,
@@ -229,9 +229,14 @@ impl Runner for MessageRun<'_> {
             self.open_regions(rank);
         }
         let domain = (!elsewhere).then(|| self.fabric.domain(rank));
-        let cntrs = domain.map(|domain| OneSidedCounters::open(domain, self.counts_remote));
-        let end = domain.zip(cntrs.as_ref()).map(|(domain, cntrs)| {
-            QueuedEndpoint::open_with(domain, &self.av, |config| cntrs.bind(config))
+        let counted = domain.filter(|_| self.has_one_sided());
+        let cntrs = counted.map(|domain| OneSidedCounters::open(domain, self.counts_remote));
+        let end = domain.map(|domain| {
+            QueuedEndpoint::open_with(domain, &self.av, |config| {
+                if let Some(cntrs) = &cntrs {
+                    cntrs.bind(config);
+                }
+            })
         });
         self.nodes.push(RunNode {
             rank,

@@ -104,7 +104,7 @@ pub(super) fn content(number: usize, len: usize) -> Vec<u8> {
 }
 
 impl MessageRun<'_> {
-    fn has_one_sided(&self) -> bool {
+    pub(super) fn has_one_sided(&self) -> bool {
         self.fabric.offers(Flags::RMA)
     }
 

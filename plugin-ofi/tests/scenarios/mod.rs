@@ -1,6 +1,12 @@
 //! Runs of a scenario over a provider: each in a process of its own, which has one libfabric, and
 //! which ends when its time is over.
 
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "a module of a test program, and a test may panic"
+)]
+
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,9 +16,8 @@ use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_runtime::fabric::Domain;
 use ferrofabric_shm::ShmProvider;
 
-use super::DomainByC;
-use super::offer::Offer;
 use crate::LEFT_OUT;
+use crate::by_c::{DomainByC, Offer};
 use crate::child;
 use crate::client::Libfabric;
 
