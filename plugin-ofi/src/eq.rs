@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
 use ferrofabric_contracts::error::{Errno, OpError};
@@ -21,6 +21,7 @@ use crate::fid::{Object, SharedObject, object_of};
 use crate::guard::{Refused, data, value};
 use crate::memory::{ErrorData, say};
 use crate::reasons::words_of;
+use crate::uses::UsableObject;
 use crate::wait::{self, WaitObject, Waitable, timeout};
 
 /// Longest entry that an application may write, in bytes.
@@ -38,7 +39,7 @@ pub(crate) trait DrivenByEvents: Send + Sync {
 /// An event queue.
 pub(crate) struct EqObject {
     queue: Arc<EventQueue>,
-    driven: Mutex<Vec<Weak<dyn DrivenByEvents>>>,
+    driven: Mutex<Vec<UsableObject<dyn DrivenByEvents>>>,
     error_data: ErrorData,
     wait: WaitObject,
     /// Whether the application may write.
@@ -94,9 +95,9 @@ impl EqObject {
     }
 
     /// Has reads drive an endpoint.
-    pub(crate) fn add_driven(&self, endpoint: Weak<dyn DrivenByEvents>) {
+    pub(crate) fn add_driven(&self, endpoint: UsableObject<dyn DrivenByEvents>) {
         let mut driven = self.driven.lock();
-        driven.retain(|endpoint| endpoint.strong_count() != 0);
+        driven.retain(UsableObject::is_there);
         driven.push(endpoint);
     }
 
@@ -106,7 +107,7 @@ impl EqObject {
             .driven
             .lock()
             .iter()
-            .filter_map(Weak::upgrade)
+            .filter_map(UsableObject::enter)
             .collect();
         driven.iter().for_each(|endpoint| endpoint.drive());
     }

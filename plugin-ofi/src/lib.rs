@@ -29,6 +29,7 @@ mod reasons;
 pub mod settings;
 mod srx;
 mod unsupported;
+mod uses;
 mod wait;
 
 /// Version of the provider.

@@ -489,3 +489,45 @@ fn threads_that_wait() {
         ranks.close(&all);
     });
 }
+
+/// The close of an endpoint waits for a thread that reads its queue: nothing of the endpoint is in
+/// use then, and what it was bound to closes, too.
+#[test]
+fn a_close_waits_for_readers() {
+    with_offer("a_close_waits_for_readers", |info| {
+        let opened = client::Opened::new(info);
+        let reader = ranks::Rank::open(&opened, info);
+        let (queue, is_over) = (OwnRank(reader), std::sync::atomic::AtomicBool::new(false));
+        let cq = queue.0.cq;
+        let queue = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let queue = queue;
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    assert!(queue.0.read().is_none());
+                }
+                queue
+            });
+            let closed: Vec<[c_int; 4]> = (0..1000)
+                .map(|_| {
+                    let rank = ranks::Rank::open_at(&opened, info, cq, 0);
+                    let all = [
+                        rank.ep.cast(),
+                        rank.eq.cast(),
+                        rank.av.cast(),
+                        rank.cntr.cast(),
+                    ];
+                    all.map(close)
+                })
+                .collect();
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            let queue = thread.join().unwrap();
+            assert!(
+                closed.iter().all(|results| *results == [0; 4]),
+                "{closed:?}"
+            );
+            queue
+        });
+        queue.0.close(&[], &[]);
+        opened.close();
+    });
+}

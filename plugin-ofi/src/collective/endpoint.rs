@@ -33,6 +33,7 @@ use crate::cq::CqObject;
 use crate::cq::collective::TransferHolder;
 use crate::eq::{DrivenByEvents, EqObject};
 use crate::fid::SharedObject;
+use crate::uses::{UsableObject, Uses};
 
 /// The number of the group in a tag of `off_coll`, which is 256 at most, and 0 in joins by a set.
 const GROUP_BITS: u64 = 0xffff << GROUP_SHIFT;
@@ -66,6 +67,8 @@ pub(crate) struct Collectives {
     endpoint: Arc<dyn Endpoint>,
     pub(crate) binding: CollectiveBinding,
     pub(crate) state: Mutex<CollectiveState>,
+    /// Those by threads that read its queues.
+    uses: Arc<Uses>,
 }
 
 /// The state of the operations, which a lock guards.
@@ -94,17 +97,24 @@ impl Collectives {
                 probes: Probes::default(),
                 offload: OffloadEndpoint::open(offload)?,
             }),
+            uses: Uses::new(),
         });
         for cq in [&this.binding.tx_cq, &this.binding.rx_cq] {
             let weak = Arc::downgrade(&this);
-            (cq.collective.iter()).for_each(|part| part.add(weak.clone()));
+            (cq.collective.iter())
+                .for_each(|part| part.add(UsableObject::new(weak.clone(), this.uses.clone())));
         }
         this.await_probe(&mut this.state.lock());
         if let Some(eq) = &this.binding.eq {
             let weak = Arc::downgrade(&this);
-            eq.add_driven(weak);
+            eq.add_driven(UsableObject::new(weak, this.uses.clone()));
         }
         Ok(this)
+    }
+
+    /// The endpoint closes: waits until no thread drives it.
+    pub(crate) fn close(&self) {
+        self.uses.close();
     }
 
     /// The rank of this endpoint among the members of a set, and its address there.

@@ -12,7 +12,6 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -27,6 +26,7 @@ use crate::abi::{Roomy, fi_addr_t, fi_cq_err_entry, fi_ops_cq, fid_cq};
 use crate::cancel::{self, Looked, Waiter, testing, unwinding};
 use crate::fid::object_of;
 use crate::guard::{control, data};
+use crate::uses::{ObjectUse, UsableObject};
 use crate::wait::timeout;
 
 /// Completions that are taken at a time.
@@ -58,7 +58,7 @@ pub(crate) struct CollectiveCq {
     /// Entries for the application.
     kept: Mutex<VecDeque<CollectiveEntry>>,
     /// The endpoints that are bound to it.
-    bound: Mutex<Vec<Weak<dyn TransferHolder>>>,
+    bound: Mutex<Vec<UsableObject<dyn TransferHolder>>>,
     /// Signals of the application.
     signals: AtomicU64,
 }
@@ -91,9 +91,9 @@ pub(super) static OPS: Roomy<fi_ops_cq> = Roomy::new(fi_ops_cq {
 
 impl CollectiveCq {
     /// Has the queue report the messages of an endpoint to it.
-    pub(crate) fn add(&self, holder: Weak<dyn TransferHolder>) {
+    pub(crate) fn add(&self, holder: UsableObject<dyn TransferHolder>) {
         let mut bound = self.bound.lock();
-        bound.retain(|holder| holder.strong_count() != 0);
+        bound.retain(UsableObject::is_there);
         bound.push(holder);
     }
 
@@ -118,9 +118,10 @@ impl CollectiveCq {
         self.kept.lock().push_back(entry);
     }
 
-    /// The open endpoints that are bound to it.
-    fn holders(&self) -> Vec<std::sync::Arc<dyn TransferHolder>> {
-        self.bound.lock().iter().filter_map(Weak::upgrade).collect()
+    /// The open endpoints that are bound to it. None of them closes before the caller drops them.
+    fn holders(&self) -> Vec<ObjectUse<dyn TransferHolder>> {
+        let bound = self.bound.lock();
+        bound.iter().filter_map(UsableObject::enter).collect()
     }
 
     /// The time until a message of an endpoint is due.

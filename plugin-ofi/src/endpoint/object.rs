@@ -113,8 +113,12 @@ impl EndpointObject {
 }
 
 impl Drop for EndpointObject {
-    /// Entries of another provider go back after the transfers into their buffers have ended.
+    /// No thread that reads a queue drives the endpoint any more. Entries of another provider go
+    /// back after the transfers into their buffers have ended.
     fn drop(&mut self) {
+        if let Some(collectives) = self.collectives.get() {
+            collectives.close();
+        }
         let Some(receives) = self.receives.take() else {
             return;
         };

@@ -57,24 +57,32 @@ impl Rank {
 
     /// With further flags for the binding of the completion queue.
     pub fn open_with(opened: &Opened, info: &Info<'_>, of_queue: u64) -> Self {
-        let (domain, fabric) = (opened.domain, opened.fabric);
-        let (mut ep, mut av, mut cq) = (null_mut(), null_mut(), null_mut());
-        let (mut eq, mut cntr) = (null_mut(), null_mut());
-        let mut of_av = fi_av_attr {
-            type_: fi_av_type::FI_AV_TABLE,
-            ..fi_av_attr::default()
-        };
+        let (mut cq, domain) = (null_mut(), opened.domain);
         let mut of_cq = fi_cq_attr {
             format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
             wait_obj: fi_wait_obj::FI_WAIT_UNSPEC,
             ..fi_cq_attr::default()
+        };
+        // SAFETY: as fi_cq(3) has it.
+        let result = unsafe { call!(domain, ops.cq_open(&raw mut of_cq, &raw mut cq, null_mut())) };
+        assert_eq!(result, 0);
+        Self::open_at(opened, info, cq, of_queue)
+    }
+
+    /// With a completion queue that is there.
+    pub fn open_at(opened: &Opened, info: &Info<'_>, cq: *mut fid_cq, of_queue: u64) -> Self {
+        let (domain, fabric) = (opened.domain, opened.fabric);
+        let (mut ep, mut av) = (null_mut(), null_mut());
+        let (mut eq, mut cntr) = (null_mut(), null_mut());
+        let mut of_av = fi_av_attr {
+            type_: fi_av_type::FI_AV_TABLE,
+            ..fi_av_attr::default()
         };
         let (mut of_eq, mut of_cntr) = (fi_eq_attr::default(), fi_cntr_attr::default());
         // SAFETY: as the manual pages have it.
         let results = unsafe {
             [
                 call!(domain, ops.av_open(&raw mut of_av, &raw mut av, null_mut())),
-                call!(domain, ops.cq_open(&raw mut of_cq, &raw mut cq, null_mut())),
                 call!(fabric, ops.eq_open(&raw mut of_eq, &raw mut eq, null_mut())),
                 call!(
                     domain,
@@ -83,7 +91,7 @@ impl Rank {
                 call!(domain, ops.endpoint(info.info, &raw mut ep, null_mut())),
             ]
         };
-        assert_eq!(results, [0; 5]);
+        assert_eq!(results, [0; 4]);
         let this = Self {
             ep,
             av,
