@@ -531,3 +531,47 @@ fn a_close_waits_for_readers() {
         opened.close();
     });
 }
+
+/// A cancellation hits receives of the application, whatever their contexts, and none of
+/// collectives.
+#[test]
+fn cancellations_are_the_applications() {
+    with_offer("cancellations_are_the_applications", |info| {
+        let ranks = Ranks::open(info, 2);
+        let joined = ranks.join(&[0, 1], None);
+        let (a, b) = (&ranks.ranks[0], &ranks.ranks[1]);
+        assert_eq!(a.barrier(address_of(joined[0].0), 9), 0);
+        let numbers = (1 << 63)..(1 << 63) + 1000;
+        let posted = numbers.start + 5;
+        let mut memory = [0u8; 8];
+        // SAFETY: as fi_tagged(3) and fi_cancel(3) have it.
+        unsafe {
+            let (at, none) = (memory.as_mut_ptr().cast(), null_mut());
+            let context = posted as *mut std::ffi::c_void;
+            let received = call!(
+                a.ep,
+                tagged.recv(at, 8, none, FI_ADDR_UNSPEC, 3, 0, context)
+            );
+            assert_eq!(received, 0);
+            for number in numbers {
+                let cancelled = (*(*a.ep).ops).cancel.unwrap()(a.ep.cast(), number as *mut _);
+                assert_eq!(cancelled, 0);
+            }
+        }
+        let mut error = ferro_fi::abi::fi_cq_err_entry::default();
+        let mut entry = ferro_fi::abi::fi_cq_tagged_entry::default();
+        // SAFETY: there is room for one of each.
+        unsafe {
+            let read = call!(a.cq, ops.read((&raw mut entry).cast(), 1));
+            assert_eq!(read, -(ferro_fi::abi::FI_EAVAIL as isize));
+            assert_eq!(call!(a.cq, ops.readerr(&raw mut error, 0)), 1);
+        }
+        assert_eq!(
+            (error.op_context as u64, error.err),
+            (posted, libc::ECANCELED)
+        );
+        assert_eq!(b.barrier(address_of(joined[1].0), 9), 0);
+        ranks.complete(&[0, 1], 9);
+        ranks.close(&[(0, joined[0].0, joined[0].1), (1, joined[1].0, joined[1].1)]);
+    });
+}

@@ -328,9 +328,14 @@ impl<T: Copy> Matcher<T> {
     }
 
     /// Takes back the oldest receive posted with a context (`fi_cancel`); of a multi-receive what
-    /// is left of it.
+    /// is left of it. Those of collective operations are not among them.
     pub fn cancel(&mut self, context: u64) -> Option<WithdrawnReceive> {
-        self.posted.cancel(context)
+        self.posted.cancel(context, false)
+    }
+
+    /// Takes back the receive of a collective operation (`COLLECTIVE`) with a context.
+    pub fn cancel_collective(&mut self, context: u64) -> Option<WithdrawnReceive> {
+        self.posted.cancel(context, true)
     }
 
     /// A piece of a multi-receive was filled, or failed. Returns the state of the whole buffer.

@@ -68,6 +68,13 @@ impl ReceiveEntry {
             piece: self.piece,
         }
     }
+
+    /// The key of a cancellation: the context, and 1 for a receive of a collective operation,
+    /// whose contexts are not the application's.
+    fn cancel_key(&self) -> (u64, u64) {
+        const COLLECTIVE: u32 = Flags::COLLECTIVE.bits() as u32;
+        (self.context, u64::from(self.flags & COLLECTIVE != 0))
+    }
 }
 
 impl Linked for ReceiveEntry {

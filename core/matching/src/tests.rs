@@ -196,6 +196,23 @@ fn cancel_takes_the_oldest_with_the_context() {
     assert_eq!(m.posted.len(), 98);
 }
 
+/// Receives of collective operations have contexts of their own.
+#[test]
+fn cancel_leaves_collectives_alone() {
+    let mut m = Matcher::new(1);
+    for n in 0..4u64 {
+        let mut posted = receive(ANY, n, 0, 7);
+        posted.flags.set(Flags::COLLECTIVE, n % 2 == 0);
+        assert_eq!(post(&mut m, posted), None);
+    }
+    assert_eq!(m.cancel(7).unwrap().posted.tag, 1);
+    assert_eq!(m.cancel_collective(7).unwrap().posted.tag, 0);
+    assert_eq!(m.cancel(7).unwrap().posted.tag, 3);
+    assert_eq!(m.cancel(7), None);
+    assert_eq!(m.cancel_collective(7).unwrap().posted.tag, 2);
+    assert_eq!(m.cancel_collective(7), None);
+}
+
 /// Covers: PEER-8
 #[test]
 fn a_multi_receive_hands_out_pieces() {

@@ -287,7 +287,7 @@ impl Collectives {
                 } else if (operations.transfers.get(&number)).is_some_and(|one| !one.request.sends)
                 {
                     // A receive that has matched ends by itself.
-                    let _ = self.endpoint.cancel(number);
+                    let _ = self.endpoint.cancel_collective(number);
                 }
             }
             self.end_failed(state, operation);
@@ -385,7 +385,7 @@ impl Collectives {
         };
         for (_, number) in group.alarms {
             state.operations.alarms.remove(&number);
-            let _ = self.endpoint.cancel(number);
+            let _ = self.endpoint.cancel_collective(number);
         }
     }
 

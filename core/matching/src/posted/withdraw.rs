@@ -36,17 +36,15 @@ impl Asides {
 }
 
 impl PostedQueue {
-    /// Takes the oldest receive with that context.
-    pub(crate) fn cancel(&mut self, context: u64) -> Option<WithdrawnReceive> {
+    /// Takes the oldest receive with that context, of a collective operation or another one.
+    pub(crate) fn cancel(&mut self, context: u64, is_collective: bool) -> Option<WithdrawnReceive> {
         self.settle();
         self.keep_by_context();
+        let key = (context, u64::from(is_collective));
         let entries = &self.entries;
-        let same = |id: u32| entries[id as usize].context == context;
-        let id = self
-            .asides
-            .by_context
-            .index
-            .first(self.seed.hash(context, 0), same)?;
+        let same = |id: u32| entries[id as usize].cancel_key() == key;
+        let hash = self.seed.hash(key.0, key.1);
+        let id = self.asides.by_context.index.first(hash, same)?;
         Some(self.take(id))
     }
 
@@ -155,10 +153,13 @@ impl PostedQueue {
 
     fn enlist_by_context(&mut self, id: u32) {
         let entries = &self.entries;
-        let context = entries[id as usize].context;
-        let same = |other: u32| entries[other as usize].context == context;
+        let key = entries[id as usize].cancel_key();
+        let same = |other: u32| entries[other as usize].cancel_key() == key;
         let seed = self.seed;
-        let hash_of = |id: u32| seed.hash(entries[id as usize].context, 0);
+        let hash_of = |id: u32| {
+            let key = entries[id as usize].cancel_key();
+            seed.hash(key.0, key.1)
+        };
         self.asides
             .by_context
             .index
@@ -182,7 +183,8 @@ impl PostedQueue {
     #[inline(never)]
     pub(super) fn delist_aside(&mut self, id: u32) {
         if self.asides.by_context.on {
-            let hash = self.seed.hash(self.entries[id as usize].context, 0);
+            let key = self.entries[id as usize].cancel_key();
+            let hash = self.seed.hash(key.0, key.1);
             self.asides.by_context.index.remove(hash, id);
         }
         let src = self.entries[id as usize].src;

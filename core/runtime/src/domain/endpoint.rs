@@ -11,6 +11,7 @@ use super::orders::{Effects, OrderedWay, Orders};
 use super::probe::{self, Probe, Probed};
 use super::send_calls::{flush, refuse, send_checked, send_locked};
 use super::shortcut_calls::took_shortcut;
+use super::srx::SharedRx;
 use super::{Backend, EndpointKind, Inner, ObjectKey};
 use crate::fabric::{Endpoint, EndpointConfig};
 use ferrofabric_av::HeldKey;
@@ -293,17 +294,11 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
     }
 
     fn cancel(&self, context: u64) -> Result<(), OpError> {
-        let mut guard = self.domain.lock()?;
-        let state = &mut *guard;
-        let (transport, mut owner) =
-            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
-        let found = owner.srx.cancel(context);
-        owner.start_deferred(transport);
-        self.domain.wake(state);
-        match found {
-            true => Ok(()),
-            false => Err(OpError::Failed(Errno::ENOENT)),
-        }
+        self.cancel_by(|srx| srx.cancel(context))
+    }
+
+    fn cancel_collective(&self, context: u64) -> Result<(), OpError> {
+        self.cancel_by(|srx| srx.cancel_collective(context))
     }
 
     fn set_min_multi_recv(&self, bytes: usize) -> Result<(), OpError> {
@@ -337,6 +332,21 @@ const SPECIAL: Flags = Probe::FLAGS
 const PROBE_ROUNDS: usize = 16;
 
 impl<B: Backend> EndpointHandle<B> {
+    /// Cancels a receive, which `cancel` looks for.
+    fn cancel_by(&self, cancel: impl FnOnce(&mut SharedRx) -> bool) -> Result<(), OpError> {
+        let mut guard = self.domain.lock()?;
+        let state = &mut *guard;
+        let (transport, mut owner) =
+            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        let found = cancel(owner.srx);
+        owner.start_deferred(transport);
+        self.domain.wake(state);
+        match found {
+            true => Ok(()),
+            false => Err(OpError::Failed(Errno::ENOENT)),
+        }
+    }
+
     /// Sends a message whose limits were checked, once the operations on the memory of its peer are
     /// over that it has to come after.
     ///

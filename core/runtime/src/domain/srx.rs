@@ -101,6 +101,16 @@ impl SharedRx {
         false
     }
 
+    /// As [`cancel`](Self::cancel), for a receive of a collective operation, which is a tagged one.
+    pub(super) fn cancel_collective(&mut self, context: u64) -> bool {
+        let kind = MsgKind::Tagged;
+        let taken = self.matcher(kind).cancel_collective(context);
+        if let Some(taken) = &taken {
+            self.defer_failure(kind, taken, Errno::ECANCELED, "cancelled");
+        }
+        taken.is_some()
+    }
+
     /// The space that must be left in a multi-receive buffer, in bytes.
     pub(super) fn min_multi_recv(&self) -> usize {
         self.untagged.min_multi_recv()

@@ -165,6 +165,17 @@ pub trait Endpoint: Send + Sync {
     /// `ENOENT`: none is posted with that context.
     fn cancel(&self, context: u64) -> Result<(), OpError>;
 
+    /// Cancels a receive of a collective operation (`COLLECTIVE`), which [`cancel`](Self::cancel)
+    /// does not.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSYS`: the endpoint has no collective operations. Those of `cancel`.
+    fn cancel_collective(&self, context: u64) -> Result<(), OpError> {
+        let _ = context;
+        Err(OpError::Failed(Errno::ENOSYS))
+    }
+
     /// Sets the space that must be left in a multi-receive buffer (`FI_OPT_MIN_MULTI_RECV` of
     /// fi_endpoint(3)), in bytes: with less left it takes no more messages. At least 1;
     /// [`MIN_MULTI_RECV`](super::MIN_MULTI_RECV) at first. Applies to posted buffers, too.
