@@ -575,3 +575,32 @@ fn cancellations_are_the_applications() {
         ranks.close(&[(0, joined[0].0, joined[0].1), (1, joined[1].0, joined[1].1)]);
     });
 }
+
+/// A subgroup of a group has its own members alone, and so do the messages of its join: the others
+/// take no part in it.
+#[test]
+fn some_members_join_a_subgroup() {
+    with_offer("some_members_join_a_subgroup", |info| {
+        let ranks = Ranks::open(info, 4);
+        let world = ranks.join(&[0, 1, 2], None);
+        let groups: Vec<_> = world.iter().map(|&(group, _)| group).collect();
+        let part = ranks.join(&[2, 1], Some(&[groups[2], groups[1]]));
+        for &(rank, at) in &[(1, 1), (2, 0)] {
+            let this = &ranks.ranks[rank];
+            assert_eq!(this.barrier(address_of(part[at].0), 5), 0);
+        }
+        ranks.complete(&[1, 2], 5);
+
+        // Others are no members of a subgroup.
+        let set = ranks.ranks[1].set(&[1, 3]);
+        let joined = ranks.ranks[1].join(address_of(groups[1]), set, 1);
+        assert_eq!(joined, Err(-libc::EINVAL));
+        assert_eq!(close(set.cast()), 0);
+
+        let mut all: Vec<_> = (world.iter().enumerate())
+            .map(|(rank, &(group, set))| (rank, group, set))
+            .collect();
+        all.extend([(2, part[0].0, part[0].1), (1, part[1].0, part[1].1)]);
+        ranks.close(&all);
+    });
+}

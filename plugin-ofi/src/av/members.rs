@@ -21,6 +21,12 @@ impl Members {
         self.0.iter().position(|&member| member == addr)
     }
 
+    /// Whether all those of another set are here.
+    pub(crate) fn contains_all(&self, other: &Self) -> bool {
+        let here = self.lookup();
+        other.0.iter().all(|addr| here.contains(addr))
+    }
+
     /// Adds an address at the end.
     ///
     /// # Errors

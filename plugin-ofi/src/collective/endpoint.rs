@@ -162,7 +162,7 @@ impl Collectives {
         operation: CollectiveOperation,
         call: impl FnOnce(&OffloadEndpoint, &mut Operations, *mut c_void) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let named = operation.is_join() && operation.parent.is_none();
+        let named = operation.is_join();
         let named = named.then_some((operation.group, operation.tag_bits));
         let number = state.operations.begin(operation);
         let CollectiveState {
@@ -190,13 +190,12 @@ impl Collectives {
                     let Some(operation) = state.operations.under_way.get(&number) else {
                         continue;
                     };
-                    let used = operation.parent.unwrap_or(operation.group);
-                    let is_named = operation.parent.is_none() && operation.is_join();
+                    let (group, is_join) = (operation.group, operation.is_join());
                     let part = request.tag & GROUP_BITS;
                     request.tag |= RESERVED_TAG | operation.tag_bits;
                     let groups = &mut state.operations.groups;
-                    if !is_named && groups.get_mut(&used).is_some_and(Group::is_first_named) {
-                        self.await_failure(state, used, FAILED_GROUP | (part >> GROUP_SHIFT));
+                    if !is_join && groups.get_mut(&group).is_some_and(Group::is_first_named) {
+                        self.await_failure(state, group, FAILED_GROUP | (part >> GROUP_SHIFT));
                     }
                     let Some(transfer) = state.operations.add_transfer(number, request) else {
                         continue;
@@ -269,14 +268,15 @@ impl Collectives {
 
     /// An operation fails, with all others of its group.
     fn fail(&self, state: &mut CollectiveState, operation: u64, errno: Errno) {
-        let groups = state.operations.groups_of(operation);
-        self.fail_groups(state, &groups, errno);
+        if let Some(operation) = state.operations.under_way.get(&operation) {
+            self.fail_group(state, operation.group, errno);
+        }
     }
 
-    /// Groups fail, with all their operations. The other members are informed: some of them may
+    /// A group fails, with all its operations. The other members are informed: some of them may
     /// wait for messages that do not come any more.
-    fn fail_groups(&self, state: &mut CollectiveState, groups: &[FiAddr], errno: Errno) {
-        let (failed, new) = state.operations.fail(groups, errno);
+    fn fail_group(&self, state: &mut CollectiveState, group: FiAddr, errno: Errno) {
+        let (failed, is_new) = state.operations.fail(group, errno);
         for operation in failed {
             for number in state.operations.transfers_of(operation) {
                 let operations = &mut state.operations;
@@ -292,7 +292,7 @@ impl Collectives {
             }
             self.end_failed(state, operation);
         }
-        for group in new {
+        if is_new {
             self.report_failure(state, group);
         }
     }
@@ -494,7 +494,7 @@ impl TransferHolder for Collectives {
         }
         if let Some(group) = state.operations.alarms.remove(&number) {
             if result.is_ok() {
-                self.fail_groups(state, &[group], FAILED_ELSEWHERE);
+                self.fail_group(state, group, FAILED_ELSEWHERE);
             }
             return true;
         }

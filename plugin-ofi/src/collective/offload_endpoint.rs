@@ -151,8 +151,7 @@ impl OffloadEndpoint {
         }
     }
 
-    /// Joins a new group of these members, of which the endpoint is the one with the address `own`,
-    /// by the messages of another group, or by those of its own members.
+    /// Joins a new group of these members, of which the endpoint is the one with the address `own`.
     ///
     /// # Errors
     ///
@@ -161,7 +160,6 @@ impl OffloadEndpoint {
         &self,
         members: &Members,
         own: FiAddr,
-        parent: Option<&OffloadGroup>,
         flags: u64,
         context: *mut c_void,
     ) -> Result<OffloadGroup, Errno> {
@@ -185,10 +183,7 @@ impl OffloadEndpoint {
                 checked(foreign!(set.as_ptr(), ops.insert(member.0)))?;
             }
             let mut coll_addr: fi_addr_t = FI_ADDR_NOTAVAIL;
-            match parent {
-                Some(parent) => coll_addr = parent.address(),
-                None => checked(foreign!(set.as_ptr(), ops.addr(&raw mut coll_addr)))?,
-            }
+            checked(foreign!(set.as_ptr(), ops.addr(&raw mut coll_addr)))?;
             let addr = fi_collective_addr {
                 set: set.as_ptr(),
                 coll_addr,

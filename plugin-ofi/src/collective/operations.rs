@@ -17,7 +17,7 @@ pub(crate) struct Group {
     pub(crate) members: Members,
     /// The address of the endpoint among them.
     pub(crate) own: FiAddr,
-    /// Its operations that are under way, joins by its messages among them.
+    /// Its operations that are under way, its join among them.
     pub(crate) users: usize,
     /// The errno of the first operation that failed: the members do not agree any more.
     pub(crate) failed: Option<Errno>,
@@ -33,8 +33,6 @@ pub(crate) struct Group {
 /// An operation that is under way.
 pub(crate) struct CollectiveOperation {
     pub(crate) group: FiAddr,
-    /// Of a join: the group by whose messages it goes, if it is not its own.
-    pub(crate) parent: Option<FiAddr>,
     /// The application's.
     pub(crate) context: u64,
     pub(crate) kind: OperationKind,
@@ -106,7 +104,9 @@ impl Operations {
     /// Adds an operation. Returns its number.
     pub(crate) fn begin(&mut self, operation: CollectiveOperation) -> u64 {
         let number = new_number();
-        self.count_users(&operation, |users| users + 1);
+        if let Some(group) = self.groups.get_mut(&operation.group) {
+            group.users += 1;
+        }
         self.under_way.insert(number, operation);
         number
     }
@@ -114,7 +114,9 @@ impl Operations {
     /// Takes out an operation that is over, or never began.
     pub(crate) fn end(&mut self, number: u64) -> Option<CollectiveOperation> {
         let operation = self.under_way.remove(&number)?;
-        self.count_users(&operation, |users| users - 1);
+        if let Some(group) = self.groups.get_mut(&operation.group) {
+            group.users -= 1;
+        }
         Some(operation)
     }
 
@@ -141,17 +143,6 @@ impl Operations {
             .map(|operation| &mut operation.kind);
         if let Some(OperationKind::Collective { bounce, .. }) = operation {
             *bounce = data;
-        }
-    }
-
-    fn count_users(&mut self, operation: &CollectiveOperation, change: impl Fn(usize) -> usize) {
-        for group in [Some(operation.group), operation.parent]
-            .into_iter()
-            .flatten()
-        {
-            if let Some(group) = self.groups.get_mut(&group) {
-                group.users = change(group.users);
-            }
         }
     }
 
@@ -189,34 +180,22 @@ impl Operations {
         number
     }
 
-    /// The group of an operation, and the one by whose messages it goes.
-    pub(crate) fn groups_of(&self, operation: u64) -> Vec<FiAddr> {
-        let operation = self.under_way.get(&operation);
-        let groups = operation.map(|operation| [Some(operation.group), operation.parent]);
-        groups.into_iter().flatten().flatten().collect()
-    }
-
-    /// Groups fail, and with them all their operations. Returns the numbers of these, and the
-    /// groups that had not failed before.
-    pub(crate) fn fail(&mut self, groups: &[FiAddr], errno: Errno) -> (Vec<u64>, Vec<FiAddr>) {
-        let mut new = Vec::new();
-        for number in groups {
-            if let Some(group) = self.groups.get_mut(number).filter(|g| g.failed.is_none()) {
-                group.failed = Some(errno);
-                new.push(*number);
-            }
+    /// A group fails, and with it all its operations. Returns the numbers of these, and whether
+    /// the group had not failed before.
+    pub(crate) fn fail(&mut self, group: FiAddr, errno: Errno) -> (Vec<u64>, bool) {
+        let mut is_new = false;
+        if let Some(group) = self.groups.get_mut(&group) {
+            is_new = group.failed.is_none();
+            group.failed.get_or_insert(errno);
         }
         let mut failed = Vec::new();
         for (&number, operation) in &mut self.under_way {
-            let mut uses = [Some(operation.group), operation.parent]
-                .into_iter()
-                .flatten();
-            if uses.any(|group| groups.contains(&group)) {
+            if operation.group == group {
                 operation.failed.get_or_insert(errno);
                 failed.push(number);
             }
         }
-        (failed, new)
+        (failed, is_new)
     }
 
     /// The peers from which an operation waits for messages.

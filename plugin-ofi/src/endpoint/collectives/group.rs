@@ -117,6 +117,7 @@ pub(in crate::endpoint) unsafe extern "C" fn join(
 /// A join that is to begin.
 struct Join {
     number: FiAddr,
+    /// The group of which this is a subgroup.
     parent: Option<FiAddr>,
     members: Members,
     flags: u64,
@@ -128,25 +129,26 @@ impl Join {
     /// # Errors
     ///
     /// `EAGAIN`: an address of the set is being resolved. `EINVAL`: the endpoint is no member, or
-    /// has not joined the group by which it joins. `ENOSPC`: the endpoint has joined as many groups
-    /// as it can. The errno by which that group has failed; that of `off_coll`.
+    /// has not joined the group by which it joins, or a member is none of that group. `ENOSPC`: the
+    /// endpoint has joined as many groups as it can. The errno by which the other group has failed;
+    /// that of `off_coll`.
     fn begin(self, collectives: &Collectives) -> Result<(), Errno> {
         let own = collectives.own_address(self.members.all())?;
-        let tag_bits = match self.parent {
-            Some(_) => 0,
-            None => collectives.name_bits(self.members.all())?,
-        };
+        let tag_bits = collectives.name_bits(self.members.all())?;
         let mut guard = collectives.state.lock();
         let state = &mut *guard;
         if state.operations.joins == MAX_JOINS {
             return Err(Errno::ENOSPC);
         }
         if let Some(parent) = self.parent {
-            state.operations.usable(parent)?;
+            // The members of the subgroup alone take part in the join, by messages of their own.
+            let parent = state.operations.usable(parent)?;
+            if !parent.members.contains_all(&self.members) {
+                return Err(Errno::EINVAL);
+            }
         }
         let operation = CollectiveOperation {
             group: self.number,
-            parent: self.parent,
             context: self.context,
             kind: OperationKind::Join { fid: self.fid },
             tag_bits,
@@ -154,11 +156,7 @@ impl Join {
             failed: None,
         };
         collectives.begin(state, operation, |offload, operations, context| {
-            let parent = self
-                .parent
-                .and_then(|parent| operations.groups.get(&parent));
-            let parent = parent.map(|group| &group.offload);
-            let offload = offload.join(&self.members, own, parent, self.flags, context)?;
+            let offload = offload.join(&self.members, own, self.flags, context)?;
             operations.joins += 1;
             let group = Group {
                 members: self.members,

@@ -124,7 +124,6 @@ impl CollectiveCall<'_> {
         };
         let operation = CollectiveOperation {
             group: self.group,
-            parent: None,
             context: self.context as u64,
             kind: OperationKind::Collective {
                 reports: self.endpoint.reports_sends(self.flags),
