@@ -25,8 +25,9 @@ use super::RESERVED_TAG;
 use super::lent::{Record, TransferRequest};
 use super::offload::Offload;
 use super::offload_endpoint::OffloadEndpoint;
-use super::operations::{CollectiveOperation, Group, OperationKind, Operations, new_number};
+use super::operations::{CollectiveOperation, OperationKind, Operations, new_number};
 use super::probes::Probes;
+use super::tags::{PROBE, failed_group, group_number};
 use crate::abi::FI_JOIN_COMPLETE;
 use crate::av::object::AvObject;
 use crate::cq::CqObject;
@@ -34,18 +35,6 @@ use crate::cq::collective::TransferHolder;
 use crate::eq::{DrivenByEvents, EqObject};
 use crate::fid::SharedObject;
 use crate::uses::{UsableObject, Uses};
-
-/// The number of the group in a tag of `off_coll`, which is 256 at most, and 0 in joins by a set.
-const GROUP_BITS: u64 = 0xffff << GROUP_SHIFT;
-const GROUP_SHIFT: u32 = 16;
-
-/// Numbers of groups in tags of reports that a group has failed: the lowest 16 bits are its number,
-/// or those by which its members join by a set.
-const FAILED_GROUP: u64 = 0xffff << GROUP_SHIFT;
-const FAILED_JOIN: u64 = 0xfffe << GROUP_SHIFT;
-
-/// The same of probes, which each endpoint receives.
-const PROBE: u64 = 0xfffd << GROUP_SHIFT;
 
 /// The errno of a group that has failed at another member.
 const FAILED_ELSEWHERE: Errno = Errno(libc::ECONNABORTED);
@@ -133,13 +122,13 @@ impl Collectives {
         Err(Errno::EINVAL)
     }
 
-    /// Bits of the tags by which members join by a set, the same at each of them: so joins of
-    /// different sets do not mix. `off_coll` leaves them at 0.
+    /// A hash of the names of members, the same at each of them: so joins of different sets do not
+    /// mix.
     ///
     /// # Errors
     ///
     /// `EAGAIN`: an address is being resolved.
-    pub(crate) fn name_bits(&self, members: &[FiAddr]) -> Result<u64, Errno> {
+    pub(crate) fn hash_of_names(&self, members: &[FiAddr]) -> Result<u64, Errno> {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for &member in members {
             let found = self.binding.av.av.lookup(member);
@@ -147,7 +136,7 @@ impl Collectives {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
         }
-        Ok((hash ^ (hash >> 16) ^ (hash >> 32) ^ (hash >> 48)) & 0xffff)
+        Ok(hash)
     }
 
     /// Begins an operation by a call of `off_coll`, which gets the context of the operation. The
@@ -162,8 +151,7 @@ impl Collectives {
         operation: CollectiveOperation,
         call: impl FnOnce(&OffloadEndpoint, &mut Operations, *mut c_void) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let named = operation.is_join();
-        let named = named.then_some((operation.group, operation.tag_bits));
+        let joined = operation.is_join().then_some(operation.group);
         let number = state.operations.begin(operation);
         let CollectiveState {
             operations,
@@ -174,8 +162,10 @@ impl Collectives {
             operations.end(number);
             return Err(errno);
         }
-        if let Some((group, bits)) = named {
-            self.await_failure(state, group, FAILED_JOIN | bits);
+        let group = joined.and_then(|group| Some((group, operations.groups.get(&group)?)));
+        if let Some((number, group)) = group {
+            let tag = group.name.failed();
+            self.await_failure(state, number, tag);
         }
         self.go_on(state, number);
         Ok(())
@@ -191,11 +181,12 @@ impl Collectives {
                         continue;
                     };
                     let (group, is_join) = (operation.group, operation.is_join());
-                    let part = request.tag & GROUP_BITS;
+                    let in_tag = group_number(request.tag);
                     request.tag |= RESERVED_TAG | operation.tag_bits;
-                    let groups = &mut state.operations.groups;
-                    if !is_join && groups.get_mut(&group).is_some_and(Group::is_first_named) {
-                        self.await_failure(state, group, FAILED_GROUP | (part >> GROUP_SHIFT));
+                    let of = state.operations.groups.get_mut(&group);
+                    if let Some(unnamed) = of.filter(|of| !is_join && of.number.is_none()) {
+                        unnamed.number = Some(in_tag);
+                        self.await_failure(state, group, failed_group(in_tag));
                     }
                     let Some(transfer) = state.operations.add_transfer(number, request) else {
                         continue;
@@ -216,7 +207,7 @@ impl Collectives {
         let request = &transfer.request;
         let (kind, desc, iov) = (MsgKind::Tagged, MrDesc::NONE, [request.buf]);
         // A send without it may complete though the peer is gone.
-        let level = match request.tag == RESERVED_TAG | PROBE {
+        let level = match request.tag == PROBE {
             true => Flags::DELIVERY_COMPLETE,
             false => Flags::empty(),
         };
@@ -302,7 +293,7 @@ impl Collectives {
         let Some(group) = state.operations.groups.get(&group) else {
             return;
         };
-        let tags: Vec<_> = group.alarms.iter().map(|&(tag, _)| tag).collect();
+        let tags: Vec<_> = group.report_tags().collect();
         let members = group.members.all().iter().copied();
         let others: Vec<_> = members.filter(|&member| member != group.own).collect();
         for peer in others {
@@ -339,23 +330,21 @@ impl Collectives {
     fn probe(&self, state: &mut CollectiveState) {
         for (operation, peers) in state.probes.take_due(&state.operations) {
             for peer in peers {
-                self.send_lone_message(state, peer, RESERVED_TAG | PROBE, Some(operation));
+                self.send_lone_message(state, peer, PROBE, Some(operation));
             }
         }
     }
 
     /// Receives a probe of a peer.
     fn await_probe(&self, state: &mut CollectiveState) {
-        let number = self.receive_report(RESERVED_TAG | PROBE);
+        let number = self.receive_report(PROBE);
         state.operations.probe = number;
     }
 
-    /// Receives the reports of other members that a group has failed. `part` is the part of their
-    /// tags that names the group.
-    fn await_failure(&self, state: &mut CollectiveState, group: FiAddr, part: u64) {
-        let tag = RESERVED_TAG | part;
+    /// Receives the reports with this tag of other members that a group has failed.
+    fn await_failure(&self, state: &mut CollectiveState, group: FiAddr, tag: u64) {
         let number = self.receive_report(tag);
-        state.operations.add_alarm(group, tag, number);
+        state.operations.alarms.insert(number, group);
     }
 
     /// Receives an empty message of no operation. Returns its number.
@@ -380,11 +369,8 @@ impl Collectives {
 
     /// Takes back the receives of reports of a group that is closed.
     pub(crate) fn forget_group(&self, state: &mut CollectiveState, group: FiAddr) {
-        let Some(group) = state.operations.groups.remove(&group) else {
-            return;
-        };
-        for (_, number) in group.alarms {
-            state.operations.alarms.remove(&number);
+        state.operations.groups.remove(&group);
+        for number in state.operations.take_alarms(group) {
             let _ = self.endpoint.cancel_collective(number);
         }
     }

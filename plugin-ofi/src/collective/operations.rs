@@ -10,6 +10,7 @@ use ferrofabric_contracts::types::FiAddr;
 use super::broadcast::Bounce;
 use super::lent::TransferRequest;
 use super::offload_endpoint::OffloadGroup;
+use super::tags::{JoinName, failed_group};
 use crate::av::members::Members;
 
 /// A group that the endpoint joins or has joined.
@@ -22,10 +23,9 @@ pub(crate) struct Group {
     /// The errno of the first operation that failed: the members do not agree any more.
     pub(crate) failed: Option<Errno>,
     pub(crate) is_joined: bool,
-    /// The tags by which members report that the group has failed, and the receives of them.
-    pub(crate) alarms: Vec<(u64, u64)>,
-    /// Whether its number in tags is known, which the first message has.
-    pub(crate) is_named: bool,
+    pub(crate) name: JoinName,
+    /// Its number in tags, once the first message has it.
+    pub(crate) number: Option<u64>,
     /// Closes when nothing uses it.
     pub(crate) offload: OffloadGroup,
 }
@@ -76,8 +76,9 @@ pub(crate) struct Operations {
     pub(crate) probe: u64,
     /// The messages for which there was no room, in their order.
     pub(crate) waiting: VecDeque<u64>,
-    /// Joins so far.
+    /// Joins so far, in all and of the same members, by the hash of their names.
     pub(crate) joins: usize,
+    pub(crate) attempts: BTreeMap<u64, u8>,
 }
 
 /// A number that no operation and no message has had. It is far above those that applications have
@@ -88,9 +89,10 @@ pub(crate) fn new_number() -> u64 {
 }
 
 impl Group {
-    /// Whether this is the first time that the number of the group is known.
-    pub(crate) fn is_first_named(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_named, true)
+    /// The tags by which members report that it has failed.
+    pub(crate) fn report_tags(&self) -> impl Iterator<Item = u64> {
+        let numbered = self.number.map(failed_group);
+        [Some(self.name.failed()), numbered].into_iter().flatten()
     }
 }
 
@@ -164,12 +166,27 @@ impl Operations {
         Some((transfer.operation, transfer.request.item))
     }
 
-    /// Adds a receive of reports that a group has failed.
-    pub(crate) fn add_alarm(&mut self, group: FiAddr, tag: u64, number: u64) {
-        self.alarms.insert(number, group);
-        if let Some(group) = self.groups.get_mut(&group) {
-            group.alarms.push((tag, number));
+    /// The name of the next join of members whose names have this hash.
+    pub(crate) fn next_join(&self, hash: u64) -> JoinName {
+        let attempt = self.attempts.get(&hash).copied().unwrap_or_default();
+        JoinName { hash, attempt }
+    }
+
+    /// Counts a join that has begun.
+    pub(crate) fn count_join(&mut self, name: JoinName) {
+        self.joins += 1;
+        self.attempts
+            .insert(name.hash, name.attempt.wrapping_add(1));
+    }
+
+    /// Takes out the receives of reports that a group has failed. Returns their numbers.
+    pub(crate) fn take_alarms(&mut self, group: FiAddr) -> Vec<u64> {
+        let of_group = self.alarms.iter().filter(|&(_, of)| *of == group);
+        let numbers: Vec<_> = of_group.map(|(&number, _)| number).collect();
+        for number in &numbers {
+            self.alarms.remove(number);
         }
+        numbers
     }
 
     /// Adds a message of no operation. Returns its number.

@@ -134,7 +134,7 @@ impl Join {
     /// that of `off_coll`.
     fn begin(self, collectives: &Collectives) -> Result<(), Errno> {
         let own = collectives.own_address(self.members.all())?;
-        let tag_bits = collectives.name_bits(self.members.all())?;
+        let hash = collectives.hash_of_names(self.members.all())?;
         let mut guard = collectives.state.lock();
         let state = &mut *guard;
         if state.operations.joins == MAX_JOINS {
@@ -147,25 +147,26 @@ impl Join {
                 return Err(Errno::EINVAL);
             }
         }
+        let name = state.operations.next_join(hash);
         let operation = CollectiveOperation {
             group: self.number,
             context: self.context,
             kind: OperationKind::Join { fid: self.fid },
-            tag_bits,
+            tag_bits: name.tag_bits(),
             transfers: 0,
             failed: None,
         };
         collectives.begin(state, operation, |offload, operations, context| {
             let offload = offload.join(&self.members, own, self.flags, context)?;
-            operations.joins += 1;
+            operations.count_join(name);
             let group = Group {
                 members: self.members,
                 own,
                 users: 1,
                 failed: None,
                 is_joined: false,
-                alarms: Vec::new(),
-                is_named: false,
+                name,
+                number: None,
                 offload,
             };
             operations.groups.insert(self.number, group);

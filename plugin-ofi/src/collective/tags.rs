@@ -1,0 +1,91 @@
+//! The tags of messages of collectives.
+//!
+//! A tag of `off_coll` has, from its lowest bit on: 16 bits with the number of the operation among
+//! those of its group, 16 with the number of the group, and 31 with the rank of the sender. Numbers
+//! of groups are 256 at most, and 0 stands for all groups that are being joined. Tags of ours have
+//! greater ones there.
+
+use super::RESERVED_TAG;
+
+const GROUP_SHIFT: u32 = 16;
+const GROUP_MASK: u64 = 0xffff;
+
+/// In place of the number of a group: reports that the group of the lowest bits has failed, reports
+/// that one has failed whose number perhaps not all members have, and probes.
+const FAILED_GROUP: u64 = 0xffff;
+const FAILED_JOIN: u64 = 0xfffe;
+const PROBING: u64 = 0xfffd;
+
+/// In place of the number of a group in messages of a join: from this on, by the join's attempt.
+const ATTEMPTS: u64 = 0x8000;
+
+/// The tag of a probe, which each endpoint receives.
+pub(crate) const PROBE: u64 = RESERVED_TAG | (PROBING << GROUP_SHIFT);
+
+/// The number of the group in a tag of `off_coll`.
+pub(crate) fn group_number(tag: u64) -> u64 {
+    (tag >> GROUP_SHIFT) & GROUP_MASK
+}
+
+/// The tag of reports that a group with that number has failed.
+pub(crate) fn failed_group(number: u64) -> u64 {
+    RESERVED_TAG | (FAILED_GROUP << GROUP_SHIFT) | number
+}
+
+/// The name of a join, and of the group that comes of it: the same at each of its members, and no
+/// other one's there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JoinName {
+    /// Of the members' names.
+    pub(crate) hash: u64,
+    /// The number of the join among those of the same members.
+    pub(crate) attempt: u8,
+}
+
+impl JoinName {
+    /// Bits of the tags of its messages, besides those of `off_coll`.
+    pub(crate) fn tag_bits(self) -> u64 {
+        ((ATTEMPTS | u64::from(self.attempt)) << GROUP_SHIFT) | self.low_bits()
+    }
+
+    /// The tag of reports that it, or the group, has failed.
+    pub(crate) fn failed(self) -> u64 {
+        const ATTEMPT_SHIFT: u32 = 32;
+        const HIGH_SHIFT: u32 = 49;
+        let high_bits = self.hash >> (HIGH_SHIFT + 1) << HIGH_SHIFT;
+        let attempt = u64::from(self.attempt) << ATTEMPT_SHIFT;
+        RESERVED_TAG | (FAILED_JOIN << GROUP_SHIFT) | high_bits | attempt | self.low_bits()
+    }
+
+    /// Those that are free in tags of `off_coll`.
+    fn low_bits(self) -> u64 {
+        let hash = self.hash;
+        (hash ^ (hash >> 16) ^ (hash >> 32) ^ (hash >> 48)) & 0xffff
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_join_has_tags_of_its_own() {
+        let mut all = BTreeSet::from([PROBE]);
+        for number in 0..=256 {
+            assert!(all.insert(failed_group(number)));
+            assert!(all.insert(RESERVED_TAG | (number << GROUP_SHIFT)));
+        }
+        for attempt in 0..=u8::MAX {
+            for hash in [0, 1, 0x1234_5678_9abc_0001, 1 << 62, u64::MAX - 5] {
+                let name = JoinName { hash, attempt };
+                assert!(all.insert(name.failed()), "{name:?}");
+                assert!(all.insert(RESERVED_TAG | name.tag_bits()), "{name:?}");
+                assert_eq!(name.failed() & RESERVED_TAG, RESERVED_TAG);
+                assert_eq!(group_number(name.failed()), FAILED_JOIN);
+                assert!(name.tag_bits() < 1 << 32, "ranks are above");
+            }
+        }
+    }
+}
