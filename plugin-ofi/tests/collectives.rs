@@ -604,3 +604,68 @@ fn some_members_join_a_subgroup() {
         ranks.close(&all);
     });
 }
+
+/// Two joins of an endpoint at once: messages of the two groups are those of two groups.
+#[test]
+fn joins_at_once() {
+    with_offer("joins_at_once", |info| {
+        let ranks = Ranks::open(info, 3);
+        let members: [&[usize]; 2] = [&[0, 1], &[0, 1, 2]];
+        let mut joined: [Vec<(usize, *mut ferro_fi::abi::fid_mc, _)>; 2] = [vec![], vec![]];
+        for (at, &of) in members.iter().enumerate() {
+            for &rank in of {
+                let this = &ranks.ranks[rank];
+                let set = this.set(of);
+                joined[at].push((rank, this.join(u64::MAX, set, at).unwrap(), set));
+            }
+        }
+        let mut missing = [2, 2, 1];
+        ranks.until("all joins", || {
+            for (rank, left) in missing.iter_mut().enumerate() {
+                *left -= usize::from(ranks.ranks[rank].event().is_some());
+            }
+            missing == [0; 3]
+        });
+
+        // One operation of each at once, in another order at each member.
+        let inputs = [[[1u8; 8], [2; 8], [0; 8]], [[3; 8], [4; 8], [5; 8]]];
+        let mut outputs = [[[0u8; 24]; 2]; 3];
+        for (rank, [small, large]) in outputs.iter_mut().enumerate() {
+            let this = &ranks.ranks[rank];
+            let gather = |at: usize, output: &mut [u8]| {
+                let group = address_of(joined[at][rank].1);
+                let buffers = (&inputs[at][rank][..], output);
+                let begun = this.allgather(buffers, 8, fi_datatype::FI_UINT8, group, at);
+                assert_eq!(begun, 0);
+            };
+            match rank {
+                0 => {
+                    gather(0, &mut small[..]);
+                    gather(1, &mut large[..]);
+                }
+                1 => {
+                    gather(1, &mut large[..]);
+                    gather(0, &mut small[..]);
+                }
+                _ => gather(1, &mut large[..]),
+            }
+        }
+        let mut missing = [2, 2, 1];
+        ranks.until("all gathers", || {
+            for (rank, left) in missing.iter_mut().enumerate() {
+                *left -= usize::from(ranks.ranks[rank].read().is_some());
+            }
+            missing == [0; 3]
+        });
+        for (rank, outputs) in outputs.iter().enumerate() {
+            let small = if rank == 2 {
+                vec![0; 16]
+            } else {
+                inputs[0][..2].concat()
+            };
+            assert_eq!(outputs[0][..16], small, "{rank}");
+            assert_eq!(outputs[1][..], inputs[1].concat(), "{rank}");
+        }
+        ranks.close(&joined.concat());
+    });
+}

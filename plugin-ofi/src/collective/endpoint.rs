@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Completion, CqError, Done, EqError, PeerEq};
+use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Endpoint;
 use ferrofabric_system::locks::Mutex;
@@ -25,10 +25,9 @@ use super::RESERVED_TAG;
 use super::lent::{Record, TransferRequest};
 use super::offload::Offload;
 use super::offload_endpoint::OffloadEndpoint;
-use super::operations::{CollectiveOperation, OperationKind, Operations, new_number};
+use super::operations::{CollectiveOperation, JoinEnd, OperationKind, Operations, new_number};
 use super::probes::Probes;
 use super::tags::{PROBE, failed_group, group_number};
-use crate::abi::FI_JOIN_COMPLETE;
 use crate::av::object::AvObject;
 use crate::cq::CqObject;
 use crate::cq::collective::TransferHolder;
@@ -388,16 +387,8 @@ impl Collectives {
         };
         match operation.kind {
             OperationKind::Join { fid } => {
-                if let Some(eq) = &self.binding.eq {
-                    eq.queue().write_error(EqError {
-                        source: fid,
-                        context: operation.context,
-                        data: 0,
-                        errno,
-                        prov_errno: 0,
-                        err_data: Box::default(),
-                    });
-                }
+                let context = operation.context;
+                self.fail_join(JoinEnd { fid, context }, errno);
             }
             OperationKind::Collective { .. } => {
                 let cq = &self.binding.tx_cq;
@@ -424,14 +415,8 @@ impl Collectives {
                 if let Some(group) = state.operations.groups.get_mut(&operation.group) {
                     group.is_joined = true;
                 }
-                if let Some(eq) = &self.binding.eq {
-                    let done = Done {
-                        source: fid,
-                        context: operation.context,
-                        data: 0,
-                    };
-                    eq.queue().write_done(FI_JOIN_COMPLETE, &done);
-                }
+                let context = operation.context;
+                self.complete_join(JoinEnd { fid, context });
             }
             OperationKind::Collective { reports, bounce } => {
                 if let Some(bounce) = bounce {
@@ -503,6 +488,7 @@ impl TransferHolder for Collectives {
     fn begin_waiting(&self) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
+        self.begin_joins(state);
         while let Some(number) = state.operations.waiting.pop_front() {
             if !self.post(state, number) {
                 state.operations.waiting.push_front(number);

@@ -7,6 +7,7 @@
 pub(crate) mod broadcast;
 pub(crate) mod endpoint;
 pub(crate) mod foreign;
+mod joins;
 mod lent;
 pub(crate) mod offers;
 pub(crate) mod offload;

@@ -30,6 +30,26 @@ pub(crate) struct Group {
     pub(crate) offload: OffloadGroup,
 }
 
+/// A join of a new group.
+pub(crate) struct Join {
+    /// The address of the group.
+    pub(crate) group: FiAddr,
+    pub(crate) members: Members,
+    /// The address of the endpoint among them.
+    pub(crate) own: FiAddr,
+    pub(crate) name: JoinName,
+    pub(crate) flags: u64,
+    /// The application's.
+    pub(crate) end: JoinEnd,
+}
+
+/// The event of the end of a join: its object, and the application's context.
+#[derive(Clone, Copy)]
+pub(crate) struct JoinEnd {
+    pub(crate) fid: u64,
+    pub(crate) context: u64,
+}
+
 /// An operation that is under way.
 pub(crate) struct CollectiveOperation {
     pub(crate) group: FiAddr,
@@ -76,6 +96,8 @@ pub(crate) struct Operations {
     pub(crate) probe: u64,
     /// The messages for which there was no room, in their order.
     pub(crate) waiting: VecDeque<u64>,
+    /// The joins that are to begin, in their order.
+    pub(crate) queued_joins: VecDeque<Join>,
     /// Joins so far, in all and of the same members, by the hash of their names.
     pub(crate) joins: usize,
     pub(crate) attempts: BTreeMap<u64, u8>,
@@ -166,17 +188,27 @@ impl Operations {
         Some((transfer.operation, transfer.request.item))
     }
 
-    /// The name of the next join of members whose names have this hash.
-    pub(crate) fn next_join(&self, hash: u64) -> JoinName {
-        let attempt = self.attempts.get(&hash).copied().unwrap_or_default();
+    /// Counts a join of members whose names have this hash. Returns its name.
+    pub(crate) fn count_join(&mut self, hash: u64) -> JoinName {
+        self.joins += 1;
+        let next = self.attempts.entry(hash).or_default();
+        let attempt = *next;
+        *next = attempt.wrapping_add(1);
         JoinName { hash, attempt }
     }
 
-    /// Counts a join that has begun.
-    pub(crate) fn count_join(&mut self, name: JoinName) {
-        self.joins += 1;
-        self.attempts
-            .insert(name.hash, name.attempt.wrapping_add(1));
+    /// Whether a join is under way.
+    pub(crate) fn is_joining(&self) -> bool {
+        self.under_way.values().any(CollectiveOperation::is_join)
+    }
+
+    /// Takes a join out that has not begun.
+    pub(crate) fn take_queued_join(&mut self, group: FiAddr) -> Option<Join> {
+        let at = self
+            .queued_joins
+            .iter()
+            .position(|join| join.group == group)?;
+        self.queued_joins.remove(at)
     }
 
     /// Takes out the receives of reports that a group has failed. Returns their numbers.

@@ -408,7 +408,8 @@ impl Ranks {
         joined
     }
 
-    fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+    /// Drives until something holds.
+    pub fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let until = Instant::now() + PATIENCE;
         while !holds() {
             assert!(Instant::now() < until, "never: {what}");

@@ -13,13 +13,10 @@ use crate::abi::{
 use crate::av::members::Members;
 use crate::av::set::{SetObject, new_address};
 use crate::collective::endpoint::Collectives;
-use crate::collective::operations::{CollectiveOperation, Group, OperationKind};
+use crate::collective::operations::{Join, JoinEnd};
 use crate::endpoint::object::EndpointObject;
 use crate::fid::{Object, SharedObject, hand_out, object_of, ops_of, share, share_if};
 use crate::guard::{Refused, control};
-
-/// Joins of an endpoint at most: `off_coll` has as many numbers of groups, and uses each once.
-const MAX_JOINS: usize = 255;
 
 /// A group as the application has it.
 pub(crate) struct GroupObject {
@@ -91,13 +88,15 @@ pub(in crate::endpoint) unsafe extern "C" fn join(
         let mut new = null_mut();
         // SAFETY: there is room for the pointer.
         unsafe { hand_out(GroupObject { number, endpoint }, context, &raw mut new) };
-        let join = Join {
+        let join = JoinCall {
             number,
             parent,
             members: set.members(),
             flags: flags & !FI_COLLECTIVE,
-            fid: new as u64,
-            context: context as u64,
+            end: JoinEnd {
+                fid: new as u64,
+                context: context as u64,
+            },
         };
         match join.begin(&collectives) {
             Ok(()) => {
@@ -114,32 +113,27 @@ pub(in crate::endpoint) unsafe extern "C" fn join(
     })
 }
 
-/// A join that is to begin.
-struct Join {
+/// A call to join a group.
+struct JoinCall {
     number: FiAddr,
     /// The group of which this is a subgroup.
     parent: Option<FiAddr>,
     members: Members,
     flags: u64,
-    fid: u64,
-    context: u64,
+    end: JoinEnd,
 }
 
-impl Join {
+impl JoinCall {
     /// # Errors
     ///
     /// `EAGAIN`: an address of the set is being resolved. `EINVAL`: the endpoint is no member, or
     /// has not joined the group by which it joins, or a member is none of that group. `ENOSPC`: the
-    /// endpoint has joined as many groups as it can. The errno by which the other group has failed;
-    /// that of `off_coll`.
+    /// endpoint has joined as many groups as it can. The errno by which the other group has failed.
     fn begin(self, collectives: &Collectives) -> Result<(), Errno> {
         let own = collectives.own_address(self.members.all())?;
         let hash = collectives.hash_of_names(self.members.all())?;
         let mut guard = collectives.state.lock();
         let state = &mut *guard;
-        if state.operations.joins == MAX_JOINS {
-            return Err(Errno::ENOSPC);
-        }
         if let Some(parent) = self.parent {
             // The members of the subgroup alone take part in the join, by messages of their own.
             let parent = state.operations.usable(parent)?;
@@ -147,30 +141,13 @@ impl Join {
                 return Err(Errno::EINVAL);
             }
         }
-        let name = state.operations.next_join(hash);
-        let operation = CollectiveOperation {
+        collectives.join(state, hash, |name| Join {
             group: self.number,
-            context: self.context,
-            kind: OperationKind::Join { fid: self.fid },
-            tag_bits: name.tag_bits(),
-            transfers: 0,
-            failed: None,
-        };
-        collectives.begin(state, operation, |offload, operations, context| {
-            let offload = offload.join(&self.members, own, self.flags, context)?;
-            operations.count_join(name);
-            let group = Group {
-                members: self.members,
-                own,
-                users: 1,
-                failed: None,
-                is_joined: false,
-                name,
-                number: None,
-                offload,
-            };
-            operations.groups.insert(self.number, group);
-            Ok(())
+            members: self.members,
+            own,
+            name,
+            flags: self.flags,
+            end: self.end,
         })
     }
 }
@@ -189,6 +166,7 @@ unsafe extern "C" fn close(mc: *mut fid) -> c_int {
             {
                 return Err(Errno::EBUSY);
             }
+            state.operations.take_queued_join(group.number);
             collectives.forget_group(&mut state, group.number);
         }
         // SAFETY: as above; nothing of ours holds it.
