@@ -669,3 +669,152 @@ fn joins_at_once() {
         ranks.close(&joined.concat());
     });
 }
+
+/// Waits for the end of a join at each of these ranks.
+fn join_ends(ranks: &Ranks, members: &[usize]) -> Vec<Result<usize, (usize, c_int)>> {
+    let mut ends = vec![None; members.len()];
+    ranks.until("all joins end", || {
+        for (end, &member) in ends.iter_mut().zip(members) {
+            *end = end.or_else(|| ranks.ranks[member].join_end());
+        }
+        ends.iter().all(Option::is_some)
+    });
+    ends.into_iter()
+        .map(|end| end.unwrap().map(|entry| entry.context as usize))
+        .collect()
+}
+
+/// A group that a live member does not join closes. The other one's join fails then, and no other
+/// group of the same members does, nor a later join of them.
+#[test]
+fn a_join_is_given_up() {
+    with_offer("a_join_is_given_up", |info| {
+        let ranks = Ranks::open(info, 2);
+        let (a, b) = (&ranks.ranks[0], &ranks.ranks[1]);
+        let old = ranks.join(&[0, 1], None);
+        let set = a.set(&[0, 1]);
+        let given_up = a.join(u64::MAX, set, 3).unwrap();
+        for _ in 0..100 {
+            assert!(a.event().is_none() && b.event().is_none());
+        }
+        assert_eq!(close(given_up.cast()), 0);
+        assert_eq!(close(set.cast()), 0);
+
+        let set = b.set(&[0, 1]);
+        let failed = b.join(u64::MAX, set, 4).unwrap();
+        assert_eq!(join_ends(&ranks, &[1]), [Err((4, libc::ECONNABORTED))]);
+        assert!(a.join_end().is_none());
+        assert_eq!(
+            b.barrier(address_of(failed), 1),
+            -(libc::ECONNABORTED as isize)
+        );
+        assert_eq!(close(failed.cast()), 0);
+        assert_eq!(close(set.cast()), 0);
+
+        let new = ranks.join(&[0, 1], None);
+        for joined in [&old, &new] {
+            assert_eq!(a.barrier(address_of(joined[0].0), 7), 0);
+            assert_eq!(b.barrier(address_of(joined[1].0), 7), 0);
+            ranks.complete(&[0, 1], 7);
+        }
+        let all: Vec<_> = (old.iter().chain(&new).enumerate())
+            .map(|(at, &(group, set))| (at % 2, group, set))
+            .collect();
+        ranks.close(&all);
+    });
+}
+
+/// A join that waits for another one begins when that one is given up. One that is given up while
+/// it waits fails at the other members.
+#[test]
+fn joins_that_wait_for_another() {
+    with_offer("joins_that_wait_for_another", |info| {
+        let ranks = Ranks::open(info, 3);
+        let join = |rank: usize, members: &[usize], context: usize| {
+            let this = &ranks.ranks[rank];
+            let set = this.set(members);
+            (rank, this.join(u64::MAX, set, context).unwrap(), set)
+        };
+        let first = join(0, &[0, 1], 1);
+        let second = join(0, &[0, 2], 2);
+        let third = join(0, &[0, 1, 2], 3);
+        let of_second = join(2, &[0, 2], 4);
+        let of_third = join(2, &[0, 1, 2], 5);
+        for _ in 0..100 {
+            assert!(ranks.ranks.iter().all(|rank| rank.join_end().is_none()));
+        }
+        for (_, group, set) in [third, first] {
+            assert_eq!(close(group.cast()), 0);
+            assert_eq!(close(set.cast()), 0);
+        }
+        assert_eq!(join_ends(&ranks, &[0, 2]), [Ok(2), Ok(4)]);
+        assert_eq!(join_ends(&ranks, &[2]), [Err((5, libc::ECONNABORTED))]);
+        for (rank, group, _) in [second, of_second] {
+            assert_eq!(ranks.ranks[rank].barrier(address_of(group), 6), 0);
+        }
+        ranks.complete(&[0, 2], 6);
+        ranks.close(&[second, of_second, of_third]);
+    });
+}
+
+/// A group closes though an operation of it is under way, with a long message that nobody receives:
+/// the operation is cancelled, and fails at the other members.
+#[test]
+fn an_operation_is_given_up() {
+    with_offer("an_operation_is_given_up", |info| {
+        let ranks = Ranks::open(info, 3);
+        let (a, b) = (&ranks.ranks[0], &ranks.ranks[1]);
+        let joined = ranks.join(&[0, 1, 2], None);
+        let input = vec![1u8; 1 << 20];
+        let mut outputs = [vec![0u8; 3 << 20], vec![0u8; 3 << 20]];
+        for (at, (rank, output)) in [a, b].into_iter().zip(&mut outputs).enumerate() {
+            let (buffers, group) = ((&input[..], &mut output[..]), address_of(joined[at].0));
+            let begun = rank.allgather(buffers, 1 << 20, fi_datatype::FI_UINT8, group, 5);
+            assert_eq!(begun, 0);
+        }
+        for _ in 0..100 {
+            assert!(a.read().is_none() && b.read().is_none());
+        }
+        assert_eq!(close(joined[1].0.cast()), 0);
+        assert_eq!(b.end(), Some(Err(libc::ECANCELED)));
+        let mut end = None;
+        ranks.until("the other member's end", || {
+            end = a.end();
+            end.is_some()
+        });
+        assert_eq!(end, Some(Err(libc::ECONNABORTED)));
+        let closed = b.barrier(address_of(joined[0].0), 1);
+        assert_eq!(closed, -(libc::EINVAL as isize));
+        assert_eq!(close(joined[1].1.cast()), 0);
+        ranks.close(&[(0, joined[0].0, joined[0].1), (2, joined[2].0, joined[2].1)]);
+    });
+}
+
+/// A member is gone, and another one has not entered: its group discards the long message that
+/// nobody receives, so that the operation ends and has its buffers back.
+#[test]
+fn a_long_message_that_nobody_receives() {
+    with_offer("a_long_message_that_nobody_receives", |info| {
+        let mut ranks = Ranks::open(info, 3);
+        let joined = ranks.join(&[0, 1, 2], None);
+        let gone = ranks.ranks.pop().unwrap();
+        gone.close(&[joined[2].0], &[joined[2].1]);
+        let (a, b) = (&ranks.ranks[0], &ranks.ranks[1]);
+        let (input, mut output) = (vec![1u8; 1 << 20], vec![0u8; 3 << 20]);
+        let group = address_of(joined[0].0);
+        let buffers = (&input[..], &mut output[..]);
+        let begun = a.allgather(buffers, 1 << 20, fi_datatype::FI_UINT8, group, 5);
+        assert_eq!(begun, 0);
+        let mut end = None;
+        ranks.until("the gather ends", || {
+            assert!(b.end().is_none());
+            end = a.end();
+            end.is_some()
+        });
+        assert!(matches!(end, Some(Err(_))), "{end:?}");
+        drop((input, output));
+        let failed = b.barrier(address_of(joined[1].0), 6);
+        assert_eq!(failed, -(libc::ECONNABORTED as isize));
+        ranks.close(&[(0, joined[0].0, joined[0].1), (1, joined[1].0, joined[1].1)]);
+    });
+}

@@ -6,8 +6,7 @@
 //!   call, so that what it does belongs to the operation of the call.
 //! - Its messages are tagged ones of the endpoint, with [`RESERVED_TAG`](super::RESERVED_TAG).
 //!   Their contexts are numbers.
-//! - An operation with a message that fails is over once all its messages are: receives are
-//!   cancelled, sends end by themselves. Then the application gets the error, and its buffers.
+//! - An operation fails with its first message that fails ([`failures`](super::failures)).
 //! - The lock of the operations comes before that of the domain, and before those of entries.
 
 use std::ffi::c_void;
@@ -16,7 +15,7 @@ use std::time::Duration;
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Completion, CqError};
+use ferrofabric_contracts::peer::Completion;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Endpoint;
 use ferrofabric_system::locks::Mutex;
@@ -35,12 +34,6 @@ use crate::eq::{DrivenByEvents, EqObject};
 use crate::fid::SharedObject;
 use crate::uses::{UsableObject, Uses};
 
-/// The errno of a group that has failed at another member.
-const FAILED_ELSEWHERE: Errno = Errno(libc::ECONNABORTED);
-
-/// The words of an error.
-const WHY: &str = "a message of the collective operation failed: its group does not go on";
-
 /// The objects that an endpoint with collectives is bound to.
 pub(crate) struct CollectiveBinding {
     pub(crate) av: SharedObject<AvObject>,
@@ -52,7 +45,7 @@ pub(crate) struct CollectiveBinding {
 /// The collective operations of an endpoint.
 pub(crate) struct Collectives {
     // Dropped first: no message comes for the operations after that.
-    endpoint: Arc<dyn Endpoint>,
+    pub(super) endpoint: Arc<dyn Endpoint>,
     pub(crate) binding: CollectiveBinding,
     pub(crate) state: Mutex<CollectiveState>,
     /// Those by threads that read its queues.
@@ -163,8 +156,8 @@ impl Collectives {
         }
         let group = joined.and_then(|group| Some((group, operations.groups.get(&group)?)));
         if let Some((number, group)) = group {
-            let tag = group.name.failed();
-            self.await_failure(state, number, tag);
+            let reports = group.name.reports();
+            self.await_failure(state, number, reports);
         }
         self.go_on(state, number);
         Ok(())
@@ -185,7 +178,7 @@ impl Collectives {
                     let of = state.operations.groups.get_mut(&group);
                     if let Some(unnamed) = of.filter(|of| !is_join && of.number.is_none()) {
                         unnamed.number = Some(in_tag);
-                        self.await_failure(state, group, failed_group(in_tag));
+                        self.await_failure(state, group, (failed_group(in_tag), 0));
                     }
                     let Some(transfer) = state.operations.add_transfer(number, request) else {
                         continue;
@@ -256,54 +249,8 @@ impl Collectives {
         }
     }
 
-    /// An operation fails, with all others of its group.
-    fn fail(&self, state: &mut CollectiveState, operation: u64, errno: Errno) {
-        if let Some(operation) = state.operations.under_way.get(&operation) {
-            self.fail_group(state, operation.group, errno);
-        }
-    }
-
-    /// A group fails, with all its operations. The other members are informed: some of them may
-    /// wait for messages that do not come any more.
-    fn fail_group(&self, state: &mut CollectiveState, group: FiAddr, errno: Errno) {
-        let (failed, is_new) = state.operations.fail(group, errno);
-        for operation in failed {
-            for number in state.operations.transfers_of(operation) {
-                let operations = &mut state.operations;
-                let before = operations.waiting.len();
-                operations.waiting.retain(|&waiting| waiting != number);
-                if operations.waiting.len() < before {
-                    operations.end_transfer(number);
-                } else if (operations.transfers.get(&number)).is_some_and(|one| !one.request.sends)
-                {
-                    // A receive that has matched ends by itself.
-                    let _ = self.endpoint.cancel_collective(number);
-                }
-            }
-            self.end_failed(state, operation);
-        }
-        if is_new {
-            self.report_failure(state, group);
-        }
-    }
-
-    /// Informs the other members that a group has failed.
-    fn report_failure(&self, state: &mut CollectiveState, group: FiAddr) {
-        let Some(group) = state.operations.groups.get(&group) else {
-            return;
-        };
-        let tags: Vec<_> = group.report_tags().collect();
-        let members = group.members.all().iter().copied();
-        let others: Vec<_> = members.filter(|&member| member != group.own).collect();
-        for peer in others {
-            for &tag in &tags {
-                self.send_lone_message(state, peer, tag, None);
-            }
-        }
-    }
-
     /// Sends an empty message of no operation. `probes`: it is a probe of this one.
-    fn send_lone_message(
+    pub(super) fn send_lone_message(
         &self,
         state: &mut CollectiveState,
         peer: FiAddr,
@@ -336,24 +283,18 @@ impl Collectives {
 
     /// Receives a probe of a peer.
     fn await_probe(&self, state: &mut CollectiveState) {
-        let number = self.receive_report(PROBE);
+        let number = self.receive_report(PROBE, 0);
         state.operations.probe = number;
     }
 
-    /// Receives the reports with this tag of other members that a group has failed.
-    fn await_failure(&self, state: &mut CollectiveState, group: FiAddr, tag: u64) {
-        let number = self.receive_report(tag);
-        state.operations.alarms.insert(number, group);
-    }
-
     /// Receives an empty message of no operation. Returns its number.
-    fn receive_report(&self, tag: u64) -> u64 {
+    pub(super) fn receive_report(&self, tag: u64, ignore: u64) -> u64 {
         let number = new_number();
         let op = RecvOp {
             kind: MsgKind::Tagged,
             src: FiAddr::UNSPEC,
             tag,
-            ignore: 0,
+            ignore,
             desc: MrDesc::NONE,
             context: number,
             flags: Flags::COLLECTIVE,
@@ -364,45 +305,6 @@ impl Collectives {
             tracing::warn!("failures of collectives at other members go unnoticed: {errno}");
         }
         number
-    }
-
-    /// Takes back the receives of reports of a group that is closed.
-    pub(crate) fn forget_group(&self, state: &mut CollectiveState, group: FiAddr) {
-        state.operations.groups.remove(&group);
-        for number in state.operations.take_alarms(group) {
-            let _ = self.endpoint.cancel_collective(number);
-        }
-    }
-
-    /// Reports an operation that has failed, once all its messages are over.
-    fn end_failed(&self, state: &mut CollectiveState, number: u64) {
-        let Some(operation) = state.operations.under_way.get(&number) else {
-            return;
-        };
-        let Some(errno) = operation.failed.filter(|_| operation.transfers == 0) else {
-            return;
-        };
-        let Some(operation) = state.operations.end(number) else {
-            return;
-        };
-        match operation.kind {
-            OperationKind::Join { fid } => {
-                let context = operation.context;
-                self.fail_join(JoinEnd { fid, context }, errno);
-            }
-            OperationKind::Collective { .. } => {
-                let cq = &self.binding.tx_cq;
-                let error = CqError {
-                    completion: completion_of(operation.context),
-                    olen: 0,
-                    errno,
-                    prov_errno: 0,
-                    why: WHY,
-                    sender: None,
-                };
-                (cq.collective.iter()).for_each(|part| part.fail(&*cq.cq, error.clone()));
-            }
-        }
     }
 
     /// `off_coll` has completed an operation.
@@ -431,7 +333,7 @@ impl Collectives {
     }
 }
 
-fn completion_of(context: u64) -> Completion {
+pub(super) fn completion_of(context: u64) -> Completion {
     Completion {
         context,
         flags: Flags::COLLECTIVE,
@@ -447,7 +349,7 @@ impl TransferHolder for Collectives {
         }
     }
 
-    fn end_transfer(&self, number: u64, result: Result<(), Errno>) -> bool {
+    fn end_transfer(&self, number: u64, result: Result<u64, Errno>) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if number == state.operations.probe {
@@ -464,8 +366,13 @@ impl TransferHolder for Collectives {
             return true;
         }
         if let Some(group) = state.operations.alarms.remove(&number) {
-            if result.is_ok() {
-                self.fail_group(state, group, FAILED_ELSEWHERE);
+            self.take_report(state, group, result);
+            return true;
+        }
+        if let Some(group_number) = state.operations.discards.remove(&number) {
+            // An error is that of a message that is longer than the buffer.
+            if result != Err(Errno::ECANCELED) {
+                self.discard_next(state, group_number);
             }
             return true;
         }
@@ -477,7 +384,7 @@ impl TransferHolder for Collectives {
             (None, _) => {}
             (Some(Some(_)), _) => self.end_failed(state, number),
             (_, Err(errno)) => self.fail(state, number, errno),
-            (_, Ok(())) => {
+            (_, Ok(_)) => {
                 state.offload.complete(item);
                 self.go_on(state, number);
             }

@@ -43,9 +43,11 @@ impl Collectives {
             let Some(join) = state.operations.queued_joins.pop_front() else {
                 return;
             };
-            let end = join.end;
+            let (end, own, tag) = (join.end, join.own, join.name.failed(None));
+            let members = join.members.clone();
             if let Err(errno) = self.begin_join(state, join) {
                 self.fail_join(end, errno);
+                self.report_failure(state, &members, own, &[tag]);
             }
         }
     }
@@ -67,6 +69,7 @@ impl Collectives {
                 users: 1,
                 failed: None,
                 is_joined: false,
+                is_closing: false,
                 name: join.name,
                 number: None,
                 offload,

@@ -6,6 +6,7 @@
 
 pub(crate) mod broadcast;
 pub(crate) mod endpoint;
+mod failures;
 pub(crate) mod foreign;
 mod joins;
 mod lent;

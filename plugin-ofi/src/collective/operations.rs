@@ -23,8 +23,10 @@ pub(crate) struct Group {
     /// The errno of the first operation that failed: the members do not agree any more.
     pub(crate) failed: Option<Errno>,
     pub(crate) is_joined: bool,
+    /// Whether the application closes it.
+    pub(crate) is_closing: bool,
     pub(crate) name: JoinName,
-    /// Its number in tags, once the first message has it.
+    /// Its number in tags, once the first message has it, or a report.
     pub(crate) number: Option<u64>,
     /// Closes when nothing uses it.
     pub(crate) offload: OffloadGroup,
@@ -92,6 +94,11 @@ pub(crate) struct Operations {
     pub(crate) transfers: BTreeMap<u64, CollectiveMessage>,
     /// The receives of reports that a group has failed.
     pub(crate) alarms: BTreeMap<u64, FiAddr>,
+    /// The receives by which messages of groups are discarded that have failed, with the numbers
+    /// of these groups.
+    pub(crate) discards: BTreeMap<u64, u64>,
+    /// The data of operations that ended before their messages.
+    pub(crate) abandoned: BTreeMap<u64, Bounce>,
     /// The receive of a probe.
     pub(crate) probe: u64,
     /// The messages for which there was no room, in their order.
@@ -114,7 +121,9 @@ impl Group {
     /// The tags by which members report that it has failed.
     pub(crate) fn report_tags(&self) -> impl Iterator<Item = u64> {
         let numbered = self.number.map(failed_group);
-        [Some(self.name.failed()), numbered].into_iter().flatten()
+        [Some(self.name.failed(self.number)), numbered]
+            .into_iter()
+            .flatten()
     }
 }
 
@@ -184,6 +193,10 @@ impl Operations {
         let transfer = self.transfers.remove(&number)?;
         if let Some(operation) = self.under_way.get_mut(&transfer.operation) {
             operation.transfers -= 1;
+        } else if self.abandoned.contains_key(&transfer.operation)
+            && self.transfers_of(transfer.operation).is_empty()
+        {
+            self.abandoned.remove(&transfer.operation);
         }
         Some((transfer.operation, transfer.request.item))
     }
@@ -245,6 +258,12 @@ impl Operations {
             }
         }
         (failed, is_new)
+    }
+
+    /// The numbers of the operations of a group.
+    pub(crate) fn of_group(&self, group: FiAddr) -> Vec<u64> {
+        let of = self.under_way.iter().filter(|(_, one)| one.group == group);
+        of.map(|(&number, _)| number).collect()
     }
 
     /// The peers from which an operation waits for messages.

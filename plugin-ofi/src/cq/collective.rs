@@ -37,8 +37,9 @@ const LONGEST_NAP_MS: i32 = 10;
 
 /// An endpoint with collective operations.
 pub(crate) trait TransferHolder: Send + Sync {
-    /// The message of this number is over. Returns whether it is one of this endpoint.
-    fn end_transfer(&self, number: u64, result: Result<(), Errno>) -> bool;
+    /// The message of this number is over, with its tag or an error. Returns whether it is one of
+    /// this endpoint.
+    fn end_transfer(&self, number: u64, result: Result<u64, Errno>) -> bool;
 
     /// Drives its queues, if it has two: a completion in the one waits for messages in the other.
     fn drive_queues(&self);
@@ -161,7 +162,7 @@ impl CollectiveCq {
     fn sort(&self, completions: &[Completion]) {
         for done in completions {
             match done.flags.contains(Flags::COLLECTIVE) {
-                true => self.end_transfer(done.context, Ok(())),
+                true => self.end_transfer(done.context, Ok(done.tag)),
                 false => self.keep(CollectiveEntry::Completion(*done)),
             }
         }
@@ -175,7 +176,7 @@ impl CollectiveCq {
     }
 
     /// A message of an endpoint that is closed is nobody's.
-    fn end_transfer(&self, number: u64, result: Result<(), Errno>) {
+    fn end_transfer(&self, number: u64, result: Result<u64, Errno>) {
         let holders = self.holders();
         let _ = (holders.iter()).any(|holder| holder.end_transfer(number, result));
     }

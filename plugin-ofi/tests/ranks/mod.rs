@@ -16,8 +16,8 @@ use ferro_fi::abi::{
     FI_ADDR_NOTAVAIL, FI_COLLECTIVE, FI_EAVAIL, FI_ENABLE, FI_JOIN_COMPLETE, FI_MSG, FI_RECV,
     FI_SEND, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_set_attr, fi_av_type, fi_cntr_attr,
     fi_collective_addr, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry, fi_datatype,
-    fi_ep_type, fi_eq_attr, fi_eq_entry, fi_op, fi_wait_obj, fid, fid_av, fid_av_set, fid_cntr,
-    fid_cq, fid_domain, fid_ep, fid_eq, fid_mc,
+    fi_ep_type, fi_eq_attr, fi_eq_entry, fi_eq_err_entry, fi_op, fi_wait_obj, fid, fid_av,
+    fid_av_set, fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq, fid_mc,
 };
 
 use crate::client::{Info, Libfabric, Opened, close, owned_string};
@@ -311,6 +311,12 @@ impl Rank {
 
     /// The next event, which is that of a join; `None`: nothing.
     pub fn event(&self) -> Option<fi_eq_entry> {
+        self.join_end().map(|end| end.expect("a join failed"))
+    }
+
+    /// The end of a join: its event, or the context and the errno of one that failed; `None`:
+    /// nothing.
+    pub fn join_end(&self) -> Option<Result<fi_eq_entry, (usize, c_int)>> {
         let (mut number, mut entry) = (0, fi_eq_entry::default());
         let eq = self.eq;
         // SAFETY: as fi_eq(3) has it.
@@ -321,7 +327,13 @@ impl Rank {
                 ops.read(&raw mut number, at, size_of::<fi_eq_entry>(), 0)
             )
         };
-        assert_ne!(read, -(FI_EAVAIL as isize), "a join failed");
+        if read == -(FI_EAVAIL as isize) {
+            let mut error = fi_eq_err_entry::default();
+            // SAFETY: as above.
+            let read = unsafe { call!(eq, ops.readerr(&raw mut error, 0)) };
+            assert_eq!(read, size_of::<fi_eq_err_entry>() as isize);
+            return Some(Err((error.context as usize, error.err)));
+        }
         if read == -(libc::EAGAIN as isize) {
             return None;
         }
@@ -329,7 +341,7 @@ impl Rank {
             (read, number),
             (size_of::<fi_eq_entry>() as isize, FI_JOIN_COMPLETE)
         );
-        Some(entry)
+        Some(Ok(entry))
     }
 
     /// Closes all objects, with these groups and sets first.

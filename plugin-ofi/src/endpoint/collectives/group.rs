@@ -158,19 +158,10 @@ unsafe extern "C" fn close(mc: *mut fid) -> c_int {
         // SAFETY: C gives back what `hand_out` gave it.
         let group = unsafe { object_of::<GroupObject>(mc.cast()) };
         if let Some(collectives) = group.endpoint.collectives() {
-            let mut state = collectives.state.lock();
-            let groups = &state.operations.groups;
-            if groups
-                .get(&group.number)
-                .is_some_and(|group| group.users != 0)
-            {
-                return Err(Errno::EBUSY);
-            }
-            state.operations.take_queued_join(group.number);
-            collectives.forget_group(&mut state, group.number);
+            collectives.leave_group(group.number);
         }
         // SAFETY: as above; nothing of ours holds it.
         drop(unsafe { Arc::from_raw(mc.cast::<crate::fid::Given<GroupObject>>().cast_const()) });
-        Ok(())
+        Ok::<_, Errno>(())
     })
 }
