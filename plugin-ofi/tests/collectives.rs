@@ -818,3 +818,60 @@ fn a_long_message_that_nobody_receives() {
         ranks.close(&[(0, joined[0].0, joined[0].1), (1, joined[1].0, joined[1].1)]);
     });
 }
+
+/// Each operation has limits of its own, which calls keep.
+#[test]
+fn limits_of_operations() {
+    use ferro_fi::abi::{fi_atomic_attr, fi_collective_attr, fi_collective_op};
+    with_offer("limits_of_operations", |info| {
+        let ranks = Ranks::open(info, 3);
+        let joined = ranks.join(&[0, 1, 2], None);
+        let domain = ranks.opened.domain;
+        let uint8 = fi_datatype::FI_UINT8;
+        let limit = |coll: fi_collective_op| {
+            let mut attr = fi_collective_attr {
+                op: match coll {
+                    fi_collective_op::FI_ALLREDUCE => fi_op::FI_SUM,
+                    _ => fi_op::FI_NOOP,
+                },
+                datatype: uint8,
+                datatype_attr: fi_atomic_attr::default(),
+                max_members: 0,
+                mode: 0,
+            };
+            // SAFETY: the domain is open.
+            let found = unsafe { call!(domain, ops.query_collective(coll, &raw mut attr, 0)) };
+            assert_eq!((found, attr.datatype_attr.size), (0, 1));
+            attr.datatype_attr.count
+        };
+        // SAFETY: the offer has the attributes of endpoints.
+        let max_msg = unsafe { (*(*info.info).ep_attr).max_msg_size };
+        let most = i32::MAX as usize;
+        assert_eq!(limit(fi_collective_op::FI_ALLREDUCE), most.min(max_msg));
+        assert_eq!(limit(fi_collective_op::FI_ALLGATHER), most.min(max_msg));
+        assert_eq!(limit(fi_collective_op::FI_SCATTER), (most / 2).min(max_msg));
+        assert_eq!(
+            limit(fi_collective_op::FI_BROADCAST),
+            (most / 2).min(max_msg)
+        );
+
+        // A scatter of three has a third. Beyond their limits all calls are refused.
+        let (this, group) = (&ranks.ranks[0], address_of(joined[0].0));
+        let root = (group, this.addrs[0]);
+        let refused = -(libc::EMSGSIZE as isize);
+        let mut none: [u8; 0] = [];
+        let third = (most / 3).min(max_msg);
+        let scatter = this.scatter((None, &mut none), third + 1, uint8, root, 1);
+        assert_eq!(scatter, refused);
+        let broadcast = this.broadcast(&mut none, 3 * third + 1, uint8, root, 1);
+        assert_eq!(broadcast, refused);
+        let most = most.min(max_msg);
+        let sum = (uint8, fi_op::FI_SUM);
+        let allreduce = this.allreduce((&[], &mut none), most + 1, sum, group, 1);
+        assert_eq!(allreduce, refused);
+        let all: Vec<_> = (joined.iter().enumerate())
+            .map(|(rank, &(group, set))| (rank, group, set))
+            .collect();
+        ranks.close(&all);
+    });
+}

@@ -2,9 +2,6 @@
 
 use crate::abi::fi_datatype;
 
-/// Elements of a message at most: `off_coll` counts them in 31 bits.
-pub(super) const MAX_ELEMENTS: usize = i32::MAX as usize;
-
 /// Bytes of each type that `off_coll` has, by libfabric's numbers: integers, floats, complex
 /// numbers, long doubles and their complex numbers, and integers of 128 bits.
 const SIZES: [usize; 16] = [1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 8, 16, 16, 32, 16, 16];

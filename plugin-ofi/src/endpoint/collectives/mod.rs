@@ -2,6 +2,7 @@
 
 mod datatypes;
 pub(super) mod group;
+mod limits;
 
 use std::ffi::{c_int, c_void};
 
@@ -23,7 +24,8 @@ use crate::fi_addr::given;
 use crate::fid::object_of;
 use crate::guard::{control, data};
 use crate::unsupported::Unsupported;
-use datatypes::{MAX_ELEMENTS, size_of_element};
+use datatypes::size_of_element;
+use limits::MessagePattern;
 
 /// The operations that `off_coll` has.
 pub(super) static OPS: Roomy<fi_ops_collective> = Roomy::new(fi_ops_collective {
@@ -50,6 +52,7 @@ struct CollectiveCall<'a> {
     context: *mut c_void,
     /// Data of the elements of each member.
     count: usize,
+    pattern: MessagePattern,
     datatype: Option<fi_datatype>,
     root: Option<FiAddr>,
 }
@@ -99,16 +102,8 @@ impl CollectiveCall<'_> {
         let state = &mut *guard;
         let group = state.operations.usable(self.group)?;
         let members = group.members.all().len();
-        // A member sends the elements of all members at most.
-        let elements = self.count.checked_next_multiple_of(members.max(1));
-        let elements = elements.and_then(|count| count.checked_mul(members));
-        let elements = elements
-            .filter(|&count| count <= MAX_ELEMENTS)
-            .ok_or(Errno::EMSGSIZE)?;
-        if elements
-            .checked_mul(bytes)
-            .is_none_or(|all| all > self.endpoint.max_msg_size())
-        {
+        let max_msg = self.endpoint.max_msg_size();
+        if self.count > self.pattern.max_elements(members, bytes, max_msg) {
             return Err(Errno::EMSGSIZE);
         }
         let root = match self.root {
@@ -159,6 +154,7 @@ unsafe fn call_of<'a>(
         flags,
         context,
         count: 0,
+        pattern: MessagePattern::OneMember,
         datatype: None,
         root: None,
     }
@@ -205,6 +201,7 @@ unsafe extern "C" fn broadcast(
         unsafe {
             let call = CollectiveCall {
                 count,
+                pattern: MessagePattern::TreeOfPieces,
                 datatype: Some(datatype),
                 root: Some(given(root_addr)),
                 ..call_of(ep, coll_addr, Some(flags), context)
@@ -337,6 +334,7 @@ unsafe extern "C" fn scatter(
         unsafe {
             let call = CollectiveCall {
                 count,
+                pattern: MessagePattern::Tree,
                 datatype: Some(datatype),
                 root: Some(given(root_addr)),
                 ..call_of(ep, coll_addr, Some(flags), context)
@@ -386,9 +384,14 @@ pub(crate) unsafe extern "C" fn query(
         })?;
         if coll != fi_collective_op::FI_BARRIER {
             let bytes = size_of_element(attr.datatype).ok_or(Errno::EOPNOTSUPP)?;
-            let limit = domain.domain.info().ep.max_msg_size / bytes;
+            let pattern = match coll {
+                fi_collective_op::FI_BROADCAST => MessagePattern::TreeOfPieces,
+                fi_collective_op::FI_SCATTER => MessagePattern::Tree,
+                _ => MessagePattern::OneMember,
+            };
+            let max_msg = domain.domain.info().ep.max_msg_size;
             attr.datatype_attr.size = bytes;
-            attr.datatype_attr.count = limit.min(MAX_ELEMENTS);
+            attr.datatype_attr.count = pattern.max_elements_of_any(bytes, max_msg);
         }
         Ok::<_, Errno>(())
     })
