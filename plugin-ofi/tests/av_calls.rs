@@ -16,8 +16,8 @@ use std::ptr::null_mut;
 use client::{Opened, close};
 use ferro_fi::abi::{
     FI_AUTH_KEY, FI_AV_COMPLETE, FI_AV_USER_ID, FI_EACCES, FI_EAGAIN, FI_EAVAIL, FI_EBADFLAGS,
-    FI_ECANCELED, FI_EINVAL, FI_ENOEQ, FI_EOPNOTSUPP, FI_EVENT, FI_MORE, FI_READ, FI_SYMMETRIC,
-    FI_SYNC_ERR, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_tagged_entry, fi_eq_entry,
+    FI_ECANCELED, FI_EINVAL, FI_ENOEQ, FI_EOPNOTSUPP, FI_EVENT, FI_MORE, FI_PEER, FI_READ,
+    FI_SYMMETRIC, FI_SYNC_ERR, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_tagged_entry, fi_eq_entry,
     fi_eq_err_entry,
 };
 use two::everywhere;
@@ -399,8 +399,8 @@ fn each_flag_of_the_other_calls() {
                 let said = Vector::open(&opened, &mut attr(type_, flag));
                 let expected = match flag {
                     FI_EVENT | FI_SYMMETRIC | FI_AV_USER_ID => None,
-                    // It wants a name.
-                    FI_READ => Some(-FI_EINVAL),
+                    // They want a name, and the context of an owner.
+                    FI_READ | FI_PEER => Some(-FI_EINVAL),
                     _ => Some(-FI_EBADFLAGS),
                 };
                 assert_eq!(said.as_ref().err(), expected.as_ref(), "{flag:#x}");

@@ -1,5 +1,6 @@
 //! An owner of peer objects (fi_peer(3)) in C that calls this provider at the worst moments, over
-//! stock libfabric. `c_owner/hostile_calls.c` and `c_owner/hostile_objects.c` have the scenarios.
+//! stock libfabric. `c_owner/hostile_calls.c`, `c_owner/hostile_objects.c` and
+//! `c_owner/hostile_imports.c` have the scenarios.
 //!
 //! The programs are compiled with the address sanitizer and that of undefined behaviour. The
 //! provider is not: memory that a program frees is out of reach, so a provider that reads it ends
@@ -29,6 +30,12 @@ fn an_owner_that_calls_at_the_worst_moments_does_no_harm() {
 #[test]
 fn an_owner_with_wrong_objects_and_answers_does_no_harm() {
     run("hostile_objects");
+}
+
+/// Covers: PEER-1, PEER-2, PEER-12
+#[test]
+fn an_owner_of_address_vectors_is_read_in_its_calls_alone() {
+    run("hostile_imports");
 }
 
 /// Over shared memory with each libfabric, and over the fake device.

@@ -24,6 +24,7 @@ use ferro_fi::abi::{
     fid_ep, fid_peer_srx,
 };
 use owner::receives::{Callback, OwnersReceive, ReceiveOwner, iov_of};
+use owner::vector::OwnerVector;
 use owner::{OwnerCounter, OwnerQueue, Written, drive};
 use two::{PATIENCE, Side, alone, control, everywhere, insert, insert_bytes, name_of, shape};
 
@@ -78,6 +79,28 @@ struct ImportingSide {
 impl ImportingSide {
     fn open(opened: &Opened, info: &Info<'_>) -> Self {
         let side = Self::open_disabled(opened, info);
+        side.bind_all();
+        side
+    }
+
+    /// The same with an address vector of an owner.
+    fn open_with(opened: &Opened, info: &Info<'_>, vector: &OwnerVector) -> Self {
+        let mut side = Self::open_disabled(opened, info);
+        let mut of_av = vector.context();
+        let mut attr = fi_av_attr {
+            flags: FI_PEER,
+            ..fi_av_attr::default()
+        };
+        assert_eq!(close(side.av.cast()), 0);
+        let (domain, context) = (opened.domain, (&raw mut of_av).cast());
+        // SAFETY: as fi_peer(3) has it.
+        let result = unsafe {
+            call!(
+                domain,
+                ops.av_open(&raw mut attr, &raw mut side.av, context)
+            )
+        };
+        assert_eq!((result, attr.type_), (0, fi_av_type::FI_AV_TABLE));
         side.bind_all();
         side
     }
@@ -383,16 +406,20 @@ fn receives_that_fail_give_their_entries_back() {
 }
 
 /// A message of a sender that is not inserted has no source. Once it is, the owner knows it before
-/// the insertion returns; with an ID of the owner's by that.
+/// the insertion returns; with an ID or an address of the owner's by that.
 ///
-/// Covers: PEER-9, PEER-10, AV-20
+/// Covers: PEER-2, PEER-9, PEER-10, AV-20
 #[test]
 fn sources_become_known_with_the_insertion() {
     everywhere("sources_become_known_with_the_insertion", |info| {
-        for id in [None, Some(0xFACE_0001)] {
+        let vector = OwnerVector::new();
+        for (id, imports) in [(None, false), (Some(0xFACE_0001), false), (Some(5), true)] {
             let opened = Opened::new(info);
             let a = Side::open(&opened, info, shape());
-            let b = ImportingSide::open(&opened, info);
+            let b = match imports {
+                false => ImportingSide::open(&opened, info),
+                true => ImportingSide::open_with(&opened, info, &vector),
+            };
             let to_b = insert(a.av, b.ep);
             let meanwhile = || {
                 two::count(a.sent);

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use ferrofabric_av::{InsertReport, InsertRequest, Services};
 use ferrofabric_contracts::addr::SOCKADDR_IN_LEN;
-use ferrofabric_contracts::error::{Errno, Result};
+use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::info::AddrFormat;
 use ferrofabric_contracts::types::{AvType, FiAddr};
 
@@ -106,6 +106,11 @@ impl<'a> InsertCall<'a> {
         if keys && fi_addr.is_null() {
             return Err(Errno::EINVAL.into());
         }
+        if this.imported.is_some() && !ids {
+            let error = Error::new(Errno::EINVAL, "insert", "addresses of another provider");
+            let mend = "pass the owner's addresses in fi_addr, with FI_AV_USER_ID";
+            return Err(error.mend(mend).into());
+        }
         let tells = flags & FI_SYNC_ERR != 0;
         if tells && (context.is_null() || this.asynchronous) {
             return Err(Errno::EINVAL.into());
@@ -135,6 +140,30 @@ impl<'a> InsertCall<'a> {
             Ok(count) if count == 0 || !unknown => Ok(()),
             _ => Err(Errno::EINVAL.into()),
         }
+    }
+
+    /// Inserts by `insert`, which reports each address to the function that it gets. Returns how
+    /// many are in.
+    fn insert_by(
+        &self,
+        insert: impl FnOnce(&mut dyn FnMut(usize, Result<FiAddr>)) -> Result<usize>,
+    ) -> Result<usize> {
+        let Some(imported) = &self.this.imported else {
+            return insert(&mut self.report());
+        };
+        let results = self.results;
+        // SAFETY: C has an address of the owner for each one of the call, which is read before the
+        // result takes its place.
+        let owners_of = |i| given(unsafe { *results.addrs.add(i) });
+        let mut report = |i, one: Result<FiAddr>| {
+            let one = one.map_err(|error| {
+                tracing::warn!("address {i}: {error}");
+                error.errno()
+            });
+            // SAFETY: C has room for a result of each address of the call.
+            unsafe { results.write(i, one) };
+        };
+        imported.insert(&*self.this.av, &owners_of, &mut report, insert)
     }
 
     /// The function that gives C the result of each address of the call.
@@ -190,12 +219,13 @@ impl<'a> InsertCall<'a> {
         if self.this.asynchronous {
             return self.begin(InsertRequest::Services(services), count);
         }
-        let (av, report) = (&self.this.av, &mut self.report());
+        let av = &self.this.av;
         // SAFETY: there are as many handles as endpoints, or none.
-        let inserted = match unsafe { self.handles(count) } {
-            Some(handles) => av.insert_services_with_keys(&services, &handles, report)?,
-            None => av.insert_services(&services, report)?,
-        };
+        let handles = unsafe { self.handles(count) };
+        let inserted = self.insert_by(|report| match &handles {
+            Some(handles) => av.insert_services_with_keys(&services, handles, report),
+            None => av.insert_services(&services, report),
+        })?;
         self.this.receives.look_for_sources();
         Ok(inserted as c_int)
     }
@@ -258,12 +288,13 @@ pub(super) unsafe extern "C" fn insert(
             let listed = InsertRequest::Listed(names.map(<[u8]>::to_vec).collect());
             return call.begin(listed, count);
         }
-        let (av, report) = (&call.this.av, &mut call.report());
+        let av = &call.this.av;
         // SAFETY: there are as many handles as addresses, or none.
-        let inserted = match unsafe { call.handles(count) } {
-            Some(handles) => av.insert_all_with_keys(&mut names.zip(handles), report)?,
-            None => av.insert_all(&mut names, report)?,
-        };
+        let handles = unsafe { call.handles(count) };
+        let inserted = call.insert_by(|report| match handles {
+            Some(handles) => av.insert_all_with_keys(&mut names.zip(handles), report),
+            None => av.insert_all(&mut names, report),
+        })?;
         call.this.receives.look_for_sources();
         Ok::<_, Refused>(inserted as c_int)
     })

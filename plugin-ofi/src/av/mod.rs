@@ -1,5 +1,6 @@
 //! Address vectors (fi_av(3)).
 
+pub(crate) mod imported;
 mod insert;
 mod keys;
 pub(crate) mod members;
@@ -7,7 +8,7 @@ pub(crate) mod object;
 pub(crate) mod set;
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use ferrofabric_av::{AvAttr, format};
 use ferrofabric_contracts::error::{Errno, Error};
@@ -15,8 +16,9 @@ use ferrofabric_contracts::types::{AvType, FiAddr};
 use ferrofabric_runtime::fabric::Av;
 
 use crate::abi::{
-    FI_AUTH_KEY, FI_AV_USER_ID, FI_CLASS_AV, FI_CLASS_MR_CACHE, FI_EVENT, FI_READ, FI_SYMMETRIC,
-    Roomy, fi_addr_t, fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fid, fid_av,
+    FI_AUTH_KEY, FI_AV_USER_ID, FI_CLASS_AV, FI_CLASS_MR_CACHE, FI_EVENT, FI_PEER, FI_READ,
+    FI_SYMMETRIC, Roomy, fi_addr_t, fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fi_peer_av_context,
+    fid, fid_av,
 };
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
@@ -25,6 +27,7 @@ use crate::fid::{Object, SharedObject, ops_of, share_if};
 use crate::guard::{Refused, control, value};
 use crate::memory::{copy_cut, copy_text, text};
 use crate::srx::BoundReceives;
+use imported::ImportedAv;
 use object::{AvObject, address_bytes, av_object};
 
 // SAFETY: `fid_av` starts with the `fid`.
@@ -59,22 +62,32 @@ static OPS: Roomy<fi_ops_av> = Roomy::new(fi_ops_av {
 });
 
 impl AvObject {
-    /// Opens an address vector.
+    /// Opens an address vector. `context` counts where the attributes have `FI_PEER`.
     ///
     /// # Safety
     ///
-    /// `attr` is there or NULL.
+    /// `attr` is there or NULL. With `FI_PEER`, `context` is as fi_peer(3) has it.
     pub(crate) unsafe fn open(
         domain: SharedObject<DomainObject>,
         attr: *mut fi_av_attr,
+        context: *const c_void,
     ) -> Result<Self, Refused> {
-        let wanted = match attr.is_null() {
-            // SAFETY: as the caller says. The structure is the same in all versions. It may be a
-            // constant.
-            false => unsafe { wanted(&attr.read()) }?,
-            true => AvAttr::default(),
+        // SAFETY: as the caller says. The structure is the same in all versions. It may be a
+        // constant.
+        let given = (!attr.is_null()).then(|| unsafe { attr.read() });
+        let mut imported = None;
+        let wanted = match &given {
+            Some(given) if given.flags & FI_PEER != 0 => {
+                imported = Some(Arc::new(ImportedAv::new()));
+                // SAFETY: as the caller says.
+                unsafe { wanted_of_owner(&domain, given, context.cast()) }?
+            }
+            // SAFETY: as the caller says.
+            Some(given) => unsafe { wanted(given) }?,
+            None => AvAttr::default(),
         };
         let av = domain.domain.open_av(&wanted)?;
+        let user_ids = wanted.user_ids && imported.is_none();
         if !attr.is_null() {
             // SAFETY: as above. The caller learns the attributes that it left open, and those that
             // differ from its own.
@@ -84,7 +97,8 @@ impl AvObject {
             av,
             format: domain.domain.info().addr_format,
             asynchronous: wanted.events,
-            user_ids: wanted.user_ids,
+            user_ids,
+            imported,
             eq: OnceLock::new(),
             receives: BoundReceives::default(),
             domain,
@@ -110,6 +124,59 @@ unsafe fn tell(attr: *mut fi_av_attr, wanted: &AvAttr, av: &dyn Av) {
         // SAFETY: as above.
         unsafe { (*attr).map_addr = av.map_addr() as *mut c_void };
     }
+}
+
+/// The attributes of the table behind an address vector of another provider. It reports no address
+/// of its own: each is an ID, which is set after the insertion.
+///
+/// # Errors
+///
+/// `EBADFLAGS`: a flag that no address vector has. `EINVAL`: a context that is none, an attribute
+/// that such a vector does not have, or a domain that imports none.
+///
+/// # Safety
+///
+/// The context is as fi_peer(3) has it.
+unsafe fn wanted_of_owner(
+    domain: &DomainObject,
+    attr: &fi_av_attr,
+    context: *const fi_peer_av_context,
+) -> Result<AvAttr, Refused> {
+    const OBJECT: &str = "address vector of another provider";
+    let own = fi_av_attr {
+        flags: attr.flags & !FI_PEER,
+        ..*attr
+    };
+    // SAFETY: no name is read.
+    unsafe {
+        wanted(&fi_av_attr {
+            name: std::ptr::null(),
+            ..own
+        })
+    }?;
+    let refused = |mend: &'static str| Err(Error::new(Errno::EINVAL, "import", OBJECT).mend(mend));
+    domain.check_imports(OBJECT)?;
+    if own.flags != 0 || !own.name.is_null() {
+        refused("it has no name, no events and no other flag: those are the owner's")?;
+    }
+    if domain.is_keyed() {
+        refused("its addresses have no authorization keys")?;
+    }
+    // SAFETY: as the caller says.
+    let expected = unsafe { imported::expected_count(context) }?;
+    Ok(AvAttr {
+        av_type: match own.type_ {
+            fi_av_type::FI_AV_UNSPEC => None,
+            _ => Some(AvType::Table),
+        },
+        count: match own.count {
+            0 => expected,
+            count => count,
+        },
+        ep_per_node: own.ep_per_node,
+        user_ids: true,
+        ..AvAttr::default()
+    })
 }
 
 /// The attributes in Rust's types.
@@ -180,13 +247,17 @@ unsafe extern "C" fn remove(
             return Err(Errno::EINVAL.into());
         }
         // SAFETY: as C calls us.
-        let av = unsafe { &av_object(av).av };
+        let this = unsafe { av_object(av) };
+        let av = &this.av;
         let mut removed = Ok(());
         for i in 0..count {
             // SAFETY: there are `count` of them.
             let addr = given(unsafe { *fi_addr.add(i) });
             let one = match flags & FI_AUTH_KEY {
-                0 => av.remove(addr),
+                0 => match &this.imported {
+                    Some(imported) => imported.remove(&**av, addr),
+                    None => av.remove(addr),
+                },
                 _ => av.remove_auth_key(addr),
             };
             removed = removed.and(one.map_err(Refused::from));
@@ -204,7 +275,10 @@ unsafe extern "C" fn lookup(
     control(|| {
         // SAFETY: as C calls us.
         let this = unsafe { av_object(av) };
-        let name = format::to_bytes(this.format, &this.av.address(given(fi_addr))?);
+        let name = format::to_bytes(
+            this.format,
+            &this.av.address(this.in_table(given(fi_addr)))?,
+        );
         // SAFETY: the length says how much room there is.
         unsafe { copy_cut(&name, addr, addrlen) }?;
         Ok::<_, Refused>(())
@@ -224,6 +298,11 @@ unsafe extern "C" fn set_user_id(
         }
         // SAFETY: as C calls us.
         let this = unsafe { av_object(av) };
+        if this.imported.is_some() {
+            return Err(Error::new(Errno::EINVAL, "set", "ID of an address")
+                .mend("the owner's addresses are the IDs")
+                .into());
+        }
         match flags & FI_AUTH_KEY {
             0 => this.av.set_user_id(given(fi_addr), FiAddr(user_id))?,
             _ => (this.av).set_auth_key_user_id(given(fi_addr), FiAddr(user_id))?,

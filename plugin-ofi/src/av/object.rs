@@ -6,8 +6,10 @@ use std::sync::{Arc, OnceLock};
 use ferrofabric_av::format;
 use ferrofabric_contracts::addr::AddrFormats;
 use ferrofabric_contracts::info::AddrFormat;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_runtime::fabric::Av;
 
+use super::imported::ImportedAv;
 use crate::abi::fid_av;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
@@ -17,6 +19,8 @@ use crate::srx::{BoundReceives, ForeignReceives};
 /// An address vector.
 pub(crate) struct AvObject {
     pub(crate) av: Arc<dyn Av>,
+    /// The addresses, where they are those of another provider.
+    pub(crate) imported: Option<Arc<ImportedAv>>,
     pub(super) format: AddrFormat,
     /// Insertions end with events (`FI_EVENT`).
     pub(super) asynchronous: bool,
@@ -32,6 +36,14 @@ impl AvObject {
     /// Has insertions update the sources of these messages.
     pub(crate) fn add_receives(&self, receives: &Arc<ForeignReceives>) {
         self.receives.add(receives);
+    }
+
+    /// The address in the table, of one that C has.
+    pub(super) fn in_table(&self, addr: FiAddr) -> FiAddr {
+        match &self.imported {
+            Some(imported) => imported.find(addr),
+            None => addr,
+        }
     }
 
     /// Whether it was opened on that domain.

@@ -135,7 +135,7 @@ fn members_of_range(av: &AvObject, attr: &fi_av_set_attr) -> Result<Members, Err
 
 /// Whether an address is in an address vector, resolved or not.
 fn is_in(av: &AvObject, addr: FiAddr) -> bool {
-    match av.av.lookup(addr) {
+    match av.av.lookup(av.in_table(addr)) {
         Ok(_) => true,
         Err(error) => error.errno() == Errno::EAGAIN,
     }

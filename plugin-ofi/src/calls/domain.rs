@@ -100,7 +100,11 @@ unsafe extern "C" fn av_open(
 ) -> c_int {
     // SAFETY: the domain is ours and open; attributes are there or NULL; there is room for the
     // pointer.
-    unsafe { open_on(domain, context, av, |domain| AvObject::open(domain, attr)) }
+    unsafe {
+        open_on(domain, context, av, |domain| {
+            AvObject::open(domain, attr, context)
+        })
+    }
 }
 
 unsafe extern "C" fn cq_open(

@@ -1,6 +1,7 @@
 //! Endpoints (fi_endpoint(3)): opened, bound, enabled. Only from then on is there one of the Rust
 //! API behind it.
 
+mod addresses;
 pub(crate) mod atomics;
 pub(crate) mod collectives;
 mod name;
@@ -8,6 +9,7 @@ pub(crate) mod object;
 mod options;
 mod reserved_tags;
 mod rma;
+mod tables;
 mod transfer;
 
 use std::ffi::{c_int, c_void};
@@ -138,6 +140,7 @@ impl EndpointObject {
             setup: Mutex::new(setup),
             min_multi_recv: AtomicU64::new(options::UNSET),
             domain,
+            imported_av: OnceLock::new(),
         })
     }
 
@@ -254,6 +257,17 @@ impl EndpointObject {
 }
 
 impl EndpointObject {
+    /// # Errors
+    ///
+    /// `EINVAL`: the endpoint has an address vector.
+    fn bind_av(&self, setup: &mut Setup, av: &SharedObject<AvObject>) -> Result<(), Refused> {
+        bind_to(&mut setup.av, av, true, "address vector")?;
+        if let Some(imported) = &av.imported {
+            let _ = self.imported_av.set(imported.clone());
+        }
+        Ok(())
+    }
+
     /// # Errors
     ///
     /// `EDOMAIN`: the shared receive context is of another domain. `EINVAL`: the endpoint has one.
@@ -415,18 +429,18 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
             return Err(Refused(Errno::EBADFLAGS));
         }
         match object {
-            BindableObject::Av(av) => bind_to(&mut setup.av, &av, true, "address vector")?,
+            BindableObject::Av(av) => this.bind_av(&mut setup, &av)?,
             BindableObject::Cq(cq) => this.bind_queue(&mut setup, &cq, flags)?,
             BindableObject::Cntr(cntr) => {
                 setup.counters = with_counter(&setup.counters, &cntr, flags)?;
             }
             BindableObject::Eq(eq) => bind_to(&mut setup.eq, &eq, true, "event queue")?,
-            BindableObject::Srx(srx) => {
-                this.bind_srx(&mut setup, &srx)?;
-                // SAFETY: the structure is C's, which calls nothing of an endpoint that it binds.
-                unsafe { transfer::leave_receives(ep.cast()) };
-            }
+            BindableObject::Srx(srx) => this.bind_srx(&mut setup, &srx)?,
         }
+        let (leaves_receives, imports_addrs) =
+            (setup.srx.is_some(), this.imported_av.get().is_some());
+        // SAFETY: the structure is C's, which calls nothing of an endpoint that it binds.
+        unsafe { tables::choose_tables(ep.cast(), leaves_receives, imports_addrs) };
         Ok(())
     })
 }

@@ -9,6 +9,7 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::{Flags, Order};
 use ferrofabric_runtime::fabric::Endpoint;
 
+use crate::av::imported::ImportedAv;
 use crate::av::object::AvObject;
 use crate::cntr::CntrObject;
 use crate::collective::endpoint::Collectives;
@@ -31,6 +32,8 @@ pub(crate) struct EndpointObject {
     pub(super) setup: Mutex<Setup>,
     pub(super) min_multi_recv: AtomicU64,
     pub(super) domain: SharedObject<DomainObject>,
+    /// The addresses of its calls, where its address vector is imported.
+    pub(super) imported_av: OnceLock<Arc<ImportedAv>>,
 }
 
 /// The flags that operations one way go by.

@@ -9,6 +9,7 @@ use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaKind, RmaOp, total_len};
 use ferrofabric_runtime::fabric::Endpoint;
 use libc::iovec;
 
+use super::addresses::{CallAddrs, OwnAddrs, OwnersAddrs};
 use super::object::{EndpointObject, TransferFlags};
 use super::transfer::one;
 use crate::abi::{FI_ADDR_UNSPEC, Roomy, fi_addr_t, fi_msg_rma, fi_ops_rma, fi_rma_iov, fid_ep};
@@ -18,20 +19,27 @@ use crate::guard::data;
 use crate::memory::{buffers, common};
 
 /// Reads and writes of peers' memory.
-pub(super) static RMA: Roomy<fi_ops_rma> = Roomy::new(fi_ops_rma {
-    size: size_of::<fi_ops_rma>(),
-    read: Some(read),
-    readv: Some(readv),
-    readmsg: Some(readmsg),
-    write: Some(write),
-    writev: Some(writev),
-    writemsg: Some(writemsg),
-    inject: Some(inject),
-    writedata: Some(writedata),
-    injectdata: Some(injectdata),
-});
+pub(super) static RMA: Roomy<fi_ops_rma> = Roomy::new(table::<OwnAddrs>());
 
-unsafe extern "C" fn read(
+/// The same with the addresses of the owner of an imported address vector.
+pub(super) static OWNERS_RMA: Roomy<fi_ops_rma> = Roomy::new(table::<OwnersAddrs>());
+
+const fn table<A: CallAddrs>() -> fi_ops_rma {
+    fi_ops_rma {
+        size: size_of::<fi_ops_rma>(),
+        read: Some(read::<A>),
+        readv: Some(readv::<A>),
+        readmsg: Some(readmsg::<A>),
+        write: Some(write::<A>),
+        writev: Some(writev::<A>),
+        writemsg: Some(writemsg::<A>),
+        inject: Some(inject::<A>),
+        writedata: Some(writedata::<A>),
+        injectdata: Some(injectdata::<A>),
+    }
+}
+
+unsafe extern "C" fn read<A: CallAddrs>(
     ep: *mut fid_ep,
     buf: *mut c_void,
     len: usize,
@@ -43,10 +51,10 @@ unsafe extern "C" fn read(
 ) -> isize {
     let op = rma_op(RmaKind::Read, src, (addr, key), desc, context);
     // SAFETY: as C calls us.
-    unsafe { begin(ep, Some((&one(buf, len), op)), flags_of_reads) }
+    unsafe { begin::<A>(ep, Some((&one(buf, len), op)), flags_of_reads) }
 }
 
-unsafe extern "C" fn readv(
+unsafe extern "C" fn readv<A: CallAddrs>(
     ep: *mut fid_ep,
     iov: *const iovec,
     desc: *mut *mut c_void,
@@ -65,16 +73,20 @@ unsafe extern "C" fn readv(
             common(desc, count),
             context,
         );
-        begin(ep, with_list(iov, count, op), flags_of_reads)
+        begin::<A>(ep, with_list(iov, count, op), flags_of_reads)
     }
 }
 
-unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
+unsafe extern "C" fn readmsg<A: CallAddrs>(
+    ep: *mut fid_ep,
+    msg: *const fi_msg_rma,
+    flags: u64,
+) -> isize {
     // SAFETY: as C calls us; the lists have as many entries as the message says.
-    unsafe { begin(ep, described(RmaKind::Read, msg), |tx| tx.with(flags)) }
+    unsafe { begin::<A>(ep, described(RmaKind::Read, msg), |tx| tx.with(flags)) }
 }
 
-unsafe extern "C" fn write(
+unsafe extern "C" fn write<A: CallAddrs>(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -86,10 +98,10 @@ unsafe extern "C" fn write(
 ) -> isize {
     let op = rma_op(RmaKind::Write, dest, (addr, key), desc, context);
     // SAFETY: as C calls us.
-    unsafe { begin(ep, Some((&one(buf, len), op)), TransferFlags::flags) }
+    unsafe { begin::<A>(ep, Some((&one(buf, len), op)), TransferFlags::flags) }
 }
 
-unsafe extern "C" fn writev(
+unsafe extern "C" fn writev<A: CallAddrs>(
     ep: *mut fid_ep,
     iov: *const iovec,
     desc: *mut *mut c_void,
@@ -103,16 +115,20 @@ unsafe extern "C" fn writev(
     unsafe {
         let desc = common(desc, count);
         let op = rma_op(RmaKind::Write, dest, (addr, key), desc, context);
-        begin(ep, with_list(iov, count, op), TransferFlags::flags)
+        begin::<A>(ep, with_list(iov, count, op), TransferFlags::flags)
     }
 }
 
-unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
+unsafe extern "C" fn writemsg<A: CallAddrs>(
+    ep: *mut fid_ep,
+    msg: *const fi_msg_rma,
+    flags: u64,
+) -> isize {
     // SAFETY: as C calls us; the lists have as many entries as the message says.
-    unsafe { begin(ep, described(RmaKind::Write, msg), |tx| tx.with(flags)) }
+    unsafe { begin::<A>(ep, described(RmaKind::Write, msg), |tx| tx.with(flags)) }
 }
 
-unsafe extern "C" fn inject(
+unsafe extern "C" fn inject<A: CallAddrs>(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -122,10 +138,10 @@ unsafe extern "C" fn inject(
 ) -> isize {
     let op = rma_op(RmaKind::Write, dest, (addr, key), null_mut(), null_mut());
     // SAFETY: as C calls us.
-    unsafe { begin(ep, Some((&one(buf, len), op)), |_| Flags::INJECT) }
+    unsafe { begin::<A>(ep, Some((&one(buf, len), op)), |_| Flags::INJECT) }
 }
 
-unsafe extern "C" fn writedata(
+unsafe extern "C" fn writedata<A: CallAddrs>(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -142,10 +158,10 @@ unsafe extern "C" fn writedata(
     };
     let flags = |tx: &TransferFlags| tx.flags() | Flags::REMOTE_CQ_DATA;
     // SAFETY: as C calls us.
-    unsafe { begin(ep, Some((&one(buf, len), op)), flags) }
+    unsafe { begin::<A>(ep, Some((&one(buf, len), op)), flags) }
 }
 
-unsafe extern "C" fn injectdata(
+unsafe extern "C" fn injectdata<A: CallAddrs>(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -160,7 +176,7 @@ unsafe extern "C" fn injectdata(
     };
     let flags = |_: &TransferFlags| Flags::INJECT | Flags::REMOTE_CQ_DATA;
     // SAFETY: as C calls us.
-    unsafe { begin(ep, Some((&one(buf, len), op)), flags) }
+    unsafe { begin::<A>(ep, Some((&one(buf, len), op)), flags) }
 }
 
 /// The flags of a read that comes without any. Injecting is for buffers that are read from, so it
@@ -237,7 +253,7 @@ unsafe fn described<'a>(kind: RmaKind, msg: *const fi_msg_rma) -> Option<(&'a [I
 /// # Safety
 ///
 /// As C calls us: an endpoint that is not closed, buffers as fi_rma(3) requires.
-unsafe fn begin(
+unsafe fn begin<A: CallAddrs>(
     ep: *const fid_ep,
     operation: Option<(&[IoBuf], RmaOp)>,
     flags: impl FnOnce(&TransferFlags) -> Flags,
@@ -250,9 +266,9 @@ unsafe fn begin(
         let Some((iov, op)) = operation.filter(|(iov, _)| are_there(iov)) else {
             return Err(flush_refused(endpoint, OpError::Failed(Errno::EINVAL)));
         };
-        let flags = flags(&this.tx);
+        let (flags, dest) = (flags(&this.tx), A::find(this, op.dest));
         // SAFETY: the application keeps the buffers as fi_rma(3) requires.
-        unsafe { endpoint.rma(&RmaOp { flags, ..op }, iov) }.map(|()| 0)
+        unsafe { endpoint.rma(&RmaOp { flags, dest, ..op }, iov) }.map(|()| 0)
     })
 }
 

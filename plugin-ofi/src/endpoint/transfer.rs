@@ -9,6 +9,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use libc::iovec;
 
+use super::addresses::{CallAddrs, OwnAddrs, OwnersAddrs};
 use super::object::{EndpointObject, TransferFlags};
 use crate::abi::{
     FI_COLLECTIVE, Roomy, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tagged, fid_ep,
@@ -25,13 +26,14 @@ use crate::unsupported::Unsupported;
 macro_rules! transfers {
     (
         $(#[$about:meta])*
-        $OPS:ident, sends alone: $SENDS:ident: $Ops:ident, $Message:ident, $KIND:expr,
-        $recv_flags:ident,
+        $OPS:ident, sends alone: $SENDS:ident,
+        $(#[$about_owners:meta])*
+        $OWNERS_OPS:ident, sends alone: $OWNERS_SENDS:ident,
+        made by $table:ident: $Ops:ident, $Message:ident, $KIND:expr, $recv_flags:ident,
         sends [$($tag:ident)?], receives [$($matched:ident)*]
     ) => {
-        $(#[$about])*
-        pub(super) static $OPS: Roomy<$Ops> = Roomy::new({
-            unsafe extern "C" fn recv(
+        const fn $table<A: CallAddrs>() -> $Ops {
+            unsafe extern "C" fn recv<A: CallAddrs>(
                 ep: *mut fid_ep,
                 buf: *mut c_void,
                 len: usize,
@@ -42,10 +44,10 @@ macro_rules! transfers {
             ) -> isize {
                 let op = RecvOp { $($matched,)* ..recv_op($KIND, desc, src, context) };
                 // SAFETY: as C calls us.
-                unsafe { receive(ep, &one(buf, len), op, TransferFlags::$recv_flags) }
+                unsafe { receive::<A>(ep, &one(buf, len), op, TransferFlags::$recv_flags) }
             }
 
-            unsafe extern "C" fn recvv(
+            unsafe extern "C" fn recvv<A: CallAddrs>(
                 ep: *mut fid_ep,
                 iov: *const iovec,
                 desc: *mut *mut c_void,
@@ -58,11 +60,11 @@ macro_rules! transfers {
                 unsafe {
                     let desc = common(desc, count);
                     let op = RecvOp { $($matched,)* ..recv_op($KIND, desc, src, context) };
-                    receive(ep, buffers(iov, count), op, TransferFlags::$recv_flags)
+                    receive::<A>(ep, buffers(iov, count), op, TransferFlags::$recv_flags)
                 }
             }
 
-            unsafe extern "C" fn recvmsg(
+            unsafe extern "C" fn recvmsg<A: CallAddrs>(
                 ep: *mut fid_ep,
                 msg: *const $Message,
                 flags: u64,
@@ -76,11 +78,11 @@ macro_rules! transfers {
                         ..recv_op($KIND, desc, msg.addr, msg.context)
                     };
                     let flags = flags & !FI_COLLECTIVE;
-                    receive(ep, buffers(msg.msg_iov, msg.iov_count), op, |rx| rx.with(flags))
+                    receive::<A>(ep, buffers(msg.msg_iov, msg.iov_count), op, |rx| rx.with(flags))
                 }
             }
 
-            unsafe extern "C" fn send(
+            unsafe extern "C" fn send<A: CallAddrs>(
                 ep: *mut fid_ep,
                 buf: *const c_void,
                 len: usize,
@@ -91,10 +93,10 @@ macro_rules! transfers {
             ) -> isize {
                 let op = SendOp { $($tag,)? ..send_op($KIND, desc, dest, context) };
                 // SAFETY: as C calls us.
-                unsafe { transmit(ep, &one(buf, len), op, TransferFlags::flags) }
+                unsafe { transmit::<A>(ep, &one(buf, len), op, TransferFlags::flags) }
             }
 
-            unsafe extern "C" fn sendv(
+            unsafe extern "C" fn sendv<A: CallAddrs>(
                 ep: *mut fid_ep,
                 iov: *const iovec,
                 desc: *mut *mut c_void,
@@ -107,11 +109,11 @@ macro_rules! transfers {
                 unsafe {
                     let desc = common(desc, count);
                     let op = SendOp { $($tag,)? ..send_op($KIND, desc, dest, context) };
-                    transmit(ep, buffers(iov, count), op, TransferFlags::flags)
+                    transmit::<A>(ep, buffers(iov, count), op, TransferFlags::flags)
                 }
             }
 
-            unsafe extern "C" fn sendmsg(
+            unsafe extern "C" fn sendmsg<A: CallAddrs>(
                 ep: *mut fid_ep,
                 msg: *const $Message,
                 flags: u64,
@@ -126,11 +128,11 @@ macro_rules! transfers {
                         ..send_op($KIND, desc, msg.addr, msg.context)
                     };
                     let flags = flags & !FI_COLLECTIVE;
-                    transmit(ep, buffers(msg.msg_iov, msg.iov_count), op, |tx| tx.with(flags))
+                    transmit::<A>(ep, buffers(msg.msg_iov, msg.iov_count), op, |tx| tx.with(flags))
                 }
             }
 
-            unsafe extern "C" fn inject(
+            unsafe extern "C" fn inject<A: CallAddrs>(
                 ep: *mut fid_ep,
                 buf: *const c_void,
                 len: usize,
@@ -139,10 +141,10 @@ macro_rules! transfers {
             ) -> isize {
                 let op = SendOp { $($tag,)? ..send_op($KIND, null_mut(), dest, null_mut()) };
                 // SAFETY: as C calls us.
-                unsafe { transmit(ep, &one(buf, len), op, |_| Flags::INJECT) }
+                unsafe { transmit::<A>(ep, &one(buf, len), op, |_| Flags::INJECT) }
             }
 
-            unsafe extern "C" fn senddata(
+            unsafe extern "C" fn senddata<A: CallAddrs>(
                 ep: *mut fid_ep,
                 buf: *const c_void,
                 len: usize,
@@ -155,10 +157,10 @@ macro_rules! transfers {
                 let op = SendOp { $($tag,)? data, ..send_op($KIND, desc, dest, context) };
                 let flags = |tx: &TransferFlags| tx.flags() | Flags::REMOTE_CQ_DATA;
                 // SAFETY: as C calls us.
-                unsafe { transmit(ep, &one(buf, len), op, flags) }
+                unsafe { transmit::<A>(ep, &one(buf, len), op, flags) }
             }
 
-            unsafe extern "C" fn injectdata(
+            unsafe extern "C" fn injectdata<A: CallAddrs>(
                 ep: *mut fid_ep,
                 buf: *const c_void,
                 len: usize,
@@ -169,22 +171,28 @@ macro_rules! transfers {
                 let op = SendOp { $($tag,)? data, ..send_op($KIND, null_mut(), dest, null_mut()) };
                 let flags = |_: &TransferFlags| Flags::INJECT | Flags::REMOTE_CQ_DATA;
                 // SAFETY: as C calls us.
-                unsafe { transmit(ep, &one(buf, len), op, flags) }
+                unsafe { transmit::<A>(ep, &one(buf, len), op, flags) }
             }
 
             $Ops {
                 size: size_of::<$Ops>(),
-                recv: Some(recv),
-                recvv: Some(recvv),
-                recvmsg: Some(recvmsg),
-                send: Some(send),
-                sendv: Some(sendv),
-                sendmsg: Some(sendmsg),
-                inject: Some(inject),
-                senddata: Some(senddata),
-                injectdata: Some(injectdata),
+                recv: Some(recv::<A>),
+                recvv: Some(recvv::<A>),
+                recvmsg: Some(recvmsg::<A>),
+                send: Some(send::<A>),
+                sendv: Some(sendv::<A>),
+                sendmsg: Some(sendmsg::<A>),
+                inject: Some(inject::<A>),
+                senddata: Some(senddata::<A>),
+                injectdata: Some(injectdata::<A>),
             }
-        });
+        }
+
+        $(#[$about])*
+        pub(super) static $OPS: Roomy<$Ops> = Roomy::new($table::<OwnAddrs>());
+
+        $(#[$about_owners])*
+        pub(super) static $OWNERS_OPS: Roomy<$Ops> = Roomy::new($table::<OwnersAddrs>());
 
         /// The same of an endpoint whose receives another provider has.
         pub(super) static $SENDS: Roomy<$Ops> = Roomy::new($Ops {
@@ -193,31 +201,33 @@ macro_rules! transfers {
             recvmsg: Some(Unsupported::ENOSYS),
             ..$OPS.table
         });
+
+        /// As above, with the owner's addresses.
+        pub(super) static $OWNERS_SENDS: Roomy<$Ops> = Roomy::new($Ops {
+            recv: Some(Unsupported::ENOSYS),
+            recvv: Some(Unsupported::ENOSYS),
+            recvmsg: Some(Unsupported::ENOSYS),
+            ..$OWNERS_OPS.table
+        });
     };
 }
 
 transfers! {
     /// Messages without tags.
-    MSG, sends alone: MSG_SENDS: fi_ops_msg, fi_msg, MsgKind::Msg, flags, sends [], receives []
+    MSG, sends alone: MSG_SENDS,
+    /// The same with the addresses of the owner of an imported address vector.
+    OWNERS_MSG, sends alone: OWNERS_MSG_SENDS,
+    made by msg_table: fi_ops_msg, fi_msg, MsgKind::Msg, flags,
+    sends [], receives []
 }
 
 transfers! {
     /// Messages with tags.
-    TAGGED, sends alone: TAGGED_SENDS: fi_ops_tagged, fi_msg_tagged, MsgKind::Tagged, tagged_flags,
+    TAGGED, sends alone: TAGGED_SENDS,
+    /// The same with the addresses of the owner of an imported address vector.
+    OWNERS_TAGGED, sends alone: OWNERS_TAGGED_SENDS,
+    made by tagged_table: fi_ops_tagged, fi_msg_tagged, MsgKind::Tagged, tagged_flags,
     sends [tag], receives [tag ignore]
-}
-
-/// Gives an endpoint the tables without receives: another provider has them.
-///
-/// # Safety
-///
-/// `ep` is an endpoint of ours that is not closed, and on which no operation is called meanwhile.
-pub(super) unsafe fn leave_receives(ep: *mut fid_ep) {
-    // SAFETY: as the caller says.
-    unsafe {
-        (*ep).msg = MSG_SENDS.as_ptr();
-        (*ep).tagged = TAGGED_SENDS.as_ptr();
-    }
 }
 
 /// A send without tag, data and flags.
@@ -254,7 +264,7 @@ fn recv_op(kind: MsgKind, desc: *mut c_void, src: fi_addr_t, context: *mut c_voi
 ///
 /// As C calls us: an endpoint that is not closed, buffers as fi_msg(3) requires.
 #[inline(always)]
-unsafe fn transmit(
+unsafe fn transmit<A: CallAddrs>(
     ep: *const fid_ep,
     iov: &[IoBuf],
     op: SendOp,
@@ -263,9 +273,9 @@ unsafe fn transmit(
     data(|| {
         // SAFETY: as the caller says.
         let this = unsafe { object_of::<EndpointObject>(ep) };
-        let flags = flags(&this.tx);
+        let (flags, dest) = (flags(&this.tx), A::find(this, op.dest));
         // SAFETY: the application keeps the buffers as fi_msg(3) requires.
-        unsafe { this.enabled()?.send(&SendOp { flags, ..op }, iov) }.map(|()| 0)
+        unsafe { this.enabled()?.send(&SendOp { flags, dest, ..op }, iov) }.map(|()| 0)
     })
 }
 
@@ -275,7 +285,7 @@ unsafe fn transmit(
 ///
 /// As [`transmit`].
 #[inline(always)]
-unsafe fn receive(
+unsafe fn receive<A: CallAddrs>(
     ep: *const fid_ep,
     iov: &[IoBuf],
     op: RecvOp,
@@ -284,9 +294,9 @@ unsafe fn receive(
     data(|| {
         // SAFETY: as the caller says.
         let this = unsafe { object_of::<EndpointObject>(ep) };
-        let flags = flags(&this.rx);
+        let (flags, src) = (flags(&this.rx), A::find(this, op.src));
         // SAFETY: the application keeps the buffers as fi_msg(3) requires.
-        unsafe { this.enabled()?.recv(&RecvOp { flags, ..op }, iov) }.map(|()| 0)
+        unsafe { this.enabled()?.recv(&RecvOp { flags, src, ..op }, iov) }.map(|()| 0)
     })
 }
 

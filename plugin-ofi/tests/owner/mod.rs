@@ -9,6 +9,7 @@
 )]
 
 pub mod receives;
+pub mod vector;
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;

@@ -137,6 +137,9 @@ pub struct Shape {
     pub cntr: fi_cntr_attr,
     /// Of the binding of the queue of sends.
     pub tx_flags: u64,
+    /// The context of the address vector.
+    pub of_av: *mut c_void,
+    pub av_flags: u64,
 }
 
 pub fn shape() -> Shape {
@@ -147,6 +150,8 @@ pub fn shape() -> Shape {
         },
         cntr: fi_cntr_attr::default(),
         tx_flags: 0,
+        of_av: null_mut(),
+        av_flags: 0,
     }
 }
 
@@ -171,12 +176,11 @@ impl Side {
             let domain = opened.domain;
             let mut attr = fi_av_attr {
                 type_: fi_av_type::FI_AV_TABLE,
+                flags: shape.av_flags,
                 ..fi_av_attr::default()
             };
-            assert_eq!(
-                call!(domain, ops.av_open(&raw mut attr, &raw mut av, null_mut())),
-                0
-            );
+            let opened = call!(domain, ops.av_open(&raw mut attr, &raw mut av, shape.of_av));
+            assert_eq!(opened, 0);
             for (cq, context) in [(&raw mut tx, of_tx), (&raw mut rx, of_rx)] {
                 assert_eq!(
                     call!(domain, ops.cq_open(&raw mut shape.cq, cq, context)),

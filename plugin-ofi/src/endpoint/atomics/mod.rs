@@ -12,6 +12,7 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
 
+use super::addresses::{CallAddrs, OwnAddrs, OwnersAddrs};
 use super::object::{EndpointObject, TransferFlags};
 use super::rma::flush_refused;
 use crate::abi::{
@@ -26,22 +27,29 @@ pub(crate) use queries::query;
 use queries::{compwritevalid, readwritevalid, writevalid};
 
 /// Atomic operations on peers' memory.
-pub(super) static ATOMIC: Roomy<fi_ops_atomic> = Roomy::new(fi_ops_atomic {
-    size: size_of::<fi_ops_atomic>(),
-    write: Some(write),
-    writev: Some(writev),
-    writemsg: Some(writemsg),
-    inject: Some(inject),
-    readwrite: Some(readwrite),
-    readwritev: Some(readwritev),
-    readwritemsg: Some(readwritemsg),
-    compwrite: Some(compwrite),
-    compwritev: Some(compwritev),
-    compwritemsg: Some(compwritemsg),
-    writevalid: Some(writevalid),
-    readwritevalid: Some(readwritevalid),
-    compwritevalid: Some(compwritevalid),
-});
+pub(super) static ATOMIC: Roomy<fi_ops_atomic> = Roomy::new(table::<OwnAddrs>());
+
+/// The same with the addresses of the owner of an imported address vector.
+pub(super) static OWNERS_ATOMIC: Roomy<fi_ops_atomic> = Roomy::new(table::<OwnersAddrs>());
+
+const fn table<A: CallAddrs>() -> fi_ops_atomic {
+    fi_ops_atomic {
+        size: size_of::<fi_ops_atomic>(),
+        write: Some(write::<A>),
+        writev: Some(writev::<A>),
+        writemsg: Some(writemsg::<A>),
+        inject: Some(inject::<A>),
+        readwrite: Some(readwrite::<A>),
+        readwritev: Some(readwritev::<A>),
+        readwritemsg: Some(readwritemsg::<A>),
+        compwrite: Some(compwrite::<A>),
+        compwritev: Some(compwritev::<A>),
+        compwritemsg: Some(compwritemsg::<A>),
+        writevalid: Some(writevalid),
+        readwritevalid: Some(readwritevalid),
+        compwritevalid: Some(compwritevalid),
+    }
+}
 
 /// The fields that the calls have in common.
 struct Call {
@@ -100,7 +108,7 @@ struct Lists {
     desc: *mut c_void,
 }
 
-unsafe extern "C" fn write(
+unsafe extern "C" fn write<A: CallAddrs>(
     ep: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -130,10 +138,10 @@ unsafe extern "C" fn write(
         desc: null_mut(),
     };
     // SAFETY: as C calls us.
-    unsafe { begin(ep, Some((call, lists)), TransferFlags::flags) }
+    unsafe { begin::<A>(ep, Some((call, lists)), TransferFlags::flags) }
 }
 
-unsafe extern "C" fn writev(
+unsafe extern "C" fn writev<A: CallAddrs>(
     ep: *mut fid_ep,
     iov: *const fi_ioc,
     desc: *mut *mut c_void,
@@ -162,18 +170,22 @@ unsafe extern "C" fn writev(
         desc: null_mut(),
     };
     // SAFETY: as C calls us; the lists have that many entries.
-    unsafe { begin(ep, Some((call, lists)), TransferFlags::flags) }
+    unsafe { begin::<A>(ep, Some((call, lists)), TransferFlags::flags) }
 }
 
-unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags: u64) -> isize {
+unsafe extern "C" fn writemsg<A: CallAddrs>(
+    ep: *mut fid_ep,
+    msg: *const fi_msg_atomic,
+    flags: u64,
+) -> isize {
     // SAFETY: as C calls us; the lists have as many entries as the message says.
     unsafe {
         let described = described(AtomicForm::Base, msg, List::NONE, List::NONE);
-        begin(ep, described, |tx| tx.with(flags))
+        begin::<A>(ep, described, |tx| tx.with(flags))
     }
 }
 
-unsafe extern "C" fn inject(
+unsafe extern "C" fn inject<A: CallAddrs>(
     ep: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -200,10 +212,10 @@ unsafe extern "C" fn inject(
         desc: null_mut(),
     };
     // SAFETY: as C calls us.
-    unsafe { begin(ep, Some((call, lists)), |_| Flags::INJECT) }
+    unsafe { begin::<A>(ep, Some((call, lists)), |_| Flags::INJECT) }
 }
 
-unsafe extern "C" fn readwrite(
+unsafe extern "C" fn readwrite<A: CallAddrs>(
     ep: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -235,10 +247,10 @@ unsafe extern "C" fn readwrite(
         desc: result_desc,
     };
     // SAFETY: as C calls us.
-    unsafe { begin(ep, Some((call, lists)), TransferFlags::flags) }
+    unsafe { begin::<A>(ep, Some((call, lists)), TransferFlags::flags) }
 }
 
-unsafe extern "C" fn readwritev(
+unsafe extern "C" fn readwritev<A: CallAddrs>(
     ep: *mut fid_ep,
     iov: *const fi_ioc,
     desc: *mut *mut c_void,
@@ -270,10 +282,10 @@ unsafe extern "C" fn readwritev(
         desc: null_mut(),
     };
     // SAFETY: as C calls us; the lists have that many entries.
-    unsafe { begin(ep, Some((call, lists)), TransferFlags::flags) }
+    unsafe { begin::<A>(ep, Some((call, lists)), TransferFlags::flags) }
 }
 
-unsafe extern "C" fn readwritemsg(
+unsafe extern "C" fn readwritemsg<A: CallAddrs>(
     ep: *mut fid_ep,
     msg: *const fi_msg_atomic,
     resultv: *mut fi_ioc,
@@ -285,11 +297,11 @@ unsafe extern "C" fn readwritemsg(
     // SAFETY: as C calls us; the lists have as many entries as their numbers say.
     unsafe {
         let described = described(AtomicForm::Fetch, msg, List::NONE, results);
-        begin(ep, described, |tx| tx.with(flags))
+        begin::<A>(ep, described, |tx| tx.with(flags))
     }
 }
 
-unsafe extern "C" fn compwrite(
+unsafe extern "C" fn compwrite<A: CallAddrs>(
     ep: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -323,10 +335,10 @@ unsafe extern "C" fn compwrite(
         desc: result_desc,
     };
     // SAFETY: as C calls us.
-    unsafe { begin(ep, Some((call, lists)), TransferFlags::flags) }
+    unsafe { begin::<A>(ep, Some((call, lists)), TransferFlags::flags) }
 }
 
-unsafe extern "C" fn compwritev(
+unsafe extern "C" fn compwritev<A: CallAddrs>(
     ep: *mut fid_ep,
     iov: *const fi_ioc,
     desc: *mut *mut c_void,
@@ -361,10 +373,10 @@ unsafe extern "C" fn compwritev(
         desc: null_mut(),
     };
     // SAFETY: as C calls us; the lists have that many entries.
-    unsafe { begin(ep, Some((call, lists)), TransferFlags::flags) }
+    unsafe { begin::<A>(ep, Some((call, lists)), TransferFlags::flags) }
 }
 
-unsafe extern "C" fn compwritemsg(
+unsafe extern "C" fn compwritemsg<A: CallAddrs>(
     ep: *mut fid_ep,
     msg: *const fi_msg_atomic,
     comparev: *const fi_ioc,
@@ -380,7 +392,7 @@ unsafe extern "C" fn compwritemsg(
     // SAFETY: as C calls us; the lists have as many entries as their numbers say.
     unsafe {
         let described = described(AtomicForm::Compare, msg, compares, results);
-        begin(ep, described, |tx| tx.with(flags))
+        begin::<A>(ep, described, |tx| tx.with(flags))
     }
 }
 
@@ -486,7 +498,7 @@ fn kinds(
 /// # Safety
 ///
 /// As C calls us: an endpoint that is not closed, buffers as fi_atomic(3) requires.
-unsafe fn begin(
+unsafe fn begin<A: CallAddrs>(
     ep: *const fid_ep,
     operation: Option<(Call, Lists)>,
     flags: impl FnOnce(&TransferFlags) -> Flags,
@@ -529,7 +541,7 @@ unsafe fn begin(
             form: call.form,
             operator,
             datatype,
-            dest: given(call.dest),
+            dest: A::find(this, given(call.dest)),
             key: call.key,
             place: call.place,
             desc: MrDesc::from_number(desc as u64),
