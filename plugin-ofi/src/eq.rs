@@ -1,19 +1,21 @@
 //! Event queues (fi_eq(3)): the application's own events, and those of asynchronous insertions.
 
+mod imported;
+
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use ferrofabric_contracts::error::{Errno, OpError};
-use ferrofabric_contracts::peer::{Event, PeerEq};
+use ferrofabric_contracts::peer::{Done, EqError, Event, PeerEq};
 use ferrofabric_runtime::eq::{EventQueue, Reading};
 use ferrofabric_system::locks::Mutex;
 use ferrofabric_system::wait::{Nap, NapOn, ms_until};
 
 use crate::abi::{
-    FI_AFFINITY, FI_CLASS_EQ, FI_PEEK, FI_VERSION, FI_WRITE, Roomy, fi_eq_attr, fi_eq_err_entry,
-    fi_ops, fi_ops_eq, fid, fid_eq,
+    FI_AFFINITY, FI_CLASS_EQ, FI_PEEK, FI_PEER, FI_VERSION, FI_WRITE, Roomy, fi_eq_attr,
+    fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq,
 };
 use crate::cancel::{self, Looked, Waiter, testing, unwinding};
 use crate::fabric::FabricObject;
@@ -23,6 +25,7 @@ use crate::memory::{ErrorData, say};
 use crate::reasons::words_of;
 use crate::uses::UsableObject;
 use crate::wait::{self, WaitObject, Waitable, timeout};
+use imported::{IS_ERROR, ImportedEq};
 
 /// Longest entry that an application may write, in bytes.
 const MAX_ENTRY_BYTES: usize = 64 << 10;
@@ -39,6 +42,8 @@ pub(crate) trait DrivenByEvents: Send + Sync {
 /// An event queue.
 pub(crate) struct EqObject {
     queue: Arc<EventQueue>,
+    /// The queue of another provider that gets the events in place of this one.
+    imported: Option<Arc<ImportedEq>>,
     driven: Mutex<Vec<UsableObject<dyn DrivenByEvents>>>,
     error_data: ErrorData,
     wait: WaitObject,
@@ -54,7 +59,10 @@ unsafe impl Object for EqObject {
     const FID_OPS: &'static fi_ops = &FID_OPS;
 
     fn raw(&self, fid: fid) -> fid_eq {
-        let ops = OPS.as_ptr();
+        let ops = match self.imported {
+            Some(_) => imported::OPS.as_ptr(),
+            None => OPS.as_ptr(),
+        };
         fid_eq { fid, ops }
     }
 }
@@ -89,9 +97,35 @@ static OPS: Roomy<fi_ops_eq> = Roomy::new(fi_ops_eq {
 });
 
 impl EqObject {
-    /// The events.
-    pub(crate) fn queue(&self) -> &Arc<EventQueue> {
-        &self.queue
+    /// The queue as threads write to it that have no lock.
+    pub(crate) fn events(&self) -> Arc<dyn PeerEq> {
+        match &self.imported {
+            Some(imported) => imported.clone(),
+            None => self.queue.clone(),
+        }
+    }
+
+    /// Puts in that an operation is over, for a caller that has a lock. Another provider gets it
+    /// when that calls [`pass_on`](Self::pass_on) without.
+    pub(crate) fn keep_done(&self, number: u32, done: &Done) {
+        let entry = done.bytes();
+        match &self.imported {
+            Some(imported) => imported.keep_event(Event { number, entry }),
+            None => self.queue.write(Event { number, entry }),
+        }
+    }
+
+    /// As [`keep_done`](Self::keep_done), of an error.
+    pub(crate) fn keep_error(&self, error: EqError) {
+        match &self.imported {
+            Some(imported) => imported.keep_error(error),
+            None => self.queue.write_error(error),
+        }
+    }
+
+    /// Passes events on to another provider.
+    pub(crate) fn pass_on(&self) {
+        self.imported.iter().for_each(|imported| imported.pass_on());
     }
 
     /// Has reads drive an endpoint.
@@ -112,28 +146,36 @@ impl EqObject {
         driven.iter().for_each(|endpoint| endpoint.drive());
     }
 
-    /// Opens an event queue.
+    /// Opens an event queue. `context` counts where the attributes have `FI_PEER`.
     ///
     /// # Safety
     ///
-    /// `attr` is there or NULL.
+    /// `attr` is there or NULL. With `FI_PEER`, `context` is as fi_peer(3) has it.
     pub(crate) unsafe fn open(
         fabric: SharedObject<FabricObject>,
         attr: *const fi_eq_attr,
+        context: *const c_void,
     ) -> Result<Self, Refused> {
+        let mut imported = None;
         let mut writable = false;
         let mut wait = WaitObject::NONE;
         if !attr.is_null() {
             // SAFETY: as the caller says. The structure is the same in all versions.
             let attr = unsafe { attr.read() };
-            if attr.flags & !(FI_WRITE | FI_AFFINITY) != 0 {
+            if attr.flags & !(FI_WRITE | FI_AFFINITY | FI_PEER) != 0 {
                 return Err(Errno::EBADFLAGS.into());
             }
-            wait = WaitObject::of(attr.wait_obj)?;
-            writable = attr.flags & FI_WRITE != 0;
+            if attr.flags & FI_PEER != 0 {
+                // SAFETY: as the caller says.
+                imported = Some(Arc::new(unsafe { ImportedEq::of(context.cast()) }?));
+            } else {
+                wait = WaitObject::of(attr.wait_obj)?;
+                writable = attr.flags & FI_WRITE != 0;
+            }
         }
         Ok(Self {
             queue: Arc::new(EventQueue::new()),
+            imported,
             driven: Mutex::default(),
             error_data: ErrorData::default(),
             wait,
@@ -345,7 +387,7 @@ unsafe extern "C" fn write(
     event: u32,
     buf: *const c_void,
     len: usize,
-    _flags: u64,
+    flags: u64,
 ) -> isize {
     data(|| {
         // SAFETY: as C calls us.
@@ -358,10 +400,23 @@ unsafe extern "C" fn write(
             // SAFETY: the entry has that many bytes.
             _ => unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) },
         };
-        this.queue.write(Event {
-            number: event,
-            entry: entry.into(),
-        });
+        if flags & IS_ERROR != 0 && len == size_of::<fi_eq_err_entry>() {
+            // SAFETY: the entry is whole.
+            let entry = unsafe { buf.cast::<fi_eq_err_entry>().read_unaligned() };
+            this.queue.write_error(EqError {
+                source: entry.fid as u64,
+                context: entry.context as u64,
+                data: entry.data,
+                errno: Errno(entry.err),
+                prov_errno: entry.prov_errno,
+                err_data: Box::default(),
+            });
+        } else {
+            this.queue.write(Event {
+                number: event,
+                entry: entry.into(),
+            });
+        }
         Ok(len as isize)
     })
 }

@@ -7,20 +7,23 @@ mod child;
 #[macro_use]
 mod client;
 mod elements;
+mod owner;
 mod ranks;
 mod support;
 mod two;
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
+use std::time::Instant;
 
 use client::{Libfabric, close};
 use elements::{DATATYPES, Element, OPERATORS, encoded};
 use ferro_fi::abi::{
-    FI_ADDR_UNSPEC, FI_COLLECTIVE, FI_SELECTIVE_COMPLETION, FI_TAGGED, fi_datatype, fi_msg_tagged,
-    fi_op,
+    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_COLLECTIVE, FI_JOIN_COMPLETE, FI_PEER,
+    FI_SELECTIVE_COMPLETION, FI_TAGGED, fi_datatype, fi_eq_attr, fi_msg_tagged, fi_op,
 };
-use ranks::{Ranks, address_of, offer, reduces};
+use owner::events::OwnerEvents;
+use ranks::{Rank, Ranks, address_of, offer, reduces};
 use two::{asking_everywhere, count};
 
 /// Runs a test with the offer of a domain, where the host's libfabric has `off_coll`.
@@ -65,6 +68,58 @@ fn allreduces_of_each_type_and_operator() {
                 .collect();
             ranks.close(&all);
         }
+    });
+}
+
+/// The events of joins come out of the event queue of an owner, which calls this provider in its
+/// own function.
+///
+/// Covers: PEER-7
+#[test]
+fn joins_are_events_of_an_owner() {
+    with_offer("joins_are_events_of_an_owner", |info| {
+        let opened = client::Opened::new(info);
+        let owner = OwnerEvents::new();
+        let mut context = owner.context();
+        let of_eq = fi_eq_attr {
+            flags: FI_PEER,
+            ..fi_eq_attr::default()
+        };
+        let imported = (&raw mut context).cast();
+        let mut ranks = [
+            Rank::open_reporting(&opened, info, 0, of_eq, imported),
+            Rank::open(&opened, info),
+        ];
+        (owner.read_within).store(ranks[0].eq, std::sync::atomic::Ordering::Relaxed);
+        let names = [0, 1].map(|rank: usize| two::name_of(ranks[rank].ep));
+        ranks.iter_mut().for_each(|rank| rank.insert(&names));
+        // A join of one member is over at once.
+        let alone = ranks[0].set(&[0]);
+        let own = ranks[0].join(FI_ADDR_NOTAVAIL, alone, 5).unwrap();
+        let event = owner.await_events(ranks[0].eq, 1)[0];
+        assert_eq!((event.number, event.error), (FI_JOIN_COMPLETE, 0));
+        assert_eq!((event.fid, event.context), (own.addr(), 5));
+        let sets = [0, 1].map(|rank: usize| ranks[rank].set(&[0, 1]));
+        let groups =
+            [0, 1].map(|rank: usize| ranks[rank].join(FI_ADDR_NOTAVAIL, sets[rank], 6).unwrap());
+        let until = Instant::now() + two::PATIENCE;
+        let mut events = (Vec::new(), None);
+        while events.0.is_empty() || events.1.is_none() {
+            // A read of the completion queue is enough.
+            assert!(ranks[0].read().is_none());
+            events.0.extend(owner.take());
+            events.1 = events.1.or_else(|| ranks[1].event());
+            assert!(Instant::now() < until, "no join ends");
+        }
+        assert_eq!(events.0.len(), 1);
+        assert_eq!(
+            (events.0[0].fid, events.0[0].context),
+            (groups[0].addr(), 6)
+        );
+        let [first, second] = ranks;
+        first.close(&[own, groups[0]], &[alone, sets[0]]);
+        second.close(&[groups[1]], &[sets[1]]);
+        opened.close();
     });
 }
 

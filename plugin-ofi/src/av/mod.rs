@@ -228,7 +228,7 @@ unsafe extern "C" fn bind(av: *mut fid, to: *mut fid, flags: u64) -> c_int {
             Error::new(Errno::EINVAL, "bind", "address vector")
                 .mend("an event queue of this provider, without flags, is all it can be bound to")
         })?;
-        this.av.bind_events(eq.queue().clone(), av as u64)?;
+        this.av.bind_events(eq.events(), av as u64)?;
         // Just bound for the first time.
         let _ = this.eq.set(eq);
         Ok::<_, Refused>(())

@@ -95,7 +95,11 @@ unsafe extern "C" fn eq_open(
 ) -> c_int {
     // SAFETY: the fabric is one of ours and open; attributes are there or NULL; there is room for
     // the pointer.
-    unsafe { open_on(fabric, context, eq, |fabric| EqObject::open(fabric, attr)) }
+    unsafe {
+        open_on(fabric, context, eq, |fabric| {
+            EqObject::open(fabric, attr, context)
+        })
+    }
 }
 
 /// `fi_trywait`.

@@ -408,6 +408,10 @@ impl TransferHolder for Collectives {
     fn time_to_next(&self) -> Option<Duration> {
         self.state.lock().probes.next()
     }
+
+    fn pass_events_on(&self) {
+        self.binding.eq.iter().for_each(|eq| eq.pass_on());
+    }
 }
 
 impl DrivenByEvents for Collectives {

@@ -5,7 +5,7 @@
 //! same number, and exchange messages.
 
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_contracts::peer::{Done, EqError, PeerEq};
+use ferrofabric_contracts::peer::{Done, EqError};
 
 use super::endpoint::{CollectiveState, Collectives};
 use super::operations::{CollectiveOperation, Group, Join, JoinEnd, OperationKind};
@@ -82,7 +82,7 @@ impl Collectives {
     /// Reports a join that has failed.
     pub(super) fn fail_join(&self, end: JoinEnd, errno: Errno) {
         if let Some(eq) = &self.binding.eq {
-            eq.queue().write_error(EqError {
+            eq.keep_error(EqError {
                 source: end.fid,
                 context: end.context,
                 data: 0,
@@ -101,7 +101,7 @@ impl Collectives {
                 context: end.context,
                 data: 0,
             };
-            eq.queue().write_done(FI_JOIN_COMPLETE, &done);
+            eq.keep_done(FI_JOIN_COMPLETE, &done);
         }
     }
 }

@@ -49,6 +49,9 @@ pub(crate) trait TransferHolder: Send + Sync {
 
     /// The time until a message is due.
     fn time_to_next(&self) -> Option<Duration>;
+
+    /// Passes events on to the owner of an imported event queue. The caller has no lock.
+    fn pass_events_on(&self);
 }
 
 /// The part of a queue that ordinary queues do not have.
@@ -252,7 +255,10 @@ impl CqObject {
         let part = self.collective()?;
         part.drive(&*self.cq)?;
         let holders = part.holders();
-        holders.iter().for_each(|holder| holder.drive_queues());
+        for holder in &holders {
+            holder.drive_queues();
+            holder.pass_events_on();
+        }
         // SAFETY: as the caller says.
         let read = unsafe { self.take_kept(to) };
         if part.has_entry() {

@@ -8,6 +8,7 @@
     reason = "each test program uses a part of it, and a test may panic"
 )]
 
+pub mod events;
 pub mod receives;
 pub mod vector;
 

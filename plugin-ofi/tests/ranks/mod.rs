@@ -57,6 +57,17 @@ impl Rank {
 
     /// With further flags for the binding of the completion queue.
     pub fn open_with(opened: &Opened, info: &Info<'_>, of_queue: u64) -> Self {
+        Self::open_reporting(opened, info, of_queue, fi_eq_attr::default(), null_mut())
+    }
+
+    /// With attributes and a context of the event queue, too.
+    pub fn open_reporting(
+        opened: &Opened,
+        info: &Info<'_>,
+        of_queue: u64,
+        of_eq: fi_eq_attr,
+        eq_context: *mut c_void,
+    ) -> Self {
         let (mut cq, domain) = (null_mut(), opened.domain);
         let mut of_cq = fi_cq_attr {
             format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
@@ -66,11 +77,21 @@ impl Rank {
         // SAFETY: as fi_cq(3) has it.
         let result = unsafe { call!(domain, ops.cq_open(&raw mut of_cq, &raw mut cq, null_mut())) };
         assert_eq!(result, 0);
-        Self::open_at(opened, info, cq, of_queue)
+        Self::open_by(opened, info, (cq, of_queue), (of_eq, eq_context))
     }
 
     /// With a completion queue that is there.
     pub fn open_at(opened: &Opened, info: &Info<'_>, cq: *mut fid_cq, of_queue: u64) -> Self {
+        let of_eq = (fi_eq_attr::default(), null_mut());
+        Self::open_by(opened, info, (cq, of_queue), of_eq)
+    }
+
+    fn open_by(
+        opened: &Opened,
+        info: &Info<'_>,
+        (cq, of_queue): (*mut fid_cq, u64),
+        (mut of_eq, eq_context): (fi_eq_attr, *mut c_void),
+    ) -> Self {
         let (domain, fabric) = (opened.domain, opened.fabric);
         let (mut ep, mut av) = (null_mut(), null_mut());
         let (mut eq, mut cntr) = (null_mut(), null_mut());
@@ -78,12 +99,12 @@ impl Rank {
             type_: fi_av_type::FI_AV_TABLE,
             ..fi_av_attr::default()
         };
-        let (mut of_eq, mut of_cntr) = (fi_eq_attr::default(), fi_cntr_attr::default());
+        let mut of_cntr = fi_cntr_attr::default();
         // SAFETY: as the manual pages have it.
         let results = unsafe {
             [
                 call!(domain, ops.av_open(&raw mut of_av, &raw mut av, null_mut())),
-                call!(fabric, ops.eq_open(&raw mut of_eq, &raw mut eq, null_mut())),
+                call!(fabric, ops.eq_open(&raw mut of_eq, &raw mut eq, eq_context)),
                 call!(
                     domain,
                     ops.cntr_open(&raw mut of_cntr, &raw mut cntr, null_mut())

@@ -29,6 +29,13 @@ pub struct Done {
     pub data: u64,
 }
 
+impl Done {
+    /// The entry as the reader gets it.
+    pub fn bytes(&self) -> Box<[u8]> {
+        self.as_bytes().into()
+    }
+}
+
 /// An operation, or a part of one, that failed (`fi_eq_err_entry`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EqError {
@@ -56,7 +63,7 @@ pub trait PeerEq: Send + Sync {
 
     /// Puts in that an operation is over.
     fn write_done(&self, number: u32, done: &Done) {
-        let entry = done.as_bytes().into();
+        let entry = done.bytes();
         self.write(Event { number, entry });
     }
 }

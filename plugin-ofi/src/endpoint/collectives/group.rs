@@ -14,6 +14,7 @@ use crate::av::members::Members;
 use crate::av::set::{SetObject, new_address};
 use crate::collective::endpoint::Collectives;
 use crate::collective::operations::{Join, JoinEnd};
+use crate::cq::collective::TransferHolder;
 use crate::endpoint::object::EndpointObject;
 use crate::fid::{Object, SharedObject, hand_out, object_of, ops_of, share, share_if};
 use crate::guard::{Refused, control};
@@ -102,6 +103,7 @@ pub(in crate::endpoint) unsafe extern "C" fn join(
             Ok(()) => {
                 // SAFETY: C gives room for the pointer.
                 unsafe { mc.write(new) };
+                collectives.pass_events_on();
                 Ok(())
             }
             Err(errno) => {
