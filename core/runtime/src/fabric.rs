@@ -172,6 +172,9 @@ pub trait Av: Send + Sync {
     /// Type of its addresses, also if the provider chose it.
     fn av_type(&self) -> AvType;
 
+    /// The number of addresses that are in. Those that are not resolved yet may be missing.
+    fn count(&self) -> usize;
+
     /// For a named address vector: the location at which this process reads its addresses, an array
     /// of `FiAddr` by order of insertion, which lives as long as the address vector. All processes
     /// use the same `FiAddr` for a peer, whatever location each chose. 0 without a name.

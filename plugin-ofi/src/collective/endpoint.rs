@@ -70,13 +70,14 @@ impl Collectives {
         binding: CollectiveBinding,
     ) -> Result<Arc<Self>, Errno> {
         let offload = Offload::of_host().ok_or(Errno::ENOSYS)?;
+        let own = OffloadEndpoint::open(offload, &binding.av.av, endpoint.name())?;
         let this = Arc::new(Self {
             endpoint,
             binding,
             state: Mutex::new(CollectiveState {
                 operations: Operations::default(),
                 probes: Probes::default(),
-                offload: OffloadEndpoint::open(offload)?,
+                offload: own,
             }),
             uses: Uses::new(),
         });

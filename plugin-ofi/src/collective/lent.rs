@@ -6,16 +6,20 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{from_ref, null_mut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_contracts::types::{FiAddr, IoBuf};
+use ferrofabric_contracts::types::{AvType, FiAddr, IoBuf};
+use ferrofabric_runtime::fabric::Av;
 use ferrofabric_system::locks::Mutex;
 
 use crate::abi::{
-    FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_PEER_AV, FI_CLASS_PEER_CQ, FI_JOIN_COMPLETE, Roomy,
-    fi_addr_t, fi_av_attr, fi_cq_err_entry, fi_eq_entry, fi_msg_tagged, fi_ops, fi_ops_av_owner,
-    fi_ops_cq_owner, fi_ops_eq, fi_ops_tagged, fid, fid_ep, fid_eq, fid_peer_av, fid_peer_cq,
+    FI_ADDR_NOTAVAIL, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_PEER_AV, FI_CLASS_PEER_CQ,
+    FI_JOIN_COMPLETE, Roomy, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_err_entry, fi_eq_entry,
+    fi_msg_tagged, fi_ops, fi_ops_av_owner, fi_ops_cq_owner, fi_ops_eq, fi_ops_tagged, fid, fid_ep,
+    fid_eq, fid_peer_av, fid_peer_cq,
 };
 use crate::guard::value;
 use crate::no_calls;
@@ -50,10 +54,14 @@ pub(crate) struct LentObjects {
     records: Mutex<Vec<Record>>,
     /// The address of the endpoint, among the members of a set.
     own: AtomicU64,
+    /// The vector of the endpoint.
+    addrs: Arc<dyn Av>,
+    /// The endpoint's own name.
+    name: NativeAddr,
 }
 
 impl LentObjects {
-    pub(crate) fn new() -> Box<Self> {
+    pub(crate) fn new(addrs: Arc<dyn Av>, name: NativeAddr) -> Box<Self> {
         let mut lent = Box::new(Self {
             eq: fid_eq {
                 fid: fid_of(FI_CLASS_EQ),
@@ -78,7 +86,9 @@ impl LentObjects {
                 collective: no_calls::COLLECTIVE.as_ptr(),
             },
             records: Mutex::new(Vec::new()),
-            own: AtomicU64::new(0),
+            own: AtomicU64::new(FiAddr::NOTAVAIL.0),
+            addrs,
+            name,
         });
         let this: *mut c_void = (&raw mut *lent).cast();
         lent.eq.fid.context = this;
@@ -214,22 +224,40 @@ unsafe extern "C" fn failed(_cq: *mut fid_peer_cq, _entry: *const fi_cq_err_entr
     -(Errno::ENOSYS.0 as isize)
 }
 
-/// The attributes of the address vector. Sets are opened for a number of members of their own.
-unsafe extern "C" fn query(_av: *mut fid_peer_av, attr: *mut fi_av_attr) -> c_int {
+/// The attributes that the address vector has now. Sets are opened for a number of members of their
+/// own.
+unsafe extern "C" fn query(av: *mut fid_peer_av, attr: *mut fi_av_attr) -> c_int {
     value(-Errno::EOTHER.0, || {
         if attr.is_null() {
             return -Errno::EINVAL.0;
         }
-        // SAFETY: there is room for the attributes.
-        unsafe { attr.write(fi_av_attr::default()) };
+        // SAFETY: the address vector is ours; there is room for the attributes.
+        unsafe {
+            let addrs = &lent_of(av.cast()).addrs;
+            attr.write(fi_av_attr {
+                type_: match addrs.av_type() {
+                    AvType::Map => fi_av_type::FI_AV_MAP,
+                    AvType::Table => fi_av_type::FI_AV_TABLE,
+                },
+                count: addrs.count(),
+                ..fi_av_attr::default()
+            });
+        }
         0
     })
 }
 
+/// The address of the endpoint, which is the only one here. It is looked up: the application may
+/// have removed it since the join.
 unsafe extern "C" fn ep_addr(av: *mut fid_peer_av, _ep: *mut fid_ep) -> fi_addr_t {
-    value(FiAddr::NOTAVAIL.0, || {
+    value(FI_ADDR_NOTAVAIL, || {
         // SAFETY: the address vector is ours.
-        unsafe { lent_of(av.cast()) }.own.load(Ordering::Relaxed)
+        let lent = unsafe { lent_of(av.cast()) };
+        let own = FiAddr(lent.own.load(Ordering::Relaxed));
+        match lent.addrs.lookup(own) {
+            Ok(name) if name == lent.name => own.0,
+            _ => FI_ADDR_NOTAVAIL,
+        }
     })
 }
 
@@ -264,4 +292,87 @@ unsafe fn transfer(ep: *mut fid_ep, msg: *const fi_msg_tagged, sends: bool) -> i
         }
         0
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use ferrofabric_av::AvAttr;
+    use ferrofabric_contracts::config::Settings;
+    use ferrofabric_runtime::fabric::{CqAttr, Domain, EndpointConfig, Provider};
+    use ferrofabric_shm::ShmProvider;
+
+    use super::*;
+
+    fn domain() -> Arc<dyn Domain> {
+        let (provider, settings) = (ShmProvider, Settings::read(|_| None).expect("defaults"));
+        let found = provider.discover(&settings);
+        provider
+            .open(&found.candidates[0], &settings)
+            .expect("a domain")
+    }
+
+    /// `query`, as the peer calls it.
+    fn queried(lent: &mut LentObjects) -> fi_av_attr {
+        let mut attr = fi_av_attr {
+            count: usize::MAX,
+            ..fi_av_attr::default()
+        };
+        let av = &raw mut lent.av;
+        // SAFETY: as fi_peer(3) has it.
+        let result = unsafe {
+            (*(*av).owner_ops)
+                .query
+                .map(|query| query(av, &raw mut attr))
+        };
+        assert_eq!(result, Some(0));
+        attr
+    }
+
+    /// `ep_addr`, as the peer calls it.
+    fn own_addr(lent: &mut LentObjects) -> Option<fi_addr_t> {
+        let (av, ep) = (&raw mut lent.av, &raw mut lent.ep);
+        // SAFETY: as above.
+        unsafe { (*(*av).owner_ops).ep_addr.map(|ep_addr| ep_addr(av, ep)) }
+    }
+
+    /// Covers: PEER-2
+    #[test]
+    fn a_lent_vector_says_what_is_in_it() {
+        let domain = domain();
+        let cq = domain.open_cq(&CqAttr::default()).expect("a queue");
+        for (av_type, type_) in [
+            (AvType::Map, fi_av_type::FI_AV_MAP),
+            (AvType::Table, fi_av_type::FI_AV_TABLE),
+        ] {
+            let attr = AvAttr {
+                av_type: Some(av_type),
+                ..AvAttr::default()
+            };
+            let av = domain.open_av(&attr).expect("an address vector");
+            let open = || domain.open_endpoint(EndpointConfig::new(&av, &cq));
+            let (own, other) = (open().expect("an endpoint"), open().expect("an endpoint"));
+            let mut lent = LentObjects::new(av.clone(), own.name());
+            assert_eq!(
+                (queried(&mut lent).count, queried(&mut lent).type_),
+                (0, type_)
+            );
+            assert_eq!(own_addr(&mut lent), Some(FI_ADDR_NOTAVAIL), "it is not in");
+
+            let insert = |name: NativeAddr| av.insert(&name.to_bytes()).expect("an address");
+            let (of_other, of_own) = (insert(other.name()), insert(own.name()));
+            assert_eq!(queried(&mut lent).count, 2);
+            lent.set_own_address(of_own);
+            assert_eq!(own_addr(&mut lent), Some(of_own.0));
+            lent.set_own_address(of_other);
+            assert_eq!(
+                own_addr(&mut lent),
+                Some(FI_ADDR_NOTAVAIL),
+                "it is another's"
+            );
+            lent.set_own_address(of_own);
+            av.remove(of_own).expect("a removal");
+            assert_eq!(own_addr(&mut lent), Some(FI_ADDR_NOTAVAIL), "it is removed");
+            assert_eq!(queried(&mut lent).count, 1);
+        }
+    }
 }

@@ -4,9 +4,12 @@
 
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
 
+use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_runtime::fabric::Av;
 use ferrofabric_system::cancel::Uncancelled;
 
 use super::foreign::{bind, checked, close, enable, foreign, opened};
@@ -70,8 +73,12 @@ impl OffloadEndpoint {
     /// # Errors
     ///
     /// That of the call that failed.
-    pub(crate) fn open(offload: &Offload) -> Result<Self, Errno> {
-        let mut lent = LentObjects::new();
+    pub(crate) fn open(
+        offload: &Offload,
+        av: &Arc<dyn Av>,
+        name: NativeAddr,
+    ) -> Result<Self, Errno> {
+        let mut lent = LentObjects::new(av.clone(), name);
         let mut all = UnfinishedObjects::default();
         // SAFETY: fabric and domains are open. Contexts are read in the calls alone; the lent
         // objects stay until the others are closed.

@@ -108,6 +108,11 @@ impl Av for VectorByC {
         self.av_type
     }
 
+    /// libfabric has no such call.
+    fn count(&self) -> usize {
+        0
+    }
+
     fn map_addr(&self) -> usize {
         self.map_addr
     }

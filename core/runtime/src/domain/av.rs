@@ -212,6 +212,10 @@ impl<B: Backend> Av for AvHandle<B> {
         self.table.av_type()
     }
 
+    fn count(&self) -> usize {
+        self.table.len()
+    }
+
     fn map_addr(&self) -> usize {
         self.table.map_addr()
     }
