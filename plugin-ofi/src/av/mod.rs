@@ -1,6 +1,7 @@
 //! Address vectors (fi_av(3)).
 
 pub(crate) mod imported;
+pub(crate) mod imported_set;
 mod insert;
 mod keys;
 pub(crate) mod members;

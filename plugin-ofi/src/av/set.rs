@@ -8,6 +8,7 @@ use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::types::{AvType, FiAddr};
 use ferrofabric_system::locks::Mutex;
 
+use super::imported_set::{ImportedSet, PEER_AV};
 use super::members::Members;
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_ALLGATHER_SET, FI_ALLREDUCE_SET, FI_BARRIER_SET, FI_BROADCAST_SET,
@@ -26,9 +27,14 @@ const OFFERED: u64 =
 /// Members at most: `off_coll` counts ranks in 31 bits.
 const MAX_MEMBERS: u64 = (1 << 31) - 1;
 
+/// Members that the set of another provider may have, however few addresses are resolved.
+const EXPECTED_MEMBERS: usize = 1 << 20;
+
 /// An address vector's set.
 pub(crate) struct SetObject {
     members: Mutex<Members>,
+    /// The set of another provider, which has the members.
+    imported: Option<ImportedSet>,
     /// The address of the set, which no other set or group ever has.
     number: FiAddr,
     av: SharedObject<AvObject>,
@@ -65,7 +71,16 @@ pub(crate) fn new_address() -> FiAddr {
 }
 
 impl SetObject {
-    fn open(av: SharedObject<AvObject>, attr: &fi_av_set_attr) -> Result<Self, Refused> {
+    /// Opens a set. `context` counts where the attributes have the flag of other providers' sets.
+    ///
+    /// # Safety
+    ///
+    /// With that flag, `context` is as fi_peer(3) has it.
+    unsafe fn open(
+        av: SharedObject<AvObject>,
+        attr: &fi_av_set_attr,
+        context: *const c_void,
+    ) -> Result<Self, Refused> {
         let refused = |errno, mend: &'static str| {
             let error = Error::new(errno, "open", "set of an address vector");
             Err(Refused::from(error.mend(mend)))
@@ -73,15 +88,17 @@ impl SetObject {
         if attr.comm_key_size != 0 {
             return refused(Errno::EOPNOTSUPP, "there are no communication keys");
         }
-        if attr.flags & !OFFERED != 0 {
+        if attr.flags & !(OFFERED | PEER_AV) != 0 {
             return refused(
                 Errno::EOPNOTSUPP,
                 "sets have barriers, broadcasts, allreduces, allgathers and scatters",
             );
         }
+        let imports = attr.flags & PEER_AV != 0;
         let none = FI_ADDR_NOTAVAIL;
         let members = match (attr.start_addr == none, attr.end_addr == none) {
             (true, true) => Members::default(),
+            _ if imports => return refused(Errno::EINVAL, "the owner's set has the members"),
             (false, false) if av.av.av_type() != AvType::Table => {
                 return refused(Errno::EINVAL, "a range of addresses is one of FI_AV_TABLE");
             }
@@ -90,6 +107,11 @@ impl SetObject {
         };
         Ok(Self {
             members: Mutex::new(members),
+            imported: match imports {
+                // SAFETY: as the caller says.
+                true => Some(unsafe { ImportedSet::of(context.cast()) }?),
+                false => None,
+            },
             number: new_address(),
             av,
         })
@@ -97,9 +119,40 @@ impl SetObject {
 }
 
 impl SetObject {
-    /// The members at this moment.
-    pub(crate) fn members(&self) -> Members {
-        self.members.lock().clone()
+    /// The members at this moment. The caller has no lock.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the owner of an imported set has members that are not in the address vector, or
+    /// one of them twice. `EAGAIN`: its set does not stop to grow. The owner's.
+    pub(crate) fn members(&self) -> Result<Members, Errno> {
+        let Some(imported) = &self.imported else {
+            return Ok(self.members.lock().clone());
+        };
+        let most = self.av.av.count().max(EXPECTED_MEMBERS);
+        let addrs = imported.members(most)?;
+        let known = |addr: &&fi_addr_t| is_in(&self.av, given(**addr));
+        let members: Members = addrs
+            .iter()
+            .filter(known)
+            .map(|&addr| given(addr))
+            .collect();
+        match members.all().len() == addrs.len() {
+            true => Ok(members),
+            false => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Changes the members.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSYS`: they are another provider's. Those of `change`.
+    fn change(&self, change: impl FnOnce(&mut Members) -> Result<(), Errno>) -> Result<(), Errno> {
+        match &self.imported {
+            Some(_) => Err(Errno::ENOSYS),
+            None => change(&mut self.members.lock()),
+        }
     }
 
     /// The address of the set.
@@ -152,7 +205,7 @@ pub(super) unsafe extern "C" fn open(
     // room for the pointer.
     unsafe {
         open_on(av, context, set, |av| {
-            SetObject::open(av, attr.as_ref().ok_or(Errno::EINVAL)?)
+            SetObject::open(av, attr.as_ref().ok_or(Errno::EINVAL)?, context)
         })
     }
 }
@@ -183,9 +236,11 @@ unsafe fn combine(
             return Err(Errno::EINVAL);
         }
         // A copy: both may be one set, and no lock is held while another is waited for.
-        let other = src.members();
-        change(&mut dst.members.lock(), &other);
-        Ok(())
+        let other = src.members()?;
+        dst.change(|members| {
+            change(members, &other);
+            Ok(())
+        })
     })
 }
 
@@ -209,7 +264,7 @@ unsafe extern "C" fn insert(set: *mut fid_av_set, addr: fi_addr_t) -> c_int {
         // SAFETY: as C calls us.
         let set = unsafe { object_of::<SetObject>(set) };
         match is_in(&set.av, given(addr)) {
-            true => set.members.lock().insert(given(addr)),
+            true => set.change(|members| members.insert(given(addr))),
             false => Err(Errno::EINVAL),
         }
     })
@@ -219,7 +274,7 @@ unsafe extern "C" fn remove(set: *mut fid_av_set, addr: fi_addr_t) -> c_int {
     control(|| {
         // SAFETY: as C calls us.
         let set = unsafe { object_of::<SetObject>(set) };
-        set.members.lock().remove(given(addr))
+        set.change(|members| members.remove(given(addr)))
     })
 }
 

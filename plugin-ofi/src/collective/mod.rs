@@ -10,6 +10,7 @@ mod failures;
 pub(crate) mod foreign;
 mod joins;
 mod lent;
+mod lent_set;
 pub(crate) mod offers;
 pub(crate) mod offload;
 pub(crate) mod offload_endpoint;

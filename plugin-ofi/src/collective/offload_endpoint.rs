@@ -14,6 +14,7 @@ use ferrofabric_system::cancel::Uncancelled;
 
 use super::foreign::{bind, checked, close, enable, foreign, opened};
 use super::lent::{LentObjects, Record};
+use super::lent_set::LentSet;
 use super::offload::Offload;
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_COLLECTIVE, FI_PEER, FI_RECV, FI_SEND, FI_TRANSMIT, fi_addr_t, fi_av_attr,
@@ -21,6 +22,7 @@ use crate::abi::{
     fi_ops_transfer_peer, fi_peer_av_context, fi_peer_cq_context, fi_peer_eq_context,
     fi_peer_transfer_context, fid, fid_av, fid_av_set, fid_cntr, fid_cq, fid_ep, fid_eq, fid_mc,
 };
+use crate::av::imported_set::PEER_AV;
 use crate::av::members::Members;
 
 /// An endpoint of `off_coll`, with all that it is bound to.
@@ -42,6 +44,8 @@ unsafe impl Send for OffloadEndpoint {}
 pub(crate) struct OffloadGroup {
     mc: NonNull<fid_mc>,
     set: NonNull<fid_av_set>,
+    /// For the set, until that is closed.
+    _lent: Box<LentSet>,
 }
 
 // SAFETY: as above.
@@ -170,6 +174,8 @@ impl OffloadEndpoint {
         flags: u64,
         context: *mut c_void,
     ) -> Result<OffloadGroup, Errno> {
+        let mut lent = LentSet::new(members.clone());
+        let mut context_of_set = lent.context();
         let mut all = UnfinishedObjects::default();
         self.lent.set_own_address(own);
         // SAFETY: all are open, and the parent is a group of this endpoint.
@@ -179,15 +185,24 @@ impl OffloadEndpoint {
                 count: members.all().len(),
                 start_addr: FI_ADDR_NOTAVAIL,
                 end_addr: FI_ADDR_NOTAVAIL,
+                flags: PEER_AV,
                 ..fi_av_set_attr::default()
             };
             let result = foreign!(
                 self.av.as_ptr(),
-                ops.av_set(&raw mut attr, &raw mut set, null_mut())
+                ops.av_set(
+                    &raw mut attr,
+                    &raw mut set,
+                    (&raw mut context_of_set).cast()
+                )
             );
             let set = all.add(opened(result, set)?);
             for &member in members.all() {
-                checked(foreign!(set.as_ptr(), ops.insert(member.0)))?;
+                match checked(foreign!(set.as_ptr(), ops.insert(member.0))) {
+                    // It has imported the set, and looks the members up.
+                    Err(Errno::ENOSYS) => break,
+                    inserted => inserted?,
+                }
             }
             let mut coll_addr: fi_addr_t = FI_ADDR_NOTAVAIL;
             checked(foreign!(set.as_ptr(), ops.addr(&raw mut coll_addr)))?;
@@ -207,7 +222,11 @@ impl OffloadEndpoint {
             );
             let mc = opened(result, mc)?;
             all.0.clear();
-            Ok(OffloadGroup { mc, set })
+            Ok(OffloadGroup {
+                mc,
+                set,
+                _lent: lent,
+            })
         }
     }
 }

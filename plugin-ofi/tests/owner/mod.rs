@@ -10,6 +10,7 @@
 
 pub mod events;
 pub mod receives;
+pub mod set;
 pub mod vector;
 
 use std::ffi::{c_int, c_void};

@@ -85,6 +85,7 @@ pub(in crate::endpoint) unsafe extern "C" fn join(
             addr if coll_addr == FI_ADDR_NOTAVAIL || addr == set.number() => None,
             addr => Some(addr),
         };
+        let members = set.members()?;
         let number = new_address();
         let mut new = null_mut();
         // SAFETY: there is room for the pointer.
@@ -92,7 +93,7 @@ pub(in crate::endpoint) unsafe extern "C" fn join(
         let join = JoinCall {
             number,
             parent,
-            members: set.members(),
+            members,
             flags: flags & !FI_COLLECTIVE,
             end: JoinEnd {
                 fid: new as u64,
