@@ -1,5 +1,7 @@
 //! Domains (fi_domain(3)).
 
+mod imported;
+
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::{Errno, Error};
@@ -9,6 +11,7 @@ use ferrofabric_runtime::fabric::Domain;
 
 use crate::fabric::FabricObject;
 use crate::fid::SharedObject;
+pub(crate) use imported::{ImportedDomain, OwnersRegion};
 
 /// A domain.
 pub(crate) struct DomainObject {
@@ -16,6 +19,8 @@ pub(crate) struct DomainObject {
     pub(crate) fabric: SharedObject<FabricObject>,
     /// Opened for collective operations.
     pub(crate) collective: bool,
+    /// The domain of another provider, which registers memory, too.
+    pub(crate) imported: Option<ImportedDomain>,
 }
 
 impl DomainObject {

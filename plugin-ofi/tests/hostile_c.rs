@@ -32,9 +32,9 @@ fn an_owner_with_wrong_objects_and_answers_does_no_harm() {
     run("hostile_objects");
 }
 
-/// Covers: PEER-1, PEER-2, PEER-12
+/// Covers: PEER-1, PEER-2, PEER-3, PEER-6, PEER-7
 #[test]
-fn an_owner_of_address_vectors_is_read_in_its_calls_alone() {
+fn an_owner_of_other_objects_is_read_in_its_calls_alone() {
     run("hostile_imports");
 }
 

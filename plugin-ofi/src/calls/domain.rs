@@ -5,13 +5,14 @@ use std::ffi::{c_int, c_void};
 use ferrofabric_contracts::error::Errno;
 
 use crate::abi::{
-    FI_CLASS_DOMAIN, FI_MAP_RAW_MR, FI_UNMAP_KEY, Roomy, fi_av_attr, fi_cntr_attr, fi_cq_attr,
-    fi_info, fi_ops, fi_ops_domain, fi_rx_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep,
+    FI_CLASS_DOMAIN, FI_MAP_RAW_MR, FI_PEER, FI_UNMAP_KEY, Roomy, fi_av_attr, fi_cntr_attr,
+    fi_cq_attr, fi_info, fi_ops, fi_ops_domain, fi_rx_attr, fid, fid_av, fid_cntr, fid_cq,
+    fid_domain, fid_ep,
 };
 use crate::av::object::AvObject;
 use crate::cntr::CntrObject;
 use crate::cq::CqObject;
-use crate::domain::DomainObject;
+use crate::domain::{DomainObject, ImportedDomain};
 use crate::endpoint::object::EndpointObject;
 use crate::endpoint::{atomics, collectives};
 use crate::fabric::FabricObject;
@@ -61,21 +62,28 @@ static FID_OPS: fi_ops = fi_ops {
 /// # Safety
 ///
 /// `info` is one that discovery gave, perhaps changed, as long as it is in the version of the
-/// fabric.
+/// fabric. With `FI_PEER`, `context` is as fi_peer(3) has it.
 pub(super) unsafe fn open(
     fabric: SharedObject<FabricObject>,
     info: *const fi_info,
     flags: u64,
+    context: *const c_void,
 ) -> Result<DomainObject, Refused> {
-    if flags != 0 {
+    if flags & !FI_PEER != 0 {
         return Err(Errno::EBADFLAGS.into());
     }
+    let imported = match flags & FI_PEER {
+        0 => None,
+        // SAFETY: as the caller says.
+        _ => Some(unsafe { ImportedDomain::of(context.cast()) }?),
+    };
     // SAFETY: as the caller says.
     let (domain, collective) = unsafe { discovery::open(fabric.version(), info) }?;
     Ok(DomainObject {
         domain,
         fabric,
         collective,
+        imported,
     })
 }
 

@@ -82,7 +82,7 @@ unsafe extern "C" fn domain2(
 ) -> c_int {
     // SAFETY: the fabric is one of ours and open; the info is as fi_domain(3) has it; there is room
     // for the pointer.
-    let open = |fabric| unsafe { super::domain::open(fabric, info, flags) };
+    let open = |fabric| unsafe { super::domain::open(fabric, info, flags, context) };
     // SAFETY: as above.
     unsafe { open_on(fabric, context, domain, open) }
 }

@@ -23,7 +23,7 @@ use crate::abi::{
 };
 use crate::av::object::AvObject;
 use crate::cntr::CntrObject;
-use crate::domain::DomainObject;
+use crate::domain::{DomainObject, OwnersRegion};
 use crate::fi_addr::given;
 use crate::fid::{Object, SharedObject, hand_out, ops_of, share_if};
 use crate::guard::{Refused, control};
@@ -32,6 +32,8 @@ use crate::memory::{buffers, key_bytes};
 /// A region.
 struct MrObject {
     mr: Arc<dyn Mr>,
+    /// The region of the owner of an imported domain, which closes after this one.
+    _owners: Option<OwnersRegion>,
     key: u64,
     /// The place that peers name for its first byte.
     first_place: u64,
@@ -293,18 +295,16 @@ const RIGHTS: Flags = Flags::SEND
     .union(Flags::REMOTE_WRITE)
     .union(Flags::COLLECTIVE);
 
-/// # Safety
+/// An error about the memory or the list of a caller.
+fn refused(what: String, why: &str) -> Refused {
+    Error::new(Errno::EINVAL, "register", what).mend(why).into()
+}
+
+/// # Errors
 ///
-/// The list has that many entries; the memory is the application's until it closes the region.
-unsafe fn register(
-    domain: SharedObject<DomainObject>,
-    wanted: &WantedRegion,
-    context: *mut c_void,
-    out: *mut *mut fid_mr,
-) -> Result<(), Refused> {
-    let refused = |what: String, why: &str| {
-        Refused::from(Error::new(Errno::EINVAL, "register", what).mend(why))
-    };
+/// `EBADFLAGS`: a flag that no region has. `EINVAL`: rights that there are not, an offset, or more
+/// buffers than a region of the domain has.
+fn check(domain: &DomainObject, wanted: &WantedRegion) -> Result<(), Refused> {
     // A region that counters count is as any other.
     if wanted.flags & !FI_RMA_EVENT != 0 {
         return Err(Errno::EBADFLAGS.into());
@@ -328,6 +328,19 @@ unsafe fn register(
             "mr_iov_limit of the domain is the longest that a region has",
         ));
     }
+    Ok(())
+}
+
+/// # Safety
+///
+/// The list has that many entries; the memory is the application's until it closes the region.
+unsafe fn register(
+    domain: SharedObject<DomainObject>,
+    wanted: &WantedRegion,
+    context: *mut c_void,
+    out: *mut *mut fid_mr,
+) -> Result<(), Refused> {
+    check(&domain, wanted)?;
     // SAFETY: as the caller says.
     let pieces = unsafe { buffers(wanted.iov, wanted.count) };
     let Some((&memory, further)) = pieces.split_first() else {
@@ -360,12 +373,19 @@ unsafe fn register(
         elements: None,
         backing: None,
     };
+    let (access, key) = (wanted.access.bits(), wanted.key);
+    let owners = match &domain.imported {
+        None => None,
+        // SAFETY: as the caller says.
+        Some(owner) => unsafe { owner.register(wanted.iov, wanted.count, access, key) }?,
+    };
     // SAFETY: the application keeps the memory until it closes the region, which drops it.
     let mr = unsafe { domain.domain.register_region(&request) }?;
     let object = MrObject {
         // Peers do not reach a region without their rights, whatever its key.
         key: request.key.unwrap_or_else(|| mr.key()),
         mr,
+        _owners: owners,
         first_place: request.first_place,
         pieces: pieces.to_vec(),
         counters: Mutex::default(),

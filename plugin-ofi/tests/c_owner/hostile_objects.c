@@ -93,7 +93,7 @@ static void shorts(void)
 	check_object(domain, open_srx, owner->srx, offsetof(struct fid_peer_srx, owner_ops));
 	check_object(domain, open_cq, owner->cq, offsetof(struct fid_peer_cq, owner_ops));
 	check_object(domain, open_cntr, owner->cntr, offsetof(struct fid_peer_cntr, owner_ops));
-	/* Objects that are not imported. */
+	/* Contexts of other objects, without an object. */
 	struct fi_av_attr av_attr = { .flags = FI_PEER };
 	struct fi_eq_attr eq_attr = { .flags = FI_PEER };
 	struct fi_peer_av_context of_av = { sizeof of_av, NULL };
@@ -102,9 +102,9 @@ static void shorts(void)
 	struct fid_av *av;
 	struct fid_eq *eq;
 	struct fid_domain *other;
-	CHECK(fi_av_open(domain, &av_attr, &av, &of_av) < 0);
-	CHECK(fi_eq_open(world.fabric, &eq_attr, &eq, &of_eq) < 0);
-	CHECK(fi_domain2(world.fabric, world.info, &other, FI_PEER, &of_domain) < 0);
+	EQUAL(fi_av_open(domain, &av_attr, &av, &of_av), -FI_EINVAL);
+	EQUAL(fi_eq_open(world.fabric, &eq_attr, &eq, &of_eq), -FI_EINVAL);
+	EQUAL(fi_domain2(world.fabric, world.info, &other, FI_PEER, &of_domain), -FI_EINVAL);
 	owner_free(owner);
 	world_close(&world);
 }
