@@ -108,6 +108,14 @@ impl EndpointObject {
         }
         // SAFETY: as the caller says.
         let mut info = unsafe { crate::info::wanted(domain.version(), info, UsedAddresses::BOTH) }?;
+        if info.mode.bits() & Flags::PEER_TRANSFER.bits() != 0 {
+            // Its messages go by its own transport: it has nothing to send by the owner's, and no
+            // functions for the owner to call.
+            let error = Error::new(Errno::EINVAL, "import", "transfers of another provider");
+            let mend =
+                "open the endpoint without FI_PEER_TRANSFER, which this provider does not need";
+            return Err(error.mend(mend).into());
+        }
         drop_message_directions(&mut info);
         let collective = offers::take(&mut info);
         if collective && !domain.has_collectives() {
