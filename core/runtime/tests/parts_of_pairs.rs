@@ -1,4 +1,4 @@
-//! The transport of a pair that carries the parts of one-sided operations.
+//! The transport of a pair that carries the parts of one-sided operations, and the turns of both.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -93,4 +93,40 @@ fn the_near_transport_carries_all_that_it_can() {
         "{near:?}"
     );
     assert!(near.contains(&MsgKind::Msg), "{near:?}");
+}
+
+/// Drives a pair whose near transport has moved so much in each turn. Returns the turns of the far
+/// and the near one.
+fn turns(moves: usize) -> [usize; 2] {
+    const READS: usize = 90;
+    let records = [SharedRecord::default(), SharedRecord::default()];
+    let [far, near] = records.clone();
+    let domain = domain_of(AddrFormat::UNSPEC, move || {
+        let far: Recorder = Recorder {
+            record: far.clone(),
+            ..Recorder::default()
+        };
+        let near: Recorder = Recorder {
+            record: near.clone(),
+            moves,
+            ..Recorder::default()
+        };
+        Paired::new(far, Some(near))
+    });
+    let av = domain.open_av(&AvAttr::default()).unwrap();
+    let cq = domain.open_cq(&CqAttr::default()).unwrap();
+    let _endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq)).unwrap();
+    let before = records.clone().map(|record| record.lock().unwrap().turns);
+    for _ in 0..READS {
+        assert_eq!(cq.read(&mut []), Ok(0));
+    }
+    let after = records.map(|record| record.lock().unwrap().turns);
+    [after[0] - before[0], after[1] - before[1]]
+}
+
+/// A caller that drives a pair until nothing moves has driven the far transport last.
+#[test]
+fn the_far_transport_waits_while_the_near_one_moves_and_gets_its_turns() {
+    assert_eq!(turns(0), [90, 90]);
+    assert_eq!(turns(1), [10, 90]);
 }

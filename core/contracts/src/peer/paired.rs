@@ -96,10 +96,15 @@ pub enum PairRoute<F, N> {
     Far(F),
 }
 
+/// Calls to progress in a row that leave out the far transport, at most.
+const MOST_LEFT_OUT: u8 = 8;
+
 /// Both transports of an endpoint.
 pub struct Paired<F, N> {
     far: F,
     near: Option<N>,
+    /// Calls to progress since the last one that drove the far transport.
+    left_out: u8,
     /// Addresses for which the near transport has handed back its operations.
     handed_back: RouteTable<()>,
 }
@@ -110,6 +115,7 @@ impl<F: TakesOver, N: HandsBack> Paired<F, N> {
         Self {
             far,
             near,
+            left_out: 0,
             handed_back: RouteTable::default(),
         }
     }
@@ -337,6 +343,8 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
         self.near.as_ref().is_none_or(Transport::is_drained) && self.far.is_drained()
     }
 
+    /// Where the near transport has moved something, the caller gets it at once: a look at a device
+    /// takes as long as a short message of the near transport. The next call drives the far one.
     #[inline]
     fn progress<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut done = 0;
@@ -345,7 +353,12 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
             if let Some(first) = near.handed_back() {
                 self.reroute(first, owner);
             }
+            if done > 0 && self.left_out < MOST_LEFT_OUT {
+                self.left_out += 1;
+                return done;
+            }
         }
+        self.left_out = 0;
         done + self.far.progress(owner)
     }
 

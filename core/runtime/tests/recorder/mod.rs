@@ -33,11 +33,13 @@ pub(crate) fn name(node: u64, incarnation: u64) -> NativeAddr {
     }
 }
 
-/// The addresses that a transport knows, and the kinds of the messages that it has sent.
+/// The addresses that a transport knows, the kinds of the messages that it has sent, and its turns.
 #[derive(Default)]
 pub(crate) struct Record {
     pub(crate) peers: BTreeMap<FiAddr, NativeAddr>,
     pub(crate) sent: Vec<MsgKind>,
+    /// How often it was driven.
+    pub(crate) turns: usize,
 }
 
 impl Record {
@@ -63,6 +65,8 @@ pub(crate) struct Recorder<const ALL: bool = false, const PARTS: bool = true> {
     pub(crate) record: SharedRecord,
     pub(crate) has_unknown_sources: bool,
     pub(crate) callback: Callback,
+    /// How much each turn has moved, as it says.
+    pub(crate) moves: usize,
 }
 
 impl<const ALL: bool, const PARTS: bool> Transport for Recorder<ALL, PARTS> {
@@ -90,8 +94,9 @@ impl<const ALL: bool, const PARTS: bool> Transport for Recorder<ALL, PARTS> {
     fn discard<O: Owner>(&mut self, _kind: MsgKind, _token: Token, _owner: &mut O) {}
 
     fn progress<O: Owner>(&mut self, _owner: &mut O) -> usize {
+        self.record.lock().unwrap().turns += 1;
         let Some(callback) = self.callback.lock().unwrap().take() else {
-            return 0;
+            return self.moves;
         };
         let _call = ForeignCall::begin();
         callback();
