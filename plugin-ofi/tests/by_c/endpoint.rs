@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferro_fi::abi::{
-    FI_DIRECTED_RECV, FI_ENABLE, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_RECV,
+    FI_DIRECTED_RECV, FI_ENABLE, FI_ETOOSMALL, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_RECV,
     FI_SELECTIVE_COMPLETION, FI_SEND, FI_SOURCE_ERR, FI_TAGGED_DIRECTED_RECV, FI_TRANSMIT, fid,
     fid_ep,
 };
@@ -106,15 +106,21 @@ fn enable(ep: *mut fid_ep, bound: &BoundObjects) -> Result<()> {
 
 /// `fi_getname`.
 fn name_of(ep: *mut fid_ep) -> Vec<u8> {
-    let (mut name, mut len) = (vec![0u8; MAX_ADDR_BYTES], MAX_ADDR_BYTES);
-    // SAFETY: there is room for `len` bytes.
-    let named = unsafe {
-        let getname = (*(*ep).cm).getname.unwrap();
-        getname(ep.cast(), name.as_mut_ptr().cast(), &raw mut len)
-    };
-    assert_eq!(named, 0, "fi_getname");
-    name.truncate(len);
-    name
+    let mut len = MAX_ADDR_BYTES;
+    loop {
+        let mut name = vec![0u8; len];
+        // SAFETY: there is room for `len` bytes.
+        let named = unsafe {
+            let getname = (*(*ep).cm).getname.unwrap();
+            getname(ep.cast(), name.as_mut_ptr().cast(), &raw mut len)
+        };
+        if named == -FI_ETOOSMALL && len > name.len() {
+            continue;
+        }
+        assert_eq!(named, 0, "fi_getname");
+        name.truncate(len);
+        return name;
+    }
 }
 
 impl Endpoint for EndpointByC {
