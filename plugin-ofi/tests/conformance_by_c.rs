@@ -134,8 +134,8 @@ static SHM: ProviderUnderTest = ProviderUnderTest {
     thresholds: &[128, 4096, 8192, 65_536],
 };
 
-/// Our verbs endpoints, whose local peers are reached through libfabric's `shm`.
-static PAIR: ProviderUnderTest = ProviderUnderTest {
+/// Our verbs endpoints, whose local peers are reached through a provider of libfabric's.
+const PAIR: ProviderUnderTest = ProviderUnderTest {
     name: scenarios::OURS,
     version: None,
     does_not: PAIR_DOES_NOT,
@@ -147,31 +147,66 @@ static PAIR: ProviderUnderTest = ProviderUnderTest {
     thresholds: &[128, 4096, 8192, 65_536],
 };
 
-/// The scenarios that the pair fails, by reason.
-const PAIR_DOES_NOT: Reasons = &[
+/// With libfabric's `shm`.
+static PAIR_OF_SHM: ProviderUnderTest = PAIR;
+
+/// With its `sm2`.
+static PAIR_OF_SM2: ProviderUnderTest = ProviderUnderTest {
+    beside: Some("sm2"),
+    version: Some((2, 5)),
+    does_not: PAIR_OF_SM2_DOES_NOT,
+    does_not_before_2_3: &[],
+    ..PAIR
+};
+
+/// The scenarios that each pair fails, by reason.
+const PAIR_DOES_NOT: Reasons = &[NO_FENCES, NO_DELIVERY, NO_UNKNOWN_SOURCES, COPIES_EARLY];
+
+/// A reason, and the scenarios.
+type Reason = (&'static str, &'static [&'static str]);
+
+const NO_FENCES: Reason = (
+    "FI_FENCE is not offered beside a provider in C",
+    &["levels::fences"],
+);
+const NO_DELIVERY: Reason = (
+    "FI_DELIVERY_COMPLETE is not offered beside a provider in C",
+    &[
+        "levels::delivery",
+        "levels::delivery_of_dropped_and_truncated_messages",
+    ],
+);
+const NO_UNKNOWN_SOURCES: Reason = (
+    "FI_SOURCE_ERR is not offered beside a provider in C",
+    &[
+        "unknown_sources::are_named_and_become_peers",
+        "unknown_sources::in_every_receive",
+        "unknown_sources::that_have_closed",
+        "unknown_sources::beside_peers_with_ids",
+    ],
+);
+const COPIES_EARLY: Reason = (
+    "shm and sm2 copy a long message before a short one behind it comes",
+    &["multi_receives::the_last_to_complete_frees_the_buffer"],
+);
+
+/// The scenarios that the pair with `sm2` fails, by reason.
+const PAIR_OF_SM2_DOES_NOT: Reasons = &[
+    NO_FENCES,
+    NO_DELIVERY,
+    NO_UNKNOWN_SOURCES,
+    COPIES_EARLY,
     (
-        "FI_FENCE is not offered beside a provider in C",
-        &["levels::fences"],
-    ),
-    (
-        "FI_DELIVERY_COMPLETE is not offered beside a provider in C",
+        "sm2 cuts the flags of a message to 16 bits, and FI_REMOTE_CQ_DATA is the 18th",
         &[
-            "levels::delivery",
-            "levels::delivery_of_dropped_and_truncated_messages",
+            "matches::a_sender_that_is_inserted_late",
+            "matches::cancelled_receives_take_nothing",
+            "matches::directed_and_wildcard_receives",
+            "matches::order_of_long_and_short_messages",
+            "matches::tagged_and_untagged_are_apart",
+            "matches::tags_and_masks",
+            "sends::each_form_of_send",
         ],
-    ),
-    (
-        "FI_SOURCE_ERR is not offered beside a provider in C",
-        &[
-            "unknown_sources::are_named_and_become_peers",
-            "unknown_sources::in_every_receive",
-            "unknown_sources::that_have_closed",
-            "unknown_sources::beside_peers_with_ids",
-        ],
-    ),
-    (
-        "shm copies a long message before a short one behind it comes",
-        &["multi_receives::the_last_to_complete_frees_the_buffer"],
     ),
 ];
 
@@ -301,7 +336,13 @@ mod ours {
 mod verbs_beside_shm {
     use ferrofabric_conformance::conformance;
 
-    conformance!(super::scenarios::fabric(&super::PAIR));
+    conformance!(super::scenarios::fabric(&super::PAIR_OF_SHM));
+}
+
+mod verbs_beside_sm2 {
+    use ferrofabric_conformance::conformance;
+
+    conformance!(super::scenarios::fabric(&super::PAIR_OF_SM2));
 }
 
 mod libfabrics_shm {
@@ -319,7 +360,7 @@ fn tables_name_scenarios() {
         .lines()
         .filter_map(|line| line.trim().strip_suffix(','));
     let scenarios: BTreeSet<&str> = listed.filter_map(|line| line.split(' ').next()).collect();
-    for provider in [&*OURS, &PAIR, &SHM] {
+    for provider in [&*OURS, &PAIR_OF_SHM, &PAIR_OF_SM2, &SHM] {
         let mut seen = BTreeSet::new();
         for name in names(LEFT_OUT).chain(names(provider.does_not)) {
             assert!(scenarios.contains(name), "{name} is no scenario");
