@@ -79,17 +79,18 @@ impl LinkedEnd {
             context: number,
             flags: Flags::COMPLETION,
         };
-        // SAFETY: the bytes outlive the operation, which `exchange` waits for.
-        until(
-            || match unsafe { self.endpoint.send(&op, &[buffer(bytes)]) } {
+        let try_once = || {
+            // SAFETY: the bytes outlive the operation, which `exchange` waits for.
+            match unsafe { self.endpoint.send(&op, &[buffer(bytes)]) } {
                 Ok(()) => Some(()),
                 Err(error) => {
                     assert_eq!(error, OpError::Again);
                     assert_eq!([self.next(), peer.next()], [None, None]);
                     None
                 }
-            },
-        );
+            }
+        };
+        until(try_once);
     }
 
     /// The context of the next completion.
