@@ -6,7 +6,6 @@
 mod child;
 #[macro_use]
 mod client;
-mod elements;
 mod owner;
 mod ranks;
 mod support;
@@ -17,13 +16,12 @@ use std::ptr::null_mut;
 use std::time::Instant;
 
 use client::{Libfabric, close};
-use elements::{DATATYPES, Element, OPERATORS, encoded};
 use ferro_fi::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_COLLECTIVE, FI_JOIN_COMPLETE, FI_PEER,
     FI_SELECTIVE_COMPLETION, FI_TAGGED, fi_datatype, fi_eq_attr, fi_msg_tagged, fi_op,
 };
 use owner::events::OwnerEvents;
-use ranks::{Rank, Ranks, address_of, offer, reduces};
+use ranks::{Rank, Ranks, address_of, offer};
 use two::{asking_everywhere, count};
 
 /// Runs a test with the offer of a domain, where the host's libfabric has `off_coll`.
@@ -46,23 +44,8 @@ fn allreduces_of_each_type_and_operator() {
             let ranks = Ranks::open(info, number);
             let members: Vec<usize> = (0..number).collect();
             let joined = ranks.join(&members, None);
-            let mut context = 0;
-            let mut tested = 0;
-            for datatype in DATATYPES {
-                for op in OPERATORS {
-                    if !reduces(ranks.opened.domain, datatype, op) {
-                        continue;
-                    }
-                    tested += 1;
-                    for len in [1, 5, 700] {
-                        context += 1;
-                        allreduce(&ranks, &joined, (datatype, op), len, context);
-                    }
-                }
-            }
-            // Integers have ten operators, floats seven, their complex numbers five. Builds of
-            // libfabric differ in the others.
-            assert!(tested >= 8 * 10 + 2 * 7 + 5, "{tested} operators in all");
+            let domain = ranks.opened.domain;
+            (ranks.members(&joined)).reductions(domain, &[1, 5, 700]);
             let all: Vec<_> = (members.iter().zip(&joined))
                 .map(|(&rank, &(group, set))| (rank, group, set))
                 .collect();
@@ -123,50 +106,6 @@ fn joins_are_events_of_an_owner() {
     });
 }
 
-type Joined = [(*mut ferro_fi::abi::fid_mc, *mut ferro_fi::abi::fid_av_set)];
-
-/// The value of an element of a rank.
-fn value(rank: usize, at: usize) -> i64 {
-    ((rank * 7 + at * 3 + rank * at) % 4) as i64
-}
-
-fn allreduce(
-    ranks: &Ranks,
-    joined: &Joined,
-    (datatype, op): (fi_datatype, fi_op),
-    len: usize,
-    context: usize,
-) {
-    let number = joined.len();
-    let elements: Vec<Vec<Element>> = (0..number)
-        .map(|rank| {
-            (0..len)
-                .map(|at| Element::of(datatype, value(rank, at)))
-                .collect()
-        })
-        .collect();
-    let inputs: Vec<_> = elements.iter().map(|all| encoded(datatype, all)).collect();
-    let mut outputs = vec![vec![0xa5; inputs[0].len()]; number];
-    for rank in 0..number {
-        let buffers = (&*inputs[rank], &mut *outputs[rank]);
-        let group = address_of(joined[rank].0);
-        let begun = ranks.ranks[rank].allreduce(buffers, len, (datatype, op), group, context);
-        assert_eq!(begun, 0);
-    }
-    ranks.complete(&(0..number).collect::<Vec<_>>(), context);
-    let expected: Vec<Element> = (0..len)
-        .map(|at| {
-            let of = elements.iter().map(|all| all[at]);
-            of.reduce(|one, other| one.reduced(op, other)).unwrap()
-        })
-        .collect();
-    let expected = encoded(datatype, &expected);
-    for (rank, output) in outputs.iter().enumerate() {
-        let what = || format!("{datatype:?} {op:?} of {len} at {rank} of {number}");
-        assert!(elements::same(datatype, output, &expected), "{}", what());
-    }
-}
-
 /// Data that moves, with each root and numbers of elements around the number of ranks; a barrier
 /// ends when the last one enters.
 ///
@@ -178,8 +117,7 @@ fn data_and_barriers() {
             let ranks = Ranks::open(info, number);
             let members: Vec<usize> = (0..number).collect();
             let joined = ranks.join(&members, None);
-            let groups: Vec<_> = joined.iter().map(|&(group, _)| address_of(group)).collect();
-            let mut context = 0;
+            let group = ranks.members(&joined);
             for len in [
                 0,
                 1,
@@ -190,27 +128,9 @@ fn data_and_barriers() {
                 1000,
                 100_000,
             ] {
-                for root in 0..number {
-                    context += 1;
-                    broadcast(&ranks, &groups, root, len, context);
-                    context += 1;
-                    scatter(&ranks, &groups, root, len, context);
-                }
-                context += 1;
-                allgather(&ranks, &groups, len, context);
+                group.data(len);
             }
-            context += 1;
-            for (rank, &group) in ranks.ranks.iter().zip(&groups).skip(1) {
-                assert_eq!(rank.barrier(group, context), 0);
-            }
-            for _ in 0..if number > 1 { 1000 } else { 0 } {
-                ranks
-                    .ranks
-                    .iter()
-                    .for_each(|rank| assert!(rank.read().is_none()));
-            }
-            assert_eq!(ranks.ranks[0].barrier(groups[0], context), 0);
-            ranks.complete(&members, context);
+            members.iter().for_each(|&last| group.barrier(last));
             // Its messages are not the application's.
             ranks
                 .ranks
@@ -222,79 +142,6 @@ fn data_and_barriers() {
             ranks.close(&all);
         }
     });
-}
-
-/// The bytes of 32-bit elements of a rank.
-fn data_of(rank: usize, len: usize) -> Vec<u8> {
-    (0..len)
-        .flat_map(|at| (rank * 1_000_003 + at + 1).to_le_bytes()[..4].to_vec())
-        .collect()
-}
-
-fn broadcast(ranks: &Ranks, groups: &[u64], root: usize, len: usize, context: usize) {
-    // A page behind the data would show that the collective goes beyond it; a pattern does here.
-    let mut buffers: Vec<_> = (0..groups.len())
-        .map(|rank| {
-            let mut data = match rank == root {
-                true => data_of(root, len),
-                false => vec![0; len * 4],
-            };
-            data.extend([0x77; 64]);
-            data
-        })
-        .collect();
-    for (rank, buffer) in buffers.iter_mut().enumerate() {
-        let this = &ranks.ranks[rank];
-        let at = (groups[rank], this.addrs[root]);
-        assert_eq!(
-            this.broadcast(buffer, len, fi_datatype::FI_UINT32, at, context),
-            0
-        );
-    }
-    ranks.complete(&(0..groups.len()).collect::<Vec<_>>(), context);
-    let mut expected = data_of(root, len);
-    expected.extend([0x77; 64]);
-    for (rank, buffer) in buffers.iter().enumerate() {
-        assert!(
-            *buffer == expected,
-            "broadcast of {len} by {root} at {rank}"
-        );
-    }
-}
-
-fn scatter(ranks: &Ranks, groups: &[u64], root: usize, len: usize, context: usize) {
-    let data = data_of(root, len * groups.len());
-    let mut results = vec![vec![0x77; len * 4 + 64]; groups.len()];
-    for (rank, result) in results.iter_mut().enumerate() {
-        let this = &ranks.ranks[rank];
-        let at = (groups[rank], this.addrs[root]);
-        let from = (rank == root).then_some(&*data);
-        let begun = this.scatter((from, result), len, fi_datatype::FI_UINT32, at, context);
-        assert_eq!(begun, 0);
-    }
-    ranks.complete(&(0..groups.len()).collect::<Vec<_>>(), context);
-    for (rank, result) in results.iter().enumerate() {
-        let mut expected = data[rank * len * 4..(rank + 1) * len * 4].to_vec();
-        expected.extend([0x77; 64]);
-        assert!(*result == expected, "scatter of {len} by {root} at {rank}");
-    }
-}
-
-fn allgather(ranks: &Ranks, groups: &[u64], len: usize, context: usize) {
-    let inputs: Vec<_> = (0..groups.len()).map(|rank| data_of(rank, len)).collect();
-    let mut results = vec![vec![0x77; len * 4 * groups.len() + 64]; groups.len()];
-    for (rank, result) in results.iter_mut().enumerate() {
-        let buffers = (&*inputs[rank], &mut **result);
-        let datatype = fi_datatype::FI_UINT32;
-        let begun = ranks.ranks[rank].allgather(buffers, len, datatype, groups[rank], context);
-        assert_eq!(begun, 0);
-    }
-    ranks.complete(&(0..groups.len()).collect::<Vec<_>>(), context);
-    let mut expected = inputs.concat();
-    expected.extend([0x77; 64]);
-    for (rank, result) in results.iter().enumerate() {
-        assert!(*result == expected, "allgather of {len} at {rank}");
-    }
 }
 
 /// The order of a set is that of the ranks, a group has subgroups, and several groups work at once.

@@ -3,9 +3,15 @@
 #![allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
     clippy::unwrap_used,
     reason = "each test program uses a part of it, and a test may panic"
 )]
+
+mod deaths;
+mod elements;
+mod oracle;
+mod processes;
 
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
@@ -21,6 +27,10 @@ use ferro_fi::abi::{
 };
 
 use crate::client::{Info, Libfabric, Opened, close, owned_string};
+
+pub use deaths::{a_rank_is_killed, a_root_is_killed};
+pub use oracle::Members;
+pub use processes::{RankProcess, RanksHere, in_processes};
 
 /// The limit of a test for one step.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -439,6 +449,15 @@ impl Ranks {
             missing.is_empty()
         });
         joined
+    }
+
+    /// The members of a group of the first ranks.
+    pub fn members(&self, joined: &[(*mut fid_mc, *mut fid_av_set)]) -> Members<'_> {
+        let member = |(rank, &(group, _)): (usize, &(*mut fid_mc, _))| {
+            (rank, &self.ranks[rank], address_of(group))
+        };
+        let here = joined.iter().enumerate().map(member).collect();
+        Members::new(joined.len(), here)
     }
 
     /// Drives until something holds.

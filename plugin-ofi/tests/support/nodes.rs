@@ -61,6 +61,26 @@ impl Meeting {
             .expect("the other node comes");
     }
 
+    /// Sends a line to the other node, and returns the one that it sends at the same place.
+    ///
+    /// # Panics
+    ///
+    /// When it is gone.
+    pub fn exchange(&mut self, line: &str) -> String {
+        writeln!(self.stream, "{line}").expect("the other node is there");
+        let (mut theirs, mut byte) = (Vec::new(), [0]);
+        loop {
+            // The bytes behind the line are not read here.
+            self.stream
+                .read_exact(&mut byte)
+                .expect("the other node comes");
+            match byte[0] {
+                b'\n' => return String::from_utf8(theirs).unwrap(),
+                other => theirs.push(other),
+            }
+        }
+    }
+
     /// Runs each program that mpi/remote.py requests, until the other node has come to its end.
     pub fn serve(&mut self) {
         // For all tests of this process: nothing stops a listener.

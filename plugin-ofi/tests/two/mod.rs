@@ -46,8 +46,8 @@ pub const FORMATS: [(fi_cq_format, usize); 4] = [
 ];
 
 /// Says to the process of a test which domain it is to have; nothing: any.
-const DOMAIN: &str = "FERRO_TEST_DOMAIN";
-const SHM: &[(&str, &str)] = &[(DOMAIN, ShmProvider::DOMAIN)];
+pub const DOMAIN: &str = "FERRO_TEST_DOMAIN";
+pub const SHM: &[(&str, &str)] = &[(DOMAIN, ShmProvider::DOMAIN)];
 const VERBS: &[(&str, &str)] = &[(DOMAIN, ""), ("FERRO_SHM", "off")];
 
 /// Runs a test over shared memory, in a process of its own.
