@@ -5,13 +5,14 @@
 mod recorder;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::addr::AddrFormat;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Paired;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RmaKind, RmaOp, SendOp};
-use ferrofabric_runtime::fabric::{CqAttr, Endpoint, EndpointConfig};
+use ferrofabric_runtime::fabric::{CntrAttr, CqAttr, Domain, Endpoint, EndpointConfig};
 
 use recorder::{NODE, Recorder, SharedRecord, domain_of, name};
 
@@ -95,10 +96,9 @@ fn the_near_transport_carries_all_that_it_can() {
     assert!(near.contains(&MsgKind::Msg), "{near:?}");
 }
 
-/// Drives a pair whose near transport has moved so much in each turn. Returns the turns of the far
-/// and the near one.
-fn turns(moves: usize) -> [usize; 2] {
-    const READS: usize = 90;
+/// A domain of a pair whose near transport has moved so much in each turn, and the records of the
+/// far and the near one.
+fn moving(moves: usize) -> (Arc<dyn Domain>, [SharedRecord; 2]) {
     let records = [SharedRecord::default(), SharedRecord::default()];
     let [far, near] = records.clone();
     let domain = domain_of(AddrFormat::UNSPEC, move || {
@@ -113,20 +113,47 @@ fn turns(moves: usize) -> [usize; 2] {
         };
         Paired::new(far, Some(near))
     });
+    (domain, records)
+}
+
+/// Reads a queue of such a domain. Returns the turns of the far and the near transport.
+fn turns(moves: usize) -> [usize; 2] {
+    const READS: usize = 90;
+    let (domain, records) = moving(moves);
     let av = domain.open_av(&AvAttr::default()).unwrap();
     let cq = domain.open_cq(&CqAttr::default()).unwrap();
     let _endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq)).unwrap();
-    let before = records.clone().map(|record| record.lock().unwrap().turns);
+    let count = || {
+        records
+            .each_ref()
+            .map(|record| record.lock().unwrap().turns)
+    };
+    let before = count();
     for _ in 0..READS {
         assert_eq!(cq.read(&mut []), Ok(0));
     }
-    let after = records.map(|record| record.lock().unwrap().turns);
+    let after = count();
     [after[0] - before[0], after[1] - before[1]]
 }
 
-/// A caller that drives a pair until nothing moves has driven the far transport last.
 #[test]
 fn the_far_transport_waits_while_the_near_one_moves_and_gets_its_turns() {
     assert_eq!(turns(0), [90, 90]);
     assert_eq!(turns(1), [10, 90]);
+}
+
+/// A completion that was there before a device is armed raises no event.
+#[test]
+fn the_far_transport_is_driven_before_a_caller_sleeps() {
+    let (domain, [far, near]) = moving(1);
+    far.lock().unwrap().near = Some(near);
+    let av = domain.open_av(&AvAttr::default()).unwrap();
+    let cq = domain.open_cq(&CqAttr::default()).unwrap();
+    let cntr = domain.open_cntr(&CntrAttr::default()).unwrap();
+    let _endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq)).unwrap();
+    let waited = cntr.wait(1, Some(Duration::from_millis(1)));
+    assert!(waited.is_err(), "{waited:?}");
+    let behind = std::mem::take(&mut far.lock().unwrap().behind_at_arm);
+    assert!(!behind.is_empty());
+    assert!(behind.iter().all(|&turns| turns == 0), "{behind:?}");
 }

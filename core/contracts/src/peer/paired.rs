@@ -385,6 +385,11 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
     }
 
     fn arm(&mut self) -> Result<bool> {
+        if self.left_out > 0 {
+            // The far transport may have something there, for which no event comes any more.
+            self.left_out = MOST_LEFT_OUT;
+            return Ok(false);
+        }
         let mut quiet = self.far.arm()?;
         if let Some(near) = &mut self.near {
             quiet &= near.arm()?;

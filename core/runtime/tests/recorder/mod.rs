@@ -40,9 +40,25 @@ pub(crate) struct Record {
     pub(crate) sent: Vec<MsgKind>,
     /// How often it was driven.
     pub(crate) turns: usize,
+    /// The near transport of its pair, if it is the far one.
+    pub(crate) near: Option<SharedRecord>,
+    /// The near transport's turns at its own last turn.
+    near_turns: usize,
+    /// The near transport's turns since then, each time that it was armed.
+    pub(crate) behind_at_arm: Vec<usize>,
 }
 
 impl Record {
+    fn turn(&mut self) {
+        self.turns += 1;
+        self.near_turns = self.turns_of_near();
+    }
+
+    fn turns_of_near(&self) -> usize {
+        let near = self.near.as_ref();
+        near.map_or(0, |near| near.lock().unwrap().turns)
+    }
+
     /// The incarnations of the peers on a node, in order.
     pub(crate) fn on(&self, node: u64) -> Vec<u64> {
         let on_node = self.peers.values().filter(|name| name.node == node);
@@ -94,7 +110,7 @@ impl<const ALL: bool, const PARTS: bool> Transport for Recorder<ALL, PARTS> {
     fn discard<O: Owner>(&mut self, _kind: MsgKind, _token: Token, _owner: &mut O) {}
 
     fn progress<O: Owner>(&mut self, _owner: &mut O) -> usize {
-        self.record.lock().unwrap().turns += 1;
+        self.record.lock().unwrap().turn();
         let Some(callback) = self.callback.lock().unwrap().take() else {
             return self.moves;
         };
@@ -117,6 +133,9 @@ impl<const ALL: bool, const PARTS: bool> Transport for Recorder<ALL, PARTS> {
     }
 
     fn arm(&mut self) -> Result<bool> {
+        let mut record = self.record.lock().unwrap();
+        let behind = record.turns_of_near() - record.near_turns;
+        record.behind_at_arm.push(behind);
         Ok(true)
     }
 
