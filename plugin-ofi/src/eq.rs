@@ -123,6 +123,11 @@ impl EqObject {
         }
     }
 
+    /// Whether another provider gets the events.
+    pub(crate) fn is_imported(&self) -> bool {
+        self.imported.is_some()
+    }
+
     /// Passes events on to another provider.
     pub(crate) fn pass_on(&self) {
         self.imported.iter().for_each(|imported| imported.pass_on());

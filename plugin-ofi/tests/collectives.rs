@@ -18,9 +18,9 @@ use std::time::Instant;
 use client::{Libfabric, close};
 use ferro_fi::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_COLLECTIVE, FI_JOIN_COMPLETE, FI_PEER,
-    FI_SELECTIVE_COMPLETION, FI_TAGGED, fi_datatype, fi_eq_attr, fi_msg_tagged, fi_op,
+    FI_SELECTIVE_COMPLETION, FI_TAGGED, fi_datatype, fi_eq_attr, fi_msg_tagged, fi_op, fid,
 };
-use owner::events::OwnerEvents;
+use owner::events::{Closed, OwnerEvents};
 use ranks::{Rank, Ranks, address_of, offer};
 use two::{asking_everywhere, count};
 
@@ -104,6 +104,58 @@ fn joins_are_events_of_an_owner() {
         second.close(&[groups[1]], &[sets[1]]);
         opened.close();
     });
+}
+
+/// An owner closes the endpoint of a join within the call by which it gets the event.
+///
+/// Covers: PEER-7
+#[test]
+fn an_owner_closes_an_endpoint_within_an_event() {
+    with_offer("an_owner_closes_an_endpoint_within_an_event", |info| {
+        let opened = client::Opened::new(info);
+        let owner = OwnerEvents::new();
+        let mut context = owner.context();
+        let of_eq = fi_eq_attr {
+            flags: FI_PEER,
+            ..fi_eq_attr::default()
+        };
+        let imported = (&raw mut context).cast();
+        let mut ranks = [
+            Rank::open_reporting(&opened, info, 0, of_eq, imported),
+            Rank::open(&opened, info),
+        ];
+        let names = [0, 1].map(|rank: usize| two::name_of(ranks[rank].ep));
+        ranks.iter_mut().for_each(|rank| rank.insert(&names));
+        let sets = [0, 1].map(|rank: usize| ranks[rank].set(&[0, 1]));
+        let groups =
+            [0, 1].map(|rank: usize| ranks[rank].join(FI_ADDR_NOTAVAIL, sets[rank], 6).unwrap());
+        let closed = [groups[0].cast(), ranks[0].ep.cast()].map(Closed);
+        owner.close_within.lock().unwrap().extend(closed);
+        let until = Instant::now() + two::PATIENCE;
+        let mut event = None;
+        while event.is_none() || !is_closed(&owner) {
+            assert!(ranks[0].read().is_none());
+            event = event.or_else(|| ranks[1].event());
+            assert!(Instant::now() < until, "no join ends");
+        }
+        let [first, second] = ranks;
+        let rest: [*mut fid; 5] = [
+            first.cq.cast(),
+            first.cntr.cast(),
+            first.eq.cast(),
+            sets[0].cast(),
+            first.av.cast(),
+        ];
+        rest.into_iter()
+            .for_each(|fid| assert_eq!(client::close(fid), 0));
+        second.close(&[groups[1]], &[sets[1]]);
+        opened.close();
+    });
+}
+
+/// Whether an owner has closed all that it was to close.
+fn is_closed(owner: &OwnerEvents) -> bool {
+    owner.close_within.lock().unwrap().is_empty()
 }
 
 /// Data that moves, with each root and numbers of elements around the number of ranks; a barrier

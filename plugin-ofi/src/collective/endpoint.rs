@@ -410,8 +410,9 @@ impl TransferHolder for Collectives {
         self.state.lock().probes.next()
     }
 
-    fn pass_events_on(&self) {
-        self.binding.eq.iter().for_each(|eq| eq.pass_on());
+    fn imported_events(&self) -> Option<SharedObject<EqObject>> {
+        let eq = self.binding.eq.as_ref();
+        eq.filter(|eq| eq.is_imported()).cloned()
     }
 }
 

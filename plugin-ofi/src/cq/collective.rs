@@ -24,7 +24,8 @@ use ferrofabric_system::locks::Mutex;
 use super::{CqObject, strerror};
 use crate::abi::{Roomy, fi_addr_t, fi_cq_err_entry, fi_ops_cq, fid_cq};
 use crate::cancel::{self, Looked, Waiter, testing, unwinding};
-use crate::fid::object_of;
+use crate::eq::EqObject;
+use crate::fid::{SharedObject, object_of};
 use crate::guard::{control, data};
 use crate::uses::{ObjectUse, UsableObject};
 use crate::wait::timeout;
@@ -50,8 +51,10 @@ pub(crate) trait TransferHolder: Send + Sync {
     /// The time until a message is due.
     fn time_to_next(&self) -> Option<Duration>;
 
-    /// Passes events on to the owner of an imported event queue. The caller has no lock.
-    fn pass_events_on(&self);
+    /// The event queue whose events another provider gets, if it is one. The caller has it
+    /// [passed on](EqObject::pass_on) when it has no lock and uses no endpoint: its owner may close
+    /// the endpoint then.
+    fn imported_events(&self) -> Option<SharedObject<EqObject>>;
 }
 
 /// The part of a queue that ordinary queues do not have.
@@ -254,11 +257,12 @@ impl CqObject {
     unsafe fn read_kept(&self, to: (*mut c_void, usize, *mut fi_addr_t)) -> Result<isize, OpError> {
         let part = self.collective()?;
         part.drive(&*self.cq)?;
-        let holders = part.holders();
-        for holder in &holders {
+        let mut events = Vec::new();
+        for holder in part.holders() {
             holder.drive_queues();
-            holder.pass_events_on();
+            events.extend(holder.imported_events());
         }
+        events.iter().for_each(|eq| eq.pass_on());
         // SAFETY: as the caller says.
         let read = unsafe { self.take_kept(to) };
         if part.has_entry() {

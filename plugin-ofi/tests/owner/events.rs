@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use ferro_fi::abi::{
-    FI_CLASS_EQ, fi_eq_entry, fi_eq_err_entry, fi_ops_eq, fi_peer_eq_context, fid_eq,
+    FI_CLASS_EQ, fi_eq_entry, fi_eq_err_entry, fi_ops_eq, fi_peer_eq_context, fid, fid_eq,
 };
 
+use crate::client::close;
 use crate::two::PATIENCE;
 
 /// libfabric's flag of entries that `fi_eq_readerr` returns (`UTIL_FLAG_ERROR`).
@@ -36,7 +37,15 @@ pub struct OwnerEvents {
     pub refusal: Mutex<isize>,
     /// A queue that is read in each call.
     pub read_within: AtomicPtr<fid_eq>,
+    /// Objects that the next call closes, in this order.
+    pub close_within: Mutex<Vec<Closed>>,
 }
+
+/// An object that is closed.
+pub struct Closed(pub *mut fid);
+
+// SAFETY: any thread may close it.
+unsafe impl Send for Closed {}
 
 impl OwnerEvents {
     pub fn new() -> Box<Self> {
@@ -54,6 +63,7 @@ impl OwnerEvents {
             refusals: AtomicUsize::new(0),
             refusal: Mutex::new(-(libc::EAGAIN as isize)),
             read_within: AtomicPtr::default(),
+            close_within: Mutex::default(),
         });
         events.eq.fid.fclass = FI_CLASS_EQ;
         events.eq.ops = &raw mut events.ops;
@@ -101,6 +111,9 @@ unsafe extern "C" fn write(
     let within = events.read_within.load(Ordering::Relaxed);
     if !within.is_null() {
         assert_eq!(drive_events(within), 0);
+    }
+    for object in std::mem::take(&mut *events.close_within.lock().unwrap()) {
+        assert_eq!(close(object.0), 0);
     }
     let refuse = |left: usize| left.checked_sub(1);
     if (events.refusals)

@@ -104,7 +104,7 @@ pub(in crate::endpoint) unsafe extern "C" fn join(
             Ok(()) => {
                 // SAFETY: C gives room for the pointer.
                 unsafe { mc.write(new) };
-                collectives.pass_events_on();
+                (collectives.imported_events().iter()).for_each(|eq| eq.pass_on());
                 Ok(())
             }
             Err(errno) => {
