@@ -1,7 +1,7 @@
 //! Every form of send, of every size at which something changes, before and after its receive
 //! (fi_msg(3), fi_tagged(3)).
 
-use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
 
@@ -249,7 +249,10 @@ pub fn messages_of_collectives(fabric: &Fabric) {
             ..any_tagged(pair.b.context())
         };
         pair.b.recv(&recv, &[IoBuf::EMPTY]).unwrap();
-        pair.b.endpoint.cancel(recv.context).unwrap();
+        // The application's cancellations are for its own receives.
+        let missing = Err(OpError::Failed(Errno::ENOENT));
+        assert_eq!(pair.b.endpoint.cancel(recv.context), missing);
+        pair.b.endpoint.cancel_collective(recv.context).unwrap();
         let error = pair.wait(&pair.b.rx, recv.context).unwrap_err();
         let flags = recv.kind.recv_flags() | Flags::COLLECTIVE;
         let cancelled = (error.errno, error.completion.flags);
