@@ -102,6 +102,14 @@ pub fn asking_everywhere(test: &str, body: impl FnOnce(&Libfabric, &str)) {
     }
 }
 
+/// As `asking_everywhere`, over shared memory alone.
+pub fn asking_over_shm(test: &str, body: impl FnOnce(&Libfabric, &str)) {
+    match child::is_here() {
+        true => child::alone(test, |libfabric| body(libfabric, ShmProvider::DOMAIN)),
+        false => child::run(test, SHM),
+    }
+}
+
 /// Runs a test over verbs alone.
 pub fn over_verbs(test: &str, body: impl FnOnce(&Libfabric)) {
     match child::is_here() {
