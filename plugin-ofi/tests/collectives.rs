@@ -54,6 +54,28 @@ fn allreduces_of_each_type_and_operator() {
     });
 }
 
+/// Two ranks that have each other's addresses. An owner gets the events of the first one.
+fn reporting_ranks(
+    opened: &client::Opened,
+    info: &client::Info<'_>,
+    owner: &OwnerEvents,
+) -> [Rank; 2] {
+    // It may go after the call.
+    let mut context = owner.context();
+    let of_eq = fi_eq_attr {
+        flags: FI_PEER,
+        ..fi_eq_attr::default()
+    };
+    let imported = (&raw mut context).cast();
+    let mut ranks = [
+        Rank::open_reporting(opened, info, 0, of_eq, imported),
+        Rank::open(opened, info),
+    ];
+    let names = [0, 1].map(|rank: usize| two::name_of(ranks[rank].ep));
+    ranks.iter_mut().for_each(|rank| rank.insert(&names));
+    ranks
+}
+
 /// The events of joins come out of the event queue of an owner, which calls this provider in its
 /// own function.
 ///
@@ -63,19 +85,8 @@ fn joins_are_events_of_an_owner() {
     with_offer("joins_are_events_of_an_owner", |info| {
         let opened = client::Opened::new(info);
         let owner = OwnerEvents::new();
-        let mut context = owner.context();
-        let of_eq = fi_eq_attr {
-            flags: FI_PEER,
-            ..fi_eq_attr::default()
-        };
-        let imported = (&raw mut context).cast();
-        let mut ranks = [
-            Rank::open_reporting(&opened, info, 0, of_eq, imported),
-            Rank::open(&opened, info),
-        ];
+        let ranks = reporting_ranks(&opened, info, &owner);
         (owner.read_within).store(ranks[0].eq, std::sync::atomic::Ordering::Relaxed);
-        let names = [0, 1].map(|rank: usize| two::name_of(ranks[rank].ep));
-        ranks.iter_mut().for_each(|rank| rank.insert(&names));
         // A join of one member is over at once.
         let alone = ranks[0].set(&[0]);
         let own = ranks[0].join(FI_ADDR_NOTAVAIL, alone, 5).unwrap();
@@ -114,18 +125,7 @@ fn an_owner_closes_an_endpoint_within_an_event() {
     with_offer("an_owner_closes_an_endpoint_within_an_event", |info| {
         let opened = client::Opened::new(info);
         let owner = OwnerEvents::new();
-        let mut context = owner.context();
-        let of_eq = fi_eq_attr {
-            flags: FI_PEER,
-            ..fi_eq_attr::default()
-        };
-        let imported = (&raw mut context).cast();
-        let mut ranks = [
-            Rank::open_reporting(&opened, info, 0, of_eq, imported),
-            Rank::open(&opened, info),
-        ];
-        let names = [0, 1].map(|rank: usize| two::name_of(ranks[rank].ep));
-        ranks.iter_mut().for_each(|rank| rank.insert(&names));
+        let ranks = reporting_ranks(&opened, info, &owner);
         let sets = [0, 1].map(|rank: usize| ranks[rank].set(&[0, 1]));
         let groups =
             [0, 1].map(|rank: usize| ranks[rank].join(FI_ADDR_NOTAVAIL, sets[rank], 6).unwrap());
