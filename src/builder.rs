@@ -48,6 +48,7 @@ pub struct RdmEndpointBuilder {
     path: PathChoice,
     unknown_sources: bool,
     delivery_complete: bool,
+    collectives: bool,
     av: AvAttr,
     configure: Option<Configure>,
 }
@@ -73,6 +74,7 @@ impl RdmEndpoint {
             path: PathChoice::default(),
             unknown_sources: true,
             delivery_complete: false,
+            collectives: false,
             av: AvAttr::default(),
             configure: None,
         }
@@ -115,6 +117,16 @@ impl RdmEndpointBuilder {
     pub fn delivery_complete(self, complete: bool) -> Self {
         Self {
             delivery_complete: complete,
+            ..self
+        }
+    }
+
+    /// Whether the endpoint has [collective operations](RdmEndpoint#collective-operations). The
+    /// highest bit of a tag is theirs then: a message with it is refused (`EINVAL`), and no receive
+    /// ignores it. Counters count their messages, too.
+    pub fn collectives(self, with_collectives: bool) -> Self {
+        Self {
+            collectives: with_collectives,
             ..self
         }
     }
@@ -167,6 +179,7 @@ impl RdmEndpointBuilder {
     /// As [`Domain::open_endpoint`].
     pub fn open_on(self, domain: &Arc<dyn Domain>) -> Result<RdmEndpoint> {
         let (unknown_sources, configure) = (self.unknown_sources, self.configure);
+        let with_collectives = self.collectives;
         let mut inner = OwningEndpoint::open_with(&**domain, &self.av, |config| {
             config.source_err = unknown_sources;
             if let Some(change) = configure {
@@ -174,7 +187,7 @@ impl RdmEndpointBuilder {
             }
         })?;
         inner.set_delivery_complete(self.delivery_complete);
-        RdmEndpoint::over(domain.clone(), inner)
+        RdmEndpoint::over(domain.clone(), inner, with_collectives)
     }
 
     /// Opens the domain that [`open`](Self::open) takes, for endpoints that share it.

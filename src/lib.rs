@@ -56,11 +56,18 @@
 //! change at the same time, by [atomic operations](RdmEndpoint#atomic-operations);
 //! [`RdmEndpoint::share_atomic_mapped`] in memory that peers on the same node map.
 //!
+//! # Collective operations
+//!
+//! [`RdmEndpoint::join`] makes endpoints a [`Group`], whose members call [the same
+//! operations](RdmEndpoint#collective-operations): barrier, broadcast, allreduce, allgather and
+//! scatter.
+//!
 //! # Examples
 //!
 //! The folder `examples` has whole programs: `ping_pong` between two threads, `server` with clients
 //! that it does not know, `key_value` with look-ups by one-sided reads, `parameter_server` with
-//! atomic sums, `timeout`, `killed_peer` with a second process, and `with_tokio`.
+//! atomic sums, `data_parallel` with collective ones, `timeout`, `killed_peer` with a second
+//! process, and `with_tokio`.
 //!
 //! # Errors
 //!
@@ -113,7 +120,10 @@ mod async_endpoint;
 mod atomic;
 mod atomic_region;
 mod builder;
+mod collective;
 mod endpoint;
+mod group;
+mod group_driver;
 mod one_sided;
 mod operation;
 mod operation_error;
@@ -127,12 +137,15 @@ pub use async_endpoint::{AsyncRdmEndpoint, DescriptorReadiness, NextFuture, Outc
 pub use atomic_region::{AtomicRegion, RemoteAtomicRegion};
 pub use builder::{PathChoice, RdmEndpointBuilder};
 pub use endpoint::{CompletionIter, DROP_FLUSH, RdmEndpoint};
+pub use group::Group;
 pub use operation::{
     CompletedOperation, FetchedElements, Inbound, MessageSource, Outbound, PeerWrite,
     ReceivedMessage,
 };
 pub use operation_error::OperationError;
-pub use operation_id::{AtomicId, FetchId, ReadId, RecvId, SendId, WriteId};
+pub use operation_id::{
+    AtomicId, CollectedId, CollectiveId, FetchId, JoinId, ReadId, RecvId, SendId, WriteId,
+};
 pub use operation_output::OperationId;
 pub use operator::{CompareOperator, Operator};
 pub use peer_address::PeerAddress;

@@ -7,8 +7,9 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::owning::{AtomicElement, Buffer, FetchedValues};
 
+use crate::group::Group;
 use crate::operation_error::OperationError;
-use crate::operation_id::{AtomicId, ReadId, RecvId, SendId, WriteId};
+use crate::operation_id::{AtomicId, CollectiveId, JoinId, ReadId, RecvId, SendId, WriteId};
 
 /// A message to send: a buffer, whole unless [`len`](Self::len) sets a length, without a tag unless
 /// it gets one.
@@ -173,6 +174,11 @@ pub enum CompletedOperation {
     /// An atomic operation that was carried out, with the elements that came back: none, if it
     /// fetches none.
     Atomic(AtomicId, FetchedElements),
+    /// A join that is complete, with the group.
+    Joined(JoinId, Group),
+    /// A collective operation that is complete, with the elements that it has for this member: none
+    /// of a barrier.
+    Collective(CollectiveId, FetchedElements),
     /// A peer's write with CQ data to a region of this domain: no operation of this endpoint.
     PeerWrote(PeerWrite),
     /// An operation that failed, possibly an inject.
@@ -187,25 +193,44 @@ impl CompletedOperation {
             Self::Read(id, _) => Some(id.0),
             Self::Wrote(id, _) => Some(id.0),
             Self::Atomic(id, _) => Some(id.0),
+            Self::Joined(id, _) => Some(id.0),
+            Self::Collective(id, _) => Some(id.0),
             Self::PeerWrote(_) => None,
             Self::Failed(error) => error.token(),
         }
     }
 }
 
-/// The elements that came back from an atomic operation.
+/// The elements that came back from an atomic or a collective operation.
 #[derive(Debug)]
-pub struct FetchedElements(pub(crate) Buffer);
+pub struct FetchedElements(FetchedMemory);
 
-impl FetchedElements {
-    /// The elements, of the type that the operation had.
-    pub fn to_vec<T: AtomicElement>(&self) -> Vec<T> {
-        of_buffer(&self.0)
-    }
+#[derive(Debug)]
+enum FetchedMemory {
+    OfAtomic(Buffer),
+    OfCollective(Vec<u8>),
 }
 
-fn of_buffer<V: FetchedValues>(buffer: &Buffer) -> V {
-    V::of_buffer(buffer)
+impl FetchedElements {
+    pub(crate) fn of_atomic(buffer: Buffer) -> Self {
+        Self(FetchedMemory::OfAtomic(buffer))
+    }
+
+    pub(crate) fn of_collective(bytes: Vec<u8>) -> Self {
+        Self(FetchedMemory::OfCollective(bytes))
+    }
+
+    /// The elements, of the type that the operation had.
+    pub fn to_vec<T: AtomicElement>(&self) -> Vec<T> {
+        self.to_values()
+    }
+
+    pub(crate) fn to_values<V: FetchedValues>(&self) -> V {
+        match &self.0 {
+            FetchedMemory::OfAtomic(buffer) => V::of_memory(buffer),
+            FetchedMemory::OfCollective(bytes) => V::of_memory(bytes),
+        }
+    }
 }
 
 /// The sender of a message.

@@ -8,7 +8,7 @@ use ferrofabric_contracts::peer::CqError;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_runtime::owning::{Buffer, OwnedCompletion};
 
-use crate::operation_id::{AtomicId, ReadId, RecvId, SendId, WriteId};
+use crate::operation_id::{AtomicId, CollectiveId, JoinId, ReadId, RecvId, SendId, WriteId};
 
 /// An operation that was refused, that failed, or that did not end in time.
 ///
@@ -33,6 +33,8 @@ enum FailedOperation {
     Write(Option<WriteId>, Option<usize>),
     Atomic(Option<AtomicId>, Option<usize>),
     Inject,
+    Join(Option<JoinId>),
+    Collective(Option<CollectiveId>),
     Wait(u64),
 }
 
@@ -160,15 +162,34 @@ impl OperationError {
         }
     }
 
-    /// A wait for an operation ended before the operation.
-    pub(crate) fn not_waited(token: u64, errno: Errno, why: &'static str) -> Self {
+    /// A join that was refused (`None`), or that has failed.
+    pub(crate) fn of_join(id: Option<JoinId>, errno: Errno, why: &'static str) -> Self {
+        Self::without_buffer(FailedOperation::Join(id), errno, why)
+    }
+
+    /// A collective operation that was refused (`None`), or that has failed.
+    pub(crate) fn of_collective(id: Option<CollectiveId>, errno: Errno, why: &'static str) -> Self {
+        Self::without_buffer(FailedOperation::Collective(id), errno, why)
+    }
+
+    fn without_buffer(operation: FailedOperation, errno: Errno, why: &'static str) -> Self {
         Self {
-            operation: FailedOperation::Wait(token),
+            operation,
             peer: None,
             errno,
             why,
             buffer: None,
         }
+    }
+
+    /// A wait for an operation ended before the operation.
+    pub(crate) fn not_waited(token: u64, errno: Errno, why: &'static str) -> Self {
+        Self::without_buffer(FailedOperation::Wait(token), errno, why)
+    }
+
+    /// With a reason that the caller has.
+    pub(crate) fn because(self, why: &'static str) -> Self {
+        Self { why, ..self }
     }
 
     pub(crate) fn token(&self) -> Option<u64> {
@@ -178,6 +199,8 @@ impl OperationError {
             FailedOperation::Read(id, _) => id.map(|id| id.0),
             FailedOperation::Write(id, _) => id.map(|id| id.0),
             FailedOperation::Atomic(id, _) => id.map(|id| id.0),
+            FailedOperation::Join(id) => id.map(|id| id.0),
+            FailedOperation::Collective(id) => id.map(|id| id.0),
             FailedOperation::Inject | FailedOperation::Wait(_) => None,
         }
     }
@@ -222,8 +245,24 @@ impl OperationError {
         }
     }
 
+    /// The join, if it is one that has begun.
+    pub fn join_id(&self) -> Option<JoinId> {
+        match self.operation {
+            FailedOperation::Join(id) => id,
+            _ => None,
+        }
+    }
+
+    /// The collective operation, if it is one that has begun.
+    pub fn collective_id(&self) -> Option<CollectiveId> {
+        match self.operation {
+            FailedOperation::Collective(id) => id,
+            _ => None,
+        }
+    }
+
     /// The peer; `None` for a receive from any source that no message has matched, for a message of
-    /// an unknown source, and for a wait that ran into its time limit.
+    /// an unknown source, for a collective operation, and for a wait that ran into its time limit.
     pub fn peer(&self) -> Option<FiAddr> {
         self.peer
     }
@@ -268,6 +307,8 @@ impl OperationError {
             FailedOperation::Write(_, len) => ("write", with_length(REGION, len, with("of"))),
             FailedOperation::Atomic(_, len) => ("change", with_length(REGION, len, with("of"))),
             FailedOperation::Inject => ("inject", format!("a message{}", with("to"))),
+            FailedOperation::Join(_) => ("join", "a group".to_owned()),
+            FailedOperation::Collective(_) => ("complete", "a collective operation".to_owned()),
             FailedOperation::Wait(token) => ("wait for", format!("operation {token}")),
         };
         let error = Error::new(self.errno, doing, object);

@@ -23,6 +23,21 @@ pub struct WriteId(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AtomicId(pub(crate) u64);
 
+/// A join of a group that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct JoinId(pub(crate) u64);
+
+/// A collective operation that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CollectiveId(pub(crate) u64);
+
+/// A collective operation that has begun, whose elements for this member are a `V`: one element, or
+/// a vector of them.
+pub struct CollectedId<V> {
+    pub(crate) id: CollectiveId,
+    values: PhantomData<fn() -> V>,
+}
+
 /// An atomic operation that was posted, from which elements come back as a `V`: one element, or a
 /// vector of them.
 pub struct FetchId<V> {
@@ -30,30 +45,42 @@ pub struct FetchId<V> {
     values: PhantomData<fn() -> V>,
 }
 
-impl<V> FetchId<V> {
-    pub(crate) fn new(id: AtomicId) -> Self {
-        Self {
-            id,
-            values: PhantomData,
+/// An id of an operation with values.
+macro_rules! id_with_values {
+    ($name:ident, $id:ty, $completion:literal) => {
+        impl<V> $name<V> {
+            pub(crate) fn new(id: $id) -> Self {
+                Self {
+                    id,
+                    values: PhantomData,
+                }
+            }
+
+            #[doc = concat!("The operation, as its [completion](", $completion, ") names it.")]
+            pub fn id(self) -> $id {
+                self.id
+            }
         }
-    }
 
-    /// The operation, as its [completion](crate::CompletedOperation::Atomic) names it.
-    pub fn id(self) -> AtomicId {
-        self.id
-    }
+        impl<V> Clone for $name<V> {
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+
+        impl<V> Copy for $name<V> {}
+
+        impl<V> fmt::Debug for $name<V> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self.id.0)
+            }
+        }
+    };
 }
 
-impl<V> Clone for FetchId<V> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<V> Copy for FetchId<V> {}
-
-impl<V> fmt::Debug for FetchId<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FetchId({})", self.id.0)
-    }
-}
+id_with_values!(FetchId, AtomicId, "crate::CompletedOperation::Atomic");
+id_with_values!(
+    CollectedId,
+    CollectiveId,
+    "crate::CompletedOperation::Collective"
+);

@@ -2,12 +2,15 @@
 
 use ferrofabric_runtime::owning::{Buffer, FetchedValues};
 
+use crate::group::Group;
 use crate::operation::{CompletedOperation, ReceivedMessage};
 use crate::operation_error::OperationError;
-use crate::operation_id::{AtomicId, FetchId, ReadId, RecvId, SendId, WriteId};
+use crate::operation_id::{
+    AtomicId, CollectedId, CollectiveId, FetchId, JoinId, ReadId, RecvId, SendId, WriteId,
+};
 
-/// The name of an operation: [`SendId`], [`RecvId`], [`ReadId`], [`WriteId`], [`AtomicId`] or
-/// [`FetchId`].
+/// The name of an operation: [`SendId`], [`RecvId`], [`ReadId`], [`WriteId`], [`AtomicId`],
+/// [`FetchId`], [`JoinId`], [`CollectiveId`] or [`CollectedId`].
 pub trait OperationId: Copy + Unpin + sealed::OperationToken {
     /// The output of the operation when it succeeds.
     type Output;
@@ -43,8 +46,24 @@ impl<V: FetchedValues> OperationId for FetchId<V> {
     type Output = V;
 }
 
+impl OperationId for JoinId {
+    /// The group.
+    type Output = Group;
+}
+
+impl OperationId for CollectiveId {
+    /// Nothing.
+    type Output = ();
+}
+
+impl<V: FetchedValues> OperationId for CollectedId<V> {
+    /// The elements for this member.
+    type Output = V;
+}
+
 pub(crate) mod sealed {
     use super::{AtomicId, FetchId, FetchedValues, ReadId, RecvId, SendId, WriteId};
+    use super::{CollectedId, CollectiveId, JoinId};
     use super::{CompletedOperation, OperationError, OperationId};
 
     /// Identifies an operation among those of its endpoint.
@@ -97,45 +116,55 @@ pub(crate) mod sealed {
     operation_token!(ReadId, Read, read_id);
     operation_token!(WriteId, Wrote, write_id);
 
-    impl OperationToken for AtomicId {
-        fn token(self) -> u64 {
-            self.0
-        }
+    operation_token!(JoinId, Joined, join_id);
 
-        fn names(self, completed: &CompletedOperation) -> bool {
-            match completed {
-                CompletedOperation::Atomic(id, _) => *id == self,
-                CompletedOperation::Failed(error) => error.atomic_id() == Some(self),
-                _ => false,
-            }
-        }
+    /// As above, for operations whose output has elements or not.
+    macro_rules! token_of_elements {
+        ($id:ident, $with_values:ident, $variant:ident, $in_error:ident) => {
+            impl OperationToken for $id {
+                fn token(self) -> u64 {
+                    self.0
+                }
 
-        fn output(completed: CompletedOperation) -> Option<Result<(), OperationError>> {
-            match completed {
-                CompletedOperation::Atomic(..) => Some(Ok(())),
-                CompletedOperation::Failed(error) => Some(Err(error)),
-                _ => None,
+                fn names(self, completed: &CompletedOperation) -> bool {
+                    match completed {
+                        CompletedOperation::$variant(id, _) => *id == self,
+                        CompletedOperation::Failed(error) => error.$in_error() == Some(self),
+                        _ => false,
+                    }
+                }
+
+                fn output(completed: CompletedOperation) -> Option<Result<(), OperationError>> {
+                    match completed {
+                        CompletedOperation::$variant(..) => Some(Ok(())),
+                        CompletedOperation::Failed(error) => Some(Err(error)),
+                        _ => None,
+                    }
+                }
             }
-        }
+
+            impl<V: FetchedValues> OperationToken for $with_values<V> {
+                fn token(self) -> u64 {
+                    self.id.token()
+                }
+
+                fn names(self, completed: &CompletedOperation) -> bool {
+                    self.id.names(completed)
+                }
+
+                fn output(
+                    completed: CompletedOperation,
+                ) -> Option<Result<<Self as OperationId>::Output, OperationError>> {
+                    match completed {
+                        CompletedOperation::$variant(_, elements) => Some(Ok(elements.to_values())),
+                        CompletedOperation::Failed(error) => Some(Err(error)),
+                        _ => None,
+                    }
+                }
+            }
+        };
     }
 
-    impl<V: FetchedValues> OperationToken for FetchId<V> {
-        fn token(self) -> u64 {
-            self.id.token()
-        }
-
-        fn names(self, completed: &CompletedOperation) -> bool {
-            self.id.names(completed)
-        }
-
-        fn output(
-            completed: CompletedOperation,
-        ) -> Option<Result<<Self as OperationId>::Output, OperationError>> {
-            match completed {
-                CompletedOperation::Atomic(_, elements) => Some(Ok(V::of_buffer(&elements.0))),
-                CompletedOperation::Failed(error) => Some(Err(error)),
-                _ => None,
-            }
-        }
-    }
+    token_of_elements!(AtomicId, FetchId, Atomic, atomic_id);
+    token_of_elements!(CollectiveId, CollectedId, Collective, collective_id);
 }

@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use ferrofabric_contracts::atomics::AtomicOperator;
 use ferrofabric_runtime::owning::{AtomicElement, AtomicInteger};
 
-/// An operator of [`RdmEndpoint::atomic`] and [`RdmEndpoint::fetch_atomic`], on elements of type
-/// `T`.
+/// An operator of [`RdmEndpoint::atomic`], [`RdmEndpoint::fetch_atomic`] and
+/// [`RdmEndpoint::allreduce`], on elements of type `T`.
 ///
 /// Integers wrap around. Floats compare as in C: with a NaN on either side [`MIN`](Self::MIN) and
 /// [`MAX`](Self::MAX) leave the element as it is. To logical operators all but zero is true, and
@@ -24,6 +24,7 @@ use ferrofabric_runtime::owning::{AtomicElement, AtomicInteger};
 ///
 /// [`RdmEndpoint::atomic`]: crate::RdmEndpoint::atomic
 /// [`RdmEndpoint::fetch_atomic`]: crate::RdmEndpoint::fetch_atomic
+/// [`RdmEndpoint::allreduce`]: crate::RdmEndpoint::allreduce
 #[derive(Clone, Copy)]
 pub struct Operator<T> {
     pub(crate) operator: AtomicOperator,
@@ -55,6 +56,13 @@ impl<T: AtomicElement> Operator<T> {
             operator,
             element: PhantomData,
         }
+    }
+}
+
+impl<T> Operator<T> {
+    /// Whether the elements of many members can be combined in pairs.
+    pub(crate) fn reduces(self) -> bool {
+        self.operator != AtomicOperator::Diff
     }
 }
 

@@ -4,6 +4,8 @@
 
 use std::process::Command;
 
+#[path = "../examples/data_parallel.rs"]
+mod data_parallel;
 #[path = "../examples/key_value.rs"]
 mod key_value;
 #[path = "../examples/killed_peer.rs"]
@@ -22,6 +24,11 @@ mod with_tokio;
 #[test]
 fn endpoints_play_ping_pong() {
     ping_pong::main().unwrap();
+}
+
+#[test]
+fn workers_train_the_same_parameters() {
+    data_parallel::main().unwrap();
 }
 
 #[test]

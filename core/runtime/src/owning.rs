@@ -17,7 +17,10 @@ use slab::Slab;
 
 pub use buffer::Buffer;
 pub use completion::{EndedOperation, OwnedCompletion};
-pub use elements::{AtomicElement, AtomicInteger, ElementValues, FetchedValues, StdAtomicInteger};
+pub use elements::{
+    AtomicElement, AtomicInteger, ElementValues, FetchedValues, StdAtomicInteger, bytes_of,
+    combine, elements_of,
+};
 pub use one_sided::AtomicValues;
 pub use shared_buffer::SharedBuffer;
 pub use shared_elements::SharedElements;

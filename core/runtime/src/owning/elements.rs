@@ -7,7 +7,7 @@ use std::sync::atomic::{
 
 use super::Buffer;
 use crate::domain::atomics::{AtomicWord, Element};
-use ferrofabric_contracts::atomics::Datatype;
+use ferrofabric_contracts::atomics::{AtomicOperator, Datatype};
 use ferrofabric_contracts::error::Result;
 
 /// A type that atomic operations change: an integer of 8 to 128 bits, `f32` or `f64`.
@@ -126,23 +126,55 @@ impl<E: AtomicElement> FetchedValues for E {}
 impl<E: AtomicElement> FetchedValues for Vec<E> {}
 
 mod sealed {
-    use super::{AtomicElement, Buffer, of_bytes};
+    use super::{AtomicElement, elements_of, of_bytes};
 
     /// Reads the elements that came back.
     pub trait OfBuffer: Sized {
-        /// The elements in a buffer, which are of the type and number of the operation's.
-        fn of_buffer(buffer: &Buffer) -> Self;
+        /// The elements in memory, which are of the type and number of the operation's.
+        fn of_memory(bytes: &[u8]) -> Self;
     }
 
     impl<E: AtomicElement> OfBuffer for E {
-        fn of_buffer(buffer: &Buffer) -> Self {
-            of_bytes(buffer.get(..size_of::<E>()).unwrap_or_default())
+        fn of_memory(bytes: &[u8]) -> Self {
+            of_bytes(bytes.get(..size_of::<E>()).unwrap_or_default())
         }
     }
 
     impl<E: AtomicElement> OfBuffer for Vec<E> {
-        fn of_buffer(buffer: &Buffer) -> Self {
-            buffer.chunks_exact(size_of::<E>()).map(of_bytes).collect()
+        fn of_memory(bytes: &[u8]) -> Self {
+            elements_of(bytes)
+        }
+    }
+}
+
+/// The bytes of some elements, as peers have them in memory.
+pub fn bytes_of<E: AtomicElement>(values: &[E]) -> Vec<u8> {
+    let mut bytes = vec![0; size_of_val(values)];
+    write_elements(values, &mut bytes);
+    bytes
+}
+
+fn write_elements<E: AtomicElement>(values: &[E], memory: &mut [u8]) {
+    for (place, value) in memory.chunks_exact_mut(size_of::<E>()).zip(values) {
+        E::Atomic::write(value.to_word(), place);
+    }
+}
+
+/// The elements in some bytes.
+pub fn elements_of<E: AtomicElement>(bytes: &[u8]) -> Vec<E> {
+    bytes.chunks_exact(size_of::<E>()).map(of_bytes).collect()
+}
+
+/// Combines elements in memory: each target changes to the operator's result of it and its operand.
+pub fn combine<E: AtomicElement>(operator: AtomicOperator, targets: &mut [u8], operands: &[u8]) {
+    let size = size_of::<E>();
+    let pairs = targets
+        .chunks_exact_mut(size)
+        .zip(operands.chunks_exact(size));
+    for (place, operand) in pairs {
+        let (target, operand) = (of_bytes::<E>(place), of_bytes(operand));
+        if let Some(result) = E::result(operator, target, operand, operand) {
+            E::Atomic::write(result.to_word(), place);
         }
     }
 }
@@ -158,8 +190,6 @@ pub(super) fn buffer_of<E: AtomicElement>(
     allocate: impl FnOnce(usize) -> Result<Buffer>,
 ) -> Result<Buffer> {
     let mut buffer = allocate(size_of_val(values))?;
-    for (place, value) in buffer.chunks_exact_mut(size_of::<E>()).zip(values) {
-        E::Atomic::write(value.to_word(), place);
-    }
+    write_elements(values, &mut buffer);
     Ok(buffer)
 }

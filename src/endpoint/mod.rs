@@ -1,5 +1,7 @@
 //! The endpoint that a Rust program holds.
 
+mod queue;
+
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -8,22 +10,19 @@ use std::time::{Duration, Instant};
 use ferrofabric_contracts::addr::Address;
 use ferrofabric_contracts::atomics::AtomicOp;
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
-use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_contracts::types::{FiAddr, RmaOp};
 use ferrofabric_runtime::fabric::{Av, Domain};
-use ferrofabric_runtime::owning::{
-    AtomicElement, AtomicValues, Buffer, EndedOperation, OwnedCompletion, OwningEndpoint,
-};
+use ferrofabric_runtime::owning::{AtomicElement, AtomicValues, Buffer, OwningEndpoint};
 
-use crate::operation::{
-    CompletedOperation, FetchedElements, Inbound, MessageSource, Outbound, PeerWrite,
-    ReceivedMessage,
-};
+use crate::group_driver::{GroupDriver, RESERVED_TAG};
+use crate::operation::{CompletedOperation, Inbound, Outbound};
 use crate::operation_error::OperationError;
-use crate::operation_id::{AtomicId, ReadId, RecvId, SendId, WriteId};
+use crate::operation_id::{RecvId, SendId};
 use crate::operation_output::OperationId;
 use crate::peer_address::PeerAddress;
+
+/// Why a tag is refused.
+const RESERVED: &str = "the highest bit of a tag is that of collective operations here";
 
 /// Time limit of the flush when an endpoint is dropped.
 pub const DROP_FLUSH: Duration = Duration::from_secs(1);
@@ -58,18 +57,25 @@ pub struct RdmEndpoint {
     next_token: u64,
     /// Whether `drop` must flush: [`RdmEndpoint::close`] has not done so.
     flushes_at_drop: bool,
+    collectives: Option<Box<GroupDriver>>,
 }
 
 impl RdmEndpoint {
-    pub(crate) fn over(domain: Arc<dyn Domain>, inner: OwningEndpoint) -> Result<Self> {
+    pub(crate) fn over(
+        domain: Arc<dyn Domain>,
+        mut inner: OwningEndpoint,
+        with_collectives: bool,
+    ) -> Result<Self> {
         // `as_fd` can not fail.
         inner.wait_fd()?;
+        let collectives = with_collectives.then(|| Box::new(GroupDriver::new(&mut inner)));
         Ok(Self {
             inner,
             domain,
             finished: VecDeque::new(),
             next_token: 0,
             flushes_at_drop: true,
+            collectives,
         })
     }
 
@@ -136,6 +142,10 @@ impl RdmEndpoint {
     ) -> Result<SendId, OperationError> {
         let message = message.into();
         let (op, len) = (message.operation(to), message.len);
+        if self.is_reserved(op.tag) {
+            let refused = (OpError::Failed(Errno::EINVAL), message.buffer);
+            return Err(OperationError::refused_send(to, len, refused).because(RESERVED));
+        }
         let token = self.next_token;
         (self.inner.post_send(message.buffer, len, token, op))
             .map_err(|refused| OperationError::refused_send(to, len, refused))?;
@@ -161,6 +171,10 @@ impl RdmEndpoint {
     ///
     /// As there.
     pub fn tinject(&mut self, to: FiAddr, tag: u64, bytes: &[u8]) -> Result<(), OperationError> {
+        if self.is_reserved(tag) {
+            let refused = OpError::Failed(Errno::EINVAL);
+            return Err(OperationError::refused_inject(to, refused).because(RESERVED));
+        }
         (self.inner.tinject(bytes, to, tag))
             .map_err(|error| OperationError::refused_inject(to, error))
     }
@@ -173,7 +187,14 @@ impl RdmEndpoint {
     /// The error contains the buffer. `EBUSY`: the endpoint belongs to another thread.
     pub fn recv(&mut self, into: impl Into<Inbound>) -> Result<RecvId, OperationError> {
         let into = into.into();
-        let op = into.operation();
+        let mut op = into.operation();
+        if self.is_reserved(op.tag) {
+            let refused = (OpError::Failed(Errno::EINVAL), into.buffer);
+            return Err(OperationError::refused_recv(op.src, refused).because(RESERVED));
+        }
+        if self.collectives.is_some() {
+            op.ignore &= !RESERVED_TAG;
+        }
         let token = self.next_token;
         (self.inner.post_recv(into.buffer, token, op))
             .map_err(|refused| OperationError::refused_recv(op.src, refused))?;
@@ -202,6 +223,31 @@ impl RdmEndpoint {
     ) -> Result<u64, OpError> {
         let token = self.next_token;
         self.inner.post_atomic(op, values, token)?;
+        self.next_token += 1;
+        Ok(token)
+    }
+
+    /// Whether a tag is one of collectives' messages.
+    fn is_reserved(&self, tag: u64) -> bool {
+        self.collectives.is_some() && tag & RESERVED_TAG != 0
+    }
+
+    /// Calls the collective operations, if the endpoint has them.
+    pub(crate) fn with_collectives<T>(
+        &mut self,
+        call: impl FnOnce(&mut GroupDriver, &mut OwningEndpoint) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let collectives = self.collectives.as_mut().ok_or(Errno::ENOSYS)?;
+        call(collectives, &mut self.inner)
+    }
+
+    /// Begins a collective operation, and returns its number.
+    pub(crate) fn begin_collective(
+        &mut self,
+        call: impl FnOnce(&mut GroupDriver, &mut OwningEndpoint, u64) -> Result<(), Errno>,
+    ) -> Result<u64, Errno> {
+        let token = self.next_token;
+        self.with_collectives(|collectives, inner| call(collectives, inner, token))?;
         self.next_token += 1;
         Ok(token)
     }
@@ -312,11 +358,16 @@ impl RdmEndpoint {
         operation: I,
     ) -> Result<Option<I::Output>, OperationError> {
         let token = operation.token();
+        while let Some(ended) = self.take_ended_collective() {
+            self.finished.push_back(ended);
+        }
         let at = (self.finished.iter()).position(|one| operation.names(one));
         if let Some(completed) = at.and_then(|at| self.finished.remove(at)) {
             return I::output(completed).transpose();
         }
-        match self.inner.is_under_way(token) {
+        let is_collective = |collectives: &GroupDriver| collectives.is_under_way(token);
+        let collectives = self.collectives.as_deref();
+        match self.inner.is_under_way(token) || collectives.is_some_and(is_collective) {
             true => Ok(None),
             false => {
                 let why = "its completion was taken already";
@@ -421,6 +472,9 @@ impl RdmEndpoint {
 
     /// As `prepare_wait`, even if completions of other operations are kept.
     pub(crate) fn may_sleep(&mut self) -> Result<bool> {
+        if (self.collectives.as_ref()).is_some_and(|collectives| collectives.has_ended()) {
+            return Ok(false);
+        }
         match self.inner.try_wait() {
             Ok(()) => Ok(true),
             Err(OpError::Again) => Ok(false),
@@ -446,23 +500,6 @@ impl RdmEndpoint {
     pub fn stats(&self) -> Result<Vec<(&'static str, u64)>> {
         let stats = self.inner.stats();
         stats.map_err(|error| Error::new(error.errno(), "read", "statistics"))
-    }
-
-    fn poll_queue(&mut self) -> Result<Option<CompletedOperation>> {
-        let ended = self.inner.poll_any().map_err(not_polled)?;
-        Ok(ended.map(completed))
-    }
-
-    fn wait_queue(&mut self, deadline: Option<Instant>) -> Result<Option<CompletedOperation>> {
-        loop {
-            let ended = (self.inner.wait_any(deadline.map(until))).map_err(not_polled)?;
-            match ended {
-                Some(ended) => return Ok(Some(completed(ended))),
-                // A signal to the thread ends the wait, too.
-                None if deadline.is_some_and(|at| Instant::now() >= at) => return Ok(None),
-                None => {}
-            }
-        }
     }
 }
 
@@ -507,82 +544,4 @@ fn deadline(timeout: Duration) -> Option<Instant> {
 
 fn until(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
-}
-
-fn not_polled(error: OpError) -> Error {
-    let error = Error::new(error.errno(), "poll", "endpoint");
-    match error.errno() {
-        Errno::EBUSY => error.mend("it belongs to another thread: open it with Threading::Safe"),
-        _ => error,
-    }
-}
-
-fn completed(ended: EndedOperation) -> CompletedOperation {
-    let mut done = match ended {
-        EndedOperation::Operation(done) => done,
-        EndedOperation::Inject(failed) => {
-            return CompletedOperation::Failed(OperationError::failed_inject(&failed));
-        }
-        EndedOperation::PeerWrite(completion) => {
-            return CompletedOperation::PeerWrote(PeerWrite {
-                len: completion.len,
-                data: completion.data,
-                source: source_of(&completion),
-            });
-        }
-    };
-    match std::mem::replace(&mut done.outcome, Ok(Completion::BLANK)) {
-        Ok(completion) if completion.flags.contains(Flags::SEND) => {
-            CompletedOperation::Sent(SendId(done.token), done.buffer)
-        }
-        Ok(completion) if completion.flags.contains(Flags::ATOMIC) => {
-            CompletedOperation::Atomic(AtomicId(done.token), FetchedElements(done.buffer))
-        }
-        Ok(completion) if completion.flags.contains(Flags::READ) => {
-            CompletedOperation::Read(ReadId(done.token), done.buffer)
-        }
-        Ok(completion) if completion.flags.contains(Flags::WRITE) => {
-            CompletedOperation::Wrote(WriteId(done.token), done.buffer)
-        }
-        Ok(completion) => received(done, &completion, source_of(&completion)),
-        Err(failed) => match of_unknown_source(&failed) {
-            Some(source) => received(done, &failed.completion, source),
-            None => CompletedOperation::Failed(OperationError::failed(done, &failed)),
-        },
-    }
-}
-
-/// The source of a completion; an unknown source has no name in it.
-fn source_of(completion: &Completion) -> MessageSource {
-    match completion.src.is_some() {
-        true => MessageSource::Known(completion.src),
-        false => MessageSource::Unknown(None),
-    }
-}
-
-/// The source of a received message that the completion queue reports as an error
-/// (`FI_SOURCE_ERR`).
-fn of_unknown_source(failed: &CqError) -> Option<MessageSource> {
-    let is_one =
-        failed.errno == Errno::EADDRNOTAVAIL && failed.completion.flags.contains(Flags::RECV);
-    is_one.then(|| {
-        let name = failed.sender.as_deref().copied();
-        MessageSource::Unknown(name.map(Address::from))
-    })
-}
-
-fn received(
-    done: OwnedCompletion,
-    completion: &Completion,
-    source: MessageSource,
-) -> CompletedOperation {
-    let has = |flag| completion.flags.contains(flag);
-    let message = ReceivedMessage {
-        buffer: done.buffer,
-        len: completion.len,
-        tag: has(Flags::TAGGED).then_some(completion.tag),
-        data: has(Flags::REMOTE_CQ_DATA).then_some(completion.data),
-        source,
-    };
-    CompletedOperation::Received(RecvId(done.token), message)
 }

@@ -1,0 +1,517 @@
+//! The operations of an endpoint's groups.
+//!
+//! The contract:
+//!
+//! - The owner of the engine carries out the [actions](Engine::next_action) after each call, in
+//!   their order, and reports the end of each message. A piece of memory that an action names is
+//!   read before the next call.
+//! - An operation fails with its group, and so do all others of the group, at once. The other
+//!   members are informed.
+//! - Messages of a failed group that still come are discarded, so that long sends end.
+//! - Where an operation waits for a message, the sender is probed from time to time: a send to a
+//!   dead member fails, but nothing else says that it is dead.
+
+mod failures;
+mod probes;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::types::FiAddr;
+use rustc_hash::FxHashMap;
+
+use crate::group_id::{GroupId, MAX_GROUPS};
+use crate::groups::{GroupState, Membership, hash_of};
+use crate::schedule::{self, Incoming, MemberSchedule, MessageUse, Round};
+use crate::tags::{PROBE, of_failure, of_join, of_operation};
+use probes::{ProbedWait, Probing};
+
+/// Combines elements: each of the first piece changes to the operator's result of it and its
+/// counterpart of the second.
+pub type Combine = Box<dyn Fn(&mut [u8], &[u8]) + Send>;
+
+/// An operation of a group.
+pub enum Collective {
+    /// No member leaves it before all have entered it.
+    Barrier,
+    /// All members get the bytes of the root, which has as many as the others have room for.
+    Broadcast {
+        /// The rank of the root.
+        root: usize,
+    },
+    /// All members get the operator's result of the elements of all.
+    Allreduce {
+        /// Bytes of an element.
+        element: usize,
+        /// The operator.
+        combine: Combine,
+    },
+    /// All members get the bytes of all, in the order of their ranks.
+    Allgather,
+    /// Each member gets as many bytes of the root: the first ones that of rank 0, and so on.
+    Scatter {
+        /// The rank of the root, which alone has bytes.
+        root: usize,
+        /// Bytes for a member.
+        block: usize,
+    },
+}
+
+/// A message for the endpoint to send or to receive, or the end of an operation.
+#[derive(Debug)]
+pub enum Action {
+    /// Sends a message, and reports its end by [`Engine::sent`].
+    Send {
+        /// The message's number.
+        message: u64,
+        /// The receiver.
+        to: FiAddr,
+        /// The tag.
+        tag: u64,
+        /// The bytes, for [`Engine::bytes`].
+        bytes: MemoryPiece,
+        /// Whether the send ends when the message is received (`FI_DELIVERY_COMPLETE`).
+        is_probe: bool,
+    },
+    /// Receives a message, and reports its end by [`Engine::received`].
+    Receive {
+        /// The message's number.
+        message: u64,
+        /// The sender, or `FI_ADDR_UNSPEC`.
+        from: FiAddr,
+        /// The tag.
+        tag: u64,
+        /// Bits of it that are not compared.
+        ignore: u64,
+        /// The length of the buffer.
+        len: usize,
+    },
+    /// Cancels a receive. Its end is no news to the engine.
+    Cancel {
+        /// The message's number.
+        message: u64,
+    },
+    /// An operation is over.
+    End {
+        /// Its number.
+        operation: u64,
+        /// Its result, or the errno with which it has failed.
+        result: Result<Outcome, Errno>,
+    },
+}
+
+/// The result of an operation.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Of a join.
+    Joined(GroupId),
+    /// Of any other one.
+    Bytes(Vec<u8>),
+}
+
+/// A piece of an operation's memory. `None`: no bytes.
+pub type MemoryPiece = Option<(u64, Range<usize>)>;
+
+/// The groups of an endpoint, and their operations.
+#[derive(Default)]
+pub struct Engine {
+    groups: FxHashMap<GroupId, GroupState>,
+    operations: FxHashMap<u64, GroupOperation>,
+    messages: FxHashMap<u64, MessagePurpose>,
+    /// Joins so far, by the hash of the members.
+    joins: FxHashMap<u64, u64>,
+    next_group: u32,
+    next_message: u64,
+    actions: VecDeque<Action>,
+}
+
+/// A member's part in an operation that is to begin.
+struct Work {
+    schedule: MemberSchedule,
+    /// The first bytes of the memory; the others are 0.
+    input: Vec<u8>,
+    combine: Option<Combine>,
+}
+
+/// An operation that is under way.
+struct GroupOperation {
+    group: GroupId,
+    is_join: bool,
+    tag: Tag,
+    rounds: std::vec::IntoIter<Round>,
+    memory: Vec<u8>,
+    rotation: usize,
+    result: usize,
+    combine: Option<Combine>,
+    /// Messages of the present round that are not over.
+    pending: usize,
+    waits_for: Option<AwaitedMessage>,
+}
+
+/// The tags of an operation's messages.
+#[derive(Clone, Copy)]
+enum Tag {
+    /// One for all members.
+    Join(u64),
+    /// The number of the operation; each receiver has its number of the group in the tag.
+    Operation(u64),
+}
+
+/// The message that an operation waits for.
+struct AwaitedMessage {
+    message: u64,
+    from: FiAddr,
+    probing: Probing,
+}
+
+/// The reason for a message.
+enum MessagePurpose {
+    Send { operation: u64 },
+    Receive { operation: u64, receive: Incoming },
+    Alarm(GroupId),
+    Discard(GroupId),
+    AnyProbe,
+    Probe(ProbedWait),
+    Report,
+}
+
+impl Engine {
+    /// An engine of an endpoint that has just been opened.
+    pub fn new() -> Self {
+        let mut this = Self::default();
+        this.await_probe();
+        this
+    }
+
+    /// Joins a group. All members call this, and those that join several groups of the same members
+    /// do so in the same order.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC`: there are no more numbers of groups.
+    pub fn join(&mut self, operation: u64, members: Membership) -> Result<(), Errno> {
+        if self.next_group == MAX_GROUPS {
+            return Err(Errno::ENOSPC);
+        }
+        let id = GroupId(self.next_group);
+        self.next_group += 1;
+        let before = self.joins.entry(members.hash()).or_default();
+        let hash = hash_of(members.hash(), &before.to_le_bytes());
+        *before += 1;
+        let alarm = self.receive(
+            FiAddr::UNSPEC,
+            (of_failure(hash), 0),
+            0,
+            MessagePurpose::Alarm(id),
+        );
+        // The members exchange their numbers of the group.
+        let number = id.to_bytes().to_vec();
+        let schedule = schedule::allgather(members.rank(), members.len(), number.len());
+        let group = GroupState {
+            members,
+            hash,
+            numbers: Vec::new(),
+            operations: 0,
+            failed: None,
+            alarm,
+        };
+        self.groups.insert(id, group);
+        let work = Work {
+            schedule,
+            input: number,
+            combine: None,
+        };
+        self.start(operation, id, Tag::Join(of_join(hash)), work);
+        Ok(())
+    }
+
+    /// Begins an operation of a group with some bytes. All members begin the same ones, in the same
+    /// order.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the endpoint has left the group; the root is no rank of a member, or the bytes are
+    /// not as many as it has for all. That with which the group has failed.
+    pub fn begin(
+        &mut self,
+        operation: u64,
+        group: GroupId,
+        collective: Collective,
+        bytes: Vec<u8>,
+    ) -> Result<(), Errno> {
+        let of = self.groups.get_mut(&group).ok_or(Errno::EINVAL)?;
+        if let Some(errno) = of.failed {
+            return Err(errno);
+        }
+        let work = Work::of(collective, bytes, &of.members)?;
+        let tag = Tag::Operation(of.operations);
+        of.operations += 1;
+        self.start(operation, group, tag, work);
+        Ok(())
+    }
+
+    /// The next action, if there is one.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The bytes of a message. `None`: its operation has failed, so it is not sent.
+    pub fn bytes(&self, piece: &MemoryPiece) -> Option<&[u8]> {
+        match piece {
+            None => Some(&[]),
+            Some((operation, range)) => {
+                let operation = self.operations.get(operation)?;
+                operation.memory.get(range.clone())
+            }
+        }
+    }
+
+    /// Whether an operation has begun and is not over.
+    pub fn is_under_way(&self, operation: u64) -> bool {
+        self.operations.contains_key(&operation)
+    }
+
+    /// A message that was sent is over.
+    pub fn sent(&mut self, message: u64, result: Result<(), Errno>) {
+        match self.messages.remove(&message) {
+            Some(MessagePurpose::Send { operation }) => match result {
+                Ok(()) => self.finish_message(operation),
+                Err(errno) => self.fail(operation, errno),
+            },
+            Some(MessagePurpose::Probe(probed)) => self.take_probe_end(&probed, result),
+            _ => {}
+        }
+    }
+
+    /// A message was received, or its receive has failed.
+    pub fn received(&mut self, message: u64, from: FiAddr, result: Result<&[u8], Errno>) {
+        match self.messages.remove(&message) {
+            Some(MessagePurpose::Receive { operation, receive }) => match result {
+                Ok(bytes) => self.take_bytes(operation, &receive, bytes),
+                Err(errno) => self.fail(operation, errno),
+            },
+            Some(MessagePurpose::Alarm(group)) => self.take_alarm(group, from, result.map(drop)),
+            Some(MessagePurpose::Discard(group)) => self.take_discarded(group, result.map(drop)),
+            Some(MessagePurpose::AnyProbe) if is_message(result.map(drop)) => self.await_probe(),
+            _ => {}
+        }
+    }
+
+    /// Begins an operation of a group that there is.
+    fn start(&mut self, operation: u64, group: GroupId, tag: Tag, work: Work) {
+        let Work {
+            schedule,
+            mut input,
+            combine,
+        } = work;
+        input.resize(schedule.memory.max(schedule.result), 0);
+        let begun = GroupOperation {
+            group,
+            is_join: matches!(tag, Tag::Join(_)),
+            tag,
+            rounds: schedule.rounds.into_iter(),
+            memory: input,
+            rotation: schedule.rotation,
+            result: schedule.result,
+            combine,
+            pending: 0,
+            waits_for: None,
+        };
+        self.operations.insert(operation, begun);
+        self.go_on(operation);
+    }
+
+    /// Begins the next round of an operation, or ends it.
+    fn go_on(&mut self, number: u64) {
+        let Some(operation) = self.operations.get_mut(&number) else {
+            return;
+        };
+        let Some(round) = operation.rounds.next() else {
+            return self.end(number);
+        };
+        let Some(group) = self.groups.get(&operation.group) else {
+            return;
+        };
+        operation.pending = round.sends.len() + usize::from(round.receive.is_some());
+        let (tag, own, addresses) = (operation.tag, operation.group, group.members.addresses());
+        let tag_of = |member: Option<usize>| match tag {
+            Tag::Join(tag) => tag,
+            Tag::Operation(operation) => {
+                let number = member.and_then(|rank| group.numbers.get(rank)).copied();
+                of_operation(number.unwrap_or(own), operation)
+            }
+        };
+        let receive = round.receive.map(|receive| {
+            let from = addresses[receive.from];
+            (from, tag_of(None), receive)
+        });
+        let sends: Vec<_> = (round.sends.into_iter())
+            .map(|send| (addresses[send.to], tag_of(Some(send.to)), send.piece))
+            .collect();
+        // A message that comes at once may change the memory.
+        for (to, tag, piece) in sends {
+            let purpose = MessagePurpose::Send { operation: number };
+            self.send(to, tag, Some((number, piece)), purpose);
+        }
+        if let Some((from, tag, receive)) = receive {
+            let len = receive.piece.len();
+            let purpose = MessagePurpose::Receive {
+                operation: number,
+                receive,
+            };
+            let message = self.receive(from, (tag, 0), len, purpose);
+            if let Some(operation) = self.operations.get_mut(&number) {
+                operation.waits_for = Some(AwaitedMessage {
+                    message,
+                    from,
+                    probing: Probing::default(),
+                });
+            }
+        }
+    }
+
+    /// A message of an operation is over.
+    fn finish_message(&mut self, number: u64) {
+        let Some(operation) = self.operations.get_mut(&number) else {
+            return;
+        };
+        operation.pending -= 1;
+        if operation.pending == 0 {
+            self.go_on(number);
+        }
+    }
+
+    /// A message of an operation was received.
+    fn take_bytes(&mut self, number: u64, receive: &Incoming, bytes: &[u8]) {
+        let Some(operation) = self.operations.get_mut(&number) else {
+            return;
+        };
+        operation.waits_for = None;
+        let piece = operation.memory.get_mut(receive.piece.clone());
+        let Some(piece) = piece.filter(|piece| piece.len() == bytes.len()) else {
+            // The members disagree on the number of elements.
+            return self.fail(number, Errno::EPROTO);
+        };
+        match (receive.placement, &operation.combine) {
+            (MessageUse::BeforeUpper, Some(combine)) => combine(piece, bytes),
+            (MessageUse::AfterLower, Some(combine)) => {
+                let mut lower = bytes.to_vec();
+                combine(&mut lower, piece);
+                piece.copy_from_slice(&lower);
+            }
+            (_, _) => piece.copy_from_slice(bytes),
+        }
+        self.finish_message(number);
+    }
+
+    /// An operation is complete.
+    fn end(&mut self, number: u64) {
+        let Some(mut operation) = self.operations.remove(&number) else {
+            return;
+        };
+        operation.memory.rotate_right(operation.rotation);
+        operation.memory.truncate(operation.result);
+        let outcome = match operation.is_join {
+            false => Outcome::Bytes(operation.memory),
+            true => {
+                let numbers = operation.memory.chunks_exact(4).map(GroupId::of_bytes);
+                let Some(numbers) = numbers.collect() else {
+                    self.operations.insert(number, operation);
+                    return self.fail(number, Errno::EPROTO);
+                };
+                if let Some(group) = self.groups.get_mut(&operation.group) {
+                    group.numbers = numbers;
+                }
+                Outcome::Joined(operation.group)
+            }
+        };
+        self.actions.push_back(Action::End {
+            operation: number,
+            result: Ok(outcome),
+        });
+    }
+
+    fn send(&mut self, to: FiAddr, tag: u64, bytes: MemoryPiece, purpose: MessagePurpose) {
+        let is_probe = tag == PROBE;
+        let message = self.number(purpose);
+        self.actions.push_back(Action::Send {
+            message,
+            to,
+            tag,
+            bytes,
+            is_probe,
+        });
+    }
+
+    fn receive(
+        &mut self,
+        from: FiAddr,
+        (tag, ignore): (u64, u64),
+        len: usize,
+        purpose: MessagePurpose,
+    ) -> u64 {
+        let message = self.number(purpose);
+        self.actions.push_back(Action::Receive {
+            message,
+            from,
+            tag,
+            ignore,
+            len,
+        });
+        message
+    }
+
+    /// A new message's number.
+    fn number(&mut self, purpose: MessagePurpose) -> u64 {
+        let message = self.next_message;
+        self.next_message += 1;
+        self.messages.insert(message, purpose);
+        message
+    }
+}
+
+impl Work {
+    /// # Errors
+    ///
+    /// As [`Engine::begin`].
+    fn of(collective: Collective, mut input: Vec<u8>, members: &Membership) -> Result<Self, Errno> {
+        let (rank, count, bytes) = (members.rank(), members.len(), input.len());
+        let checked = |root: usize| (root < count).then_some(root).ok_or(Errno::EINVAL);
+        let of_all = |block: usize| block.checked_mul(count).ok_or(Errno::EINVAL);
+        let mut combine_by = None;
+        let schedule = match collective {
+            Collective::Barrier => schedule::barrier(rank, count),
+            Collective::Broadcast { root } => {
+                schedule::broadcast(rank, count, checked(root)?, bytes)
+            }
+            Collective::Allreduce { element, combine } => {
+                combine_by = Some(combine);
+                schedule::allreduce(rank, count, bytes, element.max(1))
+            }
+            Collective::Allgather => {
+                of_all(bytes)?;
+                schedule::allgather(rank, count, bytes)
+            }
+            Collective::Scatter { root, block } => {
+                let (root, all) = (checked(root)?, of_all(block)?);
+                match rank == root {
+                    true if bytes == all => input.rotate_left(root * block),
+                    true => return Err(Errno::EINVAL),
+                    false => input.clear(),
+                }
+                schedule::scatter(rank, count, root, block)
+            }
+        };
+        Ok(Self {
+            schedule,
+            input,
+            combine: combine_by,
+        })
+    }
+}
+
+/// Whether a receive without a buffer has got a message, be it one with bytes.
+fn is_message(result: Result<(), Errno>) -> bool {
+    matches!(result, Ok(()) | Err(Errno::ETRUNC))
+}

@@ -1,0 +1,94 @@
+//! The groups of an endpoint.
+
+use std::sync::Arc;
+
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::types::FiAddr;
+
+use crate::group_id::GroupId;
+
+/// The members of a group, in the order of their ranks.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    addresses: Arc<[FiAddr]>,
+    rank: usize,
+    hash: u64,
+}
+
+impl Membership {
+    /// `names` has the name of each member, the same at all of them, and `own` is that of this
+    /// endpoint.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: this endpoint is no member, or an endpoint is one twice.
+    pub fn new<N: AsRef<[u8]> + Ord>(
+        addresses: Arc<[FiAddr]>,
+        names: &[N],
+        own: &N,
+    ) -> Result<Self, Errno> {
+        let rank = names.iter().position(|name| name == own);
+        let rank = rank.ok_or(Errno::EINVAL)?;
+        let mut sorted: Vec<_> = names.iter().collect();
+        sorted.sort_unstable();
+        if addresses.len() != names.len() || sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Errno::EINVAL);
+        }
+        let hash = (names.iter()).fold(FIRST_HASH, |hash, name| hash_of(hash, name.as_ref()));
+        Ok(Self {
+            addresses,
+            rank,
+            hash,
+        })
+    }
+
+    /// Addresses of the members.
+    pub fn addresses(&self) -> &Arc<[FiAddr]> {
+        &self.addresses
+    }
+
+    /// The rank of this endpoint.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// A number of these members, the same at each.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.addresses.len()
+    }
+
+    pub(crate) fn others(&self) -> impl Iterator<Item = FiAddr> {
+        let others = self.addresses.iter().enumerate();
+        let rank = self.rank;
+        others
+            .filter(move |&(other, _)| other != rank)
+            .map(|(_, &address)| address)
+    }
+}
+
+/// The hash of nothing.
+const FIRST_HASH: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Goes on with a hash (FNV-1a): members of any build and machine have the same one.
+pub(crate) fn hash_of(hash: u64, bytes: &[u8]) -> u64 {
+    let add = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(hash, add)
+}
+
+/// A group of an endpoint.
+pub(crate) struct GroupState {
+    pub(crate) members: Membership,
+    /// A hash of the members' names and of the number of joins of the same members before it.
+    pub(crate) hash: u64,
+    /// The number that each member has the group by. Empty until all have joined.
+    pub(crate) numbers: Vec<GroupId>,
+    /// Operations that have begun.
+    pub(crate) operations: u64,
+    pub(crate) failed: Option<Errno>,
+    /// The receive of reports that the group has failed elsewhere.
+    pub(crate) alarm: u64,
+}

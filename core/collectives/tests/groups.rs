@@ -1,0 +1,631 @@
+//! Engines of several members exchange messages in random order, and members die.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrofabric_collectives::{Action, Collective, Engine, GroupId, Membership, Outcome};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::types::FiAddr;
+use proptest::prelude::*;
+
+/// Longer messages leave their sender when they are received.
+const EAGER: usize = 64;
+
+/// Between two ticks.
+const TICK: Duration = Duration::from_millis(600);
+
+/// Ticks without a message in which every wait is probed.
+const QUIET_TICKS: usize = 40;
+
+/// Elements are matrices, whose product depends on the order of the factors.
+const ELEMENT: usize = 4;
+
+struct Posted {
+    message: u64,
+    from: FiAddr,
+    tag: u64,
+    ignore: u64,
+    len: usize,
+}
+
+struct Sent {
+    from: usize,
+    tag: u64,
+    bytes: Vec<u8>,
+    /// The number of a message that is not over at its sender.
+    ends: Option<u64>,
+}
+
+#[derive(Default)]
+struct Member {
+    engine: Engine,
+    posted: Vec<Posted>,
+    unexpected: VecDeque<Sent>,
+    ended: BTreeMap<u64, Result<Outcome, Errno>>,
+    is_dead: bool,
+}
+
+/// Members, and the messages between them, which stay in order between two of them.
+struct Network {
+    members: Vec<Member>,
+    under_way: BTreeMap<(usize, usize), VecDeque<Sent>>,
+    random: fastrand::Rng,
+    now: Instant,
+}
+
+impl Network {
+    fn new(members: usize, seed: u64) -> Self {
+        let member = |_| Member {
+            engine: Engine::new(),
+            ..Member::default()
+        };
+        let mut this = Self {
+            members: (0..members).map(member).collect(),
+            under_way: BTreeMap::new(),
+            random: fastrand::Rng::with_seed(seed),
+            now: Instant::now(),
+        };
+        (0..members).for_each(|member| this.carry_out(member));
+        this
+    }
+
+    fn call<T>(&mut self, member: usize, call: impl FnOnce(&mut Engine) -> T) -> T {
+        let result = call(&mut self.members[member].engine);
+        self.carry_out(member);
+        result
+    }
+
+    /// Carries out the actions of a member.
+    fn carry_out(&mut self, at: usize) {
+        while let Some(action) = self.members[at].engine.next_action() {
+            match action {
+                Action::Send {
+                    message,
+                    to,
+                    tag,
+                    bytes,
+                    is_probe,
+                } => {
+                    let Some(bytes) = self.members[at].engine.bytes(&bytes) else {
+                        continue;
+                    };
+                    let bytes = bytes.to_vec();
+                    let to = to.0 as usize;
+                    if self.members[to].is_dead {
+                        let error = Err(Errno::ECONNRESET);
+                        self.members[at].engine.sent(message, error);
+                        continue;
+                    }
+                    let waits = is_probe || bytes.len() > EAGER;
+                    let queue = self.under_way.entry((at, to)).or_default();
+                    queue.push_back(Sent {
+                        from: at,
+                        tag,
+                        bytes,
+                        ends: waits.then_some(message),
+                    });
+                    if !waits {
+                        self.members[at].engine.sent(message, Ok(()));
+                    }
+                }
+                Action::Receive {
+                    message,
+                    from,
+                    tag,
+                    ignore,
+                    len,
+                } => {
+                    let posted = Posted {
+                        message,
+                        from,
+                        tag,
+                        ignore,
+                        len,
+                    };
+                    let unexpected = &mut self.members[at].unexpected;
+                    let found = unexpected.iter().position(|sent| matches(&posted, sent));
+                    match found.and_then(|found| unexpected.remove(found)) {
+                        Some(sent) => self.hand_over(at, &posted, sent),
+                        None => self.members[at].posted.push(posted),
+                    }
+                }
+                Action::Cancel { message } => {
+                    let member = &mut self.members[at];
+                    member.posted.retain(|posted| posted.message != message);
+                    let error = Err(Errno::ECANCELED);
+                    member.engine.received(message, FiAddr::UNSPEC, error);
+                }
+                Action::End { operation, result } => {
+                    let before = self.members[at].ended.insert(operation, result);
+                    assert!(before.is_none(), "operation {operation} of {at} ends twice");
+                }
+            }
+        }
+    }
+
+    /// A message meets its receive.
+    fn hand_over(&mut self, at: usize, posted: &Posted, sent: Sent) {
+        let from = FiAddr(sent.from as u64);
+        let result = match sent.bytes.len() <= posted.len {
+            true => Ok(&sent.bytes[..]),
+            false => Err(Errno::ETRUNC),
+        };
+        let engine = &mut self.members[at].engine;
+        engine.received(posted.message, from, result);
+        if let Some(message) = sent.ends {
+            self.call(sent.from, |engine| engine.sent(message, Ok(())));
+        }
+        self.carry_out(at);
+    }
+
+    /// Delivers a message. Returns false if none is under way.
+    fn step(&mut self) -> bool {
+        let busy: Vec<_> = (self.under_way.iter())
+            .filter(|(_, queue)| !queue.is_empty())
+            .map(|(&pair, _)| pair)
+            .collect();
+        let Some(&(from, to)) = self.random.choice(&busy) else {
+            return false;
+        };
+        let sent = self
+            .under_way
+            .get_mut(&(from, to))
+            .and_then(VecDeque::pop_front);
+        let sent = sent.expect("the queue has a message");
+        let posted = &mut self.members[to].posted;
+        match posted.iter().position(|posted| matches(posted, &sent)) {
+            Some(found) => {
+                let posted = posted.remove(found);
+                self.hand_over(to, &posted, sent);
+            }
+            None => self.members[to].unexpected.push_back(sent),
+        }
+        true
+    }
+
+    /// Delivers all messages, and has time pass where there are none, until `is_over`.
+    fn run_until(&mut self, is_over: impl Fn(&Self) -> bool) {
+        let mut quiet = 0;
+        while !is_over(self) {
+            if self.step() {
+                quiet = 0;
+                continue;
+            }
+            quiet += 1;
+            assert!(quiet < QUIET_TICKS, "the members wait for each other");
+            self.tick();
+        }
+        while self.step() {}
+    }
+
+    /// Time passes for the members, though messages are under way.
+    fn tick(&mut self) {
+        self.now += TICK;
+        let now = self.now;
+        for member in 0..self.members.len() {
+            if !self.members[member].is_dead {
+                self.call(member, |engine| engine.tick(now));
+            }
+        }
+    }
+
+    /// A member dies. Its messages that are under way come, or some of them.
+    fn kill(&mut self, dead: usize) {
+        for (&(from, _), queue) in &mut self.under_way {
+            if from == dead {
+                queue.truncate(self.random.usize(..=queue.len()));
+            }
+        }
+        self.close(dead);
+    }
+
+    /// A member closes its endpoint. Its messages that are under way come.
+    fn close(&mut self, dead: usize) {
+        let member = &mut self.members[dead];
+        member.is_dead = true;
+        member.posted.clear();
+        let mut lost: Vec<_> = member.unexpected.drain(..).collect();
+        for (&(_, to), queue) in &mut self.under_way {
+            if to == dead {
+                lost.extend(queue.drain(..));
+            }
+        }
+        for queue in self.under_way.values_mut() {
+            for sent in queue.iter_mut().filter(|sent| sent.from == dead) {
+                sent.ends = None;
+            }
+        }
+        for member in &mut self.members {
+            for sent in member
+                .unexpected
+                .iter_mut()
+                .filter(|sent| sent.from == dead)
+            {
+                sent.ends = None;
+            }
+        }
+        for sent in lost {
+            if let Some(message) = sent.ends.filter(|_| sent.from != dead) {
+                let error = Err(Errno::ECONNRESET);
+                self.call(sent.from, |engine| engine.sent(message, error));
+            }
+        }
+    }
+}
+
+fn matches(posted: &Posted, sent: &Sent) -> bool {
+    let is_from = posted.from == FiAddr::UNSPEC || posted.from.0 as usize == sent.from;
+    is_from && (posted.tag ^ sent.tag) & !posted.ignore == 0
+}
+
+/// An operation of a group, with a number of elements and the index of a root.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Barrier,
+    Broadcast(usize, usize),
+    Allreduce(usize),
+    Allgather(usize),
+    Scatter(usize, usize),
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    let elements = || prop_oneof![8 => 0..40usize, 1 => Just(9000), 1 => Just(33_000)];
+    prop_oneof![
+        Just(Kind::Barrier),
+        (0..64usize, elements()).prop_map(|(root, count)| Kind::Broadcast(root, count)),
+        elements().prop_map(Kind::Allreduce),
+        (0..40usize).prop_map(Kind::Allgather),
+        (0..64usize, 0..40usize).prop_map(|(root, count)| Kind::Scatter(root, count)),
+    ]
+}
+
+fn multiply(left: &mut [u8], right: &[u8]) {
+    let pairs = left
+        .chunks_exact_mut(ELEMENT)
+        .zip(right.chunks_exact(ELEMENT));
+    for (left, right) in pairs {
+        let of = |row: usize, column: usize| {
+            let first = left[2 * row].wrapping_mul(right[column]);
+            first.wrapping_add(left[2 * row + 1].wrapping_mul(right[2 + column]))
+        };
+        let product = [of(0, 0), of(0, 1), of(1, 0), of(1, 1)];
+        left.copy_from_slice(&product);
+    }
+}
+
+/// The elements of a member in an operation.
+fn contribution(operation: u64, rank: usize, elements: usize) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed((operation << 16) | rank as u64);
+    (0..elements * ELEMENT).map(|_| random.u8(..)).collect()
+}
+
+impl Kind {
+    fn begin(
+        self,
+        engine: &mut Engine,
+        operation: u64,
+        id: GroupId,
+        (rank, members): (usize, usize),
+    ) -> Result<(), Errno> {
+        let data = |elements| contribution(operation, rank, elements);
+        let (collective, bytes) = match self {
+            Self::Barrier => (Collective::Barrier, Vec::new()),
+            Self::Broadcast(root, count) => {
+                let root = root % members;
+                (Collective::Broadcast { root }, data(count))
+            }
+            Self::Allreduce(count) => {
+                let combine = Box::new(multiply);
+                let element = ELEMENT;
+                (Collective::Allreduce { element, combine }, data(count))
+            }
+            Self::Allgather(count) => (Collective::Allgather, data(count)),
+            Self::Scatter(root, count) => {
+                let (root, block) = (root % members, count * ELEMENT);
+                let bytes = match root == rank {
+                    true => data(members * count),
+                    false => Vec::new(),
+                };
+                (Collective::Scatter { root, block }, bytes)
+            }
+        };
+        engine.begin(operation, id, collective, bytes)
+    }
+
+    /// The result at a member, computed in one place.
+    fn expected(self, operation: u64, rank: usize, members: usize) -> Vec<u8> {
+        match self {
+            Self::Barrier => Vec::new(),
+            Self::Broadcast(root, count) => contribution(operation, root % members, count),
+            Self::Allreduce(count) => {
+                let mut all = (0..members).map(|rank| contribution(operation, rank, count));
+                let mut result = all.next().unwrap_or_default();
+                all.for_each(|next| multiply(&mut result, &next));
+                result
+            }
+            Self::Allgather(count) => (0..members)
+                .flat_map(|rank| contribution(operation, rank, count))
+                .collect(),
+            Self::Scatter(root, count) => {
+                let all = contribution(operation, root % members, members * count);
+                let block = count * ELEMENT;
+                all[rank * block..(rank + 1) * block].to_vec()
+            }
+        }
+    }
+}
+
+/// A group: the members in the order of their ranks.
+fn membership(group: &[usize], own: usize) -> Membership {
+    let names: Vec<_> = group.iter().map(|&member| member.to_le_bytes()).collect();
+    let addresses: Arc<[FiAddr]> = group.iter().map(|&member| FiAddr(member as u64)).collect();
+    Membership::new(addresses, &names, &own.to_le_bytes()).expect("a member")
+}
+
+/// The group of a join that is over.
+fn joined(network: &Network, member: usize, operation: u64) -> GroupId {
+    match network.members[member].ended.get(&operation) {
+        Some(Ok(Outcome::Joined(group))) => *group,
+        other => panic!("the join of {member}: {other:?}"),
+    }
+}
+
+/// The number of members; groups, each of members in a random order; operations with the index of
+/// their group; a seed.
+type Program = (usize, Vec<Vec<usize>>, Vec<(usize, Kind)>, u64);
+
+fn programs() -> impl Strategy<Value = Program> {
+    (1..=11usize).prop_flat_map(|members| {
+        let all: Vec<_> = (0..members).collect();
+        let group = (Just(all).prop_shuffle(), 1..=members).prop_map(|(mut group, len)| {
+            group.truncate(len);
+            group
+        });
+        (
+            Just(members),
+            prop::collection::vec(group, 1..4),
+            prop::collection::vec((0..3usize, kinds()), 0..12),
+            any::<u64>(),
+        )
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn results_are_those_of_one_place((members, groups, operations, seed) in programs()) {
+        let mut network = Network::new(members, seed);
+        for (join, group) in groups.iter().enumerate() {
+            for &member in group {
+                let of = membership(group, member);
+                network.call(member, |engine| engine.join(join as u64, of)).expect("a number");
+            }
+        }
+        let joins: usize = groups.iter().map(Vec::len).sum();
+        network.run_until(|network| ended(network) == joins);
+        let operations: Vec<_> = (operations.into_iter().enumerate())
+            .map(|(number, (group, kind))| (100 + number as u64, group % groups.len(), kind))
+            .collect();
+        // All are under way at once, and members begin them at different times.
+        let mut next = vec![0; members];
+        while let Some(member) = {
+            let left: Vec<_> = (0..members).filter(|&one| next[one] < operations.len()).collect();
+            network.random.choice(left)
+        } {
+            let (operation, group, kind) = operations[next[member]];
+            next[member] += 1;
+            let of = &groups[group];
+            if let Some(rank) = of.iter().position(|&one| one == member) {
+                let id = joined(&network, member, group as u64);
+                let place = (rank, of.len());
+                network.call(member, |engine| kind.begin(engine, operation, id, place)).expect("begun");
+            }
+            for _ in 0..network.random.usize(..6) {
+                network.step();
+            }
+        }
+        let expected = joins + operations.iter().map(|&(_, group, _)| groups[group].len()).sum::<usize>();
+        // A member closes once its operations are over, and its messages are with their receivers.
+        while ended(&network) < expected {
+            prop_assert!(network.step(), "the members wait for each other");
+            if network.random.u8(..8) == 0 {
+                network.tick();
+            }
+            let of_all = |member: usize| {
+                let of = |group: usize| groups[group].contains(&member);
+                let operations = operations.iter().filter(|&&(_, group, _)| of(group)).count();
+                operations + (0..groups.len()).filter(|&group| of(group)).count()
+            };
+            for member in 0..members {
+                let is_flushed = |(&(from, _), queue): (&(usize, usize), &VecDeque<Sent>)| {
+                    from != member || queue.is_empty()
+                };
+                let this = &network.members[member];
+                let is_over = !this.is_dead && this.ended.len() == of_all(member);
+                if is_over && network.under_way.iter().all(is_flushed) && network.random.bool() {
+                    network.close(member);
+                }
+            }
+        }
+        for (operation, group, kind) in operations {
+            let of = &groups[group];
+            for (rank, &member) in of.iter().enumerate() {
+                let result = network.members[member].ended.remove(&operation);
+                let bytes = kind.expected(operation, rank, of.len());
+                prop_assert_eq!(result, Some(Ok(Outcome::Bytes(bytes))), "{:?} at {}", kind, rank);
+            }
+        }
+        for (join, group) in groups.iter().enumerate() {
+            for &member in group {
+                let id = joined(&network, member, join as u64);
+                network.call(member, |engine| engine.leave(id));
+            }
+        }
+        for member in network.members.iter().filter(|member| !member.is_dead) {
+            // Probes of members that have closed.
+            prop_assert!(member.unexpected.iter().all(|sent| sent.bytes.is_empty()));
+            // That of probes.
+            prop_assert_eq!(member.posted.len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_death_ends_all_operations_of_the_group(
+        (members, groups, operations, seed) in programs(),
+        steps in 0..300usize,
+        dead in 0..11usize,
+    ) {
+        let mut network = Network::new(members, seed);
+        let group: Vec<_> = groups.into_iter().max_by_key(Vec::len).unwrap_or_default();
+        let dead = group[dead % group.len()];
+        let mut begun = vec![0; members];
+        for &member in &group {
+            let of = membership(&group, member);
+            network.call(member, |engine| engine.join(0, of)).expect("a number");
+            begun[member] += 1;
+        }
+        let mut left = steps;
+        let mut next = vec![0; members];
+        loop {
+            if left == 0 && !network.members[dead].is_dead {
+                network.kill(dead);
+            }
+            left = left.saturating_sub(1);
+            // A member begins its next operation once the join is over.
+            let free: Vec<_> = (group.iter().copied())
+                .filter(|&one| !network.members[one].is_dead && next[one] < operations.len())
+                .filter(|&one| network.members[one].ended.contains_key(&0))
+                .collect();
+            let is_free = |one: &usize| matches!(network.members[*one].ended[&0], Ok(Outcome::Joined(_)));
+            let free: Vec<_> = free.into_iter().filter(is_free).collect();
+            match network.random.choice(&free) {
+                Some(&member) => {
+                    let id = joined(&network, member, 0);
+                    let (operation, kind) = (100 + next[member] as u64, operations[next[member]].1);
+                    next[member] += 1;
+                    let rank = group.iter().position(|&one| one == member).unwrap_or_default();
+                    let place = (rank, group.len());
+                    match network.call(member, |engine| kind.begin(engine, operation, id, place)) {
+                        Ok(()) => begun[member] += 1,
+                        Err(errno) => prop_assert!(errno == Errno::ECONNRESET || errno == Errno::ECONNABORTED),
+                    }
+                    network.step();
+                }
+                None => {
+                    if !network.step() && left == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+        network.run_until(|network| {
+            (0..members).all(|one| network.members[one].is_dead || network.members[one].ended.len() == begun[one])
+        });
+        for (rank, &member) in group.iter().enumerate().filter(|&(_, &one)| one != dead) {
+            for (operation, result) in &network.members[member].ended {
+                match result {
+                    Ok(Outcome::Bytes(bytes)) => {
+                        let kind = operations[*operation as usize - 100].1;
+                        prop_assert_eq!(bytes, &kind.expected(*operation, rank, group.len()));
+                    }
+                    Ok(Outcome::Joined(_)) => {}
+                    Err(errno) => prop_assert!(
+                        *errno == Errno::ECONNRESET || *errno == Errno::ECONNABORTED, "{}", errno
+                    ),
+                }
+            }
+        }
+        // No long message waits for a receive.
+        for member in &network.members {
+            prop_assert!(member.unexpected.iter().all(|sent| sent.ends.is_none()));
+        }
+    }
+}
+
+fn ended(network: &Network) -> usize {
+    network
+        .members
+        .iter()
+        .map(|member| member.ended.len())
+        .sum()
+}
+
+#[test]
+fn members_that_disagree_on_the_number_of_elements_get_an_error() {
+    let mut network = Network::new(2, 7);
+    for member in 0..2 {
+        let of = membership(&[0, 1], member);
+        (network.call(member, |engine| engine.join(0, of))).expect("a number");
+    }
+    network.run_until(|network| ended(network) == 2);
+    for member in 0..2 {
+        let id = joined(&network, member, 0);
+        let kind = Kind::Allreduce(1 + member);
+        (network.call(member, |engine| kind.begin(engine, 1, id, (member, 2)))).expect("begun");
+    }
+    network.run_until(|network| ended(network) == 4);
+    let errors: Vec<_> = (network.members.iter())
+        .map(|member| member.ended[&1].as_ref().expect_err("an error"))
+        .collect();
+    let of_wrong_length = [&Errno::EPROTO, &Errno::ETRUNC];
+    assert!(errors.iter().any(|errno| of_wrong_length.contains(errno)));
+}
+
+#[test]
+fn a_member_that_leaves_within_an_operation_ends_it() {
+    let mut network = Network::new(3, 8);
+    for member in 0..3 {
+        let of = membership(&[2, 0, 1], member);
+        (network.call(member, |engine| engine.join(0, of))).expect("a number");
+    }
+    network.run_until(|network| ended(network) == 3);
+    for member in 0..2 {
+        let id = joined(&network, member, 0);
+        let begun = |engine: &mut Engine| engine.begin(1, id, Collective::Barrier, Vec::new());
+        network.call(member, begun).expect("begun");
+    }
+    let id = joined(&network, 0, 0);
+    network.call(0, |engine| engine.leave(id));
+    network.run_until(|network| network.members[1].ended.len() == 2);
+    assert_eq!(network.members[0].ended[&1], Err(Errno::ECANCELED));
+    assert_eq!(network.members[1].ended[&1], Err(Errno::ECONNABORTED));
+    // The third one has begun nothing, and is refused.
+    network.run_until(|_| true);
+    let id = joined(&network, 2, 0);
+    let begun = |engine: &mut Engine| engine.begin(1, id, Collective::Barrier, Vec::new());
+    let refused = network.call(2, begun);
+    assert_eq!(refused, Err(Errno::ECONNABORTED));
+}
+
+#[test]
+fn an_endpoint_is_a_member_once() {
+    let addresses: Arc<[FiAddr]> = [FiAddr(0), FiAddr(1)].into();
+    let names = [[1], [1]];
+    let twice = Membership::new(addresses.clone(), &names, &[1]);
+    assert_eq!(twice.err(), Some(Errno::EINVAL));
+    let none = Membership::new(addresses, &[[1], [2]], &[3]);
+    assert_eq!(none.err(), Some(Errno::EINVAL));
+}
+
+#[test]
+fn a_root_is_a_member_and_has_the_bytes_of_all() {
+    let mut network = Network::new(1, 9);
+    let of = membership(&[0], 0);
+    (network.call(0, |engine| engine.join(0, of))).expect("a number");
+    let id = joined(&network, 0, 0);
+    let none = Collective::Broadcast { root: 1 };
+    let refused = network.call(0, |engine| engine.begin(1, id, none, vec![1]));
+    assert_eq!(refused, Err(Errno::EINVAL));
+    for block in [2, usize::MAX] {
+        let scatter = Collective::Scatter { root: 0, block };
+        let refused = network.call(0, |engine| engine.begin(1, id, scatter, vec![1]));
+        assert_eq!(refused, Err(Errno::EINVAL), "blocks of {block}");
+    }
+    network.call(0, |engine| engine.leave(id));
+    let left = network.call(0, |engine| {
+        engine.begin(1, id, Collective::Barrier, Vec::new())
+    });
+    assert_eq!(left, Err(Errno::EINVAL));
+}
