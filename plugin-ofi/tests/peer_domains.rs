@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use client::{Info, Opened, close};
 use ferro_fi::abi::{
     FI_EBADFLAGS, FI_EINVAL, FI_ENOKEY, FI_ENOMEM, FI_PEER, FI_PEER_TRANSFER, FI_RECV, FI_SEND,
-    fi_ops, fi_ops_mr, fi_ops_transfer_peer, fi_peer_domain_context, fi_peer_transfer_context, fid,
-    fid_domain, fid_ep, fid_mr,
+    fi_ops, fi_ops_mr, fi_ops_transfer_peer, fi_peer_domain_context, fi_peer_transfer_context,
+    fi_progress, fid, fid_domain, fid_ep, fid_mr,
 };
 use libc::iovec;
 use support::edge::GuardedPage;
@@ -294,6 +294,20 @@ fn domains_that_are_not_imported() {
         owner.mr_ops.size += 1;
         owner.mr_ops.regv = None;
         assert_eq!(with(&owner, &|_| ()), refused);
+        opened.close();
+
+        // No object of such a domain is another provider's.
+        let owner = OwnerDomain::new();
+        let automatic = info.copy();
+        // SAFETY: the offer is there.
+        unsafe {
+            let domain = (*automatic.info).domain_attr;
+            (*domain).__bindgen_anon_1.data_progress = fi_progress::FI_PROGRESS_AUTO;
+        }
+        let opened = Opened::new(&automatic);
+        let mut context = owner.context();
+        let refused = open(&opened, &automatic, FI_PEER, (&raw mut context).cast());
+        assert_eq!(refused, Err(-FI_EINVAL));
         opened.close();
     });
 }

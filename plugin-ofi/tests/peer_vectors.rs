@@ -211,6 +211,46 @@ fn addresses_that_are_refused() {
     });
 }
 
+/// Where a call has one endpoint twice, the first of its addresses may be refused, and the second
+/// one is not.
+///
+/// Covers: PEER-2
+#[test]
+fn one_endpoint_twice_in_a_call() {
+    alone("one_endpoint_twice_in_a_call", |info| {
+        let opened = Opened::new(info);
+        let owner = OwnerVector::new();
+        let a = Side::open(&opened, info, shape());
+        let b = open_importing(&opened, info, &owner);
+        let party = opened.party(info);
+        let names = vector::names(&party, 2);
+        assert_eq!(pass_on(b.av, &name_of(a.ep), 5), (1, 5));
+        let none = FI_ADDR_NOTAVAIL;
+        for (refused, owners) in [(none, 6), (5, 7)] {
+            let list = [names[0].clone(), names[0].clone(), names[1].clone()];
+            let (mut addrs, mut errors) = ([refused, owners, none], [-1; 3]);
+            let flags = FI_AV_USER_ID | FI_SYNC_ERR;
+            let errors_at = errors.as_mut_ptr().cast();
+            let inserted = Vector(b.av).insert(&list, addrs.as_mut_ptr(), flags, errors_at);
+            assert_eq!((inserted, addrs), (1, [none, owners, none]));
+            assert_eq!(errors, [FI_EINVAL, 0, FI_EINVAL]);
+            let (found, len) = Vector(b.av).lookup(owners, 512).unwrap();
+            assert!(found[..len] == names[0]);
+            assert_eq!(pass_on_removal(b.av, owners), 0);
+        }
+        // Nothing is left of one that was refused twice.
+        let mut addrs = [none, 5];
+        let list = [names[0].clone(), names[0].clone()];
+        let inserted = Vector(b.av).insert(&list, addrs.as_mut_ptr(), FI_AV_USER_ID, null_mut());
+        assert_eq!((inserted, addrs), (0, [none, none]));
+        assert_eq!(pass_on(b.av, &names[0], 8), (1, 8));
+        party.close();
+        b.close();
+        a.close();
+        opened.close();
+    });
+}
+
 /// `fi_av_open` with these attributes.
 fn try_open(opened: &Opened, mut attr: fi_av_attr, context: *mut c_void) -> c_int {
     let (domain, mut av) = (opened.domain, null_mut());

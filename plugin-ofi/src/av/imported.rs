@@ -12,7 +12,7 @@
 //!
 //! Behind it is a table of this provider's, whose addresses no other provider gets.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{PoisonError, RwLock};
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
@@ -84,22 +84,38 @@ impl ImportedAv {
         insert: impl FnOnce(&mut dyn FnMut(usize, Result<FiAddr>)) -> Result<usize>,
     ) -> Result<usize> {
         let mut owners = self.owners.lock();
-        let mut inserted = 0;
-        insert(&mut |i, one| {
-            let one = one.and_then(|addr| self.enter(av, &mut owners, addr, owners_of(i)));
+        let (mut inserted, mut unused) = (0, BTreeSet::new());
+        let result = insert(&mut |i, one| {
+            let one = one.and_then(|addr| {
+                let of_owner = owners_of(i);
+                let set_id = || av.set_user_id(addr, of_owner);
+                let entered = self.enter(&mut owners, addr, of_owner, set_id);
+                if entered.is_err() {
+                    unused.insert(addr);
+                }
+                entered
+            });
             inserted += usize::from(one.is_ok());
             report(i, one);
-        })?;
-        Ok(inserted)
+        });
+        // New entries whose addresses were refused go again. The call may have had an endpoint
+        // twice, with another address that was not.
+        for addr in unused {
+            if !owners.contains_key(&addr) {
+                av.remove(addr)?;
+            }
+        }
+        result.map(|_| inserted)
     }
 
-    /// Enters the owner's address of one that was inserted. Returns it.
+    /// Enters the owner's address of one that was inserted. Returns it. `set_id` has completions
+    /// report it.
     fn enter(
         &self,
-        av: &dyn Av,
         owners: &mut HashMap<FiAddr, FiAddr>,
         addr: FiAddr,
         owners_addr: FiAddr,
+        set_id: impl FnOnce() -> Result<()>,
     ) -> Result<FiAddr> {
         let refused = |mend: &'static str| {
             let object = format!("{owners_addr:?} of the owner");
@@ -110,22 +126,24 @@ impl ImportedAv {
             Some(_) => return refused("the endpoint has another address of the owner"),
             None => {}
         }
-        // From here on the entry is a new one, which goes again with an address that is refused.
-        let entered = match owners_addr.is_some() {
-            false => refused("it is FI_ADDR_NOTAVAIL"),
-            true if self.find(owners_addr) != FiAddr::NOTAVAIL => {
-                refused("it stands for another endpoint: remove it first")
-            }
-            true => av.set_user_id(addr, owners_addr).map(|()| owners_addr),
-        };
-        match entered {
-            Ok(_) => {
-                owners.insert(addr, owners_addr);
-                self.change(owners_addr, |found| found.insert(owners_addr, addr));
-            }
-            Err(_) => av.remove(addr)?,
+        if !owners_addr.is_some() {
+            return refused("it is FI_ADDR_NOTAVAIL");
         }
-        entered
+        if self.find(owners_addr) != FiAddr::NOTAVAIL {
+            return refused("it stands for another endpoint: remove it first");
+        }
+        // First for sends: a completion may report it as soon as the entry has it.
+        self.change(owners_addr, |found| found.insert(owners_addr, addr));
+        match set_id() {
+            Ok(()) => {
+                owners.insert(addr, owners_addr);
+                Ok(owners_addr)
+            }
+            Err(error) => {
+                self.change(owners_addr, |found| found.remove(&owners_addr));
+                Err(error)
+            }
+        }
     }
 
     /// Removes an address of the owner.
@@ -176,5 +194,29 @@ pub(super) unsafe fn expected_count(context: *const fi_peer_av_context) -> Resul
             error @ -4095..0 => Err(Errno(-error)),
             _ => Err(Errno::EINVAL),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sends_find_an_address_before_completions_report_it() {
+        let imported = ImportedAv::new();
+        let (addr, of_owner) = (FiAddr(3), FiAddr(9));
+        let mut owners = HashMap::new();
+        let refused = imported.enter(&mut owners, addr, of_owner, || {
+            assert_eq!(imported.find(of_owner), addr);
+            Err(Error::new(Errno::EINVAL, "set", "an ID"))
+        });
+        assert!(refused.is_err() && owners.is_empty());
+        assert_eq!(imported.find(of_owner), FiAddr::NOTAVAIL);
+        let entered = imported.enter(&mut owners, addr, of_owner, || {
+            assert_eq!(imported.find(of_owner), addr);
+            Ok(())
+        });
+        assert_eq!(entered.ok(), Some(of_owner));
+        assert_eq!(imported.find(of_owner), addr);
     }
 }

@@ -79,12 +79,16 @@ pub(super) unsafe fn open(
     };
     // SAFETY: as the caller says.
     let (domain, collective) = unsafe { discovery::open(fabric.version(), info) }?;
-    Ok(DomainObject {
+    let domain = DomainObject {
         domain,
         fabric,
         collective,
         imported,
-    })
+    };
+    if domain.imported.is_some() {
+        domain.check_imports("a domain of another provider")?;
+    }
+    Ok(domain)
 }
 
 /// `fi_control`, and the calls with the keys of peers' regions (`fi_mr_map_raw`,
