@@ -90,13 +90,16 @@ impl Waitable for CqObject {
     }
 
     fn wait_fd(&self) -> Result<BorrowedFd<'_>, Refused> {
-        Ok(self.cq.wait_fd()?)
+        match &self.collective {
+            Some(part) => Ok(part.wait_fd()?),
+            None => Ok(self.cq.wait_fd()?),
+        }
     }
 
     fn try_wait(&self) -> Result<(), OpError> {
         match &self.collective {
-            Some(part) if part.has_entry() => Err(OpError::Again),
-            _ => self.cq.try_wait(),
+            Some(part) => part.try_wait(&*self.cq),
+            None => self.cq.try_wait(),
         }
     }
 }

@@ -3,15 +3,16 @@
 mod imported;
 
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::peer::{Done, EqError, Event, PeerEq};
 use ferrofabric_runtime::eq::{EventQueue, Reading};
+use ferrofabric_runtime::fabric::Cq;
 use ferrofabric_system::locks::Mutex;
-use ferrofabric_system::wait::{Nap, NapOn, ms_until};
+use ferrofabric_system::wait::{Nap, NapOn, WaitFd, ms_until};
 
 use crate::abi::{
     FI_AFFINITY, FI_CLASS_EQ, FI_PEEK, FI_PEER, FI_VERSION, FI_WRITE, Roomy, fi_eq_attr,
@@ -23,7 +24,7 @@ use crate::fid::{Object, SharedObject, object_of};
 use crate::guard::{Refused, data, value};
 use crate::memory::{ErrorData, say};
 use crate::reasons::words_of;
-use crate::uses::UsableObject;
+use crate::uses::{ObjectUse, UsableObject};
 use crate::wait::{self, WaitObject, Waitable, timeout};
 use imported::{IS_ERROR, ImportedEq};
 
@@ -37,6 +38,13 @@ const DRIVEN_NAP_MS: i32 = 1;
 pub(crate) trait DrivenByEvents: Send + Sync {
     /// Makes progress.
     fn drive(&self);
+
+    /// Has a descriptor become readable when it needs another call.
+    ///
+    /// # Errors
+    ///
+    /// `Again`: it needs one now.
+    fn watch(&self, descriptor: &WaitFd) -> Result<(), OpError>;
 }
 
 /// An event queue.
@@ -45,6 +53,8 @@ pub(crate) struct EqObject {
     /// The queue of another provider that gets the events in place of this one.
     imported: Option<Arc<ImportedEq>>,
     driven: Mutex<Vec<UsableObject<dyn DrivenByEvents>>>,
+    /// The descriptor to wait on, made at the first request.
+    descriptor: OnceLock<WaitFd>,
     error_data: ErrorData,
     wait: WaitObject,
     /// Whether the application may write.
@@ -75,10 +85,20 @@ impl Waitable for EqObject {
     }
 
     fn wait_fd(&self) -> Result<BorrowedFd<'_>, Refused> {
-        Ok(self.queue.wait_fd()?)
+        Ok(self.descriptor()?.as_fd())
     }
 
+    /// Drives the endpoints whose events it gets, and has what they wait for end the wait.
     fn try_wait(&self) -> Result<(), OpError> {
+        let fd = self.descriptor.get();
+        let fd = fd.ok_or(OpError::Failed(Errno::EINVAL))?;
+        // A completion from here on rings it.
+        fd.bell().clear();
+        let driven = self.endpoints();
+        driven.iter().for_each(|endpoint| endpoint.drive());
+        // There may be an event that an endpoint has no part in.
+        self.queue.try_wait()?;
+        (driven.iter()).try_for_each(|endpoint| endpoint.watch(fd))?;
         self.queue.try_wait()
     }
 }
@@ -138,17 +158,40 @@ impl EqObject {
         let mut driven = self.driven.lock();
         driven.retain(UsableObject::is_there);
         driven.push(endpoint);
+        drop(driven);
+        // A sleeper does not wait for this one yet.
+        (self.descriptor.get().iter()).for_each(|fd| fd.bell().ring());
+    }
+
+    /// An endpoint with these queues is closed. They may be those of other endpoints, too: a
+    /// sleeper looks again.
+    pub(crate) fn unwatch(&self, queues: &[&dyn Cq]) {
+        if let Some(fd) = self.descriptor.get() {
+            queues.iter().for_each(|queue| queue.unwatch(fd));
+            fd.bell().ring();
+        }
+    }
+
+    /// The open endpoints whose events it gets. None of them closes before the caller drops them.
+    fn endpoints(&self) -> Vec<ObjectUse<dyn DrivenByEvents>> {
+        let driven = self.driven.lock();
+        driven.iter().filter_map(UsableObject::enter).collect()
     }
 
     /// Drives the endpoints whose events it gets.
     fn drive(&self) {
-        let driven: Vec<_> = self
-            .driven
-            .lock()
-            .iter()
-            .filter_map(UsableObject::enter)
-            .collect();
+        let driven = self.endpoints();
         driven.iter().for_each(|endpoint| endpoint.drive());
+    }
+
+    /// The descriptor to wait on.
+    fn descriptor(&self) -> Result<&WaitFd, Refused> {
+        if self.descriptor.get().is_none() {
+            let fd = WaitFd::new()?;
+            fd.add(self.queue.wait_fd()?)?;
+            let _ = self.descriptor.set(fd);
+        }
+        Ok(self.descriptor.get().ok_or(Errno::EINVAL)?)
     }
 
     /// Opens an event queue. `context` counts where the attributes have `FI_PEER`.
@@ -182,6 +225,7 @@ impl EqObject {
             queue: Arc::new(EventQueue::new()),
             imported,
             driven: Mutex::default(),
+            descriptor: OnceLock::new(),
             error_data: ErrorData::default(),
             wait,
             writable,

@@ -11,7 +11,7 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_system::wait::{Nap, NapOn, Woken, ms_until, sleep_on};
 
 /// The condition that a thread waits for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
     /// At least `least` entries in a completion queue, or an error.
     Cq { index: usize, least: usize },

@@ -38,6 +38,29 @@ pub struct WaitFd {
 pub struct WakeBell(Arc<EventFd>);
 
 impl WaitFd {
+    /// One that its bell alone makes readable, until it is [added](Self::add) to.
+    ///
+    /// # Errors
+    ///
+    /// When no descriptor can be had.
+    pub fn new() -> Result<Self> {
+        let (bell, epoll) = (WakeBell::new()?, epoll()?);
+        watch(&epoll, bell.0.as_fd(), EpollFlags::EPOLLIN)?;
+        Ok(Self { epoll, bell })
+    }
+
+    /// Has it be readable while `fd` is, too. It may be added already.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses the descriptor.
+    pub fn add(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        match self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0)) {
+            Ok(()) | Err(nix::errno::Errno::EEXIST) => Ok(()),
+            Err(e) => Err(failed(e, "wait on", "descriptor")),
+        }
+    }
+
     /// Its bell.
     pub fn bell(&self) -> &WakeBell {
         &self.bell
@@ -181,10 +204,24 @@ impl WaitSet {
     ///
     /// When no descriptor can be had.
     pub fn descriptor(&self) -> Result<WaitFd> {
-        let (bell, epoll) = (WakeBell::new()?, epoll()?);
-        watch(&epoll, self.sources.0.as_fd(), EpollFlags::EPOLLIN)?;
-        watch(&epoll, bell.0.as_fd(), EpollFlags::EPOLLIN)?;
-        Ok(WaitFd { epoll, bell })
+        let descriptor = WaitFd::new()?;
+        self.make_readable(&descriptor)?;
+        Ok(descriptor)
+    }
+
+    /// Has a descriptor be readable while one of the set is. That may be so already.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses it.
+    pub fn make_readable(&self, descriptor: &WaitFd) -> Result<()> {
+        descriptor.add(self.sources.0.as_fd())
+    }
+
+    /// Takes that back.
+    pub fn leave(&self, descriptor: &WaitFd) {
+        // It is not there, or stays: then the descriptor is readable for nothing.
+        let _ = descriptor.epoll.delete(self.sources.0.as_fd());
     }
 
     /// Wakes all who sleep.
@@ -366,6 +403,23 @@ mod tests {
         bell.clear();
         assert!(!readable(&one) && !readable(&two));
         assert!(!set.sleep(Some(Instant::now())).unwrap());
+        // One of no set is that of two sets, until it leaves one of them.
+        let (both, other) = (WaitFd::new().unwrap(), WaitSet::new().unwrap());
+        for of in [&set, &other, &set] {
+            of.make_readable(&both).unwrap();
+        }
+        let bells = [bell, other.bell().unwrap()];
+        for bell in &bells {
+            assert!(!readable(&both));
+            bell.ring();
+            assert!(readable(&both));
+            bell.clear();
+        }
+        other.leave(&both);
+        bells[1].ring();
+        assert!(!readable(&both));
+        bells[0].ring();
+        assert!(readable(&both));
     }
 
     #[test]

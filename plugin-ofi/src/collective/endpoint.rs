@@ -11,7 +11,7 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
@@ -19,6 +19,7 @@ use ferrofabric_contracts::peer::Completion;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Endpoint;
 use ferrofabric_system::locks::Mutex;
+use ferrofabric_system::wait::WaitFd;
 
 use super::RESERVED_TAG;
 use super::lent::{Record, TransferRequest};
@@ -27,12 +28,17 @@ use super::offload_endpoint::OffloadEndpoint;
 use super::operations::{CollectiveOperation, JoinEnd, OperationKind, Operations, new_number};
 use super::probes::Probes;
 use super::tags::{PROBE, failed_group, group_number};
+use super::timer::CallTimer;
 use crate::av::object::AvObject;
 use crate::cq::CqObject;
 use crate::cq::collective::TransferHolder;
 use crate::eq::{DrivenByEvents, EqObject};
 use crate::fid::SharedObject;
 use crate::uses::{UsableObject, Uses};
+
+/// The time after which a message is posted again for which there was no room: nothing wakes a
+/// sleeper when there is.
+const REPOST_AFTER: Duration = Duration::from_millis(1);
 
 /// The objects that an endpoint with collectives is bound to.
 pub(crate) struct CollectiveBinding {
@@ -56,7 +62,23 @@ pub(crate) struct Collectives {
 pub(crate) struct CollectiveState {
     pub(crate) operations: Operations,
     probes: Probes,
+    timer: CallTimer,
     pub(crate) offload: OffloadEndpoint,
+}
+
+impl CollectiveState {
+    /// When the endpoint needs a call though nothing comes.
+    fn next_call(&self) -> Option<Instant> {
+        let repost = (!self.operations.waiting.is_empty()).then(|| Instant::now() + REPOST_AFTER);
+        self.probes.next().into_iter().chain(repost).min()
+    }
+
+    /// Has sleepers wake up for that call.
+    pub(super) fn set_timer(&mut self) {
+        if self.timer.is_there() {
+            self.timer.set(self.next_call());
+        }
+    }
 }
 
 impl Collectives {
@@ -77,6 +99,7 @@ impl Collectives {
             state: Mutex::new(CollectiveState {
                 operations: Operations::default(),
                 probes: Probes::default(),
+                timer: CallTimer::default(),
                 offload: own,
             }),
             uses: Uses::new(),
@@ -97,6 +120,20 @@ impl Collectives {
     /// The endpoint closes: waits until no thread drives it.
     pub(crate) fn close(&self) {
         self.uses.close();
+        let (tx_cq, rx_cq) = (&self.binding.tx_cq, &self.binding.rx_cq);
+        if let Some(eq) = &self.binding.eq {
+            eq.unwatch(&[&*tx_cq.cq, &*rx_cq.cq]);
+        }
+        if !self.has_one_queue() {
+            for (cq, other) in [(tx_cq, rx_cq), (rx_cq, tx_cq)] {
+                (cq.collective.iter()).for_each(|part| part.unwatch(&*other.cq));
+            }
+        }
+    }
+
+    /// Whether one queue has the completions of sends and of receives.
+    fn has_one_queue(&self) -> bool {
+        std::ptr::eq(&*self.binding.tx_cq, &*self.binding.rx_cq)
     }
 
     /// The rank of this endpoint among the members of a set, and its address there.
@@ -160,7 +197,11 @@ impl Collectives {
             let reports = group.name.reports();
             self.await_failure(state, number, reports);
         }
+        if state.timer.is_there() {
+            state.probes.begin(number);
+        }
         self.go_on(state, number);
+        state.set_timer();
         Ok(())
     }
 
@@ -248,6 +289,17 @@ impl Collectives {
                 true
             }
         }
+    }
+
+    /// Posts the messages for which there was no room, and those that are due.
+    fn post_waiting(&self, state: &mut CollectiveState) {
+        while let Some(number) = state.operations.waiting.pop_front() {
+            if !self.post(state, number) {
+                state.operations.waiting.push_front(number);
+                return;
+            }
+        }
+        self.probe(state);
     }
 
     /// Sends an empty message of no operation. `probes`: it is a probe of this one.
@@ -344,8 +396,7 @@ pub(super) fn completion_of(context: u64) -> Completion {
 
 impl TransferHolder for Collectives {
     fn drive_queues(&self) {
-        let (tx_cq, rx_cq) = (&*self.binding.tx_cq, &*self.binding.rx_cq);
-        if !std::ptr::eq(tx_cq, rx_cq) {
+        if !self.has_one_queue() {
             self.drive();
         }
     }
@@ -397,17 +448,28 @@ impl TransferHolder for Collectives {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         self.begin_joins(state);
-        while let Some(number) = state.operations.waiting.pop_front() {
-            if !self.post(state, number) {
-                state.operations.waiting.push_front(number);
-                return;
-            }
-        }
-        self.probe(state);
+        self.post_waiting(state);
+        state.set_timer();
     }
 
     fn time_to_next(&self) -> Option<Duration> {
-        self.state.lock().probes.next()
+        let at = self.state.lock().next_call()?;
+        Some(at.saturating_duration_since(Instant::now()))
+    }
+
+    fn watch(&self, descriptor: &WaitFd) -> Result<(), OpError> {
+        {
+            let state = &mut *self.state.lock();
+            let timer = state.timer.descriptor().map_err(OpError::Failed)?;
+            let joined = descriptor.add(timer);
+            joined.map_err(|error| OpError::Failed(error.errno()))?;
+            state.set_timer();
+        }
+        self.binding.tx_cq.cq.watch(descriptor)?;
+        match self.has_one_queue() {
+            true => Ok(()),
+            false => self.binding.rx_cq.cq.watch(descriptor),
+        }
     }
 
     fn imported_events(&self) -> Option<SharedObject<EqObject>> {
@@ -421,8 +483,12 @@ impl DrivenByEvents for Collectives {
         for cq in [&self.binding.tx_cq, &self.binding.rx_cq] {
             if let Some(part) = &cq.collective {
                 // The queue has its error for the application.
-                let _ = part.drive(&*cq.cq);
+                let _ = part.drive_for_others(&*cq.cq);
             }
         }
+    }
+
+    fn watch(&self, descriptor: &WaitFd) -> Result<(), OpError> {
+        TransferHolder::watch(self, descriptor)
     }
 }

@@ -148,7 +148,8 @@ impl Collectives {
             if let Some(join) = state.operations.take_queued_join(group) {
                 // The others may wait for it.
                 let tag = join.name.failed(None);
-                return self.report_failure(state, &join.members, join.own, &[tag]);
+                self.report_failure(state, &join.members, join.own, &[tag]);
+                return state.set_timer();
             }
             let Some(left) = state.operations.groups.get_mut(&group) else {
                 return;
@@ -166,6 +167,9 @@ impl Collectives {
             self.give_up(state, operation, Errno::ECANCELED);
         }
         self.forget_group(state, group);
+        // The next one may have waited for the join of this group.
+        self.begin_joins(state);
+        state.set_timer();
     }
 
     /// Takes back the receives of reports of a group that is closed. Where it was joined, and has

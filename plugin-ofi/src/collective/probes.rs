@@ -24,6 +24,11 @@ pub(crate) struct Probes {
 }
 
 impl Probes {
+    /// An operation begins.
+    pub(crate) fn begin(&mut self, number: u64) {
+        self.due.insert(number, (Instant::now() + FIRST, 2 * FIRST));
+    }
+
     /// The operations that are to probe now, each with the peers that it waits for.
     pub(crate) fn take_due(&mut self, operations: &Operations) -> Vec<(u64, BTreeSet<FiAddr>)> {
         if operations.under_way.is_empty() {
@@ -44,9 +49,8 @@ impl Probes {
         all
     }
 
-    /// The time until an operation is to probe next.
-    pub(crate) fn next(&self) -> Option<Duration> {
-        let first = self.due.values().map(|(at, _)| *at).min()?;
-        Some(first.saturating_duration_since(Instant::now()))
+    /// When an operation is to probe next.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.due.values().map(|(at, _)| *at).min()
     }
 }

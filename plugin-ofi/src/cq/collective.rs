@@ -12,14 +12,17 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::error::{Errno, Error, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_runtime::fabric::{Cq, DomainWait};
 use ferrofabric_system::locks::Mutex;
+use ferrofabric_system::wait::WaitFd;
 
 use super::{CqObject, strerror};
 use crate::abi::{Roomy, fi_addr_t, fi_cq_err_entry, fi_ops_cq, fid_cq};
@@ -51,6 +54,13 @@ pub(crate) trait TransferHolder: Send + Sync {
     /// The time until a message is due.
     fn time_to_next(&self) -> Option<Duration>;
 
+    /// Has a descriptor become readable when the endpoint needs another call.
+    ///
+    /// # Errors
+    ///
+    /// `Again`: it needs one now.
+    fn watch(&self, descriptor: &WaitFd) -> Result<(), OpError>;
+
     /// The event queue whose events another provider gets, if it is one. The caller has it
     /// [passed on](EqObject::pass_on) when it has no lock and uses no endpoint: its owner may close
     /// the endpoint then.
@@ -66,8 +76,11 @@ pub(crate) struct CollectiveCq {
     kept: Mutex<VecDeque<CollectiveEntry>>,
     /// The endpoints that are bound to it.
     bound: Mutex<Vec<UsableObject<dyn TransferHolder>>>,
-    /// Signals of the application.
+    /// Signals of the application, and up to which of them they have ended a wait on a descriptor.
     signals: AtomicU64,
+    answered: AtomicU64,
+    /// The descriptor to wait on, made at the first request.
+    descriptor: OnceLock<WaitFd>,
 }
 
 /// An entry for the application.
@@ -102,22 +115,81 @@ impl CollectiveCq {
         let mut bound = self.bound.lock();
         bound.retain(UsableObject::is_there);
         bound.push(holder);
+        drop(bound);
+        // A sleeper does not wait for this one yet.
+        self.ring();
+    }
+
+    /// An endpoint is closed that has this other queue, too. It may be that of more endpoints: a
+    /// sleeper looks again.
+    pub(crate) fn unwatch(&self, other: &dyn Cq) {
+        if let Some(fd) = self.descriptor.get() {
+            other.unwatch(fd);
+            fd.bell().ring();
+        }
     }
 
     /// Puts in the completion of a collective, and wakes threads that wait.
     pub(crate) fn complete(&self, queue: &dyn Cq, completion: Completion) {
         self.keep(CollectiveEntry::Completion(completion));
-        queue.signal();
+        self.wake(queue);
     }
 
     /// Puts in the failure of a collective, and wakes threads that wait.
     pub(crate) fn fail(&self, queue: &dyn Cq, error: CqError) {
         self.keep(CollectiveEntry::Error(error));
+        self.wake(queue);
+    }
+
+    /// Wakes threads that wait, in calls or on the descriptor.
+    fn wake(&self, queue: &dyn Cq) {
         queue.signal();
+        self.ring();
+    }
+
+    fn ring(&self) {
+        (self.descriptor.get().iter()).for_each(|fd| fd.bell().ring());
+    }
+
+    /// The descriptor to wait on.
+    ///
+    /// # Errors
+    ///
+    /// When none can be had.
+    pub(super) fn wait_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        if self.descriptor.get().is_none() {
+            let _ = self.descriptor.set(WaitFd::new()?);
+        }
+        match self.descriptor.get() {
+            Some(fd) => Ok(fd.as_fd()),
+            None => Err(Error::new(Errno::EINVAL, "open", "wait descriptor")),
+        }
+    }
+
+    /// Drives the endpoints that are bound to the queue, and has what they wait for, be it at
+    /// another queue, end a wait on the descriptor.
+    ///
+    /// # Errors
+    ///
+    /// `Again`: there is something to read, or to do. The queue's.
+    pub(super) fn try_wait(&self, queue: &dyn Cq) -> Result<(), OpError> {
+        let fd = self.descriptor.get();
+        let fd = fd.ok_or(OpError::Failed(Errno::EINVAL))?;
+        // A completion from here on rings it.
+        fd.bell().clear();
+        self.drive_all(queue)?;
+        queue.watch(fd)?;
+        (self.holders().iter()).try_for_each(|holder| holder.watch(fd))?;
+        let signals = self.signals.load(Ordering::Relaxed);
+        let is_signaled = self.answered.swap(signals, Ordering::Relaxed) != signals;
+        match self.has_entry() || is_signaled {
+            true => Err(OpError::Again),
+            false => Ok(()),
+        }
     }
 
     /// Whether there is an entry to be read.
-    pub(super) fn has_entry(&self) -> bool {
+    fn has_entry(&self) -> bool {
         !self.kept.lock().is_empty()
     }
 
@@ -140,20 +212,52 @@ impl CollectiveCq {
             .min()
     }
 
-    /// Takes what has completed out of the queue of the domain.
+    /// Drives the endpoints that are bound to the queue, with all their queues.
+    ///
+    /// # Errors
+    ///
+    /// As of [`drive`](Self::drive).
+    fn drive_all(&self, queue: &dyn Cq) -> Result<(), OpError> {
+        self.drive(queue)?;
+        let mut events = Vec::new();
+        for holder in self.holders() {
+            holder.drive_queues();
+            events.extend(holder.imported_events());
+        }
+        events.iter().for_each(|eq| eq.pass_on());
+        Ok(())
+    }
+
+    /// As [`drive`](Self::drive), for a caller that does not read the entries: wakes threads that
+    /// wait for those.
+    ///
+    /// # Errors
+    ///
+    /// As of `drive`.
+    pub(crate) fn drive_for_others(&self, queue: &dyn Cq) -> Result<(), OpError> {
+        let driven = self.drive(queue);
+        if !matches!(driven, Ok(false)) {
+            self.wake(queue);
+        }
+        driven.map(|_| ())
+    }
+
+    /// Takes what has completed out of the queue of the domain. Returns whether there were entries
+    /// for the application among it.
     ///
     /// # Errors
     ///
     /// Those of the queue, but for `Again`.
-    pub(crate) fn drive(&self, queue: &dyn Cq) -> Result<(), OpError> {
+    fn drive(&self, queue: &dyn Cq) -> Result<bool, OpError> {
         let _turn = self.turn.lock();
         let mut batch = [Completion::BLANK; BATCH];
+        let mut has_kept = false;
         loop {
             match queue.read(&mut batch) {
-                Ok(got) => self.sort(&batch[..got]),
+                Ok(got) => has_kept |= self.sort(&batch[..got]),
                 Err(OpError::Again) => break,
                 Err(other) => match queue.read_error()? {
-                    Some(error) => self.sort_error(error),
+                    Some(error) => has_kept |= self.sort_error(error),
                     None => return Err(other),
                 },
             }
@@ -161,24 +265,30 @@ impl CollectiveCq {
         self.holders()
             .iter()
             .for_each(|holder| holder.begin_waiting());
-        Ok(())
+        Ok(has_kept)
     }
 
-    /// Has each completion go where it belongs.
-    fn sort(&self, completions: &[Completion]) {
+    /// Has each completion go where it belongs. Returns whether one is for the application.
+    fn sort(&self, completions: &[Completion]) -> bool {
+        let mut has_kept = false;
         for done in completions {
-            match done.flags.contains(Flags::COLLECTIVE) {
-                true => self.end_transfer(done.context, Ok(done.tag)),
-                false => self.keep(CollectiveEntry::Completion(*done)),
+            if done.flags.contains(Flags::COLLECTIVE) {
+                self.end_transfer(done.context, Ok(done.tag));
+            } else {
+                self.keep(CollectiveEntry::Completion(*done));
+                has_kept = true;
             }
         }
+        has_kept
     }
 
-    fn sort_error(&self, error: CqError) {
-        match error.completion.flags.contains(Flags::COLLECTIVE) {
+    fn sort_error(&self, error: CqError) -> bool {
+        let is_of_collective = error.completion.flags.contains(Flags::COLLECTIVE);
+        match is_of_collective {
             true => self.end_transfer(error.completion.context, Err(error.errno)),
             false => self.keep(CollectiveEntry::Error(error)),
         }
+        !is_of_collective
     }
 
     /// A message of an endpoint that is closed is nobody's.
@@ -256,18 +366,12 @@ impl CqObject {
     /// As of [`take_kept`](Self::take_kept).
     unsafe fn read_kept(&self, to: (*mut c_void, usize, *mut fi_addr_t)) -> Result<isize, OpError> {
         let part = self.collective()?;
-        part.drive(&*self.cq)?;
-        let mut events = Vec::new();
-        for holder in part.holders() {
-            holder.drive_queues();
-            events.extend(holder.imported_events());
-        }
-        events.iter().for_each(|eq| eq.pass_on());
+        part.drive_all(&*self.cq)?;
         // SAFETY: as the caller says.
         let read = unsafe { self.take_kept(to) };
         if part.has_entry() {
-            // For other threads, which sleep at the queue of the domain.
-            self.cq.signal();
+            // For other threads.
+            part.wake(&*self.cq);
         }
         read
     }
@@ -317,7 +421,7 @@ unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
         let this = unsafe { object_of::<CqObject>(cq) };
         let part = this.collective().map_err(|error| error.errno())?;
         part.signals.fetch_add(1, Ordering::Relaxed);
-        this.cq.signal();
+        part.wake(&*this.cq);
         Ok::<_, Errno>(())
     })
 }
@@ -413,7 +517,9 @@ impl CollectiveWait {
                     };
                     return Ok(Looked::Sleep(nap));
                 }
-                Ok(Some(got)) => part.sort(&batch[..got]),
+                Ok(Some(got)) => {
+                    part.sort(&batch[..got]);
+                }
                 // An error is next, the time is over, or another thread has put an entry in.
                 Err(_) => {}
             }

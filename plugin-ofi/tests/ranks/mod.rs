@@ -54,6 +54,8 @@ pub struct Rank {
     pub ep: *mut fid_ep,
     pub av: *mut fid_av,
     pub cq: *mut fid_cq,
+    /// A queue of receives, if it has one.
+    pub rx_cq: Option<*mut fid_cq>,
     pub eq: *mut fid_eq,
     pub cntr: *mut fid_cntr,
     /// The addresses of all ranks.
@@ -78,28 +80,30 @@ impl Rank {
         of_eq: fi_eq_attr,
         eq_context: *mut c_void,
     ) -> Self {
-        let (mut cq, domain) = (null_mut(), opened.domain);
-        let mut of_cq = fi_cq_attr {
-            format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
-            wait_obj: fi_wait_obj::FI_WAIT_UNSPEC,
-            ..fi_cq_attr::default()
+        let cq = queue(opened, fi_wait_obj::FI_WAIT_UNSPEC);
+        Self::open_by(opened, info, (cq, None, of_queue), (of_eq, eq_context))
+    }
+
+    /// With a queue for sends, another for receives, and descriptors to wait on.
+    pub fn open_with_descriptors(opened: &Opened, info: &Info<'_>) -> Self {
+        let [tx, rx] = [(); 2].map(|()| queue(opened, fi_wait_obj::FI_WAIT_FD));
+        let of_eq = fi_eq_attr {
+            wait_obj: fi_wait_obj::FI_WAIT_FD,
+            ..fi_eq_attr::default()
         };
-        // SAFETY: as fi_cq(3) has it.
-        let result = unsafe { call!(domain, ops.cq_open(&raw mut of_cq, &raw mut cq, null_mut())) };
-        assert_eq!(result, 0);
-        Self::open_by(opened, info, (cq, of_queue), (of_eq, eq_context))
+        Self::open_by(opened, info, (tx, Some(rx), 0), (of_eq, null_mut()))
     }
 
     /// With a completion queue that is there.
     pub fn open_at(opened: &Opened, info: &Info<'_>, cq: *mut fid_cq, of_queue: u64) -> Self {
         let of_eq = (fi_eq_attr::default(), null_mut());
-        Self::open_by(opened, info, (cq, of_queue), of_eq)
+        Self::open_by(opened, info, (cq, None, of_queue), of_eq)
     }
 
     fn open_by(
         opened: &Opened,
         info: &Info<'_>,
-        (cq, of_queue): (*mut fid_cq, u64),
+        (cq, rx_cq, of_queue): (*mut fid_cq, Option<*mut fid_cq>, u64),
         (mut of_eq, eq_context): (fi_eq_attr, *mut c_void),
     ) -> Self {
         let (domain, fabric) = (opened.domain, opened.fabric);
@@ -127,12 +131,20 @@ impl Rank {
             ep,
             av,
             cq,
+            rx_cq,
             eq,
             cntr,
             addrs: Vec::new(),
         };
         assert_eq!(this.bind(av.cast(), 0), 0);
-        assert_eq!(this.bind(cq.cast(), FI_SEND | FI_RECV | of_queue), 0);
+        let directions = match rx_cq {
+            Some(rx_cq) => {
+                assert_eq!(this.bind(rx_cq.cast(), FI_RECV), 0);
+                FI_SEND
+            }
+            None => FI_SEND | FI_RECV,
+        };
+        assert_eq!(this.bind(cq.cast(), directions | of_queue), 0);
         assert_eq!(this.bind(eq.cast(), 0), 0);
         assert_eq!(this.bind(cntr.cast(), FI_SEND | FI_RECV), 0);
         // SAFETY: the endpoint is open.
@@ -388,11 +400,26 @@ impl Rank {
         ] {
             assert_eq!(close(fid), 0);
         }
+        (self.rx_cq.into_iter()).for_each(|cq| assert_eq!(close(cq.cast()), 0));
         for &set in sets {
             assert_eq!(close(set.cast()), 0);
         }
         assert_eq!(close(self.av.cast()), 0);
     }
+}
+
+/// A completion queue.
+fn queue(opened: &Opened, wait_obj: fi_wait_obj) -> *mut fid_cq {
+    let (mut cq, domain) = (null_mut(), opened.domain);
+    let mut attr = fi_cq_attr {
+        format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
+        wait_obj,
+        ..fi_cq_attr::default()
+    };
+    // SAFETY: as fi_cq(3) has it.
+    let result = unsafe { call!(domain, ops.cq_open(&raw mut attr, &raw mut cq, null_mut())) };
+    assert_eq!(result, 0);
+    cq
 }
 
 /// `fi_mc_addr`.

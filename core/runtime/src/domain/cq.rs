@@ -13,6 +13,7 @@ use crate::fabric::{Cq, CqAttr, ObjectId};
 use crate::wait::{Awaited, DomainWait};
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::peer::{Completion, CqError};
+use ferrofabric_system::wait::WaitFd;
 
 const DEFAULT_SIZE: usize = 1024;
 
@@ -120,21 +121,35 @@ impl<B: Backend> Cq for CqHandle<B> {
     }
 
     fn try_wait(&self) -> Result<(), OpError> {
-        let awaited = Awaited::Cq {
-            index: self.index,
-            least: 1,
-        };
-        self.domain.try_wait(awaited, &self.descriptor)?;
+        self.domain.try_wait(self.awaited(), &self.descriptor)?;
         match self.signals.has_come_since(self.signals.enter()) {
             true => Err(OpError::Again),
             false => Ok(()),
         }
     }
 
+    fn watch(&self, descriptor: &WaitFd) -> Result<(), OpError> {
+        self.domain.watch(self.awaited(), descriptor)
+    }
+
+    fn unwatch(&self, descriptor: &WaitFd) {
+        self.domain.unwatch(self.awaited(), descriptor);
+    }
+
     fn id(&self) -> ObjectId {
         ObjectId {
             domain: self.domain.id(),
             index: self.index,
+        }
+    }
+}
+
+impl<B: Backend> CqHandle<B> {
+    /// The condition of a wait on a descriptor.
+    fn awaited(&self) -> Awaited {
+        Awaited::Cq {
+            index: self.index,
+            least: 1,
         }
     }
 }

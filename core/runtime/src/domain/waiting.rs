@@ -68,6 +68,11 @@ impl DomainWaiter {
         }
     }
 
+    /// Whether it waits for this, with this bell.
+    fn is_of(&self, awaited: Awaited, bell: &WakeBell) -> bool {
+        self.awaited == awaited && self.bell.as_ref() == Some(bell)
+    }
+
     /// Whether it waits for an object.
     pub(super) fn is_on(&self, object: ObjectKey) -> bool {
         match (self.awaited, object) {
@@ -210,8 +215,40 @@ impl<B: Backend> DomainShared<B> {
             .waiters
             .retain(|_, one| one.bell.as_ref() != Some(fd.bell()));
         fd.bell().clear();
+        self.arm_bell(&mut state, awaited, fd.bell())
+    }
+
+    /// Has a descriptor, which may be that of more objects, become readable when the condition is
+    /// fulfilled: `Again` if it is fulfilled already.
+    pub(super) fn watch(&self, awaited: Awaited, descriptor: &WaitFd) -> Result<(), OpError> {
+        let joined = self.wait.make_readable(descriptor);
+        joined.map_err(|e| OpError::Failed(e.errno()))?;
+        let (mut state, bell) = (self.lock()?, descriptor.bell());
+        state.waiters.retain(|_, one| !one.is_of(awaited, bell));
+        self.arm_bell(&mut state, awaited, bell)
+    }
+
+    /// Takes that back.
+    pub(super) fn unwatch(&self, awaited: Awaited, descriptor: &WaitFd) {
+        if self.is_inherited() {
+            // The descriptor is that of the parent process, too.
+            return;
+        }
+        self.wait.leave(descriptor);
+        if let Ok(mut state) = self.lock() {
+            let bell = descriptor.bell();
+            state.waiters.retain(|_, one| !one.is_of(awaited, bell));
+        }
+    }
+
+    fn arm_bell(
+        &self,
+        state: &mut DomainState<B::Transport>,
+        awaited: Awaited,
+        bell: &WakeBell,
+    ) -> Result<(), OpError> {
         for _ in 0..REARM_POLLS {
-            self.progress(&mut state);
+            self.progress(state);
             if is_fulfilled(awaited, &state.endpoints, &state.cqs, &state.cntrs) {
                 break;
             }
@@ -219,7 +256,7 @@ impl<B: Backend> DomainShared<B> {
                 state.waiters.insert(DomainWaiter {
                     awaited,
                     woken: false,
-                    bell: Some(fd.bell().clone()),
+                    bell: Some(bell.clone()),
                 });
                 return Ok(());
             }

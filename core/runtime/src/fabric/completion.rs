@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::ObjectId;
 use crate::wait::DomainWait;
-use ferrofabric_contracts::error::{OpError, Result};
+use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::peer::{Completion, CqError};
+use ferrofabric_system::wait::WaitFd;
 
 /// A completion queue (fi_cq(3)). Reading it drives everything in its domain.
 pub trait Cq: Send + Sync {
@@ -105,6 +106,22 @@ pub trait Cq: Send + Sync {
     /// `Again`: there is something to read, or a thread has called [`signal`](Self::signal): read
     /// first. `EINVAL`: the descriptor was never requested.
     fn try_wait(&self) -> Result<(), OpError>;
+
+    /// Prepares a wait on a descriptor of the caller's, which may wait for more objects: it becomes
+    /// readable when there may be something to read from the queue.
+    ///
+    /// # Errors
+    ///
+    /// `Again`: there is something to read. `ENOSYS`: a queue that is not of this crate.
+    fn watch(&self, descriptor: &WaitFd) -> Result<(), OpError> {
+        let _ = descriptor;
+        Err(OpError::Failed(Errno::ENOSYS))
+    }
+
+    /// Takes that back.
+    fn unwatch(&self, descriptor: &WaitFd) {
+        let _ = descriptor;
+    }
 
     /// The identity of this object.
     fn id(&self) -> ObjectId;
