@@ -776,6 +776,76 @@ fn a_long_message_that_nobody_receives() {
     });
 }
 
+/// A member that stands still has messages wait for room, and those alone that are for it.
+#[test]
+fn a_member_that_stands_still() {
+    with_offer("a_member_that_stands_still", |info| {
+        // More than there is room for, and fewer than a group has numbers for.
+        const OPERATIONS: usize = 20_000;
+        let apart: Vec<_> = (0..3)
+            .map(|_| {
+                let opened = client::Opened::new(info);
+                let rank = Rank::open(&opened, info);
+                (opened, rank)
+            })
+            .collect();
+        let (fabrics, mut ranks): (Vec<_>, Vec<_>) = apart.into_iter().unzip();
+        let names: Vec<_> = ranks.iter().map(|rank| two::name_of(rank.ep)).collect();
+        ranks.iter_mut().for_each(|rank| rank.insert(&names));
+        let join = |members: [usize; 2]| {
+            let joined = members.map(|member| {
+                let rank = &ranks[member];
+                let set = rank.set(&members);
+                (rank.join(u64::MAX, set, 1).unwrap(), set)
+            });
+            let (until, mut left) = (Instant::now() + two::PATIENCE, members.to_vec());
+            while !left.is_empty() {
+                left.retain(|&member| ranks[member].event().is_none());
+                assert!(Instant::now() < until, "no join ends");
+            }
+            joined
+        };
+        let (of_still, of_others) = (join([0, 1]), join([0, 2]));
+
+        // The root sends, and waits for nothing.
+        let (input, mut output) = ([1u8; 16], [0u8; 8]);
+        let root = (address_of(of_still[0].0), ranks[0].addrs[0]);
+        for _ in 0..OPERATIONS {
+            let buffers = (Some(&input[..]), &mut output[..]);
+            let begun = ranks[0].scatter(buffers, 8, fi_datatype::FI_UINT8, root, 2);
+            assert_eq!(begun, 0);
+        }
+        let (until, mut left) = (Instant::now() + two::PATIENCE, vec![0, 2]);
+        for (member, &(group, _)) in [0, 2].into_iter().zip(&of_others) {
+            assert_eq!(ranks[member].barrier(address_of(group), 3), 0);
+        }
+        let mut sent = 0;
+        while !left.is_empty() {
+            left.retain(|&member| match ranks[member].read() {
+                Some(entry) if entry.op_context as usize == 3 => false,
+                Some(entry) => {
+                    assert_eq!((member, entry.op_context as usize), (0, 2));
+                    sent += 1;
+                    true
+                }
+                None => true,
+            });
+            assert!(Instant::now() < until, "those wait at {left:?}");
+        }
+        assert!(sent < OPERATIONS, "there is room for all");
+        let groups = [
+            vec![of_still[0], of_others[0]],
+            vec![of_still[1]],
+            vec![of_others[1]],
+        ];
+        for (rank, groups) in ranks.into_iter().zip(groups) {
+            let (groups, sets): (Vec<_>, Vec<_>) = groups.into_iter().unzip();
+            rank.close(&groups, &sets);
+        }
+        fabrics.into_iter().for_each(client::Opened::close);
+    });
+}
+
 /// Each operation has limits of its own, which calls keep.
 #[test]
 fn limits_of_operations() {

@@ -29,6 +29,7 @@ use super::operations::{CollectiveOperation, JoinEnd, OperationKind, Operations,
 use super::probes::Probes;
 use super::tags::{PROBE, failed_group, group_number};
 use super::timer::CallTimer;
+use super::waiting::Room;
 use crate::av::object::AvObject;
 use crate::cq::CqObject;
 use crate::cq::collective::TransferHolder;
@@ -222,11 +223,12 @@ impl Collectives {
                         unnamed.number = Some(in_tag);
                         self.await_failure(state, group, (failed_group(in_tag), 0));
                     }
+                    let room = request.room();
                     let Some(transfer) = state.operations.add_transfer(number, request) else {
                         continue;
                     };
-                    if !state.operations.waiting.is_empty() || !self.post(state, transfer) {
-                        state.operations.waiting.push_back(transfer);
+                    if state.operations.waiting.has(room) || !self.post(state, transfer) {
+                        state.operations.waiting.push(room, transfer);
                     }
                 }
             }
@@ -293,10 +295,12 @@ impl Collectives {
 
     /// Posts the messages for which there was no room, and those that are due.
     fn post_waiting(&self, state: &mut CollectiveState) {
-        while let Some(number) = state.operations.waiting.pop_front() {
-            if !self.post(state, number) {
-                state.operations.waiting.push_front(number);
-                return;
+        for room in state.operations.waiting.rooms() {
+            while let Some(number) = state.operations.waiting.pop(room) {
+                if !self.post(state, number) {
+                    state.operations.waiting.put_back(room, number);
+                    break;
+                }
             }
         }
         self.probe(state);
@@ -310,25 +314,31 @@ impl Collectives {
         tag: u64,
         probes: Option<u64>,
     ) {
-        let number = state.operations.add_lone_message(TransferRequest {
+        let request = TransferRequest {
             sends: true,
             buf: IoBuf::EMPTY,
             peer,
             tag,
             item: std::ptr::null_mut(),
-        });
+        };
+        let room = request.room();
+        let number = state.operations.add_lone_message(request);
         if let Some(operation) = probes {
             state.probes.under_way.insert(number, operation);
         }
         if !self.post(state, number) {
-            state.operations.waiting.push_back(number);
+            state.operations.waiting.push(room, number);
         }
     }
 
-    /// Probes the peers for whose messages operations have waited for a while.
+    /// Probes the peers for whose messages operations have waited for a while. A message that waits
+    /// for room fails as a probe does.
     fn probe(&self, state: &mut CollectiveState) {
         for (operation, peers) in state.probes.take_due(&state.operations) {
             for peer in peers {
+                if state.operations.waiting.has(Room { peer, sends: true }) {
+                    continue;
+                }
                 self.send_lone_message(state, peer, PROBE, Some(operation));
             }
         }

@@ -40,15 +40,17 @@ impl Collectives {
     /// wait for messages that do not come any more.
     fn fail_group(&self, state: &mut CollectiveState, group: FiAddr, errno: Errno) {
         let (failed, is_new) = state.operations.fail(group, errno);
+        let mut transfers = state.operations.transfers_by_operation();
         for operation in failed {
-            for number in state.operations.transfers_of(operation) {
+            for number in transfers.remove(&operation).unwrap_or_default() {
                 let operations = &mut state.operations;
-                let before = operations.waiting.len();
-                operations.waiting.retain(|&waiting| waiting != number);
-                if operations.waiting.len() < before {
+                let Some(room) = (operations.transfers.get(&number)).map(|one| one.request.room())
+                else {
+                    continue;
+                };
+                if operations.waiting.remove(room, number) {
                     operations.end_transfer(number);
-                } else if (operations.transfers.get(&number)).is_some_and(|one| !one.request.sends)
-                {
+                } else if !room.sends {
                     // A receive that has matched ends by itself.
                     let _ = self.endpoint.cancel_collective(number);
                 }

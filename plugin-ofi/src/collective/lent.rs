@@ -15,6 +15,7 @@ use ferrofabric_contracts::types::{AvType, FiAddr, IoBuf};
 use ferrofabric_runtime::fabric::Av;
 use ferrofabric_system::locks::Mutex;
 
+use super::waiting::Room;
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_CLASS_EP, FI_CLASS_EQ, FI_CLASS_PEER_AV, FI_CLASS_PEER_CQ,
     FI_JOIN_COMPLETE, Roomy, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_err_entry, fi_eq_entry,
@@ -43,6 +44,14 @@ pub(crate) struct TransferRequest {
     pub(crate) tag: u64,
     /// Its own object, for the report of the end.
     pub(crate) item: *mut c_void,
+}
+
+impl TransferRequest {
+    /// The room that it needs.
+    pub(crate) fn room(&self) -> Room {
+        let (peer, sends) = (self.peer, self.sends);
+        Room { peer, sends }
+    }
 }
 
 /// The lent objects of an endpoint. They stay where they are.

@@ -11,6 +11,7 @@ use super::broadcast::Bounce;
 use super::lent::TransferRequest;
 use super::offload_endpoint::OffloadGroup;
 use super::tags::{JoinName, failed_group};
+use super::waiting::WaitingMessages;
 use crate::av::members::Members;
 
 /// A group that the endpoint joins or has joined.
@@ -101,8 +102,8 @@ pub(crate) struct Operations {
     pub(crate) abandoned: BTreeMap<u64, Bounce>,
     /// The receive of a probe.
     pub(crate) probe: u64,
-    /// The messages for which there was no room, in their order.
-    pub(crate) waiting: VecDeque<u64>,
+    /// The messages for which there was no room.
+    pub(crate) waiting: WaitingMessages,
     /// The joins that are to begin, in their order.
     pub(crate) queued_joins: VecDeque<Join>,
     /// Joins so far, in all and of the same members, by the hash of their names.
@@ -266,11 +267,23 @@ impl Operations {
         of.map(|(&number, _)| number).collect()
     }
 
-    /// The peers from which an operation waits for messages.
-    pub(crate) fn awaited_peers(&self, operation: u64) -> BTreeSet<FiAddr> {
-        let all = self.transfers.values();
-        let of = all.filter(|one| one.operation == operation && !one.request.sends);
-        of.map(|one| one.request.peer).collect()
+    /// Of each operation that waits for messages, the peers from which these come.
+    pub(crate) fn awaited_peers(&self) -> BTreeMap<u64, BTreeSet<FiAddr>> {
+        let mut peers = BTreeMap::<u64, BTreeSet<FiAddr>>::new();
+        for one in self.transfers.values().filter(|one| !one.request.sends) {
+            let of_operation = peers.entry(one.operation).or_default();
+            of_operation.insert(one.request.peer);
+        }
+        peers
+    }
+
+    /// The numbers of the messages of each operation.
+    pub(crate) fn transfers_by_operation(&self) -> BTreeMap<u64, Vec<u64>> {
+        let mut numbers = BTreeMap::<u64, Vec<u64>>::new();
+        for (&number, one) in &self.transfers {
+            numbers.entry(one.operation).or_default().push(number);
+        }
+        numbers
     }
 
     /// The numbers of the messages of an operation.

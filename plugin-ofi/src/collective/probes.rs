@@ -43,10 +43,15 @@ impl Probes {
             let (at, next) = self.due.entry(number).or_insert((now + FIRST, 2 * FIRST));
             if *at <= now {
                 (*at, *next) = (now + *next, LONGEST.min(2 * *next));
-                all.push((number, operations.awaited_peers(number)));
+                all.push(number);
             }
         }
-        all
+        if all.is_empty() {
+            return Vec::new();
+        }
+        let mut peers = operations.awaited_peers();
+        let of = |number| Some((number, peers.remove(&number)?));
+        all.into_iter().filter_map(of).collect()
     }
 
     /// When an operation is to probe next.
