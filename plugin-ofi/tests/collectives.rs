@@ -776,6 +776,33 @@ fn a_long_message_that_nobody_receives() {
     });
 }
 
+/// The first message of an operation can not be sent: the operation fails, and begins no others.
+#[test]
+fn a_first_message_that_fails() {
+    with_offer("a_first_message_that_fails", |info| {
+        let ranks = Ranks::open(info, 3);
+        let joined = ranks.join(&[0, 1, 2], None);
+        let a = &ranks.ranks[0];
+        let (av, mut gone) = (a.av, [a.addrs[1]]);
+        // SAFETY: as fi_av(3) has it.
+        assert_eq!(unsafe { call!(av, ops.remove(gone.as_mut_ptr(), 1, 0)) }, 0);
+        let (input, mut output) = ([1u8; 8], [0u8; 24]);
+        let (buffers, group) = ((&input[..], &mut output[..]), address_of(joined[0].0));
+        let begun = a.allgather(buffers, 8, fi_datatype::FI_UINT8, group, 5);
+        assert_eq!(begun, 0);
+        let mut end = None;
+        ranks.until("the gather fails", || {
+            end = a.end();
+            end.is_some()
+        });
+        assert!(matches!(end, Some(Err(_))), "{end:?}");
+        let all: Vec<_> = (joined.iter().enumerate())
+            .map(|(rank, &(group, set))| (rank, group, set))
+            .collect();
+        ranks.close(&all);
+    });
+}
+
 /// A member that stands still has messages wait for room, and those alone that are for it.
 #[test]
 fn a_member_that_stands_still() {

@@ -206,15 +206,16 @@ impl Collectives {
         Ok(())
     }
 
-    /// Has `off_coll` go on with an operation, and carries out its calls.
+    /// Has `off_coll` go on with an operation, and carries out its calls, up to one that fails.
     pub(crate) fn go_on(&self, state: &mut CollectiveState, number: u64) {
         for record in state.offload.drive() {
+            let operation = state.operations.under_way.get(&number);
+            let Some(operation) = operation.filter(|operation| operation.failed.is_none()) else {
+                continue;
+            };
             match record {
                 Record::Complete(number) => self.complete(state, number),
                 Record::Transfer(mut request) => {
-                    let Some(operation) = state.operations.under_way.get(&number) else {
-                        continue;
-                    };
                     let (group, is_join) = (operation.group, operation.is_join());
                     let in_tag = group_number(request.tag);
                     request.tag |= RESERVED_TAG | operation.tag_bits;
