@@ -776,6 +776,40 @@ fn a_long_message_that_nobody_receives() {
     });
 }
 
+/// A join fails at a member while another one's is complete. The number of that group may be that
+/// of the next one at the former, to which messages of the failed group are nothing.
+#[test]
+fn the_number_of_a_failed_join_comes_again() {
+    with_offer("the_number_of_a_failed_join_comes_again", |info| {
+        let ranks = Ranks::open(info, 3);
+        let (a, b, c) = (&ranks.ranks[0], &ranks.ranks[1], &ranks.ranks[2]);
+        let sets = [a, b].map(|rank| rank.set(&[0, 1]));
+        let given_up = a.join(u64::MAX, sets[0], 3).unwrap();
+        let complete = b.join(u64::MAX, sets[1], 4).unwrap();
+        ranks.until("one member's join", || b.event().is_some());
+        // Its number is in messages now.
+        assert_eq!(b.barrier(address_of(complete), 5), 0);
+        assert_eq!(close(given_up.cast()), 0);
+        assert_eq!(close(sets[0].cast()), 0);
+        let mut end = None;
+        ranks.until("the barrier fails", || {
+            end = b.end();
+            end.is_some()
+        });
+        assert_eq!(end, Some(Err(libc::ECONNABORTED)));
+
+        let next = ranks.join(&[0, 2], None);
+        for context in 6..10 {
+            for (rank, &(group, _)) in [a, c].into_iter().zip(&next) {
+                assert_eq!(rank.barrier(address_of(group), context), 0);
+            }
+            ranks.complete(&[0, 2], context);
+        }
+        let of_next = [(0, next[0].0, next[0].1), (2, next[1].0, next[1].1)];
+        ranks.close(&[&of_next[..], &[(1, complete, sets[1])]].concat());
+    });
+}
+
 /// The first message of an operation can not be sent: the operation fails, and begins no others.
 #[test]
 fn a_first_message_that_fails() {

@@ -27,7 +27,7 @@ use super::offload::Offload;
 use super::offload_endpoint::OffloadEndpoint;
 use super::operations::{CollectiveOperation, JoinEnd, OperationKind, Operations, new_number};
 use super::probes::Probes;
-use super::tags::{PROBE, failed_group, group_number};
+use super::tags::{PROBE, group_number};
 use super::timer::CallTimer;
 use super::waiting::Room;
 use crate::av::object::AvObject;
@@ -222,7 +222,8 @@ impl Collectives {
                     let of = state.operations.groups.get_mut(&group);
                     if let Some(unnamed) = of.filter(|of| !is_join && of.number.is_none()) {
                         unnamed.number = Some(in_tag);
-                        self.await_failure(state, group, (failed_group(in_tag), 0));
+                        let reports = (unnamed.name.failed_group(in_tag), 0);
+                        self.await_failure(state, group, reports);
                     }
                     let room = request.room();
                     let Some(transfer) = state.operations.add_transfer(number, request) else {

@@ -10,7 +10,7 @@ use ferrofabric_contracts::types::FiAddr;
 use super::broadcast::Bounce;
 use super::lent::TransferRequest;
 use super::offload_endpoint::OffloadGroup;
-use super::tags::{JoinName, failed_group};
+use super::tags::JoinName;
 use super::waiting::WaitingMessages;
 use crate::av::members::Members;
 
@@ -121,7 +121,7 @@ pub(crate) fn new_number() -> u64 {
 impl Group {
     /// The tags by which members report that it has failed.
     pub(crate) fn report_tags(&self) -> impl Iterator<Item = u64> {
-        let numbered = self.number.map(failed_group);
+        let numbered = self.number.map(|number| self.name.failed_group(number));
         [Some(self.name.failed(self.number)), numbered]
             .into_iter()
             .flatten()

@@ -10,8 +10,9 @@ use super::RESERVED_TAG;
 const GROUP_SHIFT: u32 = 16;
 const GROUP_MASK: u64 = 0xffff;
 
-/// In place of the number of a group: reports that the group of the lowest bits has failed, reports
-/// that one has failed whose number perhaps not all members have, and probes.
+/// In place of the number of a group: reports that the group of the lowest bits, of the members in
+/// the highest ones, has failed, reports that one has failed whose number perhaps not all members
+/// have, and probes.
 const FAILED_GROUP: u64 = 0xffff;
 const FAILED_JOIN: u64 = 0xfffe;
 const PROBING: u64 = 0xfffd;
@@ -29,11 +30,6 @@ const REPORTED_MASK: u64 = 0x1ff;
 /// The number of the group in a tag of `off_coll`.
 pub(crate) fn group_number(tag: u64) -> u64 {
     (tag >> GROUP_SHIFT) & GROUP_MASK
-}
-
-/// The tag of reports that a group with that number has failed.
-pub(crate) fn failed_group(number: u64) -> u64 {
-    RESERVED_TAG | (FAILED_GROUP << GROUP_SHIFT) | number
 }
 
 /// The tag of all messages of operations of a group with that number, and the bits that do not
@@ -64,6 +60,14 @@ impl JoinName {
     /// Bits of the tags of its messages, besides those of `off_coll`.
     pub(crate) fn tag_bits(self) -> u64 {
         ((ATTEMPTS | u64::from(self.attempt)) << GROUP_SHIFT) | self.low_bits()
+    }
+
+    /// The tag of reports that the group, which has that number, has failed. A member whose join
+    /// failed may get the number again, for a group with others: so the tag has the members.
+    pub(crate) fn failed_group(self, number: u64) -> u64 {
+        const MEMBERS_SHIFT: u32 = 32;
+        let members = self.hash >> (MEMBERS_SHIFT + 1) << MEMBERS_SHIFT;
+        RESERVED_TAG | members | (FAILED_GROUP << GROUP_SHIFT) | number
     }
 
     /// The tag of reports that it, or the group, has failed, with the number of the group if the
@@ -101,7 +105,10 @@ mod tests {
     fn each_join_has_tags_of_its_own() {
         let mut all = BTreeSet::from([PROBE]);
         for number in 0..=256 {
-            assert!(all.insert(failed_group(number)));
+            for hash in [0, 1 << 33, 0x1234_5678_9abc_0001, u64::MAX] {
+                let name = JoinName { hash, attempt: 0 };
+                assert!(all.insert(name.failed_group(number)));
+            }
             assert!(all.insert(RESERVED_TAG | (number << GROUP_SHIFT)));
         }
         for attempt in 0..=u8::MAX {
