@@ -143,6 +143,14 @@ impl EqObject {
         }
     }
 
+    /// Removes the events of this number of an object that is closed, and its errors.
+    pub(crate) fn forget(&self, number: u32, source: u64) {
+        match &self.imported {
+            Some(imported) => imported.forget(number, source),
+            None => self.queue.forget(number, source),
+        }
+    }
+
     /// Whether another provider gets the events.
     pub(crate) fn is_imported(&self) -> bool {
         self.imported.is_some()

@@ -776,6 +776,57 @@ fn a_long_message_that_nobody_receives() {
     });
 }
 
+/// The event of a join goes with its group, and so does its error.
+#[test]
+fn events_of_groups_that_are_closed() {
+    with_offer("events_of_groups_that_are_closed", |info| {
+        let ranks = Ranks::open(info, 2);
+        let (a, b) = (&ranks.ranks[0], &ranks.ranks[1]);
+        let join = |context: usize| {
+            [a, b].map(|rank| {
+                let set = rank.set(&[0, 1]);
+                (rank.join(u64::MAX, set, context).unwrap(), set)
+            })
+        };
+        let joined = join(3);
+        let mut left = vec![(a, joined[0].0), (b, joined[1].0)];
+        ranks.until("both have joined", || {
+            left.retain(|(rank, group)| {
+                assert!(rank.read().is_none());
+                rank.barrier(address_of(*group), 5) != 0
+            });
+            left.is_empty()
+        });
+        ranks.complete(&[0, 1], 5);
+        assert_eq!(close(joined[0].0.cast()), 0);
+        assert!(a.join_end().is_none(), "its group is closed");
+        assert_eq!(b.event().unwrap().context as usize, 3);
+
+        // A join of the one alone, which the other one gives up.
+        let set = a.set(&[0, 1]);
+        let given_up = a.join(u64::MAX, set, 4).unwrap();
+        assert_eq!(close(given_up.cast()), 0);
+        assert_eq!(close(set.cast()), 0);
+        let set = b.set(&[0, 1]);
+        let failed = b.join(u64::MAX, set, 4).unwrap();
+        ranks.until("the join fails", || {
+            assert!(b.read().is_none());
+            b.barrier(address_of(failed), 6) == -(libc::ECONNABORTED as isize)
+        });
+        assert_eq!(close(failed.cast()), 0);
+        assert_eq!(close(set.cast()), 0);
+        assert!(b.join_end().is_none(), "its group is closed");
+
+        let again = ranks.join(&[0, 1], None);
+        let mut all: Vec<_> = (again.iter().enumerate())
+            .map(|(rank, &(group, set))| (rank, group, set))
+            .collect();
+        assert_eq!(close(joined[0].1.cast()), 0);
+        all.push((1, joined[1].0, joined[1].1));
+        ranks.close(&all);
+    });
+}
+
 /// A join fails at a member while another one's is complete. The number of that group may be that
 /// of the next one at the former, to which messages of the failed group are nothing.
 #[test]

@@ -143,6 +143,20 @@ impl EventQueue {
         Some(error)
     }
 
+    /// Removes what an object has here that is closed: its errors, and its events of this number,
+    /// whose entries begin with the object.
+    pub fn forget(&self, number: u32, source: u64) {
+        let mut events = self.events.lock();
+        let before = events.len();
+        events.retain(|item| match item {
+            Item::Event(event) => !is_event_of(event, number, source),
+            Item::Error(error) => error.source != source,
+        });
+        if let (true, true, Some(fd)) = (before != 0, events.is_empty(), self.descriptor.get()) {
+            let _ = fd.read();
+        }
+    }
+
     fn read_from(
         &self,
         events: &mut VecDeque<Item>,
@@ -169,6 +183,11 @@ impl EventQueue {
             }
         }
     }
+}
+
+/// Whether it is an event of this number whose entry begins with this object.
+pub fn is_event_of(event: &Event, number: u32, source: u64) -> bool {
+    event.number == number && event.entry.starts_with(&source.to_ne_bytes())
 }
 
 /// Time until `deadline`; `None` if that has passed.
@@ -288,6 +307,37 @@ mod tests {
         assert!(queue.read_error(Reading::Take).is_some());
         assert!(!readable());
         queue.write(event(3));
+        assert!(readable());
+    }
+
+    #[test]
+    fn events_of_an_object_that_is_closed_are_removed() {
+        let queue = EventQueue::new();
+        let fd = queue.wait_fd().unwrap();
+        let readable = || {
+            let mut fds = [nix::poll::PollFd::new(fd, nix::poll::PollFlags::POLLIN)];
+            nix::poll::poll(&mut fds, nix::poll::PollTimeout::ZERO).unwrap() == 1
+        };
+        let done = |source| Done {
+            source,
+            context: 2,
+            data: 3,
+        };
+        queue.forget(AV_COMPLETE, 1);
+        queue.write_done(AV_COMPLETE, &done(1));
+        queue.write_done(AV_COMPLETE + 1, &done(1));
+        queue.write_error(error(0));
+        queue.write_done(AV_COMPLETE, &done(2));
+        queue.forget(AV_COMPLETE, 1);
+        let mut out = [0; 24];
+        let kept = queue.read(&mut out, Reading::Take);
+        assert_eq!(kept, Ok((AV_COMPLETE + 1, 24)));
+        assert_eq!(queue.read(&mut out, Reading::Peek), Ok((AV_COMPLETE, 24)));
+        assert!(readable());
+        queue.forget(AV_COMPLETE, 2);
+        assert!(!readable());
+        assert_eq!(queue.read(&mut out, Reading::Take), Err(OpError::Again));
+        queue.write(event(1));
         assert!(readable());
     }
 

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::peer::{EqError, Event, PeerEq};
+use ferrofabric_runtime::eq::is_event_of;
 use ferrofabric_system::cancel::Uncancelled;
 use ferrofabric_system::locks::Mutex;
 
@@ -167,6 +168,14 @@ impl ImportedEq {
     /// Keeps an event of a caller that has a lock.
     pub(crate) fn keep_event(&self, event: Event) {
         self.keep(KeptEvent::Event(event));
+    }
+
+    /// Removes what is kept of an object that is closed: its errors, and its events of this number.
+    pub(crate) fn forget(&self, number: u32, source: u64) {
+        self.kept.lock().retain(|kept| match kept {
+            KeptEvent::Event(event) => !is_event_of(event, number, source),
+            KeptEvent::Error(error) => error.source != source,
+        });
     }
 
     /// As [`keep_event`](Self::keep_event), of an error.

@@ -8,7 +8,8 @@ use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::types::FiAddr;
 
 use crate::abi::{
-    FI_ADDR_NOTAVAIL, FI_CLASS_MC, FI_COLLECTIVE, fi_collective_addr, fi_ops, fid, fid_ep, fid_mc,
+    FI_ADDR_NOTAVAIL, FI_CLASS_MC, FI_COLLECTIVE, FI_JOIN_COMPLETE, fi_collective_addr, fi_ops,
+    fid, fid_ep, fid_mc,
 };
 use crate::av::members::Members;
 use crate::av::set::{SetObject, new_address};
@@ -162,6 +163,8 @@ unsafe extern "C" fn close(mc: *mut fid) -> c_int {
         let group = unsafe { object_of::<GroupObject>(mc.cast()) };
         if let Some(collectives) = group.endpoint.collectives() {
             collectives.leave_group(group.number);
+            // An event that is not read yet would name an object that is gone.
+            (collectives.binding.eq.iter()).for_each(|eq| eq.forget(FI_JOIN_COMPLETE, mc as u64));
         }
         // SAFETY: as above; nothing of ours holds it.
         drop(unsafe { Arc::from_raw(mc.cast::<crate::fid::Given<GroupObject>>().cast_const()) });
