@@ -10,6 +10,7 @@ mod buffer;
 pub mod cm_port;
 pub mod cold_link;
 pub mod dgram;
+pub mod groups;
 pub mod offers;
 pub mod party;
 mod rig;

@@ -10,7 +10,7 @@ use ferrofabric_contracts::addr::AddrFormat;
 use ferrofabric_contracts::info::EpType;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::party::{self, fill, size, succeeded, tsend, wait};
-use ferrofabric_hw_tests::{sockets, sums};
+use ferrofabric_hw_tests::{groups, sockets, sums};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 
 fn main() {
@@ -23,6 +23,7 @@ fn main() {
         "many" => many(&numbers),
         "listen" => listen(&numbers),
         "adder" => sums::adder(&numbers),
+        "member" => groups::member(&numbers),
         _ => panic!("unknown role {role}"),
     }
 }

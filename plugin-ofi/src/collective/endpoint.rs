@@ -26,7 +26,7 @@ use super::lent::{Record, TransferRequest};
 use super::offload::Offload;
 use super::offload_endpoint::OffloadEndpoint;
 use super::operations::{CollectiveOperation, JoinEnd, OperationKind, Operations, new_number};
-use super::probes::Probes;
+use super::probes::{ProbedPeer, Probes};
 use super::tags::{PROBE, group_number};
 use super::timer::CallTimer;
 use super::waiting::Room;
@@ -283,12 +283,10 @@ impl Collectives {
             Err(OpError::Again) => false,
             Err(OpError::Failed(errno)) => {
                 if let Some((operation, _)) = state.operations.end_transfer(number) {
-                    let probed = state.probes.under_way.remove(&number);
-                    // The level of a probe is not supported here, so it says nothing of the peer.
-                    if probed.is_some() && errno == Errno::EOPNOTSUPP {
-                        return true;
+                    match state.probes.under_way.remove(&number) {
+                        Some(probed) => self.fail_probe(state, probed, errno),
+                        None => self.fail(state, operation, errno),
                     }
-                    self.fail(state, probed.unwrap_or(operation), errno);
                 }
                 true
             }
@@ -314,7 +312,7 @@ impl Collectives {
         state: &mut CollectiveState,
         peer: FiAddr,
         tag: u64,
-        probes: Option<u64>,
+        probes: Option<ProbedPeer>,
     ) {
         let request = TransferRequest {
             sends: true,
@@ -325,8 +323,8 @@ impl Collectives {
         };
         let room = request.room();
         let number = state.operations.add_lone_message(request);
-        if let Some(operation) = probes {
-            state.probes.under_way.insert(number, operation);
+        if let Some(probed) = probes {
+            state.probes.under_way.insert(number, probed);
         }
         if !self.post(state, number) {
             state.operations.waiting.push(room, number);
@@ -341,7 +339,25 @@ impl Collectives {
                 if state.operations.waiting.has(Room { peer, sends: true }) {
                     continue;
                 }
-                self.send_lone_message(state, peer, PROBE, Some(operation));
+                let probed = ProbedPeer { operation, peer };
+                self.send_lone_message(state, peer, PROBE, Some(probed));
+            }
+        }
+    }
+
+    fn fail_probe(&self, state: &mut CollectiveState, probed: ProbedPeer, errno: Errno) {
+        let receives = self.binding.rx_cq.collective.as_ref();
+        let begun = receives.map_or(0, |receives| receives.begun_drives());
+        state.probes.fail(probed, errno, begun);
+    }
+
+    /// Fails the operations that wait for messages of peers that are gone.
+    fn take_failed_probes(&self, state: &mut CollectiveState) {
+        let receives = self.binding.rx_cq.collective.as_ref();
+        let drained = receives.map_or(u64::MAX, |receives| receives.drained_drives());
+        for (probed, errno) in state.probes.take_failed(drained) {
+            if state.operations.awaits(probed.operation, probed.peer) {
+                self.fail(state, probed.operation, errno);
             }
         }
     }
@@ -422,10 +438,10 @@ impl TransferHolder for Collectives {
             }
             return true;
         }
-        if let Some(operation) = state.probes.under_way.remove(&number) {
+        if let Some(probed) = state.probes.under_way.remove(&number) {
             state.operations.end_transfer(number);
             if let Err(errno) = result {
-                self.fail(state, operation, errno);
+                self.fail_probe(state, probed, errno);
             }
             return true;
         }
@@ -460,6 +476,7 @@ impl TransferHolder for Collectives {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         self.begin_joins(state);
+        self.take_failed_probes(state);
         self.post_waiting(state);
         state.set_timer();
     }

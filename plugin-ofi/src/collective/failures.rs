@@ -17,7 +17,7 @@ use ferrofabric_contracts::peer::CqError;
 use ferrofabric_contracts::types::FiAddr;
 
 use super::endpoint::{CollectiveState, Collectives, completion_of};
-use super::operations::{Group, JoinEnd, OperationKind};
+use super::operations::{JoinEnd, JoinedGroup, OperationKind};
 use super::tags::{messages_of_group, reported_number};
 use crate::av::members::Members;
 use crate::eq::DrivenByEvents;
@@ -179,7 +179,8 @@ impl Collectives {
     /// group are to be discarded.
     fn forget_group(&self, state: &mut CollectiveState, group: FiAddr) {
         let forgotten = state.operations.groups.remove(&group);
-        let is_unnamed = |of: &Group| of.is_joined && of.failed.is_some() && of.number.is_none();
+        let is_unnamed =
+            |of: &JoinedGroup| of.is_joined && of.failed.is_some() && of.number.is_none();
         if forgotten.as_ref().is_some_and(is_unnamed) {
             return;
         }

@@ -8,7 +8,7 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::{Done, EqError};
 
 use super::endpoint::{CollectiveState, Collectives};
-use super::operations::{CollectiveOperation, Group, Join, JoinEnd, OperationKind};
+use super::operations::{CollectiveOperation, Join, JoinEnd, JoinedGroup, OperationKind};
 use super::tags::JoinName;
 use crate::abi::FI_JOIN_COMPLETE;
 
@@ -63,7 +63,7 @@ impl Collectives {
         };
         self.begin(state, operation, |offload, operations, context| {
             let offload = offload.join(&join.members, join.own, join.flags, context)?;
-            let group = Group {
+            let group = JoinedGroup {
                 members: join.members,
                 own: join.own,
                 users: 1,

@@ -15,7 +15,7 @@ use super::waiting::WaitingMessages;
 use crate::av::members::Members;
 
 /// A group that the endpoint joins or has joined.
-pub(crate) struct Group {
+pub(crate) struct JoinedGroup {
     pub(crate) members: Members,
     /// The address of the endpoint among them.
     pub(crate) own: FiAddr,
@@ -90,7 +90,7 @@ unsafe impl Send for CollectiveMessage {}
 /// messages are used once in a process.
 #[derive(Default)]
 pub(crate) struct Operations {
-    pub(crate) groups: BTreeMap<FiAddr, Group>,
+    pub(crate) groups: BTreeMap<FiAddr, JoinedGroup>,
     pub(crate) under_way: BTreeMap<u64, CollectiveOperation>,
     pub(crate) transfers: BTreeMap<u64, CollectiveMessage>,
     /// The receives of reports that a group has failed.
@@ -118,7 +118,7 @@ pub(crate) fn new_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-impl Group {
+impl JoinedGroup {
     /// The tags by which members report that it has failed.
     pub(crate) fn report_tags(&self) -> impl Iterator<Item = u64> {
         let numbered = self.number.map(|number| self.name.failed_group(number));
@@ -160,7 +160,7 @@ impl Operations {
     ///
     /// `EINVAL`: the endpoint has not joined such a group. The errno of an operation of the group
     /// that has failed.
-    pub(crate) fn usable(&self, group: FiAddr) -> Result<&Group, Errno> {
+    pub(crate) fn usable(&self, group: FiAddr) -> Result<&JoinedGroup, Errno> {
         let group = self.groups.get(&group).ok_or(Errno::EINVAL)?;
         match (group.failed, group.is_joined) {
             (Some(errno), _) => Err(errno),
@@ -275,6 +275,13 @@ impl Operations {
             of_operation.insert(one.request.peer);
         }
         peers
+    }
+
+    /// Whether an operation waits for a message of a peer.
+    pub(crate) fn awaits(&self, operation: u64, peer: FiAddr) -> bool {
+        let mut transfers = self.transfers.values();
+        transfers
+            .any(|one| one.operation == operation && !one.request.sends && one.request.peer == peer)
     }
 
     /// The numbers of the messages of each operation.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
 
 use super::operations::Operations;
@@ -19,8 +20,25 @@ const LONGEST: Duration = Duration::from_secs(8);
 pub(crate) struct Probes {
     /// When operations are to probe, and how much later again.
     due: BTreeMap<u64, (Instant, Duration)>,
-    /// The operations of probes that are under way, by the numbers of these.
-    pub(crate) under_way: BTreeMap<u64, u64>,
+    /// Probes that are under way, by their numbers.
+    pub(crate) under_way: BTreeMap<u64, ProbedPeer>,
+    failed: Vec<FailedProbe>,
+}
+
+/// A peer for whose message an operation waits.
+#[derive(Clone, Copy)]
+pub(crate) struct ProbedPeer {
+    pub(crate) operation: u64,
+    pub(crate) peer: FiAddr,
+}
+
+/// A probe that has failed. Its peer may have closed its endpoint because it has done its part, and
+/// its message may be in the queue of receives.
+struct FailedProbe {
+    probed: ProbedPeer,
+    errno: Errno,
+    /// The last call that had begun to take completions out of that queue.
+    begun_drives: u64,
 }
 
 impl Probes {
@@ -54,8 +72,61 @@ impl Probes {
         all.into_iter().filter_map(of).collect()
     }
 
-    /// When an operation is to probe next.
+    /// A probe has failed.
+    pub(crate) fn fail(&mut self, probed: ProbedPeer, errno: Errno, begun_drives: u64) {
+        // The level of a probe is not supported here, so it says nothing of the peer.
+        if errno != Errno::EOPNOTSUPP {
+            self.failed.push(FailedProbe {
+                probed,
+                errno,
+                begun_drives,
+            });
+        }
+    }
+
+    /// The failed probes since which the queue of receives was empty, up to this call.
+    pub(crate) fn take_failed(&mut self, drained_drives: u64) -> Vec<(ProbedPeer, Errno)> {
+        let is_over = |one: &FailedProbe| one.begun_drives < drained_drives;
+        let over: Vec<_> = (self.failed.iter().filter(|one| is_over(one)))
+            .map(|one| (one.probed, one.errno))
+            .collect();
+        self.failed.retain(|one| !is_over(one));
+        over
+    }
+
+    /// When an operation is to probe next, or the message of a failed probe is to be looked for.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.due.values().map(|(at, _)| *at).min()
+        match self.failed.is_empty() {
+            true => self.due.values().map(|(at, _)| *at).min(),
+            false => Some(Instant::now()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_probe_counts_once_the_queue_was_empty_after_it() {
+        let mut probes = Probes::default();
+        let probed = ProbedPeer {
+            operation: 1,
+            peer: FiAddr(2),
+        };
+        probes.fail(probed, Errno::EOPNOTSUPP, 4);
+        assert!(probes.next().is_none());
+        probes.fail(probed, Errno::ESHUTDOWN, 5);
+        assert!(probes.next().is_some());
+        // The fifth call had begun before.
+        assert!(probes.take_failed(5).is_empty());
+        let failed = probes.take_failed(6);
+        assert_eq!(failed.len(), 1);
+        assert_eq!(
+            (failed[0].0.peer, failed[0].1),
+            (FiAddr(2), Errno::ESHUTDOWN)
+        );
+        assert!(probes.take_failed(7).is_empty());
+        assert!(probes.next().is_none());
     }
 }

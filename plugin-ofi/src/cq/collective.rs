@@ -72,6 +72,9 @@ pub(crate) trait TransferHolder: Send + Sync {
 pub(crate) struct CollectiveCq {
     /// The thread that takes completions out of the domain's queue has it.
     turn: Mutex<()>,
+    /// How often that has begun, and up to which time it has left the domain's queue empty.
+    begun_drives: AtomicU64,
+    drained_drives: AtomicU64,
     /// Entries for the application.
     kept: Mutex<VecDeque<CollectiveEntry>>,
     /// The endpoints that are bound to it.
@@ -212,6 +215,16 @@ impl CollectiveCq {
             .min()
     }
 
+    /// The number of the last call that has begun to take completions out of the domain's queue.
+    pub(crate) fn begun_drives(&self) -> u64 {
+        self.begun_drives.load(Ordering::SeqCst)
+    }
+
+    /// The number of the last call that has left that queue empty.
+    pub(crate) fn drained_drives(&self) -> u64 {
+        self.drained_drives.load(Ordering::SeqCst)
+    }
+
     /// Drives the endpoints that are bound to the queue, with all their queues.
     ///
     /// # Errors
@@ -250,6 +263,7 @@ impl CollectiveCq {
     /// Those of the queue, but for `Again`.
     fn drive(&self, queue: &dyn Cq) -> Result<bool, OpError> {
         let _turn = self.turn.lock();
+        let drive = self.begun_drives.fetch_add(1, Ordering::SeqCst) + 1;
         let mut batch = [Completion::BLANK; BATCH];
         let mut has_kept = false;
         loop {
@@ -262,6 +276,7 @@ impl CollectiveCq {
                 },
             }
         }
+        self.drained_drives.store(drive, Ordering::SeqCst);
         self.holders()
             .iter()
             .for_each(|holder| holder.begin_waiting());
