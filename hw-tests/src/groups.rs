@@ -18,8 +18,8 @@ const NAMES: u64 = 1;
 const ERRORS: [Errno; 3] = [Errno::ECONNRESET, Errno::ECONNABORTED, Errno::EHOSTUNREACH];
 
 /// The numbers of the role `member`: the rank, the number of members, rounds of operations, and the
-/// round in which the last member is killed (none of them: nobody is). All have joined by the end of
-/// the first round.
+/// round in which the last member is killed (none of them: nobody is). All have joined by the end
+/// of the first round.
 pub type MemberNumbers = [u64; 4];
 
 /// An endpoint for a member, with the settings of the environment but for those given.
