@@ -73,7 +73,8 @@ impl Drop for UseEnd {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.number -= 1;
-        if state.number == 0 {
+        // Only a close waits, and the call takes a system call, though nobody waits.
+        if state.number == 0 && state.is_closed {
             self.0.is_unused.notify_all();
         }
     }
