@@ -472,6 +472,9 @@ pub(crate) struct ShmOptions {
     /// plugin-ofi/mpi/bench.c, compiled for MPICH [default: none]
     #[arg(long, value_name = "FILE")]
     pub(crate) program: Option<PathBuf>,
+    /// plugin-ofi/mpi/allreduce.c, compiled for MPICH and its libfabric [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) allreduce_program: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -51,6 +51,8 @@ pub(super) enum Bench {
     Alltoall(usize),
     /// A call of MPI's allreduce of so many ranks, in µs.
     Allreduce(usize),
+    /// A call of libfabric's allreduce (fi_collective(3)) of so many ranks, in µs.
+    OffloadAllreduce(usize),
 }
 
 /// A figure of a row.
@@ -89,6 +91,7 @@ impl Bench {
             Self::ThreadRate(threads) => format!("rate_{threads}_threads"),
             Self::Alltoall(ranks) => format!("alltoall_{ranks}_ranks"),
             Self::Allreduce(ranks) => format!("allreduce_{ranks}_ranks"),
+            Self::OffloadAllreduce(ranks) => format!("fi_allreduce_{ranks}_ranks"),
         }
     }
 
@@ -148,7 +151,8 @@ impl Bench {
             | Self::MappedGetLatency
             | Self::MappedFetchAddLatency
             | Self::Alltoall(_)
-            | Self::Allreduce(_) => "latency_us",
+            | Self::Allreduce(_)
+            | Self::OffloadAllreduce(_) => "latency_us",
             Self::Bandwidth | Self::BlockingBandwidth | Self::BothWays | Self::PutBandwidth => {
                 "bandwidth_mbs"
             }
@@ -175,7 +179,7 @@ impl Bench {
     pub(super) fn default_sizes(self) -> &'static [usize] {
         match self {
             Self::ThreadRate(_) => &[64],
-            Self::FetchAddLatency | Self::MappedFetchAddLatency => &[8],
+            Self::FetchAddLatency | Self::MappedFetchAddLatency | Self::OffloadAllreduce(_) => &[8],
             // Of the others one packet holds all bytes.
             Self::TrustedGetLatency => &[64 << 10, 1 << 20],
             Self::Alltoall(_) | Self::Allreduce(_) => &[8, 64 << 10],
@@ -199,6 +203,8 @@ impl Bench {
             Self::BlockingBandwidth | Self::BothWays | Self::TrustedGetLatency => size >= 4096,
             // The peers have one element of 64 bits.
             Self::FetchAddLatency | Self::MappedFetchAddLatency => size == 8,
+            // The program has one double.
+            Self::OffloadAllreduce(_) => size == 8,
             Self::Rate | Self::ThreadRate(_) => (1..=64).contains(&size),
             // Whole doubles.
             Self::Alltoall(_) | Self::Allreduce(_) => size != 0 && size % 8 == 0,

@@ -18,6 +18,9 @@ pub(super) enum OurSide<'a> {
     Ferro,
     /// MPI over our plugin.
     Mpi(&'a mpi::MpiRun),
+    /// A program whose processes run both sides by turns: libfabric's collectives over our plugin,
+    /// and MPI's. It has one rival, without a program of its own.
+    Offload(&'a mpi::MpiRun),
 }
 
 impl OurSide<'_> {
@@ -26,10 +29,12 @@ impl OurSide<'_> {
         match self {
             Self::Ferro => "tagged",
             Self::Mpi(_) => "mpi",
+            Self::Offload(_) => "offload",
         }
     }
 
-    fn measure(self, what: &Measurement) -> Result<OurSample> {
+    /// Measures once. A program that runs both sides has the figure of the rival, too.
+    fn measure(self, what: &Measurement) -> Result<(OurSample, Option<f64>)> {
         let Measurement {
             path,
             bench,
@@ -39,8 +44,12 @@ impl OurSide<'_> {
             ..
         } = *what;
         match self {
-            Self::Ferro => ours::measure(path, bench, size, messages, cores),
-            Self::Mpi(run) => run.measure(bench, size, messages, cores),
+            Self::Ferro => Ok((ours::measure(path, bench, size, messages, cores)?, None)),
+            Self::Mpi(run) => Ok((run.measure(bench, size, messages, cores)?, None)),
+            Self::Offload(run) => {
+                let (sample, theirs) = run.measure_both(bench, messages, cores)?;
+                Ok((sample, Some(theirs)))
+            }
         }
     }
 }
@@ -115,10 +124,17 @@ impl<'a> Contest<'a> {
     /// When ours does not run. A rival that does not has no figure in this round.
     pub(super) fn round(&mut self, moments: &Moments) -> Result<()> {
         let Self { what, ours, .. } = *self;
-        let sample = moments.burst(|| ours.measure(&what))?;
-        self.samples.push(sample);
+        let ((sample, theirs), distance) = moments.burst(|| ours.measure(&what))?;
+        self.samples.push((sample, distance));
         for contender in &mut self.contenders {
-            contender.round(sample.1, &what, moments);
+            match theirs {
+                Some(value) => contender.results.push(Some(Burst {
+                    value,
+                    distance,
+                    variant: 0,
+                })),
+                None => contender.round(distance, &what, moments),
+            }
         }
         Ok(())
     }
@@ -462,6 +478,33 @@ mod tests {
         );
         let busy = contest(what(Bench::Bandwidth, 8), &[(1.0, None, None)]).rows();
         assert_eq!((busy.len(), busy[0].ours), (1, None));
+    }
+
+    #[test]
+    fn a_program_that_runs_both_sides_has_both_figures() {
+        // The script gets the arguments -n RANKS FILE CALLS ROUNDS CORE0 CORE1.
+        let run = mpi::MpiRun::of_shell(
+            r#"echo "{\"median_us\": 6, \"theirs_median_us\": $1, \"messages\": $3}""#,
+        );
+        let core = crate::cores::pair().unwrap();
+        let what = Measurement {
+            cores: core,
+            ..what(Bench::OffloadAllreduce(4), 8)
+        };
+        let rivals = vec![Rival::in_same_run(mpi::OWN_ALLREDUCE)];
+        let rows = std::thread::spawn(move || {
+            let mut contest = Contest::new(what, OurSide::Offload(&run), rivals);
+            contest.round(&Moments::all()).unwrap();
+            contest.round(&Moments::all()).unwrap();
+            contest.rows()
+        });
+        let rows = rows.join().unwrap();
+        let [row] = &rows[..] else {
+            panic!("{rows:?}");
+        };
+        assert_eq!((row.ours, row.theirs), (Some(6.0), Some(4.0)));
+        assert_eq!((row.rounds, row.ratio), (2, Some(1.5)));
+        assert_eq!(row.peer, mpi::OWN_ALLREDUCE);
     }
 
     #[test]

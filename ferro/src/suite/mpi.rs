@@ -25,7 +25,7 @@ pub(super) struct MpiRival {
     pub(super) run: MpiRun,
 }
 
-/// How two ranks are started.
+/// How ranks are started.
 #[derive(Clone, Debug)]
 pub(super) struct MpiRun {
     mpiexec: PathBuf,
@@ -162,16 +162,43 @@ fn over_mpich(
     }
 }
 
-/// The fields that plugin-ofi/mpi/bench.c prints.
+/// The MPI with whose allreduce that of libfabric is compared, over the same plugin.
+pub(super) const OWN_ALLREDUCE: &str = "MPI_Allreduce over the same";
+
+/// The rounds of a program that runs both sides by turns.
+const TURNS: usize = 7;
+
+/// The fields that plugin-ofi/mpi/bench.c and allreduce.c print.
 #[derive(Deserialize)]
 struct MpiMeasured {
     median_us: Option<f64>,
+    theirs_median_us: Option<f64>,
     mean_us: Option<f64>,
     megabytes_per_s: Option<f64>,
     messages: u64,
 }
 
 impl MpiRun {
+    /// A shell in place of MPI and its program.
+    #[cfg(test)]
+    pub(super) fn of_shell(script: &str) -> Self {
+        Self {
+            mpiexec: PathBuf::from("sh"),
+            options: vec!["-c".to_owned(), script.to_owned()],
+            variables: Vec::new(),
+            program: PathBuf::from("/nowhere"),
+            carrier: None,
+        }
+    }
+
+    /// MPICH with plugin-ofi/mpi/allreduce.c, compiled, as this run has it.
+    pub(super) fn with_program(&self, program: &FilePath) -> Self {
+        Self {
+            program: program.to_owned(),
+            ..self.clone()
+        }
+    }
+
     fn add(&mut self, variables: &[(&'static str, &str)]) {
         let owned = variables.iter().map(|(n, v)| (*n, (*v).to_owned()));
         self.variables.extend(owned);
@@ -210,13 +237,60 @@ impl MpiRun {
                 return Err(Failure::new(format!("{name} is not measured over MPI")));
             }
         };
+        let numbers = [size as u64, messages, on.0 as u64, on.1 as u64];
+        let arguments = [what.to_owned()];
+        let arguments = arguments.into_iter().chain(numbers.map(|n| n.to_string()));
+        let measured = self.run(ranks, arguments, on)?;
+        let median = measured.median_us.or(measured.megabytes_per_s);
+        let median = median.ok_or_else(no_figure)?;
+        Ok(OurSample {
+            median,
+            mean: measured.mean_us.unwrap_or(median),
+        })
+    }
+
+    /// Measures both sides once, by a program that runs them by turns: ours, and the median of the
+    /// other side.
+    ///
+    /// # Errors
+    ///
+    /// As of [`measure`](Self::measure).
+    pub(super) fn measure_both(
+        &self,
+        bench: Bench,
+        calls: u64,
+        on: (usize, usize),
+    ) -> Result<(OurSample, f64)> {
+        let Bench::OffloadAllreduce(ranks) = bench else {
+            let name = bench.name();
+            return Err(Failure::new(format!(
+                "{name} has no program for both sides"
+            )));
+        };
+        let numbers = [calls, TURNS as u64, on.0 as u64, on.1 as u64];
+        let measured = self.run(ranks, numbers.map(|n| n.to_string()), on)?;
+        let median = measured.median_us.ok_or_else(no_figure)?;
+        let theirs = measured.theirs_median_us.ok_or_else(no_figure)?;
+        let sample = OurSample {
+            median,
+            mean: median,
+        };
+        Ok((sample, theirs))
+    }
+
+    /// Runs the program once. Checks that the expected transport carried its messages.
+    fn run(
+        &self,
+        ranks: usize,
+        arguments: impl IntoIterator<Item = String>,
+        on: (usize, usize),
+    ) -> Result<MpiMeasured> {
         let mut command = Command::new(&self.mpiexec);
         command
             .args(&self.options)
             .args(["-n", &ranks.to_string()])
             .arg(&self.program)
-            .arg(what)
-            .args([size as u64, messages, on.0 as u64, on.1 as u64].map(|n| n.to_string()));
+            .args(arguments);
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         let counters = self.carrier.map(|_| CounterFolder::new()).transpose()?;
         if let Some(counters) = &counters {
@@ -228,13 +302,12 @@ impl MpiRun {
         if let (Some(counters), Some(carrier)) = (&counters, self.carrier) {
             counters.check(carrier, measured.messages)?;
         }
-        let median = measured.median_us.or(measured.megabytes_per_s);
-        let median = median.ok_or_else(|| Failure::new("the MPI program printed no figure"))?;
-        Ok(OurSample {
-            median,
-            mean: measured.mean_us.unwrap_or(median),
-        })
+        Ok(measured)
     }
+}
+
+fn no_figure() -> Failure {
+    Failure::new("the MPI program printed no figure")
 }
 
 /// The folder into which our endpoints write what they have done (setting `stats`). Gone when
@@ -325,16 +398,7 @@ mod tests {
 
     #[test]
     fn what_does_not_come_from_us_is_not_measured() {
-        let run = MpiRun {
-            mpiexec: PathBuf::from("sh"),
-            options: vec![
-                "-c".to_owned(),
-                r#"echo '{"median_us": 2.5, "messages": 7}'"#.to_owned(),
-            ],
-            variables: Vec::new(),
-            program: PathBuf::from("/nowhere"),
-            carrier: None,
-        };
+        let run = MpiRun::of_shell(r#"echo '{"median_us": 2.5, "messages": 7}'"#);
         assert!(!run.is_installed());
         let core = crate::cores::pair().unwrap();
         let measure = |run: MpiRun| {

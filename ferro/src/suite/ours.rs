@@ -52,7 +52,7 @@ pub(super) fn measure(
         | Bench::PutBandwidth => "put",
         Bench::GetLatency | Bench::TrustedGetLatency | Bench::MappedGetLatency => "get",
         Bench::FetchAddLatency | Bench::MappedFetchAddLatency => "atomic",
-        Bench::Alltoall(_) | Bench::Allreduce(_) => {
+        Bench::Alltoall(_) | Bench::Allreduce(_) | Bench::OffloadAllreduce(_) => {
             return Err(Failure::new("collectives are measured over MPI"));
         }
     };

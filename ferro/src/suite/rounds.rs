@@ -25,6 +25,9 @@ const THREADS: [usize; 2] = [2, 4];
 /// Ranks on two cores: 1, 2 and 4 on each.
 const RANKS: [usize; 3] = [2, 4, 8];
 
+/// The same for collectives of libfabric: 1 and 2 on each.
+const OFFLOAD_RANKS: [usize; 2] = [2, 4];
+
 /// Where a suite runs.
 struct Suite<'a> {
     name: &'static str,
@@ -115,10 +118,22 @@ pub(super) fn shm(options: &ShmOptions) -> Result<()> {
             runs.rivals.iter().map(Rival::of_mpi).collect()
         }));
     }
+    let offload_benches = OFFLOAD_RANKS.map(Bench::OffloadAllreduce);
+    let program = options.allreduce_program.as_deref();
+    let offload = (runs.as_ref().zip(program)).map(|(runs, file)| runs.ours.with_program(file));
+    if let Some(run) = &offload {
+        let rival = |_| vec![Rival::in_same_run(mpi::OWN_ALLREDUCE)];
+        contests.extend(suite.contests(&offload_benches, OurSide::Offload(run), rival));
+    }
     let mut outcome = suite.run(contests);
     if runs.is_none() {
         eprintln!("ferro: without MPICH no collectives are measured");
-        outcome.rows.extend(suite.without_mpi(&collectives));
+        let rows = suite.without_mpi(&collectives, "mpi", &mpi::COLLECTIVE_RIVALS);
+        outcome.rows.extend(rows);
+    }
+    if offload.is_none() {
+        let rows = suite.without_mpi(&offload_benches, "offload", &[mpi::OWN_ALLREDUCE]);
+        outcome.rows.extend(rows);
     }
     outcome.finish()
 }
@@ -300,20 +315,22 @@ impl<'a> Suite<'a> {
         let (bytes, least, most) = match (self.path, bench) {
             (Path::Verbs, _) => (4u64 << 20, 20, 500),
             // The program itself stops after half a second.
-            (_, Bench::Alltoall(_) | Bench::Allreduce(_)) => (1 << 30, 100, 20_000),
+            (_, Bench::Alltoall(_) | Bench::Allreduce(_) | Bench::OffloadAllreduce(_)) => {
+                (1 << 30, 100, 20_000)
+            }
             _ => (1 << 30, 100, 100_000),
         };
         (bytes / size.max(8 << 10) as u64).clamp(least, most)
     }
 
-    /// The rows that are not measured on a machine without MPICH.
-    fn without_mpi(&self, benches: &[Bench]) -> Vec<Row> {
+    /// The rows that are not measured on a machine without MPICH, or without a program for it.
+    fn without_mpi(&self, benches: &[Bench], kind: &'static str, rivals: &[&str]) -> Vec<Row> {
         let row = |bench: Bench, size| {
-            let what = self.measurement(bench, size, "mpi");
+            let what = self.measurement(bench, size, kind);
             let figures = bench.figures(size).into_iter();
             let rows = figures.flat_map(move |figure| {
-                mpi::COLLECTIVE_RIVALS.map(|rival| Row {
-                    skipped: Some("MPICH or our plugin is not there".to_owned()),
+                rivals.iter().map(move |rival| Row {
+                    skipped: Some("MPICH, our plugin or a program is not there".to_owned()),
                     ..what.empty_row(&figure, rival, Distance::Near)
                 })
             });
@@ -400,13 +417,14 @@ mod tests {
         let suite = Suite::new("shm", Path::Shm, &options).unwrap();
         assert_eq!(suite.sizes(Bench::ThreadRate(4)), [4, 64]);
         assert_eq!(suite.sizes(Bench::Allreduce(2)), [64, 1 << 20]);
+        assert!(suite.sizes(Bench::OffloadAllreduce(2)).is_empty());
     }
 
     #[test]
     fn collectives_that_are_not_measured_are_rows_that_say_so() {
         let options = options(None);
         let suite = Suite::new("shm", Path::Shm, &options).unwrap();
-        let rows = suite.without_mpi(&[Bench::Alltoall(8)]);
+        let rows = suite.without_mpi(&[Bench::Alltoall(8)], "mpi", &mpi::COLLECTIVE_RIVALS);
         assert_eq!(rows.len(), 2 * mpi::COLLECTIVE_RIVALS.len());
         assert_eq!(rows[0].bench, "mpi_alltoall_8_ranks");
         assert!(

@@ -361,6 +361,15 @@ impl Rival {
         })
     }
 
+    /// One that the program of ours runs as well.
+    pub(super) fn in_same_run(name: &'static str) -> Self {
+        Self {
+            name,
+            variants: Vec::new(),
+            program: "the program of both",
+        }
+    }
+
     /// MPI over something else.
     pub(super) fn of_mpi(rival: &mpi::MpiRival) -> Self {
         let peer = Peer {
