@@ -66,6 +66,10 @@ nodes_jobs! {
     soak_open_mpi_windows_of_mpi4py: NewOpen, 1 on each, ["mpi4py_suite.py", "windows", "120"], 150 messages;
     #[ignore = "soak: as above"]
     soak_mpich_windows_of_mpi4py: Mpich, 1 on each, ["mpi4py_suite.py", "windows", "120"], 150 messages;
+    #[ignore = "soak: as above"]
+    soak_open_mpi_windows_of_mpi4py_beside_local_ranks: NewOpen, 2 on each, ["mpi4py_suite.py", "windows", "120"], 150 messages;
+    #[ignore = "soak: as above"]
+    soak_mpich_windows_of_mpi4py_beside_local_ranks: Mpich, 2 on each, ["mpi4py_suite.py", "windows", "120"], 150 messages;
     #[ignore = "soak: repeats what others do"]
     soak_intel_mpi_pingpong: Intel, 1 on each, ["pingpong.py"], 150 messages;
 }

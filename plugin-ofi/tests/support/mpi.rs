@@ -32,7 +32,7 @@ const SAME_OP: &str = "accumulate_ops=same_op";
 const NO_LOCAL_SUMS: &str = "disable_shm_accumulate=true";
 
 /// How long one of the long tests may take.
-const SOAK_PATIENCE: Duration = Duration::from_secs(1800);
+const SOAK_PATIENCE: Duration = Duration::from_secs(5400);
 
 /// An implementation of MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
