@@ -261,6 +261,11 @@ impl<R: DescriptorReadiness> AsyncRdmEndpoint<R> {
             }
             match endpoint.may_sleep() {
                 Ok(true) => {}
+                Ok(false) if endpoint.has_waiting_sends() => {
+                    // The descriptor does not say when there is room.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Ok(false) => continue,
                 Err(error) => return Poll::Ready(failed(error)),
             }

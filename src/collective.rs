@@ -54,11 +54,11 @@ use crate::operator::Operator;
 /// elements than the others, the operations of all fail, and later ones are refused: those that
 /// remain leave the group, and join another one. A call that waits notices the death of a member
 /// whose message it waits for, within some seconds through shared memory, and over verbs
-/// [as a send does](crate#peers-that-are-gone). Futures alone notice it when other completions
-/// come.
+/// [as a send does](crate#peers-that-are-gone). A future notices it when another completion comes,
+/// and a program that waits on the [descriptor](Self::prepare_wait) when it polls.
 ///
-/// Messages of the group move on in the calls of its members. A member that has got its result may
-/// still have to pass on that of others: it flushes ([`flush`](Self::flush)) before it computes.
+/// Operations move on in the calls of the members. The messages of one that is over may still be
+/// under way: a member flushes them ([`flush`](Self::flush)) before it computes for long.
 impl RdmEndpoint {
     /// Joins a group. All members call this with the same endpoints in the same order, this one
     /// among them; the members' places are their ranks. [`wait_for`](Self::wait_for) returns the

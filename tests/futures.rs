@@ -290,3 +290,40 @@ async fn tasks_of_one_endpoint_wake_each_other() {
         }
     }
 }
+
+#[test]
+fn groups_are_awaited() {
+    let open = || {
+        let options = RdmEndpoint::builder().path(PathChoice::Shm);
+        options.collectives(true).open().unwrap()
+    };
+    let endpoints = [open(), open()];
+    let addresses = [0, 1].map(|member: usize| endpoints[member].address());
+    let members = endpoints.map(|endpoint| {
+        std::thread::spawn(move || {
+            let members = addresses.map(|address| endpoint.insert(address).unwrap());
+            let watch = |fd| Ok(Threads(Arc::new(fd)));
+            let endpoint = AsyncRdmEndpoint::new(endpoint, watch).unwrap();
+            block_on(async {
+                let join = endpoint.with(|endpoint| endpoint.join(&members)).unwrap();
+                let group = endpoint.outcome(join).await.unwrap();
+                // More messages than the ring between two endpoints has room for.
+                let sums: Vec<_> = (0..500_u64)
+                    .map(|number| {
+                        let own = vec![number; 100];
+                        endpoint.with(|endpoint| endpoint.allreduce(&group, Operator::SUM, &own))
+                    })
+                    .collect();
+                for (number, sum) in sums.into_iter().enumerate() {
+                    let sum = endpoint.outcome(sum.unwrap()).await.unwrap();
+                    assert_eq!(sum, vec![2 * number as u64; 100]);
+                }
+                let end = endpoint.with(|endpoint| endpoint.barrier(&group)).unwrap();
+                endpoint.outcome(end).await.unwrap();
+            });
+            let endpoint = endpoint.into_inner();
+            endpoint.close(Duration::from_secs(60)).unwrap();
+        })
+    });
+    members.map(|member| member.join().unwrap());
+}

@@ -472,7 +472,10 @@ impl RdmEndpoint {
 
     /// As `prepare_wait`, even if completions of other operations are kept.
     pub(crate) fn may_sleep(&mut self) -> Result<bool> {
-        if (self.collectives.as_ref()).is_some_and(|collectives| collectives.has_ended()) {
+        let collectives = self.collectives.as_ref();
+        if collectives.is_some_and(|collectives| collectives.has_ended())
+            || self.has_waiting_sends()
+        {
             return Ok(false);
         }
         match self.inner.try_wait() {
@@ -480,6 +483,12 @@ impl RdmEndpoint {
             Err(OpError::Again) => Ok(false),
             Err(OpError::Failed(errno)) => Err(Error::new(errno, "wait on", "endpoint")),
         }
+    }
+
+    /// Whether there was no room for a message of a collective operation.
+    pub(crate) fn has_waiting_sends(&self) -> bool {
+        let collectives = self.collectives.as_ref();
+        collectives.is_some_and(|collectives| collectives.has_waiting_sends())
     }
 
     /// The domain, on which other objects may be opened.

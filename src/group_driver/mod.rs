@@ -64,6 +64,11 @@ impl GroupDriver {
         !self.ended.is_empty()
     }
 
+    /// Whether there was no room for a message.
+    pub(crate) fn has_waiting_sends(&self) -> bool {
+        self.messages.are_waiting()
+    }
+
     /// The next operation that is over.
     pub(crate) fn take_ended(&mut self) -> Option<CompletedOperation> {
         self.ended.pop_front()
@@ -110,7 +115,7 @@ impl GroupDriver {
 
     /// The time of the next [`tick`](Self::tick), if no completion comes before.
     pub(crate) fn next_tick(&self) -> Option<Instant> {
-        match self.messages.are_waiting() {
+        match self.has_waiting_sends() {
             // No completion says that there is room.
             true => Some(Instant::now() + RETRY_DELAY),
             false => self.engine.next_tick(),
