@@ -78,7 +78,7 @@ fn run(ranks: usize, program: impl Fn(&mut Member) + Send + Sync) {
                     meeting,
                 };
                 program(&mut member);
-                let _ = member.endpoint.close(Duration::from_secs(60));
+                member.endpoint.close(Duration::from_secs(60)).unwrap();
             });
         }
     });

@@ -325,5 +325,7 @@ fn groups_are_awaited() {
             endpoint.close(Duration::from_secs(60)).unwrap();
         })
     });
-    members.map(|member| member.join().unwrap());
+    for member in members {
+        member.join().unwrap();
+    }
 }

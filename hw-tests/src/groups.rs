@@ -73,7 +73,7 @@ pub fn member(numbers: &[u64]) {
 
 fn insert(endpoint: &RdmEndpoint, names: &[u8]) -> Vec<FiAddr> {
     let names = names.chunks_exact(NATIVE_LEN);
-    let names = names.map(|name| NativeAddr::from_bytes(name.try_into().unwrap()).unwrap());
+    let names = names.map(|name| NativeAddr::from_bytes(name).unwrap());
     names
         .map(|name| endpoint.insert(Address::Native(name)).unwrap())
         .collect()

@@ -24,6 +24,9 @@ use crate::peer_address::PeerAddress;
 /// Why a tag is refused.
 const RESERVED: &str = "the highest bit of a tag is that of collective operations here";
 
+/// The time after which a flush looks for messages of groups.
+const FLUSH_SLICE: Duration = Duration::from_millis(5);
+
 /// Time limit of the flush when an endpoint is dropped.
 pub const DROP_FLUSH: Duration = Duration::from_secs(1);
 
@@ -437,10 +440,22 @@ impl RdmEndpoint {
     pub fn flush(&mut self, timeout: Duration) -> Result<()> {
         let deadline = deadline(timeout);
         loop {
-            let error = match self.inner.flush(deadline.map(until)) {
-                Ok(()) => return Ok(()),
+            let mut left = deadline.map(until);
+            if self.collectives.is_some() {
+                // A peer may wait for this side to discard the messages of a group that has failed.
+                self.collect()?;
+                left = left.into_iter().chain([FLUSH_SLICE]).min();
+            }
+            let is_over = || deadline.is_some_and(|at| Instant::now() >= at);
+            let error = match self.inner.flush(left) {
+                Ok(()) if !self.has_waiting_sends() => return Ok(()),
                 Err(OpError::Failed(Errno::EINTR)) => continue,
-                Err(OpError::Again) => Errno::ETIMEDOUT,
+                Ok(()) | Err(OpError::Again) => {
+                    if !is_over() {
+                        continue;
+                    }
+                    Errno::ETIMEDOUT
+                }
                 Err(OpError::Failed(errno)) => errno,
             };
             return Err(Error::new(error, "flush", "endpoint").mend(

@@ -154,7 +154,8 @@ impl GroupDriver {
                         .messages
                         .receive(inner, (message, from), (tag, ignore), len);
                     if let Err(errno) = posted {
-                        self.engine.received(message, FiAddr::UNSPEC, Err(errno));
+                        tracing::warn!("a group gets no messages here: {errno}");
+                        self.engine.refused(message, errno);
                     }
                 }
                 Action::Cancel { message } => {

@@ -74,7 +74,7 @@ pub enum Action {
         /// Whether the send ends when the message is received (`FI_DELIVERY_COMPLETE`).
         is_probe: bool,
     },
-    /// Receives a message, and reports its end by [`Engine::received`].
+    /// Receives a message, and reports its end by [`Engine::received`], or [`Engine::refused`].
     Receive {
         /// The message's number.
         message: u64,
@@ -291,10 +291,20 @@ impl Engine {
                 Ok(bytes) => self.take_bytes(operation, &receive, bytes),
                 Err(errno) => self.fail(operation, errno),
             },
-            Some(MessagePurpose::Alarm(group)) => self.take_alarm(group, from, result.map(drop)),
-            Some(MessagePurpose::Discard(group)) => self.take_discarded(group, result.map(drop)),
-            Some(MessagePurpose::AnyProbe) if is_message(result.map(drop)) => self.await_probe(),
+            // A message whose sender has died meanwhile is one, too: others may come.
+            Some(MessagePurpose::Alarm(group)) => self.take_alarm(group, from),
+            Some(MessagePurpose::Discard(group)) => self.discard(group),
+            Some(MessagePurpose::AnyProbe) => self.await_probe(),
             _ => {}
+        }
+    }
+
+    /// The endpoint has refused to receive a message. It does not receive others for the same
+    /// reason then.
+    pub fn refused(&mut self, message: u64, errno: Errno) {
+        let purpose = self.messages.remove(&message);
+        if let Some(MessagePurpose::Receive { operation, .. }) = purpose {
+            self.fail(operation, errno);
         }
     }
 
@@ -509,9 +519,4 @@ impl Work {
             combine: combine_by,
         })
     }
-}
-
-/// Whether a receive without a buffer has got a message, be it one with bytes.
-fn is_message(result: Result<(), Errno>) -> bool {
-    matches!(result, Ok(()) | Err(Errno::ETRUNC))
 }

@@ -35,6 +35,15 @@ struct Sent {
     bytes: Vec<u8>,
     /// The number of a message that is not over at its sender.
     ends: Option<u64>,
+    /// Its sender is gone, which had the bytes.
+    is_lost: bool,
+}
+
+impl Sent {
+    /// The sender is gone.
+    fn lose(&mut self) {
+        self.is_lost = self.ends.take().is_some();
+    }
 }
 
 #[derive(Default)]
@@ -104,6 +113,7 @@ impl Network {
                         tag,
                         bytes,
                         ends: waits.then_some(message),
+                        is_lost: false,
                     });
                     if !waits {
                         self.members[at].engine.sent(message, Ok(()));
@@ -148,6 +158,7 @@ impl Network {
     fn hand_over(&mut self, at: usize, posted: &Posted, sent: Sent) {
         let from = FiAddr(sent.from as u64);
         let result = match sent.bytes.len() <= posted.len {
+            _ if sent.is_lost => Err(Errno::ECONNRESET),
             true => Ok(&sent.bytes[..]),
             false => Err(Errno::ETRUNC),
         };
@@ -233,7 +244,7 @@ impl Network {
         }
         for queue in self.under_way.values_mut() {
             for sent in queue.iter_mut().filter(|sent| sent.from == dead) {
-                sent.ends = None;
+                sent.lose();
             }
         }
         for member in &mut self.members {
@@ -242,7 +253,7 @@ impl Network {
                 .iter_mut()
                 .filter(|sent| sent.from == dead)
             {
-                sent.ends = None;
+                sent.lose();
             }
         }
         for sent in lost {

@@ -92,13 +92,22 @@ pub fn everywhere_as(test: &str, prepare: fn(&mut Command), body: impl FnOnce(&I
 
 /// As `everywhere`, for tests that select their domain themselves: by name, none for any.
 pub fn asking_everywhere(test: &str, body: impl FnOnce(&Libfabric, &str)) {
+    asking_everywhere_with(&[], test, body);
+}
+
+/// As `asking_everywhere`, with settings.
+pub fn asking_everywhere_with(
+    settings: &[(&str, &str)],
+    test: &str,
+    body: impl FnOnce(&Libfabric, &str),
+) {
     if child::is_here() {
         let domain = std::env::var(DOMAIN).unwrap();
         return child::alone(test, |libfabric| body(libfabric, &domain));
     }
-    child::run(test, SHM);
+    child::run(test, &[SHM, settings].concat());
     if has_device() {
-        child::run(test, VERBS);
+        child::run(test, &[VERBS, settings].concat());
     }
 }
 

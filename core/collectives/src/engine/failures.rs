@@ -3,7 +3,7 @@
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
 
-use super::{Action, Engine, MessagePurpose, is_message};
+use super::{Action, Engine, MessagePurpose};
 use crate::group_id::GroupId;
 use crate::tags::{of_all_operations, of_failure};
 
@@ -72,21 +72,14 @@ impl Engine {
     }
 
     /// Discards the next message of a group that has failed.
-    fn discard(&mut self, group: GroupId) {
+    pub(super) fn discard(&mut self, group: GroupId) {
         let tag = of_all_operations(group);
         self.receive(FiAddr::UNSPEC, tag, 0, MessagePurpose::Discard(group));
     }
 
-    /// A message of a group that has failed was discarded.
-    pub(super) fn take_discarded(&mut self, group: GroupId, result: Result<(), Errno>) {
-        if is_message(result) {
-            self.discard(group);
-        }
-    }
-
     /// Another endpoint reports that a group has failed.
-    pub(super) fn take_alarm(&mut self, id: GroupId, from: FiAddr, result: Result<(), Errno>) {
-        let Some(group) = self.groups.get(&id).filter(|_| is_message(result)) else {
+    pub(super) fn take_alarm(&mut self, id: GroupId, from: FiAddr) {
+        let Some(group) = self.groups.get(&id) else {
             return;
         };
         let tag = (of_failure(group.hash), 0);
