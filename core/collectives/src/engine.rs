@@ -25,6 +25,7 @@ use crate::group_id::{GroupId, MAX_GROUPS};
 use crate::groups::{GroupState, Membership, hash_of};
 use crate::schedule::{self, Incoming, MemberSchedule, MessageUse, Round};
 use crate::tags::{PROBE, of_failure, of_join, of_operation};
+use failures::REPORT_LEN;
 use probes::{ProbedWait, Probing};
 
 /// Combines elements: each of the first piece changes to the operator's result of it and its
@@ -70,7 +71,7 @@ pub enum Action {
         /// The tag.
         tag: u64,
         /// The bytes, for [`Engine::bytes`].
-        bytes: MemoryPiece,
+        bytes: MessageBytes,
         /// Whether the send ends when the message is received (`FI_DELIVERY_COMPLETE`).
         is_probe: bool,
     },
@@ -110,8 +111,16 @@ pub enum Outcome {
     Bytes(Vec<u8>),
 }
 
-/// A piece of an operation's memory. `None`: no bytes.
-pub type MemoryPiece = Option<(u64, Range<usize>)>;
+/// The bytes of a message.
+#[derive(Debug)]
+pub enum MessageBytes {
+    /// None.
+    Empty,
+    /// A piece of the memory of an operation.
+    Piece(u64, Range<usize>),
+    /// These.
+    Own([u8; 4]),
+}
 
 /// The groups of an endpoint, and their operations.
 #[derive(Default)]
@@ -167,7 +176,7 @@ struct AwaitedMessage {
 
 /// The reason for a message.
 enum MessagePurpose {
-    Send { operation: u64 },
+    Send { operation: u64, to: FiAddr },
     Receive { operation: u64, receive: Incoming },
     Alarm(GroupId),
     Discard(GroupId),
@@ -202,7 +211,7 @@ impl Engine {
         let alarm = self.receive(
             FiAddr::UNSPEC,
             (of_failure(hash), 0),
-            0,
+            REPORT_LEN,
             MessagePurpose::Alarm(id),
         );
         // The members exchange their numbers of the group.
@@ -214,6 +223,7 @@ impl Engine {
             numbers: Vec::new(),
             operations: 0,
             failed: None,
+            gone: Vec::new(),
             alarm,
         };
         self.groups.insert(id, group);
@@ -257,10 +267,11 @@ impl Engine {
     }
 
     /// The bytes of a message. `None`: its operation has failed, so it is not sent.
-    pub fn bytes(&self, piece: &MemoryPiece) -> Option<&[u8]> {
-        match piece {
-            None => Some(&[]),
-            Some((operation, range)) => {
+    pub fn bytes<'a>(&'a self, bytes: &'a MessageBytes) -> Option<&'a [u8]> {
+        match bytes {
+            MessageBytes::Empty => Some(&[]),
+            MessageBytes::Own(bytes) => Some(bytes),
+            MessageBytes::Piece(operation, range) => {
                 let operation = self.operations.get(operation)?;
                 operation.memory.get(range.clone())
             }
@@ -275,9 +286,9 @@ impl Engine {
     /// A message that was sent is over.
     pub fn sent(&mut self, message: u64, result: Result<(), Errno>) {
         match self.messages.remove(&message) {
-            Some(MessagePurpose::Send { operation }) => match result {
+            Some(MessagePurpose::Send { operation, to }) => match result {
                 Ok(()) => self.finish_message(operation),
-                Err(errno) => self.fail(operation, errno),
+                Err(errno) => self.fail(operation, errno, Some(to)),
             },
             Some(MessagePurpose::Probe(probed)) => self.take_probe_end(&probed, result),
             _ => {}
@@ -289,10 +300,12 @@ impl Engine {
         match self.messages.remove(&message) {
             Some(MessagePurpose::Receive { operation, receive }) => match result {
                 Ok(bytes) => self.take_bytes(operation, &receive, bytes),
-                Err(errno) => self.fail(operation, errno),
+                Err(errno) => self.fail(operation, errno, Some(from)),
             },
             // A message whose sender has died meanwhile is one, too: others may come.
-            Some(MessagePurpose::Alarm(group)) => self.take_alarm(group, from),
+            Some(MessagePurpose::Alarm(group)) => {
+                self.take_alarm(group, from, result.unwrap_or_default());
+            }
             Some(MessagePurpose::Discard(group)) => self.discard(group),
             Some(MessagePurpose::AnyProbe) => self.await_probe(),
             _ => {}
@@ -304,7 +317,7 @@ impl Engine {
     pub fn refused(&mut self, message: u64, errno: Errno) {
         let purpose = self.messages.remove(&message);
         if let Some(MessagePurpose::Receive { operation, .. }) = purpose {
-            self.fail(operation, errno);
+            self.fail(operation, errno, None);
         }
     }
 
@@ -361,8 +374,9 @@ impl Engine {
             .collect();
         // A message that comes at once may change the memory.
         for (to, tag, piece) in sends {
-            let purpose = MessagePurpose::Send { operation: number };
-            self.send(to, tag, Some((number, piece)), purpose);
+            let operation = number;
+            let purpose = MessagePurpose::Send { operation, to };
+            self.send(to, tag, MessageBytes::Piece(number, piece), purpose);
         }
         if let Some((from, tag, receive)) = receive {
             let len = receive.piece.len();
@@ -401,7 +415,7 @@ impl Engine {
         let piece = operation.memory.get_mut(receive.piece.clone());
         let Some(piece) = piece.filter(|piece| piece.len() == bytes.len()) else {
             // The members disagree on the number of elements.
-            return self.fail(number, Errno::EPROTO);
+            return self.fail(number, Errno::EPROTO, None);
         };
         match (receive.placement, &operation.combine) {
             (MessageUse::BeforeUpper, Some(combine)) => combine(piece, bytes),
@@ -428,7 +442,7 @@ impl Engine {
                 let numbers = operation.memory.chunks_exact(4).map(GroupId::of_bytes);
                 let Some(numbers) = numbers.collect() else {
                     self.operations.insert(number, operation);
-                    return self.fail(number, Errno::EPROTO);
+                    return self.fail(number, Errno::EPROTO, None);
                 };
                 if let Some(group) = self.groups.get_mut(&operation.group) {
                     group.numbers = numbers;
@@ -442,7 +456,7 @@ impl Engine {
         });
     }
 
-    fn send(&mut self, to: FiAddr, tag: u64, bytes: MemoryPiece, purpose: MessagePurpose) {
+    fn send(&mut self, to: FiAddr, tag: u64, bytes: MessageBytes, purpose: MessagePurpose) {
         let is_probe = tag == PROBE;
         let message = self.number(purpose);
         self.actions.push_back(Action::Send {

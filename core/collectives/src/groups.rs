@@ -61,12 +61,9 @@ impl Membership {
         self.addresses.len()
     }
 
-    pub(crate) fn others(&self) -> impl Iterator<Item = FiAddr> {
-        let others = self.addresses.iter().enumerate();
-        let rank = self.rank;
-        others
-            .filter(move |&(other, _)| other != rank)
-            .map(|(_, &address)| address)
+    /// The rank of a member.
+    pub(crate) fn rank_of(&self, address: FiAddr) -> Option<usize> {
+        self.addresses.iter().position(|&member| member == address)
     }
 }
 
@@ -89,6 +86,9 @@ pub(crate) struct GroupState {
     /// Operations that have begun.
     pub(crate) operations: u64,
     pub(crate) failed: Option<Errno>,
+    /// Ranks of members that are gone. No message to them ends before a time limit of the
+    /// transport's, if it has one.
+    pub(crate) gone: Vec<u32>,
     /// The receive of reports that the group has failed elsewhere.
     pub(crate) alarm: u64,
 }

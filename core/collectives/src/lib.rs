@@ -10,7 +10,7 @@ mod groups;
 mod schedule;
 mod tags;
 
-pub use engine::{Action, Collective, Combine, Engine, MemoryPiece, Outcome};
+pub use engine::{Action, Collective, Combine, Engine, MessageBytes, Outcome};
 pub use group_id::GroupId;
 pub use groups::Membership;
 pub use tags::RESERVED_TAG;

@@ -1,6 +1,6 @@
 //! Engines of several members exchange messages in random order, and members die.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,12 @@ struct Member {
     unexpected: VecDeque<Sent>,
     ended: BTreeMap<u64, Result<Outcome, Errno>>,
     is_dead: bool,
+    /// Messages to dead members, which fail together after a while.
+    failing: Vec<(usize, u64)>,
+    /// Members to which messages have failed. No later one to them ends.
+    sees_dead: BTreeSet<usize>,
+    /// Messages that do not end.
+    stuck: usize,
 }
 
 /// Members, and the messages between them, which stay in order between two of them.
@@ -102,8 +108,11 @@ impl Network {
                     let bytes = bytes.to_vec();
                     let to = to.0 as usize;
                     if self.members[to].is_dead {
-                        let error = Err(Errno::ECONNRESET);
-                        self.members[at].engine.sent(message, error);
+                        let member = &mut self.members[at];
+                        match member.sees_dead.contains(&to) {
+                            true => member.stuck += 1,
+                            false => member.failing.push((to, message)),
+                        }
                         continue;
                     }
                     let waits = is_probe || bytes.len() > EAGER;
@@ -215,9 +224,15 @@ impl Network {
         self.now += TICK;
         let now = self.now;
         for member in 0..self.members.len() {
-            if !self.members[member].is_dead {
-                self.call(member, |engine| engine.tick(now));
+            let this = &mut self.members[member];
+            if this.is_dead {
+                continue;
             }
+            for (dead, message) in std::mem::take(&mut this.failing) {
+                this.sees_dead.insert(dead);
+                this.engine.sent(message, Err(Errno::ECONNRESET));
+            }
+            self.call(member, |engine| engine.tick(now));
         }
     }
 
@@ -258,8 +273,7 @@ impl Network {
         }
         for sent in lost {
             if let Some(message) = sent.ends.filter(|_| sent.from != dead) {
-                let error = Err(Errno::ECONNRESET);
-                self.call(sent.from, |engine| engine.sent(message, error));
+                self.members[sent.from].failing.push((dead, message));
             }
         }
     }
@@ -548,8 +562,9 @@ proptest! {
                 }
             }
         }
-        // No long message waits for a receive.
+        // No long message waits for a receive, and no message for a dead member.
         for member in &network.members {
+            prop_assert_eq!(member.stuck, 0);
             prop_assert!(member.unexpected.iter().all(|sent| sent.ends.is_none()));
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
 
-use super::{Engine, MessagePurpose};
+use super::{Engine, MessageBytes, MessagePurpose};
 use crate::tags::PROBE;
 
 /// The time for which an operation waits for a message before it probes the sender.
@@ -43,7 +43,7 @@ impl Engine {
             };
             let probing = &mut awaited.probing;
             if let Some(errno) = probing.failed {
-                failed.push((operation, errno));
+                failed.push((operation, errno, awaited.from));
                 continue;
             }
             let (time, delay) = *probing.next.get_or_insert((now + FIRST_DELAY, FIRST_DELAY));
@@ -56,11 +56,12 @@ impl Engine {
                 }
             }
         }
-        for (operation, errno) in failed {
-            self.fail(operation, errno);
+        for (operation, errno, member) in failed {
+            self.fail(operation, errno, Some(member));
         }
         for (member, probed) in due {
-            self.send(member, PROBE, None, MessagePurpose::Probe(probed));
+            let purpose = MessagePurpose::Probe(probed);
+            self.send(member, PROBE, MessageBytes::Empty, purpose);
         }
     }
 
