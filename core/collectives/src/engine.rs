@@ -300,7 +300,14 @@ impl Engine {
         match self.messages.remove(&message) {
             Some(MessagePurpose::Receive { operation, receive }) => match result {
                 Ok(bytes) => self.take_bytes(operation, &receive, bytes),
-                Err(errno) => self.fail(operation, errno, Some(from)),
+                // The error may have no source.
+                Err(errno) => {
+                    let of = self.operations.get(&operation);
+                    let group = of.and_then(|of| self.groups.get(&of.group));
+                    let members = group.map(|group| group.members.addresses());
+                    let member = members.and_then(|members| members.get(receive.from).copied());
+                    self.fail(operation, errno, member);
+                }
             },
             // A message whose sender has died meanwhile is one, too: others may come.
             Some(MessagePurpose::Alarm(group)) => {
