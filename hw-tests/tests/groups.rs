@@ -45,8 +45,8 @@ fn run_over(lane: &str, members: u64, rounds: u64, death: u64) {
 #[file_serial(verbs)]
 fn members_share_memory() {
     let settings = [("FERRO_VERBS", "off"), ("FERRO_SHM", "on")];
-    for members in [2, 3, 5, 8] {
-        run(&settings, members, 9, NEVER);
+    for members in [3, 8] {
+        run(&settings, members, 6, NEVER);
     }
 }
 
@@ -54,16 +54,16 @@ fn members_share_memory() {
 #[file_serial(verbs)]
 fn a_member_that_shares_memory_is_killed() {
     let settings = [("FERRO_VERBS", "off"), ("FERRO_SHM", "on")];
-    for death in 1..4 {
-        run(&settings, 5, 9, death);
+    for death in 1..3 {
+        run(&settings, 5, 6, death);
     }
 }
 
 #[test]
 #[file_serial(verbs)]
 fn operations_over_rc_lanes() {
-    for members in [2, 3, 5] {
-        run_over("rc", members, 9, NEVER);
+    for members in [2, 5] {
+        run_over("rc", members, 6, NEVER);
     }
 }
 
@@ -77,6 +77,6 @@ fn operations_over_ud_lanes() {
 #[file_serial(verbs)]
 fn a_member_is_killed() {
     for death in 1..3 {
-        run_over("rc", 4, 9, death);
+        run_over("rc", 4, 6, death);
     }
 }
