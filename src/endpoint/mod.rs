@@ -319,8 +319,9 @@ impl RdmEndpoint {
     }
 
     /// Waits for one operation, within this time (`None`: for ever), and returns its output: the
-    /// [`ReceivedMessage`] of a receive, the elements that come back from an atomic operation, the
-    /// buffer of all others. Completions of other operations meanwhile are kept for later calls.
+    /// [`ReceivedMessage`](crate::ReceivedMessage) of a receive, the [`Group`](crate::Group) of a
+    /// join, the elements of an atomic or a collective operation, the buffer of all others.
+    /// Completions of other operations meanwhile are kept for later calls.
     ///
     /// # Errors
     ///
