@@ -36,7 +36,7 @@ use crate::operator::Operator;
 ///     let sum = second.allreduce(&group, Operator::SUM, &[30, 4])?;
 ///     assert_eq!(second.wait_for(sum, timeout)?, [31, 6]);
 ///     let all = second.allgather(&group, 2.5)?;
-///     second.wait_for(all, timeout)
+///     Ok::<_, ferrofabric::Error>(second.wait_for(all, timeout)?)
 /// });
 ///
 /// let members = [first.insert(addresses[0])?, first.insert(addresses[1])?];
