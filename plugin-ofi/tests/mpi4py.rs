@@ -9,6 +9,7 @@ jobs! { Mpich;
     all_2: Default, 2 ranks, ["mpi4py_suite.py", "all", "1700"], 100000 messages;
     windows_2: Default, 2 ranks, ["mpi4py_suite.py", "windows", "140"], 80000 messages;
     all_4: Default, 4 ranks, ["mpi4py_suite.py", "all", "1700"], 600000 messages;
+    windows_4: Default, 4 ranks, ["mpi4py_suite.py", "windows", "140"], 80000 messages;
     point_to_point_2_verbs: Verbs, 2 ranks, ["mpi4py_suite.py", "point-to-point", "300"], 5000 messages;
     point_to_point_4_verbs: Verbs, 4 ranks, ["mpi4py_suite.py", "point-to-point", "300"], 15000 messages;
     collectives_2_verbs: Verbs, 2 ranks, ["mpi4py_suite.py", "collectives", "150"], 5000 messages;
