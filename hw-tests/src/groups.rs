@@ -7,6 +7,7 @@ use ferrofabric::addr::{Address, NATIVE_LEN, NativeAddr};
 use ferrofabric::{Buffer, Errno, FiAddr, Group, Inbound, OperationError, Operator, Outbound};
 use ferrofabric::{OperationId, RdmEndpoint};
 
+use crate::party::PeerProcess;
 use crate::{offers, party};
 
 const PATIENCE: Option<Duration> = Some(party::PATIENCE);
@@ -38,6 +39,31 @@ pub fn name(endpoint: &RdmEndpoint) -> NativeAddr {
         Address::Native(name) => name,
         other => panic!("{other} is not native"),
     }
+}
+
+/// Runs a group on this machine. Member 0 is in this process, the others are `program`
+/// (`env!("CARGO_BIN_EXE_test-peer")`), each with the settings of its rank. The last one is killed
+/// in a round, if any.
+pub fn run<'a, const N: usize>(
+    program: &str,
+    settings: impl Fn(u64) -> [(&'a str, &'a str); N],
+    [members, rounds, death]: [u64; 3],
+) {
+    let leader = endpoint(&settings(0));
+    let own = name(&leader);
+    let start = |rank| {
+        let numbers: MemberNumbers = [rank, members, rounds, death];
+        PeerProcess::start(program, "member", &settings(rank), &numbers, &own)
+    };
+    let mut others: Vec<_> = (1..members).map(start).collect();
+    let mut names = vec![own];
+    names.extend(others.iter().map(|other| other.name));
+    others.iter_mut().for_each(PeerProcess::go);
+    lead(leader, &names, rounds, death);
+    if death < rounds {
+        others.pop().into_iter().for_each(PeerProcess::bury);
+    }
+    others.into_iter().for_each(PeerProcess::finish);
 }
 
 /// The member of rank 0: passes the names of all on, the first of which is its own, and takes part.

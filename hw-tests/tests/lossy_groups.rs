@@ -2,7 +2,6 @@
 
 #![allow(missing_docs)]
 
-use ferrofabric_hw_tests::party::PeerProcess;
 use ferrofabric_hw_tests::{Rig, groups};
 use serial_test::file_serial;
 
@@ -22,23 +21,8 @@ fn run_over(lane: &str) {
             ("FERRO_DEVICE", device),
         ]
     };
-    let (members, rounds) = (3, 6);
-    let leader = groups::endpoint(&settings(0));
-    let name = groups::name(&leader);
-    let mut others: Vec<_> = (1..members)
-        .map(|rank| {
-            let numbers: groups::MemberNumbers = [rank, members, rounds, u64::MAX];
-            let program = env!("CARGO_BIN_EXE_test-peer");
-            PeerProcess::start(program, "member", &settings(rank), &numbers, &name)
-        })
-        .collect();
-    let names: Vec<_> = [name]
-        .into_iter()
-        .chain(others.iter().map(|other| other.name))
-        .collect();
-    others.iter_mut().for_each(PeerProcess::go);
-    groups::lead(leader, &names, rounds, u64::MAX);
-    others.into_iter().for_each(PeerProcess::finish);
+    let program = env!("CARGO_BIN_EXE_test-peer");
+    groups::run(program, settings, [3, 6, u64::MAX]);
 }
 
 #[test]
