@@ -102,8 +102,8 @@ pub enum ReceiverEvent {
     Cancel {
         /// The place in [`ReceiverHistory::receives`].
         receive: usize,
-        /// Whether the call said that it was there.
-        found: bool,
+        /// Whether the call said that it was there. `None`: it says the same of one that is over.
+        found: Option<bool>,
     },
     /// Somebody looked for a message.
     Probed {

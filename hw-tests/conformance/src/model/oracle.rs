@@ -238,9 +238,11 @@ impl ArrivalSearch<'_> {
             ReceiverEvent::Posted(receive) => self.posts(next, *receive),
             ReceiverEvent::Cancel { receive, found } => {
                 let at = next.posted.iter().position(|p| p.receive == *receive);
-                let broken = self.receiver.receives[*receive]
-                    .outcomes
-                    .contains(&ReceiveOutcome::Broken);
+                let outcomes = &self.receiver.receives[*receive].outcomes;
+                let broken = outcomes.contains(&ReceiveOutcome::Broken);
+                // The end says it where the call does not.
+                let cancelled = || outcomes.contains(&ReceiveOutcome::Cancelled);
+                let found = found.unwrap_or_else(cancelled);
                 match (at, found) {
                     (Some(at), true) => drop(next.posted.remove(at)),
                     (Some(at), false) if broken => drop(next.posted.remove(at)),

@@ -25,7 +25,7 @@ use super::history::{
 };
 use super::program::{MessageStep, ProbeAction, RankProgram, Wants};
 use super::runner::{Runner, Wrong};
-use crate::ends::{CompletionResult as Done, QueuedEndpoint};
+use crate::ends::{CompletionResult as Done, QueuedEndpoint, may_late_cancels_succeed};
 use crate::fabric::Fabric;
 use crate::memory::MessageMemory;
 use one_sided::RunOneSided;

@@ -163,6 +163,30 @@ fn a_message_that_was_found_stays() {
 }
 
 #[test]
+fn a_cancellation_takes_effect_or_the_receive_has_matched() {
+    let cancelled = |mut story: Story, receive, found| {
+        let cancel = ReceiverEvent::Cancel { receive, found };
+        story.0.events.push(cancel);
+        story.read(receive).allows()
+    };
+    let matched = || Story::new().sent(0, 1).got(FiAddr::UNSPEC, 1, 0);
+    assert!(cancelled(matched(), 0, Some(false)));
+    assert!(!cancelled(matched(), 0, Some(true)));
+    assert!(cancelled(matched(), 0, None));
+    let taken_back = || {
+        let mut story = matched();
+        story.0.events.push(ReceiverEvent::Posted(1));
+        let mut receive = story.0.receives[0].clone();
+        receive.outcomes = vec![ReceiveOutcome::Cancelled];
+        story.0.receives.push(receive);
+        story
+    };
+    assert!(cancelled(taken_back(), 1, Some(true)));
+    assert!(!cancelled(taken_back(), 1, Some(false)));
+    assert!(cancelled(taken_back(), 1, None));
+}
+
+#[test]
 fn an_unknown_sender_is_known_once_it_is_inserted() {
     let story = |between: &[ReceiverEvent]| {
         let mut story = Story::new().sent(0, 1);

@@ -335,8 +335,8 @@ impl MessageRun<'_> {
     pub(super) fn cancel(&mut self, at: NodeNumber, place: usize) -> Result<(), Wrong> {
         let context = self.nodes[at].posted[place].context;
         let found = match self.end(at)?.endpoint.cancel(context) {
-            Ok(()) => true,
-            Err(OpError::Failed(Errno::ENOENT)) => false,
+            Ok(()) => (!may_late_cancels_succeed()).then_some(true),
+            Err(OpError::Failed(Errno::ENOENT)) => Some(false),
             Err(error) => return Err(format!("cancel says {error}")),
         };
         let receive = self.nodes[at].receives[&context];
