@@ -1,14 +1,19 @@
 //! Checks completions: finds the operation of each, and decides whether the completion is allowed.
 
 use super::*;
+use crate::ends::context_of;
+
+/// The context of an operation that has none. The programs give no such one.
+const NO_CONTEXT: u64 = 0;
 
 impl MessageRun<'_> {
     pub(super) fn send_is_done(&mut self, at: NodeNumber, done: Done) -> Result<(), Wrong> {
-        let context = crate::ends::context_of(&done);
+        let context = context_of(&done);
         if let Some(op) = self.nodes[at].ops.get(&context) {
             return self.op_is_done(*op, &done);
         }
         let send = self.nodes[at].sends.get(&context).copied();
+        let send = send.or_else(|| self.send_without_context(at, &done));
         let send = send.ok_or_else(|| format!("a send that is none completes: {done:?}"))?;
         let closed = self.is_closed(self.sends[send].to);
         let send = &mut self.sends[send];
@@ -41,6 +46,29 @@ impl MessageRun<'_> {
         }
     }
 
+    /// The send that an error without a context is of: one by a call that takes none, as fi_inject
+    /// does, to a peer that is gone or removed. It may be any of them.
+    fn send_without_context(&mut self, at: NodeNumber, done: &Done) -> Option<usize> {
+        let error = done
+            .as_ref()
+            .err()
+            .filter(|_| NO_CONTEXT == context_of(done))?;
+        let may_fail = |send: &RunSend| {
+            let is_by_such_a_call = send.injected && send.quiet && send.from == at;
+            let is_of_kind = send.kind.send_flags() == error.completion.flags;
+            let has_no_peer = send.removed || self.is_closed(send.to);
+            is_by_such_a_call && is_of_kind && has_no_peer && !send.done
+        };
+        let all: Vec<_> = (0..self.sends.len())
+            .filter(|&send| may_fail(&self.sends[send]))
+            .collect();
+        for &send in &all {
+            let (to, message) = (self.sends[send].to, self.sends[send].message);
+            self.nodes[to].history.messages[message].may_be_lost = true;
+        }
+        all.first().copied()
+    }
+
     pub(super) fn receive_is_done(&mut self, at: NodeNumber, done: Done) -> Result<(), Wrong> {
         match &done {
             Ok(notice) if notice.flags.contains(Flags::RMA) => {
@@ -48,7 +76,7 @@ impl MessageRun<'_> {
             }
             _ => {}
         }
-        let context = crate::ends::context_of(&done);
+        let context = context_of(&done);
         let anybody_gone = (0..self.nodes.len()).any(|node| self.is_closed(node));
         let live = &mut self.nodes[at];
         if live.probing == Some(context) && live.probed.is_none() {
