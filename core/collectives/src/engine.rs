@@ -22,10 +22,10 @@ use ferrofabric_contracts::types::FiAddr;
 use rustc_hash::FxHashMap;
 
 use crate::group_id::{GroupId, MAX_GROUPS};
-use crate::groups::{GroupState, Membership, hash_of};
+use crate::groups::{GroupState, Joins, Membership};
 use crate::schedule::{self, Incoming, MemberSchedule, MessageUse, Round};
-use crate::tags::{PROBE, of_failure, of_join, of_operation};
-use failures::REPORT_LEN;
+use crate::tags::{PROBE, of_join, of_operation};
+use failures::AwaitedReport;
 use probes::{ProbedWait, Probing};
 
 /// Combines elements: each of the first piece changes to the operator's result of it and its
@@ -128,8 +128,7 @@ pub struct Engine {
     groups: FxHashMap<GroupId, GroupState>,
     operations: FxHashMap<u64, GroupOperation>,
     messages: FxHashMap<u64, MessagePurpose>,
-    /// Joins so far, by the hash of the members.
-    joins: FxHashMap<u64, u64>,
+    joins: Joins,
     next_group: u32,
     next_message: u64,
     actions: VecDeque<Action>,
@@ -161,8 +160,8 @@ struct GroupOperation {
 /// The tags of an operation's messages.
 #[derive(Clone, Copy)]
 enum Tag {
-    /// One for all members.
-    Join(u64),
+    /// Those of the keys of the join.
+    Join,
     /// The number of the operation; each receiver has its number of the group in the tag.
     Operation(u64),
 }
@@ -178,7 +177,7 @@ struct AwaitedMessage {
 enum MessagePurpose {
     Send { operation: u64, to: FiAddr },
     Receive { operation: u64, receive: Incoming },
-    Alarm(GroupId),
+    Alarm(AwaitedReport),
     Discard(GroupId),
     AnyProbe,
     Probe(ProbedWait),
@@ -194,7 +193,7 @@ impl Engine {
     }
 
     /// Joins a group. All members call this, and those that join several groups of the same members
-    /// do so in the same order.
+    /// do so in the same order. The members of all groups have names, or those of none.
     ///
     /// # Errors
     ///
@@ -205,26 +204,19 @@ impl Engine {
         }
         let id = GroupId(self.next_group);
         self.next_group += 1;
-        let before = self.joins.entry(members.hash()).or_default();
-        let hash = hash_of(members.hash(), &before.to_le_bytes());
-        *before += 1;
-        let alarm = self.receive(
-            FiAddr::UNSPEC,
-            (of_failure(hash), 0),
-            REPORT_LEN,
-            MessagePurpose::Alarm(id),
-        );
+        let keys = self.joins.next(&members);
+        let alarms = self.await_reports(id, &members, &keys);
         // The members exchange their numbers of the group.
         let number = id.to_bytes().to_vec();
         let schedule = schedule::allgather(members.rank(), members.len(), number.len());
         let group = GroupState {
             members,
-            hash,
+            keys,
             numbers: Vec::new(),
             operations: 0,
             failed: None,
             gone: Vec::new(),
-            alarm,
+            alarms,
         };
         self.groups.insert(id, group);
         let work = Work {
@@ -232,7 +224,7 @@ impl Engine {
             input: number,
             combine: None,
         };
-        self.start(operation, id, Tag::Join(of_join(hash)), work);
+        self.start(operation, id, Tag::Join, work);
         Ok(())
     }
 
@@ -295,7 +287,8 @@ impl Engine {
         }
     }
 
-    /// A message was received, or its receive has failed.
+    /// A message was received, or its receive has failed. `from` is the sender: `FI_ADDR_UNSPEC` if
+    /// it has no address here.
     pub fn received(&mut self, message: u64, from: FiAddr, result: Result<&[u8], Errno>) {
         match self.messages.remove(&message) {
             Some(MessagePurpose::Receive { operation, receive }) => match result {
@@ -309,9 +302,8 @@ impl Engine {
                     self.fail(operation, errno, member);
                 }
             },
-            // A message whose sender has died meanwhile is one, too: others may come.
-            Some(MessagePurpose::Alarm(group)) => {
-                self.take_alarm(group, from, result.unwrap_or_default());
+            Some(MessagePurpose::Alarm(awaited)) => {
+                self.take_alarm(message, awaited, from, result);
             }
             Some(MessagePurpose::Discard(group)) => self.discard(group),
             Some(MessagePurpose::AnyProbe) => self.await_probe(),
@@ -338,7 +330,7 @@ impl Engine {
         input.resize(schedule.memory.max(schedule.result), 0);
         let begun = GroupOperation {
             group,
-            is_join: matches!(tag, Tag::Join(_)),
+            is_join: matches!(tag, Tag::Join),
             tag,
             rounds: schedule.rounds.into_iter(),
             memory: input,
@@ -365,19 +357,20 @@ impl Engine {
         };
         operation.pending = round.sends.len() + usize::from(round.receive.is_some());
         let (tag, own, addresses) = (operation.tag, operation.group, group.members.addresses());
-        let tag_of = |member: Option<usize>| match tag {
-            Tag::Join(tag) => tag,
-            Tag::Operation(operation) => {
-                let number = member.and_then(|rank| group.numbers.get(rank)).copied();
-                of_operation(number.unwrap_or(own), operation)
-            }
+        // Each receiver has its own number of the group in the tag.
+        let tag_of = |receiver: Option<&GroupId>, peer: usize| match tag {
+            Tag::Join => of_join(group.keys.with(peer)),
+            Tag::Operation(operation) => of_operation(*receiver.unwrap_or(&own), operation),
         };
         let receive = round.receive.map(|receive| {
             let from = addresses[receive.from];
-            (from, tag_of(None), receive)
+            (from, tag_of(None, receive.from), receive)
         });
         let sends: Vec<_> = (round.sends.into_iter())
-            .map(|send| (addresses[send.to], tag_of(Some(send.to)), send.piece))
+            .map(|send| {
+                let tag = tag_of(group.numbers.get(send.to), send.to);
+                (addresses[send.to], tag, send.piece)
+            })
             .collect();
         // A message that comes at once may change the memory.
         for (to, tag, piece) in sends {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
+use rustc_hash::FxHashMap;
 
 use crate::group_id::GroupId;
 
@@ -12,7 +13,8 @@ use crate::group_id::GroupId;
 pub struct Membership {
     addresses: Arc<[FiAddr]>,
     rank: usize,
-    hash: u64,
+    /// A number of these members, the same at each. `None`: they have no names.
+    hash: Option<u64>,
 }
 
 impl Membership {
@@ -38,7 +40,28 @@ impl Membership {
         Ok(Self {
             addresses,
             rank,
-            hash,
+            hash: Some(hash),
+        })
+    }
+
+    /// Members of which nothing is known but their addresses here; `own` is that of this endpoint.
+    /// Any two endpoints join the groups that both are members of in the same order.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: this endpoint is no member, or an address is one twice.
+    pub fn unnamed(addresses: Arc<[FiAddr]>, own: FiAddr) -> Result<Self, Errno> {
+        let rank = addresses.iter().position(|&member| member == own);
+        let rank = rank.ok_or(Errno::EINVAL)?;
+        let mut sorted = addresses.to_vec();
+        sorted.sort_unstable();
+        if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Self {
+            addresses,
+            rank,
+            hash: None,
         })
     }
 
@@ -50,11 +73,6 @@ impl Membership {
     /// The rank of this endpoint.
     pub fn rank(&self) -> usize {
         self.rank
-    }
-
-    /// A number of these members, the same at each.
-    pub(crate) fn hash(&self) -> u64 {
-        self.hash
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -76,11 +94,56 @@ pub(crate) fn hash_of(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, add)
 }
 
+/// The joins of an endpoint so far.
+#[derive(Default)]
+pub(crate) struct Joins {
+    /// By the hash of the members' names.
+    of_names: FxHashMap<u64, u64>,
+    /// With each member of groups without names.
+    with_peers: FxHashMap<FiAddr, u64>,
+}
+
+impl Joins {
+    /// The keys of the next join of these members.
+    pub(crate) fn next(&mut self, members: &Membership) -> JoinKeys {
+        if let Some(hash) = members.hash {
+            let before = self.of_names.entry(hash).or_default();
+            let key = hash_of(hash, &before.to_le_bytes());
+            *before += 1;
+            return JoinKeys::OfAll(key);
+        }
+        let mut next = |&peer: &FiAddr| {
+            let joins = self.with_peers.entry(peer).or_default();
+            *joins += 1;
+            *joins
+        };
+        JoinKeys::OfPairs(members.addresses.iter().map(&mut next).collect())
+    }
+}
+
+/// Numbers of a join, in the tags of its messages.
+pub(crate) enum JoinKeys {
+    /// One for all messages: a hash of the members' names and of the number of joins of the same
+    /// members before it.
+    OfAll(u64),
+    /// One for each other member, by rank: how many joins the two are both in, so far.
+    OfPairs(Vec<u64>),
+}
+
+impl JoinKeys {
+    /// The key of messages to and from the member of a rank.
+    pub(crate) fn with(&self, rank: usize) -> u64 {
+        match self {
+            Self::OfAll(key) => *key,
+            Self::OfPairs(keys) => keys.get(rank).copied().unwrap_or_default(),
+        }
+    }
+}
+
 /// A group of an endpoint.
 pub(crate) struct GroupState {
     pub(crate) members: Membership,
-    /// A hash of the members' names and of the number of joins of the same members before it.
-    pub(crate) hash: u64,
+    pub(crate) keys: JoinKeys,
     /// The number that each member has the group by. Empty until all have joined.
     pub(crate) numbers: Vec<GroupId>,
     /// Operations that have begun.
@@ -89,6 +152,6 @@ pub(crate) struct GroupState {
     /// Ranks of members that are gone. No message to them ends before a time limit of the
     /// transport's, if it has one.
     pub(crate) gone: Vec<u32>,
-    /// The receive of reports that the group has failed elsewhere.
-    pub(crate) alarm: u64,
+    /// The receives of reports that the group has failed elsewhere.
+    pub(crate) alarms: Vec<u64>,
 }

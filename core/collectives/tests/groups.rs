@@ -383,9 +383,18 @@ impl Kind {
 
 /// A group: the members in the order of their ranks.
 fn membership(group: &[usize], own: usize) -> Membership {
+    membership_by(true, group, own)
+}
+
+/// As `membership`, of members that may have no names.
+fn membership_by(named: bool, group: &[usize], own: usize) -> Membership {
     let names: Vec<_> = group.iter().map(|&member| member.to_le_bytes()).collect();
     let addresses: Arc<[FiAddr]> = group.iter().map(|&member| FiAddr(member as u64)).collect();
-    Membership::new(addresses, &names, &own.to_le_bytes()).expect("a member")
+    let members = match named {
+        true => Membership::new(addresses, &names, &own.to_le_bytes()),
+        false => Membership::unnamed(addresses, FiAddr(own as u64)),
+    };
+    members.expect("a member")
 }
 
 /// The group of a join that is over.
@@ -420,11 +429,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn results_are_those_of_one_place((members, groups, operations, seed) in programs()) {
+    fn results_are_those_of_one_place(
+        (members, groups, operations, seed) in programs(),
+        named in any::<bool>(),
+    ) {
         let mut network = Network::new(members, seed);
         for (join, group) in groups.iter().enumerate() {
             for &member in group {
-                let of = membership(group, member);
+                let of = membership_by(named, group, member);
                 network.call(member, |engine| engine.join(join as u64, of)).expect("a number");
             }
         }
@@ -501,13 +513,14 @@ proptest! {
         (members, groups, operations, seed) in programs(),
         steps in 0..300usize,
         dead in 0..11usize,
+        named in any::<bool>(),
     ) {
         let mut network = Network::new(members, seed);
         let group: Vec<_> = groups.into_iter().max_by_key(Vec::len).unwrap_or_default();
         let dead = group[dead % group.len()];
         let mut begun = vec![0; members];
         for &member in &group {
-            let of = membership(&group, member);
+            let of = membership_by(named, &group, member);
             network.call(member, |engine| engine.join(0, of)).expect("a number");
             begun[member] += 1;
         }
@@ -631,7 +644,11 @@ fn an_endpoint_is_a_member_once() {
     let names = [[1], [1]];
     let twice = Membership::new(addresses.clone(), &names, &[1]);
     assert_eq!(twice.err(), Some(Errno::EINVAL));
-    let none = Membership::new(addresses, &[[1], [2]], &[3]);
+    let none = Membership::new(addresses.clone(), &[[1], [2]], &[3]);
+    assert_eq!(none.err(), Some(Errno::EINVAL));
+    let twice = Membership::unnamed([FiAddr(5), FiAddr(1), FiAddr(5)].into(), FiAddr(1));
+    assert_eq!(twice.err(), Some(Errno::EINVAL));
+    let none = Membership::unnamed(addresses, FiAddr(2));
     assert_eq!(none.err(), Some(Errno::EINVAL));
 }
 

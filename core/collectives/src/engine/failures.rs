@@ -5,6 +5,7 @@ use ferrofabric_contracts::types::FiAddr;
 
 use super::{Action, Engine, MessageBytes, MessagePurpose};
 use crate::group_id::GroupId;
+use crate::groups::{JoinKeys, Membership};
 use crate::tags::{of_all_operations, of_failure};
 
 /// The errno of a group that has failed at another member.
@@ -17,7 +18,15 @@ const SAY_GONE: [Errno; 3] = [Errno::ECONNRESET, Errno::ESHUTDOWN, Errno::EHOSTU
 const NOBODY: u32 = u32::MAX;
 
 /// Bytes of a report.
-pub(super) const REPORT_LEN: usize = size_of::<u32>();
+const REPORT_LEN: usize = size_of::<u32>();
+
+/// A report of a group that an endpoint may get.
+#[derive(Clone, Copy)]
+pub(super) struct AwaitedReport {
+    group: GroupId,
+    /// The rank of the one member that it comes from. `None`: it comes from any.
+    from: Option<usize>,
+}
 
 impl Engine {
     /// The endpoint leaves a group. Operations that are under way fail, at the other members, too.
@@ -31,10 +40,11 @@ impl Engine {
         };
         // Messages and reports of a group that has failed still come.
         if left.failed.is_none() {
-            let message = left.alarm;
-            self.groups.remove(&group);
-            self.messages.remove(&message);
-            self.actions.push_back(Action::Cancel { message });
+            let alarms = self.groups.remove(&group).map(|left| left.alarms);
+            for message in alarms.unwrap_or_default() {
+                self.messages.remove(&message);
+                self.actions.push_back(Action::Cancel { message });
+            }
         }
     }
 
@@ -58,13 +68,12 @@ impl Engine {
         if group.failed.replace(errno).is_some() {
             return;
         }
-        let tag = of_failure(group.hash);
         let first_gone = group.gone.first().copied().unwrap_or(NOBODY).to_le_bytes();
         let others: Vec<_> = (0_u32..)
             .zip(&**group.members.addresses())
             .filter(|(rank, _)| *rank as usize != group.members.rank())
             .filter(|(rank, _)| !group.gone.contains(rank))
-            .map(|(_, &address)| address)
+            .map(|(rank, &address)| (address, of_failure(group.keys.with(rank as usize))))
             .collect();
         let failed = self
             .operations
@@ -84,7 +93,7 @@ impl Engine {
                 result: Err(errno),
             });
         }
-        for other in others {
+        for (other, tag) in others {
             let bytes = MessageBytes::Own(first_gone);
             self.send(other, tag, bytes, MessagePurpose::Report);
         }
@@ -97,22 +106,71 @@ impl Engine {
         self.receive(FiAddr::UNSPEC, tag, 0, MessagePurpose::Discard(group));
     }
 
+    /// Receives the reports of a new group: one from any member, or where members have no names,
+    /// one from each other. Returns the numbers of the messages.
+    pub(super) fn await_reports(
+        &mut self,
+        group: GroupId,
+        members: &Membership,
+        keys: &JoinKeys,
+    ) -> Vec<u64> {
+        let awaited: Vec<_> = match keys {
+            JoinKeys::OfAll(_) => vec![None],
+            JoinKeys::OfPairs(_) => {
+                let others = (0..members.len()).filter(|&rank| rank != members.rank());
+                others.map(Some).collect()
+            }
+        };
+        let receives = awaited.into_iter().map(|from| {
+            let key = keys.with(from.unwrap_or_default());
+            self.await_report(AwaitedReport { group, from }, members, key)
+        });
+        receives.collect()
+    }
+
+    fn await_report(&mut self, awaited: AwaitedReport, members: &Membership, key: u64) -> u64 {
+        let from = awaited.from.map(|rank| members.addresses()[rank]);
+        self.receive(
+            from.unwrap_or(FiAddr::UNSPEC),
+            (of_failure(key), 0),
+            REPORT_LEN,
+            MessagePurpose::Alarm(awaited),
+        )
+    }
+
     /// Another endpoint reports that a group has failed, perhaps with the rank of a member that is
-    /// gone.
-    pub(super) fn take_alarm(&mut self, id: GroupId, from: FiAddr, bytes: &[u8]) {
-        let Some(group) = self.groups.get(&id) else {
+    /// gone. A report whose sender has died meanwhile is one, too.
+    pub(super) fn take_alarm(
+        &mut self,
+        message: u64,
+        awaited: AwaitedReport,
+        from: FiAddr,
+        report: Result<&[u8], Errno>,
+    ) {
+        let Some(group) = self.groups.get(&awaited.group) else {
             return;
         };
-        let tag = (of_failure(group.hash), 0);
-        let is_member = group.members.rank_of(from).is_some();
-        let rank = bytes.try_into().map(u32::from_le_bytes).ok();
-        let gone = rank.filter(|&rank| (rank as usize) < group.members.len());
-        let alarm = self.receive(FiAddr::UNSPEC, tag, REPORT_LEN, MessagePurpose::Alarm(id));
-        if let Some(group) = self.groups.get_mut(&id) {
-            group.alarm = alarm;
+        let (members, key) = (
+            group.members.clone(),
+            group.keys.with(awaited.from.unwrap_or(0)),
+        );
+        let is_member = awaited.from.is_some() || members.rank_of(from).is_some();
+        let rank = report
+            .unwrap_or_default()
+            .try_into()
+            .map(u32::from_le_bytes);
+        let gone = rank.ok().filter(|&rank| (rank as usize) < members.len());
+        // Other members may report, but not the one whose receives fail.
+        let next = match (awaited.from, report) {
+            (Some(_), Err(_)) => None,
+            _ => Some(self.await_report(awaited, &members, key)),
+        };
+        if let Some(group) = self.groups.get_mut(&awaited.group) {
+            group.alarms.retain(|&alarm| alarm != message);
+            group.alarms.extend(next);
         }
         if is_member {
-            self.fail_group(id, FAILED_ELSEWHERE, gone);
+            self.fail_group(awaited.group, FAILED_ELSEWHERE, gone);
         }
     }
 }
