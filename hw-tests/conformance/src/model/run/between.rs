@@ -12,6 +12,9 @@ use super::*;
 /// The time for which both processes drive their endpoints between two reports of progress.
 const TURN: Duration = Duration::from_millis(10);
 
+/// A message that may be lost has not come if nothing has come for so long.
+const QUIET_END: Duration = Duration::from_secs(1);
+
 /// The way to the other process.
 pub trait OtherProcess {
     /// Gives it `ours` and gets what it gives, once both have called.
@@ -70,6 +73,13 @@ struct RemoteSend {
     may_be_lost: bool,
 }
 
+/// The messages that the ranks of a process have seen so far.
+struct Arrivals {
+    seen: usize,
+    /// When the last one came.
+    last: Instant,
+}
+
 /// How far a process is.
 #[derive(Serialize, Deserialize)]
 struct ProcessProgress {
@@ -116,6 +126,10 @@ pub fn run_between(
     let theirs = other.exchange(&write(&run.sent_elsewhere()));
     run.note_sent(read(&theirs)?);
     let until = Instant::now() + fabric.patience;
+    let mut arrivals = Arrivals {
+        seen: 0,
+        last: Instant::now(),
+    };
     loop {
         let mut ours = ProcessProgress {
             sends_are_over: false,
@@ -123,7 +137,7 @@ pub fn run_between(
             failed: outcome.as_ref().err().cloned(),
         };
         if outcome.is_ok() {
-            match run.turn() {
+            match run.turn(&mut arrivals) {
                 Ok((sends_are_over, has_all)) => {
                     ours.sends_are_over = sends_are_over;
                     ours.has_all = has_all;
@@ -169,8 +183,8 @@ fn read<T: for<'a> Deserialize<'a>>(text: &str) -> Result<T, Wrong> {
 
 impl MessageRun<'_> {
     /// Drives what is here for a while. Says whether all sends are over, and whether all messages
-    /// are here.
-    fn turn(&mut self) -> Result<(bool, bool), Wrong> {
+    /// are here. One that may be lost may come before another one.
+    fn turn(&mut self, arrivals: &mut Arrivals) -> Result<(bool, bool), Wrong> {
         let since = Instant::now();
         while since.elapsed() < TURN {
             self.pump_all()?;
@@ -179,8 +193,17 @@ impl MessageRun<'_> {
         let counted = self.counted()?;
         let sends = counted.iter().all(|(sent, all)| sent == all) && self.is_sent();
         let ops = self.ops_are_over()?;
-        let all = (0..self.nodes.len()).all(|at| self.seen(at) >= self.due(at));
-        Ok((sends && ops, all))
+        let seen = (0..self.nodes.len()).map(|at| self.seen(at)).sum();
+        if seen != arrivals.seen {
+            let last = Instant::now();
+            *arrivals = Arrivals { seen, last };
+        }
+        let is_quiet = arrivals.last.elapsed() > QUIET_END;
+        let has_all = |at| {
+            let (seen, sent) = (self.seen(at), self.nodes[at].history.messages.len());
+            seen >= self.due(at) && (is_quiet || !self.may_miss(at) || seen >= sent)
+        };
+        Ok((sends && ops, (0..self.nodes.len()).all(has_all)))
     }
 
     fn sent_elsewhere(&self) -> Vec<RemoteSend> {
