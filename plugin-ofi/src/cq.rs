@@ -2,6 +2,7 @@
 
 pub(crate) mod collective;
 mod imported;
+pub(crate) mod owners;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;

@@ -14,6 +14,7 @@ use ferrofabric_verbs::VerbsProvider;
 
 use crate::abi::{FI_CLASS_PEP, fi_info, fid_t};
 use crate::collective::offers;
+use crate::collective_peer::offer::{is_asked, offer};
 use crate::guard::{Refused, control};
 use crate::host::Host;
 use crate::info::{UsedAddresses, check_keys, offered, wanted};
@@ -64,6 +65,14 @@ pub(crate) unsafe extern "C" fn getinfo(
             // application's.
             false => Some(unsafe { wanted(host.version(), hints, counting) }?),
         };
+        if let Some(hints) = wanted.as_ref().filter(|hints| is_asked(hints)) {
+            let offer = offer(hints).ok_or(Errno::ENODATA)?;
+            let mut list = InfoList::new(host);
+            list.add(&offer, null_mut())?;
+            // SAFETY: there is room for the pointer.
+            unsafe { info.write(list.take()) };
+            return Ok(());
+        }
         let collective = wanted.as_mut().is_some_and(offers::take);
         if let (true, Some(hints)) = (collective, &wanted) {
             if let Err(error) = offers::check(hints) {

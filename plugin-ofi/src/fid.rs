@@ -5,6 +5,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -166,15 +167,27 @@ unsafe fn is_a<T: Object>(fid: *const fid) -> bool {
     std::ptr::eq(unsafe { (*fid).ops }, T::FID_OPS)
 }
 
+/// Whether objects of ours hold one that C has.
+///
+/// # Safety
+///
+/// As [`object_of`].
+pub(crate) unsafe fn is_held<T: Object>(raw: *const T::Raw) -> bool {
+    // SAFETY: as the caller says; the count of C's pointer stays as it is.
+    let object = unsafe { ManuallyDrop::new(Arc::from_raw(raw.cast::<Given<T>>())) };
+    Arc::strong_count(&object) > 1
+}
+
 /// `fi_close`.
-unsafe extern "C" fn close<T: Object>(fid: *mut fid) -> c_int {
+pub(crate) unsafe extern "C" fn close<T: Object>(fid: *mut fid) -> c_int {
     control(|| {
         // SAFETY: C gives back what `hand_out` gave it.
-        let object = unsafe { Arc::from_raw(fid.cast::<Given<T>>().cast_const()) };
-        if Arc::strong_count(&object) > 1 {
-            let _ = Arc::into_raw(object);
-            return Err(Errno::EBUSY);
-        }
+        let object = unsafe {
+            if is_held::<T>(fid.cast()) {
+                return Err(Errno::EBUSY);
+            }
+            Arc::from_raw(fid.cast::<Given<T>>().cast_const())
+        };
         drop(object);
         Ok(())
     })

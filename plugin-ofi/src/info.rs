@@ -33,6 +33,12 @@ impl UsedAddresses {
         src: true,
         dest: true,
     };
+
+    /// As an info describes another provider's objects.
+    pub(crate) const NONE: Self = Self {
+        src: false,
+        dest: false,
+    };
 }
 
 /// The hints of an application that was written for a version of the interface; NULL attributes

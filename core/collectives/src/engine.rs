@@ -192,13 +192,14 @@ impl Engine {
         this
     }
 
-    /// Joins a group. All members call this, and those that join several groups of the same members
-    /// do so in the same order. The members of all groups have names, or those of none.
+    /// Joins a group, which has the number that is returned. All members call this, and those that
+    /// join several groups of the same members do so in the same order. The members of all groups
+    /// have names, or those of none.
     ///
     /// # Errors
     ///
     /// `ENOSPC`: there are no more numbers of groups.
-    pub fn join(&mut self, operation: u64, members: Membership) -> Result<(), Errno> {
+    pub fn join(&mut self, operation: u64, members: Membership) -> Result<GroupId, Errno> {
         if self.next_group == MAX_GROUPS {
             return Err(Errno::ENOSPC);
         }
@@ -225,7 +226,7 @@ impl Engine {
             combine: None,
         };
         self.start(operation, id, Tag::Join, work);
-        Ok(())
+        Ok(id)
     }
 
     /// Begins an operation of a group with some bytes. All members begin the same ones, in the same

@@ -17,7 +17,7 @@ use crate::abi::{
 };
 use crate::av::object::AvObject;
 use crate::fi_addr::given;
-use crate::fid::{Object, SharedObject, object_of, open_on, ops_of, share_if};
+use crate::fid::{Given, Object, SharedObject, object_of, open_on, ops_of, share_if};
 use crate::guard::{Refused, control};
 
 /// The collectives that there are, as flags of a set.
@@ -37,7 +37,37 @@ pub(crate) struct SetObject {
     imported: Option<ImportedSet>,
     /// The address of the set, which no other set or group ever has.
     number: FiAddr,
-    av: SharedObject<AvObject>,
+    /// Where its members are. It stays open.
+    vector: Arc<dyn SetVector>,
+}
+
+/// An address vector that has sets.
+pub(crate) trait SetVector: Send + Sync {
+    /// Whether an address is in, resolved or not.
+    fn has(&self, addr: FiAddr) -> bool;
+
+    /// Whether its addresses are those of a table (`FI_AV_TABLE`).
+    fn is_table(&self) -> bool;
+
+    /// How many addresses are in.
+    fn count(&self) -> usize;
+}
+
+impl SetVector for Given<AvObject> {
+    fn has(&self, addr: FiAddr) -> bool {
+        match self.av.lookup(self.in_table(addr)) {
+            Ok(_) => true,
+            Err(error) => error.errno() == Errno::EAGAIN,
+        }
+    }
+
+    fn is_table(&self) -> bool {
+        self.av.av_type() == AvType::Table
+    }
+
+    fn count(&self) -> usize {
+        self.av.count()
+    }
 }
 
 // SAFETY: `fid_av_set` starts with the `fid`.
@@ -76,8 +106,8 @@ impl SetObject {
     /// # Safety
     ///
     /// With that flag, `context` is as fi_peer(3) has it.
-    unsafe fn open(
-        av: SharedObject<AvObject>,
+    pub(crate) unsafe fn open(
+        vector: Arc<dyn SetVector>,
         attr: &fi_av_set_attr,
         context: *const c_void,
     ) -> Result<Self, Refused> {
@@ -99,10 +129,10 @@ impl SetObject {
         let members = match (attr.start_addr == none, attr.end_addr == none) {
             (true, true) => Members::default(),
             _ if imports => return refused(Errno::EINVAL, "the owner's set has the members"),
-            (false, false) if av.av.av_type() != AvType::Table => {
+            (false, false) if !vector.is_table() => {
                 return refused(Errno::EINVAL, "a range of addresses is one of FI_AV_TABLE");
             }
-            (false, false) => members_of_range(&av, attr)?,
+            (false, false) => members_of_range(&*vector, attr)?,
             _ => return refused(Errno::EINVAL, "set start_addr and end_addr, or neither"),
         };
         Ok(Self {
@@ -113,7 +143,7 @@ impl SetObject {
                 false => None,
             },
             number: new_address(),
-            av,
+            vector,
         })
     }
 }
@@ -129,9 +159,9 @@ impl SetObject {
         let Some(imported) = &self.imported else {
             return Ok(self.members.lock().clone());
         };
-        let most = self.av.av.count().max(EXPECTED_MEMBERS);
+        let most = self.vector.count().max(EXPECTED_MEMBERS);
         let addrs = imported.members(most)?;
-        let known = |addr: &&fi_addr_t| is_in(&self.av, given(**addr));
+        let known = |addr: &&fi_addr_t| self.vector.has(given(**addr));
         let members: Members = addrs
             .iter()
             .filter(known)
@@ -161,8 +191,8 @@ impl SetObject {
     }
 
     /// Whether it is a set of that address vector.
-    pub(crate) fn is_of(&self, av: &SharedObject<AvObject>) -> bool {
-        Arc::ptr_eq(&self.av, av)
+    pub(crate) fn is_of<V: SetVector>(&self, vector: &Arc<V>) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.vector), Arc::as_ptr(vector))
     }
 }
 
@@ -171,7 +201,7 @@ impl SetObject {
 /// # Errors
 ///
 /// `EINVAL`: the range ends before it starts, has no stride, or more addresses than the set is for.
-fn members_of_range(av: &AvObject, attr: &fi_av_set_attr) -> Result<Members, Errno> {
+fn members_of_range(vector: &dyn SetVector, attr: &fi_av_set_attr) -> Result<Members, Errno> {
     let distance = (attr.end_addr).checked_sub(attr.start_addr);
     let steps = distance.and_then(|distance| distance.checked_div(attr.stride));
     let steps = steps.ok_or(Errno::EINVAL)?;
@@ -183,15 +213,7 @@ fn members_of_range(av: &AvObject, attr: &fi_av_set_attr) -> Result<Members, Err
         return Err(Errno::EINVAL);
     }
     let range = (0..=steps).map(|step| given(attr.start_addr + step * attr.stride));
-    Ok(range.filter(|&addr| is_in(av, addr)).collect())
-}
-
-/// Whether an address is in an address vector, resolved or not.
-fn is_in(av: &AvObject, addr: FiAddr) -> bool {
-    match av.av.lookup(av.in_table(addr)) {
-        Ok(_) => true,
-        Err(error) => error.errno() == Errno::EAGAIN,
-    }
+    Ok(range.filter(|&addr| vector.has(addr)).collect())
 }
 
 /// `fi_av_set`.
@@ -204,7 +226,7 @@ pub(super) unsafe extern "C" fn open(
     // SAFETY: as C calls us: the address vector is open, attributes are there or NULL; there is
     // room for the pointer.
     unsafe {
-        open_on(av, context, set, |av| {
+        open_on(av, context, set, |av: SharedObject<AvObject>| {
             SetObject::open(av, attr.as_ref().ok_or(Errno::EINVAL)?, context)
         })
     }
@@ -232,7 +254,7 @@ unsafe fn combine(
             )
         };
         let src = src.ok_or(Errno::EINVAL)?;
-        if !dst.is_of(&src.av) {
+        if !std::ptr::addr_eq(Arc::as_ptr(&dst.vector), Arc::as_ptr(&src.vector)) {
             return Err(Errno::EINVAL);
         }
         // A copy: both may be one set, and no lock is held while another is waited for.
@@ -263,7 +285,7 @@ unsafe extern "C" fn insert(set: *mut fid_av_set, addr: fi_addr_t) -> c_int {
     control(|| {
         // SAFETY: as C calls us.
         let set = unsafe { object_of::<SetObject>(set) };
-        match is_in(&set.av, given(addr)) {
+        match set.vector.has(given(addr)) {
             true => set.change(|members| members.insert(given(addr))),
             false => Err(Errno::EINVAL),
         }

@@ -9,10 +9,11 @@ use crate::abi::{
     fid_domain, fid_eq, fid_fabric,
 };
 use crate::cntr::CntrObject;
+use crate::collective_peer::PeerDomainObject;
 use crate::cq::CqObject;
 use crate::eq::EqObject;
 use crate::fabric::FabricObject;
-use crate::fid::{Object, hand_out, object_if, open_on, ops_of};
+use crate::fid::{Object, hand_out, object_if, object_of, open_on, ops_of};
 use crate::guard::{Refused, control};
 use crate::unsupported::Unsupported;
 use crate::wait::{self, Waitable};
@@ -82,6 +83,15 @@ unsafe extern "C" fn domain2(
 ) -> c_int {
     // SAFETY: the fabric is one of ours and open; the info is as fi_domain(3) has it; there is room
     // for the pointer.
+    unsafe {
+        let version = object_of::<FabricObject>(fabric).version();
+        if PeerDomainObject::is_described(version, info) {
+            return open_on(fabric, context, domain, |fabric| {
+                PeerDomainObject::open(fabric, info, flags, context)
+            });
+        }
+    }
+    // SAFETY: as above.
     let open = |fabric| unsafe { super::domain::open(fabric, info, flags, context) };
     // SAFETY: as above.
     unsafe { open_on(fabric, context, domain, open) }

@@ -18,7 +18,7 @@ pub(crate) mod operations;
 mod probes;
 pub(crate) mod tags;
 mod timer;
-mod waiting;
+pub(crate) mod waiting;
 
 /// The bit of a tag that messages of collectives have, and no others of such an endpoint.
 pub(crate) const RESERVED_TAG: u64 = 1 << 63;

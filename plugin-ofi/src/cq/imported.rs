@@ -14,51 +14,29 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::ptr::NonNull;
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
 
+use super::owners::OwnersCq;
 use super::{CqObject, strerror};
-use crate::abi::{
-    Roomy, fi_addr_t, fi_cq_err_entry, fi_ops_cq, fi_ops_cq_owner, fi_peer_cq_context, fid_cq,
-    fid_peer_cq,
-};
+use crate::abi::{Roomy, fi_cq_err_entry, fi_ops_cq, fi_peer_cq_context, fid_cq};
 use crate::fid::object_of;
 use crate::guard::data;
-use crate::memory::check_size;
-use crate::srx::{EndedReceive, ForeignReceives, ReceiveReport, TurnLock};
+use crate::srx::{EndedReceive, ForeignReceives, ReceiveReport};
+use crate::turn::TurnLock;
 use crate::unsupported::Unsupported;
 
 /// Completions that are taken at a time.
 const BATCH: usize = 16;
 
-/// The owner's queue.
+/// The owner's queue, and the entries that wait for it.
 pub(crate) struct ImportedCq {
-    owner: NonNull<fid_peer_cq>,
-    write: WriteFn,
-    write_error: WriteErrorFn,
+    owner: OwnersCq,
     /// The thread that passes entries on has it.
     kept: TurnLock<KeptEntries>,
 }
-
-type WriteFn = unsafe extern "C" fn(
-    *mut fid_peer_cq,
-    *mut c_void,
-    u64,
-    usize,
-    *mut c_void,
-    u64,
-    u64,
-    fi_addr_t,
-) -> isize;
-type WriteErrorFn = unsafe extern "C" fn(*mut fid_peer_cq, *const fi_cq_err_entry) -> isize;
-
-// SAFETY: the owner's queue is for any thread (fi_peer(3): the owner sees to locks).
-unsafe impl Send for ImportedCq {}
-// SAFETY: as above.
-unsafe impl Sync for ImportedCq {}
 
 /// Entries that the owner has not taken yet.
 type KeptEntries = VecDeque<KeptEntry>;
@@ -94,19 +72,11 @@ impl ImportedCq {
     ///
     /// `context` is NULL, or a context as fi_peer(3) has it.
     pub(crate) unsafe fn of(context: *const fi_peer_cq_context) -> Result<Self, Errno> {
-        // SAFETY: as the caller says.
-        unsafe {
-            check_size(context)?;
-            let owner = NonNull::new((*context).cq).ok_or(Errno::EINVAL)?;
-            let ops: *const fi_ops_cq_owner = owner.as_ref().owner_ops;
-            check_size(ops)?;
-            Ok(Self {
-                owner,
-                write: (*ops).write.ok_or(Errno::EINVAL)?,
-                write_error: (*ops).writeerr.ok_or(Errno::EINVAL)?,
-                kept: TurnLock::default(),
-            })
-        }
+        Ok(Self {
+            // SAFETY: as the caller says.
+            owner: unsafe { OwnersCq::of(context) }?,
+            kept: TurnLock::default(),
+        })
     }
 
     /// Drives the domain of a queue, and passes on what has completed.
@@ -137,12 +107,12 @@ impl ImportedCq {
     fn pass_on(&self, queue: &CqObject, kept: &mut KeptEntries) -> bool {
         while let Some(entry) = kept.front() {
             let is_taken = match entry {
-                KeptEntry::Completion(done) => self.write(done),
+                KeptEntry::Completion(done) => self.owner.write(done),
                 KeptEntry::Error(error) => self.write_error(queue, error),
                 KeptEntry::Received(end) if end.is_closed() => true,
                 KeptEntry::Received(end) => match &end.report {
                     ReceiveReport::Nothing => true,
-                    ReceiveReport::Completion(done) => self.write(done),
+                    ReceiveReport::Completion(done) => self.owner.write(done),
                     ReceiveReport::Error(error) => self.write_error(queue, error),
                 },
             };
@@ -164,33 +134,12 @@ impl ImportedCq {
         }
     }
 
-    /// Writes a completion. Returns whether the owner has taken it.
-    fn write(&self, done: &Completion) -> bool {
-        // SAFETY: the owner's queue is open for as long as this one.
-        let written = unsafe {
-            (self.write)(
-                self.owner.as_ptr(),
-                done.context as usize as *mut c_void,
-                done.flags.bits(),
-                done.len,
-                done.buf as *mut c_void,
-                done.data,
-                done.tag,
-                done.src.0,
-            )
-        };
-        written >= 0
-    }
-
     /// Writes an error. Returns whether the owner has taken it.
     fn write_error(&self, queue: &CqObject, error: &CqError) -> bool {
         let mut entry = fi_cq_err_entry::default();
-        // SAFETY: the entry is whole; the queue as above.
-        let written = unsafe {
-            queue.write_error(error, &raw mut entry);
-            (self.write_error)(self.owner.as_ptr(), &raw const entry)
-        };
-        written >= 0
+        // SAFETY: the entry is whole.
+        unsafe { queue.write_error(error, &raw mut entry) };
+        self.owner.write_error(&entry)
     }
 }
 

@@ -18,7 +18,6 @@
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::peer::{EqError, Event, PeerEq};
@@ -31,6 +30,7 @@ use crate::abi::{FI_NOTIFY, Roomy, fi_eq_err_entry, fi_ops_eq, fi_peer_eq_contex
 use crate::fid::object_of;
 use crate::guard::data;
 use crate::memory::check_size;
+use crate::turn::SharedWork;
 use crate::unsupported::Unsupported;
 
 /// libfabric's flag of `fi_eq_write` for entries of `fi_eq_readerr` (`UTIL_FLAG_ERROR`).
@@ -42,10 +42,8 @@ pub(crate) struct ImportedEq {
     write: WriteEventFn,
     /// Events that the owner does not have yet.
     kept: Mutex<VecDeque<KeptEvent>>,
-    /// The thread that passes events on has it.
-    turn: Mutex<()>,
-    /// Another thread is to look again when it gives the turn back.
-    is_behind: AtomicBool,
+    /// Passing events on.
+    passing: SharedWork,
 }
 
 type WriteEventFn = unsafe extern "C" fn(*mut fid_eq, u32, *const c_void, usize, u64) -> isize;
@@ -92,8 +90,7 @@ impl ImportedEq {
                 owner,
                 write: (*ops).write.ok_or(Errno::EINVAL)?,
                 kept: Mutex::default(),
-                turn: Mutex::default(),
-                is_behind: AtomicBool::new(false),
+                passing: SharedWork::default(),
             })
         }
     }
@@ -110,24 +107,15 @@ impl ImportedEq {
 
     /// Passes the events on that are kept.
     pub(crate) fn pass_on(&self) {
-        self.is_behind.store(true, Ordering::SeqCst);
-        loop {
-            // Another thread does it, or the owner calls in its own function: it looks again.
-            let Some(turn) = self.turn.try_lock() else {
-                return;
-            };
-            self.is_behind.store(false, Ordering::SeqCst);
+        self.passing.run(|| {
             while let Some(event) = self.first() {
                 if !self.pass(&event) {
                     self.kept.lock().push_front(event);
-                    return;
+                    return false;
                 }
             }
-            drop(turn);
-            if !self.is_behind.load(Ordering::SeqCst) {
-                return;
-            }
-        }
+            true
+        });
     }
 
     /// Passes an event on. Returns whether it is over.

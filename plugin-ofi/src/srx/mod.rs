@@ -34,7 +34,6 @@ mod entries;
 mod owner;
 mod peer;
 mod receives;
-mod turn;
 
 use std::ffi::c_void;
 
@@ -48,7 +47,6 @@ use crate::no_calls;
 pub(crate) use ended::{EndedReceive, ReceiveReport};
 use owner::SrxOwner;
 pub(crate) use receives::{BoundReceives, ForeignReceives};
-pub(crate) use turn::TurnLock;
 
 /// A shared receive context of another provider.
 pub(crate) struct SrxObject {

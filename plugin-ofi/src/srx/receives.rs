@@ -17,8 +17,8 @@ use super::SrxObject;
 use super::entries::{self, EntryState, HeldEntry, MessageHolder};
 use super::owner::{OwnerMatch, RxEntry, SrxOwner};
 use super::peer;
-use super::turn::TurnLock;
 use crate::fid::{Given, SharedObject};
+use crate::turn::TurnLock;
 
 /// The receives of one endpoint.
 pub(crate) struct ForeignReceives {

@@ -66,6 +66,7 @@ use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::serial::{Serial, SerialGuard};
 use ferrofabric_system::wait::{WaitSet, WakeBell};
 
+pub use atomics::combine;
 pub use dgram::DgramDomain;
 pub use keyed::{Keyed, KeyedBackend, KeyedParts, KeyedRoute};
 pub use keyed_dgram::KeyedDgramDomain;

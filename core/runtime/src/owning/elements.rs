@@ -6,7 +6,7 @@ use std::sync::atomic::{
 };
 
 use super::Buffer;
-use crate::domain::atomics::{AtomicWord, Element};
+use crate::domain::atomics::{AtomicWord, Element, combine_on};
 use ferrofabric_contracts::atomics::{AtomicOperator, Datatype};
 use ferrofabric_contracts::error::Result;
 
@@ -167,16 +167,7 @@ pub fn elements_of<E: AtomicElement>(bytes: &[u8]) -> Vec<E> {
 
 /// Combines elements in memory: each target changes to the operator's result of it and its operand.
 pub fn combine<E: AtomicElement>(operator: AtomicOperator, targets: &mut [u8], operands: &[u8]) {
-    let size = size_of::<E>();
-    let pairs = targets
-        .chunks_exact_mut(size)
-        .zip(operands.chunks_exact(size));
-    for (place, operand) in pairs {
-        let (target, operand) = (of_bytes::<E>(place), of_bytes(operand));
-        if let Some(result) = E::result(operator, target, operand, operand) {
-            E::Atomic::write(result.to_word(), place);
-        }
-    }
+    combine_on::<E>(operator, targets, operands);
 }
 
 /// The element in as many bytes as it has, 0 if there are none.

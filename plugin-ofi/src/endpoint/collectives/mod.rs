@@ -1,6 +1,5 @@
 //! The collective operations of an endpoint, as C calls them (fi_collective(3)).
 
-mod datatypes;
 pub(super) mod group;
 mod limits;
 
@@ -19,12 +18,12 @@ use crate::collective::foreign::{checked, foreign};
 use crate::collective::offload::Offload;
 use crate::collective::offload_endpoint::OffloadEndpoint;
 use crate::collective::operations::{CollectiveOperation, OperationKind};
+use crate::datatypes::size_of_element;
 use crate::domain::DomainObject;
 use crate::fi_addr::given;
 use crate::fid::object_of;
 use crate::guard::{control, data};
 use crate::unsupported::Unsupported;
-use datatypes::size_of_element;
 use limits::MessagePattern;
 
 /// The operations that `off_coll` has.

@@ -8,6 +8,53 @@ use ferrofabric_contracts::atomics::{AtomicArrays, AtomicHead, AtomicOperator, D
 use super::elements::{Complex, Element};
 use super::words::AtomicWord;
 
+/// The function for the elements of a data type.
+macro_rules! on_elements {
+    ($datatype:expr, $function:ident) => {
+        match $datatype {
+            Datatype::Int8 => $function::<i8>,
+            Datatype::Uint8 => $function::<u8>,
+            Datatype::Int16 => $function::<i16>,
+            Datatype::Uint16 => $function::<u16>,
+            Datatype::Int32 => $function::<i32>,
+            Datatype::Uint32 => $function::<u32>,
+            Datatype::Int64 => $function::<i64>,
+            Datatype::Uint64 => $function::<u64>,
+            Datatype::Float => $function::<f32>,
+            Datatype::Double => $function::<f64>,
+            Datatype::FloatComplex => $function::<Complex<f32>>,
+            Datatype::DoubleComplex => $function::<Complex<f64>>,
+            Datatype::Int128 => $function::<i128>,
+            Datatype::Uint128 => $function::<u128>,
+        }
+    };
+}
+
+/// Combines elements in memory of a data type: each target changes to the operator's result of it
+/// and its operand.
+pub fn combine(datatype: Datatype, operator: AtomicOperator, targets: &mut [u8], operands: &[u8]) {
+    on_elements!(datatype, combine_on)(operator, targets, operands);
+}
+
+/// As [`combine`], on elements of one type.
+pub(crate) fn combine_on<E: Element>(
+    operator: AtomicOperator,
+    targets: &mut [u8],
+    operands: &[u8],
+) {
+    let size = E::Atomic::BYTES;
+    let pairs = targets
+        .chunks_exact_mut(size)
+        .zip(operands.chunks_exact(size));
+    for (place, operand) in pairs {
+        let element = |bytes: &[u8]| E::of_word(E::Atomic::read(bytes));
+        let (target, operand) = (element(place), element(operand));
+        if let Some(result) = E::result(operator, target, operand, operand) {
+            E::Atomic::write(result.to_word(), place);
+        }
+    }
+}
+
 /// Changes each element at `target` in one step, the first one first. The elements from before the
 /// operation go to `results`, one behind the other, as far as there is room.
 ///
@@ -21,22 +68,7 @@ pub(super) unsafe fn execute(
     arrays: &AtomicArrays<'_>,
     results: &mut [u8],
 ) {
-    let execute = match head.datatype {
-        Datatype::Int8 => execute_on::<i8>,
-        Datatype::Uint8 => execute_on::<u8>,
-        Datatype::Int16 => execute_on::<i16>,
-        Datatype::Uint16 => execute_on::<u16>,
-        Datatype::Int32 => execute_on::<i32>,
-        Datatype::Uint32 => execute_on::<u32>,
-        Datatype::Int64 => execute_on::<i64>,
-        Datatype::Uint64 => execute_on::<u64>,
-        Datatype::Float => execute_on::<f32>,
-        Datatype::Double => execute_on::<f64>,
-        Datatype::FloatComplex => execute_on::<Complex<f32>>,
-        Datatype::DoubleComplex => execute_on::<Complex<f64>>,
-        Datatype::Int128 => execute_on::<i128>,
-        Datatype::Uint128 => execute_on::<u128>,
-    };
+    let execute = on_elements!(head.datatype, execute_on);
     // SAFETY: the caller's contract.
     unsafe { execute(head, target, arrays, results) };
 }

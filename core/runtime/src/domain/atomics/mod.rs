@@ -14,6 +14,8 @@ mod tests;
 mod words;
 
 pub(crate) use elements::Element;
+pub use engine::combine;
+pub(crate) use engine::combine_on;
 pub(super) use initiator::{begin, check, used_buffers};
 pub(crate) use words::AtomicWord;
 

@@ -1,8 +1,8 @@
-//! A lock for work in which the owner's functions are called: nobody waits to do such work, but a
+//! Locks for work in which the owner's functions are called: nobody waits to do such work, but a
 //! close waits until it is done.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ferrofabric_system::locks::{Mutex, MutexGuard};
 
@@ -70,6 +70,38 @@ impl<T> Drop for TurnGuard<'_, T> {
     }
 }
 
+/// Work that comes up in any thread, and that one does at a time.
+#[derive(Default)]
+pub(crate) struct SharedWork {
+    turn: TurnLock<()>,
+    /// The thread that works is to look again.
+    is_more: AtomicBool,
+}
+
+impl SharedWork {
+    /// Does the work that there is. If another thread works, or this one in a frame above, it is
+    /// left to that. `work` does all that there is, or returns false: the rest waits for the next
+    /// call.
+    pub(crate) fn run(&self, mut work: impl FnMut() -> bool) {
+        self.is_more.store(true, Ordering::SeqCst);
+        while self.is_more.load(Ordering::SeqCst) {
+            let Some(turn) = self.turn.try_take() else {
+                return;
+            };
+            self.is_more.store(false, Ordering::SeqCst);
+            if !work() {
+                return;
+            }
+            drop(turn);
+        }
+    }
+
+    /// Waits until no other thread works.
+    pub(crate) fn wait(&self) {
+        self.turn.wait();
+    }
+}
+
 /// A number for each thread, never 0.
 fn this_thread() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
@@ -82,6 +114,29 @@ fn this_thread() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_that_comes_up_within_work_is_done_after_it() {
+        let (work, left) = (SharedWork::default(), AtomicU64::new(3));
+        let mut calls = 0;
+        work.run(|| {
+            calls += 1;
+            if left.load(Ordering::Relaxed) != 0 {
+                left.fetch_sub(1, Ordering::Relaxed);
+                work.run(|| unreachable!("it is in a frame above"));
+            }
+            true
+        });
+        assert_eq!((calls, left.load(Ordering::Relaxed)), (4, 0));
+        let mut calls = 0;
+        work.run(|| {
+            calls += 1;
+            work.run(|| unreachable!("it is in a frame above"));
+            false
+        });
+        assert_eq!(calls, 1);
+        work.wait();
+    }
 
     #[test]
     fn a_thread_takes_its_own_work_once() {

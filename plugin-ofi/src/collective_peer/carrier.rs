@@ -1,0 +1,489 @@
+//! Carries out the operations of an endpoint by messages of its owner.
+
+mod messages;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrofabric_collectives::{Action, Collective, Engine, GroupId, Membership, Outcome};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Completion, Done, EqError};
+use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_system::locks::Mutex;
+use rustc_hash::FxHashMap;
+
+use super::transfers::{OwnersTransfers, TransferCall, TransferMemory};
+use crate::abi::{FI_JOIN_COMPLETE, fi_cq_err_entry};
+use crate::av::members::Members;
+use crate::cq::owners::OwnersCq;
+use crate::eq::EqObject;
+use crate::fid::SharedObject;
+use crate::reasons::number_of;
+use crate::turn::SharedWork;
+use messages::{CarriedMessages, ReadyMessage};
+
+/// Why an operation has failed.
+const FAILED: &str = "a member is gone, has left, or has begun another operation: its group does \
+                      not go on";
+
+/// A probe that has failed counts after so long: by then the owner has reported the messages that
+/// came before.
+const PROBE_GRACE: Duration = Duration::from_millis(500);
+
+/// The operations of an endpoint.
+pub(super) struct Carrier {
+    pub(super) transfers: OwnersTransfers,
+    queue: Arc<OwnersCq>,
+    /// Where joins are reported.
+    pub(super) events: Option<SharedObject<EqObject>>,
+    state: Mutex<CarrierState>,
+    /// The calls of the owner.
+    work: SharedWork,
+}
+
+#[derive(Default)]
+struct CarrierState {
+    engine: Engine,
+    messages: CarriedMessages,
+    operations: FxHashMap<u64, CarriedOperation>,
+    groups: FxHashMap<FiAddr, CarriedGroup>,
+    /// Entries for the owner's queue.
+    entries: VecDeque<CarriedEntry>,
+    failed_probes: VecDeque<(Instant, u64, Errno)>,
+    next_operation: u64,
+    is_closed: bool,
+}
+
+/// An operation that is not over.
+struct CarriedOperation {
+    context: u64,
+    end: OperationEnd,
+}
+
+/// The place to which the end of an operation goes.
+pub(super) enum OperationEnd {
+    /// The event of a join, of the group's object.
+    Event(u64),
+    /// The result goes to memory of the application.
+    Result(ResultMemory),
+}
+
+/// Memory of the application, which is there until its operation is over.
+#[derive(Clone, Copy)]
+pub(super) struct ResultMemory {
+    pub(super) at: *mut u8,
+    pub(super) len: usize,
+}
+
+// SAFETY: the application leaves the memory to the operation, in whichever thread that ends.
+unsafe impl Send for ResultMemory {}
+
+/// A group of the endpoint.
+struct CarriedGroup {
+    id: GroupId,
+    members: Members,
+    rank: usize,
+    is_joined: bool,
+}
+
+/// The rank of this endpoint in a group, and the number of members.
+#[derive(Clone, Copy)]
+pub(super) struct RankPlace {
+    pub(super) rank: usize,
+    pub(super) members: usize,
+}
+
+/// A completion of the application's, or an error.
+#[derive(Clone, Copy)]
+struct CarriedEntry {
+    context: u64,
+    failed: Option<Errno>,
+}
+
+/// A call of the owner.
+enum OwnerCall {
+    Begin(TransferCall, TransferMemory),
+    Cancel(u64),
+}
+
+impl Carrier {
+    pub(super) fn new(
+        transfers: OwnersTransfers,
+        queue: Arc<OwnersCq>,
+        events: Option<SharedObject<EqObject>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            transfers,
+            queue,
+            events,
+            state: Mutex::new(CarrierState {
+                engine: Engine::new(),
+                ..CarrierState::default()
+            }),
+            work: SharedWork::default(),
+        })
+    }
+
+    /// Begins its first receives.
+    pub(super) fn start(&self) {
+        self.carry_out();
+    }
+
+    /// Makes progress that needs no end of a message.
+    pub(super) fn drive(&self) {
+        {
+            let state = &mut *self.state.lock();
+            if state.is_closed {
+                return;
+            }
+            let now = Instant::now();
+            while let Some(&(at, number, errno)) = state.failed_probes.front() {
+                if now < at {
+                    break;
+                }
+                state.failed_probes.pop_front();
+                state.engine.sent(number, Err(errno));
+            }
+            state.engine.tick(now);
+            state.messages.try_again();
+        }
+        self.carry_out();
+    }
+
+    /// Begins a join of these members, of which this endpoint has the address `own`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it is no member, or a member is none of the parent. `ENOSPC`: there are no more
+    /// numbers of groups.
+    pub(super) fn join(
+        &self,
+        number: FiAddr,
+        parent: Option<FiAddr>,
+        members: Members,
+        own: FiAddr,
+        (object, context): (u64, u64),
+    ) -> Result<(), Errno> {
+        {
+            let state = &mut *self.state.lock();
+            if let Some(parent) = parent {
+                let parent = state.groups.get(&parent).filter(|parent| parent.is_joined);
+                if !parent.is_some_and(|parent| parent.members.contains_all(&members)) {
+                    return Err(Errno::EINVAL);
+                }
+            }
+            let membership = Membership::unnamed(Arc::from(members.all()), own)?;
+            let rank = membership.rank();
+            let operation = state.new_operation(context, OperationEnd::Event(object));
+            let id = match state.engine.join(operation, membership) {
+                Ok(id) => id,
+                Err(errno) => {
+                    state.operations.remove(&operation);
+                    return Err(errno);
+                }
+            };
+            let group = CarriedGroup {
+                id,
+                members,
+                rank,
+                is_joined: false,
+            };
+            state.groups.insert(number, group);
+        }
+        self.carry_out();
+        Ok(())
+    }
+
+    /// Leaves a group. Its operations fail, and no event of a join comes any more.
+    pub(super) fn leave(&self, number: FiAddr, object: u64) {
+        {
+            let state = &mut *self.state.lock();
+            state.operations.retain(
+                |_, operation| !matches!(operation.end, OperationEnd::Event(of) if of == object),
+            );
+            if let Some(group) = state.groups.remove(&number) {
+                state.engine.leave(group.id);
+            }
+        }
+        self.carry_out();
+    }
+
+    /// Begins an operation of a group. `describe` has it for this endpoint's place there: the
+    /// operation, the bytes that it begins with, and where the result goes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the endpoint has not joined the group. Those of `describe`; that with which the
+    /// group has failed.
+    pub(super) fn begin(
+        &self,
+        group: FiAddr,
+        context: u64,
+        describe: impl FnOnce(RankPlace, &Members) -> Result<(Collective, Vec<u8>, ResultMemory), Errno>,
+    ) -> Result<(), Errno> {
+        {
+            let state = &mut *self.state.lock();
+            let found = state.groups.get(&group).filter(|group| group.is_joined);
+            let found = found.ok_or(Errno::EINVAL)?;
+            let place = RankPlace {
+                rank: found.rank,
+                members: found.members.all().len(),
+            };
+            let (collective, bytes, result) = describe(place, &found.members)?;
+            let id = found.id;
+            let operation = state.new_operation(context, OperationEnd::Result(result));
+            if let Err(errno) = state.engine.begin(operation, id, collective, bytes) {
+                state.operations.remove(&operation);
+                return Err(errno);
+            }
+        }
+        self.carry_out();
+        Ok(())
+    }
+
+    /// A message is over: the number of bytes that were received, or an error.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: there is no such message.
+    pub(super) fn end_transfer(
+        &self,
+        number: u64,
+        from: FiAddr,
+        result: Result<usize, Errno>,
+    ) -> Result<(), Errno> {
+        {
+            let state = &mut *self.state.lock();
+            let ended = state.messages.take(number).ok_or(Errno::ENOENT)?;
+            if state.is_closed {
+                return Ok(());
+            }
+            match (ended.call.sends, result) {
+                (true, Err(errno)) if ended.call.is_probe => {
+                    let counts_at = Instant::now() + PROBE_GRACE;
+                    state.failed_probes.push_back((counts_at, number, errno));
+                }
+                (true, result) => state.engine.sent(number, result.map(drop)),
+                (false, result) => {
+                    let bytes = result.and_then(|len| ended.memory.get(..len).ok_or(Errno::ETRUNC));
+                    state.engine.received(number, from, bytes);
+                }
+            }
+        }
+        self.carry_out();
+        Ok(())
+    }
+
+    /// Ends everything: receives are cancelled, and the owner is not called any more. Returns the
+    /// memory of messages that it has not reported.
+    pub(super) fn close(&self) -> Vec<Box<[u8]>> {
+        self.state.lock().is_closed = true;
+        self.work.wait();
+        let receives = self.state.lock().messages.posted_receives();
+        for number in receives {
+            self.transfers.cancel(number);
+        }
+        let closed = CarrierState {
+            is_closed: true,
+            ..CarrierState::default()
+        };
+        let state = std::mem::replace(&mut *self.state.lock(), closed);
+        state.messages.into_memory()
+    }
+
+    /// Calls the owner for all that there is to do.
+    fn carry_out(&self) {
+        self.work.run(|| {
+            while let Some(call) = self.next_call() {
+                match call {
+                    OwnerCall::Begin(call, memory) => {
+                        // SAFETY: the memory stays with the message, which is there until its end.
+                        let begun = unsafe { self.transfers.begin(&call, memory) };
+                        if let Err(error) = begun {
+                            self.refuse(&call, error);
+                        }
+                    }
+                    OwnerCall::Cancel(number) => self.transfers.cancel(number),
+                }
+            }
+            self.report();
+            true
+        });
+    }
+
+    /// The next call of the owner, if there is one.
+    fn next_call(&self) -> Option<OwnerCall> {
+        let state = &mut *self.state.lock();
+        if state.is_closed {
+            return None;
+        }
+        loop {
+            if let Some(ReadyMessage { call, memory }) = state.messages.next_ready() {
+                return Some(OwnerCall::Begin(call, memory));
+            }
+            match state.engine.next_action()? {
+                Action::Send {
+                    message,
+                    to,
+                    tag,
+                    bytes,
+                    is_probe,
+                } => match state.engine.bytes(&bytes) {
+                    None => state.engine.sent(message, Err(Errno::ECANCELED)),
+                    Some(bytes) => state.messages.add(
+                        TransferCall {
+                            number: message,
+                            sends: true,
+                            peer: to,
+                            tag,
+                            ignore: 0,
+                            is_probe,
+                        },
+                        bytes.into(),
+                    ),
+                },
+                Action::Receive {
+                    message,
+                    from,
+                    tag,
+                    ignore,
+                    len,
+                } => state.messages.add(
+                    TransferCall {
+                        number: message,
+                        sends: false,
+                        peer: from,
+                        tag,
+                        ignore,
+                        is_probe: false,
+                    },
+                    vec![0; len].into(),
+                ),
+                Action::Cancel { message } => {
+                    if state.messages.cancel(message) {
+                        return Some(OwnerCall::Cancel(message));
+                    }
+                }
+                Action::End { operation, result } => self.end(state, operation, result),
+            }
+        }
+    }
+
+    /// The owner has refused a message.
+    fn refuse(&self, call: &TransferCall, error: OpError) {
+        let state = &mut *self.state.lock();
+        match error {
+            OpError::Again => state.messages.put_back(call.number),
+            OpError::Failed(errno) => {
+                if state.messages.take(call.number).is_none() || state.is_closed {
+                    return;
+                }
+                match call.sends {
+                    true => state.engine.sent(call.number, Err(errno)),
+                    false => {
+                        tracing::warn!("the owner receives no message of a group: {errno}");
+                        state.engine.refused(call.number, errno);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An operation is over.
+    fn end(&self, state: &mut CarrierState, number: u64, result: Result<Outcome, Errno>) {
+        // A join whose group was left has none.
+        let Some(operation) = state.operations.remove(&number) else {
+            return;
+        };
+        let context = operation.context;
+        match (operation.end, result) {
+            (OperationEnd::Event(object), Ok(Outcome::Joined(id))) => {
+                let joined = state.groups.values_mut().find(|group| group.id == id);
+                if let Some(group) = joined {
+                    group.is_joined = true;
+                }
+                if let Some(events) = &self.events {
+                    let done = Done {
+                        source: object,
+                        context,
+                        data: 0,
+                    };
+                    events.keep_done(FI_JOIN_COMPLETE, &done);
+                }
+            }
+            (OperationEnd::Event(object), result) => {
+                if let Some(events) = &self.events {
+                    events.keep_error(EqError {
+                        source: object,
+                        context,
+                        data: 0,
+                        errno: result.err().unwrap_or(Errno::EPROTO),
+                        prov_errno: 0,
+                        err_data: Box::default(),
+                    });
+                }
+            }
+            (OperationEnd::Result(memory), Ok(outcome)) => {
+                if let Outcome::Bytes(bytes) = outcome {
+                    let len = bytes.len().min(memory.len);
+                    // SAFETY: the application keeps the memory until the operation is complete.
+                    unsafe { memory.at.copy_from(bytes.as_ptr(), len) };
+                }
+                let failed = None;
+                state.entries.push_back(CarriedEntry { context, failed });
+            }
+            (OperationEnd::Result(_), Err(errno)) => {
+                let failed = Some(errno);
+                state.entries.push_back(CarriedEntry { context, failed });
+            }
+        }
+    }
+
+    /// Writes entries to the owner's queues, as far as they take them.
+    fn report(&self) {
+        if let Some(events) = &self.events {
+            events.pass_on();
+        }
+        loop {
+            let entry = {
+                let state = &mut *self.state.lock();
+                state.entries.pop_front().filter(|_| !state.is_closed)
+            };
+            let Some(entry) = entry else { return };
+            if !self.write(entry) {
+                return self.state.lock().entries.push_front(entry);
+            }
+        }
+    }
+
+    /// Writes an entry. Returns whether the owner has taken it.
+    fn write(&self, entry: CarriedEntry) -> bool {
+        let CarriedEntry { context, failed } = entry;
+        match failed {
+            None => self.queue.write(&Completion {
+                context,
+                flags: Flags::COLLECTIVE,
+                ..Completion::BLANK
+            }),
+            Some(errno) => self.queue.write_error(&fi_cq_err_entry {
+                op_context: context as usize as *mut _,
+                flags: Flags::COLLECTIVE.bits(),
+                err: errno.0,
+                prov_errno: number_of(FAILED, 0),
+                ..fi_cq_err_entry::default()
+            }),
+        }
+    }
+}
+
+impl CarrierState {
+    fn new_operation(&mut self, context: u64, end: OperationEnd) -> u64 {
+        let number = self.next_operation;
+        self.next_operation += 1;
+        let operation = CarriedOperation { context, end };
+        self.operations.insert(number, operation);
+        number
+    }
+}
