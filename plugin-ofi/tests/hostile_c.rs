@@ -1,6 +1,6 @@
 //! An owner of peer objects (fi_peer(3)) in C that calls this provider at the worst moments, over
-//! stock libfabric. `c_owner/hostile_calls.c`, `c_owner/hostile_objects.c` and
-//! `c_owner/hostile_imports.c` have the scenarios.
+//! stock libfabric. `c_owner/hostile_calls.c`, `c_owner/hostile_objects.c`,
+//! `c_owner/hostile_imports.c` and `c_owner/hostile_transfers.c` have the scenarios.
 //!
 //! The programs are compiled with the address sanitizer and that of undefined behaviour. The
 //! provider is not: memory that a program frees is out of reach, so a provider that reads it ends
@@ -36,6 +36,12 @@ fn an_owner_with_wrong_objects_and_answers_does_no_harm() {
 #[test]
 fn an_owner_of_other_objects_is_read_in_its_calls_alone() {
     run("hostile_imports");
+}
+
+/// Covers: PEER-1, PEER-2, PEER-6, PEER-7, PEER-11
+#[test]
+fn an_owner_of_transfers_does_no_harm() {
+    run("hostile_transfers");
 }
 
 /// Over shared memory with each libfabric, and over the fake device.

@@ -16,6 +16,7 @@ mod probes;
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Instant;
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
@@ -25,7 +26,7 @@ use crate::group_id::{GroupId, MAX_GROUPS};
 use crate::groups::{GroupState, Joins, Membership};
 use crate::schedule::{self, Incoming, MemberSchedule, MessageUse, Round};
 use crate::tags::{PROBE, of_join, of_operation};
-use failures::AwaitedReport;
+use failures::{AwaitedReport, SentReport};
 use probes::{ProbedWait, Probing};
 
 /// Combines elements: each of the first piece changes to the operator's result of it and its
@@ -129,6 +130,9 @@ pub struct Engine {
     operations: FxHashMap<u64, GroupOperation>,
     messages: FxHashMap<u64, MessagePurpose>,
     joins: Joins,
+    /// Reports that the endpoint could not send.
+    unsent_reports: Vec<SentReport>,
+    last_tick: Option<Instant>,
     next_group: u32,
     next_message: u64,
     actions: VecDeque<Action>,
@@ -181,7 +185,7 @@ enum MessagePurpose {
     Discard(GroupId),
     AnyProbe,
     Probe(ProbedWait),
-    Report,
+    Report(SentReport),
 }
 
 impl Engine {
@@ -284,6 +288,7 @@ impl Engine {
                 Err(errno) => self.fail(operation, errno, Some(to)),
             },
             Some(MessagePurpose::Probe(probed)) => self.take_probe_end(&probed, result),
+            Some(MessagePurpose::Report(report)) => self.take_report_end(report, result),
             _ => {}
         }
     }

@@ -18,6 +18,9 @@ const TICK: Duration = Duration::from_millis(600);
 /// Ticks without a message in which every wait is probed.
 const QUIET_TICKS: usize = 40;
 
+/// Ticks in which each report gets to its receiver, and each wait has its answer.
+const MOST_TICKS: usize = 1000;
+
 /// Elements are matrices, whose product depends on the order of the factors.
 const ELEMENT: usize = 4;
 
@@ -107,6 +110,10 @@ impl Network {
                     };
                     let bytes = bytes.to_vec();
                     let to = to.0 as usize;
+                    if is_report(tag) && self.random.u8(..4) != 0 {
+                        self.members[at].engine.sent(message, Err(Errno::ENOMEM));
+                        continue;
+                    }
                     if self.members[to].is_dead {
                         let member = &mut self.members[at];
                         match member.sees_dead.contains(&to) {
@@ -206,14 +213,15 @@ impl Network {
 
     /// Delivers all messages, and has time pass where there are none, until `is_over`.
     fn run_until(&mut self, is_over: impl Fn(&Self) -> bool) {
-        let mut quiet = 0;
+        let (mut quiet, mut ticks) = (0, 0);
         while !is_over(self) {
             if self.step() {
                 quiet = 0;
                 continue;
             }
-            quiet += 1;
-            assert!(quiet < QUIET_TICKS, "the members wait for each other");
+            (quiet, ticks) = (quiet + 1, ticks + 1);
+            let moves = quiet < QUIET_TICKS && ticks < MOST_TICKS;
+            assert!(moves, "the members wait for each other");
             self.tick();
         }
         while self.step() {}
@@ -277,6 +285,11 @@ impl Network {
             }
         }
     }
+}
+
+/// Whether a message reports that a group has failed.
+fn is_report(tag: u64) -> bool {
+    (tag >> 61) & 3 == 2
 }
 
 fn matches(posted: &Posted, sent: &Sent) -> bool {

@@ -17,8 +17,20 @@ const SAY_GONE: [Errno; 3] = [Errno::ECONNRESET, Errno::ESHUTDOWN, Errno::EHOSTU
 /// The rank in a report that names no member.
 const NOBODY: u32 = u32::MAX;
 
+/// Sends of a report at most.
+const MOST_FAILURES: usize = 64;
+
 /// Bytes of a report.
 const REPORT_LEN: usize = size_of::<u32>();
+
+/// A report to the member of a rank.
+#[derive(Clone, Copy)]
+pub(super) struct SentReport {
+    group: GroupId,
+    rank: usize,
+    /// Sends of it that have failed.
+    failures: usize,
+}
 
 /// A report of a group that an endpoint may get.
 #[derive(Clone, Copy)]
@@ -68,12 +80,9 @@ impl Engine {
         if group.failed.replace(errno).is_some() {
             return;
         }
-        let first_gone = group.gone.first().copied().unwrap_or(NOBODY).to_le_bytes();
-        let others: Vec<_> = (0_u32..)
-            .zip(&**group.members.addresses())
-            .filter(|(rank, _)| *rank as usize != group.members.rank())
-            .filter(|(rank, _)| !group.gone.contains(rank))
-            .map(|(rank, &address)| (address, of_failure(group.keys.with(rank as usize))))
+        let others: Vec<_> = (0..group.members.len())
+            .filter(|&rank| rank != group.members.rank())
+            .filter(|&rank| !group.gone.contains(&(rank as u32)))
             .collect();
         let failed = self
             .operations
@@ -93,11 +102,43 @@ impl Engine {
                 result: Err(errno),
             });
         }
-        for (other, tag) in others {
-            let bytes = MessageBytes::Own(first_gone);
-            self.send(other, tag, bytes, MessagePurpose::Report);
+        for rank in others {
+            self.report(SentReport {
+                group: number,
+                rank,
+                failures: 0,
+            });
         }
         self.discard(number);
+    }
+
+    /// Informs a member that a group has failed.
+    fn report(&mut self, report: SentReport) {
+        let Some(group) = self.groups.get(&report.group) else {
+            return;
+        };
+        let first_gone = group.gone.first().copied().unwrap_or(NOBODY).to_le_bytes();
+        let member = group.members.addresses()[report.rank];
+        let tag = of_failure(group.keys.with(report.rank));
+        let bytes = MessageBytes::Own(first_gone);
+        self.send(member, tag, bytes, MessagePurpose::Report(report));
+    }
+
+    /// A report was sent. One that was not, though its member is not gone, is sent again in the
+    /// next tick: the member may wait for it alone.
+    pub(super) fn take_report_end(&mut self, mut report: SentReport, result: Result<(), Errno>) {
+        report.failures += 1;
+        let is_lost = result.is_err_and(|errno| !SAY_GONE.contains(&errno));
+        if is_lost && report.failures < MOST_FAILURES {
+            self.unsent_reports.push(report);
+        }
+    }
+
+    /// Sends the reports again that were not sent.
+    pub(super) fn report_again(&mut self) {
+        for report in std::mem::take(&mut self.unsent_reports) {
+            self.report(report);
+        }
     }
 
     /// Discards the next message of a group that has failed.
