@@ -241,6 +241,36 @@ fn memory_is_registered_through_the_owner() {
     });
 }
 
+/// Two owners that register at each other's peers, within their own functions.
+///
+/// Covers: PEER-6
+#[test]
+fn owners_that_register_at_each_other() {
+    alone("owners_that_register_at_each_other", |info| {
+        let opened = Opened::new(info);
+        let owners = [OwnerDomain::new(), OwnerDomain::new()];
+        let domains = [0, 1].map(|i: usize| {
+            let domain = (&raw const owners[i].domain).cast_mut();
+            import(&opened, info, domain)
+        });
+        owners[0].passes_on_to.store(domains[1], Ordering::Relaxed);
+        owners[1].passes_on_to.store(domains[0], Ordering::Relaxed);
+        let mut memory = vec![0u8; 4096];
+        let iov = [iov_of(&mut memory)];
+        for first in [0, 1] {
+            let region = register_at(domains[first], &iov, FI_SEND, 5).unwrap();
+            for owner in &owners {
+                let registered = std::mem::take(&mut *owner.registered.lock().unwrap());
+                assert_eq!(registered.len(), 1, "{first}");
+            }
+            assert_eq!(close(region.cast()), 0);
+            assert!(owners.iter().all(|owner| owner.open_regions() == 0));
+        }
+        assert!(domains.iter().all(|domain| close(domain.cast()) == 0));
+        opened.close();
+    });
+}
+
 /// This provider on both sides.
 ///
 /// Covers: PEER-6
@@ -312,7 +342,7 @@ fn domains_that_are_not_imported() {
     });
 }
 
-/// Endpoints of this provider send by nobody else's. An owner that opens one for that gets an
+/// Endpoints with a transport send by nobody else's. An owner that opens one for that gets an
 /// error, whatever its context says; nothing of the context is read or written.
 ///
 /// Covers: PEER-11, PEER-12

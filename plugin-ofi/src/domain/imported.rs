@@ -7,10 +7,11 @@
 //!   alone.
 //! - Each region is registered at the owner, too, with its rights and requested key, and closed
 //!   there after it is closed here. A region that the owner refuses is refused with the same error.
-//! - A registration within the owner's function registers memory here alone, so an owner that
-//!   passes registrations on to its peers gets no second one. No lock is held meanwhile.
+//! - A registration within the owner's function registers memory of that owner's peers here alone,
+//!   so an owner that passes registrations on to its peers gets no second one. No lock is held
+//!   meanwhile.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 
@@ -45,8 +46,32 @@ unsafe impl Send for ImportedDomain {}
 unsafe impl Sync for ImportedDomain {}
 
 thread_local! {
-    /// Whether the thread is in the owner's function.
-    static IS_WITHIN: Cell<bool> = const { Cell::new(false) };
+    /// The owners in whose functions the thread is.
+    static WITHIN: RefCell<Vec<NonNull<fid_domain>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A call of an owner's function by this thread.
+struct OwnersCall(NonNull<fid_domain>);
+
+impl OwnersCall {
+    /// `None`: the thread is within that function already, or ends.
+    fn begin(owner: NonNull<fid_domain>) -> Option<Self> {
+        let begun = WITHIN.try_with(|within| {
+            let mut within = within.borrow_mut();
+            let is_first = !within.contains(&owner);
+            if is_first {
+                within.push(owner);
+            }
+            is_first
+        });
+        (begun == Ok(true)).then_some(Self(owner))
+    }
+}
+
+impl Drop for OwnersCall {
+    fn drop(&mut self) {
+        let _ = WITHIN.try_with(|within| within.borrow_mut().retain(|&owner| owner != self.0));
+    }
 }
 
 impl ImportedDomain {
@@ -87,9 +112,9 @@ impl ImportedDomain {
         access: u64,
         key: u64,
     ) -> Result<Option<OwnersRegion>, Errno> {
-        if IS_WITHIN.replace(true) {
+        let Some(_call) = OwnersCall::begin(self.owner) else {
             return Ok(None);
-        }
+        };
         let mut region = null_mut();
         let result = {
             let _uncancelled = Uncancelled::begin();
@@ -110,7 +135,6 @@ impl ImportedDomain {
                 )
             }
         };
-        IS_WITHIN.set(false);
         match (result, NonNull::new(region)) {
             (0, Some(region)) => Ok(Some(OwnersRegion(region))),
             (-4095..0, _) => Err(Errno(-result)),
