@@ -30,10 +30,15 @@ impl<T> TurnLock<T> {
     /// Waits until no other thread does the work, and takes it; `None`: this thread does it in a
     /// frame above.
     pub(crate) fn take(&self) -> Option<TurnGuard<'_, T>> {
-        if self.thread.load(Ordering::Relaxed) == this_thread() {
-            return None;
+        match self.is_above() {
+            true => None,
+            false => Some(self.taken(self.state.lock())),
         }
-        Some(self.taken(self.state.lock()))
+    }
+
+    /// Whether this thread does the work, in a frame above.
+    fn is_above(&self) -> bool {
+        self.thread.load(Ordering::Relaxed) == this_thread()
     }
 
     /// Waits until no other thread does the work.
@@ -96,6 +101,11 @@ impl SharedWork {
         }
     }
 
+    /// Whether this thread works, in a frame above.
+    pub(crate) fn is_above(&self) -> bool {
+        self.turn.is_above()
+    }
+
     /// Waits until no other thread works.
     pub(crate) fn wait(&self) {
         self.turn.wait();
@@ -121,6 +131,7 @@ mod tests {
         let mut calls = 0;
         work.run(|| {
             calls += 1;
+            assert!(work.is_above());
             if left.load(Ordering::Relaxed) != 0 {
                 left.fetch_sub(1, Ordering::Relaxed);
                 work.run(|| unreachable!("it is in a frame above"));
@@ -135,6 +146,7 @@ mod tests {
             false
         });
         assert_eq!(calls, 1);
+        assert!(!work.is_above());
         work.wait();
     }
 

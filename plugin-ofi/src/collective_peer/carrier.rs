@@ -131,8 +131,12 @@ impl Carrier {
         self.carry_out();
     }
 
-    /// Makes progress that needs no end of a message.
+    /// Makes progress that needs no end of a message. Within the owner's functions there is none:
+    /// one that refuses something for lack of room has none yet.
     pub(super) fn drive(&self) {
+        if self.work.is_above() {
+            return;
+        }
         {
             let state = &mut *self.state.lock();
             if state.is_closed {
@@ -308,8 +312,7 @@ impl Carrier {
                     OwnerCall::Cancel(number) => self.transfers.cancel(number),
                 }
             }
-            self.report();
-            true
+            self.report()
         });
     }
 
@@ -441,8 +444,9 @@ impl Carrier {
         }
     }
 
-    /// Writes entries to the owner's queues, as far as they take them.
-    fn report(&self) {
+    /// Writes entries to the owner's queues, as far as they take them. Returns whether they have
+    /// taken all.
+    fn report(&self) -> bool {
         if let Some(events) = &self.events {
             events.pass_on();
         }
@@ -451,9 +455,10 @@ impl Carrier {
                 let state = &mut *self.state.lock();
                 state.entries.pop_front().filter(|_| !state.is_closed)
             };
-            let Some(entry) = entry else { return };
+            let Some(entry) = entry else { return true };
             if !self.write(entry) {
-                return self.state.lock().entries.push_front(entry);
+                self.state.lock().entries.push_front(entry);
+                return false;
             }
         }
     }

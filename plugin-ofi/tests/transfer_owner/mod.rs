@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use ferro_fi::abi::{
     FI_ADDR_NOTAVAIL, FI_COLLECTIVE, FI_EAVAIL, FI_ENABLE, FI_PEER, FI_PEER_TRANSFER, FI_RECV,
@@ -104,8 +104,10 @@ pub struct OwnerRank {
     pub peer_cq: *mut fid_cq,
     pub peer_eq: *mut fid_eq,
     pub reports: *mut fi_ops_transfer_peer,
-    /// So many transfers are refused, each for lack of room.
+    /// So many transfers are refused for lack of room, and all others with them up to the next
+    /// progress. The peer is driven in each call that is refused.
     pub refusals: AtomicUsize,
+    is_full: AtomicBool,
     failed: Mutex<VecDeque<fi_cq_err_entry>>,
     failed_joins: Mutex<VecDeque<fi_eq_err_entry>>,
 }
@@ -191,6 +193,7 @@ impl OwnerRank {
             peer_eq: null_mut(),
             reports: null_mut(),
             refusals: AtomicUsize::new(0),
+            is_full: AtomicBool::new(false),
             failed: Mutex::default(),
             failed_joins: Mutex::default(),
         });
@@ -280,6 +283,7 @@ impl OwnerRank {
 
     /// Reports the ends of messages, and then has the peer make progress.
     pub fn pump(&self) {
+        self.is_full.store(false, Ordering::Relaxed);
         for cq in [self.main.tx, self.main.rx] {
             loop {
                 let (mut entry, mut src) = (fi_cq_tagged_entry::default(), FI_ADDR_NOTAVAIL);
@@ -307,7 +311,14 @@ impl OwnerRank {
     fn refuses(&self) -> bool {
         let refuse = |left: usize| left.checked_sub(1);
         let refused = (self.refusals).fetch_update(Ordering::Relaxed, Ordering::Relaxed, refuse);
-        refused.is_ok()
+        if refused.is_ok() {
+            self.is_full.store(true, Ordering::Relaxed);
+        }
+        let is_full = self.is_full.load(Ordering::Relaxed);
+        if is_full && !self.peer_cq.is_null() {
+            assert_eq!(drive(self.peer_cq), 0);
+        }
+        is_full
     }
 }
 
