@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use client::{Info, Opened, close};
 use ferro_fi::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_ATOMIC, FI_AV_USER_ID, FI_EADDRNOTAVAIL, FI_EBADFLAGS,
-    FI_EINVAL, FI_EVENT, FI_MSG, FI_PEER, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SYNC_ERR,
-    FI_TAGGED, FI_WRITE, fi_addr_t, fi_av_attr, fi_av_type, fi_datatype, fi_op, fi_peer_av_context,
-    fi_progress, fid_av, fid_peer_av,
+    FI_EINVAL, FI_EVENT, FI_MSG, FI_PEER, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SYMMETRIC,
+    FI_SYNC_ERR, FI_TAGGED, FI_WRITE, fi_addr_t, fi_av_attr, fi_av_type, fi_datatype, fi_op,
+    fi_peer_av_context, fi_progress, fid_av, fid_peer_av,
 };
 use owner::vector::{OwnerVector, pass_on, pass_on_removal};
 use two::{Shape, Side, alone, everywhere, insert, name_of, next, next_from, shape};
@@ -319,6 +319,8 @@ fn vectors_that_are_not_imported() {
             let refused = try_open(&opened, with_flags(flags), context);
             assert_eq!(refused, -FI_EINVAL, "{flags:#x}");
         }
+        // Insertions come with the owner's addresses, which are the same everywhere or not.
+        assert_eq!(try_open(&opened, with_flags(FI_SYMMETRIC), context), 0);
         let refused = try_open(&opened, with_flags(1 << 40), context);
         assert_eq!(refused, -FI_EBADFLAGS);
         let named = fi_av_attr {

@@ -157,7 +157,8 @@ unsafe fn wanted_of_owner(
     }?;
     let refused = |mend: &'static str| Err(Error::new(Errno::EINVAL, "import", OBJECT).mend(mend));
     domain.check_imports(OBJECT)?;
-    if own.flags != 0 || !own.name.is_null() {
+    // Insertions bring the owner's addresses, which are the same at all endpoints or not.
+    if own.flags & !FI_SYMMETRIC != 0 || !own.name.is_null() {
         refused("it has no name, no events and no other flag: those are the owner's")?;
     }
     if domain.is_keyed() {
