@@ -13,10 +13,10 @@
 
 mod failures;
 mod probes;
+mod retries;
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::Instant;
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
@@ -28,6 +28,7 @@ use crate::schedule::{self, Incoming, MemberSchedule, MessageUse, Round};
 use crate::tags::{PROBE, of_join, of_operation};
 use failures::{AwaitedReport, SentReport};
 use probes::{ProbedWait, Probing};
+use retries::{RetriedMessage, Retries};
 
 /// Combines elements: each of the first piece changes to the operator's result of it and its
 /// counterpart of the second.
@@ -130,9 +131,7 @@ pub struct Engine {
     operations: FxHashMap<u64, GroupOperation>,
     messages: FxHashMap<u64, MessagePurpose>,
     joins: Joins,
-    /// Reports that the endpoint could not send.
-    unsent_reports: Vec<SentReport>,
-    last_tick: Option<Instant>,
+    retries: Retries,
     next_group: u32,
     next_message: u64,
     actions: VecDeque<Action>,
@@ -311,18 +310,30 @@ impl Engine {
             Some(MessagePurpose::Alarm(awaited)) => {
                 self.take_alarm(message, awaited, from, result);
             }
-            Some(MessagePurpose::Discard(group)) => self.discard(group),
-            Some(MessagePurpose::AnyProbe) => self.await_probe(),
+            // A message that is longer than the receive is over, too. Another error may be that of
+            // an endpoint that ends all its receives.
+            Some(MessagePurpose::Discard(group)) => match result {
+                Ok(_) | Err(Errno::ETRUNC) => self.discard(group),
+                Err(_) => self.retries.add(RetriedMessage::Discard(group)),
+            },
+            Some(MessagePurpose::AnyProbe) => match result {
+                Ok(_) | Err(Errno::ETRUNC) => self.await_probe(),
+                Err(_) => self.retries.add(RetriedMessage::AnyProbe),
+            },
             _ => {}
         }
     }
 
-    /// The endpoint has refused to receive a message. It does not receive others for the same
-    /// reason then.
+    /// The endpoint has refused to receive a message.
     pub fn refused(&mut self, message: u64, errno: Errno) {
-        let purpose = self.messages.remove(&message);
-        if let Some(MessagePurpose::Receive { operation, .. }) = purpose {
-            self.fail(operation, errno, None);
+        match self.messages.remove(&message) {
+            Some(MessagePurpose::Receive { operation, .. }) => self.fail(operation, errno, None),
+            Some(MessagePurpose::Alarm(awaited)) => self.retry_alarm(message, awaited),
+            Some(MessagePurpose::Discard(group)) => {
+                self.retries.add(RetriedMessage::Discard(group));
+            }
+            Some(MessagePurpose::AnyProbe) => self.retries.add(RetriedMessage::AnyProbe),
+            _ => {}
         }
     }
 

@@ -21,6 +21,9 @@ const QUIET_TICKS: usize = 40;
 /// Ticks in which each report gets to its receiver, and each wait has its answer.
 const MOST_TICKS: usize = 1000;
 
+/// Ticks in which each receive that fails has got through.
+const MOST_TRIES: usize = 100;
+
 /// Elements are matrices, whose product depends on the order of the factors.
 const ELEMENT: usize = 4;
 
@@ -70,6 +73,8 @@ struct Network {
     under_way: BTreeMap<(usize, usize), VecDeque<Sent>>,
     random: fastrand::Rng,
     now: Instant,
+    /// Most receives fail at once that are of no operation.
+    fails_receives: bool,
 }
 
 impl Network {
@@ -83,6 +88,7 @@ impl Network {
             under_way: BTreeMap::new(),
             random: fastrand::Rng::with_seed(seed),
             now: Instant::now(),
+            fails_receives: false,
         };
         (0..members).for_each(|member| this.carry_out(member));
         this
@@ -142,6 +148,16 @@ impl Network {
                     ignore,
                     len,
                 } => {
+                    // Of a receive of an operation the error is one of the operation.
+                    let is_of_operation = ignore == 0 && matches!((tag >> 61) & 3, 0 | 1);
+                    if self.fails_receives && !is_of_operation && self.random.u8(..4) != 0 {
+                        let engine = &mut self.members[at].engine;
+                        match self.random.bool() {
+                            true => engine.refused(message, Errno::ENOMEM),
+                            false => engine.received(message, FiAddr::UNSPEC, Err(Errno::EIO)),
+                        }
+                        continue;
+                    }
                     let posted = Posted {
                         message,
                         from,
@@ -527,8 +543,10 @@ proptest! {
         steps in 0..300usize,
         dead in 0..11usize,
         named in any::<bool>(),
+        fails_receives in any::<bool>(),
     ) {
         let mut network = Network::new(members, seed);
+        network.fails_receives = fails_receives;
         let group: Vec<_> = groups.into_iter().max_by_key(Vec::len).unwrap_or_default();
         let dead = group[dead % group.len()];
         let mut begun = vec![0; members];
@@ -587,6 +605,11 @@ proptest! {
                     ),
                 }
             }
+        }
+        // Receives that failed are posted again.
+        for _ in 0..MOST_TRIES {
+            network.tick();
+            while network.step() {}
         }
         // No long message waits for a receive, and no message for a dead member.
         for member in &network.members {

@@ -3,6 +3,7 @@
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
 
+use super::retries::RetriedMessage;
 use super::{Action, Engine, MessageBytes, MessagePurpose};
 use crate::group_id::GroupId;
 use crate::groups::{JoinKeys, Membership};
@@ -113,7 +114,7 @@ impl Engine {
     }
 
     /// Informs a member that a group has failed.
-    fn report(&mut self, report: SentReport) {
+    pub(super) fn report(&mut self, report: SentReport) {
         let Some(group) = self.groups.get(&report.group) else {
             return;
         };
@@ -124,20 +125,13 @@ impl Engine {
         self.send(member, tag, bytes, MessagePurpose::Report(report));
     }
 
-    /// A report was sent. One that was not, though its member is not gone, is sent again in the
-    /// next tick: the member may wait for it alone.
+    /// A report was sent. One that was not, though its member is not gone, is sent again: the member
+    /// may wait for it alone.
     pub(super) fn take_report_end(&mut self, mut report: SentReport, result: Result<(), Errno>) {
         report.failures += 1;
         let is_lost = result.is_err_and(|errno| !SAY_GONE.contains(&errno));
         if is_lost && report.failures < MOST_FAILURES {
-            self.unsent_reports.push(report);
-        }
-    }
-
-    /// Sends the reports again that were not sent.
-    pub(super) fn report_again(&mut self) {
-        for report in std::mem::take(&mut self.unsent_reports) {
-            self.report(report);
+            self.retries.add(RetriedMessage::Report(report));
         }
     }
 
@@ -179,6 +173,27 @@ impl Engine {
         )
     }
 
+    /// The receive of a report has failed, and says nothing of the group.
+    pub(super) fn retry_alarm(&mut self, message: u64, awaited: AwaitedReport) {
+        if let Some(group) = self.groups.get_mut(&awaited.group) {
+            group.alarms.retain(|&alarm| alarm != message);
+            self.retries.add(RetriedMessage::Alarm(awaited));
+        }
+    }
+
+    /// Receives a report of a group, unless that was left.
+    pub(super) fn await_report_again(&mut self, awaited: AwaitedReport) {
+        let Some(group) = self.groups.get(&awaited.group) else {
+            return;
+        };
+        let key = group.keys.with(awaited.from.unwrap_or_default());
+        let members = group.members.clone();
+        let alarm = self.await_report(awaited, &members, key);
+        if let Some(group) = self.groups.get_mut(&awaited.group) {
+            group.alarms.push(alarm);
+        }
+    }
+
     /// Another endpoint reports that a group has failed, perhaps with the rank of a member that is
     /// gone. A report whose sender has died meanwhile is one, too.
     pub(super) fn take_alarm(
@@ -188,28 +203,25 @@ impl Engine {
         from: FiAddr,
         report: Result<&[u8], Errno>,
     ) {
-        let Some(group) = self.groups.get(&awaited.group) else {
+        let Some(group) = self.groups.get_mut(&awaited.group) else {
             return;
         };
-        let (members, key) = (
-            group.members.clone(),
-            group.keys.with(awaited.from.unwrap_or(0)),
-        );
-        let is_member = awaited.from.is_some() || members.rank_of(from).is_some();
-        let rank = report
-            .unwrap_or_default()
-            .try_into()
-            .map(u32::from_le_bytes);
-        let gone = rank.ok().filter(|&rank| (rank as usize) < members.len());
-        // Other members may report, but not the one whose receives fail.
-        let next = match (awaited.from, report) {
-            (Some(_), Err(_)) => None,
-            _ => Some(self.await_report(awaited, &members, key)),
+        let members = &group.members;
+        let is_report = match (awaited.from, report) {
+            (_, Ok(_) | Err(Errno::ETRUNC)) => true,
+            // The member may have closed after its part.
+            (Some(_), Err(_)) => false,
+            (None, Err(_)) => members.rank_of(from).is_some(),
         };
-        if let Some(group) = self.groups.get_mut(&awaited.group) {
-            group.alarms.retain(|&alarm| alarm != message);
-            group.alarms.extend(next);
+        if !is_report {
+            return self.retry_alarm(message, awaited);
         }
+        let is_member = awaited.from.is_some() || members.rank_of(from).is_some();
+        let rank = report.unwrap_or_default().try_into();
+        let gone = rank.map(u32::from_le_bytes).ok();
+        let gone = gone.filter(|&rank| (rank as usize) < members.len());
+        group.alarms.retain(|&alarm| alarm != message);
+        self.await_report_again(awaited);
         if is_member {
             self.fail_group(awaited.group, FAILED_ELSEWHERE, gone);
         }

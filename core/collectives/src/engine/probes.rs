@@ -14,9 +14,6 @@ const FIRST_DELAY: Duration = Duration::from_millis(500);
 /// The time between two probes at most. It doubles from the first delay on.
 const MAX_DELAY: Duration = Duration::from_secs(8);
 
-/// The time after which a report that could not be sent is sent again.
-const REPORT_DELAY: Duration = Duration::from_millis(10);
-
 /// The probes of one wait.
 #[derive(Default)]
 pub(super) struct Probing {
@@ -39,8 +36,7 @@ impl Engine {
     /// operations whose probes have failed. The owner calls this when no end of a message is left
     /// to report, before it sleeps, and at the time of [`next_tick`](Self::next_tick).
     pub fn tick(&mut self, now: Instant) {
-        self.report_again();
-        self.last_tick = Some(now);
+        self.retry(now);
         let (mut due, mut failed) = (Vec::new(), Vec::new());
         for (&operation, state) in &mut self.operations {
             let Some(awaited) = &mut state.waits_for else {
@@ -70,15 +66,12 @@ impl Engine {
         }
     }
 
-    /// The time of the next tick: that of the next probe, if an operation waits for a message.
+    /// The time of the next tick: that of the next probe, if an operation waits for a message, or of
+    /// a message that is tried again.
     pub fn next_tick(&self) -> Option<Instant> {
-        if !self.unsent_reports.is_empty() {
-            return Some(self.last_tick? + REPORT_DELAY);
-        }
         let awaited = (self.operations.values()).filter_map(|one| one.waits_for.as_ref());
-        awaited
-            .filter_map(|awaited| Some(awaited.probing.next?.0))
-            .min()
+        let probes = awaited.filter_map(|awaited| Some(awaited.probing.next?.0));
+        probes.chain(self.retries.next()).min()
     }
 
     /// A probe is over. Its member may have closed its endpoint because it has done its part: its
