@@ -30,15 +30,10 @@ impl<T> TurnLock<T> {
     /// Waits until no other thread does the work, and takes it; `None`: this thread does it in a
     /// frame above.
     pub(crate) fn take(&self) -> Option<TurnGuard<'_, T>> {
-        match self.is_above() {
-            true => None,
-            false => Some(self.taken(self.state.lock())),
+        if self.thread.load(Ordering::Relaxed) == this_thread() {
+            return None;
         }
-    }
-
-    /// Whether this thread does the work, in a frame above.
-    fn is_above(&self) -> bool {
-        self.thread.load(Ordering::Relaxed) == this_thread()
+        Some(self.taken(self.state.lock()))
     }
 
     /// Waits until no other thread does the work.
@@ -101,11 +96,6 @@ impl SharedWork {
         }
     }
 
-    /// Whether this thread works, in a frame above.
-    pub(crate) fn is_above(&self) -> bool {
-        self.turn.is_above()
-    }
-
     /// Waits until no other thread works.
     pub(crate) fn wait(&self) {
         self.turn.wait();
@@ -131,7 +121,6 @@ mod tests {
         let mut calls = 0;
         work.run(|| {
             calls += 1;
-            assert!(work.is_above());
             if left.load(Ordering::Relaxed) != 0 {
                 left.fetch_sub(1, Ordering::Relaxed);
                 work.run(|| unreachable!("it is in a frame above"));
@@ -146,7 +135,6 @@ mod tests {
             false
         });
         assert_eq!(calls, 1);
-        assert!(!work.is_above());
         work.wait();
     }
 

@@ -20,9 +20,10 @@ use std::time::Instant;
 use client::{Info, Opened, close};
 use ferro_fi::abi::{
     FI_ADDR_NOTAVAIL, FI_CONTEXT, FI_EINVAL, FI_ENOCQ, FI_ENOENT, FI_ENOSYS, FI_EOPBADSTATE,
-    FI_MR_LOCAL, FI_ORDER_SAS, FI_PEER, FI_TAGGED, fi_addr_t, fi_collective_attr, fi_collective_op,
-    fi_cq_err_entry, fi_cq_tagged_entry, fi_datatype, fi_op, fi_ops_tagged, fi_peer_domain_context,
-    fi_peer_transfer_context, fi_threading, fid_av_set, fid_domain, fid_fabric, fid_mc,
+    FI_MR_LOCAL, FI_ORDER_SAS, FI_PEER, FI_TAGGED, fi_addr_t, fi_av_set_attr, fi_collective_attr,
+    fi_collective_op, fi_cq_err_entry, fi_cq_tagged_entry, fi_datatype, fi_op, fi_ops_tagged,
+    fi_peer_domain_context, fi_peer_transfer_context, fi_threading, fid_av_set, fid_domain,
+    fid_fabric, fid_mc,
 };
 use owner::events::Closed;
 use ranks::{PATIENCE, Rank, Ranks, address_of};
@@ -362,6 +363,82 @@ fn owners_that_close_within_calls() {
     });
 }
 
+/// An owner without messages that end when they are received: a member that comes late is waited
+/// for.
+///
+/// Covers: PEER-11
+#[test]
+fn an_owner_without_delivery() {
+    with_offers("an_owner_without_delivery", |offer, info| {
+        let owned = OwnedRanks::open(offer, info, 2);
+        let joined = join(&owned.ranks, &[0, 1]);
+        let (ranks, owner) = (&owned.ranks.ranks, &owned.owners[0]);
+        owner.has_no_delivery.store(true, Ordering::Relaxed);
+        assert_eq!(ranks[0].barrier(address_of(joined[0].1), 7), 0);
+        owned.ranks.until("two probes", || {
+            assert_eq!(ranks[0].end(), None);
+            owner.deliveries.load(Ordering::Relaxed) == 2
+        });
+        assert_eq!(ranks[1].barrier(address_of(joined[1].1), 7), 0);
+        owned.ranks.complete(&[0, 1], 7);
+        owned.close(&joined);
+    });
+}
+
+/// An owner that closes a group in the function that refuses the event of its join gets no such
+/// event any more.
+///
+/// Covers: PEER-7, PEER-11
+#[test]
+fn an_event_of_a_closed_group() {
+    with_offers("an_event_of_a_closed_group", |offer, info| {
+        let owned = OwnedRanks::open(offer, info, 1);
+        let (rank, owner) = (&owned.ranks.ranks[0], &owned.owners[0]);
+        let set = rank.set(&[0]);
+        owner.events.refusals.store(2, Ordering::Relaxed);
+        let group = rank.join(FI_ADDR_NOTAVAIL, set, 1).unwrap();
+        let closed = Closed(group.cast());
+        owner.events.close_within.lock().unwrap().push(closed);
+        for _ in 0..5 {
+            assert_eq!(owner::drive(owner.peer_cq), 0);
+        }
+        assert_eq!(owner.events.take(), []);
+        assert_eq!(close(set.cast()), 0);
+        owned.close(&[]);
+    });
+}
+
+/// A range of an owner's table has no more addresses than there may be.
+///
+/// Covers: PEER-2
+#[test]
+fn ranges_of_an_owner() {
+    with_offers("ranges_of_an_owner", |offer, info| {
+        let owned = OwnedRanks::open(offer, info, 1);
+        let av = owned.ranks.ranks[0].av;
+        for (end_addr, expected) in [
+            (3, 0),
+            (0x7fff_fffd, -FI_EINVAL),
+            (u64::MAX - 1, -FI_EINVAL),
+        ] {
+            let mut attr = fi_av_set_attr {
+                start_addr: 0,
+                end_addr,
+                stride: 1,
+                ..fi_av_set_attr::default()
+            };
+            let mut set = null_mut();
+            // SAFETY: as fi_av_set(3) has it.
+            let opened = unsafe { call!(av, ops.av_set(&raw mut attr, &raw mut set, null_mut())) };
+            assert_eq!(opened, expected, "{end_addr}");
+            if opened == 0 {
+                assert_eq!(close(set.cast::<ferro_fi::abi::fid>()), 0);
+            }
+        }
+        owned.close(&[]);
+    });
+}
+
 /// Ends of messages that there are not, and entries that are none.
 ///
 /// Covers: PEER-11
@@ -396,6 +473,19 @@ fn hostile_reports() {
             assert_eq!(complete(ep, null_mut(), 0), -(FI_EINVAL as isize));
             assert_eq!(fail(ep, null_mut()), -(FI_EINVAL as isize));
         }
+        // The end of a message that the owner has refused.
+        owner.refusals.store(1, Ordering::Relaxed);
+        for &(rank, group, _) in &joined {
+            assert_eq!(owned.ranks.ranks[rank].barrier(address_of(group), 9), 0);
+        }
+        let mut entry = fi_cq_tagged_entry {
+            op_context: owner.refused.load(Ordering::Relaxed) as *mut c_void,
+            ..fi_cq_tagged_entry::default()
+        };
+        // SAFETY: as above.
+        let result = unsafe { (*owner.reports).complete.unwrap()(ep, &raw mut entry, 0) };
+        assert_eq!(result, -(FI_ENOENT as isize));
+        owned.ranks.complete(&[0, 1], 9);
         // The group is whole.
         owned.ranks.members(&of_first(&joined)).data(5);
         owned.close(&joined);

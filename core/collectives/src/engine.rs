@@ -13,6 +13,7 @@
 
 mod failures;
 mod probes;
+mod reports;
 mod retries;
 
 use std::collections::VecDeque;
@@ -26,8 +27,8 @@ use crate::group_id::{GroupId, MAX_GROUPS};
 use crate::groups::{GroupState, Joins, Membership};
 use crate::schedule::{self, Incoming, MemberSchedule, MessageUse, Round};
 use crate::tags::{PROBE, of_join, of_operation};
-use failures::{AwaitedReport, SentReport};
 use probes::{ProbedWait, Probing};
+use reports::{AwaitedReport, SentReport};
 use retries::{RetriedMessage, Retries};
 
 /// Combines elements: each of the first piece changes to the operator's result of it and its

@@ -27,7 +27,8 @@ const OFFERED: u64 =
 /// Members at most: `off_coll` counts ranks in 31 bits.
 const MAX_MEMBERS: u64 = (1 << 31) - 1;
 
-/// Members that the set of another provider may have, however few addresses are resolved.
+/// Members that a set of which this provider does not know the size may have, however few addresses
+/// are resolved.
 const EXPECTED_MEMBERS: usize = 1 << 20;
 
 /// An address vector's set.
@@ -159,8 +160,7 @@ impl SetObject {
         let Some(imported) = &self.imported else {
             return Ok(self.members.lock().clone());
         };
-        let most = self.vector.count().max(EXPECTED_MEMBERS);
-        let addrs = imported.members(most)?;
+        let addrs = imported.members(most_members(&*self.vector))?;
         let known = |addr: &&fi_addr_t| self.vector.has(given(**addr));
         let members: Members = addrs
             .iter()
@@ -196,6 +196,11 @@ impl SetObject {
     }
 }
 
+/// Members at most of a set of unknown size.
+fn most_members(vector: &dyn SetVector) -> usize {
+    vector.count().max(EXPECTED_MEMBERS)
+}
+
 /// Those addresses of a range that are in the address vector.
 ///
 /// # Errors
@@ -205,9 +210,10 @@ fn members_of_range(vector: &dyn SetVector, attr: &fi_av_set_attr) -> Result<Mem
     let distance = (attr.end_addr).checked_sub(attr.start_addr);
     let steps = distance.and_then(|distance| distance.checked_div(attr.stride));
     let steps = steps.ok_or(Errno::EINVAL)?;
+    let most = MAX_MEMBERS.min(most_members(vector) as u64);
     let limit = match attr.count {
-        0 => MAX_MEMBERS,
-        count => MAX_MEMBERS.min(count as u64),
+        0 => most,
+        count => most.min(count as u64),
     };
     if steps >= limit {
         return Err(Errno::EINVAL);

@@ -2,6 +2,7 @@
 
 mod messages;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,12 +33,51 @@ const FAILED: &str = "a member is gone, has left, or has begun another operation
 /// came before.
 const PROBE_GRACE: Duration = Duration::from_millis(500);
 
+thread_local! {
+    /// How many owners the thread calls, each in a function of the one before.
+    static WITHIN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A frame that calls an owner.
+struct OwnersFrame;
+
+impl OwnersFrame {
+    fn begin() -> Self {
+        WITHIN.set(WITHIN.get() + 1);
+        Self
+    }
+}
+
+impl Drop for OwnersFrame {
+    fn drop(&mut self) {
+        WITHIN.set(WITHIN.get() - 1);
+    }
+}
+
+/// Whether the thread is in a function of an owner.
+fn is_within_owner() -> bool {
+    WITHIN.get() != 0
+}
+
+/// Whether an error of a send is that of a receiver that is gone.
+fn says_gone(errno: Errno) -> bool {
+    let gone = [
+        Errno::ECONNRESET,
+        Errno::ECONNREFUSED,
+        Errno::ECONNABORTED,
+        Errno(libc::ENOTCONN),
+        Errno::ESHUTDOWN,
+        Errno::EHOSTUNREACH,
+        Errno::ENETUNREACH,
+        Errno::ETIMEDOUT,
+    ];
+    gone.contains(&errno)
+}
+
 /// The operations of an endpoint.
 pub(super) struct Carrier {
     pub(super) transfers: OwnersTransfers,
     queue: Arc<OwnersCq>,
-    /// Where joins are reported.
-    pub(super) events: Option<SharedObject<EqObject>>,
     state: Mutex<CarrierState>,
     /// The calls of the owner.
     work: SharedWork,
@@ -49,6 +89,8 @@ struct CarrierState {
     messages: CarriedMessages,
     operations: FxHashMap<u64, CarriedOperation>,
     groups: FxHashMap<FiAddr, CarriedGroup>,
+    /// Where joins are reported.
+    events: Option<SharedObject<EqObject>>,
     /// Entries for the owner's queue.
     entries: VecDeque<CarriedEntry>,
     failed_probes: VecDeque<(Instant, u64, Errno)>,
@@ -117,9 +159,9 @@ impl Carrier {
         Arc::new(Self {
             transfers,
             queue,
-            events,
             state: Mutex::new(CarrierState {
                 engine: Engine::new(),
+                events,
                 ..CarrierState::default()
             }),
             work: SharedWork::default(),
@@ -131,10 +173,15 @@ impl Carrier {
         self.carry_out();
     }
 
+    /// The event queue of joins, up to the close.
+    pub(super) fn events(&self) -> Option<SharedObject<EqObject>> {
+        self.state.lock().events.clone()
+    }
+
     /// Makes progress that needs no end of a message. Within the owner's functions there is none:
     /// one that refuses something for lack of room has none yet.
     pub(super) fn drive(&self) {
-        if self.work.is_above() {
+        if is_within_owner() {
             return;
         }
         {
@@ -251,7 +298,7 @@ impl Carrier {
     ///
     /// # Errors
     ///
-    /// `ENOENT`: there is no such message.
+    /// `ENOENT`: the owner has no such message.
     pub(super) fn end_transfer(
         &self,
         number: u64,
@@ -260,17 +307,13 @@ impl Carrier {
     ) -> Result<(), Errno> {
         {
             let state = &mut *self.state.lock();
-            let ended = state.messages.take(number).ok_or(Errno::ENOENT)?;
+            let ended = state.messages.take_posted(number).ok_or(Errno::ENOENT)?;
             if state.is_closed {
                 return Ok(());
             }
-            match (ended.call.sends, result) {
-                (true, Err(errno)) if ended.call.is_probe => {
-                    let counts_at = Instant::now() + PROBE_GRACE;
-                    state.failed_probes.push_back((counts_at, number, errno));
-                }
-                (true, result) => state.engine.sent(number, result.map(drop)),
-                (false, result) => {
+            match ended.call.sends {
+                true => state.end_send(&ended.call, result.map(drop)),
+                false => {
                     let bytes = result.and_then(|len| ended.memory.get(..len).ok_or(Errno::ETRUNC));
                     state.engine.received(number, from, bytes);
                 }
@@ -300,6 +343,7 @@ impl Carrier {
     /// Calls the owner for all that there is to do.
     fn carry_out(&self) {
         self.work.run(|| {
+            let _within = OwnersFrame::begin();
             while let Some(call) = self.next_call() {
                 match call {
                     OwnerCall::Begin(call, memory) => {
@@ -369,7 +413,7 @@ impl Carrier {
                         return Some(OwnerCall::Cancel(message));
                     }
                 }
-                Action::End { operation, result } => self.end(state, operation, result),
+                Action::End { operation, result } => state.end(operation, result),
             }
         }
     }
@@ -380,11 +424,15 @@ impl Carrier {
         match error {
             OpError::Again => state.messages.put_back(call.number),
             OpError::Failed(errno) => {
-                if state.messages.take(call.number).is_none() || state.is_closed {
+                if state.messages.take_posted(call.number).is_none() || state.is_closed {
                     return;
                 }
                 match call.sends {
-                    true => state.engine.sent(call.number, Err(errno)),
+                    // The owner does not have such messages, so it says nothing of the member.
+                    true if call.is_probe && !says_gone(errno) => {
+                        state.engine.sent(call.number, Err(Errno::EOPNOTSUPP));
+                    }
+                    true => state.end_send(call, Err(errno)),
                     false => {
                         tracing::warn!("the owner receives no message of a group: {errno}");
                         state.engine.refused(call.number, errno);
@@ -394,60 +442,10 @@ impl Carrier {
         }
     }
 
-    /// An operation is over.
-    fn end(&self, state: &mut CarrierState, number: u64, result: Result<Outcome, Errno>) {
-        // A join whose group was left has none.
-        let Some(operation) = state.operations.remove(&number) else {
-            return;
-        };
-        let context = operation.context;
-        match (operation.end, result) {
-            (OperationEnd::Event(object), Ok(Outcome::Joined(id))) => {
-                let joined = state.groups.values_mut().find(|group| group.id == id);
-                if let Some(group) = joined {
-                    group.is_joined = true;
-                }
-                if let Some(events) = &self.events {
-                    let done = Done {
-                        source: object,
-                        context,
-                        data: 0,
-                    };
-                    events.keep_done(FI_JOIN_COMPLETE, &done);
-                }
-            }
-            (OperationEnd::Event(object), result) => {
-                if let Some(events) = &self.events {
-                    events.keep_error(EqError {
-                        source: object,
-                        context,
-                        data: 0,
-                        errno: result.err().unwrap_or(Errno::EPROTO),
-                        prov_errno: 0,
-                        err_data: Box::default(),
-                    });
-                }
-            }
-            (OperationEnd::Result(memory), Ok(outcome)) => {
-                if let Outcome::Bytes(bytes) = outcome {
-                    let len = bytes.len().min(memory.len);
-                    // SAFETY: the application keeps the memory until the operation is complete.
-                    unsafe { memory.at.copy_from(bytes.as_ptr(), len) };
-                }
-                let failed = None;
-                state.entries.push_back(CarriedEntry { context, failed });
-            }
-            (OperationEnd::Result(_), Err(errno)) => {
-                let failed = Some(errno);
-                state.entries.push_back(CarriedEntry { context, failed });
-            }
-        }
-    }
-
     /// Writes entries to the owner's queues, as far as they take them. Returns whether they have
     /// taken all.
     fn report(&self) -> bool {
-        if let Some(events) = &self.events {
+        if let Some(events) = self.events() {
             events.pass_on();
         }
         loop {
@@ -484,11 +482,73 @@ impl Carrier {
 }
 
 impl CarrierState {
+    /// A message that was sent is over.
+    fn end_send(&mut self, call: &TransferCall, result: Result<(), Errno>) {
+        match result {
+            Err(errno) if call.is_probe => {
+                let counts_at = Instant::now() + PROBE_GRACE;
+                self.failed_probes
+                    .push_back((counts_at, call.number, errno));
+            }
+            result => self.engine.sent(call.number, result),
+        }
+    }
+
     fn new_operation(&mut self, context: u64, end: OperationEnd) -> u64 {
         let number = self.next_operation;
         self.next_operation += 1;
         let operation = CarriedOperation { context, end };
         self.operations.insert(number, operation);
         number
+    }
+
+    /// An operation is over.
+    fn end(&mut self, number: u64, result: Result<Outcome, Errno>) {
+        // A join whose group was left has none.
+        let Some(operation) = self.operations.remove(&number) else {
+            return;
+        };
+        let context = operation.context;
+        match (operation.end, result) {
+            (OperationEnd::Event(object), Ok(Outcome::Joined(id))) => {
+                let joined = self.groups.values_mut().find(|group| group.id == id);
+                if let Some(group) = joined {
+                    group.is_joined = true;
+                }
+                if let Some(events) = &self.events {
+                    let done = Done {
+                        source: object,
+                        context,
+                        data: 0,
+                    };
+                    events.keep_done(FI_JOIN_COMPLETE, &done);
+                }
+            }
+            (OperationEnd::Event(object), result) => {
+                if let Some(events) = &self.events {
+                    events.keep_error(EqError {
+                        source: object,
+                        context,
+                        data: 0,
+                        errno: result.err().unwrap_or(Errno::EPROTO),
+                        prov_errno: 0,
+                        err_data: Box::default(),
+                    });
+                }
+            }
+            (OperationEnd::Result(memory), Ok(outcome)) => {
+                if let Outcome::Bytes(bytes) = outcome {
+                    let len = bytes.len().min(memory.len);
+                    // SAFETY: the application keeps the memory until the operation is complete.
+                    unsafe { memory.at.copy_from(bytes.as_ptr(), len) };
+                }
+                let failed = None;
+                self.entries.push_back(CarriedEntry { context, failed });
+            }
+            (OperationEnd::Result(_), Err(errno)) => {
+                let failed = Some(errno);
+                self.entries.push_back(CarriedEntry { context, failed });
+            }
+        }
     }
 }

@@ -120,8 +120,9 @@ impl PeerEndpointObject {
         let queue = queue.ok_or_else(|| missing(Errno::ENOCQ, "bind a completion queue first"))?;
         let transfers = setup.transfers.take().ok_or(Errno::EOPBADSTATE)?;
         let carrier = Carrier::new(transfers, queue.owner().clone(), setup.events.clone());
-        queue.add(&carrier);
+        // The owner may report the end of a message as soon as the queue drives it.
         let _ = self.carrier.set(carrier.clone());
+        queue.add(&carrier);
         drop(guard);
         carrier.start();
         Ok(())

@@ -71,7 +71,7 @@ pub(super) unsafe extern "C" fn join(
         if !set.is_of(&vector) {
             return Err(Refused(Errno::EINVAL));
         }
-        if carrier.events.is_none() {
+        if carrier.events().is_none() {
             let error = Error::new(Errno::ENOEQ, "join", "collective group");
             return Err(error
                 .mend("bind an event queue to the endpoint first")
@@ -113,7 +113,7 @@ unsafe extern "C" fn close_group(mc: *mut fid) -> c_int {
         let carrier = group.endpoint.carrier()?;
         carrier.leave(group.number, mc as u64);
         // An event that is not read yet would be of an object that is gone.
-        if let Some(events) = &carrier.events {
+        if let Some(events) = carrier.events() {
             events.forget(FI_JOIN_COMPLETE, mc as u64);
         }
         Ok::<_, Errno>(())

@@ -11,8 +11,10 @@
 //! - Messages are tagged ones with `FI_PEER_TRANSFER`, of 63 bits of tag, and their contexts are
 //!   numbers. The owner reports the end of each once, by `complete` or `comperr`, and not within
 //!   another report. Messages between two endpoints match in their order.
-//! - No lock is held while the owner is called. So it may report ends, drive the queue, begin
-//!   operations or close the endpoint in its own functions.
+//! - No lock is held while the owner is called, by one thread at a time. So it may report ends,
+//!   begin operations or close the endpoint in its own functions. A read of the queue makes no
+//!   progress there. A close waits for calls of the owner in other threads: its caller has no lock
+//!   that they wait for.
 //! - A read of no entries from the completion queue makes progress: it probes members, repeats
 //!   messages for which the owner had no room, and writes entries that it did not take. The owner
 //!   reads its own queue before.

@@ -40,13 +40,21 @@ pub(super) const IS_ERROR: u64 = 1 << 60;
 pub(crate) struct ImportedEq {
     owner: NonNull<fid_eq>,
     write: WriteEventFn,
-    /// Events that the owner does not have yet.
-    kept: Mutex<VecDeque<KeptEvent>>,
+    kept: Mutex<KeptEvents>,
     /// Passing events on.
     passing: SharedWork,
 }
 
 type WriteEventFn = unsafe extern "C" fn(*mut fid_eq, u32, *const c_void, usize, u64) -> isize;
+
+/// Events that the owner does not have yet.
+#[derive(Default)]
+struct KeptEvents {
+    waiting: VecDeque<KeptEvent>,
+    /// Events that were removed while one is passed on, each by its number and its object.
+    removed: Vec<(u32, u64)>,
+    is_passing: bool,
+}
 
 /// An event for the owner.
 enum KeptEvent {
@@ -68,6 +76,16 @@ pub(super) static OPS: Roomy<fi_ops_eq> = Roomy::new(fi_ops_eq {
     sread: Some(Unsupported::ENOSYS),
     strerror: Some(strerror),
 });
+
+impl KeptEvent {
+    /// Whether it is an error of an object, or an event of this number.
+    fn is_of(&self, number: u32, source: u64) -> bool {
+        match self {
+            Self::Event(event) => is_event_of(event, number, source),
+            Self::Error(error) => error.source == source,
+        }
+    }
+}
 
 impl ImportedEq {
     /// The queue that a context names.
@@ -97,12 +115,25 @@ impl ImportedEq {
 
     /// Keeps an event for the next call that passes events on.
     fn keep(&self, event: KeptEvent) {
-        self.kept.lock().push_back(event);
+        self.kept.lock().waiting.push_back(event);
     }
 
     /// The first event that is kept, without the lock.
     fn first(&self) -> Option<KeptEvent> {
-        self.kept.lock().pop_front()
+        let kept = &mut *self.kept.lock();
+        let event = kept.waiting.pop_front();
+        kept.is_passing = event.is_some();
+        kept.removed.clear();
+        event
+    }
+
+    /// Keeps the first event for later, unless it was removed meanwhile.
+    fn put_back(&self, event: KeptEvent) {
+        let kept = &mut *self.kept.lock();
+        kept.is_passing = false;
+        if !(kept.removed.iter()).any(|&(number, source)| event.is_of(number, source)) {
+            kept.waiting.push_front(event);
+        }
     }
 
     /// Passes the events on that are kept.
@@ -110,7 +141,7 @@ impl ImportedEq {
         self.passing.run(|| {
             while let Some(event) = self.first() {
                 if !self.pass(&event) {
-                    self.kept.lock().push_front(event);
+                    self.put_back(event);
                     return false;
                 }
             }
@@ -160,10 +191,11 @@ impl ImportedEq {
 
     /// Removes what is kept of an object that is closed: its errors, and its events of this number.
     pub(crate) fn forget(&self, number: u32, source: u64) {
-        self.kept.lock().retain(|kept| match kept {
-            KeptEvent::Event(event) => !is_event_of(event, number, source),
-            KeptEvent::Error(error) => error.source != source,
-        });
+        let kept = &mut *self.kept.lock();
+        (kept.waiting).retain(|event| !event.is_of(number, source));
+        if kept.is_passing {
+            kept.removed.push((number, source));
+        }
     }
 
     /// As [`keep_event`](Self::keep_event), of an error.

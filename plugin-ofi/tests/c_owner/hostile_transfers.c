@@ -59,6 +59,11 @@ static int refused;
 static ssize_t refusal;
 /* Ends are reported within the calls that begin messages. */
 static bool reports_at_once, is_reporting;
+/* Each receive is over with an error. */
+static bool is_down;
+/* All messages are refused for lack of room, and each call that refuses drives all endpoints. */
+static bool is_full;
+static int depth, members_open;
 
 static struct member *member_of(fi_addr_t addr)
 {
@@ -143,6 +148,15 @@ static struct message *take(struct message **list, const struct message *other, 
 
 static bool refuses(void)
 {
+	CHECK(!depth);
+	if (is_full) {
+		depth++;
+		for (int i = 0; i < members_open; i++)
+			EQUAL(fi_cq_read(members[i].peer_cq, NULL, 0), 0);
+		depth--;
+		refusal = -FI_EAGAIN;
+		return true;
+	}
 	return refused && refused--;
 }
 
@@ -186,6 +200,11 @@ static ssize_t lent_receive(struct fid_ep *ep, const struct fi_msg_tagged *msg, 
 		.from = member_of(msg->addr), .tag = msg->tag, .ignore = msg->ignore,
 		.context = msg->context, .buf = msg->msg_iov->iov_base, .len = msg->msg_iov->iov_len,
 	};
+	if (is_down) {
+		end(to, receive->context, 0, 0, FI_ECANCELED);
+		free(receive);
+		return 0;
+	}
 	struct message *sent = take(&to->unexpected, receive, false);
 	if (sent)
 		deliver(to, receive, sent);
@@ -319,7 +338,7 @@ static void peer_open(void)
 	EQUAL(fi_domain2(fabric, info, &domain, FI_PEER, context), 0);
 	release(context, sizeof of_domain);
 	refused = 0;
-	reports_at_once = is_reporting = false;
+	reports_at_once = is_reporting = is_down = is_full = false;
 }
 
 static void peer_close(void)
@@ -426,6 +445,53 @@ static void join(int number, struct fid_av_set **sets, struct fid_mc **groups)
 			drive(number);
 }
 
+/* A group of so many members. */
+struct party {
+	int number;
+	struct fid_av_set *sets[MOST];
+	struct fid_mc *groups[MOST];
+};
+
+static void party_open(struct party *party, int number)
+{
+	party->number = number;
+	peer_open();
+	for (int i = 0; i < number; i++) {
+		lend(&members[i]);
+		member_open(&members[i]);
+	}
+}
+
+static void party_join(struct party *party)
+{
+	join(party->number, party->sets, party->groups);
+	for (int i = 0; i < party->number; i++)
+		EQUAL(members[i].join_failed, 0);
+}
+
+static ssize_t enter(struct party *party, int i)
+{
+	return fi_barrier(members[i].peer_ep, fi_mc_addr(party->groups[i]), NULL);
+}
+
+static void party_close(struct party *party, bool cancels)
+{
+	for (int i = 0; i < party->number; i++) {
+		EQUAL(fi_close(&members[i].peer_ep->fid), -FI_EBUSY);
+		EQUAL(fi_close(&party->groups[i]->fid), 0);
+		EQUAL(fi_close(&party->sets[i]->fid), 0);
+		struct message *kept = members[i].posted;
+		if (!cancels)
+			members[i].posted = NULL;
+		member_close(&members[i]);
+		if (!cancels)
+			members[i].posted = kept;
+	}
+	for (int i = 0; i < party->number; i++)
+		member_free(&members[i]);
+	peer_close();
+}
+
 static void await(int number, size_t done)
 {
 	for (int i = 0; i < number; i++)
@@ -461,27 +527,22 @@ static void operations(void)
 {
 	for (int number = 1; number <= MOST; number++)
 		for (int at_once = 0; at_once < 2; at_once++) {
-			struct fid_av_set *sets[MOST];
-			struct fid_mc *groups[MOST];
+			struct party party;
 			uint32_t in[MOST][3], sums[MOST][3], all[MOST][3 * MOST], got[MOST][3];
 			size_t done = 0;
 
-			peer_open();
+			party_open(&party, number);
 			reports_at_once = at_once;
-			for (int i = 0; i < number; i++) {
-				lend(&members[i]);
-				member_open(&members[i]);
-			}
-			join(number, sets, groups);
+			party_join(&party);
 			for (int i = 0; i < number; i++)
 				for (int k = 0; k < 3; k++)
 					in[i][k] = 100 * i + k;
 			for (int round = 0; round < 50; round++) {
 				for (int i = 0; i < number; i++) {
 					struct fid_ep *ep = members[i].peer_ep;
-					fi_addr_t group = fi_mc_addr(groups[i]), root = BASE + round % number;
+					fi_addr_t group = fi_mc_addr(party.groups[i]);
+					fi_addr_t root = BASE + round % number;
 					memset(got[i], i, sizeof got[i]);
-					EQUAL(members[i].join_failed, 0);
 					EQUAL(fi_barrier(ep, group, NULL), 0);
 					EQUAL(fi_allreduce(ep, in[i], 3, NULL, sums[i], NULL, group, FI_UINT32,
 							   FI_SUM, 0, NULL), 0);
@@ -500,15 +561,7 @@ static void operations(void)
 							EQUAL(all[i][3 * j + k], 100 * j + k);
 					}
 			}
-			for (int i = 0; i < number; i++) {
-				EQUAL(fi_close(&members[i].peer_ep->fid), -FI_EBUSY);
-				EQUAL(fi_close(&groups[i]->fid), 0);
-				EQUAL(fi_close(&sets[i]->fid), 0);
-				member_close(&members[i]);
-			}
-			for (int i = 0; i < number; i++)
-				member_free(&members[i]);
-			peer_close();
+			party_close(&party, true);
 		}
 }
 
@@ -519,22 +572,15 @@ static void answers(void)
 		-FI_EAGAIN, -FI_ENOMEM, -FI_EIO, -1, 1, 77, -5000, INT32_MIN, INT64_MAX, INT64_MIN,
 	};
 	for (size_t at = 0; at < 5 * sizeof results / sizeof *results; at++) {
-		struct fid_av_set *sets[3];
-		struct fid_mc *groups[3];
+		struct party party;
+		size_t begun[3];
 
-		peer_open();
-		for (int i = 0; i < 3; i++) {
-			lend(&members[i]);
-			member_open(&members[i]);
-		}
-		join(3, sets, groups);
+		party_open(&party, 3);
+		party_join(&party);
 		refusal = results[at / 5];
 		refused = 1 + at % 5;
-		for (int i = 0; i < 3; i++)
-			EQUAL(members[i].joined, 1);
-		size_t begun[3];
 		for (int i = 0; i < 3; i++) {
-			ssize_t ret = fi_barrier(members[i].peer_ep, fi_mc_addr(groups[i]), NULL);
+			ssize_t ret = enter(&party, i);
 			begun[i] = !ret;
 			CHECK(!ret || refusal != -FI_EAGAIN);
 		}
@@ -543,29 +589,62 @@ static void answers(void)
 				drive(3);
 			CHECK(!members[i].err || refusal != -FI_EAGAIN);
 		}
-		for (int i = 0; i < 3; i++) {
-			EQUAL(fi_close(&groups[i]->fid), 0);
-			EQUAL(fi_close(&sets[i]->fid), 0);
-			member_close(&members[i]);
-		}
-		for (int i = 0; i < 3; i++)
-			member_free(&members[i]);
-		peer_close();
+		party_close(&party, true);
 	}
+}
+
+/* Calls that refuse drive all endpoints, and none calls the owner then. */
+static void calls_within_calls(void)
+{
+	for (int round = 0; round < 10; round++) {
+		struct party party;
+
+		party_open(&party, MOST);
+		party_join(&party);
+		is_full = true;
+		members_open = MOST;
+		for (int i = 0; i < MOST; i++)
+			EQUAL(enter(&party, i), 0);
+		for (int again = 0; again < 10; again++)
+			drive(MOST);
+		is_full = false;
+		await(MOST, 1);
+		for (int i = 0; i < MOST; i++)
+			EQUAL(members[i].err, 0);
+		party_close(&party, true);
+	}
+}
+
+/* The owner shuts down: each receive is over with an error, and new ones are, too. */
+static void shutdown_of_receives(void)
+{
+	struct party party;
+
+	party_open(&party, 2);
+	party_join(&party);
+	EQUAL(enter(&party, 0), 0);
+	is_down = true;
+	for (int i = 0; i < 2; i++)
+		for (struct message *next, *one = members[i].posted; one; one = next) {
+			next = one->next;
+			members[i].posted = next;
+			end(&members[i], one->context, 0, 0, FI_ECANCELED);
+			free(one);
+		}
+	for (int again = 0; again < 10; again++)
+		drive(2);
+	EQUAL(members[0].done, 1);
+	CHECK(members[0].err > 0);
+	party_close(&party, true);
 }
 
 /* Reports of no message, twice, and of more bytes than there is room for. */
 static void reports(void)
 {
-	struct fid_av_set *sets[2];
-	struct fid_mc *groups[2];
+	struct party party;
 
-	peer_open();
-	for (int i = 0; i < 2; i++) {
-		lend(&members[i]);
-		member_open(&members[i]);
-	}
-	join(2, sets, groups);
+	party_open(&party, 2);
+	party_join(&party);
 	struct member *member = &members[0];
 	for (uintptr_t context = 0; context < 1000; context++) {
 		struct fi_cq_tagged_entry entry = { .op_context = (void *) context, .len = SIZE_MAX };
@@ -579,7 +658,7 @@ static void reports(void)
 			EQUAL(member->reports->comperr(member->peer_ep, &error), expected);
 		}
 	}
-	EQUAL(fi_barrier(member->peer_ep, fi_mc_addr(groups[0]), NULL), 0);
+	EQUAL(enter(&party, 0), 0);
 	/* Each receive is over with too many bytes, and once more. */
 	for (int i = 0; i < 20 && member->posted; i++) {
 		struct message *receive = member->posted;
@@ -591,46 +670,23 @@ static void reports(void)
 	}
 	EQUAL(member->done, 1);
 	CHECK(member->err > 0);
-	CHECK(fi_barrier(member->peer_ep, fi_mc_addr(groups[0]), NULL) < 0);
-	for (int i = 0; i < 2; i++) {
-		EQUAL(fi_close(&groups[i]->fid), 0);
-		EQUAL(fi_close(&sets[i]->fid), 0);
-		member_close(&members[i]);
-	}
-	for (int i = 0; i < 2; i++)
-		member_free(&members[i]);
-	peer_close();
+	CHECK(enter(&party, 0) < 0);
+	party_close(&party, true);
 }
 
-/* An endpoint closes with messages that are never reported. The owner writes to their memory up to
- * the close of the domain. */
+/* An endpoint closes with messages that are never reported: this owner does not know how to cancel.
+ * It writes to their memory up to the close of the domain. */
 static void closes(void)
 {
 	for (int begun = 0; begun < 8; begun++) {
-		struct fid_av_set *sets[3];
-		struct fid_mc *groups[3];
+		struct party party;
 
-		peer_open();
-		for (int i = 0; i < 3; i++) {
-			lend(&members[i]);
-			member_open(&members[i]);
-		}
-		join(3, sets, groups);
+		party_open(&party, 3);
+		party_join(&party);
 		for (int i = 0; i < 3; i++)
 			if (begun & 1 << i)
-				EQUAL(fi_barrier(members[i].peer_ep, fi_mc_addr(groups[i]), NULL), 0);
-		for (int i = 0; i < 3; i++) {
-			EQUAL(fi_close(&groups[i]->fid), 0);
-			EQUAL(fi_close(&sets[i]->fid), 0);
-			/* This owner does not know how to cancel. */
-			struct message *kept = members[i].posted;
-			members[i].posted = NULL;
-			member_close(&members[i]);
-			members[i].posted = kept;
-		}
-		for (int i = 0; i < 3; i++)
-			member_free(&members[i]);
-		peer_close();
+				EQUAL(enter(&party, i), 0);
+		party_close(&party, false);
 	}
 }
 
@@ -638,7 +694,9 @@ int main(int argc, char **argv)
 {
 	static const struct scenario scenarios[] = {
 		{ "contexts", contexts }, { "operations", operations }, { "answers", answers },
-		{ "reports", reports }, { "closes", closes }, { NULL, NULL },
+		{ "calls_within_calls", calls_within_calls },
+		{ "shutdown_of_receives", shutdown_of_receives }, { "reports", reports },
+		{ "closes", closes }, { NULL, NULL },
 	};
 	return run_scenario(argc, argv, scenarios);
 }

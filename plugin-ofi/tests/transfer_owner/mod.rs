@@ -15,12 +15,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use ferro_fi::abi::{
-    FI_ADDR_NOTAVAIL, FI_COLLECTIVE, FI_EAVAIL, FI_ENABLE, FI_PEER, FI_PEER_TRANSFER, FI_RECV,
-    FI_SEND, fi_addr_t, fi_av_attr, fi_av_type, fi_cntr_attr, fi_cq_attr, fi_cq_err_entry,
-    fi_cq_tagged_entry, fi_eq_attr, fi_eq_entry, fi_eq_err_entry, fi_msg_tagged, fi_ops,
-    fi_ops_av_owner, fi_ops_cq, fi_ops_ep, fi_ops_eq, fi_ops_tagged, fi_ops_transfer_peer,
-    fi_peer_av_context, fi_peer_domain_context, fi_peer_transfer_context, fid, fid_av, fid_av_set,
-    fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric, fid_mc, fid_peer_av,
+    FI_ADDR_NOTAVAIL, FI_COLLECTIVE, FI_DELIVERY_COMPLETE, FI_EAVAIL, FI_EINVAL, FI_ENABLE,
+    FI_PEER, FI_PEER_TRANSFER, FI_RECV, FI_SEND, fi_addr_t, fi_av_attr, fi_av_type, fi_cntr_attr,
+    fi_cq_attr, fi_cq_err_entry, fi_cq_tagged_entry, fi_eq_attr, fi_eq_entry, fi_eq_err_entry,
+    fi_msg_tagged, fi_ops, fi_ops_av_owner, fi_ops_cq, fi_ops_ep, fi_ops_eq, fi_ops_tagged,
+    fi_ops_transfer_peer, fi_peer_av_context, fi_peer_domain_context, fi_peer_transfer_context,
+    fid, fid_av, fid_av_set, fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric, fid_mc, fid_peer_av,
 };
 
 use crate::client::{Info, Libfabric, Opened, close};
@@ -108,6 +108,12 @@ pub struct OwnerRank {
     /// progress. The peer is driven in each call that is refused.
     pub refusals: AtomicUsize,
     is_full: AtomicBool,
+    /// The context of the last transfer that was refused.
+    pub refused: AtomicUsize,
+    /// Messages that end when they are received are refused (`FI_DELIVERY_COMPLETE`).
+    pub has_no_delivery: AtomicBool,
+    /// The number of those messages so far.
+    pub deliveries: AtomicUsize,
     failed: Mutex<VecDeque<fi_cq_err_entry>>,
     failed_joins: Mutex<VecDeque<fi_eq_err_entry>>,
 }
@@ -194,6 +200,9 @@ impl OwnerRank {
             reports: null_mut(),
             refusals: AtomicUsize::new(0),
             is_full: AtomicBool::new(false),
+            refused: AtomicUsize::new(0),
+            has_no_delivery: AtomicBool::new(false),
+            deliveries: AtomicUsize::new(0),
             failed: Mutex::default(),
             failed_joins: Mutex::default(),
         });
@@ -308,15 +317,18 @@ impl OwnerRank {
     }
 
     /// Whether a transfer is refused.
-    fn refuses(&self) -> bool {
+    fn refuses(&self, context: *mut c_void) -> bool {
         let refuse = |left: usize| left.checked_sub(1);
         let refused = (self.refusals).fetch_update(Ordering::Relaxed, Ordering::Relaxed, refuse);
         if refused.is_ok() {
             self.is_full.store(true, Ordering::Relaxed);
         }
         let is_full = self.is_full.load(Ordering::Relaxed);
-        if is_full && !self.peer_cq.is_null() {
-            assert_eq!(drive(self.peer_cq), 0);
+        if is_full {
+            self.refused.store(context.addr(), Ordering::Relaxed);
+            if !self.peer_cq.is_null() {
+                assert_eq!(drive(self.peer_cq), 0);
+            }
         }
         is_full
     }
@@ -331,8 +343,14 @@ unsafe extern "C" fn send(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64
     unsafe {
         let (owner, mut msg) = (of(ep.cast()), *msg);
         assert!(flags & FI_PEER_TRANSFER != 0 && msg.tag & MARK == 0);
-        if owner.refuses() {
+        if owner.refuses(msg.context) {
             return EAGAIN;
+        }
+        if flags & FI_DELIVERY_COMPLETE != 0 {
+            owner.deliveries.fetch_add(1, Ordering::Relaxed);
+            if owner.has_no_delivery.load(Ordering::Relaxed) {
+                return -(FI_EINVAL as isize);
+            }
         }
         msg.tag |= MARK;
         let (main, flags) = (owner.main.ep, flags & !FI_PEER_TRANSFER);
@@ -345,7 +363,7 @@ unsafe extern "C" fn receive(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: 
     unsafe {
         let (owner, mut msg) = (of(ep.cast()), *msg);
         assert!(flags & FI_PEER_TRANSFER != 0 && (msg.tag | msg.ignore) & MARK == 0);
-        if owner.refuses() {
+        if owner.refuses(msg.context) {
             return EAGAIN;
         }
         msg.tag |= MARK;

@@ -3,6 +3,7 @@
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
 
+use super::reports::{AwaitedReport, SentReport};
 use super::retries::RetriedMessage;
 use super::{Action, Engine, MessageBytes, MessagePurpose};
 use crate::group_id::GroupId;
@@ -23,23 +24,6 @@ const MOST_FAILURES: usize = 64;
 
 /// Bytes of a report.
 const REPORT_LEN: usize = size_of::<u32>();
-
-/// A report to the member of a rank.
-#[derive(Clone, Copy)]
-pub(super) struct SentReport {
-    group: GroupId,
-    rank: usize,
-    /// Sends of it that have failed.
-    failures: usize,
-}
-
-/// A report of a group that an endpoint may get.
-#[derive(Clone, Copy)]
-pub(super) struct AwaitedReport {
-    group: GroupId,
-    /// The rank of the one member that it comes from. `None`: it comes from any.
-    from: Option<usize>,
-}
 
 impl Engine {
     /// The endpoint leaves a group. Operations that are under way fail, at the other members, too.
@@ -125,8 +109,8 @@ impl Engine {
         self.send(member, tag, bytes, MessagePurpose::Report(report));
     }
 
-    /// A report was sent. One that was not, though its member is not gone, is sent again: the member
-    /// may wait for it alone.
+    /// A report was sent. One that was not, though its member is not gone, is sent again: the
+    /// member may wait for it alone.
     pub(super) fn take_report_end(&mut self, mut report: SentReport, result: Result<(), Errno>) {
         report.failures += 1;
         let is_lost = result.is_err_and(|errno| !SAY_GONE.contains(&errno));

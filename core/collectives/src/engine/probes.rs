@@ -66,8 +66,8 @@ impl Engine {
         }
     }
 
-    /// The time of the next tick: that of the next probe, if an operation waits for a message, or of
-    /// a message that is tried again.
+    /// The time of the next tick: that of the next probe, if an operation waits for a message, or
+    /// of a message that is tried again.
     pub fn next_tick(&self) -> Option<Instant> {
         let awaited = (self.operations.values()).filter_map(|one| one.waits_for.as_ref());
         let probes = awaited.filter_map(|awaited| Some(awaited.probing.next?.0));

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::failures::{AwaitedReport, SentReport};
+use super::reports::{AwaitedReport, SentReport};
 use crate::group_id::GroupId;
 
 /// The time between two tries.

@@ -102,8 +102,9 @@ impl CarriedMessages {
         }
     }
 
-    /// Takes a message out that is over.
-    pub(super) fn take(&mut self, number: u64) -> Option<CarriedMessage> {
+    /// Takes a message out that the owner has, and that is over.
+    pub(super) fn take_posted(&mut self, number: u64) -> Option<CarriedMessage> {
+        self.all.get(&number).filter(|message| message.is_posted)?;
         self.all.remove(&number)
     }
 
