@@ -227,7 +227,9 @@ fn why_refused(errno: Errno) -> &'static str {
         }
         Errno::EMSGSIZE => "a message has fewer bytes",
         Errno::EOPNOTSUPP => "its result depends on the order of the members",
-        Errno::ECONNABORTED | Errno::ECONNRESET => "the group has failed: leave it",
+        Errno::ECONNABORTED | Errno::ECONNRESET | Errno::ESHUTDOWN | Errno::EHOSTUNREACH => {
+            "the group has failed: leave it"
+        }
         _ => "",
     }
 }
