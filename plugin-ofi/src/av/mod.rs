@@ -157,9 +157,11 @@ unsafe fn wanted_of_owner(
     }?;
     let refused = |mend: &'static str| Err(Error::new(Errno::EINVAL, "import", OBJECT).mend(mend));
     domain.check_imports(OBJECT)?;
-    // Insertions bring the owner's addresses, which are the same at all endpoints or not.
-    if own.flags & !FI_SYMMETRIC != 0 || !own.name.is_null() {
-        refused("it has no name, no events and no other flag: those are the owner's")?;
+    // Insertions bring the owner's addresses, which are the same at all endpoints or not. A name is
+    // that of the owner's table, which the application may not be allowed to change: the owner
+    // passes on what that has, in each process.
+    if own.flags & !(FI_SYMMETRIC | FI_READ) != 0 {
+        refused("it has no events and no user IDs: those are the owner's")?;
     }
     if domain.is_keyed() {
         refused("its addresses have no authorization keys")?;

@@ -9,8 +9,9 @@ use ferrofabric_system::cancel::Uncancelled;
 
 use super::domain::PeerDomainObject;
 use crate::abi::{
-    FI_CLASS_AV, FI_PEER, Roomy, fi_addr_t, fi_av_attr, fi_av_set_attr, fi_av_type, fi_ops,
-    fi_ops_av, fi_ops_av_owner, fi_peer_av_context, fid, fid_av, fid_av_set, fid_ep, fid_peer_av,
+    FI_CLASS_AV, FI_PEER, FI_READ, FI_SYMMETRIC, Roomy, fi_addr_t, fi_av_attr, fi_av_set_attr,
+    fi_av_type, fi_ops, fi_ops_av, fi_ops_av_owner, fi_peer_av_context, fid, fid_av, fid_av_set,
+    fid_ep, fid_peer_av,
 };
 use crate::av::set::{SetObject, SetVector};
 use crate::fi_addr::given;
@@ -67,8 +68,8 @@ static OPS: Roomy<fi_ops_av> = Roomy::new(fi_ops_av {
 impl PeerVectorObject {
     /// # Errors
     ///
-    /// `EINVAL`: no `FI_PEER`, or the context has no address vector with its operations. The
-    /// owner's.
+    /// `EINVAL`: no `FI_PEER`, events or user IDs, or the context has no address vector with its
+    /// operations. The owner's.
     ///
     /// # Safety
     ///
@@ -78,9 +79,11 @@ impl PeerVectorObject {
         attr: Option<&fi_av_attr>,
         context: *const fi_peer_av_context,
     ) -> Result<Self, Refused> {
-        if attr.is_none_or(|attr| attr.flags != FI_PEER) {
+        // The rights of the application, and whether addresses are the same everywhere.
+        let owners = FI_READ | FI_SYMMETRIC;
+        if attr.is_none_or(|attr| attr.flags & !owners != FI_PEER) {
             let error = Error::new(Errno::EINVAL, "open", "address vector of a collective peer");
-            let mend = "it imports that of its owner: set FI_PEER, and nothing else";
+            let mend = "it imports that of its owner: set FI_PEER, and no events and user IDs";
             return Err(error.mend(mend).into());
         }
         // SAFETY: as the caller says; the owner's address vector is open for as long as this one.

@@ -16,11 +16,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use ferro_fi::abi::{
     FI_ADDR_NOTAVAIL, FI_COLLECTIVE, FI_DELIVERY_COMPLETE, FI_EAVAIL, FI_EINVAL, FI_ENABLE,
-    FI_PEER, FI_PEER_TRANSFER, FI_RECV, FI_SEND, fi_addr_t, fi_av_attr, fi_av_type, fi_cntr_attr,
-    fi_cq_attr, fi_cq_err_entry, fi_cq_tagged_entry, fi_eq_attr, fi_eq_entry, fi_eq_err_entry,
-    fi_msg_tagged, fi_ops, fi_ops_av_owner, fi_ops_cq, fi_ops_ep, fi_ops_eq, fi_ops_tagged,
-    fi_ops_transfer_peer, fi_peer_av_context, fi_peer_domain_context, fi_peer_transfer_context,
-    fid, fid_av, fid_av_set, fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric, fid_mc, fid_peer_av,
+    FI_PEER, FI_PEER_TRANSFER, FI_READ, FI_RECV, FI_SEND, FI_SYMMETRIC, fi_addr_t, fi_av_attr,
+    fi_av_type, fi_cntr_attr, fi_cq_attr, fi_cq_err_entry, fi_cq_tagged_entry, fi_eq_attr,
+    fi_eq_entry, fi_eq_err_entry, fi_msg_tagged, fi_ops, fi_ops_av_owner, fi_ops_cq, fi_ops_ep,
+    fi_ops_eq, fi_ops_tagged, fi_ops_transfer_peer, fi_peer_av_context, fi_peer_domain_context,
+    fi_peer_transfer_context, fid, fid_av, fid_av_set, fid_cq, fid_domain, fid_ep, fid_eq,
+    fid_fabric, fid_mc, fid_peer_av,
 };
 
 use crate::client::{Info, Libfabric, Opened, close};
@@ -247,8 +248,10 @@ impl OwnerRank {
             flags: FI_PEER,
             ..fi_eq_attr::default()
         };
+        // Those of an application's vector but for the flag of peers.
         let mut of_av = fi_av_attr {
-            flags: FI_PEER,
+            flags: FI_PEER | FI_READ | FI_SYMMETRIC,
+            name: c"the owner's".as_ptr(),
             ..fi_av_attr::default()
         };
         let mut cq_context = self.queue.context();
