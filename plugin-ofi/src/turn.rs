@@ -96,6 +96,17 @@ impl SharedWork {
         }
     }
 
+    /// As [`run`](Self::run), after a preparation. If another thread works, or this one in a frame
+    /// above, there is neither: a thread that polls would keep that one from its end.
+    pub(crate) fn run_unless_busy(&self, prepare: impl FnOnce(), work: impl FnMut() -> bool) {
+        let Some(turn) = self.turn.try_take() else {
+            return;
+        };
+        prepare();
+        drop(turn);
+        self.run(work);
+    }
+
     /// Waits until no other thread works.
     pub(crate) fn wait(&self) {
         self.turn.wait();
@@ -136,6 +147,32 @@ mod tests {
         });
         assert_eq!(calls, 1);
         work.wait();
+    }
+
+    #[test]
+    fn work_is_not_prolonged_by_threads_that_poll() {
+        let work = SharedWork::default();
+        let poll = || work.run_unless_busy(|| unreachable!(), || unreachable!());
+        let mut calls = 0;
+        work.run(|| {
+            calls += 1;
+            std::thread::scope(|threads| threads.spawn(poll).join().unwrap());
+            poll();
+            true
+        });
+        assert_eq!(calls, 1);
+        let (prepared, mut calls) = (AtomicBool::new(false), 0);
+        let work_that_is_left = || {
+            assert!(prepared.load(Ordering::Relaxed));
+            calls += 1;
+            true
+        };
+        let prepare = || {
+            work.run(|| unreachable!("the turn is this thread's"));
+            prepared.store(true, Ordering::Relaxed);
+        };
+        work.run_unless_busy(prepare, work_that_is_left);
+        assert_eq!(calls, 1);
     }
 
     #[test]

@@ -19,11 +19,11 @@ use std::time::Instant;
 
 use client::{Info, Opened, close};
 use ferro_fi::abi::{
-    FI_ADDR_NOTAVAIL, FI_CONTEXT, FI_EINVAL, FI_ENOCQ, FI_ENOENT, FI_ENOSYS, FI_EOPBADSTATE,
-    FI_MR_LOCAL, FI_ORDER_SAS, FI_PEER, FI_TAGGED, fi_addr_t, fi_av_set_attr, fi_collective_attr,
-    fi_collective_op, fi_cq_err_entry, fi_cq_tagged_entry, fi_datatype, fi_op, fi_ops_tagged,
-    fi_peer_domain_context, fi_peer_transfer_context, fi_threading, fid_av_set, fid_domain,
-    fid_fabric, fid_mc,
+    FI_ADDR_NOTAVAIL, FI_CONTEXT, FI_EAVAIL, FI_EINVAL, FI_ENOCQ, FI_ENOENT, FI_ENOSPC, FI_ENOSYS,
+    FI_EOPBADSTATE, FI_MR_LOCAL, FI_ORDER_SAS, FI_PEER, FI_TAGGED, fi_addr_t, fi_av_set_attr,
+    fi_collective_attr, fi_collective_op, fi_cq_err_entry, fi_cq_tagged_entry, fi_datatype, fi_op,
+    fi_ops_tagged, fi_peer_domain_context, fi_peer_transfer_context, fi_threading, fid_av_set,
+    fid_domain, fid_fabric, fid_mc,
 };
 use owner::events::Closed;
 use ranks::{PATIENCE, Rank, Ranks, address_of};
@@ -32,6 +32,15 @@ use two::{Side, alone, asking_everywhere_with, shape};
 
 /// A member whose endpoint closes is noticed after so long, over verbs, too.
 const SOON: &[(&str, &str)] = &[("FERRO_PEER_TIMEOUT", "5s")];
+
+/// Errors of operations and groups whose member has closed its endpoint. A message to it may have
+/// been under way.
+const GONE: [c_int; 4] = [
+    libc::ECONNRESET,
+    libc::ECONNABORTED,
+    libc::ESHUTDOWN,
+    libc::EHOSTUNREACH,
+];
 
 /// A member's group, and the set that it has its members from.
 type Joined = (usize, *mut fid_mc, *mut fid_av_set);
@@ -195,21 +204,7 @@ fn a_member_closes_within_an_operation() {
         for &(rank, group, _) in &joined[..2] {
             assert_eq!(owned.ranks.ranks[rank].barrier(address_of(group), 7), 0);
         }
-        let (_, group, set) = joined.pop().unwrap();
-        let rank = owned.ranks.ranks.pop().unwrap();
-        rank.close(&[group], &[set]);
-        let owner = owned.owners.pop().unwrap();
-        assert_eq!(close(owner.peer_cq.cast()), 0);
-        assert_eq!(close(owner.peer_eq.cast()), 0);
-        let OwnerRank { main, .. } = *owner;
-        main.close();
-        // A message to it may be under way.
-        let gone = [
-            libc::ECONNRESET,
-            libc::ECONNABORTED,
-            libc::ESHUTDOWN,
-            libc::EHOSTUNREACH,
-        ];
+        close_last(&mut owned, &mut joined);
         for &(rank, group, _) in &joined {
             let until = Instant::now() + PATIENCE;
             let ended = loop {
@@ -221,9 +216,9 @@ fn a_member_closes_within_an_operation() {
                 assert!(all[1 - rank].end().is_none_or(|end| end.is_err()));
                 assert!(Instant::now() < until, "no end at {rank}");
             };
-            assert!(gone.contains(&ended.unwrap_err()), "{ended:?}");
+            assert!(GONE.contains(&ended.unwrap_err()), "{ended:?}");
             let refused = owned.ranks.ranks[rank].barrier(address_of(group), 8);
-            assert!(gone.contains(&(-refused as c_int)), "{refused}");
+            assert!(GONE.contains(&(-refused as c_int)), "{refused}");
             if rank == 0 {
                 break;
             }
@@ -381,12 +376,124 @@ fn an_owner_without_delivery() {
         let (ranks, owner) = (&owned.ranks.ranks, &owned.owners[0]);
         owner.has_no_delivery.store(true, Ordering::Relaxed);
         assert_eq!(ranks[0].barrier(address_of(joined[0].1), 7), 0);
-        owned.ranks.until("two probes", || {
+        owned.ranks.until("a probe of the best kind", || {
             assert_eq!(ranks[0].end(), None);
-            owner.deliveries.load(Ordering::Relaxed) == 2
+            owner.deliveries.load(Ordering::Relaxed) == 1
         });
+        let before = owner.sends.load(Ordering::Relaxed);
+        owned.ranks.until("one that ends when it is sent", || {
+            assert_eq!(ranks[0].end(), None);
+            owner.sends.load(Ordering::Relaxed) > before
+        });
+        assert_eq!(owner.deliveries.load(Ordering::Relaxed), 1);
         assert_eq!(ranks[1].barrier(address_of(joined[1].1), 7), 0);
         owned.ranks.complete(&[0, 1], 7);
+        owned.close(&joined);
+    });
+}
+
+/// Such an owner notices a member that has gone, too, where its messages to that one fail.
+///
+/// Covers: PEER-11
+#[test]
+fn a_member_is_gone_at_an_owner_without_delivery() {
+    let test = "a_member_is_gone_at_an_owner_without_delivery";
+    with_offers(test, |offer, info| {
+        let mut owned = OwnedRanks::open(offer, info, 2);
+        let mut joined = join(&owned.ranks, &[0, 1]);
+        owned.owners[0]
+            .has_no_delivery
+            .store(true, Ordering::Relaxed);
+        close_last(&mut owned, &mut joined);
+        let rank = &owned.ranks.ranks[0];
+        let at = (address_of(joined[0].1), rank.addrs[1]);
+        let mut data = [0u8; 8];
+        let begun = rank.broadcast(&mut data, 8, fi_datatype::FI_UINT8, at, 7);
+        assert_eq!(begun, 0);
+        let mut ended = None;
+        owned.ranks.until("its end", || {
+            ended = rank.end();
+            ended.is_some()
+        });
+        let errno = ended.unwrap().unwrap_err();
+        assert!(GONE.contains(&errno), "{errno}");
+        owned.close(&joined);
+    });
+}
+
+/// Closes the endpoints of the last rank, while others have its group.
+fn close_last(owned: &mut OwnedRanks, joined: &mut Vec<Joined>) {
+    let (_, group, set) = joined.pop().unwrap();
+    let rank = owned.ranks.ranks.pop().unwrap();
+    rank.close(&[group], &[set]);
+    let owner = owned.owners.pop().unwrap();
+    assert_eq!(close(owner.peer_cq.cast()), 0);
+    assert_eq!(close(owner.peer_eq.cast()), 0);
+    let OwnerRank { main, .. } = *owner;
+    main.close();
+}
+
+/// An owner reports the end of a message of an endpoint that has closed to the one that came after
+/// it.
+///
+/// Covers: PEER-11
+#[test]
+fn ends_of_an_earlier_endpoint() {
+    with_offers("ends_of_an_earlier_endpoint", |offer, info| {
+        let mut owned = OwnedRanks::open(offer, info, 1);
+        let rank = owned.ranks.ranks.pop().unwrap();
+        let mut owner = owned.owners.pop().unwrap();
+        rank.close(&[], &[]);
+        for fid in [
+            owner.peer_cq.cast(),
+            owner.peer_eq.cast::<ferro_fi::abi::fid>(),
+        ] {
+            assert_eq!(close(fid), 0);
+        }
+        let peer = PeerDomain {
+            fabric: owned.ranks.opened.fabric,
+            domain: owned.ranks.opened.domain,
+        };
+        let av = owner.lend(&peer, offer, info);
+        // The receive of probes was cancelled.
+        let (rx, mut failed) = (owner.main.rx, fi_cq_err_entry::default());
+        owned.ranks.until("its end", || {
+            let mut entry = fi_cq_tagged_entry::default();
+            // SAFETY: there is room for one.
+            let read = unsafe { call!(rx, ops.read((&raw mut entry).cast(), 1)) };
+            read == -(FI_EAVAIL as isize)
+        });
+        // SAFETY: as above; the endpoint is open.
+        unsafe {
+            assert_eq!(call!(rx, ops.readerr(&raw mut failed, 0)), 1);
+            let report = (*owner.reports).comperr.unwrap();
+            let reported = report(owner.peer_ep, &raw mut failed);
+            assert_eq!(reported, -(FI_ENOENT as isize));
+        }
+        for fid in [owner.peer_ep.cast(), av.cast::<ferro_fi::abi::fid>()] {
+            assert_eq!(close(fid), 0);
+        }
+        owned.owners.push(owner);
+        owned.close(&[]);
+    });
+}
+
+/// A group whose receives the owner has no room for is refused; they would wait for ever.
+///
+/// Covers: PEER-11
+#[test]
+fn groups_beyond_the_receives_of_the_owner() {
+    with_offers("groups_beyond_the_receives_of_the_owner", |offer, info| {
+        // SAFETY: the offer is there.
+        unsafe { (*(*info.info).rx_attr).size = 3 };
+        let owned = OwnedRanks::open(offer, info, 3);
+        let rank = &owned.ranks.ranks[0];
+        // One for probes, one for the join, and one for the reports of each other member.
+        let set = rank.set(&[0, 1, 2]);
+        let refused = rank.join(FI_ADDR_NOTAVAIL, set, 1);
+        assert_eq!(refused, Err(-FI_ENOSPC));
+        assert_eq!(close(set.cast()), 0);
+        let joined = join(&owned.ranks, &[0, 1]);
         owned.close(&joined);
     });
 }

@@ -29,7 +29,7 @@ use crate::schedule::{self, Incoming, MemberSchedule, MessageUse, Round};
 use crate::tags::{PROBE, of_join, of_operation};
 use probes::{ProbedWait, Probing};
 use reports::{AwaitedReport, SentReport};
-use retries::{RetriedMessage, Retries};
+use retries::{RETRY_DELAY, RetriedMessage, Retries};
 
 /// Combines elements: each of the first piece changes to the operator's result of it and its
 /// counterpart of the second.
@@ -191,7 +191,15 @@ enum MessagePurpose {
 impl Engine {
     /// An engine of an endpoint that has just been opened.
     pub fn new() -> Self {
-        let mut this = Self::default();
+        Self::numbered_from(0)
+    }
+
+    /// As [`new`](Self::new), with numbers of messages from `first` on.
+    pub fn numbered_from(first: u64) -> Self {
+        let mut this = Self {
+            next_message: first,
+            ..Self::default()
+        };
         this.await_probe();
         this
     }
@@ -315,11 +323,13 @@ impl Engine {
             // an endpoint that ends all its receives.
             Some(MessagePurpose::Discard(group)) => match result {
                 Ok(_) | Err(Errno::ETRUNC) => self.discard(group),
-                Err(_) => self.retries.add(RetriedMessage::Discard(group)),
+                Err(_) => self
+                    .retries
+                    .add(RetriedMessage::Discard(group), RETRY_DELAY),
             },
             Some(MessagePurpose::AnyProbe) => match result {
                 Ok(_) | Err(Errno::ETRUNC) => self.await_probe(),
-                Err(_) => self.retries.add(RetriedMessage::AnyProbe),
+                Err(_) => self.retries.add(RetriedMessage::AnyProbe, RETRY_DELAY),
             },
             _ => {}
         }
@@ -331,9 +341,12 @@ impl Engine {
             Some(MessagePurpose::Receive { operation, .. }) => self.fail(operation, errno, None),
             Some(MessagePurpose::Alarm(awaited)) => self.retry_alarm(message, awaited),
             Some(MessagePurpose::Discard(group)) => {
-                self.retries.add(RetriedMessage::Discard(group));
+                self.retries
+                    .add(RetriedMessage::Discard(group), RETRY_DELAY);
             }
-            Some(MessagePurpose::AnyProbe) => self.retries.add(RetriedMessage::AnyProbe),
+            Some(MessagePurpose::AnyProbe) => {
+                self.retries.add(RetriedMessage::AnyProbe, RETRY_DELAY)
+            }
             _ => {}
         }
     }

@@ -155,3 +155,17 @@ pub(crate) struct GroupState {
     /// The receives of reports that the group has failed elsewhere.
     pub(crate) alarms: Vec<u64>,
 }
+
+impl GroupState {
+    /// Whether a member of this rank is known to be gone.
+    pub(crate) fn is_gone(&self, rank: usize) -> bool {
+        self.gone.contains(&(rank as u32))
+    }
+
+    /// Whether the member of a rank gets a report. A message to one that is gone may never end, and
+    /// the close of an endpoint waits for it. That of an owner's endpoint does not, and its members
+    /// may be out of reach for this one alone.
+    pub(crate) fn is_informed(&self, rank: usize) -> bool {
+        matches!(self.keys, JoinKeys::OfPairs(_)) || !self.is_gone(rank)
+    }
+}

@@ -75,6 +75,8 @@ struct Network {
     now: Instant,
     /// Most receives fail at once that are of no operation.
     fails_receives: bool,
+    /// The number of messages from one member to another that fail as if that were gone.
+    broken: BTreeMap<(usize, usize), usize>,
 }
 
 impl Network {
@@ -89,6 +91,7 @@ impl Network {
             random: fastrand::Rng::with_seed(seed),
             now: Instant::now(),
             fails_receives: false,
+            broken: BTreeMap::new(),
         };
         (0..members).for_each(|member| this.carry_out(member));
         this
@@ -118,6 +121,13 @@ impl Network {
                     let to = to.0 as usize;
                     if is_report(tag) && self.random.u8(..4) != 0 {
                         self.members[at].engine.sent(message, Err(Errno::ENOMEM));
+                        continue;
+                    }
+                    if let Some(left) = self.broken.get_mut(&(at, to)).filter(|left| **left > 0) {
+                        *left -= 1;
+                        self.members[at]
+                            .engine
+                            .sent(message, Err(Errno::ECONNRESET));
                         continue;
                     }
                     if self.members[to].is_dead {
@@ -613,7 +623,7 @@ proptest! {
         }
         // No long message waits for a receive, and no message for a dead member.
         for member in &network.members {
-            prop_assert_eq!(member.stuck, 0);
+            prop_assert!(member.stuck == 0 || !named);
             prop_assert!(member.unexpected.iter().all(|sent| sent.ends.is_none()));
         }
     }
@@ -672,6 +682,101 @@ fn a_member_that_leaves_within_an_operation_ends_it() {
     let begun = |engine: &mut Engine| engine.begin(1, id, Collective::Barrier, Vec::new());
     let refused = network.call(2, begun);
     assert_eq!(refused, Err(Errno::ECONNABORTED));
+}
+
+/// Has members without names join a group.
+fn join_unnamed(network: &mut Network, operation: u64) {
+    let all: Vec<_> = (0..network.members.len()).collect();
+    let before = ended(network);
+    for &member in &all {
+        let of = membership_by(false, &all, member);
+        (network.call(member, |engine| engine.join(operation, of))).expect("a number");
+    }
+    network.run_until(|network| ended(network) == before + all.len());
+}
+
+/// A connection breaks between two members that live: each member's operation ends, and its group
+/// has the error of that.
+#[test]
+fn a_member_that_another_takes_for_gone_is_informed() {
+    for broken in 1..12 {
+        let mut network = Network::new(3, broken as u64);
+        join_unnamed(&mut network, 0);
+        network.broken.insert((0, 1), broken);
+        let mut members = 0;
+        for member in 0..3 {
+            let id = joined(&network, member, 0);
+            let begun = |engine: &mut Engine| engine.begin(1, id, Collective::Barrier, Vec::new());
+            members += usize::from(network.call(member, begun).is_ok());
+        }
+        assert_eq!(members, 3);
+        network.run_until(|network| ended(network) == 6);
+        network.run_until(|_| true);
+        for member in 0..3 {
+            let error = *network.members[member].ended[&1]
+                .as_ref()
+                .expect_err("an error");
+            let id = joined(&network, member, 0);
+            let begun = |engine: &mut Engine| engine.begin(2, id, Collective::Barrier, Vec::new());
+            assert_eq!(
+                network.call(member, begun),
+                Err(error),
+                "of member {member}"
+            );
+        }
+    }
+}
+
+/// A member reports the failure of a group once, so no receive waits for a second report.
+#[test]
+fn groups_that_failed_keep_one_receive() {
+    let mut network = Network::new(4, 10);
+    for round in 1..10 {
+        let operation = 1000 * round as u64;
+        join_unnamed(&mut network, operation);
+        let before = ended(&network);
+        let ids: Vec<_> = (0..4).map(|one| joined(&network, one, operation)).collect();
+        for (member, &id) in ids.iter().enumerate().skip(1) {
+            let number = operation + 1;
+            let begun =
+                |engine: &mut Engine| engine.begin(number, id, Collective::Barrier, Vec::new());
+            network.call(member, begun).expect("begun");
+        }
+        network.call(1, |engine| engine.leave(ids[1]));
+        network.run_until(|network| ended(network) == before + 3);
+        for _ in 0..MOST_TRIES {
+            network.tick();
+            while network.step() {}
+        }
+        for (member, &id) in ids.iter().enumerate() {
+            network.call(member, |engine| engine.leave(id));
+            // That of probes, and one for the messages of each group.
+            assert_eq!(network.members[member].posted.len(), 1 + round);
+        }
+    }
+}
+
+/// A group that has failed, and was left, keeps no receive of reports of a member that has died.
+#[test]
+fn no_report_of_a_dead_member_is_awaited() {
+    let mut network = Network::new(3, 11);
+    join_unnamed(&mut network, 0);
+    network.kill(2);
+    for member in 0..2 {
+        let id = joined(&network, member, 0);
+        let begun = |engine: &mut Engine| engine.begin(1, id, Collective::Barrier, Vec::new());
+        network.call(member, begun).expect("begun");
+    }
+    network.run_until(|network| ended(network) == 5);
+    for _ in 0..MOST_TRIES {
+        network.tick();
+        while network.step() {}
+    }
+    for member in 0..2 {
+        let id = joined(&network, member, 0);
+        network.call(member, |engine| engine.leave(id));
+        assert_eq!(network.members[member].posted.len(), 2);
+    }
 }
 
 #[test]

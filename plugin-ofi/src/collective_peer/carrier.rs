@@ -5,6 +5,7 @@ mod messages;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrofabric_collectives::{Action, Collective, Engine, GroupId, Membership, Outcome};
@@ -28,6 +29,13 @@ use messages::{CarriedMessages, ReadyMessage};
 /// Why an operation has failed.
 const FAILED: &str = "a member is gone, has left, or has begun another operation: its group does \
                       not go on";
+
+/// Messages of an endpoint have numbers below the first one of the next endpoint: an owner may
+/// report the ends of an earlier one to a later one.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// The messages of an endpoint.
+const NUMBERS: u64 = 1 << 40;
 
 /// A probe that has failed counts after so long: by then the owner has reported the messages that
 /// came before.
@@ -94,6 +102,9 @@ struct CarrierState {
     /// Entries for the owner's queue.
     entries: VecDeque<CarriedEntry>,
     failed_probes: VecDeque<(Instant, u64, Errno)>,
+    /// The owner has no messages that end when they are received. One that ends when it is sent
+    /// fails, too, where the owner notices that a member is gone.
+    has_no_delivery: bool,
     next_operation: u64,
     is_closed: bool,
 }
@@ -160,7 +171,7 @@ impl Carrier {
             transfers,
             queue,
             state: Mutex::new(CarrierState {
-                engine: Engine::new(),
+                engine: Engine::numbered_from(NEXT_NUMBER.fetch_add(NUMBERS, Ordering::Relaxed)),
                 events,
                 ..CarrierState::default()
             }),
@@ -179,28 +190,19 @@ impl Carrier {
     }
 
     /// Makes progress that needs no end of a message. Within the owner's functions there is none:
-    /// one that refuses something for lack of room has none yet.
+    /// one that refuses something for lack of room has none yet. Nor is there any while another
+    /// thread calls the owner.
     pub(super) fn drive(&self) {
         if is_within_owner() {
             return;
         }
-        {
+        let time_passes = || {
             let state = &mut *self.state.lock();
-            if state.is_closed {
-                return;
+            if !state.is_closed {
+                state.time_passes(Instant::now());
             }
-            let now = Instant::now();
-            while let Some(&(at, number, errno)) = state.failed_probes.front() {
-                if now < at {
-                    break;
-                }
-                state.failed_probes.pop_front();
-                state.engine.sent(number, Err(errno));
-            }
-            state.engine.tick(now);
-            state.messages.try_again();
-        }
-        self.carry_out();
+        };
+        self.work.run_unless_busy(time_passes, || self.call_owner());
     }
 
     /// Begins a join of these members, of which this endpoint has the address `own`.
@@ -208,7 +210,8 @@ impl Carrier {
     /// # Errors
     ///
     /// `EINVAL`: it is no member, or a member is none of the parent. `ENOSPC`: there are no more
-    /// numbers of groups.
+    /// numbers of groups, or the owner has no room for the receives of this one: one for the
+    /// reports of each other member, and one for the join.
     pub(super) fn join(
         &self,
         number: FiAddr,
@@ -226,6 +229,10 @@ impl Carrier {
                 }
             }
             let membership = Membership::unnamed(Arc::from(members.all()), own)?;
+            let receives = state.messages.receives() + members.all().len();
+            if receives > self.transfers.most_receives {
+                return Err(Errno::ENOSPC);
+            }
             let rank = membership.rank();
             let operation = state.new_operation(context, OperationEnd::Event(object));
             let id = match state.engine.join(operation, membership) {
@@ -340,24 +347,27 @@ impl Carrier {
         state.messages.into_memory()
     }
 
-    /// Calls the owner for all that there is to do.
+    /// Calls the owner for all that there is to do, unless another thread does.
     fn carry_out(&self) {
-        self.work.run(|| {
-            let _within = OwnersFrame::begin();
-            while let Some(call) = self.next_call() {
-                match call {
-                    OwnerCall::Begin(call, memory) => {
-                        // SAFETY: the memory stays with the message, which is there until its end.
-                        let begun = unsafe { self.transfers.begin(&call, memory) };
-                        if let Err(error) = begun {
-                            self.refuse(&call, error);
-                        }
+        self.work.run(|| self.call_owner());
+    }
+
+    /// Calls the owner for all that there is to do. Returns whether it has taken all entries.
+    fn call_owner(&self) -> bool {
+        let _within = OwnersFrame::begin();
+        while let Some(call) = self.next_call() {
+            match call {
+                OwnerCall::Begin(call, memory) => {
+                    // SAFETY: the memory stays with the message, which is there until its end.
+                    let begun = unsafe { self.transfers.begin(&call, memory) };
+                    if let Err(error) = begun {
+                        self.refuse(&call, error);
                     }
-                    OwnerCall::Cancel(number) => self.transfers.cancel(number),
                 }
+                OwnerCall::Cancel(number) => self.transfers.cancel(number),
             }
-            self.report()
-        });
+        }
+        self.report()
     }
 
     /// The next call of the owner, if there is one.
@@ -387,6 +397,7 @@ impl Carrier {
                             tag,
                             ignore: 0,
                             is_probe,
+                            is_confirmed: is_probe && !state.has_no_delivery,
                         },
                         bytes.into(),
                     ),
@@ -405,6 +416,7 @@ impl Carrier {
                         tag,
                         ignore,
                         is_probe: false,
+                        is_confirmed: false,
                     },
                     vec![0; len].into(),
                 ),
@@ -430,6 +442,7 @@ impl Carrier {
                 match call.sends {
                     // The owner does not have such messages, so it says nothing of the member.
                     true if call.is_probe && !says_gone(errno) => {
+                        state.has_no_delivery = true;
                         state.engine.sent(call.number, Err(Errno::EOPNOTSUPP));
                     }
                     true => state.end_send(call, Err(errno)),
@@ -445,7 +458,14 @@ impl Carrier {
     /// Writes entries to the owner's queues, as far as they take them. Returns whether they have
     /// taken all.
     fn report(&self) -> bool {
-        if let Some(events) = self.events() {
+        let events = {
+            let state = self.state.lock();
+            if state.is_closed {
+                return true;
+            }
+            state.events.clone()
+        };
+        if let Some(events) = events {
             events.pass_on();
         }
         loop {
@@ -482,6 +502,18 @@ impl Carrier {
 }
 
 impl CarrierState {
+    fn time_passes(&mut self, now: Instant) {
+        while let Some(&(at, number, errno)) = self.failed_probes.front() {
+            if now < at {
+                break;
+            }
+            self.failed_probes.pop_front();
+            self.engine.sent(number, Err(errno));
+        }
+        self.engine.tick(now);
+        self.messages.try_again();
+    }
+
     /// A message that was sent is over.
     fn end_send(&mut self, call: &TransferCall, result: Result<(), Errno>) {
         match result {

@@ -48,9 +48,11 @@ unsafe extern "C" fn fail(ep: *mut fid_ep, entry: *mut fi_cq_err_entry) -> isize
     })
 }
 
-/// The errno of an error entry.
+/// The errno of an error entry. That of a lack of room would be no error of an operation, which its
+/// caller would try again for ever.
 fn errno_of(err: c_int) -> Errno {
     match err {
+        libc::EAGAIN => Errno::EIO,
         1..4096 => Errno(err),
         _ => Errno::EIO,
     }
@@ -61,4 +63,17 @@ fn reported(report: impl FnOnce() -> Result<(), Errno>) -> isize {
         Ok(()) => 0,
         Err(errno) => -(errno.0 as isize),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_of_an_owner_is_one_of_an_operation() {
+        assert_eq!(errno_of(libc::ECONNRESET), Errno::ECONNRESET);
+        for none in [0, -libc::ECONNRESET, 4096, c_int::MIN, libc::EAGAIN] {
+            assert_eq!(errno_of(none), Errno::EIO, "{none}");
+        }
+    }
 }

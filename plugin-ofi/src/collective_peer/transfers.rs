@@ -29,6 +29,8 @@ pub(super) struct OwnersTransfers {
     cancel: CancelFn,
     /// Bytes of a message at most.
     pub(super) max_msg_size: usize,
+    /// Receives that there is room for.
+    pub(super) most_receives: usize,
 }
 
 type MessageFn = unsafe extern "C" fn(*mut fid_ep, *const fi_msg_tagged, u64) -> isize;
@@ -48,8 +50,9 @@ pub(super) struct TransferCall {
     pub(super) peer: FiAddr,
     pub(super) tag: u64,
     pub(super) ignore: u64,
-    /// Ends when the message is received.
     pub(super) is_probe: bool,
+    /// It ends when the message is received.
+    pub(super) is_confirmed: bool,
 }
 
 /// Memory of a message, which stays until its end is reported.
@@ -83,12 +86,15 @@ impl OwnersTransfers {
             check_size(tagged)?;
             let ops: *const fi_ops_ep = ep.as_ref().ops;
             check_size(ops)?;
-            let mut max_msg_size = usize::MAX;
+            let (mut max_msg_size, mut most_receives) = (usize::MAX, usize::MAX);
             if !(*context).info.is_null() {
                 let info = wanted(version, (*context).info, UsedAddresses::NONE)?;
                 check(&info)?;
                 if info.ep.max_msg_size != 0 {
                     max_msg_size = info.ep.max_msg_size;
+                }
+                if info.rx.size != 0 {
+                    most_receives = info.rx.size;
                 }
             }
             Ok(Self {
@@ -97,6 +103,7 @@ impl OwnersTransfers {
                 receive: (*tagged).recvmsg.ok_or(Errno::EINVAL)?,
                 cancel: (*ops).cancel.ok_or(Errno::EINVAL)?,
                 max_msg_size,
+                most_receives,
             })
         }
     }
@@ -138,10 +145,13 @@ impl OwnersTransfers {
             context: context_of(call.number),
             data: 0,
         };
-        let (function, level) = match (call.sends, call.is_probe) {
-            (true, true) => (self.send, FI_DELIVERY_COMPLETE),
-            (true, false) => (self.send, 0),
-            (false, _) => (self.receive, 0),
+        let function = match call.sends {
+            true => self.send,
+            false => self.receive,
+        };
+        let level = match call.is_confirmed {
+            true => FI_DELIVERY_COMPLETE,
+            false => 0,
         };
         let flags = FI_PEER_TRANSFER | FI_COMPLETION | level;
         let _uncancelled = Uncancelled::begin();

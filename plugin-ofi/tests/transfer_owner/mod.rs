@@ -115,6 +115,8 @@ pub struct OwnerRank {
     pub has_no_delivery: AtomicBool,
     /// The number of those messages so far.
     pub deliveries: AtomicUsize,
+    /// The number of messages that end when they are sent.
+    pub sends: AtomicUsize,
     failed: Mutex<VecDeque<fi_cq_err_entry>>,
     failed_joins: Mutex<VecDeque<fi_eq_err_entry>>,
 }
@@ -204,6 +206,7 @@ impl OwnerRank {
             refused: AtomicUsize::new(0),
             has_no_delivery: AtomicBool::new(false),
             deliveries: AtomicUsize::new(0),
+            sends: AtomicUsize::new(0),
             failed: Mutex::default(),
             failed_joins: Mutex::default(),
         });
@@ -354,6 +357,8 @@ unsafe extern "C" fn send(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64
             if owner.has_no_delivery.load(Ordering::Relaxed) {
                 return -(FI_EINVAL as isize);
             }
+        } else {
+            owner.sends.fetch_add(1, Ordering::Relaxed);
         }
         msg.tag |= MARK;
         let (main, flags) = (owner.main.ep, flags & !FI_PEER_TRANSFER);

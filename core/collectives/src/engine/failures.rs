@@ -4,7 +4,7 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
 
 use super::reports::{AwaitedReport, SentReport};
-use super::retries::RetriedMessage;
+use super::retries::{RETRY_DELAY, RetriedMessage};
 use super::{Action, Engine, MessageBytes, MessagePurpose};
 use crate::group_id::GroupId;
 use crate::groups::{JoinKeys, Membership};
@@ -19,8 +19,11 @@ const SAY_GONE: [Errno; 3] = [Errno::ECONNRESET, Errno::ESHUTDOWN, Errno::EHOSTU
 /// The rank in a report that names no member.
 const NOBODY: u32 = u32::MAX;
 
-/// Sends of a report at most.
-const MOST_FAILURES: usize = 64;
+/// Sends of a report at most: they take some 20 seconds.
+const MOST_FAILURES: u32 = 64;
+
+/// The delay before each next one doubles so often.
+const MOST_DOUBLINGS: u32 = 5;
 
 /// Bytes of a report.
 const REPORT_LEN: usize = size_of::<u32>();
@@ -32,16 +35,32 @@ impl Engine {
         if is_busy {
             self.fail_group(group, Errno::ECANCELED, None);
         }
-        let Some(left) = self.groups.get(&group) else {
+        let Some(left) = self.groups.get_mut(&group) else {
             return;
         };
-        // Messages and reports of a group that has failed still come.
-        if left.failed.is_none() {
-            let alarms = self.groups.remove(&group).map(|left| left.alarms);
-            for message in alarms.unwrap_or_default() {
-                self.messages.remove(&message);
-                self.actions.push_back(Action::Cancel { message });
+        // Messages and reports of a group that has failed still come, but for those of members that
+        // are gone.
+        let alarms = match left.failed {
+            None => std::mem::take(&mut left.alarms),
+            Some(_) => {
+                let messages = &self.messages;
+                let is_of_gone = |alarm: &u64| match messages.get(alarm) {
+                    Some(MessagePurpose::Alarm(awaited)) => {
+                        awaited.from.is_some_and(|from| left.is_gone(from))
+                    }
+                    _ => false,
+                };
+                let (of_gone, others) = left.alarms.iter().copied().partition(is_of_gone);
+                left.alarms = others;
+                of_gone
             }
+        };
+        if left.failed.is_none() {
+            self.groups.remove(&group);
+        }
+        for message in alarms {
+            self.messages.remove(&message);
+            self.actions.push_back(Action::Cancel { message });
         }
     }
 
@@ -56,18 +75,19 @@ impl Engine {
     }
 
     /// A group fails, with all its operations. The other members are informed: some of them may
-    /// wait for messages that do not come any more.
+    /// wait for messages that do not come any more. It keeps the error that it fails with first.
     fn fail_group(&mut self, number: GroupId, errno: Errno, gone: Option<u32>) {
         let Some(group) = self.groups.get_mut(&number) else {
             return;
         };
         group.gone.extend(gone);
-        if group.failed.replace(errno).is_some() {
+        if group.failed.is_some() {
             return;
         }
+        group.failed = Some(errno);
         let others: Vec<_> = (0..group.members.len())
             .filter(|&rank| rank != group.members.rank())
-            .filter(|&rank| !group.gone.contains(&(rank as u32)))
+            .filter(|&rank| group.is_informed(rank))
             .collect();
         let failed = self
             .operations
@@ -109,13 +129,19 @@ impl Engine {
         self.send(member, tag, bytes, MessagePurpose::Report(report));
     }
 
-    /// A report was sent. One that was not, though its member is not gone, is sent again: the
-    /// member may wait for it alone.
+    /// A report was sent. One that was not is sent again, unless its member is gone: the member may
+    /// wait for it alone.
     pub(super) fn take_report_end(&mut self, mut report: SentReport, result: Result<(), Errno>) {
+        let (Err(errno), Some(group)) = (result, self.groups.get_mut(&report.group)) else {
+            return;
+        };
+        if SAY_GONE.contains(&errno) && !group.is_gone(report.rank) {
+            group.gone.push(report.rank as u32);
+        }
+        let delay = RETRY_DELAY * (1 << report.failures.min(MOST_DOUBLINGS));
         report.failures += 1;
-        let is_lost = result.is_err_and(|errno| !SAY_GONE.contains(&errno));
-        if is_lost && report.failures < MOST_FAILURES {
-            self.retries.add(RetriedMessage::Report(report));
+        if group.is_informed(report.rank) && report.failures < MOST_FAILURES {
+            self.retries.add(RetriedMessage::Report(report), delay);
         }
     }
 
@@ -161,12 +187,22 @@ impl Engine {
     pub(super) fn retry_alarm(&mut self, message: u64, awaited: AwaitedReport) {
         if let Some(group) = self.groups.get_mut(&awaited.group) {
             group.alarms.retain(|&alarm| alarm != message);
-            self.retries.add(RetriedMessage::Alarm(awaited));
+            if group.failed.is_none() {
+                let alarm = RetriedMessage::Alarm(awaited);
+                self.retries.add(alarm, RETRY_DELAY);
+            }
         }
     }
 
-    /// Receives a report of a group, unless that was left.
-    pub(super) fn await_report_again(&mut self, awaited: AwaitedReport) {
+    /// Receives a report of a group, unless that was left or has failed.
+    pub(super) fn try_alarm_again(&mut self, awaited: AwaitedReport) {
+        let group = self.groups.get(&awaited.group);
+        if group.is_some_and(|group| group.failed.is_none()) {
+            self.await_report_again(awaited);
+        }
+    }
+
+    fn await_report_again(&mut self, awaited: AwaitedReport) {
         let Some(group) = self.groups.get(&awaited.group) else {
             return;
         };
@@ -205,7 +241,10 @@ impl Engine {
         let gone = rank.map(u32::from_le_bytes).ok();
         let gone = gone.filter(|&rank| (rank as usize) < members.len());
         group.alarms.retain(|&alarm| alarm != message);
-        self.await_report_again(awaited);
+        // A member reports once.
+        if awaited.from.is_none() {
+            self.await_report_again(awaited);
+        }
         if is_member {
             self.fail_group(awaited.group, FAILED_ELSEWHERE, gone);
         }

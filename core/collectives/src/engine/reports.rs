@@ -8,7 +8,7 @@ pub(super) struct SentReport {
     pub(super) group: GroupId,
     pub(super) rank: usize,
     /// Sends of it that have failed.
-    pub(super) failures: usize,
+    pub(super) failures: u32,
 }
 
 /// A report of a group that an endpoint may get.

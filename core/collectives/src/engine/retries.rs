@@ -8,7 +8,7 @@ use super::reports::{AwaitedReport, SentReport};
 use crate::group_id::GroupId;
 
 /// The time between two tries.
-const RETRY_DELAY: Duration = Duration::from_millis(10);
+pub(super) const RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// A message that is to be tried again.
 pub(super) enum RetriedMessage {
@@ -21,27 +21,27 @@ pub(super) enum RetriedMessage {
 /// The messages that are to be tried again.
 #[derive(Default)]
 pub(super) struct Retries {
-    messages: Vec<RetriedMessage>,
-    /// The time of the next try. `None`: the next tick.
-    due: Option<Instant>,
+    messages: Vec<DueMessage>,
     last_tick: Option<Instant>,
 }
 
+struct DueMessage {
+    message: RetriedMessage,
+    /// `None`: in the next tick.
+    at: Option<Instant>,
+}
+
 impl Retries {
-    /// Has a message be tried again.
-    pub(super) fn add(&mut self, message: RetriedMessage) {
-        if self.messages.is_empty() {
-            self.due = self.last_tick.map(|tick| tick + RETRY_DELAY);
-        }
-        self.messages.push(message);
+    /// Has a message be tried again after a time.
+    pub(super) fn add(&mut self, message: RetriedMessage, delay: Duration) {
+        let at = self.last_tick.map(|tick| tick + delay);
+        self.messages.push(DueMessage { message, at });
     }
 
     /// The time of the next try, if there is one.
     pub(super) fn next(&self) -> Option<Instant> {
-        match self.messages.is_empty() {
-            true => None,
-            false => self.due.or(self.last_tick),
-        }
+        let times = self.messages.iter();
+        times.filter_map(|due| due.at.or(self.last_tick)).min()
     }
 }
 
@@ -49,13 +49,14 @@ impl Engine {
     /// Tries messages again whose time it is.
     pub(super) fn retry(&mut self, now: Instant) {
         self.retries.last_tick = Some(now);
-        if self.retries.due.is_some_and(|due| now < due) {
-            return;
-        }
-        for message in std::mem::take(&mut self.retries.messages) {
+        let messages = std::mem::take(&mut self.retries.messages);
+        let is_due = |due: &DueMessage| due.at.is_none_or(|at| at <= now);
+        let (due, later): (Vec<_>, _) = messages.into_iter().partition(is_due);
+        self.retries.messages = later;
+        for DueMessage { message, .. } in due {
             match message {
                 RetriedMessage::Report(report) => self.report(report),
-                RetriedMessage::Alarm(awaited) => self.await_report_again(awaited),
+                RetriedMessage::Alarm(awaited) => self.try_alarm_again(awaited),
                 RetriedMessage::Discard(group) => self.discard(group),
                 RetriedMessage::AnyProbe => self.await_probe(),
             }

@@ -121,6 +121,12 @@ impl CarriedMessages {
         true
     }
 
+    /// The number of receives.
+    pub(super) fn receives(&self) -> usize {
+        let receives = self.all.values().filter(|message| !message.call.sends);
+        receives.count()
+    }
+
     /// The receives that the owner has.
     pub(super) fn posted_receives(&self) -> Vec<u64> {
         let posted = self.all.values().filter(|message| message.is_posted);
