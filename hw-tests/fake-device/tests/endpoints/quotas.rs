@@ -259,6 +259,8 @@ fn small_messages_of_many_peers_need_no_request() {
                 let sent = peer.tsend(message(8, round), 8, *to_hub, round, round);
                 sent.map_err(party::first).unwrap();
             }
+            // Connections fail where their receiver has no receive left for too long.
+            assert!(hub.poll().unwrap().is_none());
         }
         // All are here before any is received.
         let begun = Instant::now();
@@ -297,7 +299,11 @@ fn small_messages_of_many_peers_need_no_request() {
                 requests.push(at);
             }
         }
-        assert!(requests.is_empty(), "round {round}: peers {requests:?}");
+        let failed = party::stat(&hub, "verbs_lanes_failed");
+        assert!(
+            requests.is_empty(),
+            "round {round}, {failed} lanes have failed: peers {requests:?}"
+        );
     }
     drop(peers);
 }
