@@ -401,15 +401,16 @@ fn a_member_is_gone_at_an_owner_without_delivery() {
     with_offers(test, |offer, info| {
         let mut owned = OwnedRanks::open(offer, info, 2);
         let mut joined = join(&owned.ranks, &[0, 1]);
-        owned.owners[0]
-            .has_no_delivery
-            .store(true, Ordering::Relaxed);
-        close_last(&mut owned, &mut joined);
+        let owner = &owned.owners[0];
+        owner.has_no_delivery.store(true, Ordering::Relaxed);
+        owner.hides_failed_receives.store(true, Ordering::Relaxed);
         let rank = &owned.ranks.ranks[0];
         let at = (address_of(joined[0].1), rank.addrs[1]);
         let mut data = [0u8; 8];
         let begun = rank.broadcast(&mut data, 8, fi_datatype::FI_UINT8, at, 7);
         assert_eq!(begun, 0);
+        close_last(&mut owned, &mut joined);
+        let rank = &owned.ranks.ranks[0];
         let mut ended = None;
         owned.ranks.until("its end", || {
             ended = rank.end();

@@ -113,6 +113,9 @@ pub struct OwnerRank {
     pub refused: AtomicUsize,
     /// Messages that end when they are received are refused (`FI_DELIVERY_COMPLETE`).
     pub has_no_delivery: AtomicBool,
+    /// The ends of receives that fail are not reported, as by an owner to which no receive fails
+    /// where its sender is gone.
+    pub hides_failed_receives: AtomicBool,
     /// The number of those messages so far.
     pub deliveries: AtomicUsize,
     /// The number of messages that end when they are sent.
@@ -205,6 +208,7 @@ impl OwnerRank {
             is_full: AtomicBool::new(false),
             refused: AtomicUsize::new(0),
             has_no_delivery: AtomicBool::new(false),
+            hides_failed_receives: AtomicBool::new(false),
             deliveries: AtomicUsize::new(0),
             sends: AtomicUsize::new(0),
             failed: Mutex::default(),
@@ -312,6 +316,10 @@ impl OwnerRank {
                             assert_eq!(error, -(FI_EAVAIL as isize));
                             let mut entry = fi_cq_err_entry::default();
                             assert_eq!(call!(cq, ops.readerr(&raw mut entry, 0)), 1);
+                            let is_receive = entry.flags & FI_RECV != 0;
+                            if is_receive && self.hides_failed_receives.load(Ordering::Relaxed) {
+                                continue;
+                            }
                             (*self.reports).comperr.unwrap()(self.peer_ep, &raw mut entry)
                         }
                     }
