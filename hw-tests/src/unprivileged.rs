@@ -1,5 +1,6 @@
 //! Tests as an ordinary user whose limit of locked memory is low.
 
+use ferrofabric_conformance::this_program::name_beside_this_test;
 use std::process::Command;
 use std::{env, ptr};
 
@@ -24,7 +25,12 @@ pub fn run(test: &str) {
         return;
     }
     let output = Command::new(env::current_exe().unwrap())
-        .args(["--exact", test, "--ignored", "--nocapture"])
+        .args([
+            "--exact",
+            &name_beside_this_test(test),
+            "--ignored",
+            "--nocapture",
+        ])
         .env(CHILD, "1")
         .output()
         .unwrap();

@@ -5,9 +5,9 @@
 //!
 //!     cargo bench -p ferrofabric-ofi --bench overhead
 
-#[path = "../tests/client/mod.rs"]
+#[path = "../tests/integration/client/mod.rs"]
 mod client;
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/integration/support/mod.rs"]
 mod support;
 
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a benchmark")]
 
-#[path = "../tests/owner/mod.rs"]
+#[path = "../tests/integration/owner/mod.rs"]
 mod owner;
 
 use std::io::{BufRead, BufReader, Write};

@@ -62,7 +62,7 @@ mod node;
 #[cfg(not(loom))]
 mod outbox;
 #[cfg(all(any(test, feature = "fuzzing"), not(loom)))]
-#[path = "../tests/owner/mod.rs"]
+#[path = "../tests/integration/owner/mod.rs"]
 #[allow(
     unsafe_code,
     reason = "a test's owner, which drives the transport directly"

@@ -46,6 +46,7 @@ pub mod sharing;
 pub mod steady;
 pub mod suite;
 pub mod target;
+pub mod this_program;
 pub mod unknown_initiators;
 pub mod unknown_sources;
 pub mod user_ids;

@@ -1,7 +1,7 @@
 //! System calls that are no cancellation points (pthreads(7)), in place of those of the C library.
 //!
 //! The linker has the whole library, with the standard library in it, use these (`build.rs`): a
-//! call that is added later gets one that does not unwind. `tests/cancellation.rs` checks that no
+//! call that is added later gets one that does not unwind. `tests/integration/cancellation.rs` checks that no
 //! other cancellation point is left.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};

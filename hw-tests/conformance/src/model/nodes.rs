@@ -1,6 +1,7 @@
 //! Random programs between two machines that run the same test program at the same time
 //! (`scripts/vm --nodes 2`), each of which has a process with half of the ranks.
 
+use crate::this_program::name_beside_this_test;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -93,7 +94,12 @@ impl NodePrograms<'_> {
         let mut command = Command::new(std::env::current_exe().unwrap());
         (self.prepare)(&mut command);
         command
-            .args(["--exact", self.worker, "--ignored", "--nocapture"])
+            .args([
+                "--exact",
+                &name_beside_this_test(self.worker),
+                "--ignored",
+                "--nocapture",
+            ])
             .env(PROCESS, node().unwrap_or_default().to_string())
             .stdin(Stdio::from(leader))
             .stdout(Stdio::null())

@@ -12,7 +12,7 @@ use ferrofabric_contracts::peer::Completion;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Cq, Domain};
 
-pub use allocations::{RecordingAllocator, places};
+pub use allocations::{RecordingAllocator, allocated_by_size, allocated_bytes, places};
 pub use syscalls::{SystemCall, Trace, measure, trace};
 
 use crate::ends::{BLANK, PATIENCE, QueuedEndpoint, QueuedPair, any_tagged};

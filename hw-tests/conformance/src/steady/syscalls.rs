@@ -7,6 +7,7 @@
     reason = "ptrace(2), and a system call that there is not, as a mark"
 )]
 
+use crate::this_program::name_beside_this_test;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -68,7 +69,12 @@ pub fn trace(name: &str, child: impl FnOnce()) -> Option<Trace> {
     }
     // The child's parent is this thread, which is the tracer.
     let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .args([
+            "--exact",
+            &name_beside_this_test(name),
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env(CHILD, "1")
         .stdout(Stdio::null())
         .spawn()

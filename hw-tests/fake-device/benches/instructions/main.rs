@@ -16,7 +16,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a broken benchmark may panic")]
 
-#[path = "../../../../plugin-ofi/tests/client/mod.rs"]
+#[path = "../../../../plugin-ofi/tests/integration/client/mod.rs"]
 mod client;
 mod counts;
 mod measured;

@@ -1,7 +1,0 @@
-//! Debian's Open MPI over this project's provider: point-to-point and collectives, through shared
-//! memory and over verbs.
-
-#[macro_use]
-mod support;
-
-all_jobs!(Open);

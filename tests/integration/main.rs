@@ -1,0 +1,15 @@
+//! The tests of the Rust interface.
+
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    reason = "a program of tests has no users"
+)]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod atomics;
+mod collectives;
+mod endpoints;
+mod examples;
+mod futures;
+mod one_sided;
