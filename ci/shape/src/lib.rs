@@ -1,25 +1,23 @@
-//! The shape of the production code: no modules that import each other in a circle, limits for the
-//! sizes of files, structs and functions (`docs/architecture.md` lists the exceptions), and no name
-//! of two types (`docs/glossary.md` lists the exceptions).
+//! The shape of the production code: no modules that import each other in a circle, no crate that
+//! depends on one above it, and a table of the lines of each crate.
 //!
 //! Production code is the code of the libraries and programs of the workspace's members, without
 //! code that only tests compile (`cfg(test)`, `cfg(loom)`, the feature `fuzzing`).
 
 mod circles;
+mod layers;
 mod modules;
-mod names;
 mod resolve;
-mod sizes;
 mod syntax;
 #[cfg(test)]
 mod tests;
 mod tree;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use circles::ProgramCircles;
 use modules::Code;
-use tree::{ARCHITECTURE, GLOSSARY};
 
 pub use tree::{Files, Package, Tree};
 
@@ -44,65 +42,64 @@ pub enum Error {
     },
 }
 
-/// The result of the check.
+/// The shape of a tree. Each text may have several lines.
 #[derive(Debug)]
-pub struct ShapeReport {
-    /// The breaches, by rule.
-    pub faults: Vec<Section>,
-    /// The largest things of each kind, also those within the limits.
-    pub tables: Vec<Section>,
+pub struct Shape {
+    /// Circles of sibling modules. None may be there.
+    pub circles: Vec<String>,
+    /// Dependencies of a crate on one that is not below it. None may be there.
+    pub layers: Vec<String>,
+    /// Parents and children that import each other.
+    pub pairs: Vec<String>,
+    /// The lines of each package, without tests, blank lines, comments and generated files.
+    pub lines: BTreeMap<String, usize>,
 }
 
-/// A heading, and a text for each thing below it.
-#[derive(Debug)]
-pub struct Section {
-    /// The heading.
-    pub title: String,
-    /// May have several lines each.
-    pub texts: Vec<String>,
+impl Shape {
+    /// Reads the modules of a tree.
+    ///
+    /// # Errors
+    /// A file that is not there or is not Rust.
+    pub fn of(tree: &Tree) -> Result<Self, Error> {
+        let code = Code::read(tree)?;
+        let (mut circles, mut pairs) = (Vec::new(), Vec::new());
+        for program in &code.programs {
+            let found = ProgramCircles::of(program);
+            circles.extend(found.circles);
+            pairs.extend(found.pairs);
+        }
+        Ok(Self {
+            circles,
+            layers: layers::faults(&tree.packages),
+            pairs,
+            lines: code.lines,
+        })
+    }
 }
 
-impl fmt::Display for Section {
+/// The table of lines, then the faults.
+impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}:", self.title)?;
-        let mut lines = self.texts.iter().flat_map(|text| text.lines());
-        lines.try_for_each(|line| writeln!(f, "  {line}"))
+        let titles = ["lines without tests and comments", "sum"];
+        let names = self.lines.keys().map(String::as_str).chain(titles);
+        let width = names.map(str::len).max().unwrap_or(0);
+        let sum: usize = self.lines.values().sum();
+        writeln!(f, "{}", titles[0])?;
+        for (name, lines) in &self.lines {
+            writeln!(f, "{name:width$} {lines:7}")?;
+        }
+        writeln!(f, "{:width$} {sum:7}", titles[1])?;
+        section(f, "Circles of sibling modules", &self.circles)?;
+        section(f, "Dependencies that do not point down", &self.layers)
     }
 }
 
-/// Checks a tree. Where `strict` is set, a parent and a child that import each other are a fault
-/// too.
-///
-/// # Errors
-/// A file that is not there or is not Rust.
-pub fn check(tree: &Tree, strict: bool) -> Result<ShapeReport, Error> {
-    let code = Code::read(tree)?;
-    let (mut circles, mut pairs) = (Vec::new(), Vec::new());
-    for program in &code.programs {
-        let shape = ProgramCircles::of(program);
-        circles.extend(shape.circles);
-        pairs.extend(shape.pairs);
+/// A heading with the texts below it, if there are any.
+fn section(f: &mut fmt::Formatter<'_>, title: &str, texts: &[String]) -> fmt::Result {
+    if texts.is_empty() {
+        return Ok(());
     }
-    let section = |title, texts: Vec<String>| Section {
-        title: format!("{title} ({})", texts.len()),
-        texts,
-    };
-    let mut tables = sizes::tables(&code);
-    let mut faults = vec![
-        section("Circles of sibling modules", circles),
-        section(
-            "Over the limits of size",
-            sizes::faults(&code, tree.document(ARCHITECTURE)),
-        ),
-        section(
-            "Names of more than one type",
-            names::faults(&code.types, tree.document(GLOSSARY)),
-        ),
-    ];
-    let pairs = section("Parents and children that import each other", pairs);
-    match strict {
-        true => faults.push(pairs),
-        false => tables.push(pairs),
-    }
-    Ok(ShapeReport { faults, tables })
+    writeln!(f, "\n{title} ({}):", texts.len())?;
+    let mut lines = texts.iter().flat_map(|text| text.lines());
+    lines.try_for_each(|line| writeln!(f, "  {line}"))
 }

@@ -1,5 +1,5 @@
-//! Reads the modules of each library and program: their declarations, imports and paths, and the
-//! sizes of their files, structs and functions. Code that only tests compile is left out.
+//! Reads the modules of each library and program: their declarations, imports and paths, and their
+//! lines of code. Code that only tests compile is left out.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -8,8 +8,6 @@ use std::rc::Rc;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-use crate::names::TypeNames;
-use crate::sizes::{Measure, SizeKind};
 use crate::tree::Tree;
 use crate::{Error, syntax};
 
@@ -82,9 +80,7 @@ impl ProgramModules {
 #[derive(Debug, Default)]
 pub(crate) struct Code {
     pub(crate) programs: Vec<ProgramModules>,
-    pub(crate) measures: BTreeSet<Measure>,
-    pub(crate) types: TypeNames,
-    /// By package.
+    /// By package, without tests, blank lines, comments and generated files.
     pub(crate) lines: BTreeMap<String, usize>,
 }
 
@@ -103,8 +99,6 @@ impl Code {
                     waiting.append(&mut reader.files);
                     // A library and a program may share a file.
                     if !reader.is_generated && files.insert(file) {
-                        code.measures.append(&mut reader.measures);
-                        code.types.extend(reader.types.drain(..));
                         *code.lines.entry(package.name.clone()).or_default() += reader.lines();
                     }
                 }
@@ -148,11 +142,8 @@ struct FileReader<'a> {
     is_generated: bool,
     /// How many functions are around.
     functions: usize,
-    /// Whose `impl` or `trait` is around.
-    owner: String,
+    /// Its lines that only tests compile.
     for_tests: BTreeSet<usize>,
-    measures: BTreeSet<Measure>,
-    types: Vec<(String, SourceLine)>,
     /// The files of its modules.
     files: Vec<FileOf>,
     error: Option<Error>,
@@ -170,10 +161,7 @@ impl<'a> FileReader<'a> {
             text,
             is_generated: syntax::is_generated(text),
             functions: 0,
-            owner: String::new(),
             for_tests: BTreeSet::new(),
-            measures: BTreeSet::new(),
-            types: Vec::new(),
             files: Vec::new(),
             error: None,
         }
@@ -190,7 +178,6 @@ impl<'a> FileReader<'a> {
         }
         let name = self.this.name.clone();
         self.module = self.add_module(name, self.this.parent);
-        self.measure(SizeKind::File, self.text.lines().count(), "", 1);
         self.visit_file(&parsed);
         self.error.take().map_or(Ok(()), Err)
     }
@@ -218,27 +205,11 @@ impl<'a> FileReader<'a> {
         SourceLine { file, line }
     }
 
-    fn measure(&mut self, kind: SizeKind, size: usize, name: &str, line: usize) {
-        let what = format!("{} {name}", self.file).trim_end().to_owned();
-        let at = self.at(line);
-        self.measures.insert(Measure {
-            kind,
-            size,
-            what,
-            at,
-        });
-    }
-
     fn declare(&mut self, name: &syn::Ident) {
         if self.functions == 0 {
             let name = syntax::name(name);
             self.modules[self.module].declared.insert(name);
         }
-    }
-
-    fn add_type(&mut self, name: String, line: usize) {
-        let at = self.at(line);
-        self.types.push((name, at));
     }
 
     fn add_path(&mut self, path: Path, line: usize) {
@@ -284,34 +255,11 @@ impl<'a> FileReader<'a> {
         }
     }
 
-    fn add_function(&mut self, signature: &syn::Signature, body: Option<&syn::Block>) {
-        let name = format!("{}{}", self.owner, signature.ident);
-        let line = signature.fn_token.span.start().line;
-        // A C header fixes the parameters of a function that C calls.
-        if signature.abi.is_none() {
-            let is_parameter = |it: &&syn::FnArg| matches!(it, syn::FnArg::Typed(_));
-            let parameters = signature.inputs.iter().filter(is_parameter).count();
-            self.measure(SizeKind::Parameters, parameters, &name, line);
-        }
-        if let Some(body) = body {
-            let last = body.brace_token.span.close().end().line;
-            self.measure(SizeKind::Function, last + 1 - line, &name, line);
-        }
-    }
-
     /// Reads what is inside a function.
     fn inside(&mut self, read: impl FnOnce(&mut Self)) {
         self.functions += 1;
         read(self);
         self.functions -= 1;
-    }
-
-    /// Reads what belongs to a type or a trait.
-    fn owned(&mut self, owner: Option<String>, read: impl FnOnce(&mut Self)) {
-        let owner = owner.map_or(String::new(), |name| name + "::");
-        let around = std::mem::replace(&mut self.owner, owner);
-        read(self);
-        self.owner = around;
     }
 
     /// Whether this is for tests: then its lines do not count.
@@ -333,9 +281,6 @@ impl<'ast> Visit<'ast> for FileReader<'_> {
         if let Some(name) = syntax::declared(item) {
             self.declare(name);
         }
-        if let Some(name) = syntax::declared_type(item) {
-            self.add_type(syntax::name(name), name.span().start().line);
-        }
         match item {
             syn::Item::Mod(item) => self.add_child(item),
             item => visit::visit_item(self, item),
@@ -356,31 +301,7 @@ impl<'ast> Visit<'ast> for FileReader<'_> {
         }
     }
 
-    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
-        if !syntax::has_fixed_layout(&item.attrs) {
-            let fields = item.fields.iter();
-            let fields = fields.filter(|it| !syntax::is_for_tests(&it.attrs)).count();
-            let line = item.struct_token.span.start().line;
-            self.measure(SizeKind::Struct, fields, &item.ident.to_string(), line);
-        }
-        visit::visit_item_struct(self, item);
-    }
-
-    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
-        let owner = match &*item.self_ty {
-            syn::Type::Path(path) => path.path.segments.last().map(|it| it.ident.to_string()),
-            _ => None,
-        };
-        self.owned(owner, |this| visit::visit_item_impl(this, item));
-    }
-
-    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
-        let owner = Some(item.ident.to_string());
-        self.owned(owner, |this| visit::visit_item_trait(this, item));
-    }
-
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
-        self.add_function(&item.sig, Some(&item.block));
         self.inside(|this| visit::visit_item_fn(this, item));
     }
 
@@ -388,7 +309,6 @@ impl<'ast> Visit<'ast> for FileReader<'_> {
         if self.skips(&item.attrs, item) {
             return;
         }
-        self.add_function(&item.sig, Some(&item.block));
         self.inside(|this| visit::visit_impl_item_fn(this, item));
     }
 
@@ -396,7 +316,6 @@ impl<'ast> Visit<'ast> for FileReader<'_> {
         if self.skips(&item.attrs, item) {
             return;
         }
-        self.add_function(&item.sig, item.default.as_ref());
         self.inside(|this| visit::visit_trait_item_fn(this, item));
     }
 
@@ -435,9 +354,6 @@ impl<'ast> Visit<'ast> for FileReader<'_> {
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
         for (path, line) in syntax::paths_in(call.tokens.clone()) {
             self.add_path(path, line);
-        }
-        for (name, line) in syntax::types_in(call.tokens.clone()) {
-            self.add_type(name, line);
         }
         visit::visit_macro(self, call);
     }

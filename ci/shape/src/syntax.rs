@@ -26,19 +26,6 @@ pub(crate) fn declared(item: &Item) -> Option<&syn::Ident> {
     })
 }
 
-/// The name of a type or a trait, where the item declares one.
-pub(crate) fn declared_type(item: &Item) -> Option<&syn::Ident> {
-    Some(match item {
-        Item::Enum(it) => &it.ident,
-        Item::Struct(it) => &it.ident,
-        Item::Trait(it) => &it.ident,
-        Item::TraitAlias(it) => &it.ident,
-        Item::Type(it) => &it.ident,
-        Item::Union(it) => &it.ident,
-        _ => return None,
-    })
-}
-
 macro_rules! attributes {
     ($node:expr, $kind:ident: $($variant:ident)*) => {
         match $node {
@@ -94,21 +81,6 @@ fn value(condition: &Meta) -> Option<bool> {
         false if values.contains(&None) => None,
         false => Some(!decides),
     }
-}
-
-/// Whether the layout of a struct is C's or that of bytes.
-pub(crate) fn has_fixed_layout(attributes: &[Attribute]) -> bool {
-    let says = |attribute: &Attribute, names: &[&str]| {
-        let list = attribute.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated);
-        let last = |it: &Meta| it.path().segments.last().map(|it| it.ident.to_string());
-        let names = |it: String| names.contains(&it.as_str());
-        list.is_ok_and(|list| list.iter().filter_map(last).any(names))
-    };
-    attributes.iter().any(|attribute| {
-        let path = attribute.path();
-        path.is_ident("repr") && says(attribute, &["C"])
-            || path.is_ident("derive") && says(attribute, &["FromBytes", "IntoBytes"])
-    })
 }
 
 /// The file that `#[path = "…"]` states.
@@ -214,32 +186,6 @@ pub(crate) fn paths_in(tokens: TokenStream) -> Vec<(Path, usize)> {
     }
     end(&mut path, line);
     found.extend(inner.into_iter().flat_map(paths_in));
-    found
-}
-
-/// The names of types and traits that a macro's tokens declare, and their lines.
-pub(crate) fn types_in(tokens: TokenStream) -> Vec<(String, usize)> {
-    let mut found = Vec::new();
-    let mut is_named_next = false;
-    for token in tokens {
-        match token {
-            TokenTree::Ident(it) if is_named_next => {
-                found.push((name(&it), it.span().start().line));
-                is_named_next = false;
-            }
-            TokenTree::Ident(it) => {
-                is_named_next = ["struct", "enum", "union", "trait"]
-                    .iter()
-                    .any(|word| it == word);
-            }
-            other => {
-                is_named_next = false;
-                if let TokenTree::Group(it) = other {
-                    found.extend(types_in(it.stream()));
-                }
-            }
-        }
-    }
     found
 }
 

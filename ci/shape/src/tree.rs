@@ -8,11 +8,6 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// The document with the exceptions to the limits of size, from the root of the tree.
-pub(crate) const ARCHITECTURE: &str = "docs/architecture.md";
-/// The document with the names that stand more than once.
-pub(crate) const GLOSSARY: &str = "docs/glossary.md";
-
 /// Folders whose packages are for tests.
 const FOR_TESTS: [&str; 3] = ["hw-tests/", "fuzz/", "ci/"];
 
@@ -26,6 +21,8 @@ pub struct Package {
     pub name: String,
     /// The first file of its library and of each of its programs, from the root of the tree.
     pub roots: Vec<String>,
+    /// The packages that its libraries and programs depend on.
+    pub dependencies: Vec<String>,
 }
 
 /// The sources of a workspace.
@@ -49,19 +46,6 @@ impl Tree {
         read_folder(root, root, &mut files)?;
         Ok(Self { packages, files })
     }
-
-    /// The text of a document; empty where there is none.
-    pub(crate) fn document(&self, path: &str) -> &str {
-        self.files.get(path).map_or("", String::as_str)
-    }
-}
-
-/// The rows of the table below a heading of a document, without the table's head.
-pub(crate) fn table_rows<'a>(document: &'a str, heading: &str) -> impl Iterator<Item = &'a str> {
-    let mut lines = document.lines();
-    lines.by_ref().find(|line| line.trim() == heading);
-    let section = lines.take_while(|line| !line.starts_with("## "));
-    section.filter(|line| line.starts_with('|')).skip(2)
 }
 
 /// The workspace's members with production code.
@@ -81,12 +65,20 @@ fn packages(root: &Path) -> Result<Vec<Package>, Error> {
     let packages = members.map(|member| {
         let targets = member["targets"].as_array().into_iter().flatten();
         let roots = targets.filter_map(|target| production_root(root, target));
+        let dependencies = member["dependencies"].as_array().into_iter().flatten();
+        // Those of tests and of build scripts have a kind.
+        let dependencies = dependencies.filter(|it| it["kind"].is_null());
         Package {
-            name: member["name"].as_str().unwrap_or_default().to_owned(),
+            name: name(member),
             roots: roots.collect(),
+            dependencies: dependencies.map(name).collect(),
         }
     });
     Ok(packages.filter(|it| !it.roots.is_empty()).collect())
+}
+
+fn name(package: &Value) -> String {
+    package["name"].as_str().unwrap_or_default().to_owned()
 }
 
 /// The first file of a library or a program, unless it is for tests.
@@ -113,9 +105,7 @@ fn read_folder(root: &Path, folder: &Path, files: &mut Files) -> Result<(), Erro
             if !name.starts_with('.') && name != "target" {
                 read_folder(root, &path, files)?;
             }
-        } else if name.ends_with(".rs")
-            || [ARCHITECTURE, GLOSSARY].iter().any(|it| path.ends_with(it))
-        {
+        } else if name.ends_with(".rs") {
             let text = std::fs::read_to_string(&path).map_err(|e| io(&path, e))?;
             let name = path.strip_prefix(root).unwrap_or(&path);
             files.insert(name.to_string_lossy().into_owned(), text);

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use ferrofabric_shape::{Tree, check};
+use ferrofabric_shape::{Shape, Tree};
 
 #[test]
 fn the_package_at_the_root_is_checked() {
@@ -15,11 +15,12 @@ fn the_package_at_the_root_is_checked() {
 }
 
 #[test]
-fn no_circles_and_nothing_too_large() {
+fn no_circles_and_no_crate_above_its_layer() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let tree = Tree::read(&root).unwrap_or_else(|e| panic!("{e}"));
-    let report = check(&tree, false).unwrap_or_else(|e| panic!("{e}"));
-    let broken = report.faults.iter().filter(|it| !it.texts.is_empty());
-    let broken: Vec<String> = broken.map(ToString::to_string).collect();
-    assert!(broken.is_empty(), "{}", broken.concat());
+    let shape = Tree::read(&root).and_then(|tree| Shape::of(&tree));
+    let shape = shape.unwrap_or_else(|e| panic!("{e}"));
+    assert!(
+        shape.circles.is_empty() && shape.layers.is_empty(),
+        "{shape}"
+    );
 }
