@@ -1,338 +1,308 @@
-//! `docs/conformance.md`: prose, tables, one line `Not built yet: ID, ID.`, and the reasons for
-//! tests that are missing (`reasons`).
+//! `docs/conformance.md`: text, tables, a line `Not built yet: ID, ID.`, and the reasons for tests
+//! that are missing, `- No test on Soft-RoCE: ID, ID: reason`.
 //!
-//! A table says what its columns are: ID, behaviour, and either all tests in one, or one for each
-//! [`TestPlace`]. The columns of tests are written by the program, all else by hand.
+//! A row has an ID, a behaviour, and its tests in one column or in one for each [`TestPlace`]. The
+//! columns of tests are written by the program, all else by hand.
 
 use std::collections::BTreeSet;
-use std::fmt::{self, Write as _};
 
-use crate::id::{self, NotAnId, RequirementId};
+use crate::DOCUMENT;
+use crate::marks::{Marks, RequirementId, Test};
 use crate::place::TestPlace;
-use crate::reasons::{Reasons, reason};
-use crate::scan::{Marks, Test};
-use crate::scenarios;
 
 const NOT_BUILT: &str = "Not built yet: ";
 const NO_TESTS: &str = "none yet";
 const NO_TEST_HERE: &str = "none: the reason is above";
 
-/// Their rows need a test in each place, or a reason.
-const GROUPS_BY_PLACE: [&str; 2] = ["AV", "GI"];
-
-/// The document, line by line.
-#[derive(Debug)]
-pub struct Document {
-    lines: Vec<DocumentLine>,
+/// What the document says of tests that are missing.
+#[derive(Default)]
+struct Missing {
+    not_built: BTreeSet<RequirementId>,
+    /// The columns that need no test, until a column has been found empty.
+    excused: BTreeSet<(RequirementId, TestPlace)>,
 }
 
-#[derive(Debug)]
-enum DocumentLine {
-    Text(String),
-    Row {
-        id: RequirementId,
-        behaviour: String,
-        tests: Cells,
-    },
-}
-
-/// The columns of tests.
-#[derive(Clone, Debug)]
-enum Cells {
-    Together(String),
-    ByPlace([String; TestPlace::ALL.len()]),
-}
-
-/// A fault of the document, or a difference between the document and the tests.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)]
-pub enum DocumentError {
-    #[error("line {line}: {source}")]
-    Id { line: usize, source: NotAnId },
-    #[error("line {line}: a row has an ID, a behaviour and its tests, between vertical bars")]
-    Row { line: usize },
-    #[error("line {line}: the columns are ID, behaviour, and `tests` or each of {:?}", TestPlace::ALL.map(|place| place.to_string()))]
-    Columns { line: usize },
-    #[error("{0} stands in a table that has its tests in one column: its group has one a place")]
-    Together(RequirementId),
-    #[error("{0} has two rows")]
-    Twice(RequirementId),
-    #[error(
-        "no test without `#[ignore]` says `Covers: {0}`, and it is not among what is not built"
-    )]
-    Unproven(RequirementId),
-    #[error("{0} is called not built, but a test proves it: take it off that list")]
-    Built(RequirementId),
-    #[error("{0} is called not built, but has no row")]
-    UnknownNotBuilt(RequirementId),
-    #[error("`{test}` in {file} covers {id}, which has no row")]
-    Unknown {
-        id: RequirementId,
-        file: String,
-        test: String,
-    },
-    #[error("line {line}: `- {}ID, ID: reason` was expected, or another place", TestPlace::SharedMemory.lacks().unwrap_or_default())]
-    Reason { line: usize },
-    #[error("without a test and without a reason: {}", shown(.0))]
-    Missing(Vec<(RequirementId, TestPlace)>),
-    #[error("{id} has a test in the column `{place}`: take it off the reasons why it has none")]
-    NeedlessReason { id: RequirementId, place: TestPlace },
-    #[error("a reason is given why {id} has no test in the column `{place}`, which it has not")]
-    ReasonForNothing { id: RequirementId, place: TestPlace },
-}
-
-impl Document {
-    /// Reads it.
-    ///
-    /// # Errors
-    /// A row or a table's head that can not be read.
-    pub fn parse(text: &str) -> Result<Self, DocumentError> {
-        let mut columns = None;
-        let mut lines = Vec::new();
-        for (index, text) in text.lines().enumerate() {
-            let line = index + 1;
-            let cells: Vec<&str> = text.split('|').map(str::trim).collect();
-            let is_row = cells.len() > 1 && cells[1].starts_with(|c: char| c.is_ascii_uppercase());
-            if is_row && cells[1] == "ID" {
-                columns = Some(Cells::headed(&cells).ok_or(DocumentError::Columns { line })?);
-            }
-            lines.push(match &columns {
-                Some(columns) if is_row && cells[1] != "ID" => row(line, &cells, columns)?,
-                _ if is_row && cells[1] != "ID" => return Err(DocumentError::Columns { line }),
-                _ => DocumentLine::Text(text.to_owned()),
-            });
+/// The document with the columns of tests that the marks give.
+pub(crate) fn with_tests(text: &str, marks: &Marks, faults: &mut Vec<String>) -> String {
+    let mut missing = Missing::default();
+    let mut known = BTreeSet::new();
+    let mut width = 0;
+    let mut written = String::new();
+    let at = |index: usize, why: &str| format!("{DOCUMENT}:{}: {why}", index + 1);
+    for (index, line) in text.lines().enumerate() {
+        if let Err(why) = missing.add(line) {
+            faults.push(at(index, &why));
         }
-        let document = Document { lines };
-        let mut seen = BTreeSet::new();
-        let twice = document.ids().find(|&id| !seen.insert(id)).cloned();
-        twice.map_or(Ok(document), |id| Err(DocumentError::Twice(id)))
     }
-
-    fn ids(&self) -> impl Iterator<Item = &RequirementId> {
-        self.lines.iter().filter_map(|line| match line {
-            DocumentLine::Row { id, .. } => Some(id),
-            DocumentLine::Text(_) => None,
-        })
-    }
-
-    /// Its text beside the rows, with the numbers of the lines.
-    fn texts(&self) -> impl Iterator<Item = (usize, &str)> {
-        let lines = self.lines.iter().enumerate();
-        lines.filter_map(|(index, line)| match line {
-            DocumentLine::Text(text) => Some((index + 1, text.as_str())),
-            DocumentLine::Row { .. } => None,
-        })
-    }
-
-    /// The requirements that it says are not built.
-    fn not_built(&self) -> Result<BTreeSet<RequirementId>, DocumentError> {
-        let mut ids = BTreeSet::new();
-        for (line, text) in self.texts() {
-            let Some(listed) = text.strip_prefix(NOT_BUILT) else {
-                continue;
-            };
-            let listed = id::list(listed.trim_end_matches('.'));
-            ids.extend(listed.map_err(|source| DocumentError::Id { line, source })?);
-        }
-        Ok(ids)
-    }
-
-    /// The columns that need no test, by the reasons that it gives.
-    fn reasons(&self) -> Result<Reasons, DocumentError> {
-        let mut reasons = Reasons::new();
-        for (line, text) in self.texts() {
-            reasons.extend(reason(line, text)?);
-        }
-        Ok(reasons)
-    }
-
-    /// The document with the columns of tests that the marks give.
-    ///
-    /// # Errors
-    /// A requirement that is neither proven nor called not built, or both; an empty column without
-    /// a reason, and a reason for a column that is not empty; a mark of a requirement that has no
-    /// row.
-    pub fn with_tests(mut self, marks: &Marks) -> Result<Self, DocumentError> {
-        let not_built = self.not_built()?;
-        let mut reasons = self.reasons()?;
-        let known: BTreeSet<RequirementId> = self.ids().cloned().collect();
-        for (id, tests) in marks {
-            if let (false, Some(test)) = (known.contains(id), tests.first()) {
-                return Err(DocumentError::Unknown {
-                    id: id.clone(),
-                    file: test.file.clone(),
-                    test: test.name.clone(),
-                });
-            }
-        }
-        if let Some(id) = not_built.difference(&known).next() {
-            return Err(DocumentError::UnknownNotBuilt(id.clone()));
-        }
-        let mut missing = Vec::new();
-        for line in &mut self.lines {
-            let DocumentLine::Row { id, tests, .. } = line else {
-                continue;
-            };
-            let proofs = match (marks.get(id), not_built.contains(id)) {
-                (Some(_), true) => return Err(DocumentError::Built(id.clone())),
-                (None, false) => return Err(DocumentError::Unproven(id.clone())),
-                (Some(proofs), false) if proofs.iter().all(|test| test.ignored) => {
-                    return Err(DocumentError::Unproven(id.clone()));
+    for (index, line) in text.lines().enumerate() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        match cells[..] {
+            ["", "ID", "behaviour", ref titles @ .., ""] => {
+                width = titles.len();
+                if titles != ["tests"] && titles != TestPlace::ALL.map(TestPlace::title) {
+                    let why = "the columns are ID, behaviour, and `tests` or each place";
+                    faults.push(at(index, why));
                 }
-                (None, true) => None,
-                (Some(proofs), false) => Some(proofs),
-            };
-            match (tests, proofs) {
-                (Cells::Together(_), _) if GROUPS_BY_PLACE.contains(&id.group()) => {
-                    return Err(DocumentError::Together(id.clone()));
-                }
-                (Cells::Together(all), None) => *all = NO_TESTS.to_owned(),
-                (Cells::Together(all), Some(proofs)) => *all = cell(proofs, None),
-                (Cells::ByPlace(places), None) => places.fill(NO_TESTS.to_owned()),
-                (Cells::ByPlace(places), Some(proofs)) => {
-                    for (place, tests) in TestPlace::ALL.into_iter().zip(places) {
-                        match by_place(id, place, proofs, &mut reasons)? {
-                            Some(found) => *tests = found,
-                            None => missing.push((id.clone(), place)),
+            }
+            ["", name, ref rest @ ..] if name.starts_with(|it: char| it.is_ascii_uppercase()) => {
+                match (RequirementId::parse(name), rest) {
+                    (Ok(id), [behaviour, tests @ .., ""]) if tests.len() == width => {
+                        let tests = missing.columns(&id, width, marks, faults).join(" | ");
+                        written.push_str(&format!("| {id} | {behaviour} | {tests} |\n"));
+                        if !known.insert(id) {
+                            faults.push(format!("{name} has two rows"));
                         }
                     }
+                    (Err(why), _) => faults.push(at(index, &why)),
+                    _ => faults.push(at(index, "a row has the cells of the table's head")),
                 }
+                continue;
             }
+            _ => {}
         }
-        match (missing.is_empty(), reasons.pop_first()) {
-            (false, _) => Err(DocumentError::Missing(missing)),
-            (true, Some((id, place))) => Err(DocumentError::ReasonForNothing { id, place }),
-            (true, None) => Ok(self),
-        }
+        written.push_str(line);
+        written.push('\n');
     }
+    for (id, tests) in marks.iter().filter(|(id, _)| !known.contains(id)) {
+        let tests = cell(tests.iter(), None);
+        faults.push(format!("{id} has no row: {tests}"));
+    }
+    let unknown = missing.not_built.difference(&known);
+    faults.extend(unknown.map(|id| format!("{id} is called not built, but has no row")));
+    faults.extend(missing.excused.iter().map(|(id, place)| {
+        let title = place.title();
+        format!("{id}: `{title}` needs no reason, since it has a test or is no column")
+    }));
+    written
 }
 
-impl Cells {
-    /// Those of a table with this head. `None`: it has others.
-    fn headed(cells: &[&str]) -> Option<Self> {
-        let ["", "ID", "behaviour", titles @ .., ""] = cells else {
-            return None;
+impl Missing {
+    /// Reads a line. A long reason goes on in the next ones.
+    fn add(&mut self, line: &str) -> Result<(), String> {
+        if let Some(ids) = line.strip_prefix(NOT_BUILT) {
+            self.not_built.extend(RequirementId::list(ids)?);
+        } else if line.starts_with("- No test ") {
+            let mut places = TestPlace::ALL.into_iter();
+            let said = places.find_map(|place| Some((place, line.strip_prefix(place.reason()?)?)));
+            let said = said.and_then(|(place, said)| Some((place, said.split_once(": ")?)));
+            let (place, (ids, _)) = said.ok_or("`PLACE: ID, ID: reason` was expected")?;
+            let ids = RequirementId::list(ids)?.into_iter();
+            self.excused.extend(ids.map(|id| (id, place)));
+        }
+        Ok(())
+    }
+
+    /// The columns of tests of a row.
+    fn columns(
+        &mut self,
+        id: &RequirementId,
+        width: usize,
+        marks: &Marks,
+        faults: &mut Vec<String>,
+    ) -> Vec<String> {
+        let is_built = !self.not_built.contains(id);
+        let Some(tests) = marks.get(id) else {
+            if is_built {
+                faults.push(format!(
+                    "{id} has no test, and is not among what is not built"
+                ));
+            }
+            return vec![NO_TESTS.to_owned(); width];
         };
-        let places = TestPlace::ALL.map(|place| place.to_string());
-        match titles {
-            ["tests"] => Some(Self::Together(String::new())),
-            titles if titles == places => Some(Self::ByPlace(Default::default())),
-            _ => None,
+        if !is_built {
+            faults.push(format!("{id} is called not built, but a test proves it"));
         }
-    }
-
-    /// The texts of a row. `None`: it has more or fewer.
-    fn with(&self, texts: &[&str]) -> Option<Self> {
-        let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-        match self {
-            Self::Together(_) => <[String; 1]>::try_from(texts)
-                .ok()
-                .map(|[text]| Self::Together(text)),
-            Self::ByPlace(_) => texts.try_into().ok().map(Self::ByPlace),
+        if tests.iter().all(|test| test.ignored) {
+            faults.push(format!("{id} has only tests with `#[ignore]`"));
         }
-    }
-}
-
-fn row(line: usize, cells: &[&str], columns: &Cells) -> Result<DocumentLine, DocumentError> {
-    let id = cells[1].parse();
-    let id = id.map_err(|source| DocumentError::Id { line, source })?;
-    let ["", _, behaviour, texts @ .., ""] = cells else {
-        return Err(DocumentError::Row { line });
-    };
-    Ok(DocumentLine::Row {
-        id,
-        behaviour: (*behaviour).to_owned(),
-        tests: columns.with(texts).ok_or(DocumentError::Row { line })?,
-    })
-}
-
-/// Names columns of rows.
-fn shown(columns: &[(RequirementId, TestPlace)]) -> String {
-    let each = columns.iter().map(|(id, place)| format!("{id} ({place})"));
-    each.collect::<Vec<_>>().join(", ")
-}
-
-/// The tests of a requirement in one place. The reason why there is none is taken. `None`: there is
-/// neither.
-fn by_place(
-    id: &RequirementId,
-    place: TestPlace,
-    proofs: &BTreeSet<Test>,
-    reasons: &mut Reasons,
-) -> Result<Option<String>, DocumentError> {
-    let here = proofs.iter().filter(|test| match place {
-        // Scenarios that also run on the fake device stand in the other columns.
-        TestPlace::Elsewhere => test.places.iter().all(|one| *one == place),
-        _ => test.places.contains(&place),
-    });
-    let here: BTreeSet<Test> = here.cloned().collect();
-    let excused = reasons.remove(&(id.clone(), place));
-    let id = id.clone();
-    // A test that a plain run leaves out stands beside others, but does not fill a column.
-    let filled = here.iter().any(|test| !test.ignored) || place.lacks().is_none();
-    match (filled, excused) {
-        (true, false) => Ok(Some(cell(&here, Some(place)))),
-        (true, true) => Err(DocumentError::NeedlessReason { id, place }),
-        (false, true) => Ok(Some(NO_TEST_HERE.to_owned())),
-        (false, false) => Ok(None),
+        if width == 1 {
+            return vec![cell(tests.iter(), None)];
+        }
+        let column = |place: TestPlace| {
+            let here = tests.iter().filter(|test| match place {
+                // Scenarios that also run on the fake device are in the other columns.
+                TestPlace::Elsewhere => test.places.iter().all(|one| *one == place),
+                _ => test.places.contains(&place),
+            });
+            // A test that a plain run leaves out is listed with others, but fills no column.
+            if place.reason().is_none() || here.clone().any(|test| !test.ignored) {
+                return cell(here, Some(place));
+            }
+            if !self.excused.remove(&(id.clone(), place)) {
+                let title = place.title();
+                faults.push(format!("{id}: `{title}` has neither a test nor a reason"));
+            }
+            NO_TEST_HERE.to_owned()
+        };
+        TestPlace::ALL.map(column).into()
     }
 }
 
 /// Tests by file. A column of a place leaves out its folder.
-fn cell(tests: &BTreeSet<Test>, place: Option<TestPlace>) -> String {
+fn cell<'a>(tests: impl Iterator<Item = &'a Test>, place: Option<TestPlace>) -> String {
     let separator = if place.is_some() { "<br>" } else { "; " };
-    let mut out = String::new();
-    let mut last = None;
+    let mut cell = String::new();
+    let mut last = "";
     for Test { file, name, .. } in tests {
-        if last == Some(file) {
-            out.push_str(", ");
+        if last == file {
+            cell.push_str(", ");
         } else {
+            let separator = if last.is_empty() { "" } else { separator };
             let label = place.map_or_else(|| file.clone(), |place| label(file, place));
-            let before = if last.is_some() { separator } else { "" };
-            let _ = write!(out, "{before}[{label}](../{file}): ");
+            cell.push_str(&format!("{separator}[{label}](../{file}): "));
         }
-        let _ = write!(out, "`{name}`");
-        last = Some(file);
+        cell.push_str(&format!("`{name}`"));
+        last = file;
     }
-    out
+    cell
 }
 
-/// The name of a file in a column, without the folder and the ending that all files there share.
+/// The module of a file, as the test program and its modules: without the folder that all files of
+/// the column share.
 fn label(file: &str, place: TestPlace) -> String {
-    let file_name = file.trim_end_matches(".rs");
-    if let Some(scenarios) = file_name.strip_prefix(scenarios::FOLDER) {
-        return format!("conformance/{scenarios}");
-    }
-    let within = place
-        .folder()
-        .and_then(|folder| file_name.strip_prefix(folder));
-    within.unwrap_or(file_name).to_owned()
-}
-
-impl fmt::Display for Document {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for line in &self.lines {
-            match line {
-                DocumentLine::Text(text) => writeln!(out, "{text}")?,
-                DocumentLine::Row {
-                    id,
-                    behaviour,
-                    tests,
-                } => writeln!(out, "| {id} | {behaviour} | {tests} |")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Cells {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Together(tests) => out.write_str(tests),
-            Self::ByPlace(places) => out.write_str(&places.join(" | ")),
-        }
+    let module = file.trim_end_matches(".rs");
+    let module = ["/main", "/mod"]
+        .iter()
+        .find_map(|it| module.strip_suffix(it))
+        .unwrap_or(module);
+    match module.strip_prefix("hw-tests/conformance/src/") {
+        Some(scenarios) => format!("conformance/{scenarios}"),
+        None => module.trim_start_matches(place.folder()).to_owned(),
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+Not built yet: PEER-3.
+
+- No test over shared memory: AV-2: it has no device,
+  nor anything like one.
+
+| ID | behaviour | tests |
+|---|---|---|
+| PEER-2 | two | stale |
+| PEER-3 | three | |
+
+| ID | behaviour | shared memory | plugin | Soft-RoCE | elsewhere |
+|---|---|---|---|---|---|
+| AV-1 | one | stale | | | |
+| AV-2 | two | | | | |
+";
+
+    const SHM: &str = "provider-shm/tests/p/main.rs";
+    const PLUGIN: &str = "plugin-ofi/tests/p/a.rs";
+    const DEVICE: &str = "hw-tests/tests/a.rs";
+
+    /// Tests that leave no column empty without a reason.
+    const ENOUGH: [(&str, &str, &str); 7] = [
+        ("AV-1", SHM, "x"),
+        ("AV-1", PLUGIN, "y"),
+        ("AV-1", DEVICE, "z"),
+        ("AV-2", PLUGIN, "y"),
+        ("AV-2", DEVICE, "z"),
+        ("PEER-2", "a.rs", "x"),
+        ("PEER-2", "a.rs", "y"),
+    ];
+
+    fn written(text: &str, of: &[(&str, &str, &str)]) -> (String, String) {
+        let mut marks = Marks::new();
+        for &(id, file, name) in of {
+            let mut places = BTreeSet::from([TestPlace::of(file)]);
+            if name == "scenario" {
+                places.extend([TestPlace::SharedMemory, TestPlace::SoftRoce]);
+            }
+            let id = RequirementId::parse(id).expect("an ID");
+            marks.entry(id).or_default().insert(Test {
+                file: file.to_owned(),
+                name: name.to_owned(),
+                places,
+                ignored: name == "soak",
+            });
+        }
+        let mut faults = Vec::new();
+        let written = with_tests(text, &marks, &mut faults);
+        (written, faults.join("\n"))
+    }
+
+    #[test]
+    fn tests_are_listed_by_file_and_place() {
+        let more = [
+            ("AV-1", "hw-tests/conformance/src/c.rs", "scenario"),
+            ("AV-1", "core/src/u.rs", "u"),
+            ("AV-1", SHM, "soak"),
+            ("PEER-2", "b.rs", "z"),
+        ];
+        let scenario = "[conformance/c](../hw-tests/conformance/src/c.rs): `scenario`";
+        let shm = "[p](../provider-shm/tests/p/main.rs): `soak`, `x`";
+        let plugin = "[p/a](../plugin-ofi/tests/p/a.rs): `y`";
+        let device = "[a](../hw-tests/tests/a.rs): `z`";
+        let unit = "[core/src/u](../core/src/u.rs): `u`";
+        let expected = TEXT
+            .replace(
+                "| stale |\n",
+                "| [a.rs](../a.rs): `x`, `y`; [b.rs](../b.rs): `z` |\n",
+            )
+            .replace("| three | |", "| three | none yet |")
+            .replace(
+                "| stale | | | |",
+                &format!("| {scenario}<br>{shm} | {plugin} | {scenario}<br>{device} | {unit} |"),
+            )
+            .replace(
+                "| two | | | | |",
+                &format!("| two | none: the reason is above | {plugin} | {device} |  |"),
+            );
+        let of = [&ENOUGH[..], &more].concat();
+        assert_eq!(written(TEXT, &of), (expected.clone(), String::new()));
+        assert_eq!(written(&expected, &of), (expected, String::new()));
+    }
+
+    #[test]
+    fn an_empty_column_needs_a_reason() {
+        for (lacking, title) in [(0, "shared memory"), (1, "plugin"), (2, "Soft-RoCE")] {
+            let mut of = ENOUGH.to_vec();
+            let (_, file, _) = of.remove(lacking);
+            // Neither a test elsewhere nor one that is ignored fills it.
+            of.extend([("AV-1", "core/src/u.rs", "u"), ("AV-1", file, "soak")]);
+            let fault = format!("AV-1: `{title}` has neither a test nor a reason");
+            assert_eq!(written(TEXT, &of).1, fault);
+        }
+    }
+
+    #[test]
+    fn what_does_not_agree_is_named() {
+        for (more, part) in [
+            (("AV-2", SHM, "x"), "AV-2: `shared memory` needs no reason"),
+            (("PEER-3", "a.rs", "x"), "PEER-3 is called not built"),
+            (("PEER-4", "a.rs", "x"), "PEER-4 has no row: [a.rs]"),
+        ] {
+            let (_, faults) = written(TEXT, &[&ENOUGH[..], &[more]].concat());
+            assert!(
+                faults.starts_with(part) && faults.lines().count() == 1,
+                "{faults}"
+            );
+        }
+        let soak = [&ENOUGH[..5], &[("PEER-2", "a.rs", "soak")]].concat();
+        assert!(written(TEXT, &soak).1.contains("PEER-2 has only tests"));
+        for (from, to, part) in [
+            ("PEER-3 |", "PEER-2 |", "PEER-2 has two rows"),
+            ("PEER-2 |", "PEERX |", ".md:8: `PEERX`"),
+            ("| stale |\n", "| stale | more |\n", ".md:8: a row"),
+            ("| tests", "| proofs", ".md:6: the columns"),
+            ("| ID", "| Name", ".md:6: `Name`"),
+            ("yet: PEER-3", "yet: PEER-3, PEER-9", "PEER-9 is called"),
+            (
+                "memory: AV-2:",
+                "memory: AV-2, AV-9:",
+                "AV-9: `shared memory` needs",
+            ),
+            ("over shared memory", "on the moon", ".md:3: `PLACE"),
+            ("AV-2: it has no device,", "AV-2", ".md:3: `PLACE"),
+        ] {
+            let (_, faults) = written(&TEXT.replace(from, to), &ENOUGH);
+            assert!(faults.contains(part), "{from}: {faults}");
+        }
+    }
+}

@@ -1,11 +1,9 @@
-//! Where a test shows what it proves: over shared memory, through the plugin, on Soft-RoCE, or
-//! without any of them. The tables of address vectors and of discovery have a column for each.
-
-use std::fmt;
+//! Where a test shows what it proves. The tables of address vectors and of discovery have a column
+//! for each place.
 
 /// A column of a table by places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TestPlace {
+pub(crate) enum TestPlace {
     /// The tests of the shared-memory provider, over real segments.
     SharedMemory,
     /// The tests of the plugin, which ask stock libfabric through its C interface.
@@ -16,73 +14,42 @@ pub enum TestPlace {
     Elsewhere,
 }
 
+use TestPlace::{Elsewhere, Plugin, SharedMemory, SoftRoce};
+
 impl TestPlace {
     /// All of them, in the order of the columns.
-    pub const ALL: [Self; 4] = [
-        Self::SharedMemory,
-        Self::Plugin,
-        Self::SoftRoce,
-        Self::Elsewhere,
-    ];
+    pub(crate) const ALL: [Self; 4] = [SharedMemory, Plugin, SoftRoce, Elsewhere];
 
-    /// The place of a file's tests.
-    pub fn of(file: &str) -> Self {
-        let found = Self::ALL.into_iter().find(|place| {
-            let folder = place.folder();
-            folder.is_some_and(|folder| file.starts_with(folder))
-        });
-        found.unwrap_or(Self::Elsewhere)
+    /// The place of a file's tests. Unit tests in a crate's `src` meet neither a peer nor
+    /// libfabric.
+    pub(crate) fn of(file: &str) -> Self {
+        let found = Self::ALL.iter().find(|it| file.starts_with(it.folder()));
+        *found.unwrap_or(&Elsewhere)
     }
 
-    /// The folder of its tests. Unit tests in a crate's `src` meet neither a peer nor libfabric, so
-    /// they are elsewhere.
-    pub fn folder(self) -> Option<&'static str> {
+    /// The folder of its tests, which the labels of files leave out.
+    pub(crate) fn folder(self) -> &'static str {
+        [
+            "provider-shm/tests/",
+            "plugin-ofi/tests/",
+            "hw-tests/tests/",
+            "",
+        ][self as usize]
+    }
+
+    /// The title of its column.
+    pub(crate) fn title(self) -> &'static str {
+        ["shared memory", "plugin", "Soft-RoCE", "elsewhere"][self as usize]
+    }
+
+    /// How a line of the document begins that says why tests are missing here. `None`: none has to
+    /// be here.
+    pub(crate) fn reason(self) -> Option<&'static str> {
         match self {
-            Self::SharedMemory => Some("provider-shm/tests/"),
-            Self::Plugin => Some("plugin-ofi/tests/"),
-            Self::SoftRoce => Some("hw-tests/tests/"),
-            Self::Elsewhere => None,
-        }
-    }
-
-    /// How the document says that a test is missing here. `None`: none has to be here.
-    pub fn lacks(self) -> Option<&'static str> {
-        match self {
-            Self::SharedMemory => Some("No test over shared memory: "),
-            Self::Plugin => Some("No test through the plugin: "),
-            Self::SoftRoce => Some("No test on Soft-RoCE: "),
-            Self::Elsewhere => None,
-        }
-    }
-}
-
-/// The title of its column.
-impl fmt::Display for TestPlace {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::SharedMemory => "shared memory",
-            Self::Plugin => "plugin",
-            Self::SoftRoce => "Soft-RoCE",
-            Self::Elsewhere => "elsewhere",
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_is_where_the_file_lies() {
-        for (file, place) in [
-            ("provider-shm/tests/getinfo.rs", TestPlace::SharedMemory),
-            ("plugin-ofi/tests/getinfo.rs", TestPlace::Plugin),
-            ("hw-tests/tests/getinfo.rs", TestPlace::SoftRoce),
-            ("hw-tests/fake-device/tests/a.rs", TestPlace::Elsewhere),
-            ("plugin-ofi/src/nic.rs", TestPlace::Elsewhere),
-            ("core/runtime/tests/getinfo/offers.rs", TestPlace::Elsewhere),
-        ] {
-            assert_eq!(TestPlace::of(file), place, "{file}");
+            SharedMemory => Some("- No test over shared memory: "),
+            Plugin => Some("- No test through the plugin: "),
+            SoftRoce => Some("- No test on Soft-RoCE: "),
+            Elsewhere => None,
         }
     }
 }

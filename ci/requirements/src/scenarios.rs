@@ -7,22 +7,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::code::{code, in_word, without_ignored};
+use crate::SourceFile;
 use crate::place::TestPlace;
-use crate::scan::SourceFile;
 
 /// Scenarios stand here.
 pub(crate) const FOLDER: &str = "hw-tests/conformance/src/";
-
-/// Of scenarios by `group::name`, as the macros of the suite list them.
-type ScenarioLists = BTreeMap<String, BTreeSet<String>>;
 
 /// Before the groups of datagrams, which have the names of others.
 const DATAGRAMS: &str = "dgram::";
 
 /// The tests that may run scenarios.
 pub(crate) struct Runners {
-    lists: ScenarioLists,
+    /// Of each macro of the suite, `group::name` of the scenarios that it lists.
+    lists: BTreeMap<String, BTreeSet<String>>,
     files: Vec<RunnerFile>,
 }
 
@@ -36,19 +33,35 @@ struct RunnerFile {
 
 impl Runners {
     pub(crate) fn among(sources: &[SourceFile]) -> Self {
-        let (suite, others): (Vec<_>, Vec<_>) = sources
-            .iter()
-            .partition(|source| source.file.starts_with(FOLDER));
-        Self {
-            lists: suite.iter().flat_map(|source| lists(source)).collect(),
-            files: others
-                .iter()
-                .map(|it| RunnerFile {
-                    place: TestPlace::of(&it.file),
-                    code: without_ignored(&code(&it.text)),
-                    left_out: left_out(&it.text),
-                })
-                .collect(),
+        let mut runners = Self {
+            lists: BTreeMap::new(),
+            files: Vec::new(),
+        };
+        for SourceFile { file, text } in sources {
+            if file.starts_with(FOLDER) {
+                runners.add_lists(text);
+            } else {
+                runners.files.push(RunnerFile {
+                    place: TestPlace::of(file),
+                    code: code(text),
+                    left_out: left_out(text),
+                });
+            }
+        }
+        runners
+    }
+
+    /// Adds the macros of a file of the suite, each with the scenarios behind it.
+    fn add_lists(&mut self, text: &str) {
+        let mut list = None;
+        for line in text.lines().map(str::trim) {
+            if let Some(rest) = line.strip_prefix("macro_rules! ") {
+                let name = rest.trim_end_matches(" {").to_owned();
+                list = Some(self.lists.entry(name).or_default());
+            } else if let (Some(list), Some(entry)) = (&mut list, line.strip_suffix(',')) {
+                let scenario = entry.split(' ').next().unwrap_or(entry);
+                list.insert(scenario.to_owned());
+            }
         }
     }
 
@@ -83,29 +96,42 @@ fn left_out(text: &str) -> BTreeSet<String> {
     texts.map(str::to_owned).collect()
 }
 
-/// The macros of a file of the suite, each with the scenarios behind it.
-fn lists(source: &SourceFile) -> ScenarioLists {
-    let mut found = ScenarioLists::new();
-    let mut list = None;
-    for line in code(&source.text).lines().map(str::trim) {
-        if let Some(rest) = line.strip_prefix("macro_rules! ") {
-            let name = rest.trim_end_matches(" {").to_owned();
-            list = Some(found.entry(name).or_default());
-        } else if let (Some(list), Some(entry)) = (&mut list, line.strip_suffix(',')) {
-            let scenario = entry.split(' ').next().unwrap_or(entry);
-            list.insert(scenario.to_owned());
+/// The lines of a formatted file without comments, and without functions that have the attribute
+/// `#[ignore]`.
+fn code(text: &str) -> String {
+    let mut code = String::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        code.push_str(line.split("//").next().unwrap_or(line));
+        code.push('\n');
+        // In the list of a macro the attribute is on no function, and an item is behind it.
+        if line.trim_start().starts_with("#[ignore") && !line.ends_with(';') {
+            let ends = |it: &&str| it.contains("fn ") || it.ends_with([';', '}']);
+            let function = lines.clone().find(ends).filter(|it| it.contains("fn "));
+            if let Some(function) = function {
+                let indent = function.len() - function.trim_start().len();
+                let last = format!("{}}}", &function[..indent]);
+                lines.find(|line| *line == function);
+                if !function.ends_with('}') {
+                    lines.find(|line| *line == last);
+                }
+            }
         }
     }
-    found
+    code
 }
 
-/// Whether the code has these words, which are no part of longer ones, nor a group of datagrams
-/// without its `dgram::`.
+/// Whether the code has these words, which are no part of longer ones, nor the begin of a text, nor
+/// a group of datagrams without its `dgram::`.
 fn has_word(code: &str, words: &str) -> bool {
+    let in_word = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(words).any(|(at, _)| {
         let before = &code[..at];
         let behind = code[at + words.len()..].chars().next();
-        !before.ends_with(in_word) && !before.ends_with(DATAGRAMS) && !behind.is_some_and(in_word)
+        !before.ends_with(in_word)
+            && !before.ends_with('"')
+            && !before.ends_with(DATAGRAMS)
+            && !behind.is_some_and(in_word)
     })
 }
 
@@ -113,102 +139,59 @@ fn has_word(code: &str, words: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn source(file: &str, text: &str) -> SourceFile {
-        SourceFile {
-            file: file.to_owned(),
-            text: text.to_owned(),
-        }
-    }
+    const SUITE: &str = "macro_rules! conformance {\n  sends::each,\n  levels::some if FENCE,\n  \
+                         // sends::no,\n  sends::left,\n}";
+    const DATAGRAM_SUITE: &str = "macro_rules! dgram_conformance {\n  sends::other,\n}";
 
     #[test]
     fn a_scenario_is_run_where_tests_name_it_or_the_macro_that_lists_it() {
-        let sources = [
-            source(
-                &format!("{FOLDER}suite.rs"),
-                "macro_rules! conformance {\n  sends::each,\n  levels::some if FENCE,\n}",
-            ),
-            source(
-                &format!("{FOLDER}dgram/mod.rs"),
-                "macro_rules! dgram_conformance {\n  sends::other,\n}",
-            ),
-            source("provider-shm/tests/a.rs", "x::conformance!(fabric());"),
-            source("hw-tests/tests/a.rs", "sends::alone(); sends::each_one();"),
-            source(
-                "hw-tests/tests/b.rs",
-                "dgram_conformance!();\ndgram::sends::fourth();\nsends::fifth();",
-            ),
-        ];
-        let runners = Runners::among(&sources);
-        let places = |file: &str, name: &str| {
-            let places = runners.places(&format!("{FOLDER}{file}"), name);
-            places.into_iter().collect::<Vec<_>>()
+        let source = |(file, text): (&str, &str)| SourceFile {
+            file: file.to_owned(),
+            text: text.to_owned(),
         };
-        assert_eq!(places("sends.rs", "each"), [TestPlace::SharedMemory]);
-        assert_eq!(places("levels.rs", "some"), [TestPlace::SharedMemory]);
-        assert_eq!(places("sends.rs", "alone"), [TestPlace::SoftRoce]);
-        assert_eq!(places("dgram/sends.rs", "other"), [TestPlace::SoftRoce]);
-        assert_eq!(places("dgram/sends.rs", "fourth"), [TestPlace::SoftRoce]);
-        assert_eq!(places("sends.rs", "fifth"), [TestPlace::SoftRoce]);
-        // Of the same name elsewhere, and one that nobody runs.
-        for (file, name) in [
-            ("sends.rs", "other"),
-            ("sends.rs", "fourth"),
-            ("dgram/sends.rs", "each"),
-            ("dgram/sends.rs", "fifth"),
-            ("sends.rs", "nobody"),
-        ] {
-            assert_eq!(places(file, name), [], "{file}: {name}");
-        }
-    }
-
-    #[test]
-    fn what_a_file_leaves_out_does_not_run_there() {
-        let sources = [
-            source(
-                &format!("{FOLDER}suite.rs"),
-                "macro_rules! conformance {\n  sends::each,\n  sends::other,\n}",
-            ),
-            source("provider-shm/tests/a.rs", "conformance!(fabric());"),
-            source(
-                "plugin-ofi/tests/a.rs",
-                "const LEFT_OUT: &[&str] = &[\n  \"no call\", \"sends::other\",\n];\n\
-                 say(\"sends::each\");\nconformance!(fabric());",
-            ),
-        ];
-        let runners = Runners::among(&sources);
-        let places = |name| runners.places(&format!("{FOLDER}sends.rs"), name);
-        assert_eq!(places("other"), [TestPlace::SharedMemory].into());
-        assert_eq!(
-            places("each"),
-            [TestPlace::SharedMemory, TestPlace::Plugin].into()
+        let runners = Runners::among(
+            &[
+                ("hw-tests/conformance/src/suite.rs", SUITE),
+                ("hw-tests/conformance/src/dgram/mod.rs", DATAGRAM_SUITE),
+                ("provider-shm/tests/a.rs", "x::conformance!(fabric());"),
+                (
+                    "plugin-ofi/tests/a.rs",
+                    "const LEFT_OUT: &[&str] = &[\n  \"no call\", \"sends::left\",\n];\n\
+                     conformance!(fabric());",
+                ),
+                (
+                    "hw-tests/tests/a.rs",
+                    "sends::alone(); sends::each_one();\ndgram_conformance!();\n\
+                     dgram::sends::fourth();\n// sends::comment\nsay(\"sends::text\");\n\
+                     #[test]\n#[ignore = \"soak: \\\n    long\"]\n#[serial]\n\
+                     fn f() {\n    if d {\n        sends::ignored();\n    }\n}\nsends::fifth();\n\
+                     jobs! {\n    #[ignore = \"long\"]\n    a: 1;\n    b: sends::listed;\n}",
+                ),
+            ]
+            .map(source),
         );
-    }
-
-    #[test]
-    fn comments_strings_and_ignored_tests_run_nothing() {
-        let sources = [
-            source(
-                &format!("{FOLDER}suite.rs"),
-                "macro_rules! conformance {\n  sends::each,\n  // sends::other,\n  /*\n  \
-                 sends::third,\n  */\n}",
-            ),
-            source("provider-shm/tests/a.rs", "conformance!(fabric());"),
-            source(
-                "hw-tests/tests/a.rs",
-                "// conformance!(fabric());\n/* sends::fourth(); */\nsay(\"sends::fourth\");\n\
-                 #[test]\n#[ignore = \"soak\"]\nfn a() { sends::fourth(); }\nsends::fifth();",
-            ),
-        ];
-        let runners = Runners::among(&sources);
-        for (name, places) in [
-            ("each", &[TestPlace::SharedMemory][..]),
-            ("other", &[]),
-            ("third", &[]),
-            ("fourth", &[]),
-            ("fifth", &[TestPlace::SoftRoce]),
+        use TestPlace::{Plugin, SharedMemory, SoftRoce};
+        for (file, name, places) in [
+            ("sends", "each", &[SharedMemory, Plugin][..]),
+            ("levels", "some", &[SharedMemory, Plugin]),
+            ("sends", "left", &[SharedMemory]),
+            ("sends", "alone", &[SoftRoce]),
+            ("sends", "fifth", &[SoftRoce]),
+            ("sends", "listed", &[SoftRoce]),
+            ("dgram/sends", "other", &[SoftRoce]),
+            ("dgram/sends", "fourth", &[SoftRoce]),
+            // Of the same name elsewhere, and those that nothing runs.
+            ("sends", "other", &[]),
+            ("sends", "fourth", &[]),
+            ("dgram/sends", "each", &[]),
+            ("dgram/sends", "fifth", &[]),
+            ("sends", "no", &[]),
+            ("sends", "comment", &[]),
+            ("sends", "text", &[]),
+            ("sends", "ignored", &[]),
         ] {
-            let found = runners.places(&format!("{FOLDER}sends.rs"), name);
-            assert!(found.iter().eq(places), "{name}: {found:?}");
+            let found = runners.places(&format!("{FOLDER}{file}.rs"), name);
+            assert!(found.iter().eq(places), "{file} {name}: {found:?}");
         }
     }
 }
