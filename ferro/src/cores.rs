@@ -14,7 +14,7 @@ const THIS_THREAD: Pid = Pid::from_raw(0);
 /// # Errors
 ///
 /// When the kernel does not say.
-pub(crate) fn allowed() -> Result<Vec<usize>> {
+pub fn allowed() -> Result<Vec<usize>> {
     let set =
         sched_getaffinity(THIS_THREAD).map_err(|e| Failure::io("ask for the allowed cores", e))?;
     Ok((0..CpuSet::count())
@@ -27,7 +27,7 @@ pub(crate) fn allowed() -> Result<Vec<usize>> {
 /// # Errors
 ///
 /// As [`allowed`].
-pub(crate) fn pair() -> Result<(usize, usize)> {
+pub fn pair() -> Result<(usize, usize)> {
     let allowed = allowed()?;
     let first = *allowed
         .first()
@@ -45,7 +45,7 @@ pub(crate) fn pair() -> Result<(usize, usize)> {
 /// # Errors
 ///
 /// For cores that there are not.
-pub(crate) fn pin(cores: &[usize]) -> Result<()> {
+pub fn pin(cores: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     let pinned = cores
         .iter()

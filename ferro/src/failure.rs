@@ -10,7 +10,7 @@ const WRONG_USAGE: u8 = 2;
 
 /// The text that follows `ferro: ` before the process exits.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     text: String,
     kind: FailureKind,
 }
@@ -26,11 +26,11 @@ enum FailureKind {
 }
 
 /// The result of a command or of a step of it.
-pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
     /// A failure with this text.
-    pub(crate) fn new(text: impl Into<String>) -> Self {
+    pub fn new(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
             kind: FailureKind::Run,
@@ -46,7 +46,7 @@ impl Failure {
     }
 
     /// A system call's failure while `doing` something.
-    pub(crate) fn io(doing: impl fmt::Display, error: impl fmt::Display) -> Self {
+    pub fn io(doing: impl fmt::Display, error: impl fmt::Display) -> Self {
         Self::new(format!("{doing}: {error}"))
     }
 
@@ -68,7 +68,7 @@ impl Failure {
     }
 
     /// The exit code of the process.
-    pub(crate) fn exit_code(&self) -> ExitCode {
+    pub fn exit_code(&self) -> ExitCode {
         match self.kind {
             FailureKind::Usage => ExitCode::from(WRONG_USAGE),
             FailureKind::Run | FailureKind::PrintedByPartner => ExitCode::FAILURE,

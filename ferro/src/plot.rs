@@ -13,17 +13,17 @@ const PICTURE: (u32, u32) = (900, 560);
 
 /// A point of a line of a picture.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Point {
+pub struct Point {
     /// Name of the picture's file, without its ending.
-    pub(crate) picture: String,
+    pub picture: String,
     /// Text above the picture.
-    pub(crate) caption: String,
+    pub caption: String,
     /// Texts at the axes.
-    pub(crate) axes: (String, String),
+    pub axes: (String, String),
     /// Name of the line.
-    pub(crate) line: String,
+    pub line: String,
     /// The place; a size of 0 stands at 1, since 0 has no logarithm.
-    pub(crate) at: (f64, f64),
+    pub at: (f64, f64),
 }
 
 /// A result that pictures show.
@@ -50,7 +50,7 @@ pub(crate) fn results<R: Plotted>(results: &[R], folder: Option<&Path>) -> Resul
 /// # Errors
 ///
 /// When a file can not be written.
-pub(crate) fn draw(points: impl IntoIterator<Item = Point>, folder: &Path) -> Result<()> {
+pub fn draw(points: impl IntoIterator<Item = Point>, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)
         .map_err(|e| Failure::io(format!("make {}", folder.display()), e))?;
     let mut pictures: BTreeMap<String, Vec<Point>> = BTreeMap::new();
@@ -111,7 +111,7 @@ fn picture(points: &[Point], file: &Path) -> Result<(), Box<dyn std::error::Erro
 }
 
 /// The line of Ferrofabric among those of others; it is drawn thicker.
-pub(crate) const OURS: &str = "ferrofabric";
+pub const OURS: &str = "ferrofabric";
 
 /// The points of each line, from left to right.
 fn lines(points: &[Point]) -> BTreeMap<&str, Vec<(f64, f64)>> {

@@ -12,16 +12,18 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 const TEMPLATE: &str = "[{bar:24}] {pos}/{len} {wide_msg}";
 
 /// The progress of a command.
-pub(crate) struct StepProgress {
+pub struct StepProgress {
     /// Nothing where standard error is no terminal.
     bar: Option<ProgressBar>,
+    /// The first word of each line.
+    program: &'static str,
     steps: usize,
     begun: usize,
 }
 
 impl StepProgress {
-    /// Nothing of so many steps is done yet.
-    pub(crate) fn over(steps: usize) -> Self {
+    /// The progress of a program that has done none of its `steps` yet.
+    pub fn over(program: &'static str, steps: usize) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar =
                 ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
@@ -30,13 +32,14 @@ impl StepProgress {
         });
         Self {
             bar,
+            program,
             steps,
             begun: 0,
         }
     }
 
     /// The next step begins.
-    pub(crate) fn step(&mut self, what: impl Display) {
+    pub fn step(&mut self, what: impl Display) {
         self.begun += 1;
         match &self.bar {
             Some(bar) => {
@@ -44,12 +47,15 @@ impl StepProgress {
                 bar.set_message(what.to_string());
                 bar.force_draw();
             }
-            None => eprintln!("ferro: {what} ({} of {})", self.begun, self.steps),
+            None => eprintln!(
+                "{}: {what} ({} of {})",
+                self.program, self.begun, self.steps
+            ),
         }
     }
 
     /// A part of the step begins: shown by the bar alone.
-    pub(crate) fn part(&self, what: impl Display) {
+    pub fn part(&self, what: impl Display) {
         if let Some(bar) = &self.bar {
             bar.set_message(what.to_string());
             bar.force_draw();
@@ -57,7 +63,7 @@ impl StepProgress {
     }
 
     /// Prints something while no bar is in the way.
-    pub(crate) fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
+    pub fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(print),
             None => print(),
@@ -65,7 +71,7 @@ impl StepProgress {
     }
 
     /// All is done.
-    pub(crate) fn finish(&self) {
+    pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }

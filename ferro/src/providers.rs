@@ -23,7 +23,7 @@ pub(crate) fn providers() -> Vec<Box<dyn Provider>> {
 /// The transport of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Path {
+pub enum Path {
     /// The best one between the two sides.
     #[default]
     Auto,

@@ -9,19 +9,21 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 
-pub(crate) use blocks::{Block, wrapped};
+pub(crate) use blocks::Block;
+pub use blocks::wrapped;
 pub(crate) use results::Results;
-pub(crate) use table::{Table, TableColumn, Tabled};
+pub(crate) use table::Tabled;
+pub use table::{Table, TableColumn};
 
 /// Columns of a terminal that every table and block fits.
-pub(crate) const WIDTH: usize = 80;
+pub const WIDTH: usize = 80;
 
 /// Prints a value as JSON.
 ///
 /// # Errors
 ///
 /// When standard output is closed.
-pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+pub fn print_json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Failure::io("write JSON", e))?;
     print_text(&format!("{text}\n"))
 }
@@ -31,7 +33,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
 /// # Errors
 ///
 /// When standard output is closed.
-pub(crate) fn print_text(text: &str) -> Result<()> {
+pub fn print_text(text: &str) -> Result<()> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())
@@ -40,7 +42,7 @@ pub(crate) fn print_text(text: &str) -> Result<()> {
 }
 
 /// A number with three significant digits.
-pub(crate) fn significant(value: f64) -> String {
+pub fn significant(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 99.95 || v == 0.0 => 0,
         v if v >= 9.995 => 1,

@@ -14,7 +14,7 @@ const MAX_COUNT: usize = 1 << 30;
 
 /// A list of message sizes in bytes, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sizes(pub(crate) Vec<usize>);
+pub struct Sizes(pub Vec<usize>);
 
 /// A list of counts, each at least `LEAST`, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ pub(crate) fn one_count(text: &str) -> Result<usize, String> {
 }
 
 /// A size in the shortest exact form, which [`Sizes`] reads.
-pub(crate) fn print(bytes: usize) -> String {
+pub fn print(bytes: usize) -> String {
     Size(bytes as u64).to_string()
 }
 

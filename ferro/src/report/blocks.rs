@@ -48,7 +48,7 @@ impl fmt::Display for Block {
 }
 
 /// A text in lines that fit, the first one after `first`, the others after `next`.
-pub(crate) fn wrapped(text: &str, first: &str, next: &str) -> String {
+pub fn wrapped(text: &str, first: &str, next: &str) -> String {
     let options = Options::new(WIDTH)
         .initial_indent(first)
         .subsequent_indent(next);

@@ -21,7 +21,7 @@ impl<R: Serialize + Tabled> Results<R> {
         Self {
             as_json,
             rows: Vec::new(),
-            progress: StepProgress::over(steps),
+            progress: StepProgress::over("ferro", steps),
         }
     }
 

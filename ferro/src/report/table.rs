@@ -16,7 +16,7 @@ enum Align {
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TableColumn {
+pub struct TableColumn {
     head: &'static str,
     align: Align,
     /// Its usual width; a head that is wider makes it wider.
@@ -25,7 +25,7 @@ pub(crate) struct TableColumn {
 
 impl TableColumn {
     /// A column of numbers, on the right.
-    pub(crate) const fn number(head: &'static str, width: usize) -> Self {
+    pub const fn number(head: &'static str, width: usize) -> Self {
         Self {
             head,
             align: Align::Right,
@@ -34,7 +34,7 @@ impl TableColumn {
     }
 
     /// A column of words, on the left.
-    pub(crate) const fn words(head: &'static str, width: usize) -> Self {
+    pub const fn words(head: &'static str, width: usize) -> Self {
         Self {
             head,
             align: Align::Left,
@@ -109,14 +109,14 @@ fn lines_of(cell: &str, width: usize) -> Vec<String> {
 
 /// A table whose rows are all known: each column is as wide as its cells need, up to a limit where
 /// the line would be longer than [`WIDTH`].
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<TableColumn>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table without rows.
-    pub(crate) fn new(columns: &[TableColumn]) -> Self {
+    pub fn new(columns: &[TableColumn]) -> Self {
         Self {
             columns: columns.to_vec(),
             rows: Vec::new(),
@@ -124,7 +124,7 @@ impl Table {
     }
 
     /// Adds a row.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 

@@ -18,7 +18,7 @@ const MASKED_BITS: u64 = 0xfff << 40;
 
 /// The entries of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub enum Side {
     /// Receives.
     Posted,
     /// Messages.
@@ -27,7 +27,7 @@ pub(crate) enum Side {
 
 /// The fields that a receive compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Source and tag.
     Exact,
     /// The tag.
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
 
 /// The order in which entries go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MatchOrder {
+pub enum MatchOrder {
     /// The oldest.
     Oldest,
     /// Any.
@@ -50,10 +50,10 @@ macro_rules! named {
     ($type:ident: $($value:ident $name:literal),+) => {
         impl $type {
             /// All of them.
-            pub(crate) const ALL: &'static [Self] = &[$(Self::$value),+];
+            pub const ALL: &'static [Self] = &[$(Self::$value),+];
 
             /// Its name.
-            pub(crate) fn name(self) -> &'static str {
+            pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $name),+
                 }

@@ -24,7 +24,7 @@ fn fits(arguments: &[&str]) -> String {
     text
 }
 
-const SUBCOMMANDS: [&[&str]; 19] = [
+const SUBCOMMANDS: [&[&str]; 12] = [
     &[],
     &["info"],
     &["doctor"],
@@ -37,13 +37,6 @@ const SUBCOMMANDS: [&[&str]; 19] = [
     &["bench", "match"],
     &["bench", "av"],
     &["partner"],
-    &["bench-suite"],
-    &["bench-suite", "verbs"],
-    &["bench-suite", "shm"],
-    &["bench-suite", "mpi"],
-    &["bench-suite", "match"],
-    &["bench-suite", "report"],
-    &["bench-suite", "demo-table"],
 ];
 
 #[test]
@@ -135,12 +128,6 @@ impl Folder {
         Self(path)
     }
 
-    fn file(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-
     fn pictures(&self) -> Vec<String> {
         let files = std::fs::read_dir(&self.0).unwrap();
         let names = files.map(|f| f.unwrap().file_name().into_string().unwrap());
@@ -154,48 +141,6 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
-}
-
-#[test]
-fn the_tables_of_the_scripts_fit() {
-    let folder = Folder::new("tables");
-    let row = |suite: &str, bench: &str, metric: &str, theirs: Option<f64>| {
-        serde_json::json!({
-            "suite": suite, "bench": bench, "path": "shm", "size": 1 << 20,
-            "peer": "libfabric shm without CMA, this machine's (means)", "metric": metric,
-            "better": "lower", "ours": 123456.0, "theirs": theirs, "ratio": theirs, "rounds": 7,
-            "near": true, "ours_min": 1.0, "theirs_min": theirs,
-            "skipped": theirs.is_none().then(|| "a reason of many words ".repeat(6)),
-        })
-    };
-    let rows = serde_json::json!([
-        row("shm", "tagged_latency", "latency_us", Some(2.0)),
-        row("shm", "tagged_latency", "latency_us", None),
-        row(
-            "av",
-            "av_symmetric_lookup_dependent",
-            "ns_per_op",
-            Some(1e6)
-        ),
-    ]);
-    let rows = folder.file("rows.json", &rows.to_string());
-    let text = fits(&["bench-suite", "report", &rows]);
-    assert!(
-        text.contains("shm: latency µs") && text.contains("2.00"),
-        "{text}"
-    );
-    assert!(text.contains("skipped: a reason"), "{text}");
-
-    let result = serde_json::json!([{
-        "size": 8, "path": "verbs", "domain": "a_device_with_a_very_long_name_0123456789:1",
-        "median_us": 1.5, "megabytes_per_s": 12345.6, "verified": true,
-    }]);
-    let result = folder.file("result.json", &result.to_string());
-    let text = fits(&["bench-suite", "demo-table", &result]);
-    assert!(
-        text.contains("verified") && text.contains("12346"),
-        "{text}"
-    );
 }
 
 #[test]
@@ -338,8 +283,6 @@ fn wrong_usage_has_a_code_of_its_own() {
         &["info", "--explain", "--max-message", "much"],
         &["info", "--explain", "--source"],
         &["info", "--explain", "--node", "ferro://x"],
-        &["bench-suite", "report"],
-        &["bench-suite", "shm", "--mpich", "/"],
     ] {
         let run = output(arguments);
         let text = stderr(&run);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use crate::cores;
-use crate::failure::{Failure, Result};
+use ferro::cores;
+use ferro::failure::{Failure, Result};
 
 /// Keeps a core busy until it is dropped.
-pub(super) struct Spinner {
+pub(crate) struct Spinner {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -20,7 +20,7 @@ impl Spinner {
     /// # Errors
     ///
     /// When there is no such core, or no thread to be had.
-    pub(super) fn on(core: usize) -> Result<Self> {
+    pub(crate) fn on(core: usize) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (asked, (tell, told)) = (stop.clone(), std::sync::mpsc::sync_channel(1));
         let spin = move || {

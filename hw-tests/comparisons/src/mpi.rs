@@ -4,30 +4,30 @@ use std::path::{Path as FilePath, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ferro::failure::{Failure, Result};
+use ferro::providers::Path;
 use serde::Deserialize;
 
-use super::bench::{Bench, name_of};
-use super::ours::OurSample;
-use super::process::{ProgramRoot, run_one};
+use crate::bench::{Bench, name_of};
 use crate::cli::MpiOptions;
-use crate::failure::{Failure, Result};
-use crate::providers::Path;
+use crate::ours::OurSample;
+use crate::process::{ProgramRoot, run_one};
 
 /// Ours and the rivals of one MPI.
-pub(super) struct Runs {
-    pub(super) ours: MpiRun,
-    pub(super) rivals: Vec<MpiRival>,
+pub(crate) struct Runs {
+    pub(crate) ours: MpiRun,
+    pub(crate) rivals: Vec<MpiRival>,
 }
 
 /// The same MPI over something else.
-pub(super) struct MpiRival {
-    pub(super) name: &'static str,
-    pub(super) run: MpiRun,
+pub(crate) struct MpiRival {
+    pub(crate) name: &'static str,
+    pub(crate) run: MpiRun,
 }
 
 /// How ranks are started.
 #[derive(Clone, Debug)]
-pub(super) struct MpiRun {
+pub(crate) struct MpiRun {
     mpiexec: PathBuf,
     options: Vec<String>,
     variables: Vec<(&'static str, String)>,
@@ -37,7 +37,7 @@ pub(super) struct MpiRun {
 }
 
 /// Open MPI over a verbs device.
-pub(super) fn open_mpi(options: &MpiOptions, device: &str) -> Runs {
+pub(crate) fn open_mpi(options: &MpiOptions, device: &str) -> Runs {
     let run = |parameters: &[(&str, &str)], variables: &[(&'static str, &str)]| {
         let mut run = MpiRun {
             mpiexec: PathBuf::from("mpiexec"),
@@ -101,12 +101,12 @@ pub(super) fn open_mpi(options: &MpiOptions, device: &str) -> Runs {
 }
 
 /// MPICH between two ranks through shared memory.
-pub(super) fn mpich(plugin: &FilePath, program: &FilePath, folder: &FilePath) -> Runs {
+pub(crate) fn mpich(plugin: &FilePath, program: &FilePath, folder: &FilePath) -> Runs {
     over_mpich(plugin, program, folder, &[UCX, AS_IT_COMES])
 }
 
 /// The same, and over libfabric's own shared memory, for collectives of several ranks.
-pub(super) fn mpich_collectives(plugin: &FilePath, program: &FilePath, folder: &FilePath) -> Runs {
+pub(crate) fn mpich_collectives(plugin: &FilePath, program: &FilePath, folder: &FilePath) -> Runs {
     over_mpich(plugin, program, folder, &COLLECTIVE_RIVALS)
 }
 
@@ -115,7 +115,7 @@ const UCX: &str = "MPICH over UCX";
 const AS_IT_COMES: &str = "MPICH as it comes";
 
 /// With whom collectives are compared.
-pub(super) const COLLECTIVE_RIVALS: [&str; 3] = [LIBFABRIC, UCX, AS_IT_COMES];
+pub(crate) const COLLECTIVE_RIVALS: [&str; 3] = [LIBFABRIC, UCX, AS_IT_COMES];
 
 fn over_mpich(
     plugin: &FilePath,
@@ -163,7 +163,7 @@ fn over_mpich(
 }
 
 /// The MPI with whose allreduce that of libfabric is compared, over the same plugin.
-pub(super) const OWN_ALLREDUCE: &str = "MPI_Allreduce over the same";
+pub(crate) const OWN_ALLREDUCE: &str = "MPI_Allreduce over the same";
 
 /// The rounds of a program that runs both sides by turns.
 const TURNS: usize = 7;
@@ -181,7 +181,7 @@ struct MpiMeasured {
 impl MpiRun {
     /// A shell in place of MPI and its program.
     #[cfg(test)]
-    pub(super) fn of_shell(script: &str) -> Self {
+    pub(crate) fn of_shell(script: &str) -> Self {
         Self {
             mpiexec: PathBuf::from("sh"),
             options: vec!["-c".to_owned(), script.to_owned()],
@@ -192,7 +192,7 @@ impl MpiRun {
     }
 
     /// MPICH with plugin-ofi/mpi/allreduce.c, compiled, as this run has it.
-    pub(super) fn with_program(&self, program: &FilePath) -> Self {
+    pub(crate) fn with_program(&self, program: &FilePath) -> Self {
         Self {
             program: program.to_owned(),
             ..self.clone()
@@ -211,7 +211,7 @@ impl MpiRun {
     }
 
     /// Whether its launcher and its program are there.
-    pub(super) fn is_installed(&self) -> bool {
+    pub(crate) fn is_installed(&self) -> bool {
         ProgramRoot::Here.has(&self.mpiexec.to_string_lossy()) && self.program.is_file()
     }
 
@@ -220,7 +220,7 @@ impl MpiRun {
     /// # Errors
     ///
     /// When the run fails, or something else carried our messages.
-    pub(super) fn measure(
+    pub(crate) fn measure(
         &self,
         bench: Bench,
         size: usize,
@@ -255,7 +255,7 @@ impl MpiRun {
     /// # Errors
     ///
     /// As of [`measure`](Self::measure).
-    pub(super) fn measure_both(
+    pub(crate) fn measure_both(
         &self,
         bench: Bench,
         calls: u64,
@@ -400,7 +400,7 @@ mod tests {
     fn what_does_not_come_from_us_is_not_measured() {
         let run = MpiRun::of_shell(r#"echo '{"median_us": 2.5, "messages": 7}'"#);
         assert!(!run.is_installed());
-        let core = crate::cores::pair().unwrap();
+        let core = ferro::cores::pair().unwrap();
         let measure = |run: MpiRun| {
             std::thread::spawn(move || run.measure(Bench::Latency, 8, 7, core))
                 .join()

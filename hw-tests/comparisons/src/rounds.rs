@@ -3,21 +3,23 @@
 
 use std::time::Duration;
 
-use super::bench::Bench;
-use super::contest::{Contest, Measurement, OurSide};
-use super::moments::Moments;
-use super::mpi;
-use super::peer::{self, FabricPrograms, Rival};
-use super::probe::Distance;
-use super::process::ProgramRoot;
-use super::row::Row;
+use ferro::cores;
+use ferro::failure::{Failure, Result};
+use ferro::progress::StepProgress;
+use ferro::providers::Path;
+use ferro::report::print_json;
+use ferro::sizes::{self, Sizes};
+
+use crate::PROGRAM;
+use crate::bench::Bench;
 use crate::cli::{MpiOptions, ShmOptions, SuiteOptions};
-use crate::cores;
-use crate::failure::{Failure, Result};
-use crate::progress::StepProgress;
-use crate::providers::Path;
-use crate::report::print_json;
-use crate::sizes::{self, Sizes};
+use crate::contest::{Contest, Measurement, OurSide};
+use crate::moments::Moments;
+use crate::mpi;
+use crate::peer::{self, FabricPrograms, Rival};
+use crate::probe::Distance;
+use crate::process::ProgramRoot;
+use crate::row::Row;
 
 /// Threads of a process, of which each side has one: 2 and 4 on each core.
 const THREADS: [usize; 2] = [2, 4];
@@ -49,7 +51,7 @@ struct SuiteOutcome {
 /// # Errors
 ///
 /// When there is no device, or ours did not run.
-pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
+pub(crate) fn verbs(options: &SuiteOptions) -> Result<()> {
     let suite = Suite::new("verbs", Path::Verbs, options)?;
     let benches = [
         Bench::Latency,
@@ -79,7 +81,7 @@ pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
 /// # Errors
 ///
 /// When ours did not run.
-pub(super) fn shm(options: &ShmOptions) -> Result<()> {
+pub(crate) fn shm(options: &ShmOptions) -> Result<()> {
     let suite = Suite::new("shm", Path::Shm, &options.suite)?;
     let mut hosts = vec![(ProgramRoot::Here, "this machine's")];
     if let Some(root) = &options.peer_root {
@@ -127,7 +129,7 @@ pub(super) fn shm(options: &ShmOptions) -> Result<()> {
     }
     let mut outcome = suite.run(contests);
     if runs.is_none() {
-        eprintln!("ferro: without MPICH no collectives are measured");
+        eprintln!("{PROGRAM}: without MPICH no collectives are measured");
         let rows = suite.without_mpi(&collectives, "mpi", &mpi::COLLECTIVE_RIVALS);
         outcome.rows.extend(rows);
     }
@@ -144,7 +146,7 @@ pub(super) fn shm(options: &ShmOptions) -> Result<()> {
 /// # Errors
 ///
 /// When ours did not run.
-pub(super) fn mpi(options: &MpiOptions) -> Result<()> {
+pub(crate) fn mpi(options: &MpiOptions) -> Result<()> {
     let (path, runs) = match &options.mpich {
         Some(folder) => (
             Path::Shm,
@@ -229,7 +231,7 @@ impl<'a> Suite<'a> {
             let only = self.options.only.join(", ");
             failures.push(format!("the suite {} has no bench named {only}", self.name));
         }
-        let mut progress = StepProgress::over(contests.len());
+        let mut progress = StepProgress::over(PROGRAM, contests.len());
         contests.retain_mut(|contest| {
             let Measurement { bench, size, .. } = contest.what;
             let (name, size) = (bench.name(), sizes::print(size));
@@ -241,7 +243,7 @@ impl<'a> Suite<'a> {
                 contest.round(&self.moments)
             });
             if let Err(failure) = &ran {
-                progress.aside(|| eprintln!("ferro: {failure}"));
+                progress.aside(|| eprintln!("{PROGRAM}: {failure}"));
                 failures.push(failure.to_string());
             }
             ran.is_ok()
@@ -279,7 +281,7 @@ impl<'a> Suite<'a> {
             if !said {
                 said = true;
                 eprintln!(
-                    "ferro: {}: rounds at the distance of the cores that is missing, for at most {} s",
+                    "{PROGRAM}: {}: rounds at the distance of the cores that is missing, for at most {} s",
                     self.name,
                     left.as_secs()
                 );
@@ -289,7 +291,7 @@ impl<'a> Suite<'a> {
                 return failures;
             };
             if let Err(failure) = contests[at].round(&self.moments) {
-                eprintln!("ferro: {failure}");
+                eprintln!("{PROGRAM}: {failure}");
                 failures.push(failure.to_string());
                 done[at] = true;
             }
@@ -301,7 +303,7 @@ impl<'a> Suite<'a> {
         for distance in Distance::ALL {
             if contests.iter().all(|c| c.rounds_at(distance) == 0) {
                 eprintln!(
-                    "ferro: {}: no round counts for {} cores",
+                    "{PROGRAM}: {}: no round counts for {} cores",
                     self.name,
                     distance.name()
                 );

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use super::row::Row;
-use crate::plot::{OURS, Point};
+use ferro::plot::{OURS, Point};
+
+use crate::row::Row;
 
 /// The points of all rows. A picture is named `SUITE-BENCH`, or `SUITE-PATH-BENCH` where the suite
 /// is not named after the path; names of pictures for far cores end in `-far`.
-pub(super) fn points(rows: &[Row]) -> Vec<Point> {
+pub(crate) fn points(rows: &[Row]) -> Vec<Point> {
     let mut points = Vec::new();
     let mut own_sizes = BTreeSet::new();
     for row in rows {

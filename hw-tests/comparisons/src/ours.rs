@@ -2,20 +2,20 @@
 
 use std::process::Command;
 
+use ferro::failure::{Failure, Result};
+use ferro::providers::Path;
 use serde::Deserialize;
 
-use super::bench::{Bench, name_of};
-use super::process::run_one;
-use crate::failure::{Failure, Result};
-use crate::providers::Path;
+use crate::bench::{Bench, name_of};
+use crate::process::run_one;
 
 /// One burst of ours.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OurSample {
+pub(crate) struct OurSample {
     /// Our figure beside a peer's median.
-    pub(super) median: f64,
+    pub(crate) median: f64,
     /// Our figure beside a peer's mean.
-    pub(super) mean: f64,
+    pub(crate) mean: f64,
 }
 
 /// The fields of `ferro bench --json` that count here.
@@ -29,12 +29,31 @@ struct BenchResult {
     messages_per_s: Option<f64>,
 }
 
+/// `ferro bench BENCH --json`, by the program in the folder of this one.
+///
+/// # Errors
+///
+/// When it is not there.
+pub(crate) fn ferro_bench(bench: &str) -> Result<Command> {
+    let own = std::env::current_exe().map_err(|e| Failure::io("find the own program", e))?;
+    let program = own.with_file_name("ferro");
+    if !program.is_file() {
+        let program = program.display();
+        return Err(Failure::new(format!(
+            "{program} is missing; build the package ferro with the same profile"
+        )));
+    }
+    let mut command = Command::new(program);
+    command.args(["bench", bench, "--json"]);
+    Ok(command)
+}
+
 /// Measures once.
 ///
 /// # Errors
 ///
 /// When the run fails, or another path carried the messages.
-pub(super) fn measure(
+pub(crate) fn measure(
     path: Path,
     bench: Bench,
     size: usize,
@@ -57,9 +76,8 @@ pub(super) fn measure(
         }
     };
     let path = name_of(path);
-    let program = std::env::current_exe().map_err(|e| Failure::io("find the own program", e))?;
-    let mut command = Command::new(program);
-    command.args(["bench", what, "--spawn", "--json"]).args([
+    let mut command = ferro_bench(what)?;
+    command.arg("--spawn").args([
         format!("--path={path}"),
         format!("--sizes={size}"),
         format!("--iters={messages}"),

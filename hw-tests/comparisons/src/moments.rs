@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::probe::{self, Distance};
-use crate::failure::Result;
+use ferro::failure::Result;
+
+use crate::probe::{self, Distance};
 
 /// Between two looks at cores whose distance is not the one that is waited for.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -13,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const BURST_SHARE: u32 = 50;
 
 /// How the moments of two cores are found.
-pub(super) struct Moments {
+pub(crate) struct Moments {
     /// Nothing where distance does not matter, or there is one core only: each moment is as good as
     /// the next.
     looks: Option<Looks>,
@@ -23,9 +24,9 @@ pub(super) struct Moments {
 }
 
 /// The readings of the machine. Tests put figures of their own in their place.
-pub(super) struct Looks {
-    pub(super) is_idle: Box<dyn Fn() -> bool>,
-    pub(super) distance: Box<dyn Fn() -> Option<Distance>>,
+pub(crate) struct Looks {
+    pub(crate) is_idle: Box<dyn Fn() -> bool>,
+    pub(crate) distance: Box<dyn Fn() -> Option<Distance>>,
 }
 
 impl Looks {
@@ -40,7 +41,7 @@ impl Looks {
 
 impl Moments {
     /// Moments of two cores whose distance matters.
-    pub(super) fn of(cores: (usize, usize), budget: Duration) -> Self {
+    pub(crate) fn of(cores: (usize, usize), budget: Duration) -> Self {
         let looks = Looks {
             is_idle: Box::new(move || probe::idle(cores)),
             distance: Box::new(move || probe::distance(cores)),
@@ -49,11 +50,11 @@ impl Moments {
     }
 
     /// Moments that all count; they are called near.
-    pub(super) fn all() -> Self {
+    pub(crate) fn all() -> Self {
         Self::with(None, Duration::ZERO)
     }
 
-    pub(super) fn with(looks: Option<Looks>, budget: Duration) -> Self {
+    pub(crate) fn with(looks: Option<Looks>, budget: Duration) -> Self {
         Self {
             looks,
             budget,
@@ -62,12 +63,12 @@ impl Moments {
     }
 
     /// Whether the distance of the cores is looked at.
-    pub(super) fn are_probed(&self) -> bool {
+    pub(crate) fn are_probed(&self) -> bool {
         self.looks.is_some()
     }
 
     /// The rest of the budget.
-    pub(super) fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
@@ -77,7 +78,7 @@ impl Moments {
     /// # Errors
     ///
     /// When the measurement fails.
-    pub(super) fn burst<T>(
+    pub(crate) fn burst<T>(
         &self,
         mut measure: impl FnMut() -> Result<T>,
     ) -> Result<(T, Option<Distance>)> {
@@ -104,7 +105,7 @@ impl Moments {
 
     /// Waits until the cores are idle and `wanted` takes their distance; nothing once the budget is
     /// spent.
-    pub(super) fn wait_for(&self, wanted: impl Fn(Distance) -> bool) -> Option<Distance> {
+    pub(crate) fn wait_for(&self, wanted: impl Fn(Distance) -> bool) -> Option<Distance> {
         let looks = self.looks.as_ref()?;
         while !self.left().is_zero() {
             let distance = looks.at_idle_cores();

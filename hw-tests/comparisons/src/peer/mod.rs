@@ -8,18 +8,19 @@ mod ucx;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use super::bench::Bench;
-use super::ours::OurSample;
-use super::process::{ProgramRoot, run_pair};
-use super::spinner::Spinner;
-use super::{bare_ring, mpi, ours};
-use crate::failure::{Failure, Result};
-use crate::providers;
+use ferro::failure::{Failure, Result};
+use ferro::providers;
 use perftest::PerftestProgram;
+
+use crate::bench::Bench;
+use crate::ours::OurSample;
+use crate::process::{ProgramRoot, run_pair};
+use crate::spinner::Spinner;
+use crate::{bare_ring, mpi, ours};
 
 /// The statistic of a burst that a peer reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Statistic {
+pub(crate) enum Statistic {
     /// The median.
     Median,
     /// The mean.
@@ -28,11 +29,11 @@ pub(super) enum Statistic {
 
 /// One way to run a program.
 #[derive(Clone, Debug)]
-pub(super) struct Peer {
+pub(crate) struct Peer {
     /// As rows name it.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The statistic of its figure.
-    pub(super) statistic: Statistic,
+    pub(crate) statistic: Statistic,
     tool: Tool,
     host: ProgramRoot,
     variables: Vec<(&'static str, String)>,
@@ -73,17 +74,17 @@ enum Tool {
 }
 
 /// A tool in its variants, of which the fastest counts.
-pub(super) struct Rival {
+pub(crate) struct Rival {
     /// Its name where none of the variants runs.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// The variants; none where it is not installed.
-    pub(super) variants: Vec<Peer>,
+    pub(crate) variants: Vec<Peer>,
     /// The program that would have to be installed.
-    pub(super) program: &'static str,
+    pub(crate) program: &'static str,
 }
 
 /// The rivals over a verbs device that has an IPv4 address.
-pub(super) fn over_verbs(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
+pub(crate) fn over_verbs(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
     let mut rivals = of_perftest(bench, device, address);
     // It measures latency only.
     if bench == Bench::Latency {
@@ -196,15 +197,15 @@ fn of_perftest(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
 
 /// Programs of ours that use libfabric, where they are compiled.
 #[derive(Clone, Copy)]
-pub(super) struct FabricPrograms<'a> {
+pub(crate) struct FabricPrograms<'a> {
     /// By several threads.
-    pub(super) threads: Option<&'a Path>,
+    pub(crate) threads: Option<&'a Path>,
     /// By one-sided operations.
-    pub(super) one_sided: Option<&'a Path>,
+    pub(crate) one_sided: Option<&'a Path>,
 }
 
 /// The peers to compare with through shared memory.
-pub(super) fn over_shm(
+pub(crate) fn over_shm(
     bench: Bench,
     hosts: &[(ProgramRoot, &str)],
     programs: FabricPrograms<'_>,
@@ -324,7 +325,7 @@ fn of_threads(
 
 impl Statistic {
     /// Our figure beside it.
-    pub(super) fn of(self, sample: &OurSample) -> f64 {
+    pub(crate) fn of(self, sample: &OurSample) -> f64 {
         match self {
             Self::Median => sample.median,
             Self::Mean => sample.mean,
@@ -362,7 +363,7 @@ impl Rival {
     }
 
     /// One that the program of ours runs as well.
-    pub(super) fn in_same_run(name: &'static str) -> Self {
+    pub(crate) fn in_same_run(name: &'static str) -> Self {
         Self {
             name,
             variants: Vec::new(),
@@ -371,7 +372,7 @@ impl Rival {
     }
 
     /// MPI over something else.
-    pub(super) fn of_mpi(rival: &mpi::MpiRival) -> Self {
+    pub(crate) fn of_mpi(rival: &mpi::MpiRival) -> Self {
         let peer = Peer {
             name: rival.name.to_owned(),
             ..Peer::here(Tool::Mpi(rival.run.clone()), "")
@@ -425,7 +426,7 @@ impl Peer {
     /// # Errors
     ///
     /// When it fails, or prints what can not be understood.
-    pub(super) fn measure(
+    pub(crate) fn measure(
         &self,
         bench: Bench,
         size: usize,

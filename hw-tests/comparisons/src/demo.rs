@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use ferro::failure::{Failure, Result};
+use ferro::report::{Table, TableColumn, print_text, significant};
+use ferro::sizes;
 use serde::Deserialize;
 
-use super::tables::read;
-use crate::failure::{Failure, Result};
-use crate::report::{Table, TableColumn, print_text, significant};
-use crate::sizes;
+use crate::tables::read;
 
 /// The fields of `ferro bench --json` that are shown.
 #[derive(Deserialize)]
@@ -33,7 +33,7 @@ struct DemoLine {
 /// # Errors
 ///
 /// When a file is not what `ferro bench --json` prints, or data was not verified.
-pub(super) fn table(files: &[PathBuf]) -> Result<()> {
+pub(crate) fn table(files: &[PathBuf]) -> Result<()> {
     let mut lines: BTreeMap<(String, usize), DemoLine> = BTreeMap::new();
     for file in files {
         for m in read::<DemoResult>(file)? {

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use crate::suite::bench::Bench;
-use crate::suite::process::Program;
+use crate::bench::Bench;
+use crate::process::Program;
 
 /// The program.
 pub(super) const PROGRAM: &str = "fi_pingpong";

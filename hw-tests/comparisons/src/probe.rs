@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::cores;
+use ferro::cores;
 
 /// A cache line takes less than this from one core to the other where they are near; on virtual
 /// machines that changes within minutes.
@@ -28,7 +28,7 @@ struct ProbeLine(AtomicU32);
 
 /// How far apart two cores are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Distance {
+pub(crate) enum Distance {
     /// As cores that share a cache.
     Near,
     /// As cores that do not.
@@ -37,10 +37,10 @@ pub(super) enum Distance {
 
 impl Distance {
     /// Both.
-    pub(super) const ALL: [Self; 2] = [Self::Near, Self::Far];
+    pub(crate) const ALL: [Self; 2] = [Self::Near, Self::Far];
 
     /// As tables name it.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Near => "near",
             Self::Far => "far",
@@ -58,7 +58,7 @@ impl Distance {
 }
 
 /// How far apart the two cores are now; nothing where something disturbs the look.
-pub(super) fn distance(cores: (usize, usize)) -> Option<Distance> {
+pub(crate) fn distance(cores: (usize, usize)) -> Option<Distance> {
     one_way_ns(cores).and_then(Distance::of)
 }
 
@@ -106,7 +106,7 @@ fn one_way_ns(on: (usize, usize)) -> Option<f64> {
 }
 
 /// Whether nobody uses the two cores now.
-pub(super) fn idle(cores: (usize, usize)) -> bool {
+pub(crate) fn idle(cores: (usize, usize)) -> bool {
     let Some(before) = Ticks::read(cores) else {
         return true;
     };

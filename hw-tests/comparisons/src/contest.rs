@@ -1,19 +1,20 @@
 //! One measurement at one size: ours and each rival in turn, round after round, and the rows that
 //! come of it. A round counts for the distance of the cores that both of its sides saw.
 
-use super::bench::{Bench, Figure, name_of};
-use super::moments::Moments;
-use super::ours::OurSample;
-use super::peer::{Peer, Rival, Statistic};
-use super::probe::Distance;
-use super::row::{Row, median, minimum};
-use super::{mpi, ours};
-use crate::failure::Result;
-use crate::providers::Path;
+use ferro::failure::Result;
+use ferro::providers::Path;
+
+use crate::bench::{Bench, Figure, name_of};
+use crate::moments::Moments;
+use crate::ours::OurSample;
+use crate::peer::{Peer, Rival, Statistic};
+use crate::probe::Distance;
+use crate::row::{Row, median, minimum};
+use crate::{mpi, ours};
 
 /// Our side.
 #[derive(Clone, Copy)]
-pub(super) enum OurSide<'a> {
+pub(crate) enum OurSide<'a> {
     /// `ferro bench`.
     Ferro,
     /// MPI over our plugin.
@@ -25,7 +26,7 @@ pub(super) enum OurSide<'a> {
 
 impl OurSide<'_> {
     /// The first word in the names of its measurements.
-    pub(super) fn kind(self) -> &'static str {
+    pub(crate) fn kind(self) -> &'static str {
         match self {
             Self::Ferro => "tagged",
             Self::Mpi(_) => "mpi",
@@ -56,21 +57,21 @@ impl OurSide<'_> {
 
 /// The subject of a measurement, and its place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Measurement {
-    pub(super) suite: &'static str,
+pub(crate) struct Measurement {
+    pub(crate) suite: &'static str,
     /// The first word of its name.
-    pub(super) kind: &'static str,
-    pub(super) path: Path,
-    pub(super) bench: Bench,
-    pub(super) size: usize,
+    pub(crate) kind: &'static str,
+    pub(crate) path: Path,
+    pub(crate) bench: Bench,
+    pub(crate) size: usize,
     /// Messages of a burst.
-    pub(super) messages: u64,
-    pub(super) cores: (usize, usize),
+    pub(crate) messages: u64,
+    pub(crate) cores: (usize, usize),
 }
 
 impl Measurement {
     /// A row without figures.
-    pub(super) fn empty_row(&self, figure: &Figure, peer: &str, distance: Distance) -> Row {
+    pub(crate) fn empty_row(&self, figure: &Figure, peer: &str, distance: Distance) -> Row {
         Row {
             suite: self.suite.to_owned(),
             bench: format!("{}_{}", self.kind, figure.name),
@@ -99,8 +100,8 @@ impl Measurement {
 }
 
 /// OurSide and its rivals.
-pub(super) struct Contest<'a> {
-    pub(super) what: Measurement,
+pub(crate) struct Contest<'a> {
+    pub(crate) what: Measurement,
     ours: OurSide<'a>,
     /// Of each round.
     samples: Vec<(OurSample, Option<Distance>)>,
@@ -108,7 +109,7 @@ pub(super) struct Contest<'a> {
 }
 
 impl<'a> Contest<'a> {
-    pub(super) fn new(what: Measurement, ours: OurSide<'a>, rivals: Vec<Rival>) -> Self {
+    pub(crate) fn new(what: Measurement, ours: OurSide<'a>, rivals: Vec<Rival>) -> Self {
         Self {
             what,
             ours,
@@ -122,7 +123,7 @@ impl<'a> Contest<'a> {
     /// # Errors
     ///
     /// When ours does not run. A rival that does not has no figure in this round.
-    pub(super) fn round(&mut self, moments: &Moments) -> Result<()> {
+    pub(crate) fn round(&mut self, moments: &Moments) -> Result<()> {
         let Self { what, ours, .. } = *self;
         let ((sample, theirs), distance) = moments.burst(|| ours.measure(&what))?;
         self.samples.push((sample, distance));
@@ -141,7 +142,7 @@ impl<'a> Contest<'a> {
 
     /// Rounds that count for a distance: those of the rival that has most of them, for one that
     /// fails would never have enough.
-    pub(super) fn rounds_at(&self, distance: Distance) -> usize {
+    pub(crate) fn rounds_at(&self, distance: Distance) -> usize {
         let running = self.contenders.iter().filter(|c| c.is_running());
         let most = running.map(|c| c.pairs(distance, &self.samples).len());
         most.max()
@@ -149,7 +150,7 @@ impl<'a> Contest<'a> {
     }
 
     /// A row for each rival and each distance that there are rounds of.
-    pub(super) fn rows(&self) -> Vec<Row> {
+    pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for figure in self.what.bench.figures(self.what.size) {
             for contender in &self.contenders {
@@ -226,7 +227,7 @@ impl<'a> Contest<'a> {
     fn roughly(&self, contender: &Contender, figure: &Figure) -> String {
         let all = |values: Vec<f64>| {
             let figures: Vec<f64> = values.iter().map(|value| figure.of(*value)).collect();
-            median(&figures).map_or("-".to_owned(), crate::report::significant)
+            median(&figures).map_or("-".to_owned(), ferro::report::significant)
         };
         let ours = self.samples.iter().map(|(sample, _)| sample.median);
         let theirs = contender.results.iter().flatten().map(|burst| burst.value);
@@ -486,7 +487,7 @@ mod tests {
         let run = mpi::MpiRun::of_shell(
             r#"echo "{\"median_us\": 6, \"theirs_median_us\": $1, \"messages\": $3}""#,
         );
-        let core = crate::cores::pair().unwrap();
+        let core = ferro::cores::pair().unwrap();
         let what = Measurement {
             cores: core,
             ..what(Bench::OffloadAllreduce(4), 8)

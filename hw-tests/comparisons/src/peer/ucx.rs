@@ -1,7 +1,7 @@
 //! UCX: `ucx_perftest`.
 
-use crate::suite::bench::Bench;
-use crate::suite::process::Program;
+use crate::bench::Bench;
+use crate::process::Program;
 
 /// The program.
 pub(super) const PROGRAM: &str = "ucx_perftest";

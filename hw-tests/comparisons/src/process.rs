@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ferro::cores;
+use ferro::failure::{Failure, Result};
 use nix::pty::openpty;
-
-use crate::cores;
-use crate::failure::{Failure, Result};
 
 /// How long a server may take until it listens: programs start slowly in an emulated machine.
 const START_PATIENCE: Duration = Duration::from_secs(30);
@@ -23,19 +22,19 @@ const OURS_IN_ROOT: &str = "/mnt";
 
 /// A program with its arguments and variables.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
-    pub(super) name: &'static str,
-    pub(super) arguments: Vec<String>,
-    pub(super) variables: Vec<(&'static str, String)>,
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) variables: Vec<(&'static str, String)>,
     /// Whether it wants a terminal as its standard input.
-    pub(super) on_terminal: bool,
+    pub(crate) on_terminal: bool,
     /// Where it is, in the files of its host, if not where programs are.
-    pub(super) file: Option<PathBuf>,
+    pub(crate) file: Option<PathBuf>,
 }
 
 impl Program {
     /// A program with the words of a text as its arguments.
-    pub(super) fn new(name: &'static str, arguments: String) -> Self {
+    pub(crate) fn new(name: &'static str, arguments: String) -> Self {
         Self {
             name,
             arguments: arguments
@@ -51,7 +50,7 @@ impl Program {
 
 /// Where programs are: this machine, or a root folder to change to.
 #[derive(Clone, Debug)]
-pub(super) enum ProgramRoot {
+pub(crate) enum ProgramRoot {
     /// This machine.
     Here,
     /// Another system's files.
@@ -60,7 +59,7 @@ pub(super) enum ProgramRoot {
 
 impl ProgramRoot {
     /// Whether a program is installed.
-    pub(super) fn has(&self, program: &str) -> bool {
+    pub(crate) fn has(&self, program: &str) -> bool {
         match self {
             Self::Here => {
                 let path = std::env::var_os("PATH").unwrap_or_default();
@@ -72,7 +71,7 @@ impl ProgramRoot {
 
     /// Where a program of ours is, in the files of this host. `scripts/bench` shows its folder to
     /// another root as this one.
-    pub(super) fn find(&self, file: &Path) -> Option<PathBuf> {
+    pub(crate) fn find(&self, file: &Path) -> Option<PathBuf> {
         match self {
             Self::Here => file.is_file().then(|| file.to_owned()),
             Self::Root(root) => {
@@ -110,7 +109,7 @@ impl ProgramRoot {
 /// # Errors
 ///
 /// When either does not start, fails or takes too long; with the last it said.
-pub(super) fn run_pair(
+pub(crate) fn run_pair(
     host: &ProgramRoot,
     server: &Program,
     client: &Program,
@@ -128,7 +127,7 @@ pub(super) fn run_pair(
 /// # Errors
 ///
 /// As [`run_pair`].
-pub(super) fn run_one(name: &'static str, mut command: Command, on: &[usize]) -> Result<String> {
+pub(crate) fn run_one(name: &'static str, mut command: Command, on: &[usize]) -> Result<String> {
     cores::pin(on)?;
     command.stdin(Stdio::null());
     ProcessRun::spawn(name, command, None)?.wait(RUN_PATIENCE)

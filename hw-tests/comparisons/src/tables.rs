@@ -3,20 +3,21 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::pictures;
-use super::row::Row;
+use ferro::failure::{Failure, Result};
+use ferro::plot;
+use ferro::report::{Table, TableColumn, print_text, significant, wrapped};
+use ferro::sizes;
+
 use crate::cli::ReportOptions;
-use crate::failure::{Failure, Result};
-use crate::plot;
-use crate::report::{Table, TableColumn, print_text, significant, wrapped};
-use crate::sizes;
+use crate::pictures;
+use crate::row::Row;
 
 /// Prints all rows, and writes the files of the options.
 ///
 /// # Errors
 ///
 /// When a file can not be read or written.
-pub(super) fn report(options: &ReportOptions) -> Result<()> {
+pub(crate) fn report(options: &ReportOptions) -> Result<()> {
     let mut rows: Vec<Row> = Vec::new();
     for file in &options.rows {
         rows.extend(read::<Row>(file)?);
@@ -37,7 +38,7 @@ pub(super) fn report(options: &ReportOptions) -> Result<()> {
 /// # Errors
 ///
 /// When the file can not be read, or holds something else.
-pub(super) fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<Vec<T>> {
+pub(crate) fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<Vec<T>> {
     let failed = |e: &dyn std::fmt::Display| Failure::io(format!("read {}", file.display()), e);
     let text = std::fs::read_to_string(file).map_err(|e| failed(&e))?;
     elements(&text).map_err(|e| failed(&e))

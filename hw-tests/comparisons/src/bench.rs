@@ -1,9 +1,9 @@
 //! The benches of a suite, and the names of their figures.
 
-use crate::providers::Path;
+use ferro::providers::Path;
 
 /// As rows and options name it.
-pub(super) fn name_of(path: Path) -> &'static str {
+pub(crate) fn name_of(path: Path) -> &'static str {
     match path {
         Path::Verbs => "verbs",
         Path::Shm => "shm",
@@ -13,7 +13,7 @@ pub(super) fn name_of(path: Path) -> &'static str {
 
 /// A bench of a suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bench {
+pub(crate) enum Bench {
     /// Half the round trip, in µs.
     Latency,
     /// The same over lanes of the UD kind.
@@ -56,23 +56,23 @@ pub(super) enum Bench {
 }
 
 /// A figure of a row.
-pub(super) struct Figure {
+pub(crate) struct Figure {
     /// The bench, as rows name it.
-    pub(super) name: String,
-    pub(super) metric: &'static str,
+    pub(crate) name: String,
+    pub(crate) metric: &'static str,
     /// The factor from a measured value to the figure.
     scale: f64,
 }
 
 impl Figure {
     /// The figure of a measured value.
-    pub(super) fn of(&self, measured: f64) -> f64 {
+    pub(crate) fn of(&self, measured: f64) -> f64 {
         measured * self.scale
     }
 }
 
 impl Bench {
-    pub(super) fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         match self {
             Self::Latency | Self::DatagramLatency => "latency".to_owned(),
             Self::Bandwidth => "bandwidth".to_owned(),
@@ -96,7 +96,7 @@ impl Bench {
     }
 
     /// The same operation in memory of any kind.
-    pub(super) fn in_any_memory(self) -> Self {
+    pub(crate) fn in_any_memory(self) -> Self {
         match self {
             Self::MappedPutLatency => Self::PutLatency,
             Self::MappedGetLatency => Self::GetLatency,
@@ -106,12 +106,12 @@ impl Bench {
     }
 
     /// Whether the memory is such that both sides map it.
-    pub(super) fn is_mapped(self) -> bool {
+    pub(crate) fn is_mapped(self) -> bool {
         self.in_any_memory() != self
     }
 
     /// Whether it is of one-sided operations, whose names begin with `rma`.
-    pub(super) fn is_one_sided(self) -> bool {
+    pub(crate) fn is_one_sided(self) -> bool {
         matches!(
             self.in_any_memory(),
             Self::PutLatency
@@ -124,7 +124,7 @@ impl Bench {
     }
 
     /// The figures that a measurement gives, each a row of its own.
-    pub(super) fn figures(self, size: usize) -> Vec<Figure> {
+    pub(crate) fn figures(self, size: usize) -> Vec<Figure> {
         let figure = |name, metric, scale| Figure {
             name,
             metric,
@@ -138,7 +138,7 @@ impl Bench {
         figures
     }
 
-    pub(super) fn metric(self) -> &'static str {
+    pub(crate) fn metric(self) -> &'static str {
         match self {
             Self::Latency
             | Self::DatagramLatency
@@ -160,7 +160,7 @@ impl Bench {
         }
     }
 
-    pub(super) fn better(self) -> &'static str {
+    pub(crate) fn better(self) -> &'static str {
         match self.metric() {
             "latency_us" => "lower",
             _ => "higher",
@@ -168,7 +168,7 @@ impl Bench {
     }
 
     /// Whether `a` is a better result than `b`.
-    pub(super) fn is_better(self, a: f64, b: f64) -> bool {
+    pub(crate) fn is_better(self, a: f64, b: f64) -> bool {
         match self.better() {
             "lower" => a < b,
             _ => a > b,
@@ -176,7 +176,7 @@ impl Bench {
     }
 
     /// The sizes that are measured where nobody says which.
-    pub(super) fn default_sizes(self) -> &'static [usize] {
+    pub(crate) fn default_sizes(self) -> &'static [usize] {
         match self {
             Self::ThreadRate(_) => &[64],
             Self::FetchAddLatency | Self::MappedFetchAddLatency | Self::OffloadAllreduce(_) => &[8],
@@ -188,7 +188,7 @@ impl Bench {
     }
 
     /// Whether it says anything about messages of that size.
-    pub(super) fn suits(self, size: usize) -> bool {
+    pub(crate) fn suits(self, size: usize) -> bool {
         match self {
             Self::Latency => true,
             // A datagram of the peer holds no more.

@@ -1,8 +1,8 @@
 //! perftest: `ib_send_lat`, `ib_send_bw`, `ib_write_lat`, `ib_write_bw`, `ib_read_lat`,
 //! `ib_atomic_lat`.
 
-use crate::suite::bench::Bench;
-use crate::suite::process::Program;
+use crate::bench::Bench;
+use crate::process::Program;
 
 /// The GID index of the device's IPv4 address.
 const GID_INDEX: u32 = 1;

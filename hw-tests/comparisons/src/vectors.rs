@@ -4,15 +4,17 @@
 use std::path::Path;
 use std::process::Command;
 
+use ferro::cores;
+use ferro::failure::{Failure, Result};
+use ferro::progress::StepProgress;
+use ferro::report::print_json;
 use serde::Deserialize;
 
-use super::process::run_one;
-use super::row::{Row, median, minimum};
+use crate::PROGRAM;
 use crate::cli::PeerSuiteOptions;
-use crate::cores;
-use crate::failure::{Failure, Result};
-use crate::progress::StepProgress;
-use crate::report::print_json;
+use crate::ours::ferro_bench;
+use crate::process::run_one;
+use crate::row::{Row, median, minimum};
 
 const ENTRIES: [usize; 3] = [1000, 100_000, 1_000_000];
 
@@ -63,14 +65,14 @@ struct AvFigures {
 /// # Errors
 ///
 /// When ours did not run.
-pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
+pub(crate) fn run(options: &PeerSuiteOptions) -> Result<()> {
     let core = cores::pair()?.0;
     let mut why_not = options
         .peer
         .is_none()
         .then(|| "the program that drives it was not built".to_owned());
     let mut all = Vec::new();
-    let mut progress = StepProgress::over(ENTRIES.len());
+    let mut progress = StepProgress::over(PROGRAM, ENTRIES.len());
     for entries in ENTRIES {
         progress.step(format!("av of {entries}"));
         let mut figures: Vec<AvFigures> = [false, true]
@@ -180,10 +182,9 @@ fn find(ours: &[OurAvOperation], bench: &str, entries: usize) -> Result<f64> {
 }
 
 fn ours(core: usize, entries: usize, symmetric: bool) -> Result<Vec<OurAvOperation>> {
-    let program = std::env::current_exe().map_err(|e| Failure::io("find the own program", e))?;
-    let mut command = Command::new(program);
+    let mut command = ferro_bench("av")?;
     command
-        .args(["bench", "av", "--json", "--rounds", "1"])
+        .arg("--rounds=1")
         .arg(format!("--entries={entries}"))
         .args(symmetric.then_some("--symmetric"));
     parse("ferro", &run_one("ferro", command, &[core])?)

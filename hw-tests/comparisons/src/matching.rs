@@ -5,16 +5,18 @@
 use std::path::Path;
 use std::process::Command;
 
+use ferro::cores;
+use ferro::failure::{Failure, Result};
+use ferro::progress::StepProgress;
+use ferro::report::print_json;
+use ferro::workload::matching::{Kind, MatchOrder, Side};
 use serde::Deserialize;
 
-use super::process::run_one;
-use super::row::{Row, median, minimum};
+use crate::PROGRAM;
 use crate::cli::PeerSuiteOptions;
-use crate::cores;
-use crate::failure::{Failure, Result};
-use crate::progress::StepProgress;
-use crate::report::print_json;
-use crate::workload::matching::{Kind, MatchOrder, Side};
+use crate::ours::ferro_bench;
+use crate::process::run_one;
+use crate::row::{Row, median, minimum};
 
 const DEPTHS: [usize; 3] = [10, 10_000, 100_000];
 
@@ -40,11 +42,11 @@ struct DepthFigures {
 /// # Errors
 ///
 /// When ours did not run.
-pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
+pub(crate) fn run(options: &PeerSuiteOptions) -> Result<()> {
     let core = cores::pair()?.0;
     let mut rows = Vec::new();
     let combinations = Side::ALL.len() * Kind::ALL.len() * MatchOrder::ALL.len();
-    let mut progress = StepProgress::over(combinations);
+    let mut progress = StepProgress::over(PROGRAM, combinations);
     for &side in Side::ALL {
         for &kind in Kind::ALL {
             for &order in MatchOrder::ALL {
@@ -130,16 +132,14 @@ fn depths() -> String {
 }
 
 fn ours(core: usize, [side, kind, order]: [&str; 3]) -> Result<Vec<DepthMeasured>> {
-    let program = std::env::current_exe().map_err(|e| Failure::io("find the own program", e))?;
-    let mut command = Command::new(program);
-    command
-        .args(["bench", "match", "--json", "--rounds", "5"])
-        .args([
-            format!("--depths={}", depths()),
-            format!("--side={side}"),
-            format!("--kind={kind}"),
-            format!("--order={order}"),
-        ]);
+    let mut command = ferro_bench("match")?;
+    command.args([
+        "--rounds=5".to_owned(),
+        format!("--depths={}", depths()),
+        format!("--side={side}"),
+        format!("--kind={kind}"),
+        format!("--order={order}"),
+    ]);
     parse("ferro", &run_one("ferro", command, &[core])?)
 }
 

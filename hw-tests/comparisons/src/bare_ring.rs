@@ -12,10 +12,11 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::bench::Bench;
-use super::row::median;
-use crate::cores;
-use crate::failure::{Failure, Result};
+use ferro::cores;
+use ferro::failure::{Failure, Result};
+
+use crate::bench::Bench;
+use crate::row::median;
 
 /// Slots of a direction, and bytes of payload (`docs/shared-memory.md`).
 const SLOTS: usize = 64;
@@ -31,7 +32,7 @@ const FEW: usize = 4_096;
 const BATCHES: u64 = 20;
 
 /// Whether a bench has a known limit.
-pub(super) fn knows(bench: Bench) -> bool {
+pub(crate) fn knows(bench: Bench) -> bool {
     matches!(bench, Bench::Latency | Bench::Bandwidth)
 }
 
@@ -40,7 +41,7 @@ pub(super) fn knows(bench: Bench) -> bool {
 /// # Errors
 ///
 /// Where there are no two cores, or one can not be had.
-pub(super) fn measure(bench: Bench, size: usize, messages: u64, on: (usize, usize)) -> Result<f64> {
+pub(crate) fn measure(bench: Bench, size: usize, messages: u64, on: (usize, usize)) -> Result<f64> {
     if on.0 == on.1 {
         return Err(Failure::new("a bare ring needs two cores"));
     }
