@@ -80,6 +80,10 @@ pub(crate) fn room(entries: &[ibv_sge]) -> usize {
 
 /// Adds bytes of registered memory, or of an inline payload.
 pub(crate) fn read(addr: u64, len: usize, into: &mut Vec<u8>) {
+    // An empty entry may have no address.
+    if len == 0 {
+        return;
+    }
     into.reserve(len);
     let end = into.len();
     // SAFETY: the application that posted the request keeps the memory valid until the request is
@@ -92,6 +96,9 @@ pub(crate) fn read(addr: u64, len: usize, into: &mut Vec<u8>) {
 
 /// Writes registered memory.
 pub(crate) fn write(addr: u64, bytes: &[u8]) {
+    if bytes.is_empty() {
+        return;
+    }
     // SAFETY: as above; and memory with the right to write is the device's until the request is
     // over.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };

@@ -537,7 +537,13 @@ fn into_list(
     if posted_first {
         post();
     }
-    two.a.senddata(message, 0, two.to_b, 5);
+    let bytes = (message.as_ptr().cast(), message.len());
+    // SAFETY: the message stays until its completion is read, below.
+    unsafe {
+        two.a.senddata_from(bytes, 0, (two.to_b, 5), || {
+            count(two.a.sent);
+        });
+    }
     if !posted_first {
         // It may be here before anybody waits for it.
         for _ in 0..100 {

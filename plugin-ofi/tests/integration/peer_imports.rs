@@ -1,7 +1,7 @@
 //! Completion queues and counters of another provider, over stock libfabric: this program is the
 //! owner (fi_peer(3)).
 
-use crate::{client, owner, support, two};
+use crate::{client, owner, two};
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use ferro_fi::abi::{
     fid_domain, fid_peer_cntr, fid_peer_cq,
 };
 use owner::{OwnerCounter, OwnerQueue, Written, drive};
-use two::{PATIENCE, Shape, Side, alone, control, everywhere, insert, shape};
+use two::{PATIENCE, Shape, Side, alone, control, everywhere, insert, is_slow, shape};
 
 const ENOSYS: isize = -(libc::ENOSYS as isize);
 
@@ -336,7 +336,7 @@ fn an_owner_that_refuses_and_calls_back_loses_nothing() {
 fn four_threads_pass_each_completion_on_once() {
     everywhere("four_threads_pass_each_completion_on_once", |info| {
         // The threads leave the sender little of an emulated processor.
-        let messages = if support::has_device() { 500 } else { 20_000 };
+        let messages = if is_slow() { 500 } else { 20_000 };
         let pair = ImportingPair::open(info);
         let (b, queue) = (&pair.b, pair.b.side.rx.expose_provenance());
         let mut into = [0u8; 8];

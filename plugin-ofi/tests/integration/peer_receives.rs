@@ -1,7 +1,7 @@
 //! Endpoints of this provider that receive by another provider's shared receive context, over
 //! stock libfabric: this program is the owner (fi_peer(3)).
 
-use crate::{client, owner, support, two};
+use crate::{client, owner, two};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -18,7 +18,9 @@ use ferro_fi::abi::{
 use owner::receives::{Callback, OwnersReceive, ReceiveOwner, iov_of};
 use owner::vector::OwnerVector;
 use owner::{OwnerCounter, OwnerQueue, Written, drive};
-use two::{PATIENCE, Side, alone, control, everywhere, insert, insert_bytes, name_of, shape};
+use two::{
+    PATIENCE, Side, alone, control, everywhere, insert, insert_bytes, is_slow, name_of, shape,
+};
 
 const EINVAL: c_int = -libc::EINVAL;
 const ENOSYS: isize = -(libc::ENOSYS as isize);
@@ -911,7 +913,7 @@ fn objects_of_others_are_offered_with_manual_progress() {
 fn four_threads_announce_each_message_once() {
     everywhere("four_threads_announce_each_message_once", |info| {
         // The threads leave the sender little of an emulated processor.
-        let messages = if support::has_device() { 500 } else { 20_000 };
+        let messages = if is_slow() { 500 } else { 20_000 };
         let pair = ReceivingPair::open(info);
         let (b, queue) = (&pair.b, pair.b.cq.expose_provenance());
         let bytes: Vec<_> = (0..messages).map(usize::to_ne_bytes).collect();

@@ -1,7 +1,7 @@
 //! Address vectors of another provider, over stock libfabric: this program is the owner
 //! (fi_peer(3)).
 
-use crate::{client, owner, rma, support, two, vector};
+use crate::{client, owner, rma, two, vector};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use ferro_fi::abi::{
     fi_peer_av_context, fi_progress, fid_av, fid_peer_av,
 };
 use owner::vector::{OwnerVector, pass_on, pass_on_removal};
-use two::{Shape, Side, alone, everywhere, insert, name_of, next, next_from, shape};
+use two::{Shape, Side, alone, everywhere, insert, is_slow, name_of, next, next_from, shape};
 use vector::Vector;
 
 /// Addresses of an owner: an index, and one as `FI_AV_MAP` has them.
@@ -43,9 +43,9 @@ fn receive_from(side: &Side, into: &mut [u8], src: fi_addr_t, tag: u64) -> isize
 
 /// `fi_tsend` that does not wait for room.
 fn send_to(side: &Side, bytes: &[u8], dest: fi_addr_t, tag: u64) -> isize {
-    // SAFETY: the tests keep the bytes until it completes.
+    let (at, len) = side.keep(bytes);
+    // SAFETY: the side keeps the bytes until it is closed.
     unsafe {
-        let (at, len) = (bytes.as_ptr().cast(), bytes.len());
         let context = 6 as *mut c_void;
         (*(*side.ep).tagged).send.unwrap()(side.ep, at, len, null_mut(), dest, tag, context)
     }
@@ -462,14 +462,12 @@ fn nobodys(name: &[u8], number: u64) -> Vec<u8> {
 #[test]
 fn four_threads_pass_changes_on_while_messages_run() {
     const THREADS: u64 = 4;
+    /// Exchanges while the addresses change, at least.
+    const EXCHANGES: u64 = 10;
 
     everywhere("four_threads_pass_changes_on_while_messages_run", |info| {
         // An emulated processor has less time.
-        let changes: u64 = if support::has_device() {
-            10_000
-        } else {
-            100_000
-        };
+        let changes: u64 = if is_slow() { 10_000 } else { 100_000 };
         let each = changes / THREADS;
         let opened = Opened::new(info);
         let owner = OwnerVector::new();
@@ -479,20 +477,23 @@ fn four_threads_pass_changes_on_while_messages_run() {
         let name = name_of(a.ep);
         let to_a = 1 << 50;
         assert_eq!(pass_on(b.av, &name, to_a), (1, to_a));
-        let finished = AtomicU64::new(0);
+        let (finished, exchanged) = (AtomicU64::new(0), AtomicU64::new(0));
         let av = b.av.expose_provenance();
         let vector_of = || Vector(std::ptr::with_exposed_provenance_mut::<fid_av>(av));
         let mut messages = 0u64;
         std::thread::scope(|threads| {
             let changers: Vec<_> = (0..THREADS)
                 .map(|thread| {
-                    let (name, finished) = (&name, &finished);
+                    let (name, finished, exchanged) = (&name, &finished, &exchanged);
                     threads.spawn(move || {
                         let av = vector_of().0;
                         // A sixteenth of them stay for a while; the address of one is used again.
                         let mut stay = std::collections::VecDeque::new();
-                        for i in 0..each {
-                            let number = thread * each + i;
+                        for i in 0.. {
+                            if i >= each && exchanged.load(Ordering::Relaxed) >= EXCHANGES {
+                                break;
+                            }
+                            let number = (thread << 32) | i;
                             let owners = (thread << 32) | ((i % 5000) << 4);
                             let one = nobodys(name, number);
                             assert_eq!(pass_on(av, &one, owners), (1, owners), "{number}");
@@ -526,6 +527,7 @@ fn four_threads_pass_changes_on_while_messages_run() {
                 next(b.tx).unwrap();
                 next(a.rx).unwrap();
                 messages += 1;
+                exchanged.store(messages, Ordering::Relaxed);
             }
             for changer in changers {
                 for (owners, one) in changer.join().unwrap() {
@@ -536,7 +538,7 @@ fn four_threads_pass_changes_on_while_messages_run() {
                 }
             }
         });
-        assert!(messages > 10, "{messages}");
+        assert!(messages >= EXCHANGES, "{messages}");
         // All are gone but one: their owner's addresses are free for others.
         for number in 0..1000 {
             let owners = number << 4;

@@ -4,9 +4,9 @@ use ferrofabric_conformance::this_program::name_beside_this_test;
 use std::process::Command;
 
 use crate::client::Libfabric;
-use crate::support::plugin::Plugin;
-use crate::support::skip;
+use crate::support::plugin::{FakeDevicePlugin, Plugin};
 use crate::support::tool::Tool;
+use crate::support::{has_device, skip};
 
 /// Set in the process that a test is for.
 pub const CHILD: &str = "FERRO_TEST_CHILD";
@@ -40,11 +40,60 @@ pub fn run_under(
     variables: &[(&str, &str)],
     prepare: impl FnOnce(&mut Command),
 ) {
-    let mut command = tool.run(&std::env::current_exe().unwrap());
-    prepare(&mut command);
-    again(&mut command, test, variables);
     let plugin = Plugin::new();
-    plugin.choose(&mut command);
+    let prepare = |command: &mut Command| {
+        prepare(command);
+        plugin.choose(command);
+    };
+    run_prepared(tool, test, variables, prepare);
+}
+
+/// Tests that run over verbs on a real device only, and why.
+const NOT_ON_THE_FAKE_DEVICE: [(&str, &str); 6] = [
+    ("a_vector_goes_with_its_last_opener", ITS_PROCESS),
+    ("a_vector_outlives_its_maker", ITS_PROCESS),
+    ("each_format_is_printed_and_read_back", OFFERS),
+    ("each_flag_of_queues_and_address_vectors", OFFERS),
+    ("unknown_senders_are_named", OFFERS),
+    ("counts_at_their_limits", REFUSALS),
+];
+const ITS_PROCESS: &str = "no message leaves the process of a fake device";
+const OFFERS: &str = "the fake device's network has no connection manager";
+const REFUSALS: &str = "the fake device refuses a registration of 0 bytes";
+
+/// As `run_under`, over verbs: on the device of this machine, or else on the fake device.
+pub fn run_over_verbs(
+    tool: Tool,
+    test: &str,
+    variables: &[(&str, &str)],
+    prepare: impl FnOnce(&mut Command),
+) {
+    if has_device() {
+        return run_under(tool, test, variables, prepare);
+    }
+    if let Some((_, why)) = NOT_ON_THE_FAKE_DEVICE
+        .iter()
+        .find(|(name, _)| *name == test)
+    {
+        return println!("not over verbs, since {why}");
+    }
+    let plugin = FakeDevicePlugin::new();
+    let prepare = |command: &mut Command| {
+        prepare(command);
+        plugin.choose(command);
+    };
+    run_prepared(tool, test, variables, prepare);
+}
+
+fn run_prepared(
+    tool: Tool,
+    test: &str,
+    variables: &[(&str, &str)],
+    prepare: impl FnOnce(&mut Command),
+) {
+    let mut command = tool.run(&std::env::current_exe().unwrap());
+    again(&mut command, test, variables);
+    prepare(&mut command);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     if let Some(line) = text.lines().find(|line| line.starts_with("SKIP")) {

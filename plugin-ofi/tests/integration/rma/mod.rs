@@ -1,6 +1,7 @@
 //! One-sided operations as an application calls them (fi_rma(3)): two endpoints of a domain that
 //! hints with one-sided operations found, and every call between them.
 
+use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::time::Instant;
@@ -73,6 +74,8 @@ pub struct End {
     pub tx: *mut fid_cq,
     pub rx: *mut fid_cq,
     pub counters: [*mut fid_cntr; COUNTED.len()],
+    /// The bytes of all writes.
+    written_bytes: RefCell<Vec<Box<[u8]>>>,
 }
 
 /// A call that writes; a message with its flags.
@@ -185,14 +188,18 @@ impl End {
             tx,
             rx,
             counters,
+            written_bytes: RefCell::default(),
         }
     }
 
-    /// One call that writes. The tests keep the bytes until it completes.
+    /// One call that writes a copy of the bytes, which stays until this end is dropped: a write may
+    /// go on after its call has returned.
     pub fn write(&self, call: Write, bytes: &[u8], to: Remote) -> isize {
+        let kept: Box<[u8]> = bytes.into();
         let (ep, none) = (self.ep, null_mut::<c_void>());
-        let (ptr, len) = (bytes.as_ptr().cast::<c_void>(), bytes.len());
-        let list = pieces(bytes.as_ptr(), len);
+        let (ptr, len) = (kept.as_ptr().cast::<c_void>(), kept.len());
+        let list = pieces(kept.as_ptr(), len);
+
         let Remote {
             peer,
             addr,
@@ -202,7 +209,7 @@ impl End {
         } = to;
         let context = to.context as *mut c_void;
         // SAFETY: as fi_rma(3) has it; the endpoint is open.
-        unsafe {
+        let begun = unsafe {
             let table = &*(*ep).rma;
             match call {
                 Write::Plain => table.write.unwrap()(ep, ptr, len, none, peer, addr, key, context),
@@ -220,7 +227,11 @@ impl End {
                 Write::Inject => table.inject.unwrap()(ep, ptr, len, peer, addr, key),
                 Write::InjectData => table.injectdata.unwrap()(ep, ptr, len, data, peer, addr, key),
             }
+        };
+        if begun == 0 {
+            self.written_bytes.borrow_mut().push(kept);
         }
+        begun
     }
 
     /// One call that reads. The tests keep the memory until it completes.

@@ -1,6 +1,7 @@
 //! Two endpoints of a process, as attributes and flags say, and tests that have a process of their
 //! own.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::process::Command;
 use std::ptr::null_mut;
@@ -54,12 +55,10 @@ pub fn alone(test: &str, body: impl FnOnce(&Info<'_>)) {
     });
 }
 
-/// Runs a test over shared memory, and over verbs where there is a device.
+/// Runs a test over shared memory, and over verbs: on the device of this machine, or else on the
+/// fake device.
 pub fn everywhere(test: &str, body: impl FnOnce(&Info<'_>)) {
-    alone(test, body);
-    if !child::is_here() && has_device() {
-        child::run(test, VERBS);
-    }
+    everywhere_as(test, |_| {}, body);
 }
 
 /// Runs a test over shared memory under a tool, in a process of its own that is prepared.
@@ -78,8 +77,8 @@ pub fn under(
 /// As `everywhere`, in processes that are prepared.
 pub fn everywhere_as(test: &str, prepare: fn(&mut Command), body: impl FnOnce(&Info<'_>)) {
     under(Tool::asked_for(), test, prepare, body);
-    if !child::is_here() && has_device() {
-        child::run_under(Tool::asked_for(), test, VERBS, prepare);
+    if !child::is_here() {
+        child::run_over_verbs(Tool::asked_for(), test, VERBS, prepare);
     }
 }
 
@@ -99,11 +98,8 @@ pub fn asking_everywhere_with(
         return child::alone(test, |libfabric| body(libfabric, &domain));
     }
     child::run(test, &[SHM, settings].concat());
-    if has_device() {
-        child::run(test, &[VERBS, settings].concat());
-    }
+    child::run_over_verbs(Tool::asked_for(), test, &[VERBS, settings].concat(), |_| {});
 }
-
 
 /// Runs a test over verbs alone.
 pub fn over_verbs(test: &str, body: impl FnOnce(&Libfabric)) {
@@ -111,6 +107,12 @@ pub fn over_verbs(test: &str, body: impl FnOnce(&Libfabric)) {
         true => child::alone(test, body),
         false => child::run(test, VERBS),
     }
+}
+
+/// Whether this process is to be quick: an emulated processor, or the fake device, needs long for
+/// a message.
+pub fn is_slow() -> bool {
+    has_device() || std::env::var(DOMAIN).as_deref() != Ok(ShmProvider::DOMAIN)
 }
 
 /// Whether the domain is the one of shared memory.
@@ -132,6 +134,9 @@ pub struct Side {
     pub rx: *mut fid_cq,
     pub sent: *mut fid_cntr,
     pub received: *mut fid_cntr,
+    /// The bytes of all sends, which stay until the endpoint is closed: a send may wait for its
+    /// first link after its call has returned.
+    sent_bytes: RefCell<Vec<Box<[u8]>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -214,7 +219,16 @@ impl Side {
             rx,
             sent,
             received,
+            sent_bytes: RefCell::default(),
         }
+    }
+
+    /// A copy of the bytes of a send, which stays until the endpoint is closed.
+    pub fn keep(&self, bytes: &[u8]) -> (*const c_void, usize) {
+        let kept: Box<[u8]> = bytes.into();
+        let place = (kept.as_ptr().cast(), kept.len());
+        self.sent_bytes.borrow_mut().push(kept);
+        place
     }
 
     pub fn receive(&self, into: &mut [u8], tag: u64, context: usize) {
@@ -247,15 +261,31 @@ impl Side {
         &self,
         bytes: &[u8],
         data: u64,
+        to: (fi_addr_t, u64),
+        meanwhile: impl FnMut(),
+    ) {
+        let kept = self.keep(bytes);
+        // SAFETY: this side keeps the bytes until the endpoint is closed.
+        unsafe { self.senddata_from(kept, data, to, meanwhile) };
+    }
+
+    /// As `senddata_beside`, without a copy of the bytes.
+    ///
+    /// # Safety
+    ///
+    /// The bytes stay until the send completes.
+    pub unsafe fn senddata_from(
+        &self,
+        (ptr, len): (*const c_void, usize),
+        data: u64,
         (to, tag): (fi_addr_t, u64),
         mut meanwhile: impl FnMut(),
     ) {
         let until = Instant::now() + PATIENCE;
         loop {
-            // SAFETY: the tests keep the bytes until it completes.
+            // SAFETY: the endpoint is open; the caller keeps the bytes.
             let sent = unsafe {
                 let table = &*(*self.ep).tagged;
-                let (ptr, len) = (bytes.as_ptr().cast(), bytes.len());
                 table.senddata.unwrap()(
                     self.ep,
                     ptr,
@@ -277,9 +307,10 @@ impl Side {
     }
 
     pub fn sendmsg(&self, bytes: &[u8], to: fi_addr_t, tag: u64, flags: u64) -> isize {
+        let (ptr, len) = self.keep(bytes);
         let iov = libc::iovec {
-            iov_base: bytes.as_ptr().cast_mut().cast(),
-            iov_len: bytes.len(),
+            iov_base: ptr.cast_mut(),
+            iov_len: len,
         };
         let msg = fi_msg_tagged {
             msg_iov: &raw const iov,
@@ -291,7 +322,7 @@ impl Side {
             context: 4 as *mut c_void,
             data: 0,
         };
-        // SAFETY: the tests keep the bytes until it completes.
+        // SAFETY: the endpoint is open, and this side keeps the bytes until it is closed.
         unsafe { (*(*self.ep).tagged).sendmsg.unwrap()(self.ep, &raw const msg, flags) }
     }
 
