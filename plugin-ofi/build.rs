@@ -51,7 +51,7 @@ fn main() {
     }
     // For the test that knows all of them.
     println!(
-        "cargo:rustc-env=FERRO_REDIRECTED={}",
+        "cargo:rustc-env=REDIRECTED_CALLS={}",
         CANCELLATION_POINTS.join(" ")
     );
     println!("cargo:rerun-if-changed=build.rs");

@@ -157,8 +157,8 @@ fn cell<'a>(tests: impl Iterator<Item = &'a Test>, place: Option<TestPlace>) -> 
     cell
 }
 
-/// The module of a file, as the test program and its modules: without the folder that all files of
-/// the column share.
+/// The module of a file: without the folder that all files of the column share, and without the name
+/// of the package's only program of integration tests.
 fn label(file: &str, place: TestPlace) -> String {
     let module = file.trim_end_matches(".rs");
     let module = ["/main", "/mod"]
@@ -167,7 +167,10 @@ fn label(file: &str, place: TestPlace) -> String {
         .unwrap_or(module);
     match module.strip_prefix("hw-tests/conformance/src/") {
         Some(scenarios) => format!("conformance/{scenarios}"),
-        None => module.trim_start_matches(place.folder()).to_owned(),
+        None => {
+            let module = module.replace("tests/integration/", "tests/");
+            module.trim_start_matches(place.folder()).to_owned()
+        }
     }
 }
 

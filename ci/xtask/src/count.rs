@@ -1,15 +1,16 @@
 //! How a phase of a test run counts. A phase that ran nothing has failed, so that a green run says
 //! something.
 
-use std::collections::HashMap;
 use std::fmt;
 
 use clap::{Args, ValueEnum};
 
+use crate::results::TestResult;
+
 /// The kinds of phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// Test programs, whose results add up.
+    /// Tests, whose results add up: those in the files of cargo-nextest, or else in the log.
     Tests,
     /// Something that passes or fails as a whole.
     Check,
@@ -93,6 +94,7 @@ pub(crate) fn count(
     kind: Kind,
     title: &str,
     log: &str,
+    results: &[TestResult],
     end: PhaseEnd,
     rules: Rules,
 ) -> PhaseOutcome {
@@ -105,7 +107,8 @@ pub(crate) fn count(
         (skipped, "SKIP")
     } else {
         let mut sums = match kind {
-            Kind::Tests => tests(log, rules.skip_is_failure),
+            Kind::Tests if results.is_empty() => programs(log),
+            Kind::Tests => tests(results, rules.skip_is_failure),
             Kind::Check => check(log, end.code),
             Kind::WholeRun => whole_run(log),
         };
@@ -146,87 +149,49 @@ fn check(log: &str, code: i32) -> ResultSums {
     }
 }
 
-fn tests(log: &str, skip_is_failure: bool) -> ResultSums {
-    let mut results = ProgramResults::default();
-    let (mut skips, mut allowed) = (0, 0);
-    for line in log.lines() {
-        let (machine, line) = of_machine(line);
-        let begun = line.trim_start_matches(' ');
-        if begun.starts_with("Running ") || begun.starts_with("Doc-tests ") {
-            results.add(machine);
-        } else if let Some(result) = line.strip_prefix("test result: ") {
-            results.last.insert(machine, result);
-        } else if line.starts_with("SKIP") {
-            // A test that cannot run here says SKIP, and to its harness has passed.
-            skips += 1;
-            allowed += u64::from(!not_allowed_to_skip(line));
+fn tests(results: &[TestResult], skip_is_failure: bool) -> ResultSums {
+    let mut sums = ResultSums::default();
+    for result in results {
+        match (&result.failure, result.skip()) {
+            (None, None) => sums.passed += 1,
+            (None, Some(reason)) if !skip_is_failure || may_skip(reason) => sums.skipped += 1,
+            _ => sums.failed += 1,
         }
     }
-    let ResultSums {
-        passed,
-        mut failed,
-        skipped: ignored,
-    } = results.sums();
-    let passed = passed.saturating_sub(skips);
-    if skip_is_failure {
-        failed += skips - allowed;
-        skips = allowed;
-    }
-    ResultSums {
-        passed,
-        failed,
-        skipped: skips + ignored,
-    }
+    sums
 }
 
-/// Whether a line is a skip that fails where the device is there. Allowed are tests that take
-/// hardware that Soft-RoCE is not, or more time than there is, and scenarios that libfabric's calls
-/// or its own providers can not serve (`plugin-ofi/tests/conformance_by_c.rs`).
-pub(crate) fn not_allowed_to_skip(line: &str) -> bool {
-    let allowed = ["[NIC]", "[soak]", "[C]"];
-    line.starts_with("SKIP") && !allowed.iter().any(|mark| line.contains(mark))
+/// Whether a reason to skip holds where the device is there: tests that take hardware that
+/// Soft-RoCE is not, or more time than there is, and scenarios that libfabric's calls or its own
+/// providers can not serve (`conformance_by_c` of the plugin's tests).
+pub(crate) fn may_skip(reason: &str) -> bool {
+    ["[NIC]", "[soak]", "[C]"]
+        .iter()
+        .any(|mark| reason.contains(mark))
 }
 
-/// The machine that a line comes from, where there are two (`[0] ` and `[1] ` go before the line),
-/// and the line.
-pub(crate) fn of_machine(line: &str) -> (Option<u32>, &str) {
-    let of = |machine, prefix| Some((Some(machine), line.strip_prefix(prefix)?));
-    of(0, "[0] ").or(of(1, "[1] ")).unwrap_or((None, line))
-}
-
-/// Results of programs. Of each program the last result line counts: before it may stand one of a
-/// program that a test ran. The lines of two machines come in any order, so they are kept apart.
-#[derive(Default)]
-struct ProgramResults<'a> {
-    last: HashMap<Option<u32>, &'a str>,
-    sums: ResultSums,
-}
-
-impl ProgramResults<'_> {
-    /// Adds the result of the machine's program.
-    fn add(&mut self, machine: Option<u32>) {
-        let Some(result) = self.last.remove(&machine) else {
-            return;
-        };
+/// The results of programs that cargo-nextest does not run: the tests in the documentation, and
+/// random input. Each program ends with "test result: …".
+fn programs(log: &str) -> ResultSums {
+    let mut sums = ResultSums::default();
+    let results = log
+        .lines()
+        .filter_map(|line| line.strip_prefix("test result: "));
+    for result in results {
         let words: Vec<_> = result.split([' ', ';']).filter(|w| !w.is_empty()).collect();
         for pair in words.windows(2) {
             let Ok(number) = pair[0].parse::<u64>() else {
                 continue;
             };
             match pair[1] {
-                "passed" => self.sums.passed += number,
-                "failed" => self.sums.failed += number,
-                "ignored" => self.sums.skipped += number,
+                "passed" => sums.passed += number,
+                "failed" => sums.failed += number,
+                "ignored" => sums.skipped += number,
                 _ => {}
             }
         }
     }
-
-    fn sums(mut self) -> ResultSums {
-        let machines: Vec<_> = self.last.keys().copied().collect();
-        machines.into_iter().for_each(|machine| self.add(machine));
-        self.sums
-    }
+    sums
 }
 
 fn whole_run(log: &str) -> ResultSums {

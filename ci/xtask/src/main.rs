@@ -1,4 +1,4 @@
-//! The part of the scripts that reads text and counts: results of tests, lists of programs, symbols
+//! The part of the scripts that reads text and counts: results of tests, symbols
 //! of libraries, and the frames of the Soft-RoCE machine. Shell starts programs and moves files;
 //! text is taken apart here.
 //!
@@ -10,7 +10,7 @@ mod failures;
 mod frames;
 mod fuzz;
 mod kernel_log;
-mod programs;
+mod results;
 mod stubs;
 
 use std::error::Error;
@@ -37,27 +37,14 @@ enum Command {
         #[arg(value_enum)]
         kind: count::Kind,
         title: String,
-        /// The log; LOG.end has the exit code and the seconds
+        /// The log; LOG.end has the exit code and the seconds, the folder LOG.results the results
+        /// of tests
         log: PathBuf,
         /// The file to which the failures of the phase are added
         #[arg(long)]
         failures: PathBuf,
         #[command(flatten)]
         rules: count::Rules,
-    },
-    /// Prints "FOLDER PROGRAM" of each test program in cargo's messages (standard input)
-    Programs,
-    /// Prints those of a list of programs that fit all options
-    Select {
-        list: PathBuf,
-        #[command(flatten)]
-        wanted: programs::Selection,
-    },
-    /// Fails unless a list of programs has all test programs of the workspace
-    Complete {
-        /// The workspace's folder
-        tree: PathBuf,
-        list: PathBuf,
     },
     /// Takes a machine's frames (standard input) apart: the command's output goes to ours
     HostOutput {
@@ -103,15 +90,20 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
             failures,
             rules,
         } => {
-            let mut end = log.clone().into_os_string();
-            end.push(".end");
+            let beside = |suffix: &str| {
+                let mut path = log.clone().into_os_string();
+                path.push(suffix);
+                PathBuf::from(path)
+            };
             // Not there where what was to write it was ended.
-            let end = fs::read_to_string(end).unwrap_or_default();
+            let end = fs::read_to_string(beside(".end")).unwrap_or_default();
+            let end = count::PhaseEnd::of(&end);
+            let results = results::of_folder(&beside(".results"))?;
             let log = text(&log)?;
-            let outcome = count::count(kind, &title, &log, count::PhaseEnd::of(&end), rules);
+            let outcome = count::count(kind, &title, &log, &results, end, rules);
             outcome.notes.iter().for_each(|note| eprintln!("{note}"));
             if outcome.has_failed() {
-                let mut lines = failures::excerpt(kind, &log, rules);
+                let mut lines = failures::excerpt(kind, &log, &results, rules);
                 lines.extend(outcome.notes.iter().map(String::as_str));
                 let mut all = fs::OpenOptions::new()
                     .append(true)
@@ -120,24 +112,6 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
                 writeln!(all, "{title}:\n{}\n", lines.join("\n"))?;
             }
             println!("{outcome}");
-        }
-        Command::Programs => {
-            let list = programs::built(&io::read_to_string(io::stdin())?)?;
-            list.iter().for_each(|program| println!("{program}"));
-        }
-        Command::Select { list, wanted } => {
-            let list = programs::read(&text(&list)?)?;
-            let mut out = io::stdout().lock();
-            for program in list.iter().filter(|program| wanted.fits(program)) {
-                writeln!(out, "{program}")?;
-            }
-        }
-        Command::Complete { tree, list } => {
-            let missing = programs::missing(&programs::members(&tree)?, &text(&list)?)?;
-            missing.iter().for_each(|what| println!("FAILED: {what}"));
-            if !missing.is_empty() {
-                return Ok(ExitCode::FAILURE);
-            }
         }
         Command::HostOutput {
             node,

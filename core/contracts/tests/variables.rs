@@ -10,12 +10,7 @@ use ferrofabric_contracts::config::variables::unknown;
 
 /// Names that are read while the tree is built, that stand for others in documentation, or that
 /// show a typing error in a test.
-const NO_VARIABLES: [&str; 4] = [
-    "FERRO_COMPILER",
-    "FERRO_NAME",
-    "FERRO_REDIRECTED",
-    "FERRO_SPINN",
-];
+const NO_VARIABLES: [&str; 3] = ["FERRO_COMPILER", "FERRO_NAME", "FERRO_SPINN"];
 
 const FOLDERS: [&str; 7] = [
     "scripts",

@@ -1,6 +1,6 @@
 //! Path records of a subnet manager, down to the address handles and connections that packets take
 //! their path from. The device and the manager are fakes: the real connection manager is used by
-//! `hw-tests/tests/path_records.rs`, and no InfiniBand network is at hand.
+//! `hw-tests/tests/integration/path_records.rs`, and no InfiniBand network is at hand.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

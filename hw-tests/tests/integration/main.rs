@@ -23,8 +23,6 @@ mod fairness;
 mod getinfo;
 mod groups;
 mod handles;
-#[cfg(feature = "independent-peer")]
-mod independent_peer;
 mod killed_peers;
 mod limits;
 mod lossy_conformance;

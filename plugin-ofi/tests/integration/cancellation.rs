@@ -343,7 +343,7 @@ fn no_system_call_is_a_cancellation_point() {
     points.sort_unstable();
     assert_eq!(points, ON_PURPOSE);
     // Each that the library has in its own way is known here as one, and none of those is imported.
-    for redirected in env!("FERRO_REDIRECTED").split(' ') {
+    for redirected in env!("REDIRECTED_CALLS").split(' ') {
         assert!(
             POINTS.split_whitespace().any(|point| point == redirected),
             "{redirected} is missing in the list of this test"

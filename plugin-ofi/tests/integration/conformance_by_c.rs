@@ -8,7 +8,7 @@
 //!
 //! To put another provider of libfabric's under the suite:
 //!
-//!     FERRO_TEST_PROVIDER=tcp cargo test -p ferrofabric-ofi --test conformance_by_c ours
+//!     FERRO_TEST_PROVIDER=tcp cargo nextest run -p ferrofabric-ofi conformance_by_c::ours
 
 use crate::scenarios;
 use std::collections::BTreeSet;
@@ -93,7 +93,7 @@ pub(crate) const LEFT_OUT: Reasons = &[
         &["vectors::texts"],
     ),
     (
-        "messages of collectives are off_coll's alone (tests/collectives.rs)",
+        "messages of collectives are off_coll's alone (tests/integration/collectives.rs)",
         &["sends::messages_of_collectives"],
     ),
     (

@@ -2,16 +2,16 @@
 //! domains, their order, and the description of each card.
 
 #[path = "../../../hw-tests/tests/integration/devices/mod.rs"]
-mod devices;
+mod soft_roce;
 
 use crate::{child, support};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char};
 use std::net::Ipv6Addr;
 
-use devices::{DevicePort, Devices};
 use ferro_fi::abi::{FI_MSG, FI_REMOTE_COMM, fi_bus_type, fi_ep_type, fi_info, fi_link_state};
 use ferrofabric_contracts::addr::{AddrFormat, Address};
+use soft_roce::{DevicePort, Devices};
 use support::{has_device, skip};
 
 const DEVICE: &str = "FERRO_DEVICE";

@@ -3,16 +3,25 @@
 use super::*;
 
 /// Counts a log; gives "PASSED FAILED SKIPPED WORD".
-fn counted(kind: Kind, code: i32, log: &str, rules: Rules) -> String {
+fn plain(kind: Kind, code: i32, log: &str) -> String {
+    counted(kind, code, log, &[], Rules::default())
+}
+
+fn counted(kind: Kind, code: i32, log: &str, results: &[TestResult], rules: Rules) -> String {
     let end = PhaseEnd::of(&format!("{code} 3\n"));
-    let outcome = count(kind, "the case", log, end, rules).to_string();
+    let outcome = count(kind, "the case", log, results, end, rules).to_string();
     let (sums, title) = outcome.rsplit_once("   3 s  ").expect("seconds");
     assert_eq!(title, "the case");
     sums.trim_end().to_owned()
 }
 
-fn plain(kind: Kind, code: i32, log: &str) -> String {
-    counted(kind, code, log, Rules::default())
+/// A test that wrote this, and failed or passed.
+fn wrote(output: &str, failed: bool) -> TestResult {
+    TestResult {
+        name: "one::integration a::test".to_owned(),
+        failure: failed.then(|| "it is bad".to_owned()),
+        output: output.to_owned(),
+    }
 }
 
 #[test]
@@ -21,28 +30,16 @@ fn tests_that_did_not_run_have_failed() {
     assert_eq!(tests(""), "0 1 0 FAILED");
     let without = "     Running nothing-1\ntest result: ok. 0 passed; 0 failed; 0 ignored\n";
     assert_eq!(tests(without), "0 1 0 FAILED");
-    let filtered = "     Running one-1
-test result: ok. 0 passed; 0 failed; 2 ignored; 0 measured; 9 filtered out
-";
-    assert_eq!(tests(filtered), "0 1 2 FAILED");
-    let skipping = "     Running one-1
-SKIP: no device
-SKIP: no device
-test result: ok. 2 passed; 0 failed; 0 ignored
-";
-    assert_eq!(tests(skipping), "0 1 2 FAILED");
-    let notes = count(Kind::Tests, "it", "", PhaseEnd::of("0 3"), Rules::default()).notes;
+    let skipping = [wrote("SKIP: no device\n", false)];
+    let skips = counted(Kind::Tests, 0, "", &skipping, Rules::default());
+    assert_eq!(skips, "0 1 1 FAILED");
+    let end = PhaseEnd::of("0 3");
+    let notes = count(Kind::Tests, "it", "", &[], end, Rules::default()).notes;
     assert_eq!(notes, ["FAILED: it: no test ran"]);
 }
 
 #[test]
 fn results_of_programs_add_up() {
-    let two = "     Running one-1
-test result: ok. 3 passed; 0 failed; 1 ignored
-     Running two-1
-test result: ok. 2 passed; 0 failed; 0 ignored
-";
-    assert_eq!(plain(Kind::Tests, 0, two), "5 0 1 ok");
     let documentation = "   Doc-tests one
 test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; finished in 0.00s
    Doc-tests two
@@ -52,50 +49,40 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; finished in 0.00s
 }
 
 #[test]
-fn a_failure_shows_in_the_result_or_in_the_exit_code() {
-    let failure = "     Running one-1\ntest result: FAILED. 3 passed; 2 failed; 0 ignored\n";
-    assert_eq!(plain(Kind::Tests, 1, failure), "3 2 0 FAILED");
-    assert_eq!(plain(Kind::Tests, 0, failure), "3 2 0 FAILED");
-    let unfinished = "     Running one-1
-test result: ok. 3 passed; 0 failed; 0 ignored
-     Running two-1
-";
-    assert_eq!(plain(Kind::Tests, 124, unfinished), "3 1 0 FAILED");
+fn a_failure_shows_in_the_results_or_in_the_exit_code() {
+    let results = [wrote("", false), wrote("", true)];
+    let sums = |code| counted(Kind::Tests, code, "", &results, Rules::default());
+    assert_eq!(sums(100), "1 1 0 FAILED");
+    assert_eq!(sums(0), "1 1 0 FAILED");
+    let passed = counted(Kind::Tests, 124, "", &results[..1], Rules::default());
+    assert_eq!(passed, "1 1 0 FAILED");
 }
 
 #[test]
-fn of_a_program_that_a_test_ran_nothing_counts() {
-    let log = "     Running one-1
-test result: FAILED. 0 passed; 1 failed; 0 ignored
-test result: ok. 2 passed; 0 failed; 0 ignored
-";
-    assert_eq!(plain(Kind::Tests, 0, log), "2 0 0 ok");
-}
-
-#[test]
-fn lines_of_two_machines_come_in_any_order() {
-    let log = "[0]      Running one-1
-[1]      Running one-1
-[1] SKIP: no libfabric
-[1] test result: ok. 4 passed; 0 failed; 0 ignored
-[0] test result: ok. 4 passed; 0 failed; 0 ignored
-";
-    assert_eq!(plain(Kind::Tests, 0, log), "7 0 1 ok");
+fn what_a_test_wrote_is_no_result() {
+    let results = [wrote(
+        "test result: FAILED. 0 passed; 1 failed; 0 ignored",
+        false,
+    )];
+    let log = "test result: FAILED. 0 passed; 1 failed; 0 ignored\n";
+    let sums = counted(Kind::Tests, 0, log, &results, Rules::default());
+    assert_eq!(sums, "1 0 0 ok");
 }
 
 #[test]
 fn a_skip_is_a_failure_where_the_device_is_there() {
-    let log = "     Running one-1
-SKIP: needs a real device [NIC]
-SKIP: no call for it [C]
-SKIP: no device
-test result: ok. 4 passed; 0 failed; 0 ignored
-";
+    let reasons = [
+        "SKIP: needs a real device [NIC]",
+        "SKIP: no call for it [C]",
+        "SKIP: no device",
+    ];
+    let mut results: Vec<_> = reasons.iter().map(|reason| wrote(reason, false)).collect();
+    results.push(wrote("", false));
     let rules = Rules {
         skip_is_failure: true,
         ..Rules::default()
     };
-    assert_eq!(counted(Kind::Tests, 0, log, rules), "1 1 2 FAILED");
+    assert_eq!(counted(Kind::Tests, 0, "", &results, rules), "1 1 2 FAILED");
 }
 
 #[test]
@@ -110,7 +97,7 @@ fn a_check_counts_as_one() {
         ..Rules::default()
     };
     let log = "SKIP: no clippy here\n";
-    assert_eq!(counted(Kind::Check, 77, log, rules), "0 1 0 FAILED");
+    assert_eq!(counted(Kind::Check, 77, log, &[], rules), "0 1 0 FAILED");
 }
 
 #[test]
@@ -129,7 +116,7 @@ fn another_run_ends_with_its_sums() {
 #[test]
 fn a_phase_that_was_ended_has_failed() {
     let end = PhaseEnd::of("");
-    let log = "     Running one-1\ntest result: ok. 3 passed; 0 failed; 0 ignored\n";
-    let outcome = count(Kind::Tests, "it", log, end, Rules::default());
+    let log = "test result: ok. 3 passed; 0 failed; 0 ignored\n";
+    let outcome = count(Kind::Tests, "it", log, &[], end, Rules::default());
     assert_eq!(outcome.to_string(), "3 1 0 FAILED    0 s  it");
 }

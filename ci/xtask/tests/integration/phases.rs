@@ -54,14 +54,20 @@ fn a_run_with_a_failure_fails() {
         XTASK,
         "check 'a check' false
         skip_is_failure=1
-        phase 'a skip' printf 'SKIP: no device\\ntest result: ok. 2 passed; 0 failed;\\n'",
+        one_skips() {
+            printf '%s' '<testsuites><testsuite>
+                <testcase name=\"a\" classname=\"one\"><system-out>SKIP: no device</system-out></testcase>
+                <testcase name=\"b\" classname=\"one\"/>
+                </testsuite></testsuites>' >\"$results/one.xml\"
+        }
+        phase 'a skip' one_skips",
     );
     assert_eq!(code, Some(1), "{text}");
     assert!(
         text.ends_with("\n1 passed, 2 failed, 0 skipped\n"),
         "{text}"
     );
-    let again = "\n==> what failed\na check:\n\n\na skip:\nSKIP: no device\n\n";
+    let again = "\n==> what failed\na check:\n\n\na skip:\none a\nSKIP: no device\n\n";
     assert!(text.contains(again), "{text}");
 }
 

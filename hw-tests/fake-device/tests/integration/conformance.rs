@@ -1,5 +1,5 @@
 //! The conformance suite over the verbs provider on the fake device, where programs shrink fast and
-//! need no machine. The suite on a real device decides (`hw-tests/tests/conformance.rs`).
+//! need no machine. The suite on a real device decides (`hw-tests/tests/integration/conformance.rs`).
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! The conformance suite of DGRAM endpoints over the fake device. The suite on a real device
-//! decides (`hw-tests/tests/dgram_conformance.rs`).
+//! decides (`hw-tests/tests/integration/dgram_conformance.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;

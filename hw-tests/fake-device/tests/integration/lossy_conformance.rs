@@ -2,7 +2,7 @@
 //! scenario that there is, on each kind of lane. A handshake goes by datagrams whatever carries the
 //! messages.
 //!
-//! The real network that does so is slow (`hw-tests/tests/lossy_conformance.rs`); this one has time
+//! The real network that does so is slow (`hw-tests/tests/integration/lossy_conformance.rs`); this one has time
 //! for all scenarios that bear losses. The list of most is [`conformance!`]'s own, and
 //! [`no_scenario_is_left_out`] finds a scenario that stands neither there nor here.
 

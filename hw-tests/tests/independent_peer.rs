@@ -1,6 +1,8 @@
 //! Our layer against another implementation: one end of a connection is ours, the other the
 //! `ibverbs` crate's.
 
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test may panic")]
+
 use std::time::{Duration, Instant};
 
 use ferrofabric_hw_tests::{DeviceBuffer, Rig, one_completion};
