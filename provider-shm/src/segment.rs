@@ -17,7 +17,7 @@ use crate::ring::{LineSlot, PAYLOAD_BYTES, RingConsumer, RingProducer, RingProgr
 use crate::status::Status;
 
 /// Size of a segment. An active pair, with the heap memory of both sides, takes less than 64 KiB
-/// (`tests/memory.rs`).
+/// (`tests/integration/memory.rs`).
 pub(crate) const SEGMENT_BYTES: usize = 61_440;
 
 /// The memory of one direction.

@@ -108,7 +108,12 @@ pub(crate) fn count(
     } else {
         let mut sums = match kind {
             Kind::Tests if results.is_empty() => programs(log),
-            Kind::Tests => tests(results, rules.skip_is_failure),
+            Kind::Tests => {
+                let mut sums = tests(results, rules.skip_is_failure);
+                // What the script left out, as a tool that is not here.
+                sums.skipped += log.lines().filter(|line| line.starts_with("SKIP")).count() as u64;
+                sums
+            }
             Kind::Check => check(log, end.code),
             Kind::WholeRun => whole_run(log),
         };

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use roxmltree::{Document, Node};
 
+use crate::count::may_skip;
+
 /// A test that ran.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TestResult {
@@ -17,10 +19,22 @@ pub(crate) struct TestResult {
 }
 
 impl TestResult {
-    /// Why the machine could not run it, as it says itself: a line that starts with SKIP.
+    /// Why the machine could not run it, as it says itself: a line that starts with SKIP. Of
+    /// several reasons the first that is none where the device is there.
     pub(crate) fn skip(&self) -> Option<&str> {
-        self.output.lines().find(|line| line.starts_with("SKIP"))
+        let reasons = self.output.lines().map(after_the_name);
+        let mut reasons = reasons.filter(|line| line.starts_with("SKIP"));
+        let first = reasons.clone().next();
+        reasons.find(|reason| !may_skip(reason)).or(first)
     }
+}
+
+/// On one processor the harness writes "test NAME ... " first, and the test goes on in that line.
+fn after_the_name(line: &str) -> &str {
+    let begun = line.strip_prefix("test ");
+    begun
+        .and_then(|line| line.split_once(" ... "))
+        .map_or(line, |(_, rest)| rest)
 }
 
 /// All results in a folder: one file for each run of cargo-nextest. None where the folder is not
@@ -112,6 +126,27 @@ SKIP: no device
         let failure = "test failure with exit code 101: it is bad";
         assert_eq!(bad.failure.as_deref(), Some(failure));
         assert_eq!(bad.output, "running 1 test\nit is <bad>\n");
+    }
+
+    #[test]
+    fn a_skip_is_found_behind_the_name_and_among_others() {
+        let skip = |output: &str| {
+            let output = output.to_owned();
+            let result = TestResult {
+                output,
+                ..TestResult::default()
+            };
+            result.skip().map(str::to_owned)
+        };
+        let one_processor = "test a::b ... SKIP: no device\nok\n";
+        assert_eq!(skip(one_processor).as_deref(), Some("SKIP: no device"));
+        let two = "SKIP: no call [C]\nSKIP: no device\n";
+        assert_eq!(skip(two).as_deref(), Some("SKIP: no device"));
+        assert_eq!(
+            skip("SKIP: no call [C]\n").as_deref(),
+            Some("SKIP: no call [C]")
+        );
+        assert_eq!(skip("test a::b ... ok\nno SKIP\n"), None);
     }
 
     #[test]

@@ -40,7 +40,7 @@ static HOST: OnceLock<Host> = OnceLock::new();
 
 impl Host {
     /// The oldest libfabric whose structures have all fields that we know how to fill in (but those
-    /// at the end of `fi_domain_attr`, see `tests/layout.rs`).
+    /// at the end of `fi_domain_attr`, see `tests/integration/layout.rs`).
     pub const OLDEST: u32 = FI_VERSION(2, 0);
 
     /// Finds the library that called us: to be called by `fi_prov_ini`, which it has called. `None`

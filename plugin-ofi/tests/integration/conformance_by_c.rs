@@ -8,7 +8,7 @@
 //!
 //! To put another provider of libfabric's under the suite:
 //!
-//!     FERRO_TEST_PROVIDER=tcp cargo nextest run -p ferrofabric-ofi conformance_by_c::ours
+//!     FERRO_TEST_PROVIDER=tcp cargo nextest run --profile here -p ferrofabric-ofi conformance_by_c::ours
 
 use crate::scenarios;
 use std::collections::BTreeSet;
@@ -77,7 +77,7 @@ pub(crate) const LEFT_OUT: Reasons = &[
         ],
     ),
     (
-        "the events of asynchronous insertions are tests/address_vectors.rs's",
+        "the events of asynchronous insertions are tests/integration/address_vectors.rs's",
         &[
             "async_inserts::events_of_each_call",
             "async_inserts::events_outlive_their_vector",
@@ -85,11 +85,11 @@ pub(crate) const LEFT_OUT: Reasons = &[
         ],
     ),
     (
-        "fi_av_insert gets no lengths: tests/address_vectors.rs has malformed addresses",
+        "fi_av_insert gets no lengths: tests/integration/address_vectors.rs has malformed addresses",
         &["vectors::malformed_addresses"],
     ),
     (
-        "names are inserted in tests/av_formats.rs",
+        "names are inserted in tests/integration/av_formats.rs",
         &["vectors::texts"],
     ),
     (
@@ -97,7 +97,7 @@ pub(crate) const LEFT_OUT: Reasons = &[
         &["sends::messages_of_collectives"],
     ),
     (
-        "the calls with keys are tests/auth_keys.rs's",
+        "the calls with keys are tests/integration/auth_keys.rs's",
         &["vectors::without_keys"],
     ),
 ];

@@ -5,7 +5,7 @@
 //!
 //! The committed file comes from Debian 13's libibverbs-dev and librdmacm-dev 56.1-1. Run
 //! `cargo test -p ferrofabric-verbs-sys` afterwards with the same variable set: its
-//! `tests/layout.rs` then checks every layout against the C compiler too.
+//! `tests/integration/layout.rs` then checks every layout against the C compiler too.
 
 use std::error::Error;
 

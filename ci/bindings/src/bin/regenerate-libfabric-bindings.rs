@@ -5,7 +5,7 @@
 //!         --bin regenerate-libfabric-bindings
 //!
 //! The committed file comes from libfabric 2.6.0, the newest released one, for the ops tables to
-//! have their newest sizes. Run `cargo test -p ferrofabric-ofi` afterwards: its `tests/layout.rs`
+//! have their newest sizes. Run `cargo test -p ferrofabric-ofi` afterwards: its `tests/integration/layout.rs`
 //! checks the layouts against a C compiler and an older libfabric.
 
 use std::error::Error;

@@ -160,7 +160,7 @@ mod tests {
                 assert_eq!(unknown_names(&[&name]), []);
             }
         }
-        assert_eq!(unknown_names(&["FERRO_TEST_DEADLINE_S", "FERRO_STORM"]), []);
+        assert_eq!(unknown_names(&["FERRO_TEST_UNDER", "FERRO_STORM"]), []);
         // A prefix alone covers no longer name.
         assert_eq!(unknown_names(&["FERRO_STORMY"]).len(), 1);
     }

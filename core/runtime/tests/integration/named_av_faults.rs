@@ -186,7 +186,7 @@ fn the_next_opener_removes_files_of_killed_holders() {
     assert_eq!(files(&tag).len(), 2);
     holders[0].0.kill().unwrap();
     holders[0].0.wait().unwrap();
-    assert_eq!(files(&format!("{tag}-dead")).len(), 1);
+    // Another process that opens one meanwhile, as tests of other programs do, removes the file, too.
     let other = AvTable::open(&attr(&format!("next-{tag}")), DOMAIN).unwrap();
     assert_eq!(files(&format!("{tag}-dead")), Vec::<PathBuf>::new());
     assert_eq!(files(&format!("{tag}-alive")).len(), 1);

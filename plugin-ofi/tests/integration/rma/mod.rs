@@ -195,7 +195,7 @@ impl End {
     /// One call that writes a copy of the bytes, which stays until this end is dropped: a write may
     /// go on after its call has returned.
     pub fn write(&self, call: Write, bytes: &[u8], to: Remote) -> isize {
-        let kept: Box<[u8]> = bytes.into();
+        let mut kept: Box<[u8]> = bytes.into();
         let (ep, none) = (self.ep, null_mut::<c_void>());
         let (ptr, len) = (kept.as_ptr().cast::<c_void>(), kept.len());
         let list = pieces(kept.as_ptr(), len);
@@ -229,6 +229,10 @@ impl End {
             }
         };
         if begun == 0 {
+            if call.injects() {
+                // The provider is done with the bytes (fi_rma(3)).
+                kept.fill(0xdd);
+            }
             self.written_bytes.borrow_mut().push(kept);
         }
         begun

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::counters::EndpointCounters;
@@ -86,9 +85,6 @@ impl Job {
     ///
     /// When it does not.
     pub fn passes(self) {
-        // One at a time: they are many processes already.
-        static ALONE: Mutex<()> = Mutex::new(());
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let launcher = match Launcher::find(self.mpi) {
             Ok(launcher) => launcher,
             Err(reason) => return skip(&reason),
