@@ -417,8 +417,15 @@ fn a_queue_without_memory_says_so() {
         let two = Two::open(info, quiet);
         let mut room = [0u8; 8];
         let exchange = |room: &mut [u8; 8]| {
+            static BYTES: [u8; 8] = [1; 8];
             two.b.receive(room, 0, 1);
-            two.a.senddata(&[1; 8], 0, two.to_b, 0);
+            let bytes = (BYTES.as_ptr().cast(), BYTES.len());
+            // SAFETY: the bytes stay until the process ends.
+            unsafe {
+                two.a.senddata_from(bytes, 0, (two.to_b, 0), || {
+                    count(two.a.sent);
+                });
+            }
             while next(two.a.tx).is_err() {}
         };
         for _ in 0..64 {
