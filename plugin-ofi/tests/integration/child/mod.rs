@@ -58,8 +58,8 @@ const NOT_ON_THE_FAKE_DEVICE: [(&str, &str); 6] = [
     ("calls::counts_at_their_limits", REFUSALS),
 ];
 const ITS_PROCESS: &str = "no message leaves the process of a fake device";
-const OFFERS: &str = "the fake device's network has no connection manager";
-const REFUSALS: &str = "the fake device refuses a registration of 0 bytes";
+const OFFERS: &str = "it finds no offer or no address there, for a reason not found yet";
+const REFUSALS: &str = "a registration of 0 bytes fails there, for a reason not found yet";
 
 /// As `run_under`, over verbs: on the device of this machine, or else on the fake device.
 pub fn run_over_verbs(
@@ -71,7 +71,8 @@ pub fn run_over_verbs(
     if has_device() {
         return run_under(tool, test, variables, prepare);
     }
-    // The tools look at the C boundary, which is the same over shared memory.
+    // With the fake device some tests make no progress for minutes under valgrind, for a reason not
+    // found yet, and one that limits its memory fails under the sanitizer.
     if tool != Tool::Plain {
         return println!("not over verbs under a tool, since this machine has no device");
     }
