@@ -13,6 +13,7 @@ use parking_lot::RawMutex;
 use parking_lot::lock_api::{RawMutex as _, RawMutexFair as _};
 
 use crate::foreign;
+use crate::forked::Birth;
 use crate::lock_order;
 use crate::sync::{AtomicUsize, Ordering};
 use ferrofabric_contracts::error::Errno;
@@ -30,9 +31,11 @@ enum LockMode {
 /// the levels with a mutex would wait for itself, so no call that has the guard takes the lock.
 /// Functions of other authors may make such calls. Therefore a thread inside a
 /// [`ForeignCall`](crate::foreign::ForeignCall) waits for no mutex: one that is held is `EBUSY`,
-/// whichever thread holds it.
+/// whichever thread holds it. So is one in a child of fork that a thread of the parent held: the child
+/// does not have that thread.
 pub struct Serial<T> {
     mode: LockMode,
+    birth: Birth,
     held: Cell<bool>,
     value: UnsafeCell<T>,
 }
@@ -54,6 +57,7 @@ impl<T> Serial<T> {
                 | Threading::Completion
                 | Threading::Endpoint => LockMode::Mutex(RawMutex::INIT),
             },
+            birth: Birth::here(),
             held: Cell::new(false),
             value: UnsafeCell::new(value),
         }
@@ -68,6 +72,7 @@ impl<T> Serial<T> {
     pub unsafe fn unchecked(value: T) -> Self {
         Self {
             mode: LockMode::Unchecked,
+            birth: Birth::here(),
             held: Cell::new(false),
             value: UnsafeCell::new(value),
         }
@@ -110,14 +115,14 @@ impl<T> Serial<T> {
     /// # Errors
     ///
     /// `EBUSY` at [`Threading::Domain`] when another thread has used the value before; of a value
-    /// that is held, inside a [`ForeignCall`](crate::foreign::ForeignCall).
+    /// that is held, inside a [`ForeignCall`](crate::foreign::ForeignCall) and in a child of fork.
     #[inline]
     pub fn lock(&self) -> Result<SerialGuard<'_, T>, Errno> {
         match &self.mode {
             LockMode::Mutex(mutex) => {
                 lock_order::about_to_lock_a_domain();
                 if !mutex.try_lock() {
-                    wait_for(mutex)?;
+                    self.wait_for(mutex)?;
                 }
             }
             LockMode::OneThread(_) => self.admit_thread()?,
@@ -145,6 +150,21 @@ impl<T> Serial<T> {
         }
         lock_order::count_domain(1);
         Some(SerialGuard(self))
+    }
+
+    #[cold]
+    fn wait_for(&self, mutex: &RawMutex) -> Result<(), Errno> {
+        if foreign::is_inside() || !self.birth.is_this_process() {
+            return Err(Errno::EBUSY);
+        }
+        for _ in 0..LOOKS {
+            std::hint::spin_loop();
+            if !mutex.is_locked() && mutex.try_lock() {
+                return Ok(());
+            }
+        }
+        mutex.lock();
+        Ok(())
     }
 
     #[cold]
@@ -207,21 +227,6 @@ impl<T> Drop for SerialGuard<'_, T> {
 /// Looks at a mutex that is held before the thread sleeps: most hold it for less time than falling
 /// asleep and waking take.
 const LOOKS: u32 = 200;
-
-#[cold]
-fn wait_for(mutex: &RawMutex) -> Result<(), Errno> {
-    if foreign::is_inside() {
-        return Err(Errno::EBUSY);
-    }
-    for _ in 0..LOOKS {
-        std::hint::spin_loop();
-        if !mutex.is_locked() && mutex.try_lock() {
-            return Ok(());
-        }
-    }
-    mutex.lock();
-    Ok(())
-}
 
 /// A number that no two living threads share.
 #[inline]
@@ -322,6 +327,27 @@ mod tests {
             assert_eq!(other.join().unwrap(), Ok(8));
         });
         drop(call);
+    }
+
+    /// A child of fork has none of its parent's threads, so it would wait for one for ever.
+    #[test]
+    fn a_forked_child_waits_for_no_thread_of_its_parent() {
+        let value = Serial::new(Threading::Safe, 7);
+        let held = value.lock().unwrap();
+        // SAFETY: the child takes a lock that is not held, or fails to, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends a child that waits, with a signal.
+            unsafe { libc::alarm(60) };
+            let refused = value.lock().err() == Some(Errno::EBUSY);
+            // SAFETY: ends the child without running what belongs to the parent.
+            unsafe { libc::_exit(i32::from(!refused)) };
+        }
+        drop(held);
+        let mut status = 0;
+        // SAFETY: our own child, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 
     #[test]
