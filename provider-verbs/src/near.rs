@@ -1,8 +1,8 @@
 //! The near transport of RDM endpoints over verbs, which carries messages to peers of this node: a
-//! parameter of [`VerbsProvider`](crate::VerbsProvider).
+//! parameter of [`VerbsProviderBeside`](crate::VerbsProviderBeside).
 //!
 //! A [`NearDomain`] is a domain's part of it. [`OwnShm`] is that of Ferrofabric's shared memory,
-//! and the default.
+//! which [`VerbsProvider`](crate::VerbsProvider) has.
 //!
 //! # The way of an endpoint
 //!

@@ -34,17 +34,21 @@ use crate::tuning::Tuning;
 /// The provider's name.
 pub const NAME: &str = "ferro";
 
-/// Domains over verbs devices. The near transports of their RDM endpoints are those of `N`:
-/// Ferrofabric's shared memory, or another.
+/// Domains over verbs devices. The near transport of their RDM endpoints is Ferrofabric's shared
+/// memory.
+///
+/// It has no parameter, so that this crate compiles its domains, and not each crate that uses them.
 #[derive(Debug)]
-pub struct VerbsProvider<N = OwnShm> {
+pub struct VerbsProvider {
     clock: Clock,
-    near: PhantomData<fn() -> N>,
 }
 
+/// The same with the near transports of `N`.
+#[derive(Debug)]
+pub struct VerbsProviderBeside<N>(PhantomData<fn() -> N>);
+
 impl VerbsProvider {
-    /// Makes the provider, beside Ferrofabric's shared memory. It neither loads a library nor opens
-    /// a device yet.
+    /// Makes the provider. It neither loads a library nor opens a device yet.
     pub const fn new() -> Self {
         Self::with_clock(Clock::SYSTEM)
     }
@@ -52,10 +56,7 @@ impl VerbsProvider {
     /// The same with another clock for the time limits of RDM endpoints, except that closing one
     /// takes no longer than by the system's clock.
     pub const fn with_clock(clock: Clock) -> Self {
-        Self {
-            clock,
-            near: PhantomData,
-        }
+        Self { clock }
     }
 }
 
@@ -65,17 +66,48 @@ impl Default for VerbsProvider {
     }
 }
 
-impl<N: NearDomain> VerbsProvider<N> {
-    /// As [`new`](VerbsProvider::new), beside the near transports of `N`.
-    pub const fn beside() -> Self {
-        Self {
-            clock: Clock::SYSTEM,
-            near: PhantomData,
-        }
+impl<N> VerbsProviderBeside<N> {
+    /// As [`VerbsProvider::new`].
+    pub const fn new() -> Self {
+        Self(PhantomData)
     }
 }
 
-impl<N: NearDomain> Provider for VerbsProvider<N> {
+impl<N> Default for VerbsProviderBeside<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Provider for VerbsProvider {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn discover(&self, settings: &Settings) -> Discovery {
+        self.discover_for(&Info::default(), settings)
+    }
+
+    fn discover_for(&self, hints: &Info, settings: &Settings) -> Discovery {
+        discover_devices(hints, settings, &NearOffers::of::<OwnShm>(settings))
+    }
+
+    fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn fabric::Domain>> {
+        // SAFETY: it is not serialized.
+        unsafe { open_domain::<OwnShm>(info, settings, &self.clock, false) }
+    }
+
+    unsafe fn open_serialized(
+        &self,
+        info: &Info,
+        settings: &Settings,
+    ) -> Result<Arc<dyn fabric::Domain>> {
+        // SAFETY: the contract of this function is the same.
+        unsafe { open_domain::<OwnShm>(info, settings, &self.clock, true) }
+    }
+}
+
+impl<N: NearDomain> Provider for VerbsProviderBeside<N> {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -89,26 +121,8 @@ impl<N: NearDomain> Provider for VerbsProvider<N> {
     }
 
     fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn fabric::Domain>> {
-        let by_vector = info.domain.auth_key_size == AV_AUTH_KEY;
-        Ok(match (info.ep.ep_type, by_vector) {
-            (EpType::Dgram, false) => {
-                let backend = DgramBackend(open_port(info, settings)?);
-                Arc::new(DgramDomain::open(backend, settings)?)
-            }
-            (EpType::Dgram, true) => {
-                let backend = KeyedBackend(DgramBackend(open_port(info, settings)?));
-                Arc::new(KeyedDgramDomain::open(backend, settings)?)
-            }
-            (_, false) => {
-                let opened = open_port(info, settings)?;
-                let backend = VerbsBackend::<N>::over(opened, &self.clock)?;
-                Arc::new(RdmDomain::open(backend, settings)?)
-            }
-            (_, true) => Arc::new(RdmDomain::open(
-                self.open_keyed_backend(info, settings)?,
-                settings,
-            )?),
-        })
+        // SAFETY: it is not serialized.
+        unsafe { open_domain::<N>(info, settings, &Clock::SYSTEM, false) }
     }
 
     unsafe fn open_serialized(
@@ -116,42 +130,92 @@ impl<N: NearDomain> Provider for VerbsProvider<N> {
         info: &Info,
         settings: &Settings,
     ) -> Result<Arc<dyn fabric::Domain>> {
-        let by_vector = info.domain.auth_key_size == AV_AUTH_KEY;
         // SAFETY: the contract of this function is the same.
-        unsafe {
-            Ok(match (info.ep.ep_type, by_vector) {
-                (EpType::Dgram, false) => {
-                    let backend = DgramBackend(open_port(info, settings)?);
-                    Arc::new(DgramDomain::open_serialized(backend, settings)?)
-                }
-                (EpType::Dgram, true) => {
-                    let backend = KeyedBackend(DgramBackend(open_port(info, settings)?));
-                    Arc::new(KeyedDgramDomain::open_serialized(backend, settings)?)
-                }
-                (_, false) => {
-                    let opened = open_port(info, settings)?;
-                    let backend = VerbsBackend::<N>::over(opened, &self.clock)?;
-                    Arc::new(RdmDomain::open_serialized(backend, settings)?)
-                }
-                (_, true) => Arc::new(RdmDomain::open_serialized(
-                    self.open_keyed_backend(info, settings)?,
-                    settings,
-                )?),
-            })
+        unsafe { open_domain::<N>(info, settings, &Clock::SYSTEM, true) }
+    }
+}
+
+/// Opens the domain of an offer. One that is `serialized` has no lock.
+///
+/// # Safety
+///
+/// As [`Provider::open_serialized`], if it is serialized.
+unsafe fn open_domain<N: NearDomain>(
+    info: &Info,
+    settings: &Settings,
+    clock: &Clock,
+    serialized: bool,
+) -> Result<Arc<dyn fabric::Domain>> {
+    let is_keyed = info.domain.auth_key_size == AV_AUTH_KEY;
+    // SAFETY: the contract of these functions is the same.
+    unsafe {
+        match (info.ep.ep_type, is_keyed) {
+            (EpType::Dgram, false) => open_dgram(info, settings, serialized),
+            (EpType::Dgram, true) => open_keyed_dgram(info, settings, serialized),
+            (_, true) => {
+                let opened = open_port(info, &settings_with_keys::<N>(settings))?;
+                open_keyed(opened, settings, clock, serialized)
+            }
+            (_, false) => {
+                let backend = VerbsBackend::<N>::over(open_port(info, settings)?, clock)?;
+                Ok(match serialized {
+                    true => Arc::new(RdmDomain::open_serialized(backend, settings)?),
+                    false => Arc::new(RdmDomain::open(backend, settings)?),
+                })
+            }
         }
     }
 }
 
-impl<N: NearDomain> VerbsProvider<N> {
-    /// The backend of an RDM domain with the keys of address vectors.
-    fn open_keyed_backend(
-        &self,
-        info: &Info,
-        settings: &Settings,
-    ) -> Result<KeyedBackend<VerbsBackend>> {
-        let opened = open_port(info, &settings_with_keys::<N>(settings))?;
-        Ok(KeyedBackend(VerbsBackend::over(opened, &self.clock)?))
-    }
+/// # Safety
+///
+/// As [`open_domain`].
+unsafe fn open_dgram(
+    info: &Info,
+    settings: &Settings,
+    serialized: bool,
+) -> Result<Arc<dyn fabric::Domain>> {
+    let backend = DgramBackend(open_port(info, settings)?);
+    Ok(match serialized {
+        // SAFETY: the contract of this function is the same.
+        true => Arc::new(unsafe { DgramDomain::open_serialized(backend, settings)? }),
+        false => Arc::new(DgramDomain::open(backend, settings)?),
+    })
+}
+
+/// # Safety
+///
+/// As [`open_domain`].
+unsafe fn open_keyed_dgram(
+    info: &Info,
+    settings: &Settings,
+    serialized: bool,
+) -> Result<Arc<dyn fabric::Domain>> {
+    let backend = KeyedBackend(DgramBackend(open_port(info, settings)?));
+    Ok(match serialized {
+        // SAFETY: the contract of this function is the same.
+        true => Arc::new(unsafe { KeyedDgramDomain::open_serialized(backend, settings)? }),
+        false => Arc::new(KeyedDgramDomain::open(backend, settings)?),
+    })
+}
+
+/// Opens an RDM domain with the keys of address vectors.
+///
+/// # Safety
+///
+/// As [`open_domain`].
+unsafe fn open_keyed(
+    opened: OpenedPort,
+    settings: &Settings,
+    clock: &Clock,
+    serialized: bool,
+) -> Result<Arc<dyn fabric::Domain>> {
+    let backend = KeyedBackend(VerbsBackend::<OwnShm>::over(opened, clock)?);
+    Ok(match serialized {
+        // SAFETY: the contract of this function is the same.
+        true => Arc::new(unsafe { RdmDomain::open_serialized(backend, settings)? }),
+        false => Arc::new(RdmDomain::open(backend, settings)?),
+    })
 }
 
 /// Opens the port that an offer names.
