@@ -1,6 +1,5 @@
-//! The part of the scripts that reads text and counts: results of tests, symbols
-//! of libraries, and the frames of the Soft-RoCE machine. Shell starts programs and moves files;
-//! text is taken apart here.
+//! The part of the scripts that reads text and counts: results of tests, and the frames of the
+//! Soft-RoCE machine. Shell starts programs and moves files; text is taken apart here.
 //!
 //! `ci/provision.sh` builds this program (`xtask_program`) as soon as there is a Rust. Earlier
 //! steps stay shell, and so do programs in the Soft-RoCE machine, which has no Rust.
@@ -11,7 +10,6 @@ mod frames;
 mod fuzz;
 mod kernel_log;
 mod results;
-mod stubs;
 
 use std::error::Error;
 use std::io::Write as _;
@@ -66,9 +64,6 @@ enum Command {
         /// The exit codes of those that ended, one a line
         codes: PathBuf,
     },
-    /// Writes the sources of a stub library, stub.c and stub.map, from the output of `nm --dynamic
-    /// --defined-only --with-symbol-versions` (standard input)
-    StubSources { folder: PathBuf },
 }
 
 fn main() -> ExitCode {
@@ -139,11 +134,6 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
             if !result.is_ok() {
                 return Ok(ExitCode::FAILURE);
             }
-        }
-        Command::StubSources { folder } => {
-            let stub = stubs::sources(&io::read_to_string(io::stdin())?)?;
-            fs::write(folder.join("stub.c"), stub.code)?;
-            fs::write(folder.join("stub.map"), stub.versions)?;
         }
     }
     Ok(ExitCode::SUCCESS)

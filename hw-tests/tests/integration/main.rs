@@ -23,6 +23,7 @@ mod fairness;
 mod getinfo;
 mod groups;
 mod handles;
+mod independent_peer;
 mod killed_peers;
 mod limits;
 mod lossy_conformance;

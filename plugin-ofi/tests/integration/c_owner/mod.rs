@@ -95,7 +95,7 @@ impl OwnerCompiler {
         Self {
             folder: Folder::new(),
             library: root.join(LIBRARIES).join("libfabric.so.1"),
-            include: vec![machine.join("stubs/include")],
+            include: vec![machine.join("headers")],
             root: Some(root),
         }
     }
