@@ -1,5 +1,6 @@
 //! The counts in the tree, and the comparison with them.
 
+use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,7 +16,7 @@ const BOUND_PERCENT: f64 = 5.0;
 /// And so many instructions: of small counts, that is a larger part.
 const BOUND: f64 = 20.0;
 
-/// Exit code where the file has no counts of this compiler and processor.
+/// Exit code where the file has no counts of this compiler and C library.
 const NOT_COMPARED: u8 = 78;
 
 /// The file in the tree.
@@ -23,24 +24,15 @@ fn file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("instructions.json")
 }
 
-/// The conditions of the counts besides the code: the compiler, and the processor, for which the C
-/// library chooses how to copy.
+/// The conditions of the counts besides the code: the compiler and the C library.
 fn made_with() -> String {
-    let facts = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let fact = |name: &str| {
-        let line = facts
-            .lines()
-            .find(|line| line.split(':').next().is_some_and(|n| n.trim() == name));
-        line.and_then(|line| line.split(':').nth(1))
-            .map_or("?", str::trim)
-    };
+    // SAFETY: the C library returns a string that stays.
+    let libc = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
     format!(
-        "{}, {}, {} family {} model {}",
+        "{}, {}, glibc {}",
         env!("FERRO_COMPILER"),
         std::env::consts::ARCH,
-        fact("vendor_id"),
-        fact("cpu family"),
-        fact("model"),
+        libc.to_str().unwrap(),
     )
 }
 
@@ -49,7 +41,7 @@ fn kept(file: &Path) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Writes the table of this compiler and processor anew. The tables of other processors stay, and
+/// Writes the table of this compiler and C library anew. The tables of other C libraries stay, and
 /// where libfabric is missing, the counts through it.
 pub(crate) fn write(dumps: &[SubjectCounts]) -> ExitCode {
     let here = made_with();

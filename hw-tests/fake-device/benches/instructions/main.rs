@@ -10,9 +10,9 @@
 //!     … -- --profile verbs/inject
 //!                                # where the instructions of one count go, by function
 //!
-//! The file (`hw-tests/fake-device/instructions.json`) has a table for each kind of processor on
-//! which counts were taken, of one compiler: elsewhere the counts are shown, and the exit code is
-//! 78. Exit code 77: valgrind is not here.
+//! The file (`hw-tests/fake-device/instructions.json`) has a table for each C library with which counts
+//! were taken, of one compiler: elsewhere the counts are shown, and the exit code is 78. Exit code
+//! 77: valgrind is not here.
 
 #![allow(clippy::unwrap_used, reason = "a broken benchmark may panic")]
 

@@ -38,6 +38,10 @@ const DEVICE: &str = "libferrofabric_fake_device.so";
 
 const LIBC: &str = "/libc.so";
 
+/// The C library chooses how to copy by the processor. It takes its plainest way, so counts are those
+/// of any processor.
+const COPIES_OF_ANY_PROCESSOR: &str = "glibc.cpu.hwcaps=-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM,-AVX_Fast_Unaligned_Load";
+
 /// Counts one subject, or all.
 pub(crate) fn measure(only: Option<&str>) -> Result<Vec<SubjectCounts>, CountingFailure> {
     let folder = ProfileFolder::new()?;
@@ -60,7 +64,8 @@ pub(crate) fn measure(only: Option<&str>) -> Result<Vec<SubjectCounts>, Counting
         .arg(&program)
         .env(INNER, "1")
         .env("FI_PROVIDER_PATH", plugin_in(&folder.0, &program)?)
-        .env("FI_PROVIDER", "ferro");
+        .env("FI_PROVIDER", "ferro")
+        .env("GLIBC_TUNABLES", COPIES_OF_ANY_PROCESSOR);
     if let Some(made) = mpi() {
         valgrind.env("FERRO_MPI", made);
     }
