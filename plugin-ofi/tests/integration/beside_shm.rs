@@ -158,7 +158,8 @@ fn messages_of_endpoints_of_this_process_that_have_closed() {
         assert_eq!(stays.receive(into_last.as_mut_ptr(), 8, null_mut(), 2), 0);
         for (bytes, tag) in [(&long[..], 1), (&last[..], 2)] {
             loop {
-                match closes.send(bytes, null_mut(), to_stays, tag) {
+                // SAFETY: the bytes stay until the endpoint is closed.
+                match unsafe { closes.send(bytes, null_mut(), to_stays, tag) } {
                     0 => break,
                     error => assert_eq!(error, -libc::EAGAIN as isize),
                 }

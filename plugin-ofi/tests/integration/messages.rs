@@ -106,11 +106,26 @@ fn pieces(ptr: *const u8, len: usize) -> [iovec; 2] {
     })
 }
 
-/// One call of fi_msg(3) or fi_tagged(3). The tests keep the bytes until it completes.
+/// One call of fi_msg(3) or fi_tagged(3), with a copy of the bytes that the side keeps.
 fn send(side: &Side, call: SendCall, s: SentMessage<'_>) -> isize {
+    let kept = side.keep(s.bytes);
+    // SAFETY: the side keeps the bytes until the endpoint is closed.
+    unsafe { send_from(side, call, kept, s) }
+}
+
+/// One call of fi_msg(3) or fi_tagged(3) that sends these bytes, in place of the message's.
+///
+/// # Safety
+///
+/// The bytes stay until the send completes.
+unsafe fn send_from(
+    side: &Side,
+    call: SendCall,
+    (ptr, len): (*const c_void, usize),
+    s: SentMessage<'_>,
+) -> isize {
     let (ep, none) = (side.ep, null_mut());
-    let (ptr, len) = (s.bytes.as_ptr().cast::<c_void>(), s.bytes.len());
-    let iov = pieces(s.bytes.as_ptr(), len);
+    let iov = pieces(ptr.cast(), len);
     let list = iov.as_ptr();
     let context = s.context as *mut c_void;
     // SAFETY: as the manual pages have it; the endpoint is open.
@@ -167,8 +182,10 @@ fn send(side: &Side, call: SendCall, s: SentMessage<'_>) -> isize {
 /// The same, as soon as there is room.
 fn send_soon(side: &Side, call: SendCall, s: SentMessage<'_>) {
     let until = Instant::now() + PATIENCE;
+    let kept = side.keep(s.bytes);
     loop {
-        match send(side, call, s) {
+        // SAFETY: the side keeps the bytes until the endpoint is closed.
+        match unsafe { send_from(side, call, kept, s) } {
             0 => return,
             error => assert_eq!(error, EAGAIN, "{call:?}"),
         }

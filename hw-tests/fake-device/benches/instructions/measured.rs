@@ -40,7 +40,8 @@ const LIBC: &str = "/libc.so";
 
 /// The C library chooses how to copy by the processor. It takes its plainest way, so counts are those
 /// of any processor.
-const COPIES_OF_ANY_PROCESSOR: &str = "glibc.cpu.hwcaps=-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM,-AVX_Fast_Unaligned_Load";
+const COPIES_OF_ANY_PROCESSOR: &str =
+    "glibc.cpu.hwcaps=-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM,-AVX_Fast_Unaligned_Load";
 
 /// Counts one subject, or all.
 pub(crate) fn measure(only: Option<&str>) -> Result<Vec<SubjectCounts>, CountingFailure> {

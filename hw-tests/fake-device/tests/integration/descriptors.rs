@@ -81,7 +81,9 @@ impl DescriptorPair {
     fn send(&self, len: usize, desc: *mut c_void, tag: u64) {
         let until = Instant::now() + PATIENCE;
         let mut entry = fi_cq_tagged_entry::default();
-        while self.from.send(&self.source[..len], desc, self.to_to, tag) != 0 {
+        let bytes = &self.source[..len];
+        // SAFETY: the source stays until the message has completed.
+        while unsafe { self.from.send(bytes, desc, self.to_to, tag) } != 0 {
             assert!(Instant::now() < until, "no way for {len} bytes");
             assert_eq!(self.to.poll(&mut entry), -(libc::EAGAIN as isize));
             assert_eq!(self.from.poll(&mut entry), -(libc::EAGAIN as isize));

@@ -447,8 +447,12 @@ impl Party {
         }
     }
 
-    /// `fi_tsend`. The tests keep the bytes until it completes.
-    pub fn send(&self, bytes: &[u8], desc: *mut c_void, to: fi_addr_t, tag: u64) -> isize {
+    /// `fi_tsend`.
+    ///
+    /// # Safety
+    ///
+    /// The bytes stay until the send completes.
+    pub unsafe fn send(&self, bytes: &[u8], desc: *mut c_void, to: fi_addr_t, tag: u64) -> isize {
         // SAFETY: as fi_tagged(3) has it.
         unsafe {
             let table = &*(*self.ep).tagged;
@@ -506,7 +510,8 @@ pub fn round(info: &Info<'_>, seed: u8) {
         let at = received.as_mut_ptr();
         assert_eq!(b.receive(at, LARGE, desc, tag), 0);
         let mut entry = fi_cq_tagged_entry::default();
-        while a.send(&sent[..len], std::ptr::null_mut(), to_b, tag) != 0 {
+        // SAFETY: the bytes stay until the end of this function, after the completion.
+        while unsafe { a.send(&sent[..len], std::ptr::null_mut(), to_b, tag) } != 0 {
             a.poll(&mut entry);
         }
         let (mut sends, mut receives) = (0, 0);

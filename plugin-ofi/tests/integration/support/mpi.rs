@@ -92,10 +92,6 @@ impl Job {
         if self.needs_device() && !has_device() {
             return skip("this machine has no RDMA device");
         }
-        if self.spares_the_machine() {
-            println!("SKIP: in the emulated machine it runs with --soak [soak]");
-            return;
-        }
         let stats = Folder::new();
         let mut command = launcher.command(self.ranks);
         let plugin = Plugin::new();
@@ -120,35 +116,6 @@ impl Job {
     /// Open MPI requires a provider that reaches other nodes, for its messages.
     fn needs_device(&self) -> bool {
         self.carrier == Carrier::Verbs || matches!(self.mpi, Mpi::Open | Mpi::NewOpen)
-    }
-
-    /// Whether the emulated machine leaves the job out, since it is no soak and another run covers
-    /// it. MPICH through shared memory, and the newer Open MPI's windows beside its own messages,
-    /// run outside of the machine as well, and much faster; here only our own programs run with
-    /// four ranks, since the domain here has a device besides. Debian's Open MPI runs in the
-    /// machine alone: there it leaves out eight ranks, which it has over verbs, and collectives of
-    /// two ranks, which do less than those of four. So do MPICH's windows. Random traffic over
-    /// verbs has eight ranks with the one MPI, four with the other. MPI for Python's own tests of
-    /// windows take most of a minute over verbs. Intel MPI is built from MPICH, and runs there what
-    /// it does otherwise: windows of four ranks over verbs.
-    fn spares_the_machine(&self) -> bool {
-        let emulated = std::env::var_os("FERRO_MACHINE").is_some();
-        let soak = std::env::var_os("FERRO_SOAK").is_some();
-        let job = (self.ranks, self.program[0]);
-        let repeats = match (self.carrier, self.mpi) {
-            (Carrier::Default, Mpi::Mpich) => {
-                self.ranks != 4 || job.1 == SUITE || self.has_atomics()
-            }
-            (Carrier::Default, Mpi::Open) => self.ranks == 8 || job == (2, "collectives.py"),
-            (Carrier::Verbs, Mpi::Mpich) => job == (8, "random_p2p.py") || job == (2, ONE_SIDED),
-            (Carrier::Verbs, Mpi::Open) => job == (4, "random_p2p.py"),
-            (Carrier::Default, Mpi::Intel) => true,
-            (Carrier::Verbs, Mpi::Intel) => job != (4, ONE_SIDED),
-            (_, Mpi::NewOpenWindows) => true,
-            (_, Mpi::NewOpen) => job.1 == SUITE,
-            (_, Mpi::OpenWindows | Mpi::NewOpenLinked | Mpi::NewOpenBeside) => false,
-        };
-        emulated && !soak && repeats
     }
 
     fn check(&self, counters: &EndpointCounters, output: &str) {
