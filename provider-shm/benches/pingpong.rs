@@ -159,7 +159,8 @@ fn pong(
     for round in 0..rounds {
         ep.trecv(7, 0, &mut into, 1);
         if first {
-            ep.tsend(peer, 7, &out, 2).unwrap();
+            // SAFETY: the bytes stay until both operations have completed.
+            unsafe { ep.tsend_from(peer, 7, &out, 2) }.unwrap();
             reap(ep, 2);
             if (round + 1) % burst == 0 {
                 let now = Instant::now();
@@ -169,7 +170,8 @@ fn pong(
         } else {
             // The first message is the receive.
             reap(ep, 1);
-            ep.tsend(peer, 7, &out, 2).unwrap();
+            // SAFETY: the bytes stay until the send has completed.
+            unsafe { ep.tsend_from(peer, 7, &out, 2) }.unwrap();
             reap(ep, 1);
         }
     }
@@ -187,7 +189,8 @@ fn stream(ep: &mut Ep, peer: FiAddr, size: usize, batches: usize, sends: bool) -
     for _ in 0..batches {
         for _ in 0..WINDOW {
             if sends {
-                while ep.tsend(peer, 7, &out, 2).is_err() {
+                // SAFETY: the bytes stay until all of them have completed.
+                while unsafe { ep.tsend_from(peer, 7, &out, 2) }.is_err() {
                     ep.progress();
                 }
             } else {

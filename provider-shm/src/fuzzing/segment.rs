@@ -204,7 +204,8 @@ impl<'a> Attack<'a> {
             }
             6 => {
                 let bytes = &out[..steps.number() as usize % out.len()];
-                let sent = self.ep.tsend(self.addr, 1, bytes, 1);
+                // SAFETY: they stay until all operations of this input are over.
+                let sent = unsafe { self.ep.tsend_from(self.addr, 1, bytes, 1) };
                 self.under_way += usize::from(sent.is_ok());
             }
             7 => {
@@ -216,7 +217,7 @@ impl<'a> Attack<'a> {
             _ => {
                 self.segment.status(SegmentSide::Acceptor).close();
                 let closed = Some(Arc::clone(&self.segment));
-                let Ep { shm, owner } = &mut *self.ep;
+                let Ep { shm, owner, .. } = &mut *self.ep;
                 shm.peer_gone(self.id, closed, true, owner);
                 // After both sides agreed to close the link, the peer's process may end, too.
                 shm.peer_gone(self.id, None, false, owner);
@@ -249,7 +250,7 @@ impl<'a> Attack<'a> {
         let len = steps.number() as usize % 5000;
         let mut into = vec![BEYOND; len + 64];
         let buf = IoBuf::new(into.as_mut_ptr(), len);
-        let Ep { shm, owner } = &mut *self.ep;
+        let Ep { shm, owner, .. } = &mut *self.ep;
         // SAFETY: the buffer lives until the operation is over, which it is at return.
         let read = unsafe { shm.shortcut(&op, &[buf], None, owner) };
         assert!(matches!(read, Shortcut::Done | Shortcut::Impossible));
@@ -317,7 +318,10 @@ impl<'a> Attack<'a> {
         let unused = |tag: &u64| !self.tags.contains(tag);
         let tag = (0..).find(unused).unwrap_or_default();
         self.ep.recv_from(MsgKind::Tagged, me, tag, 0, &mut into, 7);
-        assert!(self.ep.tsend(me, tag, &[9; 8], 8).is_ok());
+        static SENT: [u8; 8] = [9; 8];
+        // SAFETY: they stay.
+        let sent = unsafe { self.ep.tsend_from(me, tag, &SENT, 8) };
+        assert!(sent.is_ok());
         self.under_way += 2;
         self.reap(|_| {});
         assert_eq!(into, [9; 8]);

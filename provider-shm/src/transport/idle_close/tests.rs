@@ -129,7 +129,7 @@ fn a_request_before_the_agreement_gets_its_reply() {
     let source = link(&pair.a).unwrap().requester();
     pair.a.progress();
     assert_eq!(pair.left(), (1, 1));
-    let Ep { shm, owner } = &mut pair.a;
+    let Ep { shm, owner, .. } = &mut pair.a;
     let reply = part(RemoteKind::Reply, source);
     for _ in 0..2 {
         // SAFETY: as above.
@@ -139,7 +139,7 @@ fn a_request_before_the_agreement_gets_its_reply() {
         eps[1].shm.stats().received == 1 + 2
     });
     assert!(pair.a.shm.idle_closer.unanswered.is_empty());
-    let Ep { shm, owner } = &mut pair.a;
+    let Ep { shm, owner, .. } = &mut pair.a;
     // SAFETY: as above.
     let another = unsafe { shm.reply(&reply, &iov, owner) };
     assert_eq!(another, Err(OpError::Failed(Errno::ECONNRESET)));
@@ -197,7 +197,7 @@ fn the_sweep_finds_the_end_of_a_link_under_idle_close() {
     pair.b.progress();
     pair.a.progress();
     assert_eq!(pair.left(), (1, 1));
-    let Ep { shm, owner } = &mut pair.b;
+    let Ep { shm, owner, .. } = &mut pair.b;
     shm.peer_gone(pair.a.name().shm.unwrap(), segment, true, owner);
     // It exists, and messages to it arrive.
     pair.b.tsend(pair.to_a, 8, &[8; 8], 4).unwrap();

@@ -230,6 +230,8 @@ impl Owner for PlainOwner {
 pub struct Ep {
     pub shm: Routed<ShmTransport>,
     pub owner: PlainOwner,
+    /// The bytes of all sends of [`Ep::tsend`].
+    sent: Vec<Box<[u8]>>,
 }
 
 impl Ep {
@@ -250,6 +252,7 @@ impl Ep {
                 rx: PlainCounter::default(),
                 av: AvTable::new(&AvAttr::default()).unwrap(),
             },
+            sent: Vec::new(),
         }
     }
 
@@ -302,8 +305,8 @@ impl Ep {
         sent
     }
 
-    /// Tagged, with a completion; the bytes must live until then.
-    #[inline]
+    /// Tagged, with a completion. Sends a copy, which this endpoint keeps: a send may wait for its
+    /// first link after its call has returned.
     pub fn tsend(
         &mut self,
         dest: FiAddr,
@@ -311,8 +314,28 @@ impl Ep {
         bytes: &[u8],
         context: u64,
     ) -> Result<(), OpError> {
+        let copy: Box<[u8]> = bytes.into();
+        // SAFETY: the copy stays as long as the endpoint.
+        unsafe { self.tsend_from(dest, tag, &copy, context) }?;
+        self.sent.push(copy);
+        Ok(())
+    }
+
+    /// The same without a copy.
+    ///
+    /// # Safety
+    ///
+    /// The bytes stay until the send completes.
+    #[inline]
+    pub unsafe fn tsend_from(
+        &mut self,
+        dest: FiAddr,
+        tag: u64,
+        bytes: &[u8],
+        context: u64,
+    ) -> Result<(), OpError> {
         let op = tagged(dest, tag, context);
-        // SAFETY: tests keep their buffers.
+        // SAFETY: the caller's contract.
         unsafe { self.send_op(&op, &[IoBuf::new(bytes.as_ptr(), bytes.len())]) }
     }
 
