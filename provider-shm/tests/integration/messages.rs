@@ -486,7 +486,8 @@ fn a_peer_that_is_not_there_is_reported_or_handed_back() {
     let mut inject = tagged(addr, 2, 2);
     inject.flags |= Flags::INJECT;
     let mut copied = [5u8; 3000];
-    ep.tsend(addr, 1, &out, 1).unwrap();
+    // SAFETY: the bytes stay until the end of the test.
+    unsafe { ep.tsend_from(addr, 1, &out, 1) }.unwrap();
     // SAFETY: `copied` is free at return.
     unsafe { ep.send_op(&inject, &[IoBuf::new(copied.as_ptr(), 3000)]) }.unwrap();
     copied.fill(0);
