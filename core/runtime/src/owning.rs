@@ -488,11 +488,19 @@ impl OwningEndpoint {
         &mut self,
         timeout: Option<Duration>,
     ) -> std::result::Result<Option<EndedOperation>, OpError> {
-        if self.batch_at == self.batch_end {
-            let read = self.cq.sread(&mut self.batch, timeout);
-            return self.next_of_read(read);
+        if self.batch_at != self.batch_end {
+            return Ok(self.next_of_batch());
         }
-        Ok(self.next_of_batch())
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let read = self.cq.sread(&mut self.batch, left);
+            // A signal to the thread ends the read, too: also one that stops and continues the
+            // process.
+            if read != Err(OpError::Again) || left.is_some_and(|left| left.is_zero()) {
+                return self.next_of_read(read);
+            }
+        }
     }
 
     #[inline]

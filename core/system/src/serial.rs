@@ -334,7 +334,7 @@ mod tests {
     fn a_forked_child_waits_for_no_thread_of_its_parent() {
         let value = Serial::new(Threading::Safe, 7);
         let held = value.lock().unwrap();
-        // SAFETY: the child takes a lock that is not held, or fails to, and ends.
+        // SAFETY: the child tries to take a lock, which needs no other thread, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: ends a child that waits, with a signal.

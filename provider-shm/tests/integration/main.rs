@@ -17,6 +17,7 @@ mod flush;
 mod fork;
 mod forked_domains;
 mod getinfo;
+mod interrupted_waits;
 mod killed_peers;
 mod limits;
 mod mapped;
