@@ -10,7 +10,7 @@ use ferrofabric_contracts::info::{Info, SystemResolver, Threading};
 use ferrofabric_runtime::discovery::{DiscoveryQuery, QueryFlags, find, getinfo as discover};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::ShmProvider;
-use ferrofabric_verbs::{VerbsProvider, VerbsProviderBeside};
+use ferrofabric_verbs::{VerbsProvider, VerbsProviderWith};
 
 use crate::abi::{FI_CLASS_PEP, fi_info, fid_t};
 use crate::collective::offers;
@@ -23,7 +23,7 @@ use crate::peer::near::ForeignShm;
 use crate::settings::settings;
 
 static VERBS: VerbsProvider = VerbsProvider::new();
-static VERBS_BESIDE_OTHERS: VerbsProviderBeside<ForeignShm> = VerbsProviderBeside::new();
+static VERBS_BESIDE_OTHERS: VerbsProviderWith<ForeignShm> = VerbsProviderWith::new();
 static SHM: ShmProvider = ShmProvider::new();
 
 /// Every source of domains, best first.

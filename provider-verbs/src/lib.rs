@@ -38,7 +38,7 @@ mod srq;
 mod tuning;
 mod workers;
 
-pub use provider::{NAME, VerbsProvider, VerbsProviderBeside};
+pub use provider::{NAME, VerbsProvider, VerbsProviderWith};
 
 /// The objects of verbs underneath, and the posting of work requests: for tests of devices. Memory
 /// windows, invalidation, atomics and extended queue pairs are here though no endpoint uses them

@@ -1,5 +1,5 @@
 //! The near transport of RDM endpoints over verbs, which carries messages to peers of this node: a
-//! parameter of [`VerbsProviderBeside`](crate::VerbsProviderBeside).
+//! parameter of [`VerbsProviderWith`](crate::VerbsProviderWith).
 //!
 //! A [`NearDomain`] is a domain's part of it. [`OwnShm`] is that of Ferrofabric's shared memory,
 //! which [`VerbsProvider`](crate::VerbsProvider) has.

@@ -45,7 +45,7 @@ pub struct VerbsProvider {
 
 /// The same with the near transports of `N`.
 #[derive(Debug)]
-pub struct VerbsProviderBeside<N>(PhantomData<fn() -> N>);
+pub struct VerbsProviderWith<N>(PhantomData<fn() -> N>);
 
 impl VerbsProvider {
     /// Makes the provider. It neither loads a library nor opens a device yet.
@@ -66,14 +66,14 @@ impl Default for VerbsProvider {
     }
 }
 
-impl<N> VerbsProviderBeside<N> {
+impl<N> VerbsProviderWith<N> {
     /// As [`VerbsProvider::new`].
     pub const fn new() -> Self {
         Self(PhantomData)
     }
 }
 
-impl<N> Default for VerbsProviderBeside<N> {
+impl<N> Default for VerbsProviderWith<N> {
     fn default() -> Self {
         Self::new()
     }
@@ -107,7 +107,7 @@ impl Provider for VerbsProvider {
     }
 }
 
-impl<N: NearDomain> Provider for VerbsProviderBeside<N> {
+impl<N: NearDomain> Provider for VerbsProviderWith<N> {
     fn name(&self) -> &'static str {
         NAME
     }

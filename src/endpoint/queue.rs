@@ -59,7 +59,7 @@ impl RdmEndpoint {
                         return Ok(completed);
                     }
                 }
-                // A signal to the thread ends the wait, too.
+                // Or else a tick of the collectives has come.
                 None if deadline.is_some_and(|at| Instant::now() >= at) => return Ok(None),
                 None => {}
             }

@@ -31,8 +31,8 @@ enum LockMode {
 /// the levels with a mutex would wait for itself, so no call that has the guard takes the lock.
 /// Functions of other authors may make such calls. Therefore a thread inside a
 /// [`ForeignCall`](crate::foreign::ForeignCall) waits for no mutex: one that is held is `EBUSY`,
-/// whichever thread holds it. So is one in a child of fork that a thread of the parent held: the child
-/// does not have that thread.
+/// whichever thread holds it. In a child of fork, a mutex that is held is `EBUSY`, too: a thread of
+/// the parent held it, and the child does not have that thread.
 pub struct Serial<T> {
     mode: LockMode,
     birth: Birth,

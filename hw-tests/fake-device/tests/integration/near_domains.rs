@@ -16,7 +16,7 @@ use ferrofabric_fake_device::control::{FakeDevice, ROCE};
 use ferrofabric_runtime::domain::Opening;
 use ferrofabric_runtime::fabric::{CqAttr, Domain, Endpoint, EndpointConfig, Provider};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
-use ferrofabric_verbs::VerbsProviderBeside;
+use ferrofabric_verbs::VerbsProviderWith;
 use ferrofabric_verbs::near::{NearDomain, OwnShm, with_near_transport};
 
 /// Numbers of [`Crowded`] that are taken on the node, from the next one on.
@@ -82,7 +82,7 @@ impl NearDomain for Absent {
 
 /// The offers of RDM endpoints.
 fn offers<N: NearDomain>() -> Vec<Info> {
-    let provider = VerbsProviderBeside::<N>::new();
+    let provider = VerbsProviderWith::<N>::new();
     let mut found = provider.discover(&settings(&[("FERRO_DEVICE", ROCE)]));
     let candidates = &mut found.candidates;
     candidates.retain(|info| info.ep.ep_type == EpType::Rdm);
@@ -91,7 +91,7 @@ fn offers<N: NearDomain>() -> Vec<Info> {
 
 fn domain<N: NearDomain>(offer: &Info) -> Arc<dyn Domain> {
     let settings = settings(&[("FERRO_DEVICE", ROCE)]);
-    let provider = VerbsProviderBeside::<N>::new();
+    let provider = VerbsProviderWith::<N>::new();
     provider.open(offer, &settings).unwrap()
 }
 
