@@ -361,8 +361,13 @@ impl PeerTable {
         self.peers.iter().map(|(_, peer)| peer)
     }
 
-    /// Whether some peer has no entry in the address vector and would use one: it has a lane, or an
+    /// Peers that have no entry in the address vector and would use one: each has a lane, or an
     /// unexpected message.
+    pub(crate) fn unlisted(&self) -> usize {
+        self.unlisted
+    }
+
+    /// Whether there are such peers.
     pub(crate) fn has_unknown_sources(&self) -> bool {
         self.unlisted != 0
     }

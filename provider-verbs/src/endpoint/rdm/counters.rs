@@ -96,6 +96,7 @@ impl RdmTransport {
         report("verbs_sessions_now", sessions as u64);
         report("verbs_rc_lanes_now", self.lanes.count() as u64);
         report("verbs_peers_now", self.peers.count() as u64);
+        report("verbs_peers_unlisted_now", self.peers.unlisted() as u64);
         self.report_waits(report);
         report("verbs_sessions_resumed", lanes.sessions_resumed);
         report("verbs_packets_repeated", lanes.packets_repeated);
