@@ -6,6 +6,7 @@ use std::time::Duration;
 use ferrofabric_contracts::flags::Flags;
 
 use crate::regions::RegionBoard;
+use crate::wire::UNDER_WAY_MAX;
 
 /// Whether large messages may be read straight out of the sender's memory (`process_vm_readv`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +53,13 @@ pub struct ShmConfig {
     pub cma: Cma,
     /// Sends to one peer that may wait for room; beyond, sends fail with `EAGAIN`.
     pub queue_sends: usize,
+    /// Messages to one peer that may be under way: those whose envelope the peer has, and whose
+    /// bytes or whose report of delivery are still missing. At most 1,048,576; later sends wait.
+    pub under_way: usize,
     /// Unexpected bytes of one peer that the endpoint keeps; beyond, the peer sends envelopes only.
     pub unexpected_bytes: usize,
     /// Unexpected messages of one peer that the endpoint keeps; beyond, the peer sends envelopes
-    /// only, and no more than some thousands of those until the application posts receives.
+    /// only.
     pub unexpected_messages: usize,
     /// As [`unexpected_bytes`](Self::unexpected_bytes), from all peers together.
     pub endpoint_unexpected_bytes: usize,
@@ -82,7 +86,8 @@ impl Default for ShmConfig {
             first_bytes: 26_304,
             chunk_bytes: 8_768,
             cma: Cma::Auto,
-            queue_sends: 1024,
+            queue_sends: 1 << 20,
+            under_way: UNDER_WAY_MAX,
             unexpected_bytes: 4 << 20,
             unexpected_messages: 128 << 10,
             endpoint_unexpected_bytes: 64 << 20,

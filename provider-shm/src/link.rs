@@ -217,6 +217,17 @@ impl ShmLink {
         self.sender.is_idle() && self.sender.has_no_pending()
     }
 
+    /// Messages that were injected, and answers, which lie in the segment only in part or not at
+    /// all.
+    pub(crate) fn undelivered(&self, outbox: &Outbox) -> usize {
+        self.sender.undelivered(outbox)
+    }
+
+    /// Whether there are such messages or answers.
+    pub(crate) fn has_undelivered(&self, outbox: &Outbox) -> bool {
+        self.sender.has_undelivered(outbox)
+    }
+
     /// Whether the link could end: no message is under way, no send waits, no request waits for its
     /// reply, and no message for a receive. (The quota of those messages belongs to the link.)
     pub(crate) fn is_settled(&self) -> bool {

@@ -103,6 +103,14 @@ impl ShmPeers {
         self.by_id.values().any(waits)
     }
 
+    /// The sends that wait for links, by peer.
+    pub(crate) fn waiting_sends(&self) -> impl Iterator<Item = &VecDeque<PendingSend>> {
+        self.by_id.values().filter_map(|peer| match peer {
+            PeerState::Connecting(queue) => Some(queue),
+            _ => None,
+        })
+    }
+
     /// Entries of all tables.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn known(&self) -> usize {

@@ -30,6 +30,20 @@ pub(crate) fn line_up(line: &mut VecDeque<PendingSend>, send: PendingSend) {
     line.insert(at.unwrap_or(line.len()), send);
 }
 
+/// The number of injected sends in a line: the application takes them for sent.
+pub(crate) fn injected<'a>(line: impl IntoIterator<Item = &'a PendingSend>) -> usize {
+    line.into_iter().filter(|waits| is_injected(waits)).count()
+}
+
+/// Whether there are some.
+pub(crate) fn has_injected<'a>(line: impl IntoIterator<Item = &'a PendingSend>) -> bool {
+    line.into_iter().any(is_injected)
+}
+
+fn is_injected(send: &PendingSend) -> bool {
+    send.op.flags.contains(Flags::INJECT)
+}
+
 /// A send that could not be started.
 #[derive(Debug)]
 pub struct PendingSend {

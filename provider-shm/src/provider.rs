@@ -14,10 +14,14 @@ use ferrofabric_contracts::types::IoBuf;
 use ferrofabric_runtime::domain::{Backend, OpenedTransport, Opening, RdmDomain};
 use ferrofabric_runtime::fabric::{self, Discovery, MrAttr, Provider};
 
+use crate::wire::UNDER_WAY_MAX;
 use crate::{Cma, RegionBoard, ShmConfig, ShmTransport, ShownRegions, node_id};
 
 /// Longest message in bytes.
 const MAX_MSG_BYTES: usize = 1 << 40;
+
+/// Operations that an application is to have under way at most (fi_tx_attr). More are taken.
+const TX_SIZE: usize = 1024;
 
 /// Longest inject in bytes.
 const INJECT_BYTES: usize = 4096;
@@ -73,12 +77,15 @@ impl ShmProvider {
 impl ShmConfig {
     /// The transport's configuration as the settings define it.
     pub fn from_settings(settings: &Settings) -> Self {
+        let waiting = usize::try_from(settings.waiting_sends).unwrap_or(usize::MAX);
         Self {
             cma: match settings.shm_cma {
                 Choice::Auto => Cma::Auto,
                 Choice::On => Cma::On,
                 Choice::Off => Cma::Off,
             },
+            queue_sends: waiting,
+            under_way: waiting.min(UNDER_WAY_MAX),
             ..Self::default()
         }
     }
@@ -132,7 +139,7 @@ fn candidate() -> Info {
         })),
         tx: TxAttr {
             inject_size: INJECT_BYTES,
-            size: ShmConfig::default().queue_sends,
+            size: TX_SIZE,
             ..all.tx
         },
         ep: EpAttr {

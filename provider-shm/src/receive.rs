@@ -288,7 +288,8 @@ impl ShmReceiver {
         self.stats.unexpected += 1;
         // SAFETY: the caller's contract.
         let (number, taken) = unsafe { self.unexpected.keep(key, message) };
-        link.receiver().count_unexpected(taken);
+        let is_whole = message.rest.is_none() && message.len != 0;
+        link.receiver().count_unexpected(taken, is_whole);
         self.update_back_pressure(link);
         let token = Token {
             transport: self.number,

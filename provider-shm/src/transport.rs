@@ -34,7 +34,7 @@ use crate::doorbell::Doorbell;
 use crate::link::{LinkSizes, Quota, ShmLink};
 use crate::outbox::Outbox;
 use crate::peers::{ShmPeers, ShmRoute};
-use crate::pending::PendingSend;
+use crate::pending::{PendingSend, has_injected, injected};
 use crate::receive::ShmReceiver;
 use crate::service::{EndpointShared, ServiceThread};
 use crate::stats::{CarriedOut, ShmStats};
@@ -289,6 +289,28 @@ impl Transport for ShmTransport {
     fn is_drained(&self) -> bool {
         let links_are = self.links.iter().all(|(_, link)| link.is_drained());
         links_are && !self.peers.have_waiting_sends() && self.unreachable.is_empty()
+    }
+
+    fn report_undelivered(&self, report: &mut dyn FnMut(FiAddr, usize)) {
+        // What an endpoint sends to itself has no other taker.
+        let links = (self.links.iter()).filter(|(_, link)| link.id() != self.id);
+        let by_links = links.map(|(_, link)| (link.addr(), link.undelivered(&self.outbox)));
+        let connecting = self.peers.waiting_sends().map(|line| {
+            let peer = line.front().map_or(FiAddr::NOTAVAIL, |send| send.op.dest);
+            (peer, injected(line))
+        });
+        let unreachable = (self.unreachable.iter()).map(|(peer, line)| (*peer, injected(line)));
+        let all = by_links.chain(connecting).chain(unreachable);
+        for (peer, count) in all.filter(|(_, count)| *count != 0) {
+            report(peer, count);
+        }
+    }
+
+    fn has_undelivered(&self) -> bool {
+        let mut links = self.links.iter().filter(|(_, link)| link.id() != self.id);
+        links.any(|(_, link)| link.has_undelivered(&self.outbox))
+            || self.peers.waiting_sends().any(has_injected)
+            || self.unreachable.iter().any(|(_, line)| has_injected(line))
     }
 
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {

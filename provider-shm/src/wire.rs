@@ -58,8 +58,9 @@ pub(crate) const SHORT_WORDS: usize = 3;
 /// Most bytes of a message that may come before the receiver's first `GO`.
 pub(crate) const MAX_BEFORE_GO: u64 = 65_536;
 
-/// Messages with an id that one side of a link may have under way at one time.
-pub(crate) const UNDER_WAY_MAX: usize = 4096;
+/// Messages with an id that one side of a link may have under way at one time. As many envelopes
+/// of messages whose bytes wait at the sender may be with a receiver.
+pub(crate) const UNDER_WAY_MAX: usize = 1 << 20;
 
 /// An id and a record offset in one word.
 #[inline(always)]

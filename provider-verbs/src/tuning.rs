@@ -38,6 +38,8 @@ pub(crate) struct Tuning {
     pub(crate) lane: LaneChoice,
     /// RC lanes at most.
     pub(crate) max_lanes: usize,
+    /// Sends to one peer that may wait here; beyond it a send fails with `FI_EAGAIN`.
+    pub(crate) waiting_sends: usize,
 }
 
 /// Limits of the work requests under way.
@@ -209,6 +211,7 @@ impl Tuning {
             },
             lane: settings.lane,
             max_lanes,
+            waiting_sends: settings.waiting_sends as usize,
         }
     }
 }

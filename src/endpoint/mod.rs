@@ -472,7 +472,12 @@ impl RdmEndpoint {
     /// As [`flush`](Self::flush); the endpoint is closed all the same.
     pub fn close(mut self, timeout: Duration) -> Result<()> {
         self.flushes_at_drop = false;
-        self.flush(timeout)
+        let flushed = self.flush(timeout);
+        if flushed.is_err() {
+            // The time is over: no setting makes it longer.
+            self.inner.lose_undelivered();
+        }
+        flushed
     }
 
     /// Prepares a wait on the descriptor of [`as_fd`](AsFd::as_fd), and returns whether the caller

@@ -153,6 +153,15 @@ settings! {
     /// ever; `auto` does so where the device has such evidence, and is 60s for peers that are
     /// reached by datagrams.
     peer_timeout: PeerTimeout = "auto", "auto, off or a duration such as 5s", |_| true;
+    /// How long the close of an endpoint may take to deliver what the application takes for sent:
+    /// messages that were injected, and those whose sends are complete. It takes no time where all
+    /// of them are at their peers, or the peers are gone; `off` loses what is not at its peer. The
+    /// log has the peers and the number of messages that were lost.
+    close_timeout: Patience = "30s", "off or a duration such as 30s", |_| true;
+    /// Sends to one peer that may wait in the memory of this side while the peer takes no more:
+    /// those that were injected as a copy, all others in the application's buffers. Beyond it a
+    /// send is refused with `EAGAIN`.
+    waiting_sends: u64 = "1M", "1 to 16M", |v| (1..=16 << 20).contains(v);
     /// How long sends to a socket address wait for an endpoint to listen there before they fail.
     resolve_timeout: Patience = "5s", "a duration such as 5s", |v| v.0.is_some();
     /// How long a blocking read of a completion queue spins before it sleeps.

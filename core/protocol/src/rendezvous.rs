@@ -103,6 +103,11 @@ impl<T> SendTable<T> {
         self.ops.remove(Key::from_bits(op)).ok_or(StaleOp(op))
     }
 
+    /// All messages.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.ops.iter().map(|(_, message)| message)
+    }
+
     /// Takes out all messages: the session failed.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
         self.ops.drain().into_iter().map(|(_, message)| message)
@@ -373,6 +378,11 @@ impl<T> Transfers<T> {
     #[must_use]
     pub fn owner(&self, transfer: Key) -> Option<&T> {
         self.transfers.get(transfer).map(|t| &t.owner)
+    }
+
+    /// The owner's values for all transfers.
+    pub fn owners(&self) -> impl Iterator<Item = &T> {
+        self.transfers.iter().map(|(_, transfer)| &transfer.owner)
     }
 
     /// As [`Transfers::owner`], to be changed.

@@ -185,6 +185,11 @@ impl OwningEndpoint {
         self.endpoint.flush(timeout)
     }
 
+    /// As [`Endpoint::lose_undelivered`].
+    pub fn lose_undelivered(&self) {
+        self.endpoint.lose_undelivered();
+    }
+
     /// As [`Cq::wait_fd`], of its completion queue.
     ///
     /// # Errors

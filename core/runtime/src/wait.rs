@@ -25,6 +25,8 @@ pub(crate) enum Awaited {
     Change(usize),
     /// An endpoint that can close without loss.
     Drained(usize),
+    /// An endpoint that can close without the loss of what the application takes for sent.
+    Delivered(usize),
 }
 
 /// A wait of one thread on a domain, between two checks of its condition.

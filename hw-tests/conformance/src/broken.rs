@@ -113,6 +113,10 @@ impl Endpoint for BrokenEndpoint {
         self.endpoint.min_multi_recv()
     }
 
+    fn lose_undelivered(&self) {
+        self.endpoint.lose_undelivered();
+    }
+
     fn flush(&self, timeout: Option<Duration>) -> std::result::Result<(), OpError> {
         self.endpoint.flush(timeout)
     }

@@ -30,7 +30,7 @@ macro_rules! conformance {
             sharing::an_endpoint_sends_to_itself,
             sharing::several_endpoints_on_one_queue,
             sharing::a_peer_that_closes_and_one_that_comes_after,
-            sharing::a_full_queue_says_so_and_recovers,
+            sharing::many_sends_before_a_receive,
             runs::an_error_ends_a_run,
         }
         $crate::conformance! { @pairs ($fabric) ($($attr),*)
@@ -44,6 +44,9 @@ macro_rules! conformance {
             multi_receives::cancelled,
             completions::only_where_asked_for,
             completions::errors_always,
+            deliveries::of_first_messages,
+            deliveries::of_all_that_is_taken,
+            deliveries::of_completed_sends,
             counters::of_bytes,
             lists::messages_go_into_lists,
             lists::claims_and_cancellations,

@@ -8,8 +8,8 @@ use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::{self, settings};
 use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
-    churn, completions, descriptors, levels, multi_receives, probes, progress, removals, reports,
-    shared_queue, waiting,
+    backlogs, churn, completions, descriptors, levels, multi_receives, probes, progress, removals,
+    reports, shared_queue, waiting,
 };
 use ferrofabric_contracts::info::Progress;
 use ferrofabric_hw_tests::{Rig, offers};
@@ -231,6 +231,13 @@ fn a_level_that_is_not_reached_is_an_error() {
         levels::delivery_to_a_peer_that_closes(&*ours, &*theirs);
         levels::refused(&*ours);
     }
+}
+
+#[test]
+#[file_serial(verbs)]
+fn messages_wait_each_way() {
+    both_paths(|a, b| backlogs::of_messages(a, b, 20_000, false));
+    both_paths(|a, b| backlogs::of_sends(a, b, 10_000));
 }
 
 #[test]

@@ -127,7 +127,8 @@ fn a_full_queue_loses_nothing() {
         return;
     }
     for pairs in [VERBS, &[]] {
-        let (ours, theirs) = (domain(pairs), domain(pairs));
+        let few = [&[("FERRO_WAITING_SENDS", "1024")], pairs].concat();
+        let (ours, theirs) = (domain(&few), domain(&few));
         limits::a_queue_before_the_connection(&mut OwningPair::open(&*ours, &*theirs));
         for len in [8, 20_000] {
             let mut pair = OwningPair::open(&*ours, &*theirs);

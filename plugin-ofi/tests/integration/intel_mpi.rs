@@ -6,6 +6,11 @@ jobs! { Intel;
     pingpong: Default, 2 ranks, ["pingpong.py"], 300 messages;
     collectives_4: Default, 4 ranks, ["collectives.py", "--every", "2"], 2000 messages;
     random_4: Default, 4 ranks, ["random_p2p.py", "2"], 600 messages;
+    sends_first: Default, 2 ranks, ["sends_first.py", "20000", "1024"], 40000 messages;
+    leaves_first: Default, 4 ranks, ["leaves_first.py", "1", "8"], 1 messages;
+    leaves_first_long: Default, 2 ranks, ["leaves_first.py", "100", "1024"], 100 messages;
+    sends_first_verbs: Verbs, 2 ranks, ["sends_first.py", "20000", "1024"], 40000 messages;
+    leaves_first_verbs: Verbs, 4 ranks, ["leaves_first.py", "100", "1024"], 100 messages;
     threads: Default, 2 ranks, ["threads.py"], 300 messages;
 
     collectives_4_verbs: Verbs, 4 ranks, ["collectives.py", "--every", "4"], 1000 messages;

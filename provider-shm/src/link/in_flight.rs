@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, PART_REFUSED, SendDone};
 use ferrofabric_contracts::types::total_len;
 use slab::Slab;
@@ -39,6 +40,18 @@ impl InFlightMessages {
     #[inline(always)]
     pub(super) fn has_work(&self) -> bool {
         !self.streaming.is_empty()
+    }
+
+    /// Injected messages that are not all in the ring.
+    pub(super) fn undelivered<'a>(
+        &'a self,
+        outbox: &'a Outbox,
+    ) -> impl Iterator<Item = &'a OutgoingMessage> {
+        let messages = (self.keys.iter()).map(|(_, key)| &outbox.outgoing[*key as usize]);
+        messages.filter(|out| {
+            let has_more = out.sent < total_len(out.buffers.list());
+            has_more && out.done.flags.contains(Flags::INJECT)
+        })
     }
 
     /// Gives memory back that a burst needed.

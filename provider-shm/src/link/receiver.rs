@@ -8,7 +8,7 @@ use ferrofabric_contracts::types::IoBuf;
 use super::sizes::{Quota, Used};
 use crate::cma::{CmaPeer, CopyOutcome, CopyWay};
 use crate::incoming::{IncomingState, IncomingTable};
-use crate::ring::{LinkViolation, PublishedSlot, RingConsumer};
+use crate::ring::{LinkViolation, PublishedSlot, RingConsumer, SLOTS};
 
 /// The receiving side.
 pub(crate) struct LinkReceiver {
@@ -23,6 +23,8 @@ pub(crate) struct LinkReceiver {
     unexpected: Used,
     has_back_pressure: bool,
     unexpected_before: Used,
+    /// Whole messages with bytes that were kept since that request.
+    whole_since: usize,
 }
 
 impl LinkReceiver {
@@ -36,6 +38,7 @@ impl LinkReceiver {
             unexpected: Used::default(),
             has_back_pressure: false,
             unexpected_before: Used::default(),
+            whole_since: 0,
         }
     }
 
@@ -189,15 +192,18 @@ impl LinkReceiver {
 
     /// Whether the peer obeys the request for envelopes only, as far as it can have seen it.
     pub(crate) fn obeys_back_pressure(&self) -> bool {
+        // The ring was full, and the peer looks at the request when it knows of no free slot.
+        const WHOLE: usize = 2 * SLOTS;
+        let unexpected = self.unexpected;
         !(self.has_back_pressure
-            && self
-                .unexpected
-                .is_beyond_what_follows(self.unexpected_before))
+            && (self.whole_since > WHOLE
+                || unexpected.is_beyond_what_follows(self.unexpected_before)))
     }
 
-    /// Counts an unexpected message that is kept.
-    pub(crate) fn count_unexpected(&mut self, taken: Used) {
+    /// Counts an unexpected message that is kept, and came whole or not.
+    pub(crate) fn count_unexpected(&mut self, taken: Used, is_whole: bool) {
         self.unexpected.add(taken);
+        self.whole_since += usize::from(is_whole);
     }
 
     /// Counts an unexpected message that is freed.
@@ -215,6 +221,7 @@ impl LinkReceiver {
         if change {
             self.has_back_pressure = !self.has_back_pressure;
             self.unexpected_before = self.unexpected;
+            self.whole_since = 0;
             self.rx.set_back_pressure(self.has_back_pressure);
         }
         change

@@ -23,10 +23,10 @@ use super::waker::PeerWaker;
 use crate::copy::copy_soon;
 use crate::outbox::{Outbox, OutgoingMessage};
 use crate::paths::{self, MessagePath, MessagePaths};
-use crate::pending::{PendingSend, ROOM_TO_PASS, has_room, line_up};
+use crate::pending::{PendingSend, ROOM_TO_PASS, has_injected, has_room, injected, line_up};
 use crate::ring::{CONTROL_SLOTS, LinkViolation, RingProducer};
 use crate::stats::ShmStats;
-use crate::wire::{READ, SHORT_BYTES, UNDER_WAY_MAX, WANTS_DELIVERED};
+use crate::wire::{READ, SHORT_BYTES, WANTS_DELIVERED};
 
 /// Longest message that goes as one record: longer ones go in pieces, so that the receiver copies
 /// one while the sender copies the next.
@@ -87,6 +87,18 @@ impl LinkSender {
     /// Whether no send waits to be started.
     pub(super) fn has_no_pending(&self) -> bool {
         self.pending.is_empty()
+    }
+
+    /// Messages that were injected, and answers, which are not all in the ring.
+    pub(super) fn undelivered(&self, outbox: &Outbox) -> usize {
+        let in_flight = self.in_flight.undelivered(outbox).count();
+        injected(&self.pending) + in_flight + self.control.len()
+    }
+
+    /// Whether there are such messages or answers.
+    pub(super) fn has_undelivered(&self, outbox: &Outbox) -> bool {
+        let mut in_flight = self.in_flight.undelivered(outbox);
+        !self.control.is_empty() || has_injected(&self.pending) || in_flight.next().is_some()
     }
 
     /// Answers that wait for room in the ring.
@@ -214,7 +226,7 @@ impl LinkSender {
             || back_pressure
             || len >= paths::LEAST
             || self.sizes.before_go(len) != len;
-        if needs_id && self.in_flight.len() + self.empty_envelopes >= UNDER_WAY_MAX {
+        if needs_id && self.in_flight.len() + self.empty_envelopes >= self.sizes.under_way {
             return Ok(StartOutcome::NoRoom);
         }
         stats.sent += 1;

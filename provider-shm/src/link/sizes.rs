@@ -16,6 +16,7 @@ pub(crate) struct LinkSizes {
     first: usize,
     chunk: usize,
     pub(super) queue: usize,
+    pub(super) under_way: usize,
     pub(super) cma: Cma,
     pub(super) quota: Quota,
 }
@@ -87,6 +88,7 @@ impl LinkSizes {
             first: config.first_bytes.min(eager),
             chunk: config.chunk_bytes.clamp(256, PAYLOAD_BYTES / 3),
             queue: config.queue_sends.max(1),
+            under_way: config.under_way.clamp(1, UNDER_WAY_MAX),
             cma: config.cma,
             quota: Quota {
                 bytes: config.unexpected_bytes,

@@ -6,8 +6,8 @@ use ferrofabric_conformance::ends::QueuedEndpoint;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
-    churn, closes, completions, descriptors, levels, multi_receives, probes, progress, remapping,
-    reports, waiting,
+    backlogs, churn, closes, completions, descriptors, levels, multi_receives, probes, progress,
+    remapping, reports, waiting,
 };
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::info::{Info, Progress, Threading};
@@ -148,6 +148,12 @@ fn an_index_changes_hands_beside_a_sender() {
 #[test]
 fn the_addresses_of_a_call_leave_room_for_others() {
     churn::operations_between_the_addresses_of_a_call(&*domain(&[]));
+}
+
+#[test]
+fn a_million_messages_wait_each_way() {
+    backlogs::of_messages(&*domain(&[]), &*domain(&[]), 1_000_000, true);
+    backlogs::of_sends(&*domain(&[]), &*domain(&[]), 100_000);
 }
 
 #[test]

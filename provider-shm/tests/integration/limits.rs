@@ -122,11 +122,12 @@ fn sends_to_missing_endpoints_fail_alone() {
 #[test]
 fn a_full_queue_loses_nothing() {
     for cma in ["on", "off"] {
-        let domain = domain(&[("FERRO_SHM_CMA", cma)]);
+        let few = [("FERRO_SHM_CMA", cma), ("FERRO_WAITING_SENDS", "1024")];
+        let domain = domain(&few);
         limits::a_queue_before_the_connection(&mut OwningPair::open(&*domain, &*domain));
         for len in [8, 20_000] {
             // Two domains: reading the sender's queue does not drive the receiver.
-            let theirs = self::domain(&[("FERRO_SHM_CMA", cma)]);
+            let theirs = self::domain(&few);
             let mut pair = OwningPair::open(&*domain, &*theirs);
             limits::a_queue_to_a_peer_that_does_nothing(&mut pair, len);
             let mut pair = OwningPair::open(&*domain, &*theirs);

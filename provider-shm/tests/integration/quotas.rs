@@ -13,11 +13,12 @@ use ferrofabric_shm::ShmConfig;
 const SENDERS: usize = 3;
 const BYTES: usize = 64 << 10;
 const MESSAGES: usize = 2000;
+const UNDER_WAY: usize = 4096;
 
 /// Largest memory that a receiver uses for one sender: the sender's quota, the content of the ring
-/// at the request for envelopes only, and some thousands of envelopes. An unexpected message takes
+/// at the request for envelopes only, and the envelopes. An unexpected message takes
 /// less than 250 bytes besides its data.
-const PER_SENDER: usize = BYTES + 64 * 65_536 + (MESSAGES + 64 + 4096) * 250;
+const PER_SENDER: usize = BYTES + 64 * 65_536 + (MESSAGES + 64 + UNDER_WAY) * 250;
 
 struct FloodSender {
     ep: Ep,
@@ -79,6 +80,7 @@ fn flooded_and_recovered(len: impl Fn(u64) -> usize + Copy) {
         unexpected_bytes: BYTES,
         unexpected_messages: MESSAGES,
         queue_sends: 64,
+        under_way: UNDER_WAY,
         ..ShmConfig::default()
     };
     let mut receiver = Ep::open(config.clone());

@@ -7,8 +7,8 @@ use ferrofabric_protocol::handshake::LaneKey;
 use ferrofabric_protocol::session::WINDOW;
 use ferrofabric_protocol::wire::SessionId;
 
-use super::send_queue::{LaneSendQueue, LaneWqe, PacketBuffer};
-use super::state::SessionState;
+use super::send_queue::{LaneSendQueue, LaneWqe, PacketBuffer, WqeKind};
+use super::state::{SessionState, is_injected};
 use super::turns::LaneTurn;
 use crate::qp::RcQp;
 
@@ -80,6 +80,16 @@ impl RcLane {
             && state.reads.is_empty()
             && state.writes.is_empty()
             && state.receives.is_empty()
+    }
+
+    /// Injected messages, and answers, that are not at the peer.
+    pub(crate) fn undelivered(&self) -> usize {
+        let posted = self.queue.iter().filter(|wqe| match &wqe.kind {
+            WqeKind::Message(done) => is_injected(done),
+            WqeKind::Control | WqeKind::Done(_) => wqe.sequence.is_some(),
+            _ => false,
+        });
+        posted.count() + self.session.undelivered()
     }
 
     /// Has to be called when a condition of `open` has changed.

@@ -372,6 +372,12 @@ impl PeerTable {
         self.unlisted != 0
     }
 
+    /// The entry of a peer in the address vector, if it has one.
+    pub(crate) fn addr(&self, peer: u32) -> FiAddr {
+        let peer = self.peers.get(peer as usize);
+        peer.map_or(FiAddr::NOTAVAIL, |peer| peer.addr)
+    }
+
     /// The address of a peer.
     pub(crate) fn name(&self, peer: u32) -> Option<NativeAddr> {
         let peer = self.peers.get(peer as usize)?;

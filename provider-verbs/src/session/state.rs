@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, SendDone};
 use ferrofabric_contracts::types::MsgKind;
 use ferrofabric_protocol::credit::{CreditError, open_requests};
@@ -140,6 +141,11 @@ pub(crate) struct ResendPacket {
     pub(crate) rest: Option<Registered>,
 }
 
+/// Whether the application takes a message for sent although it does not know of its arrival.
+pub(crate) fn is_injected(done: &SendDone) -> bool {
+    done.flags.contains(Flags::INJECT)
+}
+
 /// The operation that is over once a packet has arrived.
 pub(crate) enum ResendKind {
     /// An eager message.
@@ -264,6 +270,18 @@ impl SessionState {
             && self.resend_queue.is_empty()
             && self.control_messages.is_empty()
             && !self.has_unfinished()
+    }
+
+    /// Injected messages, and answers, that are not at the peer, besides those in the queue of an RC
+    /// lane.
+    pub(crate) fn undelivered(&self) -> usize {
+        let packets = self.resend_queue.iter().filter(|kept| match &kept.kind {
+            ResendKind::Message(done) => is_injected(done),
+            ResendKind::Done(_) | ResendKind::Control => true,
+        });
+        let announced = self.sends.iter().filter(|send| is_injected(&send.done));
+        let written = (self.writes.owners()).filter(|writing| is_injected(&writing.send.done));
+        packets.count() + announced.count() + written.count() + self.control_messages.len()
     }
 
     /// Whether the session cannot go on over datagrams with packets of `packet_bytes`: data has to

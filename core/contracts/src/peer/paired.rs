@@ -343,6 +343,17 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
         self.near.as_ref().is_none_or(Transport::is_drained) && self.far.is_drained()
     }
 
+    fn report_undelivered(&self, report: &mut dyn FnMut(FiAddr, usize)) {
+        if let Some(near) = &self.near {
+            near.report_undelivered(report);
+        }
+        self.far.report_undelivered(report);
+    }
+
+    fn has_undelivered(&self) -> bool {
+        self.near.as_ref().is_some_and(Transport::has_undelivered) || self.far.has_undelivered()
+    }
+
     /// Where the near transport has moved something, the caller gets it at once: a look at a device
     /// takes as long as a short message of the near transport. The next call drives the far one.
     #[inline]

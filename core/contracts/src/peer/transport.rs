@@ -187,6 +187,19 @@ pub trait Transport: Send + 'static {
     /// to a peer's message, lies where the peer finds it, or has failed.
     fn is_drained(&self) -> bool;
 
+    /// Reports each peer for which there are messages that the application has done with and that
+    /// do not lie where the peer finds them, and their number: messages that were injected, and
+    /// answers to messages of the peer that were received. Closing the endpoint now loses them. The
+    /// peer is `NOTAVAIL` if it is not in the address vector.
+    fn report_undelivered(&self, report: &mut dyn FnMut(FiAddr, usize));
+
+    /// Whether there are such messages. A transport that may have very many looks at the first one.
+    fn has_undelivered(&self) -> bool {
+        let mut has_some = false;
+        self.report_undelivered(&mut |_, _| has_some = true);
+        has_some
+    }
+
     /// Delivers an unexpected message into the receive that now matches it (`start_msg`,
     /// `start_tag`).
     ///

@@ -2,6 +2,7 @@
 //! itself, since datagrams match receives in the order of posting only.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::endpoint::{OPTIONAL_FLAGS, ReceiveAttributes};
@@ -29,6 +30,7 @@ impl<B: Backend<Transport: DatagramTransport>> EndpointKind<B> for Dgram {
             index,
             name,
             receives: ReceiveAttributes::of(&config),
+            delivers: AtomicBool::new(true),
             _config: config,
         };
         announce_peers(domain, index)?;
@@ -41,6 +43,8 @@ struct DgramHandle<B: Backend> {
     index: usize,
     name: EndpointName,
     receives: Option<ReceiveAttributes>,
+    /// Its close gives the device what the application takes for sent.
+    delivers: AtomicBool,
     /// Keeps open the objects that the endpoint is bound to.
     _config: EndpointConfig,
 }
@@ -149,6 +153,10 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
         self.domain.wait_until_drained(self.index, timeout)
     }
 
+    fn lose_undelivered(&self) {
+        self.delivers.store(false, Ordering::Relaxed);
+    }
+
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
         let state = self.domain.lock()?;
         Ok(state.endpoints[self.index].stats())
@@ -157,7 +165,12 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
 
 impl<B: Backend> Drop for DgramHandle<B> {
     fn drop(&mut self) {
-        self.name.stop_listening(self.domain.is_inherited());
+        let is_inherited = self.domain.is_inherited();
+        self.name.stop_listening(is_inherited);
+        // The transports of the parent process send what a child does not.
+        if self.delivers.load(Ordering::Relaxed) && !is_inherited {
+            self.domain.deliver_before_close(self.index);
+        }
         self.domain.close(ObjectKey::Endpoint(self.index));
     }
 }

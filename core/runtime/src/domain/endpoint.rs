@@ -2,6 +2,7 @@
 //! are bound to.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::atomics;
@@ -31,6 +32,8 @@ pub(super) struct EndpointHandle<B: Backend> {
     name: EndpointName,
     keys: Vec<HeldKey>,
     limits: OperationLimits,
+    /// Its close delivers what the application takes for sent.
+    delivers: AtomicBool,
     /// Keeps open the objects that the endpoint is bound to.
     _config: EndpointConfig,
 }
@@ -122,6 +125,7 @@ pub(super) fn open_handle<B: Backend>(
         name,
         keys,
         limits,
+        delivers: AtomicBool::new(true),
         _config: config,
     })
 }
@@ -314,6 +318,10 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
 
     fn flush(&self, timeout: Option<Duration>) -> Result<(), OpError> {
         self.domain.wait_until_drained(self.index, timeout)
+    }
+
+    fn lose_undelivered(&self) {
+        self.delivers.store(false, Ordering::Relaxed);
     }
 
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
@@ -544,7 +552,12 @@ impl<B: Backend> EndpointHandle<B> {
 
 impl<B: Backend> Drop for EndpointHandle<B> {
     fn drop(&mut self) {
-        self.name.stop_listening(self.domain.is_inherited());
+        let is_inherited = self.domain.is_inherited();
+        self.name.stop_listening(is_inherited);
+        // The transports of the parent process send what a child does not.
+        if self.delivers.load(Ordering::Relaxed) && !is_inherited {
+            self.domain.deliver_before_close(self.index);
+        }
         self.domain.close(ObjectKey::Endpoint(self.index));
     }
 }

@@ -19,6 +19,7 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::traffic_class;
 use ferrofabric_contracts::peer::{Routed, Transport};
+use ferrofabric_contracts::types::FiAddr;
 
 /// The state of one endpoint.
 pub(super) struct EndpointState<T: Transport> {
@@ -70,6 +71,26 @@ impl<T: Transport> EndpointState<T> {
             && !self.srx.has_deferred()
             && self.srx.remote.shortcuts.is_empty()
             && self.transport.is_drained()
+    }
+
+    /// Whether closing it loses nothing that the application takes for sent.
+    pub(super) fn is_delivered(&self) -> bool {
+        let mut is_delivered = !self.transport.has_undelivered();
+        self.report_own(&mut |_, _| is_delivered = false);
+        is_delivered
+    }
+
+    /// Reports the peers for which there is something that the application takes for sent and that
+    /// closing would lose, and how much, as [`Transport::report_undelivered`].
+    pub(super) fn report_undelivered(&self, report: &mut dyn FnMut(FiAddr, usize)) {
+        self.report_own(report);
+        self.transport.report_undelivered(report);
+    }
+
+    /// The same of what the transport does not have yet.
+    fn report_own(&self, report: &mut dyn FnMut(FiAddr, usize)) {
+        self.unresolved.report_injected(report);
+        self.srx.remote.report_injected(report);
     }
 
     /// The statistics of the transport, and of grants.

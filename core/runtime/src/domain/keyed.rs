@@ -302,6 +302,16 @@ impl<T: Transport> Transport for Keyed<T> {
         self.parts.iter().all(|part| part.transport.is_drained())
     }
 
+    fn report_undelivered(&self, report: &mut dyn FnMut(FiAddr, usize)) {
+        for part in &self.parts {
+            part.transport.report_undelivered(report);
+        }
+    }
+
+    fn has_undelivered(&self) -> bool {
+        (self.parts.iter()).any(|part| part.transport.has_undelivered())
+    }
+
     unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {
         let Some(part) = self.by_token(start.token) else {
             return;

@@ -66,6 +66,10 @@ impl<B: Backend> Endpoint for KeyedDgram<B> {
         Err(OpError::Failed(Errno::EOPNOTSUPP))
     }
 
+    fn lose_undelivered(&self) {
+        self.0.lose_undelivered();
+    }
+
     fn flush(&self, timeout: Option<Duration>) -> Result<(), OpError> {
         self.0.flush(timeout)
     }

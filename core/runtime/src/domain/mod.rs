@@ -239,6 +239,8 @@ pub(crate) struct DomainShared<B: Backend> {
     /// Wakes a thread for the deferred tasks.
     deferred_bell: WakeBell,
     spin: std::time::Duration,
+    /// How long the close of an endpoint delivers what the application takes for sent.
+    close_timeout: std::time::Duration,
     /// The folder for the counters of closed endpoints.
     stats: Option<PathBuf>,
     birth: Birth,
@@ -337,6 +339,7 @@ impl<B: Backend, E> DomainOf<B, E> {
             deferred: Mutex::new(Vec::new()),
             has_deferred: PendingFlag::new(),
             spin: settings.spin.0.unwrap_or_default(),
+            close_timeout: settings.close_timeout.0.unwrap_or_default(),
             birth: Birth::here(),
             stats: (!settings.stats.is_empty()).then(|| PathBuf::from(&settings.stats)),
             regions: Arc::default(),

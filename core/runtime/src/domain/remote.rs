@@ -203,6 +203,15 @@ impl RemoteOperations {
         report("atomics_mapped", self.mapped_atomics.carried_out);
     }
 
+    /// Reports the peers to which injected operations go on, and their number.
+    pub(super) fn report_injected(&self, report: &mut dyn FnMut(FiAddr, usize)) {
+        let noticed = self.noticed.iter().map(|(_, write)| &write.op);
+        let operations = noticed.chain(self.shortcuts.not_over());
+        for op in operations.filter(|op| op.flags.contains(Flags::INJECT)) {
+            report(op.dest, 1);
+        }
+    }
+
     /// Takes a part of a region. The number gives it back.
     pub(super) fn take(
         &mut self,

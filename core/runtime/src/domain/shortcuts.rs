@@ -39,6 +39,13 @@ impl Shortcuts {
         !self.lost.is_empty()
     }
 
+    /// The operations that are not over.
+    pub(super) fn not_over(&self) -> impl Iterator<Item = &RmaOp> {
+        let under_way = self.under_way.iter().map(|(_, one)| one);
+        let going = (under_way.chain(&self.lost)).filter(|one| one.ended.is_none());
+        going.map(|one| &one.op)
+    }
+
     /// Whether operations on a peer's memory are not over.
     pub(super) fn is_busy_with(&self, peer: FiAddr) -> bool {
         let under_way = self.under_way.iter().map(|(_, one)| one);

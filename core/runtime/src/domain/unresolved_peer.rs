@@ -86,6 +86,17 @@ impl UnresolvedSends {
         self.len
     }
 
+    /// Reports the addresses to which injected sends wait, and their number.
+    pub(super) fn report_injected(&self, report: &mut dyn FnMut(FiAddr, usize)) {
+        let is_injected = |send: &&UnresolvedSend| send.op.flags.contains(Flags::INJECT);
+        for queue in &self.queues {
+            match queue.sends.iter().filter(is_injected).count() {
+                0 => {}
+                some => report(queue.dest, some),
+            }
+        }
+    }
+
     fn queue_to(&self, dest: FiAddr) -> Option<usize> {
         self.queues.iter().position(|queue| queue.dest == dest)
     }

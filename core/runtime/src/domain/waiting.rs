@@ -8,7 +8,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slab::Slab;
 
@@ -18,7 +18,7 @@ use super::{Backend, DomainShared, DomainState, ObjectKey};
 use crate::cq::CqQueue;
 use crate::wait::{Awaited, DomainWait, WaitStep};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
-use ferrofabric_contracts::peer::Transport;
+use ferrofabric_contracts::peer::{PeerAv, Transport};
 use ferrofabric_system::wait::{WaitFd, WaitSet, WakeBell};
 
 /// Number of times that busy transports are polled again before their sleepers are woken instead.
@@ -33,6 +33,7 @@ fn is_fulfilled<T: Transport>(
 ) -> bool {
     match awaited {
         Awaited::Drained(index) => endpoints.get(index).is_none_or(EndpointState::is_drained),
+        Awaited::Delivered(index) => endpoints.get(index).is_none_or(EndpointState::is_delivered),
         Awaited::Cq { index, least } => cqs.get(index).is_some_and(|cq| cq.is_ready(least)),
         Awaited::Change(index) => cntrs.get(index).is_some_and(|count| !count.is_seen()),
         Awaited::Cntr {
@@ -173,11 +174,57 @@ impl<B: Backend> DomainShared<B> {
             // The transports of the parent process send the rest.
             return Ok(());
         }
-        let mut wait = self.begin_wait(Awaited::Drained(index), timeout);
+        self.drain_until(Awaited::Drained(index), index, timeout)
+    }
+
+    /// Drives the domain until an endpoint has delivered what the application takes for sent, for as
+    /// long as closing may take. What is lost then is in the log.
+    #[cold]
+    pub(super) fn deliver_before_close(&self, index: usize) {
+        let awaited = Awaited::Delivered(index);
+        match self.lock() {
+            Ok(state) if !state.fulfills(awaited) => {}
+            // There is nothing to deliver, or the domain's own thread closes the endpoint later.
+            _ => return,
+        }
+        let timeout = self.close_timeout;
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            match self.drain_until(awaited, index, left) {
+                Err(OpError::Failed(Errno::EINTR)) => {}
+                _ => break,
+            }
+        }
+        let Ok(state) = self.lock() else { return };
+        let Some(endpoint) = state.endpoints.get(index) else {
+            return;
+        };
+        endpoint.report_undelivered(&mut |peer, messages| {
+            let name = state.avs[endpoint.binding.av].lookup(peer);
+            let peer = name.map_or_else(|| "an unknown peer".to_owned(), |name| name.to_string());
+            tracing::warn!(
+                peer,
+                messages,
+                ?timeout,
+                "an endpoint closes and loses messages: the peer has not taken them in time; raise \
+                 FERRO_CLOSE_TIMEOUT, or let the peer drive its endpoint"
+            );
+        });
+    }
+
+    /// Drives the domain until an endpoint is so, or the time is over.
+    fn drain_until(
+        &self,
+        awaited: Awaited,
+        index: usize,
+        timeout: Option<Duration>,
+    ) -> Result<(), OpError> {
+        let mut wait = self.begin_wait(awaited, timeout);
         let drained = loop {
             let looked = self.look(&mut wait, |state| {
                 state.drain(index);
-                state.endpoints[index].is_drained().then_some(Ok(()))
+                state.fulfills(awaited).then_some(Ok(()))
             });
             match looked {
                 Ok(Some(())) => break Ok(()),
@@ -249,7 +296,7 @@ impl<B: Backend> DomainShared<B> {
     ) -> Result<(), OpError> {
         for _ in 0..REARM_POLLS {
             self.progress(state);
-            if is_fulfilled(awaited, &state.endpoints, &state.cqs, &state.cntrs) {
+            if state.fulfills(awaited) {
                 break;
             }
             if state.arm()? {
@@ -328,6 +375,11 @@ impl<B: Backend> DomainShared<B> {
 }
 
 impl<T: Transport> DomainState<T> {
+    /// Whether the condition of a wait is fulfilled.
+    fn fulfills(&self, awaited: Awaited) -> bool {
+        is_fulfilled(awaited, &self.endpoints, &self.cqs, &self.cntrs)
+    }
+
     /// Makes the peers of an endpoint acknowledge the messages that were sent to them.
     fn drain(&mut self, index: usize) {
         let (transport, mut owner) =

@@ -194,15 +194,20 @@ pub trait Endpoint: Send + Sync {
 
     /// Waits until closing the endpoint loses no message, at most for `timeout` (`None`: for ever).
     /// Then each message, and each answer to a peer's message, is where the peer finds it, or has
-    /// failed. Without this call, closing loses messages that wait for a connection, for room, or
-    /// for a receive at the peer. A DGRAM endpoint waits until the device has all datagrams.
-    /// Completions stay in their queues.
+    /// failed. Without this call, closing loses sends that are not complete. A DGRAM endpoint waits
+    /// until the device has all datagrams. Completions stay in their queues.
     ///
     /// # Errors
     ///
     /// `Again`: not in time. `EINTR`: a signal came to the thread while it slept. `EBUSY` when the
     /// domain belongs to another thread.
     fn flush(&self, timeout: Option<Duration>) -> Result<(), OpError>;
+
+    /// Closing loses at once what is not delivered. Otherwise it first delivers, for as long as the
+    /// setting [`close_timeout`](ferrofabric_contracts::config::Settings::close_timeout) says, what
+    /// the application takes for sent: messages that were injected, and answers to messages that
+    /// were received.
+    fn lose_undelivered(&self);
 
     /// The counters of its transports, by name.
     ///

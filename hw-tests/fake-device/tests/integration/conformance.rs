@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ferrofabric_conformance::conformance;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
-use ferrofabric_conformance::{churn, closes, model, remapping, removals, shared_queue};
+use ferrofabric_conformance::{backlogs, churn, closes, model, remapping, removals, shared_queue};
 use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_verbs::VerbsProvider;
@@ -123,6 +123,16 @@ mod over_both {
 fn random_programs_do_as_the_model() {
     for fabric in [roce, infiniband, paired, small_packets, datagrams, promoted] {
         model::random_programs(&fabric().unwrap(), 50);
+    }
+}
+
+#[test]
+fn messages_wait_each_way() {
+    for fabric in [roce, datagrams, promoted] {
+        let fabric = fabric().unwrap();
+        let (a, b) = (fabric.domain(0), fabric.domain(1));
+        backlogs::of_messages(a, b, 20_000, false);
+        backlogs::of_sends(a, b, 10_000);
     }
 }
 

@@ -205,6 +205,9 @@ impl Endpoint for EndpointByC {
         Err(OpError::Failed(Errno::ENOSYS))
     }
 
+    /// The C interface has no such call.
+    fn lose_undelivered(&self) {}
+
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
         Err(OpError::Failed(Errno::ENOSYS))
     }

@@ -12,6 +12,12 @@ macro_rules! all_jobs {
             random_4: Default, 4 ranks, ["random_p2p.py", "2"], 600 messages;
             random_8: Default, 8 ranks, ["random_p2p.py", "3"], 1200 messages;
 
+            sends_first: Default, 2 ranks, ["sends_first.py", "20000", "1024"], 40000 messages;
+            leaves_first: Default, 4 ranks, ["leaves_first.py", "1", "8"], 1 messages;
+            leaves_first_long: Default, 2 ranks, ["leaves_first.py", "100", "1024"], 100 messages;
+            sends_first_verbs: Verbs, 2 ranks, ["sends_first.py", "20000", "1024"], 40000 messages;
+            leaves_first_verbs: Verbs, 4 ranks, ["leaves_first.py", "100", "1024"], 100 messages;
+
             pingpong_verbs: Verbs, 2 ranks, ["pingpong.py"], 300 messages;
             collectives_4_verbs: Verbs, 4 ranks, ["collectives.py", "--every", "2"], 2000 messages;
             collectives_8_verbs: Verbs, 8 ranks, ["collectives.py", "--every", "4"], 4000 messages;

@@ -374,6 +374,14 @@ impl Transport for DgramTransport {
         self.sends.waiting.is_empty() && !self.sends.queue.have_refused()
     }
 
+    fn report_undelivered(&self, report: &mut dyn FnMut(FiAddr, usize)) {
+        let refused = usize::from(self.sends.queue.have_refused());
+        match self.sends.waiting.len() + refused {
+            0 => {}
+            some => report(FiAddr::NOTAVAIL, some),
+        }
+    }
+
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, _owner: &mut O) {
         if let Some(peer) = &name.verbs {
             self.sources.insert(addr, peer);

@@ -84,9 +84,14 @@ impl WaitingSends {
         self.count + self.ready.len() >= MAX_WAITING
     }
 
+    /// The number of sends that wait.
+    pub(super) fn len(&self) -> usize {
+        self.count + self.ready.len()
+    }
+
     /// Whether none waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.count == 0 && self.ready.is_empty()
+        self.len() == 0
     }
 
     /// Puts a send in line for the handle of a path.

@@ -34,6 +34,7 @@ use std::mem::MaybeUninit;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{
     Owner, PEER_REMOVED, PeerAv, PeerSrx, Shortcut, Start, Token, Transport,
 };
@@ -44,7 +45,7 @@ use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 use crate::connect::{ServiceHandle, ToService, peer_key};
 use crate::gather::Readable;
 use crate::session::{
-    Grants, LaneTable, PeerRoute, PeerTable, RdmPeer, RdmUnexpectedMessages, SessionState,
+    Grants, LaneTable, PeerRoute, PeerTable, Pending, RdmPeer, RdmUnexpectedMessages, SessionState,
     TurnQueue, WrId,
 };
 
@@ -60,9 +61,6 @@ use ud::UdLanes;
 
 /// Completions taken in one poll.
 const POLL: usize = 16;
-
-/// Sends that wait for one peer's lane, at most; beyond it a send fails with `FI_EAGAIN`.
-const MAX_PENDING: usize = 1024;
 
 /// The engine of an RDM endpoint.
 pub(crate) struct RdmTransport {
@@ -308,6 +306,23 @@ impl Transport for RdmTransport {
         self.lanes.iter().all(|lane| lane.session.is_drained())
             && (self.ud.lanes.iter()).all(|lane| lane.session.is_drained())
             && self.peers.iter().all(is_peer_drained)
+    }
+
+    fn report_undelivered(&self, report: &mut dyn FnMut(FiAddr, usize)) {
+        let by_rc = (self.lanes.iter()).map(|lane| (lane.peer, lane.undelivered()));
+        let by_datagrams =
+            (self.ud.lanes.iter()).map(|lane| (lane.peer, lane.session.undelivered()));
+        for (peer, count) in by_rc.chain(by_datagrams).filter(|(_, count)| *count != 0) {
+            report(self.peers.addr(peer), count);
+        }
+        for peer in self.peers.iter() {
+            let is_injected = |waits: &&Pending| waits.op.flags.contains(Flags::INJECT);
+            let parked = peer.parked.as_deref().map_or(0, SessionState::undelivered);
+            match parked + peer.pending.iter().filter(is_injected).count() {
+                0 => {}
+                count => report(peer.addr, count),
+            }
+        }
     }
 
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {

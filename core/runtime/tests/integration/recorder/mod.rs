@@ -103,6 +103,8 @@ impl<const ALL: bool, const PARTS: bool> Transport for Recorder<ALL, PARTS> {
         true
     }
 
+    fn report_undelivered(&self, _report: &mut dyn FnMut(FiAddr, usize)) {}
+
     unsafe fn start<O: Owner>(&mut self, _start: Start, _owner: &mut O) {}
 
     fn discard<O: Owner>(&mut self, _kind: MsgKind, _token: Token, _owner: &mut O) {}

@@ -62,7 +62,8 @@ fn a_flood_of_unexpected_messages() {
     /// Refusals in a row after which the sender has no room left.
     const NO_ROOM: u32 = 10_000;
     let device = FakeDevice::take();
-    let mut pair = PeerPair::connected(&[("FERRO_RX_BUFFERS", "16")]);
+    let settings = [("FERRO_RX_BUFFERS", "16"), ("FERRO_WAITING_SENDS", "1024")];
+    let mut pair = PeerPair::connected(&settings);
     let mut sent = 0;
     let mut over = 0;
     let (mut refusals, mut receiver_looks) = (0, false);

@@ -48,10 +48,11 @@ fn stat(end: &QueuedEndpoint, wanted: &str) -> u64 {
     stats.iter().find(|(name, _)| *name == wanted).unwrap().1
 }
 
-/// Two ends that have not spoken to each other.
+/// Two ends that have not spoken to each other. Few sends wait at the first.
 fn unconnected_pair(settings: &[(&str, &str)]) -> QueuedPair {
+    let few = [&[("FERRO_WAITING_SENDS", "1024")], settings].concat();
     let (a, b) = (
-        QueuedEndpoint::open(&*domain(settings)),
+        QueuedEndpoint::open(&*domain(&few)),
         QueuedEndpoint::open(&*domain(&[])),
     );
     let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();

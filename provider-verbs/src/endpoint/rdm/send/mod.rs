@@ -13,8 +13,8 @@ use ferrofabric_protocol::credit::SendAdmission;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MAX_RTS_BYTES};
 
+use super::RdmTransport;
 use super::poster::{FragmentOutcome, PostError, Poster, RECEIVER_LEVELS};
-use super::{MAX_PENDING, RdmTransport};
 use crate::gather::Readable;
 use crate::session::{Pending, RcLane, line_up};
 
@@ -83,9 +83,10 @@ impl RdmTransport {
             return Err(OpError::Failed(Errno::EIO));
         }
         // Messages that wait for a fence leave room to those that pass it.
+        let waiting = self.poster.tuning.waiting_sends;
         let room = match op.kind.passes_fences() {
-            true => MAX_PENDING + ROOM_TO_PASS,
-            false => MAX_PENDING,
+            true => waiting + ROOM_TO_PASS,
+            false => waiting,
         };
         if self.peers.at(at).pending.len() >= room {
             return Err(OpError::Again);
@@ -152,14 +153,14 @@ impl RdmTransport {
     /// it.
     #[cold]
     pub(super) fn send_refusals<O: Owner>(&mut self, peer: u32, owner: &mut O) {
-        const MOST_WAITING: usize = MAX_PENDING + ROOM_TO_PASS + MAX_REQUESTS;
+        let most_waiting = self.poster.tuning.waiting_sends + ROOM_TO_PASS + MAX_REQUESTS;
         let mut refusals = owner.srx().take_refusals();
         let at = self.peers.at(peer);
-        if at.pending.len() + refusals.len() > MOST_WAITING {
+        if at.pending.len() + refusals.len() > most_waiting {
             // A peer may query beyond its requests, and can do without the answer.
             refusals.retain(|refusal| !refusal.kind.is_dispensable());
         }
-        if let (Some(session), true) = (at.lane, at.pending.len() + refusals.len() > MOST_WAITING) {
+        if let (Some(session), true) = (at.lane, at.pending.len() + refusals.len() > most_waiting) {
             let why: Box<dyn std::error::Error> = "the peer takes no answers".into();
             return self.break_protocol(session, &*why);
         }
