@@ -41,7 +41,7 @@ pub(crate) fn has_injected<'a>(line: impl IntoIterator<Item = &'a PendingSend>) 
 }
 
 fn is_injected(send: &PendingSend) -> bool {
-    send.op.flags.contains(Flags::INJECT)
+    send.op.kind.is_taken_for_sent(send.op.flags)
 }
 
 /// A send that could not be started.

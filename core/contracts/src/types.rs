@@ -206,6 +206,17 @@ impl MsgKind {
         matches!(self, Self::Remote(_))
     }
 
+    /// Whether the application takes a message of this kind for sent once it is injected: its own
+    /// messages and the bytes of its writes. Requests and answers are injected by their endpoint.
+    pub const fn is_taken_for_sent(self, flags: Flags) -> bool {
+        use RemoteKind::{Notice, NoticedWrite, Write};
+        let is_its_own = matches!(
+            self,
+            Self::Msg | Self::Tagged | Self::Remote(Write | NoticedWrite | Notice)
+        );
+        is_its_own && flags.contains(Flags::INJECT)
+    }
+
     /// Whether a message of this kind is a request that its target answers by a
     /// [`Reply`](RemoteKind::Reply).
     #[inline]

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, PART_REFUSED, SendDone};
 use ferrofabric_contracts::types::total_len;
 use slab::Slab;
@@ -50,7 +49,7 @@ impl InFlightMessages {
         let messages = (self.keys.iter()).map(|(_, key)| &outbox.outgoing[*key as usize]);
         messages.filter(|out| {
             let has_more = out.sent < total_len(out.buffers.list());
-            has_more && out.done.flags.contains(Flags::INJECT)
+            has_more && out.done.kind.is_taken_for_sent(out.done.flags)
         })
     }
 

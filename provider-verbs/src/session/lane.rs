@@ -86,7 +86,7 @@ impl RcLane {
     pub(crate) fn undelivered(&self) -> usize {
         let posted = self.queue.iter().filter(|wqe| match &wqe.kind {
             WqeKind::Message(done) => is_injected(done),
-            WqeKind::Control | WqeKind::Done(_) => wqe.sequence.is_some(),
+            WqeKind::Control => wqe.sequence.is_some(),
             _ => false,
         });
         posted.count() + self.session.undelivered()

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, SendDone};
 use ferrofabric_contracts::types::MsgKind;
 use ferrofabric_protocol::credit::{CreditError, open_requests};
@@ -143,7 +142,7 @@ pub(crate) struct ResendPacket {
 
 /// Whether the application takes a message for sent although it does not know of its arrival.
 pub(crate) fn is_injected(done: &SendDone) -> bool {
-    done.flags.contains(Flags::INJECT)
+    done.kind.is_taken_for_sent(done.flags)
 }
 
 /// The operation that is over once a packet has arrived.
@@ -277,7 +276,9 @@ impl SessionState {
     pub(crate) fn undelivered(&self) -> usize {
         let packets = self.resend_queue.iter().filter(|kept| match &kept.kind {
             ResendKind::Message(done) => is_injected(done),
-            ResendKind::Done(_) | ResendKind::Control => true,
+            // The message of a Done is counted among the writes. A control message was sent, and a
+            // peer that is not driven acknowledges nothing.
+            ResendKind::Done(_) | ResendKind::Control => false,
         });
         let announced = self.sends.iter().filter(|send| is_injected(&send.done));
         let written = (self.writes.owners()).filter(|writing| is_injected(&writing.send.done));

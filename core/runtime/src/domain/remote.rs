@@ -206,7 +206,8 @@ impl RemoteOperations {
     /// Reports the peers to which injected operations go on, and their number.
     pub(super) fn report_injected(&self, report: &mut dyn FnMut(FiAddr, usize)) {
         let noticed = self.noticed.iter().map(|(_, write)| &write.op);
-        let operations = noticed.chain(self.shortcuts.not_over());
+        let atomics = self.reads.iter().map(|(_, atomic)| &atomic.op);
+        let operations = noticed.chain(atomics).chain(self.shortcuts.not_over());
         for op in operations.filter(|op| op.flags.contains(Flags::INJECT)) {
             report(op.dest, 1);
         }

@@ -88,7 +88,7 @@ impl UnresolvedSends {
 
     /// Reports the addresses to which injected sends wait, and their number.
     pub(super) fn report_injected(&self, report: &mut dyn FnMut(FiAddr, usize)) {
-        let is_injected = |send: &&UnresolvedSend| send.op.flags.contains(Flags::INJECT);
+        let is_injected = |send: &&UnresolvedSend| send.op.kind.is_taken_for_sent(send.op.flags);
         for queue in &self.queues {
             match queue.sends.iter().filter(is_injected).count() {
                 0 => {}

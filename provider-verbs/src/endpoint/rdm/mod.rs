@@ -34,7 +34,6 @@ use std::mem::MaybeUninit;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
-use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{
     Owner, PEER_REMOVED, PeerAv, PeerSrx, Shortcut, Start, Token, Transport,
 };
@@ -316,7 +315,7 @@ impl Transport for RdmTransport {
             report(self.peers.addr(peer), count);
         }
         for peer in self.peers.iter() {
-            let is_injected = |waits: &&Pending| waits.op.flags.contains(Flags::INJECT);
+            let is_injected = |waits: &&Pending| waits.op.kind.is_taken_for_sent(waits.op.flags);
             let parked = peer.parked.as_deref().map_or(0, SessionState::undelivered);
             match parked + peer.pending.iter().filter(is_injected).count() {
                 0 => {}
