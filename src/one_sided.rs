@@ -39,7 +39,7 @@ use crate::region::{AllowsRead, AllowsWrite, PeerRegion, RegionRights, RemoteReg
 /// # Ok::<(), ferrofabric::Error>(())
 /// ```
 impl RdmEndpoint {
-    /// Lets peers reach a buffer, with the rights of `R`, until the region is closed.
+    /// Lets peers reach the bytes of a buffer, with the rights of `R`, until the region is closed.
     ///
     /// # Errors
     ///
@@ -53,13 +53,15 @@ impl RdmEndpoint {
     }
 
     /// Reads a peer's region, or a [piece](RemoteRegion::slice) of it, into the start of a buffer.
+    /// A buffer that is shorter, but has the [capacity](Buffer::capacity), gets the length of the
+    /// piece; what is behind the piece in a longer one stays.
     ///
     /// The peer's endpoint has this endpoint's address in its address vector: it sends the bytes
     /// there.
     ///
     /// # Errors
     ///
-    /// The error contains the buffer. `EINVAL`: the buffer has fewer bytes than the piece. `EAGAIN`
+    /// The error contains the buffer. `EINVAL`: the buffer has room for fewer bytes. `EAGAIN`
     /// ([`OperationError::is_again`]): take completions, then read again; 1024 reads are under way
     /// at most. Else as [`send`](Self::send).
     ///
@@ -72,13 +74,18 @@ impl RdmEndpoint {
         into: Buffer,
     ) -> Result<ReadId, OperationError> {
         let (op, len) = (operation(RmaKind::Read, from, &remote), remote.len());
+        let mut into = into;
+        if into.len() < len {
+            // The post below refuses a piece that the memory has no room for.
+            let _ = into.resize(len);
+        }
         let posted = self.post_one_sided(op, into, len);
         posted
             .map(ReadId)
             .map_err(|refused| OperationError::refused_read(from, len, refused))
     }
 
-    /// Writes a whole buffer to the start of a peer's region, or of a
+    /// Writes all bytes of a buffer to the start of a peer's region, or of a
     /// [piece](RemoteRegion::slice) of it. The write completes when the bytes are there.
     ///
     /// Writes have no order among each other: a write that is to come after another is posted when

@@ -11,8 +11,8 @@ use crate::group::Group;
 use crate::operation_error::OperationError;
 use crate::operation_id::{AtomicId, CollectiveId, JoinId, ReadId, RecvId, SendId, WriteId};
 
-/// A message to send: a buffer, whole unless [`len`](Self::len) sets a length, without a tag unless
-/// it gets one.
+/// A message to send: the bytes of a buffer, all of them unless [`len`](Self::len) sets a length,
+/// without a tag unless it gets one.
 ///
 /// ```
 /// # use ferrofabric::{Buffer, Outbound};
@@ -81,7 +81,8 @@ impl Outbound {
     }
 }
 
-/// Room for a message to receive: without a tag and from any source, by default.
+/// Room for a message to receive, as much as the buffer's memory has ([`Buffer::capacity`]): without
+/// a tag and from any source, by default.
 ///
 /// ```
 /// # use ferrofabric::{Buffer, FiAddr, Inbound};
@@ -167,7 +168,8 @@ pub enum CompletedOperation {
     Sent(SendId, Buffer),
     /// A receive, with its message.
     Received(RecvId, ReceivedMessage),
-    /// A read of a peer's memory, with the buffer that starts with its bytes.
+    /// A read of a peer's memory, with the buffer that starts with its bytes. Its length is the one
+    /// that the read was posted with, or that of the bytes if they are more.
     Read(ReadId, Buffer),
     /// A write, whose bytes are in the peer's memory; the buffer may be used again.
     Wrote(WriteId, Buffer),
@@ -257,8 +259,8 @@ pub struct PeerWrite {
 
 /// A message that was received.
 pub struct ReceivedMessage {
+    /// Its length is the message's.
     pub(crate) buffer: Buffer,
-    pub(crate) len: usize,
     pub(crate) tag: Option<u64>,
     pub(crate) data: Option<u64>,
     pub(crate) source: MessageSource,
@@ -267,7 +269,7 @@ pub struct ReceivedMessage {
 impl ReceivedMessage {
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.buffer[..self.len]
+        &self.buffer
     }
 
     /// Its tag, if it has one.
@@ -285,7 +287,8 @@ impl ReceivedMessage {
         &self.source
     }
 
-    /// The buffer, with the message at its start.
+    /// The buffer, with the message's bytes and their length: sending it sends the message. The next
+    /// receive into it takes messages up to its [capacity](Buffer::capacity) again.
     pub fn into_buffer(self) -> Buffer {
         self.buffer
     }
@@ -294,7 +297,7 @@ impl ReceivedMessage {
 impl fmt::Debug for ReceivedMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReceivedMessage")
-            .field("len", &self.len)
+            .field("len", &self.buffer.len())
             .field("tag", &self.tag)
             .field("data", &self.data)
             .field("source", &self.source)

@@ -25,17 +25,38 @@ pub struct OperationError {
 /// The operation, with its number if it was posted.
 #[derive(Clone, Copy, Debug)]
 enum FailedOperation {
-    /// With its length if it was refused.
-    Send(Option<SendId>, Option<usize>),
+    Send(PostedOrNot<SendId>),
     Recv(Option<RecvId>),
-    /// With its length if it was refused, and so are `Write` and `Atomic`.
-    Read(Option<ReadId>, Option<usize>),
-    Write(Option<WriteId>, Option<usize>),
-    Atomic(Option<AtomicId>, Option<usize>),
+    Read(PostedOrNot<ReadId>),
+    Write(PostedOrNot<WriteId>),
+    Atomic(PostedOrNot<AtomicId>),
     Inject,
     Join(Option<JoinId>),
     Collective(Option<CollectiveId>),
     Wait(u64),
+}
+
+/// An operation that was posted, by its number, or one that was refused, by its length.
+#[derive(Clone, Copy, Debug)]
+enum PostedOrNot<I> {
+    Posted(I),
+    Refused(usize),
+}
+
+impl<I> PostedOrNot<I> {
+    fn id(self) -> Option<I> {
+        match self {
+            Self::Posted(id) => Some(id),
+            Self::Refused(_) => None,
+        }
+    }
+
+    fn len(self) -> Option<usize> {
+        match self {
+            Self::Posted(_) => None,
+            Self::Refused(len) => Some(len),
+        }
+    }
 }
 
 impl OperationError {
@@ -50,7 +71,7 @@ impl OperationError {
             OpError::Failed(_) => "",
         };
         Self {
-            operation: FailedOperation::Send(None, Some(bytes)),
+            operation: FailedOperation::Send(PostedOrNot::Refused(bytes)),
             peer: Some(peer),
             errno: error.errno(),
             why,
@@ -64,7 +85,7 @@ impl OperationError {
         (error, buffer): (OpError, Buffer),
     ) -> Self {
         Self {
-            operation: FailedOperation::Read(None, Some(bytes)),
+            operation: FailedOperation::Read(PostedOrNot::Refused(bytes)),
             ..Self::refused_send(peer, bytes, (error, buffer))
         }
     }
@@ -75,7 +96,7 @@ impl OperationError {
         (error, buffer): (OpError, Buffer),
     ) -> Self {
         Self {
-            operation: FailedOperation::Write(None, Some(bytes)),
+            operation: FailedOperation::Write(PostedOrNot::Refused(bytes)),
             ..Self::refused_send(peer, bytes, (error, buffer))
         }
     }
@@ -83,7 +104,7 @@ impl OperationError {
     /// A write of more bytes than the peer's region has.
     pub(crate) fn beyond_region(peer: FiAddr, buffer: Buffer) -> Self {
         Self {
-            operation: FailedOperation::Write(None, Some(buffer.len())),
+            operation: FailedOperation::Write(PostedOrNot::Refused(buffer.len())),
             peer: Some(peer),
             errno: Errno::EINVAL,
             why: "the region has fewer bytes than that",
@@ -98,7 +119,7 @@ impl OperationError {
         why: &'static str,
     ) -> Self {
         Self {
-            operation: FailedOperation::Atomic(None, Some(bytes)),
+            operation: FailedOperation::Atomic(PostedOrNot::Refused(bytes)),
             why: match error {
                 OpError::Again => BACK_PRESSURE,
                 OpError::Failed(_) => why,
@@ -148,17 +169,25 @@ impl OperationError {
         Self {
             operation: match () {
                 () if is.contains(Flags::RECV) => FailedOperation::Recv(Some(RecvId(token))),
-                () if is_atomic => FailedOperation::Atomic(Some(AtomicId(token)), None),
-                () if is.contains(Flags::READ) => FailedOperation::Read(Some(ReadId(token)), None),
-                () if is.contains(Flags::WRITE) => {
-                    FailedOperation::Write(Some(WriteId(token)), None)
+                () if is_atomic => FailedOperation::Atomic(PostedOrNot::Posted(AtomicId(token))),
+                () if is.contains(Flags::READ) => {
+                    FailedOperation::Read(PostedOrNot::Posted(ReadId(token)))
                 }
-                () => FailedOperation::Send(Some(SendId(token)), None),
+                () if is.contains(Flags::WRITE) => {
+                    FailedOperation::Write(PostedOrNot::Posted(WriteId(token)))
+                }
+                () => FailedOperation::Send(PostedOrNot::Posted(SendId(token))),
             },
             peer: known(done.peer).or(known(failed.completion.src)),
             errno: failed.errno,
             why: failed.why,
-            buffer: (!is_atomic).then_some(done.buffer),
+            buffer: match failed.errno {
+                _ if is_atomic => None,
+                Errno::ETRUNC if is.contains(Flags::RECV) => {
+                    Some(done.received(failed.completion.len))
+                }
+                _ => Some(done.buffer),
+            },
         }
     }
 
@@ -194,11 +223,11 @@ impl OperationError {
 
     pub(crate) fn token(&self) -> Option<u64> {
         match self.operation {
-            FailedOperation::Send(id, _) => id.map(|id| id.0),
+            FailedOperation::Send(of) => of.id().map(|id| id.0),
             FailedOperation::Recv(id) => id.map(|id| id.0),
-            FailedOperation::Read(id, _) => id.map(|id| id.0),
-            FailedOperation::Write(id, _) => id.map(|id| id.0),
-            FailedOperation::Atomic(id, _) => id.map(|id| id.0),
+            FailedOperation::Read(of) => of.id().map(|id| id.0),
+            FailedOperation::Write(of) => of.id().map(|id| id.0),
+            FailedOperation::Atomic(of) => of.id().map(|id| id.0),
             FailedOperation::Join(id) => id.map(|id| id.0),
             FailedOperation::Collective(id) => id.map(|id| id.0),
             FailedOperation::Inject | FailedOperation::Wait(_) => None,
@@ -208,7 +237,7 @@ impl OperationError {
     /// The send, if it is a send that was posted.
     pub fn send_id(&self) -> Option<SendId> {
         match self.operation {
-            FailedOperation::Send(id, _) => id,
+            FailedOperation::Send(of) => of.id(),
             _ => None,
         }
     }
@@ -224,7 +253,7 @@ impl OperationError {
     /// The read, if it is a read that was posted.
     pub fn read_id(&self) -> Option<ReadId> {
         match self.operation {
-            FailedOperation::Read(id, _) => id,
+            FailedOperation::Read(of) => of.id(),
             _ => None,
         }
     }
@@ -232,7 +261,7 @@ impl OperationError {
     /// The write, if it is a write that was posted.
     pub fn write_id(&self) -> Option<WriteId> {
         match self.operation {
-            FailedOperation::Write(id, _) => id,
+            FailedOperation::Write(of) => of.id(),
             _ => None,
         }
     }
@@ -240,7 +269,7 @@ impl OperationError {
     /// The atomic operation, if it is one that was posted.
     pub fn atomic_id(&self) -> Option<AtomicId> {
         match self.operation {
-            FailedOperation::Atomic(id, _) => id,
+            FailedOperation::Atomic(of) => of.id(),
             _ => None,
         }
     }
@@ -290,7 +319,8 @@ impl OperationError {
     }
 
     /// The operation's buffer; none of an inject or an atomic operation, and none while the
-    /// operation goes on.
+    /// operation goes on. It has the length with which the operation was posted. That of a receive
+    /// whose message was too long has the bytes of the message that it has room for.
     pub fn into_buffer(self) -> Option<Buffer> {
         self.buffer
     }
@@ -301,11 +331,11 @@ impl OperationError {
             None => String::new(),
         };
         let (doing, object) = match self.operation {
-            FailedOperation::Send(_, len) => ("send", with_length("a message", len, with("to"))),
+            FailedOperation::Send(of) => ("send", with_length("a message", of.len(), with("to"))),
             FailedOperation::Recv(_) => ("receive", format!("a message{}", with("from"))),
-            FailedOperation::Read(_, len) => ("read", with_length(REGION, len, with("of"))),
-            FailedOperation::Write(_, len) => ("write", with_length(REGION, len, with("of"))),
-            FailedOperation::Atomic(_, len) => ("change", with_length(REGION, len, with("of"))),
+            FailedOperation::Read(of) => ("read", with_length(REGION, of.len(), with("of"))),
+            FailedOperation::Write(of) => ("write", with_length(REGION, of.len(), with("of"))),
+            FailedOperation::Atomic(of) => ("change", with_length(REGION, of.len(), with("of"))),
             FailedOperation::Inject => ("inject", format!("a message{}", with("to"))),
             FailedOperation::Join(_) => ("join", "a group".to_owned()),
             FailedOperation::Collective(_) => ("complete", "a collective operation".to_owned()),

@@ -182,8 +182,8 @@ impl RdmEndpoint {
             .map_err(|error| OperationError::refused_inject(to, error))
     }
 
-    /// Receives a message. One that is longer than the buffer ends the receive with `ETRUNC`: the
-    /// buffer has its first bytes, and the others are lost.
+    /// Receives a message, into all memory of the buffer ([`Buffer::capacity`]). One that is longer
+    /// ends the receive with `ETRUNC`: the buffer has its first bytes, and the others are lost.
     ///
     /// # Errors
     ///
@@ -284,8 +284,7 @@ impl RdmEndpoint {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use ferrofabric::{Buffer, CompletedOperation, MessageSource, Outbound};
-    /// # use ferrofabric::{PathChoice, RdmEndpoint};
+    /// # use ferrofabric::{Buffer, CompletedOperation, MessageSource, PathChoice, RdmEndpoint};
     /// # let mut server = RdmEndpoint::builder().path(PathChoice::Shm).open()?;
     /// # let to_itself = server.insert(server.address())?;
     /// # server.recv(Buffer::new(16)?)?;
@@ -294,8 +293,7 @@ impl RdmEndpoint {
     ///     match completed {
     ///         CompletedOperation::Received(_, question) => {
     ///             let MessageSource::Known(peer) = *question.source() else { continue };
-    ///             let len = question.bytes().len();
-    ///             server.send(peer, Outbound::from(question.into_buffer()).len(len))?;
+    ///             server.send(peer, question.into_buffer())?;
     ///         }
     ///         CompletedOperation::Sent(_, buffer) => {
     ///             server.recv(buffer)?;

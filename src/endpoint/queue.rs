@@ -151,12 +151,12 @@ fn received(
     source: MessageSource,
 ) -> CompletedOperation {
     let has = |flag| completion.flags.contains(flag);
+    let token = done.token;
     let message = ReceivedMessage {
-        buffer: done.buffer,
-        len: completion.len,
+        buffer: done.received(completion.len),
         tag: has(Flags::TAGGED).then_some(completion.tag),
         data: has(Flags::REMOTE_CQ_DATA).then_some(completion.data),
         source,
     };
-    CompletedOperation::Received(RecvId(done.token), message)
+    CompletedOperation::Received(RecvId(token), message)
 }

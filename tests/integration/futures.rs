@@ -170,8 +170,15 @@ fn a_dropped_future_frees_no_buffer_in_use() {
             .all(|other| other.iter().all(|&byte| byte == 0))
     );
 
+    // A shorter one gives its buffer its length.
+    let received = receiver.recv(Inbound::from(message.into_buffer()).tag(1));
+    tinject(&mut sender, to_receiver, 1, b"hi");
+    let message = block_on(receiver.outcome(received.unwrap())).unwrap();
+    let buffer = message.into_buffer();
+    assert_eq!((&buffer[..], buffer.capacity()), (&b"hi"[..], 64));
+
     // Cancelled, it comes back.
-    let cancelled = receiver.recv(message.into_buffer()).unwrap();
+    let cancelled = receiver.recv(buffer).unwrap();
     drop(receiver.outcome(cancelled));
     receiver
         .with(|receiver| receiver.cancel(cancelled))

@@ -13,3 +13,4 @@ mod endpoints;
 mod examples;
 mod futures;
 mod one_sided;
+mod received_buffers;

@@ -267,7 +267,8 @@ impl OwningEndpoint {
         if len > buffer.len() {
             return Err((OpError::Failed(Errno::EINVAL), buffer));
         }
-        let (slot, io, desc) = self.keep(buffer, len, token, op.dest);
+        let io = buffer.io(len);
+        let (slot, desc) = self.keep(buffer, token, op.dest);
         let op = SendOp {
             desc,
             context: context_of(slot),
@@ -279,23 +280,16 @@ impl OwningEndpoint {
         self.posted(slot, posted)
     }
 
-    /// Keeps a buffer for an operation on its first `len` bytes. Returns the slot, those bytes and
-    /// their descriptor.
+    /// Keeps a buffer for an operation. Returns the slot, and the descriptor of the memory.
     #[inline]
-    fn keep(
-        &mut self,
-        buffer: Buffer,
-        len: usize,
-        token: u64,
-        peer: FiAddr,
-    ) -> (usize, IoBuf, MrDesc) {
-        let (io, desc) = (buffer.io(len), buffer.desc());
+    fn keep(&mut self, buffer: Buffer, token: u64, peer: FiAddr) -> (usize, MrDesc) {
+        let desc = buffer.desc();
         let operation = InFlightOperation {
             buffer,
             token,
             peer,
         };
-        (self.in_flight.insert(operation), io, desc)
+        (self.in_flight.insert(operation), desc)
     }
 
     /// The operation of a slot is posted, or was refused: then its buffer is free.
@@ -394,8 +388,11 @@ impl OwningEndpoint {
         self.post_recv(buffer, token, recv_op(MsgKind::Msg, src))
     }
 
-    /// Receives one message with the attributes in `op`, except its flags. The endpoint sets
-    /// context and descriptor.
+    /// Receives one message with the attributes in `op`, except its flags, into all memory of the
+    /// buffer. The endpoint sets context and descriptor.
+    ///
+    /// The buffer comes back with the length that it has: [`OwnedCompletion::received`] gives it
+    /// that of the message.
     ///
     /// # Errors
     ///
@@ -407,7 +404,8 @@ impl OwningEndpoint {
         token: u64,
         op: RecvOp,
     ) -> std::result::Result<(), (OpError, Buffer)> {
-        let (slot, io, desc) = self.keep(buffer, usize::MAX, token, op.src);
+        let io = buffer.memory();
+        let (slot, desc) = self.keep(buffer, token, op.src);
         let op = RecvOp {
             desc,
             context: context_of(slot),

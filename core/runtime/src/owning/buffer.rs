@@ -12,12 +12,30 @@ use ferrofabric_system::shared_memory::{MemoryBacking, SharedMemory};
 
 const PAGE_BYTES: usize = 4096;
 
-/// Memory for messages: page-aligned, zeroed, of one size for its life.
+/// Memory for messages: page-aligned, zeroed, of one [capacity](Self::capacity) for its life.
+///
+/// Its length is that of its bytes: what a send or a write sends, and what peers reach of a region.
+/// A receive takes messages up to the capacity. Its buffer comes back with the length of the
+/// message, so the bytes behind, which may be those of an earlier message, are never sent on.
+/// [`resize`](Self::resize) makes room for a longer message.
+///
+/// ```
+/// # use ferrofabric_runtime::owning::Buffer;
+/// let mut buffer = Buffer::copy_of(b"a secret")?;
+/// buffer.resize(2)?;
+/// assert_eq!((&buffer[..], buffer.capacity()), (&b"a "[..], 8));
+/// buffer.resize(4)?;
+/// assert_eq!(buffer[..], *b"a \0\0");
+/// assert!(buffer.resize(9).is_err());
+/// # Ok::<(), ferrofabric_contracts::error::Error>(())
+/// ```
 pub struct Buffer {
     // The registration ends before the memory does.
     pub(super) mr: Option<Arc<dyn Mr>>,
     pub(super) ptr: NonNull<u8>,
+    /// At most the capacity.
     len: usize,
+    capacity: usize,
     /// The memory, if other processes may map it. Else it lies on the heap.
     shared: Option<Box<SharedMemory>>,
 }
@@ -44,6 +62,7 @@ impl Buffer {
             mr: None,
             ptr,
             len,
+            capacity: len,
             shared: None,
         })
     }
@@ -67,6 +86,7 @@ impl Buffer {
             mr: None,
             ptr: memory.as_ptr(),
             len,
+            capacity: len,
             shared: Some(Box::new(memory)),
         })
     }
@@ -82,6 +102,34 @@ impl Buffer {
         Ok(copy)
     }
 
+    /// The bytes of its memory: the length that it was allocated with.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Changes its length. Bytes that it gains are zeros, whatever the memory had there.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for more than the [capacity](Self::capacity).
+    pub fn resize(&mut self, len: usize) -> Result<()> {
+        if len > self.capacity {
+            let buffer = format!("buffer of {} bytes", self.capacity);
+            return Err(Error::new(Errno::EINVAL, "resize", buffer)
+                .mend(format!("allocate one of {len} bytes")));
+        }
+        let before = std::mem::replace(&mut self.len, len);
+        if let Some(gained) = self.get_mut(before..) {
+            gained.fill(0);
+        }
+        Ok(())
+    }
+
+    /// Gives it the length of a message that was received into it.
+    pub(super) fn set_received(&mut self, len: usize) {
+        self.len = len.min(self.capacity);
+    }
+
     fn layout(len: usize) -> Result<Layout> {
         Layout::from_size_align(len.max(1), PAGE_BYTES)
             .map_err(|_| Error::new(Errno::EINVAL, "allocate", format!("buffer of {len} bytes")))
@@ -93,7 +141,7 @@ impl Buffer {
     ///
     /// As [`Domain::register`].
     pub fn register(&mut self, domain: &dyn Domain) -> Result<()> {
-        if self.len == 0 {
+        if self.capacity == 0 {
             // Nothing to move, and devices refuse empty regions.
             return Ok(());
         }
@@ -101,12 +149,18 @@ impl Buffer {
         // SAFETY: the memory is freed after the region (`drop`), and while an operation on it is
         // under way nobody holds a reference, for the endpoint owns the buffer then. Peers have no
         // right: a key of such memory would let them read while this side writes.
-        self.mr = Some(unsafe { domain.register(self.io(self.len), access)? });
+        self.mr = Some(unsafe { domain.register(self.memory(), access)? });
         Ok(())
     }
 
+    /// Its first `len` bytes, or all of them if it has fewer.
     pub(super) fn io(&self, len: usize) -> IoBuf {
         IoBuf::new(self.ptr.as_ptr(), len.min(self.len))
+    }
+
+    /// All of its memory.
+    pub(super) fn memory(&self) -> IoBuf {
+        IoBuf::new(self.ptr.as_ptr(), self.capacity)
     }
 
     /// Where other processes find it, if they can map it.
@@ -141,7 +195,7 @@ impl std::ops::DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         self.mr = None;
-        if let (None, Ok(layout)) = (&self.shared, Self::layout(self.len)) {
+        if let (None, Ok(layout)) = (&self.shared, Self::layout(self.capacity)) {
             // SAFETY: allocated in `new` with the same layout.
             unsafe { dealloc(self.ptr.as_ptr(), layout) };
         }

@@ -18,6 +18,15 @@ pub struct OwnedCompletion {
     pub outcome: Result<Completion, Box<CqError>>,
 }
 
+impl OwnedCompletion {
+    /// The buffer of a receive, with the length of the `len` bytes that were received into it.
+    pub fn received(self, len: usize) -> Buffer {
+        let mut buffer = self.buffer;
+        buffer.set_received(len);
+        buffer
+    }
+}
+
 /// An operation that has ended.
 #[derive(Debug)]
 pub enum EndedOperation {

@@ -36,7 +36,8 @@ impl OwningEndpoint {
         if len > buffer.len() || op.flags.contains(Flags::INJECT) {
             return Err((OpError::Failed(Errno::EINVAL), buffer));
         }
-        let (slot, io, desc) = self.keep(buffer, len, token, op.dest);
+        let io = buffer.io(len);
+        let (slot, desc) = self.keep(buffer, token, op.dest);
         let op = RmaOp {
             desc,
             context: context_of(slot),
@@ -66,7 +67,8 @@ impl OwningEndpoint {
         }
         let buffer = Buffer::new(values.results * size_of::<E>());
         let buffer = buffer.map_err(|error| OpError::Failed(error.errno()))?;
-        let (slot, results, desc) = self.keep(buffer, usize::MAX, token, op.dest);
+        let results = buffer.memory();
+        let (slot, desc) = self.keep(buffer, token, op.dest);
         let op = AtomicOp {
             datatype: E::DATATYPE,
             desc,
