@@ -54,7 +54,9 @@ async fn talk(endpoint: &AsyncRdmEndpoint<TokioReadiness>, peer: FiAddr) -> Resu
     let (first, second) = (endpoint.recv(room(1)?)?, endpoint.recv(room(2)?)?);
     for tag in [2, 1] {
         let message = Buffer::copy_of(format!("message {tag}").as_bytes())?;
-        let sent = endpoint.send(peer, Outbound::from(message).tag(tag))?;
+        let sent = endpoint
+            .send(peer, Outbound::from(message).tag(tag))
+            .await?;
         endpoint.outcome(sent).await?;
     }
     let (first, second) = tokio::try_join!(endpoint.outcome(first), endpoint.outcome(second))?;

@@ -7,7 +7,7 @@ use ferrofabric_contracts::types::{FiAddr, MrDesc};
 use ferrofabric_runtime::owning::{AtomicElement, AtomicValues, ElementValues, SharedElements};
 
 use crate::atomic_region::{AtomicRegion, RemoteAtomicRegion};
-use crate::endpoint::RdmEndpoint;
+use crate::endpoint::{Patience, RdmEndpoint};
 use crate::operation_error::OperationError;
 use crate::operation_id::{AtomicId, FetchId};
 use crate::operator::{CompareOperator, Operator};
@@ -88,14 +88,14 @@ impl RdmEndpoint {
     ///
     /// The peer's endpoint has this endpoint's address in its address vector: it sends the reply
     /// there. Atomic operations on a peer are carried out in the order in which they were posted;
-    /// they have no order with reads, writes and messages.
+    /// they have no order with reads, writes and messages. Waits until there is capacity for the
+    /// operation: see [above](Self#back-pressure). 1024 reads and atomic operations are under way
+    /// at most.
     ///
     /// # Errors
     ///
     /// `EINVAL`: there are no values, or more of them than elements in the piece. `EMSGSIZE`: more
-    /// than [`MAX_ELEMENTS`](RemoteAtomicRegion::MAX_ELEMENTS). `EAGAIN`
-    /// ([`OperationError::is_again`]): take completions, then post again; 1024 reads and atomic
-    /// operations are under way at most. Else as [`send`](Self::send).
+    /// than [`MAX_ELEMENTS`](RemoteAtomicRegion::MAX_ELEMENTS). Else as [`send`](Self::send).
     ///
     /// The operation itself fails with `EACCES` if the region is closed, has no such elements or
     /// gives no such right: then no element is changed. It fails with `ECANCELED` if this endpoint
@@ -107,13 +107,39 @@ impl RdmEndpoint {
         operator: Operator<T>,
         values: impl ElementValues<T>,
     ) -> Result<AtomicId, OperationError> {
+        self.post_atomic(to, remote, operator, &values, Patience::Waits)
+    }
+
+    /// As [`atomic`](Self::atomic), without a wait.
+    ///
+    /// # Errors
+    ///
+    /// As there. `EAGAIN` ([`OperationError::is_again`]): there is no capacity now.
+    pub fn try_atomic<T: AtomicElement, R: AllowsWrite>(
+        &mut self,
+        to: FiAddr,
+        remote: RemoteAtomicRegion<T, R>,
+        operator: Operator<T>,
+        values: impl ElementValues<T>,
+    ) -> Result<AtomicId, OperationError> {
+        self.post_atomic(to, remote, operator, &values, Patience::Tries)
+    }
+
+    pub(crate) fn post_atomic<T: AtomicElement, R: AllowsWrite>(
+        &mut self,
+        to: FiAddr,
+        remote: RemoteAtomicRegion<T, R>,
+        operator: Operator<T>,
+        values: &impl ElementValues<T>,
+        patience: Patience,
+    ) -> Result<AtomicId, OperationError> {
         let values = AtomicValues {
             operands: values.as_elements(),
             compares: &[],
             results: 0,
         };
         let op = operation(AtomicForm::Base, operator.operator, to, &remote);
-        self.post_checked(op, values, remote.len())
+        self.post_checked(op, values, remote.len(), patience)
     }
 
     /// As [`atomic`](Self::atomic), and returns the elements from before: as `T` for one value, as
@@ -129,6 +155,36 @@ impl RdmEndpoint {
         operator: Operator<T>,
         values: V,
     ) -> Result<FetchId<V::Fetched>, OperationError> {
+        self.post_fetch_atomic(to, remote, operator, &values, Patience::Waits)
+    }
+
+    /// As [`fetch_atomic`](Self::fetch_atomic), without a wait.
+    ///
+    /// # Errors
+    ///
+    /// As there. `EAGAIN` ([`OperationError::is_again`]): there is no capacity now.
+    pub fn try_fetch_atomic<T: AtomicElement, R: AllowsRead + AllowsWrite, V: ElementValues<T>>(
+        &mut self,
+        to: FiAddr,
+        remote: RemoteAtomicRegion<T, R>,
+        operator: Operator<T>,
+        values: V,
+    ) -> Result<FetchId<V::Fetched>, OperationError> {
+        self.post_fetch_atomic(to, remote, operator, &values, Patience::Tries)
+    }
+
+    pub(crate) fn post_fetch_atomic<
+        T: AtomicElement,
+        R: AllowsRead + AllowsWrite,
+        V: ElementValues<T>,
+    >(
+        &mut self,
+        to: FiAddr,
+        remote: RemoteAtomicRegion<T, R>,
+        operator: Operator<T>,
+        values: &V,
+        patience: Patience,
+    ) -> Result<FetchId<V::Fetched>, OperationError> {
         let operands = values.as_elements();
         let values = AtomicValues {
             operands,
@@ -136,7 +192,7 @@ impl RdmEndpoint {
             results: operands.len(),
         };
         let op = operation(AtomicForm::Fetch, operator.operator, to, &remote);
-        self.post_checked(op, values, remote.len())
+        self.post_checked(op, values, remote.len(), patience)
             .map(FetchId::new)
     }
 
@@ -155,6 +211,42 @@ impl RdmEndpoint {
         compares: V,
         values: V,
     ) -> Result<FetchId<V::Fetched>, OperationError> {
+        self.post_compare_atomic(to, remote, operator, &compares, &values, Patience::Waits)
+    }
+
+    /// As [`compare_atomic`](Self::compare_atomic), without a wait.
+    ///
+    /// # Errors
+    ///
+    /// As there. `EAGAIN` ([`OperationError::is_again`]): there is no capacity now.
+    pub fn try_compare_atomic<
+        T: AtomicElement,
+        R: AllowsRead + AllowsWrite,
+        V: ElementValues<T>,
+    >(
+        &mut self,
+        to: FiAddr,
+        remote: RemoteAtomicRegion<T, R>,
+        operator: CompareOperator<T>,
+        compares: V,
+        values: V,
+    ) -> Result<FetchId<V::Fetched>, OperationError> {
+        self.post_compare_atomic(to, remote, operator, &compares, &values, Patience::Tries)
+    }
+
+    pub(crate) fn post_compare_atomic<
+        T: AtomicElement,
+        R: AllowsRead + AllowsWrite,
+        V: ElementValues<T>,
+    >(
+        &mut self,
+        to: FiAddr,
+        remote: RemoteAtomicRegion<T, R>,
+        operator: CompareOperator<T>,
+        compares: &V,
+        values: &V,
+        patience: Patience,
+    ) -> Result<FetchId<V::Fetched>, OperationError> {
         let operands = values.as_elements();
         let values = AtomicValues {
             operands,
@@ -162,7 +254,7 @@ impl RdmEndpoint {
             results: operands.len(),
         };
         let op = operation(AtomicForm::Compare, operator.operator, to, &remote);
-        self.post_checked(op, values, remote.len())
+        self.post_checked(op, values, remote.len(), patience)
             .map(FetchId::new)
     }
 
@@ -177,13 +269,35 @@ impl RdmEndpoint {
         from: FiAddr,
         remote: RemoteAtomicRegion<T, R>,
     ) -> Result<FetchId<Vec<T>>, OperationError> {
+        self.post_atomic_read(from, remote, Patience::Waits)
+    }
+
+    /// As [`atomic_read`](Self::atomic_read), without a wait.
+    ///
+    /// # Errors
+    ///
+    /// As there. `EAGAIN` ([`OperationError::is_again`]): there is no capacity now.
+    pub fn try_atomic_read<T: AtomicElement, R: AllowsRead>(
+        &mut self,
+        from: FiAddr,
+        remote: RemoteAtomicRegion<T, R>,
+    ) -> Result<FetchId<Vec<T>>, OperationError> {
+        self.post_atomic_read(from, remote, Patience::Tries)
+    }
+
+    pub(crate) fn post_atomic_read<T: AtomicElement, R: AllowsRead>(
+        &mut self,
+        from: FiAddr,
+        remote: RemoteAtomicRegion<T, R>,
+        patience: Patience,
+    ) -> Result<FetchId<Vec<T>>, OperationError> {
         let values = AtomicValues::<T> {
             operands: &[],
             compares: &[],
             results: remote.len(),
         };
         let op = operation(AtomicForm::Fetch, AtomicOperator::Read, from, &remote);
-        self.post_checked(op, values, remote.len())
+        self.post_checked(op, values, remote.len(), patience)
             .map(FetchId::new)
     }
 
@@ -193,6 +307,7 @@ impl RdmEndpoint {
         op: AtomicOp,
         values: AtomicValues<'_, T>,
         room: usize,
+        patience: Patience,
     ) -> Result<AtomicId, OperationError> {
         let (to, len) = (op.dest, values.operands.len().max(values.results));
         let has_compares = op.form == AtomicForm::Compare;
@@ -207,7 +322,7 @@ impl RdmEndpoint {
             () if has_compares && values.compares.len() != len => {
                 refused(invalid, "each value has a compare value")
             }
-            () => match self.post_atomic(op, values) {
+            () => match self.post_atomic_op(op, values, patience) {
                 Ok(token) => Ok(AtomicId(token)),
                 Err(error) if error.errno() == Errno::EMSGSIZE => refused(
                     error,

@@ -1,6 +1,7 @@
 //! The options of an endpoint, and its opening: discovery, domain, endpoint.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::config::Settings;
@@ -49,6 +50,7 @@ pub struct RdmEndpointBuilder {
     unknown_sources: bool,
     delivery_complete: bool,
     collectives: bool,
+    send_timeout: Option<Duration>,
     av: AvAttr,
     configure: Option<Configure>,
 }
@@ -75,6 +77,7 @@ impl RdmEndpoint {
             unknown_sources: true,
             delivery_complete: false,
             collectives: false,
+            send_timeout: None,
             av: AvAttr::default(),
             configure: None,
         }
@@ -131,6 +134,16 @@ impl RdmEndpointBuilder {
         }
     }
 
+    /// The longest time for which a call that posts an operation waits for capacity
+    /// ([back-pressure](RdmEndpoint#back-pressure)): it is refused with `EAGAIN` then, and the
+    /// error contains the buffer. Without this option it waits for as long as the peer lives.
+    pub fn send_timeout(self, timeout: Duration) -> Self {
+        Self {
+            send_timeout: Some(timeout),
+            ..self
+        }
+    }
+
     /// Further hints for discovery (fi_getinfo(3)): they replace the options for progress and
     /// threading that were set before.
     pub fn hints(self, hints: Info) -> Self {
@@ -179,7 +192,7 @@ impl RdmEndpointBuilder {
     /// As [`Domain::open_endpoint`].
     pub fn open_on(self, domain: &Arc<dyn Domain>) -> Result<RdmEndpoint> {
         let (unknown_sources, configure) = (self.unknown_sources, self.configure);
-        let with_collectives = self.collectives;
+        let (with_collectives, send_timeout) = (self.collectives, self.send_timeout);
         let mut inner = OwningEndpoint::open_with(&**domain, &self.av, |config| {
             config.source_err = unknown_sources;
             if let Some(change) = configure {
@@ -187,7 +200,7 @@ impl RdmEndpointBuilder {
             }
         })?;
         inner.set_delivery_complete(self.delivery_complete);
-        RdmEndpoint::over(domain.clone(), inner, with_collectives)
+        RdmEndpoint::over(domain.clone(), inner, with_collectives, send_timeout)
     }
 
     /// Opens the domain that [`open`](Self::open) takes, for endpoints that share it.

@@ -101,9 +101,16 @@
 //!
 //! A peer that starts again has another address.
 //!
+//! # Back-pressure
+//!
+//! A call that posts an operation waits until there is capacity for it: see
+//! [there](RdmEndpoint#back-pressure). Calls with `try_` in their names do not wait. A thread that
+//! owns both ends uses those.
+//!
 //! # Futures
 //!
-//! [`AsyncRdmEndpoint`] has futures for any executor: see there.
+//! [`AsyncRdmEndpoint`] has futures for any executor, which post operations when there is capacity
+//! and wait for their ends: see there.
 //!
 //! # The objects below
 //!

@@ -5,7 +5,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, MrDesc, RmaKind, RmaOp};
 use ferrofabric_runtime::owning::{Buffer, SharedBuffer};
 
-use crate::endpoint::RdmEndpoint;
+use crate::endpoint::{Patience, RdmEndpoint};
 use crate::operation_error::OperationError;
 use crate::operation_id::{ReadId, WriteId};
 use crate::region::{AllowsRead, AllowsWrite, PeerRegion, RegionRights, RemoteRegion};
@@ -54,16 +54,17 @@ impl RdmEndpoint {
 
     /// Reads a peer's region, or a [piece](RemoteRegion::slice) of it, into the start of a buffer.
     /// A buffer that is shorter, but has the [capacity](Buffer::capacity), gets the length of the
-    /// piece; what is behind the piece in a longer one stays.
+    /// piece; what is behind the piece in a longer one stays. Waits until there is capacity for the
+    /// operation: see [above](Self#back-pressure). 1024 reads and atomic operations are under way
+    /// at most.
     ///
     /// The peer's endpoint has this endpoint's address in its address vector: it sends the bytes
     /// there.
     ///
     /// # Errors
     ///
-    /// The error contains the buffer. `EINVAL`: the buffer has room for fewer bytes. `EAGAIN`
-    /// ([`OperationError::is_again`]): take completions, then read again; 1024 reads are under way
-    /// at most. Else as [`send`](Self::send).
+    /// The error contains the buffer. `EINVAL`: the buffer has room for fewer bytes. Else as
+    /// [`send`](Self::send).
     ///
     /// The read itself fails with `EACCES` if the region is closed, has no such bytes or gives no
     /// such right.
@@ -73,20 +74,44 @@ impl RdmEndpoint {
         remote: RemoteRegion<R>,
         into: Buffer,
     ) -> Result<ReadId, OperationError> {
+        self.post_read(from, remote, into, Patience::Waits)
+    }
+
+    /// As [`read`](Self::read), without a wait.
+    ///
+    /// # Errors
+    ///
+    /// As there. `EAGAIN` ([`OperationError::is_again`]): there is no capacity now.
+    pub fn try_read<R: AllowsRead>(
+        &mut self,
+        from: FiAddr,
+        remote: RemoteRegion<R>,
+        into: Buffer,
+    ) -> Result<ReadId, OperationError> {
+        self.post_read(from, remote, into, Patience::Tries)
+    }
+
+    fn post_read<R: AllowsRead>(
+        &mut self,
+        from: FiAddr,
+        remote: RemoteRegion<R>,
+        mut into: Buffer,
+        patience: Patience,
+    ) -> Result<ReadId, OperationError> {
         let (op, len) = (operation(RmaKind::Read, from, &remote), remote.len());
-        let mut into = into;
         if into.len() < len {
             // The post below refuses a piece that the memory has no room for.
             let _ = into.resize(len);
         }
-        let posted = self.post_one_sided(op, into, len);
+        let posted = self.post_one_sided(op, into, len, patience);
         posted
             .map(ReadId)
             .map_err(|refused| OperationError::refused_read(from, len, refused))
     }
 
     /// Writes all bytes of a buffer to the start of a peer's region, or of a
-    /// [piece](RemoteRegion::slice) of it. The write completes when the bytes are there.
+    /// [piece](RemoteRegion::slice) of it. The write completes when the bytes are there. Waits
+    /// until there is capacity for it: see [above](Self#back-pressure).
     ///
     /// Writes have no order among each other: a write that is to come after another is posted when
     /// that one is complete.
@@ -102,7 +127,21 @@ impl RdmEndpoint {
         remote: RemoteRegion<R>,
         bytes: Buffer,
     ) -> Result<WriteId, OperationError> {
-        self.post_write(operation(RmaKind::Write, to, &remote), remote.len(), bytes)
+        self.post_write(to, remote, bytes, None, Patience::Waits)
+    }
+
+    /// As [`write`](Self::write), without a wait.
+    ///
+    /// # Errors
+    ///
+    /// As there. `EAGAIN` ([`OperationError::is_again`]): there is no capacity now.
+    pub fn try_write<R: AllowsWrite>(
+        &mut self,
+        to: FiAddr,
+        remote: RemoteRegion<R>,
+        bytes: Buffer,
+    ) -> Result<WriteId, OperationError> {
+        self.post_write(to, remote, bytes, None, Patience::Tries)
     }
 
     /// As [`write`](Self::write), with CQ data: once the bytes are there, the peer's endpoint
@@ -118,25 +157,46 @@ impl RdmEndpoint {
         bytes: Buffer,
         data: u64,
     ) -> Result<WriteId, OperationError> {
-        let op = RmaOp {
-            data,
-            flags: Flags::REMOTE_CQ_DATA | Flags::DELIVERY_COMPLETE,
-            ..operation(RmaKind::Write, to, &remote)
-        };
-        self.post_write(op, remote.len(), bytes)
+        self.post_write(to, remote, bytes, Some(data), Patience::Waits)
     }
 
-    fn post_write(
+    /// As [`write_with_data`](Self::write_with_data), without a wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_write`](Self::try_write).
+    pub fn try_write_with_data<R: AllowsWrite>(
         &mut self,
-        op: RmaOp,
-        room: usize,
+        to: FiAddr,
+        remote: RemoteRegion<R>,
         bytes: Buffer,
+        data: u64,
     ) -> Result<WriteId, OperationError> {
-        let (to, len) = (op.dest, bytes.len());
-        if len > room {
+        self.post_write(to, remote, bytes, Some(data), Patience::Tries)
+    }
+
+    fn post_write<R: AllowsWrite>(
+        &mut self,
+        to: FiAddr,
+        remote: RemoteRegion<R>,
+        bytes: Buffer,
+        data: Option<u64>,
+        patience: Patience,
+    ) -> Result<WriteId, OperationError> {
+        let len = bytes.len();
+        if len > remote.len() {
             return Err(OperationError::beyond_region(to, bytes));
         }
-        let posted = self.post_one_sided(op, bytes, len);
+        let op = operation(RmaKind::Write, to, &remote);
+        let op = match data {
+            Some(data) => RmaOp {
+                data,
+                flags: op.flags | Flags::REMOTE_CQ_DATA,
+                ..op
+            },
+            None => op,
+        };
+        let posted = self.post_one_sided(op, bytes, len, patience);
         posted
             .map(WriteId)
             .map_err(|refused| OperationError::refused_write(to, len, refused))

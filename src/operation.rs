@@ -23,6 +23,12 @@ use crate::operation_id::{AtomicId, CollectiveId, JoinId, ReadId, RecvId, SendId
 #[derive(Debug)]
 pub struct Outbound {
     pub(crate) buffer: Buffer,
+    pub(crate) form: OutboundForm,
+}
+
+/// A message to send, without its buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutboundForm {
     pub(crate) len: usize,
     tag: Option<u64>,
     data: Option<u64>,
@@ -30,13 +36,12 @@ pub struct Outbound {
 
 impl From<Buffer> for Outbound {
     fn from(buffer: Buffer) -> Self {
-        let len = buffer.len();
-        Self {
-            buffer,
-            len,
+        let form = OutboundForm {
+            len: buffer.len(),
             tag: None,
             data: None,
-        }
+        };
+        Self { buffer, form }
     }
 }
 
@@ -44,28 +49,33 @@ impl Outbound {
     /// Sends the first `len` bytes alone. The send is refused if the buffer has fewer.
     #[must_use]
     pub fn len(self, len: usize) -> Self {
-        Self { len, ..self }
+        let form = OutboundForm { len, ..self.form };
+        Self { form, ..self }
     }
 
     /// With a tag.
     #[must_use]
     pub fn tag(self, tag: u64) -> Self {
-        Self {
+        let form = OutboundForm {
             tag: Some(tag),
-            ..self
-        }
+            ..self.form
+        };
+        Self { form, ..self }
     }
 
     /// With CQ data: a number for the receiver's completion (`FI_REMOTE_CQ_DATA`).
     #[must_use]
     pub fn data(self, data: u64) -> Self {
-        Self {
+        let form = OutboundForm {
             data: Some(data),
-            ..self
-        }
+            ..self.form
+        };
+        Self { form, ..self }
     }
+}
 
-    pub(crate) fn operation(&self, dest: FiAddr) -> SendOp {
+impl OutboundForm {
+    pub(crate) fn operation(self, dest: FiAddr) -> SendOp {
         SendOp {
             kind: kind_of(self.tag),
             dest,
@@ -81,8 +91,8 @@ impl Outbound {
     }
 }
 
-/// Room for a message to receive, as much as the buffer's memory has ([`Buffer::capacity`]): without
-/// a tag and from any source, by default.
+/// Room for a message to receive, as much as the buffer's memory has ([`Buffer::capacity`]):
+/// without a tag and from any source, by default.
 ///
 /// ```
 /// # use ferrofabric::{Buffer, FiAddr, Inbound};
@@ -287,8 +297,8 @@ impl ReceivedMessage {
         &self.source
     }
 
-    /// The buffer, with the message's bytes and their length: sending it sends the message. The next
-    /// receive into it takes messages up to its [capacity](Buffer::capacity) again.
+    /// The buffer, with the message's bytes and their length: sending it sends the message. The
+    /// next receive into it takes messages up to its [capacity](Buffer::capacity) again.
     pub fn into_buffer(self) -> Buffer {
         self.buffer
     }

@@ -31,6 +31,8 @@ enum FailedOperation {
     Write(PostedOrNot<WriteId>),
     Atomic(PostedOrNot<AtomicId>),
     Inject,
+    /// One that waited for capacity.
+    Post,
     Join(Option<JoinId>),
     Collective(Option<CollectiveId>),
     Wait(u64),
@@ -211,6 +213,11 @@ impl OperationError {
         }
     }
 
+    /// A wait for capacity ended with an error of the endpoint.
+    pub(crate) fn not_posted(errno: Errno) -> Self {
+        Self::without_buffer(FailedOperation::Post, errno, "")
+    }
+
     /// A wait for an operation ended before the operation.
     pub(crate) fn not_waited(token: u64, errno: Errno, why: &'static str) -> Self {
         Self::without_buffer(FailedOperation::Wait(token), errno, why)
@@ -230,7 +237,7 @@ impl OperationError {
             FailedOperation::Atomic(of) => of.id().map(|id| id.0),
             FailedOperation::Join(id) => id.map(|id| id.0),
             FailedOperation::Collective(id) => id.map(|id| id.0),
-            FailedOperation::Inject | FailedOperation::Wait(_) => None,
+            FailedOperation::Inject | FailedOperation::Post | FailedOperation::Wait(_) => None,
         }
     }
 
@@ -302,8 +309,9 @@ impl OperationError {
         self.errno
     }
 
-    /// Back-pressure: nothing was posted, and the same call succeeds after the application has
-    /// taken some completions.
+    /// [Back-pressure](crate::RdmEndpoint#back-pressure): nothing was posted. The call was one with
+    /// `try_` in its name, or the endpoint's
+    /// [`send_timeout`](crate::RdmEndpointBuilder::send_timeout) is over.
     pub fn is_again(&self) -> bool {
         self.errno == Errno::EAGAIN
     }
@@ -337,6 +345,7 @@ impl OperationError {
             FailedOperation::Write(of) => ("write", with_length(REGION, of.len(), with("of"))),
             FailedOperation::Atomic(of) => ("change", with_length(REGION, of.len(), with("of"))),
             FailedOperation::Inject => ("inject", format!("a message{}", with("to"))),
+            FailedOperation::Post => ("post", "an operation".to_owned()),
             FailedOperation::Join(_) => ("join", "a group".to_owned()),
             FailedOperation::Collective(_) => ("complete", "a collective operation".to_owned()),
             FailedOperation::Wait(token) => ("wait for", format!("operation {token}")),
@@ -349,7 +358,8 @@ impl OperationError {
     }
 }
 
-const BACK_PRESSURE: &str = "take completions, then send again";
+const BACK_PRESSURE: &str = "the peer takes no more now: `send` and its like wait until it does, \
+                             `try_send` and its like are to be called again";
 
 const REGION: &str = "a region";
 

@@ -1,5 +1,6 @@
 //! The endpoint that a Rust program holds.
 
+mod back_pressure;
 mod queue;
 
 use std::collections::VecDeque;
@@ -20,6 +21,8 @@ use crate::operation_error::OperationError;
 use crate::operation_id::{RecvId, SendId};
 use crate::operation_output::OperationId;
 use crate::peer_address::PeerAddress;
+
+pub(crate) use back_pressure::Patience;
 
 /// Why a tag is refused.
 const RESERVED: &str = "the highest bit of a tag is that of collective operations here";
@@ -43,6 +46,51 @@ pub const DROP_FLUSH: Duration = Duration::from_secs(1);
 /// several calls: [`flush`](Self::flush) before the thread computes, sleeps, or waits for another
 /// endpoint. A call that waits sleeps, after the setting [`spin`](crate::config::Settings::spin).
 ///
+/// # Back-pressure
+///
+/// A peer that receives nothing for a while takes only so many messages, and an endpoint has only
+/// so many reads and atomic operations under way. A call that posts one more waits then: it drives
+/// the endpoint, keeps the completions that it meets for later calls, in their order, and goes on
+/// when the peer or the device has made capacity, or fails when the peer [is
+/// gone](crate#peers-that-are-gone). Such calls are [`send`](Self::send), [`inject`](Self::inject)
+/// and [`tinject`](Self::tinject), and those of [one-sided](Self#one-sided-operations) and
+/// [atomic](Self#atomic-operations) operations. Each has a form with `try_` in its name, as
+/// [`try_send`](Self::try_send), which does not wait: it is refused with `EAGAIN`.
+/// [`prepare_wait_for_capacity`](Self::prepare_wait_for_capacity) is for programs that wait on the
+/// descriptor.
+///
+/// A wait has no end while the peer lives and receives nothing, unless the endpoint was opened with
+/// [`send_timeout`](crate::RdmEndpointBuilder::send_timeout). So two endpoints that only send to
+/// each other wait for each other, and **a thread that owns both ends waits for itself**: it calls
+/// `try_send` and takes the messages of the other end when that is refused.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use ferrofabric::{Buffer, CompletedOperation, PathChoice, RdmEndpoint};
+/// # let mut left = RdmEndpoint::builder().path(PathChoice::Shm).open()?;
+/// # let mut right = RdmEndpoint::builder().path(PathChoice::Shm).open()?;
+/// # let to_right = left.insert(right.address())?;
+/// const MESSAGES: u32 = 10_000;
+/// let (mut sent, mut received) = (0, 0);
+/// right.recv(Buffer::new(4)?)?;
+/// while received < MESSAGES {
+///     while sent < MESSAGES {
+///         match left.try_inject(to_right, &u32::to_le_bytes(sent)) {
+///             Ok(()) => sent += 1,
+///             Err(error) if error.is_again() => break,
+///             Err(error) => return Err(error.into()),
+///         }
+///     }
+///     left.poll()?;
+///     if let Some(CompletedOperation::Received(_, message)) = right.poll()? {
+///         assert_eq!(message.bytes(), u32::to_le_bytes(received));
+///         received += 1;
+///         right.recv(message.into_buffer())?;
+///     }
+/// }
+/// # Ok::<(), ferrofabric::Error>(())
+/// ```
+///
 /// # Close
 ///
 /// The message of a completed send, or of an inject that returned, may still be under way: no peer
@@ -58,6 +106,8 @@ pub struct RdmEndpoint {
     /// Completions that were taken during a wait for another operation.
     finished: VecDeque<CompletedOperation>,
     next_token: u64,
+    /// The longest wait for capacity; `None`: for ever.
+    send_timeout: Option<Duration>,
     /// Whether `drop` must flush: [`RdmEndpoint::close`] has not done so.
     flushes_at_drop: bool,
     collectives: Option<Box<GroupDriver>>,
@@ -68,6 +118,7 @@ impl RdmEndpoint {
         domain: Arc<dyn Domain>,
         mut inner: OwningEndpoint,
         with_collectives: bool,
+        send_timeout: Option<Duration>,
     ) -> Result<Self> {
         // `as_fd` can not fail.
         inner.wait_fd()?;
@@ -77,6 +128,7 @@ impl RdmEndpoint {
             domain,
             finished: VecDeque::new(),
             next_token: 0,
+            send_timeout,
             flushes_at_drop: true,
             collectives,
         })
@@ -129,43 +181,76 @@ impl RdmEndpoint {
         self.inner.av().remove(peer)
     }
 
-    /// Sends a message.
+    /// Sends a message. Waits until there is capacity for it: see [above](Self#back-pressure).
     ///
     /// # Errors
     ///
-    /// The error contains the buffer. `EAGAIN` ([`OperationError::is_again`]): take completions,
-    /// then send again. `EINVAL`: the length is beyond the buffer. `EMSGSIZE`: longer than the
-    /// domain's limit, `ep.max_msg_size` of its [`info`](Domain::info). `EADDRNOTAVAIL`: no such
-    /// peer. `ECONNRESET`, `ESHUTDOWN`, `EHOSTUNREACH`: the peer
-    /// [is gone](crate#peers-that-are-gone).
+    /// The error contains the buffer. `EINVAL`: the length is beyond the buffer. `EMSGSIZE`: longer
+    /// than the domain's limit, `ep.max_msg_size` of its [`info`](Domain::info). `EADDRNOTAVAIL`:
+    /// no such peer. `ECONNRESET`, `ESHUTDOWN`, `EHOSTUNREACH`: the peer [is
+    /// gone](crate#peers-that-are-gone), possibly while the call waited. `EAGAIN`
+    /// ([`OperationError::is_again`]): there was no capacity in the time of
+    /// [`send_timeout`](crate::RdmEndpointBuilder::send_timeout).
     pub fn send(
         &mut self,
         to: FiAddr,
         message: impl Into<Outbound>,
     ) -> Result<SendId, OperationError> {
-        let message = message.into();
-        let (op, len) = (message.operation(to), message.len);
+        self.post_message(to, message.into(), Patience::Waits)
+    }
+
+    /// As [`send`](Self::send), without a wait.
+    ///
+    /// # Errors
+    ///
+    /// As there. `EAGAIN` ([`OperationError::is_again`]): there is no capacity now.
+    pub fn try_send(
+        &mut self,
+        to: FiAddr,
+        message: impl Into<Outbound>,
+    ) -> Result<SendId, OperationError> {
+        self.post_message(to, message.into(), Patience::Tries)
+    }
+
+    fn post_message(
+        &mut self,
+        to: FiAddr,
+        message: Outbound,
+        patience: Patience,
+    ) -> Result<SendId, OperationError> {
+        let (op, len) = (message.form.operation(to), message.form.len);
         if self.is_reserved(op.tag) {
             let refused = (OpError::Failed(Errno::EINVAL), message.buffer);
             return Err(OperationError::refused_send(to, len, refused).because(RESERVED));
         }
         let token = self.next_token;
-        (self.inner.post_send(message.buffer, len, token, op))
-            .map_err(|refused| OperationError::refused_send(to, len, refused))?;
+        self.post(to, patience, message.buffer, |inner, buffer| {
+            inner.post_send(buffer, len, token, op)
+        })
+        .map_err(|refused| OperationError::refused_send(to, len, refused))?;
         self.next_token += 1;
         Ok(SendId(token))
     }
 
     /// Sends a copy of a short message, without a completion: one that fails later is a
     /// [`CompletedOperation::Failed`]. The longest has `endpoint.domain().info().tx.inject_size`
-    /// bytes: 4096 through shared memory, and fewer over some devices.
+    /// bytes: 4096 through shared memory, and fewer over some devices. Waits until there is
+    /// capacity for it: see [above](Self#back-pressure).
     ///
     /// # Errors
     ///
     /// As [`send`](Self::send). `EMSGSIZE`: longer than that.
     pub fn inject(&mut self, to: FiAddr, bytes: &[u8]) -> Result<(), OperationError> {
-        (self.inner.inject(bytes, to, None))
-            .map_err(|error| OperationError::refused_inject(to, error))
+        self.post_inject(to, None, bytes, Patience::Waits)
+    }
+
+    /// As [`inject`](Self::inject), without a wait.
+    ///
+    /// # Errors
+    ///
+    /// As there. `EAGAIN` ([`OperationError::is_again`]): there is no capacity now.
+    pub fn try_inject(&mut self, to: FiAddr, bytes: &[u8]) -> Result<(), OperationError> {
+        self.post_inject(to, None, bytes, Patience::Tries)
     }
 
     /// As [`inject`](Self::inject), with a tag.
@@ -174,12 +259,42 @@ impl RdmEndpoint {
     ///
     /// As there.
     pub fn tinject(&mut self, to: FiAddr, tag: u64, bytes: &[u8]) -> Result<(), OperationError> {
-        if self.is_reserved(tag) {
+        self.post_inject(to, Some(tag), bytes, Patience::Waits)
+    }
+
+    /// As [`try_inject`](Self::try_inject), with a tag.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_tinject(
+        &mut self,
+        to: FiAddr,
+        tag: u64,
+        bytes: &[u8],
+    ) -> Result<(), OperationError> {
+        self.post_inject(to, Some(tag), bytes, Patience::Tries)
+    }
+
+    fn post_inject(
+        &mut self,
+        to: FiAddr,
+        tag: Option<u64>,
+        bytes: &[u8],
+        patience: Patience,
+    ) -> Result<(), OperationError> {
+        if tag.is_some_and(|tag| self.is_reserved(tag)) {
             let refused = OpError::Failed(Errno::EINVAL);
             return Err(OperationError::refused_inject(to, refused).because(RESERVED));
         }
-        (self.inner.tinject(bytes, to, tag))
-            .map_err(|error| OperationError::refused_inject(to, error))
+        self.post(to, patience, (), |inner, ()| {
+            let injected = match tag {
+                Some(tag) => inner.tinject(bytes, to, tag),
+                None => inner.inject(bytes, to, None),
+            };
+            injected.map_err(|error| (error, ()))
+        })
+        .map_err(|(error, ())| OperationError::refused_inject(to, error))
     }
 
     /// Receives a message, into all memory of the buffer ([`Buffer::capacity`]). One that is longer
@@ -211,21 +326,29 @@ impl RdmEndpoint {
         op: RmaOp,
         buffer: Buffer,
         len: usize,
+        patience: Patience,
     ) -> Result<u64, (OpError, Buffer)> {
         let token = self.next_token;
-        self.inner.post_rma(buffer, len, token, op)?;
+        self.post(op.dest, patience, buffer, |inner, buffer| {
+            inner.post_rma(buffer, len, token, op)
+        })?;
         self.next_token += 1;
         Ok(token)
     }
 
     /// Posts an atomic operation, and returns its number.
-    pub(crate) fn post_atomic<T: AtomicElement>(
+    pub(crate) fn post_atomic_op<T: AtomicElement>(
         &mut self,
         op: AtomicOp,
         values: AtomicValues<'_, T>,
+        patience: Patience,
     ) -> Result<u64, OpError> {
         let token = self.next_token;
-        self.inner.post_atomic(op, values, token)?;
+        self.post(op.dest, patience, (), |inner, ()| {
+            let posted = inner.post_atomic(op, values, token);
+            posted.map_err(|error| (error, ()))
+        })
+        .map_err(|(error, ())| error)?;
         self.next_token += 1;
         Ok(token)
     }
@@ -463,6 +586,15 @@ impl RdmEndpoint {
         }
     }
 
+    /// Whether closing the endpoint loses no message now; `None` if it would.
+    pub(crate) fn is_flushed(&self) -> Option<Result<(), Errno>> {
+        match self.inner.flush(Some(Duration::ZERO)) {
+            Ok(()) if !self.has_waiting_sends() => Some(Ok(())),
+            Ok(()) | Err(OpError::Again | OpError::Failed(Errno::EINTR)) => None,
+            Err(OpError::Failed(errno)) => Some(Err(errno)),
+        }
+    }
+
     /// Closes the endpoint once it is flushed, within this time.
     ///
     /// # Errors
@@ -486,18 +618,35 @@ impl RdmEndpoint {
     ///
     /// If a device can not be armed.
     pub fn prepare_wait(&mut self) -> Result<bool> {
-        Ok(self.finished.is_empty() && self.may_sleep()?)
+        Ok(self.finished.is_empty() && self.may_sleep(false)?)
     }
 
-    /// As `prepare_wait`, even if completions of other operations are kept.
-    pub(crate) fn may_sleep(&mut self) -> Result<bool> {
+    /// As [`prepare_wait`](Self::prepare_wait), after a call with `try_` in its name was refused
+    /// with `EAGAIN`: the descriptor becomes readable also when there may be capacity for it. Make
+    /// the call once more between this call and the wait, because capacity that came before this
+    /// call is not reported.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn prepare_wait_for_capacity(&mut self) -> Result<bool> {
+        Ok(self.finished.is_empty() && self.may_sleep(true)?)
+    }
+
+    /// As `prepare_wait`, even if completions of other operations are kept. The descriptor also
+    /// tells of capacity, if that is waited for.
+    pub(crate) fn may_sleep(&mut self, for_capacity: bool) -> Result<bool> {
         let collectives = self.collectives.as_ref();
         if collectives.is_some_and(|collectives| collectives.has_ended())
             || self.has_waiting_sends()
         {
             return Ok(false);
         }
-        match self.inner.try_wait() {
+        let armed = match for_capacity {
+            true => self.inner.try_wait_for_capacity(),
+            false => self.inner.try_wait(),
+        };
+        match armed {
             Ok(()) => Ok(true),
             Err(OpError::Again) => Ok(false),
             Err(OpError::Failed(errno)) => Err(Error::new(errno, "wait on", "endpoint")),

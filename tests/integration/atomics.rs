@@ -537,7 +537,7 @@ fn operations_that_are_refused_are_posted_again() {
     let (mut posted, mut ended) = (0, 0);
     while ended < OPERATIONS {
         while posted < OPERATIONS {
-            match client.fetch_atomic(to_server, region.remote(), Operator::SUM, 1) {
+            match client.try_fetch_atomic(to_server, region.remote(), Operator::SUM, 1) {
                 Ok(_) => posted += 1,
                 Err(error) if error.is_again() => break,
                 Err(error) => panic!("{error}"),

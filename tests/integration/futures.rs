@@ -17,7 +17,7 @@ use ferrofabric::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
 
-struct Tokio(AsyncFd<OwnedFd>);
+pub(crate) struct Tokio(AsyncFd<OwnedFd>);
 
 impl DescriptorReadiness for Tokio {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -30,7 +30,7 @@ impl DescriptorReadiness for Tokio {
     deprecated,
     reason = "sound for a descriptor that it owns; its successor is unsafe"
 )]
-fn watch(descriptor: OwnedFd) -> io::Result<Tokio> {
+pub(crate) fn watch(descriptor: OwnedFd) -> io::Result<Tokio> {
     AsyncFd::new(descriptor).map(Tokio)
 }
 
@@ -206,13 +206,16 @@ fn atomic_operations_are_awaited() {
     let (client, server, to_server) = pair_for_memory();
     let region: AtomicRegion<i64> = server.share_atomic(&[1; 512]).unwrap();
     let remote = region.remote();
-    let sum = client.atomic(to_server, remote, Operator::SUM, &[1; 512]);
+    let sum = block_on(client.atomic(to_server, remote, Operator::SUM, &[1; 512]));
     block_on(client.outcome(sum.unwrap())).unwrap();
     let swap = client.compare_atomic(to_server, remote, CompareOperator::EQUAL, 2, 9);
-    assert_eq!(block_on(client.outcome(swap.unwrap())).unwrap(), 2);
+    assert_eq!(
+        block_on(client.outcome(block_on(swap).unwrap())).unwrap(),
+        2
+    );
     for (before, forgets) in [(9, false), (10, true)] {
         let fetch = client.fetch_atomic(to_server, remote, Operator::SUM, &[1; 512]);
-        let fetch = fetch.unwrap();
+        let fetch = block_on(fetch).unwrap();
         let mut future = client.outcome(fetch);
         let first = poll_once(&mut future);
         match forgets {
@@ -226,7 +229,8 @@ fn atomic_operations_are_awaited() {
         assert_eq!((fetched.len(), fetched[0]), (512, before));
     }
     let read = client.atomic_read(to_server, remote.element(0).unwrap());
-    assert_eq!(block_on(client.outcome(read.unwrap())).unwrap(), [11]);
+    let read = block_on(read).unwrap();
+    assert_eq!(block_on(client.outcome(read)).unwrap(), [11]);
     let left = region.close();
     assert_eq!((left[0], &left[1..]), (11, &[4; 511][..]));
 }
@@ -243,10 +247,10 @@ fn a_dropped_future_frees_no_buffer_of_a_read() {
         region.remote(),
         Buffer::copy_of(&[0x77; 8]).unwrap(),
     );
-    block_on(client.outcome(write.unwrap())).unwrap();
+    block_on(client.outcome(block_on(write).unwrap())).unwrap();
     for forgets in [false, true] {
         let read = client.read(to_server, region.remote(), Buffer::new(64).unwrap());
-        let read = read.unwrap();
+        let read = block_on(read).unwrap();
         let mut future = client.outcome(read);
         let first = poll_once(&mut future);
         match forgets {

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod atomics;
+mod back_pressure;
 mod collectives;
 mod endpoints;
 mod examples;

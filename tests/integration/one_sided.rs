@@ -381,7 +381,7 @@ fn reads_that_are_refused_are_posted_again() {
     let (mut posted, mut done) = (0, 0);
     while done < READS {
         while posted < READS {
-            match client.read(to_server, region.remote(), room(64)) {
+            match client.try_read(to_server, region.remote(), room(64)) {
                 Ok(_) => posted += 1,
                 Err(error) if error.is_again() => {
                     assert_eq!(error.into_buffer().unwrap().len(), 64);

@@ -211,6 +211,44 @@ impl OwningEndpoint {
         }
     }
 
+    /// As [`Cq::try_wait_for_capacity`], of its completion queue.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_wait_for_capacity(&self) -> std::result::Result<(), OpError> {
+        match self.batch_at == self.batch_end {
+            true => self.cq.try_wait_for_capacity(),
+            false => Err(OpError::Again),
+        }
+    }
+
+    /// Waits until a call that was refused with `Again` is accepted or fails, at most for `timeout`
+    /// (`None`: for ever): `attempt` makes the call again, and returns whether that is so. Returns
+    /// false at the timeout. Operations that end meanwhile stay in the completion queue.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::wait_for_capacity`], except `Again` and `EINTR`.
+    #[cold]
+    pub fn wait_for_capacity(
+        &mut self,
+        timeout: Option<Duration>,
+        mut attempt: impl FnMut(&mut Self) -> bool,
+    ) -> std::result::Result<bool, OpError> {
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let endpoint = Arc::clone(&self.endpoint);
+        loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            match endpoint.wait_for_capacity(left, &mut || attempt(self)) {
+                Ok(()) => return Ok(true),
+                Err(OpError::Again) => return Ok(false),
+                Err(OpError::Failed(Errno::EINTR)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Sends the first `len` bytes of a buffer with a tag.
     ///
     /// # Errors

@@ -27,6 +27,10 @@ pub(crate) enum Awaited {
     Drained(usize),
     /// An endpoint that can close without the loss of what the application takes for sent.
     Delivered(usize),
+    /// A step after which a send that was refused for want of capacity may be accepted.
+    Capacity,
+    /// That, or an entry in a completion queue.
+    CapacityOrCq(usize),
 }
 
 /// A wait of one thread on a domain, between two checks of its condition.
@@ -87,10 +91,24 @@ impl DomainWait {
     ///
     /// If the kernel can not wait.
     pub fn sleep(&mut self) -> Result<(), OpError> {
+        self.sleep_until(self.deadline)
+    }
+
+    /// As [`sleep`](Self::sleep), for this time at most.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(crate) fn sleep_at_most(&mut self, most: Duration) -> Result<(), OpError> {
+        let until = [self.deadline, deadline(most)].into_iter().flatten().min();
+        self.sleep_until(until)
+    }
+
+    fn sleep_until(&mut self, deadline: Option<Instant>) -> Result<(), OpError> {
         let Some(epoll) = &self.epoll else {
             return Ok(());
         };
-        let slept = sleep_on(epoll, self.deadline).map_err(|e| OpError::Failed(e.errno()))?;
+        let slept = sleep_on(epoll, deadline).map_err(|e| OpError::Failed(e.errno()))?;
         if slept == Woken::Interrupted {
             self.interrupt();
         }

@@ -333,6 +333,8 @@ impl<B: Backend> Av for AvHandle<B> {
             if again.is_some() {
                 state.announce_new(self.index, again);
             }
+            // The address of a send that waits for capacity may be gone.
+            state.may_have_capacity = true;
             self.domain.wake(state);
         })
     }
@@ -574,6 +576,8 @@ impl<B: Backend> AvHandle<B> {
             if !state.has_unknown_sources(self.index) {
                 self.table.unsubscribe_from_sources();
             }
+            // An insertion has the table, and sends to unresolved addresses wait for that.
+            state.may_have_capacity = true;
             self.domain.wake(state);
             guard.hand_over();
         }

@@ -97,7 +97,7 @@ impl<B: Backend> Cntr for CntrHandle<B> {
         else {
             return Err(OpError::Failed(Errno::EINVAL));
         };
-        self.domain.look(wait, |state| {
+        self.domain.look(wait, |state, _| {
             let count = state.cntrs[self.index];
             if count.value >= threshold {
                 Some(Ok(count.value))

@@ -88,7 +88,7 @@ impl<B: Backend> Cq for CqHandle<B> {
             return Err(OpError::Failed(Errno::EINVAL));
         };
         let signals_before = wait.signals_before;
-        let looked = self.domain.look(wait, |state| {
+        let looked = self.domain.look(wait, |state, _| {
             let cq = &mut state.cqs[self.index];
             if cq.is_ready(least) {
                 return Some(cq.read(out));
@@ -122,6 +122,15 @@ impl<B: Backend> Cq for CqHandle<B> {
 
     fn try_wait(&self) -> Result<(), OpError> {
         self.domain.try_wait(self.awaited(), &self.descriptor)?;
+        match self.signals.has_come_since(self.signals.enter()) {
+            true => Err(OpError::Again),
+            false => Ok(()),
+        }
+    }
+
+    fn try_wait_for_capacity(&self) -> Result<(), OpError> {
+        let awaited = Awaited::CapacityOrCq(self.index);
+        self.domain.try_wait(awaited, &self.descriptor)?;
         match self.signals.has_come_since(self.signals.enter()) {
             true => Err(OpError::Again),
             false => Ok(()),

@@ -137,7 +137,7 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         let cancelled = transport.cancel_recv(context, &mut owner);
         // A sleeping thread may have to complete a cancellation that is still under way.
-        self.domain.rearm(state);
+        self.domain.rearm(state, false);
         cancelled
     }
 
@@ -155,6 +155,14 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
 
     fn lose_undelivered(&self) {
         self.delivers.store(false, Ordering::Relaxed);
+    }
+
+    fn wait_for_capacity(
+        &self,
+        timeout: Option<Duration>,
+        attempt: &mut dyn FnMut() -> bool,
+    ) -> Result<(), OpError> {
+        self.domain.wait_for_capacity(timeout, attempt)
     }
 
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {

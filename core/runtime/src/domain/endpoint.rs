@@ -324,6 +324,14 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         self.delivers.store(false, Ordering::Relaxed);
     }
 
+    fn wait_for_capacity(
+        &self,
+        timeout: Option<Duration>,
+        attempt: &mut dyn FnMut() -> bool,
+    ) -> Result<(), OpError> {
+        self.domain.wait_for_capacity(timeout, attempt)
+    }
+
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
         let state = self.domain.lock()?;
         Ok(state.endpoints[self.index].stats())

@@ -255,7 +255,7 @@ pub(super) fn enter<B: Backend>(
         state.inform_of_all(index, name.node);
     }
     // Threads that sleep already must be woken by this endpoint, too.
-    domain.rearm(&mut state);
+    domain.rearm(&mut state, false);
     drop(state);
     let name = EndpointName::new(name, keyed, listening, info.addr_format);
     Ok(Entered { index, name, keys })

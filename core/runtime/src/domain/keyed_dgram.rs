@@ -74,6 +74,14 @@ impl<B: Backend> Endpoint for KeyedDgram<B> {
         self.0.flush(timeout)
     }
 
+    fn wait_for_capacity(
+        &self,
+        timeout: Option<Duration>,
+        attempt: &mut dyn FnMut() -> bool,
+    ) -> Result<(), OpError> {
+        self.0.wait_for_capacity(timeout, attempt)
+    }
+
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
         self.0.stats()
     }

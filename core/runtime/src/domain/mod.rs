@@ -282,6 +282,9 @@ struct DomainState<T: Transport> {
     waiting_sends: usize,
     look_at_waiting: bool,
     waiters: Slab<DomainWaiter>,
+    /// Something moved, or addresses changed, since the waiters were last looked at: a send that
+    /// was refused for want of capacity may be accepted.
+    may_have_capacity: bool,
     auto_progress: AutoProgressState,
 }
 
@@ -447,7 +450,7 @@ impl<B: Backend> DomainShared<B> {
             state.settle_unresolved();
         }
         let moved = state.progress() != 0;
-        self.rearm(state);
+        self.rearm(state, moved);
         moved
     }
 
@@ -490,6 +493,7 @@ impl<B: Backend> DomainShared<B> {
         self.has_deferred.lower();
         self.deferred_bell.clear();
         let tasks = std::mem::take(&mut *self.deferred.lock());
+        state.may_have_capacity = true;
         for task in tasks {
             match task {
                 DeferredTask::Close(object) => drop(state.remove(object)),
@@ -536,6 +540,7 @@ impl<T: Transport> DomainState<T> {
             waiting_sends: 0,
             look_at_waiting: false,
             waiters: Slab::new(),
+            may_have_capacity: false,
             auto_progress: AutoProgressState::default(),
         }
     }

@@ -8,6 +8,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use slab::Slab;
@@ -24,9 +25,14 @@ use ferrofabric_system::wait::{WaitFd, WaitSet, WakeBell};
 /// Number of times that busy transports are polled again before their sleepers are woken instead.
 const REARM_POLLS: usize = 4;
 
+/// Longest sleep of a thread that waits for capacity. Events wake it; one that holds the table of
+/// unresolved addresses for long does not.
+const CAPACITY_SLEEP: Duration = Duration::from_millis(20);
+
 /// Whether the condition of a wait is fulfilled.
 fn is_fulfilled<T: Transport>(
     awaited: Awaited,
+    may_have_capacity: bool,
     endpoints: &Slab<EndpointState<T>>,
     cqs: &Slab<CqQueue>,
     cntrs: &Slab<CounterValues>,
@@ -35,6 +41,10 @@ fn is_fulfilled<T: Transport>(
         Awaited::Drained(index) => endpoints.get(index).is_none_or(EndpointState::is_drained),
         Awaited::Delivered(index) => endpoints.get(index).is_none_or(EndpointState::is_delivered),
         Awaited::Cq { index, least } => cqs.get(index).is_some_and(|cq| cq.is_ready(least)),
+        Awaited::Capacity => may_have_capacity,
+        Awaited::CapacityOrCq(index) => {
+            may_have_capacity || cqs.get(index).is_some_and(|cq| cq.is_ready(1))
+        }
         Awaited::Change(index) => cntrs.get(index).is_some_and(|count| !count.is_seen()),
         Awaited::Cntr {
             index,
@@ -77,7 +87,9 @@ impl DomainWaiter {
     /// Whether it waits for an object.
     pub(super) fn is_on(&self, object: ObjectKey) -> bool {
         match (self.awaited, object) {
-            (Awaited::Cq { index, .. }, ObjectKey::Cq(at)) => index == at,
+            (Awaited::Cq { index, .. } | Awaited::CapacityOrCq(index), ObjectKey::Cq(at)) => {
+                index == at
+            }
             (Awaited::Cntr { index, .. } | Awaited::Change(index), ObjectKey::Cntr(at)) => {
                 index == at
             }
@@ -88,14 +100,18 @@ impl DomainWaiter {
 
 /// The descriptor of an object, made at the first request.
 #[derive(Default)]
-pub(super) struct Descriptor(OnceLock<WaitFd>);
+pub(super) struct Descriptor {
+    fd: OnceLock<WaitFd>,
+    /// Its last wait is for capacity, too.
+    waits_for_capacity: AtomicBool,
+}
 
 impl Descriptor {
     pub(super) fn open(&self, set: &WaitSet) -> Result<BorrowedFd<'_>> {
-        if self.0.get().is_none() {
-            let _ = self.0.set(set.descriptor()?);
+        if self.fd.get().is_none() {
+            let _ = self.fd.set(set.descriptor()?);
         }
-        match self.0.get() {
+        match self.fd.get() {
             Some(fd) => Ok(fd.as_fd()),
             None => Err(ferrofabric_contracts::error::Error::new(
                 Errno::EINVAL,
@@ -107,7 +123,7 @@ impl Descriptor {
 
     /// Makes it readable.
     pub(super) fn ring(&self) {
-        if let Some(fd) = self.0.get() {
+        if let Some(fd) = self.fd.get() {
             fd.bell().ring();
         }
     }
@@ -121,11 +137,11 @@ impl<B: Backend> DomainShared<B> {
 
     /// Drives the domain until `done` has an answer or the deadline has come (`Again` then), and no
     /// longer than the wait spins: `None` means that the caller must sleep and call again. After a
-    /// signal to the thread it checks once (`EINTR` then).
+    /// signal to the thread it checks once (`EINTR` then). `done` gets whether something moved.
     pub(super) fn look<R>(
         &self,
         wait: &mut DomainWait,
-        mut done: impl FnMut(&mut DomainState<B::Transport>) -> Option<Result<R, OpError>>,
+        mut done: impl FnMut(&mut DomainState<B::Transport>, bool) -> Option<Result<R, OpError>>,
     ) -> Result<Option<R>, OpError> {
         loop {
             let mut state = self.lock()?;
@@ -134,7 +150,7 @@ impl<B: Backend> DomainShared<B> {
                 wait.spin_again(self.spin);
             }
             let moved = self.progress(&mut state);
-            if let Some(answer) = done(&mut state) {
+            if let Some(answer) = done(&mut state, moved) {
                 return answer.map(Some);
             }
             match wait.after_empty_look()? {
@@ -183,7 +199,7 @@ impl<B: Backend> DomainShared<B> {
     pub(super) fn deliver_before_close(&self, index: usize) {
         let awaited = Awaited::Delivered(index);
         match self.lock() {
-            Ok(state) if !state.fulfills(awaited) => {}
+            Ok(state) if !state.fulfills(awaited, false) => {}
             // There is nothing to deliver, or the domain's own thread closes the endpoint later.
             _ => return,
         }
@@ -222,9 +238,9 @@ impl<B: Backend> DomainShared<B> {
     ) -> Result<(), OpError> {
         let mut wait = self.begin_wait(awaited, timeout);
         let drained = loop {
-            let looked = self.look(&mut wait, |state| {
+            let looked = self.look(&mut wait, |state, moved| {
                 state.drain(index);
-                state.fulfills(awaited).then_some(Ok(()))
+                state.fulfills(awaited, moved).then_some(Ok(()))
             });
             match looked {
                 Ok(Some(())) => break Ok(()),
@@ -239,6 +255,35 @@ impl<B: Backend> DomainShared<B> {
         drained
     }
 
+    /// As [`Endpoint::wait_for_capacity`](crate::fabric::Endpoint::wait_for_capacity).
+    #[cold]
+    pub(super) fn wait_for_capacity(
+        &self,
+        timeout: Option<Duration>,
+        attempt: &mut dyn FnMut() -> bool,
+    ) -> Result<(), OpError> {
+        let mut wait = self.begin_wait(Awaited::Capacity, timeout);
+        let accepted = loop {
+            if attempt() {
+                break Ok(());
+            }
+            match self.look(&mut wait, |_, moved| moved.then_some(Ok(()))) {
+                Ok(Some(())) => continue,
+                Ok(None) => {}
+                Err(error) => break Err(error),
+            }
+            // What another thread moved before this one was among the sleepers wakes nobody.
+            if attempt() {
+                break Ok(());
+            }
+            if let Err(error) = wait.sleep_at_most(CAPACITY_SLEEP) {
+                break Err(error);
+            }
+        };
+        self.end_wait(&mut wait);
+        accepted
+    }
+
     /// Frees the resources of a wait.
     pub(super) fn end_wait(&self, wait: &mut DomainWait) {
         if let Some(waiter) = wait.end_sleep() {
@@ -250,19 +295,31 @@ impl<B: Backend> DomainShared<B> {
     }
 
     /// Prepares for a wait on a descriptor, which becomes readable when the condition is fulfilled:
-    /// `Again` if it is fulfilled already.
+    /// `Again` if it is fulfilled already. One that waits for capacity gets `Again` also if that
+    /// may have come since the last call.
     pub(super) fn try_wait(
         &self,
         awaited: Awaited,
         descriptor: &Descriptor,
     ) -> Result<(), OpError> {
-        let fd = descriptor.0.get().ok_or(OpError::Failed(Errno::EINVAL))?;
+        let fd = (descriptor.fd.get()).ok_or(OpError::Failed(Errno::EINVAL))?;
         let mut state = self.lock()?;
+        let for_capacity = matches!(awaited, Awaited::CapacityOrCq(_));
+        let waited = descriptor.waits_for_capacity.load(Ordering::Relaxed);
+        // The waiter of the last call is gone if its bell was rung: clearing the bell loses that.
+        let is_of_last = |one: &DomainWaiter| one.is_of(awaited, fd.bell());
+        let came = for_capacity && waited && !state.waiters.iter().any(|(_, one)| is_of_last(one));
         state
             .waiters
             .retain(|_, one| one.bell.as_ref() != Some(fd.bell()));
         fd.bell().clear();
-        self.arm_bell(&mut state, awaited, fd.bell())
+        let armed = match came {
+            true => Err(OpError::Again),
+            false => self.arm_bell(&mut state, awaited, fd.bell()),
+        };
+        let waits = for_capacity && armed.is_ok();
+        (descriptor.waits_for_capacity).store(waits, Ordering::Relaxed);
+        armed
     }
 
     /// Has a descriptor, which may be that of more objects, become readable when the condition is
@@ -295,8 +352,8 @@ impl<B: Backend> DomainShared<B> {
         bell: &WakeBell,
     ) -> Result<(), OpError> {
         for _ in 0..REARM_POLLS {
-            self.progress(state);
-            if state.fulfills(awaited) {
+            let moved = self.progress(state);
+            if state.fulfills(awaited, moved) {
                 break;
             }
             if state.arm()? {
@@ -319,16 +376,18 @@ impl<B: Backend> DomainShared<B> {
         }
     }
 
-    /// After a call to progress: arms the transports again for the threads that sleep.
+    /// After a call to progress, in which something `moved` or not: arms the transports again for
+    /// the threads that sleep.
     #[inline]
-    pub(super) fn rearm(&self, state: &mut DomainState<B::Transport>) {
+    pub(super) fn rearm(&self, state: &mut DomainState<B::Transport>, moved: bool) {
         if state.is_watched() {
-            self.rearm_for_sleepers(state);
+            self.rearm_for_sleepers(state, moved);
         }
     }
 
     #[cold]
     fn wake_sleepers(&self, state: &mut DomainState<B::Transport>) {
+        let may_have_capacity = std::mem::take(&mut state.may_have_capacity);
         let DomainState {
             waiters,
             endpoints,
@@ -338,7 +397,7 @@ impl<B: Backend> DomainShared<B> {
         } = state;
         let mut any = false;
         waiters.retain(|_, one| {
-            if !one.woken && is_fulfilled(one.awaited, endpoints, cqs, cntrs) {
+            if !one.woken && is_fulfilled(one.awaited, may_have_capacity, endpoints, cqs, cntrs) {
                 one.woken = true;
                 any |= one.bell.is_none();
                 return one.stays_when_woken();
@@ -351,11 +410,12 @@ impl<B: Backend> DomainShared<B> {
     }
 
     #[cold]
-    fn rearm_for_sleepers(&self, state: &mut DomainState<B::Transport>) {
+    fn rearm_for_sleepers(&self, state: &mut DomainState<B::Transport>, moved: bool) {
+        state.may_have_capacity |= moved;
         let mut at_rest = false;
         for _ in 0..REARM_POLLS {
             match state.arm() {
-                Ok(false) => state.progress(),
+                Ok(false) => state.may_have_capacity |= state.progress() != 0,
                 Ok(true) => {
                     at_rest = true;
                     break;
@@ -376,8 +436,14 @@ impl<B: Backend> DomainShared<B> {
 
 impl<T: Transport> DomainState<T> {
     /// Whether the condition of a wait is fulfilled.
-    fn fulfills(&self, awaited: Awaited) -> bool {
-        is_fulfilled(awaited, &self.endpoints, &self.cqs, &self.cntrs)
+    fn fulfills(&self, awaited: Awaited, may_have_capacity: bool) -> bool {
+        is_fulfilled(
+            awaited,
+            may_have_capacity,
+            &self.endpoints,
+            &self.cqs,
+            &self.cntrs,
+        )
     }
 
     /// Makes the peers of an endpoint acknowledge the messages that were sent to them.

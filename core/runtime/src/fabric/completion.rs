@@ -107,6 +107,19 @@ pub trait Cq: Send + Sync {
     /// first. `EINVAL`: the descriptor was never requested.
     fn try_wait(&self) -> Result<(), OpError>;
 
+    /// As [`try_wait`](Self::try_wait), for a caller that was refused with `Again` by an endpoint
+    /// of the domain: the descriptor becomes readable also when the endpoint may have capacity. The
+    /// caller makes the refused call once more before it waits, because capacity that came before
+    /// this call is not reported.
+    ///
+    /// # Errors
+    ///
+    /// As there. `Again`: the refused call may be accepted now. `ENOSYS`: a queue that is not of
+    /// this crate.
+    fn try_wait_for_capacity(&self) -> Result<(), OpError> {
+        Err(OpError::Failed(Errno::ENOSYS))
+    }
+
     /// Prepares a wait on a descriptor of the caller's, which may wait for more objects: it becomes
     /// readable when there may be something to read from the queue.
     ///

@@ -209,6 +209,26 @@ pub trait Endpoint: Send + Sync {
     /// were received.
     fn lose_undelivered(&self);
 
+    /// Waits until a call of this endpoint that was refused with `Again` is accepted: drives the
+    /// domain, and calls `attempt` whenever the call may be accepted, until it returns true. Sleeps
+    /// between, until a peer or the device has made capacity. Completions stay in their queues.
+    ///
+    /// A call that fails is accepted for this purpose: `attempt` returns true.
+    ///
+    /// # Errors
+    ///
+    /// `Again`: not in time (`None`: for ever). `EINTR`: a signal came to the thread while it
+    /// slept. `EBUSY` when the domain belongs to another thread. `ENOSYS`: an endpoint that is not
+    /// of this crate.
+    fn wait_for_capacity(
+        &self,
+        timeout: Option<Duration>,
+        attempt: &mut dyn FnMut() -> bool,
+    ) -> Result<(), OpError> {
+        let _ = (timeout, attempt);
+        Err(OpError::Failed(Errno::ENOSYS))
+    }
+
     /// The counters of its transports, by name.
     ///
     /// # Errors
