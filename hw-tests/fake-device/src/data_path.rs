@@ -110,6 +110,7 @@ unsafe extern "C" fn post_recv(
     let mut at = wr;
     let posted = (|| {
         model.enter("ibv_post_recv")?;
+        let reads_entry = model.profile().empty_write_reads_entry;
         let number = model.number(qp as usize)?;
         let Some(qp) = model.queue_pairs.get_mut(&number) else {
             return Err(libc::EINVAL);
@@ -119,7 +120,7 @@ unsafe extern "C" fn post_recv(
         }
         let flushes = qp.state == State::IBV_QPS_ERR;
         // SAFETY: the caller's promise.
-        let posted = unsafe { fill(&mut qp.receives, &mut at) };
+        let posted = unsafe { fill(&mut qp.receives, &mut at, reads_entry) };
         if flushes {
             model.fail(number);
         }
@@ -138,12 +139,13 @@ unsafe extern "C" fn post_srq_recv(
     let mut at = wr;
     let posted = (|| {
         model.enter("ibv_post_srq_recv")?;
+        let reads_entry = model.profile().empty_write_reads_entry;
         let Some(queue) = model.shared_receive_queues.get_mut(&(srq as usize)) else {
             model.misused("a receive is posted to a queue that is not there".to_owned());
             return Err(libc::EINVAL);
         };
         // SAFETY: the caller's promise.
-        unsafe { fill(queue, &mut at) }
+        unsafe { fill(queue, &mut at, reads_entry) }
     })();
     model.run_all();
     answer(posted, bad_wr, at)
@@ -160,17 +162,26 @@ fn answer<W>(posted: Result<(), i32>, bad_wr: *mut *mut W, at: *mut W) -> c_int 
     }
 }
 
-/// Posts receives until one does not fit, at which `at` then stands.
+/// Posts receives until one does not fit, at which `at` then stands. With `reads_entry`, a receive
+/// without entries has the first of its list, as `irdma_uk_post_receive` makes it.
 ///
 /// # Safety
 ///
 /// `at` heads a list of complete requests.
-unsafe fn fill(queue: &mut ReceiveQueue, at: &mut *mut ibv_recv_wr) -> Result<(), i32> {
+unsafe fn fill(
+    queue: &mut ReceiveQueue,
+    at: &mut *mut ibv_recv_wr,
+    reads_entry: bool,
+) -> Result<(), i32> {
     while !at.is_null() {
         // SAFETY: the caller's promise.
         let wr = unsafe { &**at };
+        let count = match reads_entry && wr.num_sge == 0 && !wr.sg_list.is_null() {
+            true => 1,
+            false => wr.num_sge,
+        };
         // SAFETY: the caller's promise: complete requests.
-        let entries = unsafe { entries(wr.sg_list, wr.num_sge) };
+        let entries = unsafe { entries(wr.sg_list, count) };
         if entries.len() > queue.max_entries {
             return Err(libc::EINVAL);
         }
@@ -195,6 +206,15 @@ unsafe fn entries<'a>(list: *const ibv_sge, count: c_int) -> &'a [ibv_sge] {
         Ok(count) if count > 0 => unsafe { std::slice::from_raw_parts(list, count) },
         _ => &[],
     }
+}
+
+/// Whether `irdma_uk_rdma_write` and `irdma_uk_rdma_read` (rdma-core, `providers/irdma/uk.c`) would
+/// fill the first fragment from a list in which no entry is announced: they look at the pointer
+/// only. Sends look at the number, and immediate data is where the first fragment would be.
+fn fills_from_first_entry(wr: &ibv_send_wr) -> bool {
+    let is_one_sided = matches!(wr.opcode, Op::IBV_WR_RDMA_WRITE | Op::IBV_WR_RDMA_READ);
+    let is_inline = wr.send_flags & Flags::IBV_SEND_INLINE.0 != 0;
+    is_one_sided && !is_inline && wr.num_sge == 0 && !wr.sg_list.is_null()
 }
 
 impl DeviceModel {
@@ -225,8 +245,13 @@ impl DeviceModel {
         if qp.occupied >= qp.caps.max_send_wr {
             return Err(libc::ENOMEM);
         }
-        // SAFETY: the caller of the post promised complete requests.
-        let list = unsafe { entries(wr.sg_list, wr.num_sge) };
+        let count = match profile.empty_write_reads_entry && fills_from_first_entry(wr) {
+            true => 1,
+            false => wr.num_sge,
+        };
+        // SAFETY: the caller of the post promised complete requests. Where a request has no entries
+        // and its list is not null, the driver reads what is there.
+        let list = unsafe { entries(wr.sg_list, count) };
         let inline = wr.send_flags & Flags::IBV_SEND_INLINE.0 != 0;
         let too_long = inline && crate::memory::room(list) > qp.caps.max_inline_data as usize;
         if list.len() > qp.caps.max_send_sge as usize || too_long {

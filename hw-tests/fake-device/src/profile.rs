@@ -106,6 +106,9 @@ pub struct DeviceProfile {
     pub datagram_failure_stops_sends: bool,
     /// The post of a send to a queue pair in error is refused with `EINVAL`; else it is flushed.
     pub refuses_posts_in_error: bool,
+    /// An RDMA write, an RDMA read or a receive that names no memory is made from the first entry
+    /// of its list all the same, unless the list is null.
+    pub empty_write_reads_entry: bool,
     /// The duration of each call that makes, changes or ends a queue pair, in microseconds.
     pub control_call_us: u64,
 }
@@ -232,6 +235,7 @@ impl Default for DeviceProfile {
             held_receive: HeldReceive::default(),
             datagram_failure_stops_sends: false,
             refuses_posts_in_error: false,
+            empty_write_reads_entry: false,
             control_call_us: 0,
         }
     }
@@ -313,6 +317,7 @@ impl DeviceProfile {
             },
             datagram_failure_stops_sends: rng.bool(),
             refuses_posts_in_error: rng.bool(),
+            empty_write_reads_entry: rng.bool(),
             ..Self::default()
         }
     }

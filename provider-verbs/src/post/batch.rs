@@ -158,8 +158,13 @@ impl SendBatch<'_> {
     /// As [`SendBatch::entry`].
     #[inline]
     pub unsafe fn entries(&mut self, entries: &[ibv_sge]) -> &mut Self {
+        // As for other requests: there is no list where it has no entries.
+        let list = match entries.is_empty() {
+            true => std::ptr::null(),
+            false => entries.as_ptr(),
+        };
         // SAFETY: as above.
-        unsafe { sys::ibv_wr_set_sge_list(self.raw.as_ptr(), entries.len(), entries.as_ptr()) };
+        unsafe { sys::ibv_wr_set_sge_list(self.raw.as_ptr(), entries.len(), list) };
         self
     }
 

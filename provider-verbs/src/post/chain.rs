@@ -12,6 +12,7 @@ const ROOM: usize = 32;
 
 /// Send requests in line for one queue pair, of at most `ENTRIES` scatter/gather entries each.
 pub(crate) struct SendChain<const ENTRIES: usize> {
+    /// They stay where they are, so each points to its entries from the time that it is filled.
     requests: Box<[SendRequest<ENTRIES>]>,
     len: usize,
 }
@@ -90,9 +91,9 @@ impl<const ENTRIES: usize> SendChain<ENTRIES> {
         let len = std::mem::take(&mut self.len);
         match &mut self.requests[..len] {
             // SAFETY: the caller's promise.
-            [one] => unsafe { one.post(qp) }.map_err(|error| (error, 0)),
+            [one] => unsafe { one.post_pointed(qp) }.map_err(|error| (error, 0)),
             // SAFETY: the caller's promise.
-            all => unsafe { SendRequest::post_all(all, qp) },
+            all => unsafe { SendRequest::post_all_pointed(all, qp) },
         }
     }
 }

@@ -109,7 +109,11 @@ impl<const N: usize> RecvRequest<N> {
     fn link(requests: &mut [Self]) -> *mut ibv_recv_wr {
         let mut next = ptr::null_mut();
         for request in requests.iter_mut().rev() {
-            request.wr.sg_list = request.entries.as_mut_ptr();
+            // Some drivers read the first entry of any list that is there.
+            request.wr.sg_list = match N {
+                0 => ptr::null_mut(),
+                _ => request.entries.as_mut_ptr(),
+            };
             request.wr.next = next;
             next = &raw mut request.wr;
         }

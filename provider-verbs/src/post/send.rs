@@ -136,7 +136,7 @@ impl<const N: usize> SendRequest<N> {
         self.wr.wr_id = wr_id;
     }
 
-    /// Makes it a message of these entries, at most `N`.
+    /// Makes it a message of these entries, at most `N`, for [`SendRequest::post_pointed`].
     #[inline]
     pub(crate) fn refill<const M: usize>(
         &mut self,
@@ -150,14 +150,17 @@ impl<const N: usize> SendRequest<N> {
         self.wr.num_sge = M as i32;
         self.wr.send_flags = flags.bits();
         self.entries[..M].copy_from_slice(&entries);
+        self.wr.sg_list = list_of::<M>(&mut self.entries);
     }
 
-    /// The same in place of another, which has room for as many entries or more.
+    /// The same in place of another, which has room for as many entries or more, for
+    /// [`SendRequest::post_pointed`].
     #[inline]
     pub(crate) fn replace<const M: usize>(&self, other: &mut SendRequest<M>) {
         const { assert!(N <= M, "more entries than the request has room for") };
         other.wr = self.wr;
         other.entries[..N].copy_from_slice(&self.entries);
+        other.wr.sg_list = list_of::<N>(&mut other.entries);
     }
 
     /// Whether it has these flags.
@@ -192,7 +195,19 @@ impl<const N: usize> SendRequest<N> {
     /// the request completes. On a datagram queue pair [`SendRequest::to`] was called.
     #[inline]
     pub unsafe fn post(&mut self, qp: &Qp) -> Result<(), OpError> {
-        self.wr.sg_list = self.entries.as_mut_ptr();
+        self.wr.sg_list = list_of::<N>(&mut self.entries);
+        // SAFETY: the caller's promise.
+        unsafe { self.post_pointed(qp) }
+    }
+
+    /// As [`SendRequest::post`], for a request whose list of entries is in place: it has not moved
+    /// since [`SendRequest::refill`] or [`SendRequest::replace`].
+    ///
+    /// # Safety
+    ///
+    /// As [`SendRequest::post`].
+    #[inline]
+    pub(super) unsafe fn post_pointed(&mut self, qp: &Qp) -> Result<(), OpError> {
         self.wr.next = ptr::null_mut();
         // SAFETY: a list of one, complete; the rest is the caller's promise.
         unsafe { qp.post_send(&raw mut self.wr) }.map_err(|rejected| rejected.reason)
@@ -209,9 +224,25 @@ impl<const N: usize> SendRequest<N> {
     /// As [`SendRequest::post`], for each.
     #[inline]
     pub unsafe fn post_all(requests: &mut [Self], qp: &Qp) -> Result<(), (OpError, usize)> {
+        for request in &mut *requests {
+            request.wr.sg_list = list_of::<N>(&mut request.entries);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { Self::post_all_pointed(requests, qp) }
+    }
+
+    /// As [`SendRequest::post_all`], for requests as [`SendRequest::post_pointed`] takes them.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendRequest::post`], for each.
+    #[inline]
+    pub(super) unsafe fn post_all_pointed(
+        requests: &mut [Self],
+        qp: &Qp,
+    ) -> Result<(), (OpError, usize)> {
         let mut next = ptr::null_mut();
         for request in requests.iter_mut().rev() {
-            request.wr.sg_list = request.entries.as_mut_ptr();
             request.wr.next = next;
             next = &raw mut request.wr;
         }
@@ -259,6 +290,17 @@ impl SendRequest<0> {
     }
 }
 
+/// The list of a request with `USED` of these entries: null for none. Some drivers read the first
+/// entry of any list that is there (rdma-core, `irdma_uk_rdma_write`), and a list of no entries
+/// leads to the memory behind the request, or to entries of an earlier one.
+#[inline]
+fn list_of<const USED: usize>(entries: &mut [ibv_sge]) -> *mut ibv_sge {
+    match USED {
+        0 => ptr::null_mut(),
+        _ => entries.as_mut_ptr(),
+    }
+}
+
 impl<const N: usize> std::fmt::Debug for SendRequest<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SendRequest")
@@ -274,3 +316,22 @@ impl<const N: usize> std::fmt::Debug for SendRequest<N> {
 unsafe impl<const N: usize> Send for SendRequest<N> {}
 // SAFETY: as above.
 unsafe impl<const N: usize> Sync for SendRequest<N> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request that had entries before has none, and no list, once a probe takes its place.
+    #[test]
+    fn a_probe_in_the_place_of_a_message_has_no_list() {
+        let bytes = [7; 8];
+        let mut request = SendRequest::send(1, [crate::post::inline_sge(&bytes); 2]);
+        request.refill(2, SendFlags::INLINE, [crate::post::inline_sge(&bytes)]);
+        assert_eq!(request.wr.sg_list, request.entries.as_mut_ptr());
+        SendRequest::probe(3).replace(&mut request);
+        assert_eq!((request.wr.num_sge, request.wr.wr_id), (0, 3));
+        assert!(request.wr.sg_list.is_null());
+        request.refill(4, SendFlags::INLINE, []);
+        assert!(request.wr.sg_list.is_null());
+    }
+}

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::{FakeDevice, NetworkFaults};
+use ferrofabric_fake_device::profile::DeviceProfile;
 use ferrofabric_runtime::fabric::Domain;
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_system::clock::HandClock;
 
 use crate::endpoints::nic::has_lanes_for;
 use crate::endpoints::party::{
-    PATIENCE, assert_clean, domain_at, first, message, pending_operations, room, stat,
+    PATIENCE, PeerPair, assert_clean, domain_at, first, message, pending_operations, room, stat,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -120,6 +121,64 @@ fn idle_peers_take_no_receive_buffer_of_one_that_computes() {
     assert_eq!(stat(&idle.hub, "verbs_lanes_failed"), 0);
     drop(idle);
     assert_clean(&device);
+}
+
+/// Idle lanes on each kind of NIC: a probe kills no session that is healthy. Some drivers fill a
+/// request without entries from the memory behind it.
+#[test]
+fn idle_lanes_stay_up_on_each_kind_of_nic() {
+    for name in DeviceProfile::names() {
+        if DeviceProfile::named(name).is_some_and(DeviceProfile::carries_reliable_datagrams) {
+            // A message that is inline on most NICs, and one that is in a registered buffer.
+            for bytes in [8, 3000] {
+                idle_lanes_stay_up_on(name, bytes);
+            }
+        }
+    }
+}
+
+fn idle_lanes_stay_up_on(nic: &str, bytes: usize) {
+    let device = FakeDevice::take();
+    device.become_nic(nic);
+    let clock = HandClock::new();
+    let open = || {
+        let domain = domain_at(&clock, &[("FERRO_LANE", "rc")]);
+        OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap()
+    };
+    let (a, b) = (open(), open());
+    let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
+    let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
+    let mut pair = PeerPair { a, b, to_b, to_a };
+    pair.exchange(bytes, 1);
+    // A lane is probed where somebody waits for its peer.
+    let receive = pair.a.trecv(room(8), pair.to_b, 77, 0, 5);
+    receive.map_err(first).unwrap();
+    let posts = device.calls("ibv_post_send");
+    for _ in 0..10 {
+        clock.advance(SECOND);
+        for _ in 0..8 {
+            for end in [&mut pair.a, &mut pair.b] {
+                let over = end.poll().unwrap();
+                assert!(over.is_none(), "{nic}, after {bytes} bytes: {over:?}");
+            }
+        }
+    }
+    assert!(
+        device.calls("ibv_post_send") > posts,
+        "{nic}: no lane was probed"
+    );
+    let failed = [&pair.a, &pair.b].map(|end| stat(end, "verbs_lanes_failed"));
+    assert_eq!(
+        failed,
+        [0, 0],
+        "{nic}: lanes that failed in ten idle seconds, after messages of {bytes} bytes"
+    );
+    // The receive has its message, by the same lane.
+    let sent = pair.b.tsend(message(8, 1), 8, pair.to_a, 77, 6);
+    sent.map_err(first).unwrap();
+    for done in pair.run(2) {
+        assert!(done.outcome.is_ok(), "{nic}: {:?}", done.outcome);
+    }
 }
 
 /// One that has many idle lanes probes a few at a time, each of them in its turn.
