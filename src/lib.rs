@@ -86,6 +86,7 @@
 //! | `ECONNRESET` | its process is gone |
 //! | `ESHUTDOWN` | it closed its endpoint |
 //! | `EHOSTUNREACH` | there is no such endpoint; over verbs, it does not acknowledge any more |
+//! | `ETIMEDOUT` | over verbs, it answered nothing for the time of `peer_timeout` |
 //!
 //! Through shared memory a death is noticed in about 0.1 s (later among many peers), over verbs by
 //! the settings [`peer_timeout`](config::Settings::peer_timeout) and

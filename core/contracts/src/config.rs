@@ -150,8 +150,9 @@ settings! {
     /// ever.
     reconnect_timeout: Patience = "10s", "off or a duration such as 10s", |_| true;
     /// Give a peer up that answered nothing for so long; `off` waits for evidence of its death for
-    /// ever; `auto` does so where the device has such evidence, and is 60s for peers that are
-    /// reached by datagrams.
+    /// ever; `auto` does so where the device has such evidence, which is on RC lanes, and is 60s for
+    /// peers that are reached by datagrams: on UD lanes, and before there is a first lane. A process
+    /// that computes answers, one that is stopped does not.
     peer_timeout: PeerTimeout = "auto", "auto, off or a duration such as 5s", |_| true;
     /// How long the close of an endpoint may take to deliver what the application takes for sent:
     /// messages that were injected, and those whose sends are complete. It takes no time where all

@@ -26,9 +26,10 @@
 //!   are the peer's (`proof.rs`).
 //! * Another incarnation is another peer until it has proven by an answer that it lives. Only then
 //!   has the old one failed.
-//! * Silence is not death: tries continue for ever, at a capped interval. A limit exists only if a
-//!   peer timeout is set, or if the engine has evidence that the peer may be dead and gives a wait
-//!   limit.
+//! * Silence for a moment is not death: tries continue at a capped interval. They end with the peer
+//!   timeout; without one, if no session is to go on, with the limit for peers that are reached by
+//!   datagrams (the service thread of a living peer answers, whatever its application does); and if
+//!   the engine has evidence that the peer may be dead, with its wait limit.
 
 mod admission;
 mod connector;
@@ -92,8 +93,8 @@ pub struct HandshakeConfig {
     pub intervals: Intervals,
     /// A peer without a packet for this time has failed; `None`: never.
     pub peer_timeout: Option<Duration>,
-    /// The same for peers with a UD lane where `peer_timeout` is not set, because no device reports
-    /// the death of such a peer.
+    /// The same where `peer_timeout` is not set, for peers with a UD lane and for those without a
+    /// lane or a session, because no device reports the death of such a peer.
     pub datagram_timeout: Option<Duration>,
     /// Attempts begun at a time; more wait in line. An attempt that goes unanswered long leaves its
     /// place to others.

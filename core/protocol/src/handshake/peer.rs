@@ -119,8 +119,9 @@ impl RemoteEnd {
     }
 }
 
-/// Unanswered keep-alives before the peer's silence counts. If our own process was stopped, it
-/// received nothing meanwhile, so it first sends keep-alives again.
+/// Packets without an answer, in the second half of the silence limit, before the peer's silence
+/// counts. If our own process was stopped, it received nothing meanwhile, so it first sends some
+/// again.
 const MIN_UNANSWERED: u32 = 4;
 
 /// Evidence that the peer lives, from its packets, and the limit of the engine's wait.
@@ -128,7 +129,7 @@ const MIN_UNANSWERED: u32 = 4;
 pub(super) struct Life {
     /// Time of the last packet from the peer, or of the first packet to it.
     last_arrival: Time,
-    /// Keep-alives sent since.
+    /// Packets sent since, in the second half of the limit, that request an answer.
     unanswered: u32,
     /// End of the engine's wait for a lane, and the limit; every packet from the peer moves it on.
     wait_end: Option<(Time, Duration)>,
@@ -155,10 +156,11 @@ impl Life {
     /// The first packet of an attempt goes to the peer: its silence begins.
     pub(super) fn begin_silence(&mut self, now: Time) {
         self.last_arrival = now;
+        self.unanswered = 0;
     }
 
-    /// A keep-alive goes to the peer.
-    pub(super) fn count_keep_alive(&mut self) {
+    /// A packet that requests an answer goes to the peer.
+    pub(super) fn count_unanswered(&mut self) {
         self.unanswered += 1;
     }
 
@@ -305,14 +307,19 @@ impl HandshakePeer {
 impl HandshakeConfig {
     /// How long a peer may be silent; `None`: for ever.
     pub(super) fn silence_limit(&self, peer: &HandshakePeer) -> Option<Duration> {
-        let by_datagrams = peer.phase == LanePhase::Up && peer.own.kind == LaneKind::Ud;
+        let by_datagrams = match peer.phase {
+            LanePhase::Up => peer.own.kind == LaneKind::Ud,
+            // No device reports the death of a peer without a lane. The lane that continues a
+            // session has the engine's wait limit instead.
+            _ => !peer.own.holds_session,
+        };
         let of_datagrams = self.datagram_timeout.filter(|_| by_datagrams);
         self.peer_timeout.or(of_datagrams)
     }
 
     /// When a peer has been silent for too long; `None`: never.
     pub(super) fn silent_at(&self, peer: &HandshakePeer) -> Option<Time> {
-        if peer.phase == LanePhase::Up && peer.life.unanswered < MIN_UNANSWERED {
+        if peer.life.unanswered < MIN_UNANSWERED {
             return None;
         }
         Some(peer.life.last_arrival + self.silence_limit(peer)?)

@@ -7,6 +7,7 @@ use super::super::wire::control::{
 use super::super::{PeerKey, Time};
 use super::peer::LanePhase;
 use super::{Connector, HandshakeAction};
+use std::time::Duration;
 
 impl Connector {
     pub(super) fn send_hello(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
@@ -30,7 +31,7 @@ impl Connector {
         if hurried {
             wait = wait.min(self.config.intervals.max_limited_interval);
         }
-        self.arm(key, now, wait);
+        self.arm_attempt(key, now, wait);
     }
 
     pub(super) fn send_hello_ack(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
@@ -54,7 +55,7 @@ impl Connector {
             let wait = self
                 .rtt
                 .backoff(self.rtt.timeout() * 3, tries, &mut self.jitter);
-            self.arm(key, now, wait);
+            self.arm_attempt(key, now, wait);
         }
     }
 
@@ -83,6 +84,25 @@ impl Connector {
         self.timers.set(key, Some(now + wait.min(close_ends - now)));
     }
 
+    /// A packet of an attempt was sent; it is repeated after `wait`. If there is a limit to the
+    /// peer's silence, the repeats in its second half count as keep-alives do, and come as often.
+    fn arm_attempt(&mut self, key: Key, now: Time, wait: Duration) {
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        let wait = match self.config.silence_limit(peer) {
+            None => wait,
+            Some(limit) => match (limit / 2).checked_sub(peer.life.silence(now)) {
+                Some(rest) if !rest.is_zero() => wait.min(rest),
+                _ => {
+                    peer.life.count_unanswered();
+                    wait.min(limit / 16)
+                }
+            },
+        };
+        self.arm(key, now, wait);
+    }
+
     /// Sends a keep-alive to a silent peer, if there is a limit to its silence.
     pub(super) fn send_keep_alive(&mut self, key: Key, now: Time, out: &mut Vec<HandshakeAction>) {
         let Some(peer) = self.peers.get_mut(key) else {
@@ -92,7 +112,7 @@ impl Connector {
             return;
         };
         if peer.life.silence(now) >= limit / 2 {
-            peer.life.count_keep_alive();
+            peer.life.count_unanswered();
             let (to, name) = (peer.key, peer.name);
             self.send(to, name, ControlBody::KeepAlive { stamp_ns: now.0 }, out);
         }

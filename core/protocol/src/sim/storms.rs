@@ -347,6 +347,59 @@ fn a_lack_of_queue_pairs_delays_but_does_not_fail() {
     }
 }
 
+/// Without a peer timeout, attempts without a session end with the limit for datagrams. An attempt
+/// that continues a session does not.
+#[test]
+fn first_attempts_end_with_the_limit_for_datagrams() {
+    let config = HandshakeConfig {
+        datagram_timeout: Some(5 * SECOND),
+        ..HandshakeConfig::default()
+    };
+    for kind in [LaneKind::Rc, LaneKind::Ud] {
+        let mut network = SimNetwork::new(2, config, Weather::FAIR, 5);
+        let (one, nobody) = (network.key(1), super::node::key_of(9, 0));
+        network.act(0, |node, now| node.connect_by(now, nobody, kind));
+        network.run_for(4 * SECOND);
+        assert_eq!(network.nodes[0].failures, []);
+        network.run_for(2 * SECOND);
+        assert_eq!(network.nodes[0].failures, [(nobody, EndReason::Timeout)]);
+
+        network.act(0, |node, now| node.connect_by(now, one, kind));
+        assert!(network.run_until(SECOND, SimNetwork::settled));
+        let (lane, _) = network.nodes[0].usable(&one).unwrap();
+        network.weather.loss_ppm = 1_000_000;
+        network.act(0, |node, now| node.broken(now, lane));
+        network.act(0, |node, now| node.connect_by(now, one, kind));
+        network.run_for(60 * SECOND);
+        assert_eq!(network.nodes[0].failures, [(nobody, EndReason::Timeout)]);
+    }
+}
+
+/// So do attempts that were answered, at both ends, if no further packet arrives.
+#[test]
+fn an_answered_attempt_ends_with_the_limit_for_datagrams() {
+    let config = HandshakeConfig {
+        datagram_timeout: Some(5 * SECOND),
+        ..HandshakeConfig::default()
+    };
+    for kind in [LaneKind::Rc, LaneKind::Ud] {
+        let mut network = SimNetwork::new(2, config, Weather::FAIR, 5);
+        let (zero, one) = (network.key(0), network.key(1));
+        network.act(0, |node, now| node.connect_by(now, one, kind));
+        let end = network.now + SECOND;
+        while network.nodes[1].lanes.is_empty() {
+            assert!(network.step(end), "no Hello arrived");
+        }
+        network.weather.loss_ppm = 1_000_000;
+        network.run_for(4 * SECOND);
+        assert_eq!(network.nodes[1].downs, []);
+        network.run_for(2 * SECOND);
+        assert_eq!(network.nodes[0].failures, [(one, EndReason::Timeout)]);
+        assert_eq!(network.nodes[1].downs, [(zero, EndReason::Timeout)]);
+        assert!(network.nodes[1].connector.is_idle());
+    }
+}
+
 #[test]
 fn a_peer_timeout_fails_the_silent_alone() {
     let config = HandshakeConfig {

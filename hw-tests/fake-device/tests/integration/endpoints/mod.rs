@@ -33,6 +33,7 @@ mod runs;
 mod scarcity;
 mod shared;
 mod shares;
+mod silent_peers;
 mod storms;
 mod traffic;
 mod traffic_classes;
