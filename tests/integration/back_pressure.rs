@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use ferrofabric::config::Settings;
 use ferrofabric::info::Progress;
 use ferrofabric::{
     AsyncRdmEndpoint, AtomicRegion, Buffer, CompletedOperation, Errno, FiAddr, Inbound, Operator,
@@ -25,8 +26,12 @@ const MANY: u64 = 20_000;
 /// More reads than an endpoint has under way, and than a peer's queues take.
 const MANY_READS: usize = 5000;
 
+/// Endpoints at which few sends wait.
 fn options() -> RdmEndpointBuilder {
-    RdmEndpoint::builder().path(PathChoice::Shm)
+    let few = |name: &str| (name == "FERRO_WAITING_SENDS").then(|| "1024".to_owned());
+    RdmEndpoint::builder()
+        .path(PathChoice::Shm)
+        .settings(Settings::read(few).unwrap())
 }
 
 fn open() -> RdmEndpoint {
