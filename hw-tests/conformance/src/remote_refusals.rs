@@ -168,6 +168,65 @@ pub fn virtual_addresses(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     }
 }
 
+/// Where places are addresses, each byte of a region of several pieces has its own, in whatever
+/// order the pieces are. What lies between two pieces is not reached.
+pub fn addresses_of_pieces(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    const LEN: usize = 70;
+    let target = Target::open(domain_a, domain_b);
+    let a = &target.pair.a;
+    // The second ends where the third begins.
+    let pieces = [(8192, 4096), (0, 2048), (2048, 2048), (6000, 100)];
+    let pieces = pieces.map(|(at, len)| target.memory.part(at, len));
+    let request = MrAttr {
+        further: &pieces[1..],
+        first_place: pieces[0].addr as u64,
+        places_are_addresses: true,
+        ..region_of(pieces[0], BOTH)
+    };
+    // SAFETY: the memory lives as long as the endpoint, which outlives the region.
+    let region = unsafe { domain_b.register_region(&request) }.unwrap();
+    let address = |at: usize| (target.memory.addr + at) as u64;
+    let op = |kind, at| RmaOp {
+        key: region.key(),
+        place: address(at),
+        ..target.op(kind, 0)
+    };
+    for (seed, at) in [
+        8192,
+        8192 + 4096 - LEN,
+        0,
+        2048 - LEN / 2,
+        4096 - LEN,
+        6000,
+        6030,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (from, bytes) = filled(a, LEN, seed);
+        target.done(&op(RmaKind::Write, at), &[from]);
+        assert_eq!(target.content(at, LEN), bytes, "at {at}");
+        let into = a.memory(LEN, 0);
+        target.done(&op(RmaKind::Read, at), &[into]);
+        assert_eq!(a.bytes(into.addr, LEN), bytes, "at {at}");
+    }
+    let all = target.content(0, REGION);
+    let (from, _) = filled(a, LEN, 9);
+    for at in [
+        4096 - LEN + 1,
+        4096,
+        5000,
+        6000 - 1,
+        6031,
+        8192 - 1,
+        12_288 - LEN + 1,
+        12_288,
+    ] {
+        target.all_refused(region.key(), address(at), from);
+    }
+    assert_eq!(target.content(0, REGION), all);
+}
+
 /// By way of an endpoint without a right for peers, no region has that right.
 ///
 /// Covers: GI-3

@@ -358,6 +358,7 @@ unsafe fn register(
             ));
         }
     }
+    let places_are_addresses = domain.requires(MrMode::VIRT_ADDR);
     let request = MrAttr {
         memory,
         further,
@@ -366,10 +367,11 @@ unsafe fn register(
             false => wanted.access - REMOTE_RIGHTS,
         },
         key: (!domain.requires(MrMode::PROV_KEY)).then_some(wanted.key),
-        first_place: match domain.requires(MrMode::VIRT_ADDR) {
+        first_place: match places_are_addresses {
             true => memory.addr as u64,
             false => 0,
         },
+        places_are_addresses,
         elements: None,
         backing: None,
     };

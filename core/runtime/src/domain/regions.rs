@@ -6,7 +6,7 @@
 use ferrofabric_contracts::atomics::Datatype;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{IoBuf, MrDesc, total_len};
+use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_matching::ReceiveBuffers;
 use ferrofabric_system::locks::Mutex;
 use rustc_hash::FxHashMap;
@@ -32,10 +32,10 @@ struct Region {
     key: u64,
     /// The first piece, or all of it.
     memory: IoBuf,
-    /// The other pieces.
-    further: Box<[IoBuf]>,
     /// The place of its first byte.
     first_place: u64,
+    /// The other pieces, each with the place of its first byte.
+    further: Box<[(IoBuf, u64)]>,
     desc: MrDesc,
     rights: Flags,
     /// The elements, where peers reach it by atomic operations on them alone.
@@ -101,32 +101,59 @@ impl Region {
         is_reached && self.rights.contains(access.rights)
     }
 
-    /// The buffers from `start` to `end`, which lie in the region.
-    fn range(&self, start: u64, end: u64) -> ReceiveBuffers {
-        if end <= self.memory.len as u64 {
-            let part = self.memory.part(start as usize, (end - start) as usize);
-            return ReceiveBuffers::One(part);
-        }
-        let mut before = 0;
-        let mut bufs = Vec::new();
-        for piece in std::iter::once(&self.memory).chain(&self.further) {
-            let after = before + piece.len as u64;
-            let (from, to) = (start.max(before), end.min(after));
-            if from < to {
-                bufs.push(piece.part((from - before) as usize, (to - from) as usize));
+    /// The buffers of `len` bytes from `place` on, if all of them lie in the region.
+    fn range(&self, place: u64, len: u64) -> Option<ReceiveBuffers> {
+        if let Some(start) = offset_in(&self.memory, self.first_place, place) {
+            if len <= self.memory.len as u64 - start {
+                let part = self.memory.part(start as usize, len as usize);
+                return Some(ReceiveBuffers::One(part));
             }
-            before = after;
+        }
+        let pieces = || {
+            let further = self.further.iter().map(|(piece, first)| (piece, *first));
+            std::iter::once((&self.memory, self.first_place)).chain(further)
+        };
+        let (mut place, mut left) = (place, len);
+        let mut bufs = Vec::new();
+        while left > 0 {
+            let (piece, start) = pieces().find_map(|(piece, first)| {
+                let start = offset_in(piece, first, place)?;
+                (start < piece.len as u64).then_some((piece, start))
+            })?;
+            let part = left.min(piece.len as u64 - start);
+            bufs.push(piece.part(start as usize, part as usize));
+            left -= part;
+            // It goes beyond the last place only where nothing is left.
+            place = place.wrapping_add(part);
         }
         match bufs[..] {
-            [] => ReceiveBuffers::One(IoBuf::EMPTY),
-            [one] => ReceiveBuffers::One(one),
-            _ => ReceiveBuffers::Many(bufs.into()),
+            [] => pieces()
+                .any(|(piece, first)| offset_in(piece, first, place).is_some())
+                .then_some(ReceiveBuffers::One(IoBuf::EMPTY)),
+            [one] => Some(ReceiveBuffers::One(one)),
+            _ => Some(ReceiveBuffers::Many(bufs.into())),
         }
     }
+}
 
-    fn len(&self) -> u64 {
-        self.memory.len as u64 + total_len(&self.further) as u64
-    }
+/// The offset of a place in a piece whose first byte has the place `first`; its end counts.
+fn offset_in(piece: &IoBuf, first: u64, place: u64) -> Option<u64> {
+    let offset = place.checked_sub(first)?;
+    (offset <= piece.len as u64).then_some(offset)
+}
+
+/// The pieces of a region behind the first one, with the place of the first byte of each.
+fn with_places(attr: &MrAttr<'_>) -> Box<[(IoBuf, u64)]> {
+    let mut next = attr.first_place.wrapping_add(attr.memory.len as u64);
+    let placed = attr.further.iter().map(|&piece| {
+        let first = match attr.places_are_addresses {
+            true => piece.addr as u64,
+            false => next,
+        };
+        next = next.wrapping_add(piece.len as u64);
+        (piece, first)
+    });
+    placed.collect()
 }
 
 impl RegionTable {
@@ -168,8 +195,8 @@ impl RegionTable {
         let number = regions.slots.insert(Region {
             key,
             memory: attr.memory,
-            further: attr.further.into(),
             first_place: attr.first_place,
+            further: with_places(attr),
             desc,
             rights: attr.access,
             elements: attr.elements,
@@ -194,15 +221,14 @@ impl RegionTable {
         let regions = &mut *self.0.lock();
         let number = *regions.by_key.get(&key)?;
         let region = &mut regions.slots[number];
-        let start = place.checked_sub(region.first_place)?;
-        let end = start.checked_add(len)?;
-        if end > region.len() || !region.allows(access.into()) {
+        if !region.allows(access.into()) {
             return None;
         }
+        let bufs = region.range(place, len)?;
         region.parts += 1;
         Some(RegionPart {
             region: number,
-            bufs: region.range(start, end),
+            bufs,
             desc: region.desc,
             counters: region.counters,
         })
@@ -470,6 +496,34 @@ mod tests {
                 prop_assert_eq!(part.bufs, ReceiveBuffers::One(buf));
             }
             prop_assert_eq!(table.take(key.wrapping_add(1), 0, 0, right), None);
+        }
+
+        /// Where places are addresses, a part has the bytes at its addresses, and is refused where
+        /// one of them lies in no piece. Pieces touch, overlap, and come in any order.
+        #[test]
+        fn places_that_are_addresses(
+            pieces in prop::collection::vec((0x1000usize..0x1040, 0usize..20), 1..=4),
+            place in 0xff0u64..0x1060,
+            len in 1u64..40,
+        ) {
+            let pieces: Vec<_> = pieces.iter().map(|&(addr, len)| IoBuf { addr, len }).collect();
+            let attr = MrAttr {
+                further: &pieces[1..],
+                first_place: pieces[0].addr as u64,
+                places_are_addresses: true,
+                ..MrAttr::new(pieces[0], BOTH)
+            };
+            let table = RegionTable::default();
+            let (_, key) = table.enter(&attr, MrDesc::NONE, None).unwrap();
+            let each = |buf: &IoBuf| buf.addr..buf.addr + buf.len;
+            let wanted: Vec<_> = (place as usize..(place + len) as usize).collect();
+            let is_there = |at: &usize| pieces.iter().any(|piece| each(piece).contains(at));
+            let part = table.take(key, place, len, Flags::REMOTE_WRITE);
+            prop_assert_eq!(part.is_some(), wanted.iter().all(is_there));
+            if let Some(part) = part {
+                let bytes: Vec<_> = part.bufs.segments().iter().flat_map(each).collect();
+                prop_assert_eq!(bytes, wanted);
+            }
         }
 
         /// A part of several pieces has their bytes in order.

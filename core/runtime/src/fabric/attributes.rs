@@ -17,7 +17,7 @@ use super::{Av, Cntr, Cq};
 pub struct MrAttr<'a> {
     /// The memory: its first piece, or all of it.
     pub memory: IoBuf,
-    /// The other pieces. Places count on from piece to piece, in this order, also where places are
+    /// The other pieces. Places count on from piece to piece, in this order, unless places are
     /// addresses.
     pub further: &'a [IoBuf],
     /// The rights of this process and of peers: `SEND`, `RECV`, `READ`, `WRITE`, `REMOTE_READ`,
@@ -25,9 +25,11 @@ pub struct MrAttr<'a> {
     pub access: Flags,
     /// The key by which peers reach it; `None` for any that is free.
     pub key: Option<u64>,
-    /// The place that peers name for its first byte: 0, or its address where the application asked
-    /// for virtual addresses (`FI_MR_VIRT_ADDR`).
+    /// The place that peers name for its first byte: 0, or its address where places are addresses.
     pub first_place: u64,
+    /// The place of each byte is its address (`FI_MR_VIRT_ADDR`): peers reach nothing between two
+    /// pieces. Else only the first byte of the region has the place that is chosen for it.
+    pub places_are_addresses: bool,
     /// The type of the elements, of a region that peers reach by atomic operations on such elements
     /// alone: `EACCES` for all others. `None` for one that they reach by any operation.
     ///
@@ -49,6 +51,7 @@ impl MrAttr<'_> {
             access,
             key: None,
             first_place: 0,
+            places_are_addresses: false,
             elements: None,
             backing: None,
         }
