@@ -95,9 +95,10 @@ pub const DROP_FLUSH: Duration = Duration::from_secs(1);
 ///
 /// The message of a completed send, or of an inject that returned, may still be under way: no peer
 /// has it yet. [`close`](Self::close) waits until each message is where its peer finds it. Dropping
-/// the endpoint does the same for [`DROP_FLUSH`] (1 s) at most, and then loses without an error:
-/// messages to peers that are not reached in that time, and long messages for which the peer posts
-/// no receive in that time. If the process exits without either, by a signal or
+/// the endpoint does the same for [`DROP_FLUSH`] (1 s) at most. It then waits for what was injected
+/// alone, as long as the setting [`close_timeout`](crate::config::Settings::close_timeout) says, and
+/// loses the rest without an error: sends to peers that are not reached in that time, and long
+/// messages for which the peer posts no receive in that time. If the process exits without either, by a signal or
 /// [`std::process::exit`], it loses all messages that are still under way: call
 /// [`flush`](Self::flush) first.
 pub struct RdmEndpoint {
