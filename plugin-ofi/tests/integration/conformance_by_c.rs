@@ -19,6 +19,14 @@ use scenarios::{ProviderUnderTest, Reasons, names};
 /// Scenarios that run over no provider here, by reason.
 pub(crate) const LEFT_OUT: Reasons = &[
     (
+        "an endpoint closes while a thread drives its peer, which crashes libfabric's shm now and then",
+        &[
+            "deliveries::of_first_messages",
+            "deliveries::of_all_that_is_taken",
+            "deliveries::of_completed_sends",
+        ],
+    ),
+    (
         "one-sided operations are not among the adapter's calls",
         &[
             "remapping::memory_that_goes_between_one_sided_operations",
