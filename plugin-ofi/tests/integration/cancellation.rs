@@ -269,9 +269,15 @@ fn in_a_wait_for_a_count() {
 /// Issue 19 b: the same in a loop of `fi_tsend` and `fi_cq_read`, which never sleeps.
 #[test]
 fn in_a_loop_of_sends_and_polls() {
-    everywhere("in_a_loop_of_sends_and_polls", |info| {
+    let name = "in_a_loop_of_sends_and_polls";
+    two::everywhere_as(name, few_waiting_sends, |info| {
         cancel_in(info, CancelledCall::SendAndRead);
     });
+}
+
+/// What the threads send without an end is refused soon, and received soon.
+fn few_waiting_sends(command: &mut Command) {
+    command.env("FERRO_WAITING_SENDS", "1024");
 }
 
 /// Has threads cancelled in each call, with C code and libraries that run under a tool.
@@ -279,16 +285,11 @@ fn in_each_call_under(tool: Tool, test: &str) {
     if !child::is_here() && !tool.is_here() {
         return;
     }
-    two::under(
-        tool,
-        test,
-        |_| {},
-        |info| {
-            for call in CancelledCall::ALL {
-                cancel_in(info, call);
-            }
-        },
-    );
+    two::under(tool, test, few_waiting_sends, |info| {
+        for call in CancelledCall::ALL {
+            cancel_in(info, call);
+        }
+    });
 }
 
 /// Issue 19 b: all of it under the address sanitizer.

@@ -14,8 +14,8 @@ use std::time::Duration;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::{self, settings};
 use ferrofabric_conformance::{
-    churn, closes, completions, conformance, descriptors, dgram, dgram_conformance, ends, levels,
-    model, multi_receives, probes, progress, remapping, removals, reports, waiting,
+    backlogs, churn, closes, completions, conformance, descriptors, dgram, dgram_conformance, ends,
+    levels, model, multi_receives, probes, progress, remapping, removals, reports, waiting,
 };
 use ferrofabric_contracts::flags::Mode;
 use ferrofabric_contracts::info::{EpType, Info, Progress};
@@ -187,10 +187,16 @@ fn on_each_lane_that_drives_itself(scenario: impl Fn(&dyn Domain, &dyn Domain)) 
 
 /// On each kind of lane, with one domain for each side.
 fn on_each_lane(scenario: impl Fn(&dyn Domain, &dyn Domain)) {
+    on_each_lane_with(&[], scenario);
+}
+
+/// As `on_each_lane`, with settings.
+fn on_each_lane_with(changed: &[(&str, &str)], scenario: impl Fn(&dyn Domain, &dyn Domain)) {
     for lane in LANES {
         let _turn = LossyTurn::take();
         println!("lane {lane}");
-        scenario(&*domain(lane), &*domain(lane));
+        let open = || domain_with(&[&on_lane(lane)[..], changed].concat(), |_| {});
+        scenario(&*open(), &*open());
     }
 }
 
@@ -324,8 +330,16 @@ fn threads_that_take_turns_are_served() {
 }
 
 #[test]
-fn queues_end_and_lose_nothing() {
+fn messages_wait_each_way() {
     on_each_lane(|a, b| {
+        backlogs::of_messages(a, b, 2_000, false);
+        backlogs::of_sends(a, b, 2_000);
+    });
+}
+
+#[test]
+fn queues_end_and_lose_nothing() {
+    on_each_lane_with(&[("FERRO_WAITING_SENDS", "1024")], |a, b| {
         limits::a_queue_before_the_connection(&mut limits::OwningPair::open(a, b));
         let mut pair = limits::OwningPair::open(a, b);
         for len in [8, 4000] {
