@@ -265,6 +265,62 @@ fn pending_error(pair: &Pair) -> (c_int, usize) {
     (error.err, error.op_context as usize)
 }
 
+/// With virtual addresses a region of several buffers has the addresses of each, in whatever order
+/// they are registered. What lies between two buffers is not reached.
+#[test]
+fn addresses_of_several_buffers() {
+    asking_everywhere("addresses_of_several_buffers", |libfabric, domain| {
+        let version = (libfabric.version, domain);
+        let pair = Pair::open(&ask(libfabric, version, ALL, FI_MR_BASIC, |_| {}).unwrap());
+        let mut memory = vec![1u8; 16_384];
+        let buffers = [(8192, 4096), (0, 4096), (6144, 1024)];
+        let list = buffers.map(|(at, len)| libc::iovec {
+            iov_base: memory[at..][..len].as_mut_ptr().cast(),
+            iov_len: len,
+        });
+        let mut mr = null_mut();
+        // SAFETY: the domain is open; the memory outlives its region.
+        let registered = unsafe {
+            let regv = (*(*pair.opened.domain).mr).regv.unwrap();
+            let fid: *mut fid = pair.opened.domain.cast();
+            regv(
+                fid,
+                list.as_ptr(),
+                3,
+                BOTH,
+                0,
+                7,
+                0,
+                &raw mut mr,
+                null_mut(),
+            )
+        };
+        assert_eq!(registered, 0);
+        let at = |place: usize| pair.at(memory.as_ptr() as u64 + place as u64, key_of(mr));
+        for (byte, place) in (2..).zip([8192, 12_280, 0, 4088, 6144, 7160]) {
+            pair.a.write_soon(Write::Plain, &[byte; 8], at(place));
+            pair.a.done(77, WRITE_DONE);
+            assert_eq!(memory[place..][..8], [byte; 8], "at {place}");
+            let mut into = [0; 8];
+            pair.a.read_soon(Read::Plain, &mut into, at(place));
+            pair.a.done(77, READ_DONE);
+            assert_eq!(into, [byte; 8], "at {place}");
+        }
+        let before = memory.clone();
+        for place in [4089, 4096, 6140, 7161, 8190, 12_281, 12_288] {
+            pair.a.write_soon(Write::Plain, &[9; 8], at(place));
+            pair.a.error(77, WRITE_DONE, FI_EACCES);
+        }
+        // One that takes many messages: nothing of it is written.
+        let long = vec![9; 4096 + 8];
+        pair.a.write_soon(Write::Plain, &long, at(0));
+        pair.a.error(77, WRITE_DONE, FI_EACCES);
+        assert!(memory == before);
+        assert_eq!(close(mr.cast()), 0);
+        pair.close();
+    });
+}
+
 /// Each call that registers takes the key; an offset, and lists that are too long or empty, are
 /// refused.
 #[test]

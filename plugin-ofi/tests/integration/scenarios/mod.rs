@@ -88,6 +88,8 @@ pub struct ProviderUnderTest {
     pub version: Option<(u32, u32)>,
     /// Scenarios that it fails, hangs in, or does not offer what they need, by reason.
     pub does_not: Reasons,
+    /// Those that do not run over it, since it may crash in them or pass.
+    pub not_run: Reasons,
     /// Those that it fails besides with a libfabric older than 2.3.
     pub does_not_before_2_3: Reasons,
     /// The provider that carries ours' messages to local peers in place of our shared memory.
@@ -175,6 +177,10 @@ impl ProviderUnderTest {
     fn judge(&self, test: &str) {
         if is_emulated() && (self.name != OURS || reason(DAILY, test).is_none()) {
             println!("SKIP: {test}: the emulated machine runs it in the soak [soak]");
+            return;
+        }
+        if let Some(reason) = reason(self.not_run, test) {
+            println!("SKIP: {test}: {reason} [C]");
             return;
         }
         let listed = reason(self.does_not, test);
