@@ -16,7 +16,15 @@ struct Side<'a> {
     into: IoBuf,
 }
 
-impl Side<'_> {
+impl<'a> Side<'a> {
+    fn both(pair: &'a QueuedPair) -> [Self; 2] {
+        [(&pair.a, pair.to_b), (&pair.b, pair.to_a)].map(|(end, peer)| Side {
+            end,
+            peer,
+            into: end.memory(8, 0),
+        })
+    }
+
     /// Injects message number `n`, whose tag and bytes are its number, while both sides are driven.
     fn send(&self, pair: &QueuedPair, n: u64, flags: Flags, from: IoBuf) {
         let op = SendOp {
@@ -57,11 +65,7 @@ impl Side<'_> {
 /// if that is wanted: the receiver knows of all of them.
 pub fn of_messages(domain_a: &dyn Domain, domain_b: &dyn Domain, count: u64, last_first: bool) {
     let pair = QueuedPair::open(domain_a, domain_b);
-    let sides = [(&pair.a, pair.to_b), (&pair.b, pair.to_a)].map(|(end, peer)| Side {
-        end,
-        peer,
-        into: end.memory(8, 0),
-    });
+    let sides = Side::both(&pair);
     for side in &sides {
         let from = side.end.memory(8, 0);
         for n in 0..count {
@@ -81,11 +85,7 @@ pub fn of_messages(domain_a: &dyn Domain, domain_b: &dyn Domain, count: u64, las
 /// The same of sends that are not injected: all of them complete once they are received.
 pub fn of_sends(domain_a: &dyn Domain, domain_b: &dyn Domain, count: u64) {
     let pair = QueuedPair::open(domain_a, domain_b);
-    let sides = [(&pair.a, pair.to_b), (&pair.b, pair.to_a)].map(|(end, peer)| Side {
-        end,
-        peer,
-        into: end.memory(8, 0),
-    });
+    let sides = Side::both(&pair);
     for side in &sides {
         let from = side.end.memory(8 * usize::try_from(count).unwrap(), 0);
         for n in 0..count {

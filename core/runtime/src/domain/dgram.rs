@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::endpoint::{OPTIONAL_FLAGS, ReceiveAttributes};
 use super::endpoint_state::{EndpointName, Entered, enter};
 use super::send_calls;
-use super::{Backend, DomainOf, EndpointKind, Inner, ObjectKey};
+use super::{Backend, DomainOf, EndpointKind, Inner};
 use crate::fabric::{Endpoint, EndpointConfig};
 use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
@@ -173,12 +173,8 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
 
 impl<B: Backend> Drop for DgramHandle<B> {
     fn drop(&mut self) {
-        let is_inherited = self.domain.is_inherited();
-        self.name.stop_listening(is_inherited);
-        // The transports of the parent process send what a child does not.
-        if self.delivers.load(Ordering::Relaxed) && !is_inherited {
-            self.domain.deliver_before_close(self.index);
-        }
-        self.domain.close(ObjectKey::Endpoint(self.index));
+        self.name.stop_listening(self.domain.is_inherited());
+        let delivers = self.delivers.load(Ordering::Relaxed);
+        self.domain.close_endpoint(self.index, delivers);
     }
 }

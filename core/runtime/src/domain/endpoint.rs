@@ -13,7 +13,7 @@ use super::probe::{self, Probe, Probed};
 use super::send_calls::{flush, refuse, send_checked, send_locked};
 use super::shortcut_calls::took_shortcut;
 use super::srx::SharedRx;
-use super::{Backend, EndpointKind, Inner, ObjectKey};
+use super::{Backend, EndpointKind, Inner};
 use crate::fabric::{Endpoint, EndpointConfig};
 use ferrofabric_av::HeldKey;
 use ferrofabric_contracts::addr::{Address, NativeAddr};
@@ -560,12 +560,8 @@ impl<B: Backend> EndpointHandle<B> {
 
 impl<B: Backend> Drop for EndpointHandle<B> {
     fn drop(&mut self) {
-        let is_inherited = self.domain.is_inherited();
-        self.name.stop_listening(is_inherited);
-        // The transports of the parent process send what a child does not.
-        if self.delivers.load(Ordering::Relaxed) && !is_inherited {
-            self.domain.deliver_before_close(self.index);
-        }
-        self.domain.close(ObjectKey::Endpoint(self.index));
+        self.name.stop_listening(self.domain.is_inherited());
+        let delivers = self.delivers.load(Ordering::Relaxed);
+        self.domain.close_endpoint(self.index, delivers);
     }
 }

@@ -454,6 +454,16 @@ impl<B: Backend> DomainShared<B> {
         moved
     }
 
+    /// Closes an endpoint whose handle is dropped, after it has delivered what the application takes
+    /// for sent if it `delivers`.
+    fn close_endpoint(&self, index: usize, delivers: bool) {
+        // The transports of the parent process send what a child does not.
+        if delivers && !self.is_inherited() {
+            self.deliver_before_close(index);
+        }
+        self.close(ObjectKey::Endpoint(index));
+    }
+
     /// Closes an object whose handle is dropped: at once, or later on the thread that the domain
     /// belongs to.
     fn close(&self, object: ObjectKey) {

@@ -229,7 +229,7 @@ impl<B: Backend> DomainShared<B> {
         });
     }
 
-    /// Drives the domain until an endpoint is so, or the time is over.
+    /// Drives the domain until an endpoint fulfils a condition, or its time has passed.
     fn drain_until(
         &self,
         awaited: Awaited,
