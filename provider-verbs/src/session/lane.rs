@@ -82,14 +82,11 @@ impl RcLane {
             && state.receives.is_empty()
     }
 
-    /// Injected messages, and answers, that are not at the peer.
+    /// Injected messages that are not at the peer, and answers that are not posted.
     pub(crate) fn undelivered(&self) -> usize {
-        let posted = self.queue.iter().filter(|wqe| match &wqe.kind {
-            WqeKind::Message(done) => is_injected(done),
-            WqeKind::Control => wqe.sequence.is_some(),
-            _ => false,
-        });
-        posted.count() + self.session.undelivered()
+        let is_owed =
+            |wqe: &&LaneWqe| matches!(&wqe.kind, WqeKind::Message(done) if is_injected(done));
+        self.queue.iter().filter(is_owed).count() + self.session.undelivered()
     }
 
     /// Has to be called when a condition of `open` has changed.

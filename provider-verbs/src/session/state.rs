@@ -271,12 +271,12 @@ impl SessionState {
             && !self.has_unfinished()
     }
 
-    /// Injected messages, and answers, that are not at the peer, besides those in the queue of an RC
-    /// lane.
+    /// Injected messages that are not at the peer, except those in the queue of an RC lane, and
+    /// answers that are not posted.
     pub(crate) fn undelivered(&self) -> usize {
         let packets = self.resend_queue.iter().filter(|kept| match &kept.kind {
             ResendKind::Message(done) => is_injected(done),
-            // The message of a Done is counted among the writes. A control message was sent, and a
+            // The message of a Done is counted among the writes. A control message was posted, and a
             // peer that is not driven acknowledges nothing.
             ResendKind::Done(_) | ResendKind::Control => false,
         });
