@@ -217,15 +217,10 @@ impl ShmLink {
         self.sender.is_idle() && self.sender.has_no_pending()
     }
 
-    /// Messages that were injected, and answers, which lie in the segment only in part or not at
-    /// all.
-    pub(crate) fn undelivered(&self, outbox: &Outbox) -> usize {
+    /// An item for each message that was injected and each answer, unless all of it is in the
+    /// segment.
+    pub(crate) fn undelivered<'a>(&'a self, outbox: &'a Outbox) -> impl Iterator<Item = ()> + 'a {
         self.sender.undelivered(outbox)
-    }
-
-    /// Whether there are such messages or answers.
-    pub(crate) fn has_undelivered(&self, outbox: &Outbox) -> bool {
-        self.sender.has_undelivered(outbox)
     }
 
     /// Whether the link could end: no message is under way, no send waits, no request waits for its

@@ -98,9 +98,7 @@ impl ShmPeers {
 
     /// Whether sends wait for links.
     pub(crate) fn have_waiting_sends(&self) -> bool {
-        let waits =
-            |peer: &PeerState| matches!(peer, PeerState::Connecting(queue) if !queue.is_empty());
-        self.by_id.values().any(waits)
+        self.waiting_sends().any(|queue| !queue.is_empty())
     }
 
     /// The sends that wait for links, by peer.

@@ -30,18 +30,12 @@ pub(crate) fn line_up(line: &mut VecDeque<PendingSend>, send: PendingSend) {
     line.insert(at.unwrap_or(line.len()), send);
 }
 
-/// The number of injected sends in a line: the application takes them for sent.
-pub(crate) fn injected<'a>(line: impl IntoIterator<Item = &'a PendingSend>) -> usize {
-    line.into_iter().filter(|waits| is_injected(waits)).count()
-}
-
-/// Whether there are some.
-pub(crate) fn has_injected<'a>(line: impl IntoIterator<Item = &'a PendingSend>) -> bool {
-    line.into_iter().any(is_injected)
-}
-
-fn is_injected(send: &PendingSend) -> bool {
-    send.op.kind.is_taken_for_sent(send.op.flags)
+/// The injected sends of a line: the application takes them for sent.
+pub(crate) fn injected<'a>(
+    line: impl IntoIterator<Item = &'a PendingSend>,
+) -> impl Iterator<Item = &'a PendingSend> {
+    let is_injected = |send: &&PendingSend| send.op.kind.is_taken_for_sent(send.op.flags);
+    line.into_iter().filter(is_injected)
 }
 
 /// A send that could not be started.

@@ -34,7 +34,7 @@ use crate::doorbell::Doorbell;
 use crate::link::{LinkSizes, Quota, ShmLink};
 use crate::outbox::Outbox;
 use crate::peers::{ShmPeers, ShmRoute};
-use crate::pending::{PendingSend, has_injected, injected};
+use crate::pending::{PendingSend, injected};
 use crate::receive::ShmReceiver;
 use crate::service::{EndpointShared, ServiceThread};
 use crate::stats::{CarriedOut, ShmStats};
@@ -67,6 +67,12 @@ pub struct ShmTransport {
 }
 
 impl ShmTransport {
+    /// The links but the one of the endpoint with itself, whose messages nobody else takes.
+    fn links_to_others(&self) -> impl Iterator<Item = &ShmLink> {
+        let links = self.links.iter().map(|(_, link)| &**link);
+        links.filter(|link| link.id() != self.id)
+    }
+
     /// Opens an endpoint that peers find by its address ([`native`](Self::native)): that of a new
     /// endpoint of `node` without a queue pair. Starts its service thread. The tokens of this
     /// transport contain `number`.
@@ -292,14 +298,14 @@ impl Transport for ShmTransport {
     }
 
     fn report_undelivered(&self, report: &mut dyn FnMut(FiAddr, usize)) {
-        // What an endpoint sends to itself has no other taker.
-        let links = (self.links.iter()).filter(|(_, link)| link.id() != self.id);
-        let by_links = links.map(|(_, link)| (link.addr(), link.undelivered(&self.outbox)));
+        let links = self.links_to_others();
+        let by_links = links.map(|link| (link.addr(), link.undelivered(&self.outbox).count()));
         let connecting = self.peers.waiting_sends().map(|line| {
             let peer = line.front().map_or(FiAddr::NOTAVAIL, |send| send.op.dest);
-            (peer, injected(line))
+            (peer, injected(line).count())
         });
-        let unreachable = (self.unreachable.iter()).map(|(peer, line)| (*peer, injected(line)));
+        let unreachable = self.unreachable.iter();
+        let unreachable = unreachable.map(|(peer, line)| (*peer, injected(line).count()));
         let all = by_links.chain(connecting).chain(unreachable);
         for (peer, count) in all.filter(|(_, count)| *count != 0) {
             report(peer, count);
@@ -307,10 +313,11 @@ impl Transport for ShmTransport {
     }
 
     fn has_undelivered(&self) -> bool {
-        let mut links = self.links.iter().filter(|(_, link)| link.id() != self.id);
-        links.any(|(_, link)| link.has_undelivered(&self.outbox))
-            || self.peers.waiting_sends().any(has_injected)
-            || self.unreachable.iter().any(|(_, line)| has_injected(line))
+        let mut links = self.links_to_others();
+        let mut unreachable = self.unreachable.iter();
+        links.any(|link| link.undelivered(&self.outbox).next().is_some())
+            || (self.peers.waiting_sends()).any(|line| injected(line).next().is_some())
+            || unreachable.any(|(_, line)| injected(line).next().is_some())
     }
 
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {

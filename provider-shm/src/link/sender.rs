@@ -23,7 +23,7 @@ use super::waker::PeerWaker;
 use crate::copy::copy_soon;
 use crate::outbox::{Outbox, OutgoingMessage};
 use crate::paths::{self, MessagePath, MessagePaths};
-use crate::pending::{PendingSend, ROOM_TO_PASS, has_injected, has_room, injected, line_up};
+use crate::pending::{PendingSend, has_room, injected, line_up};
 use crate::ring::{CONTROL_SLOTS, LinkViolation, RingProducer};
 use crate::stats::ShmStats;
 use crate::wire::{READ, SHORT_BYTES, WANTS_DELIVERED};
@@ -89,16 +89,12 @@ impl LinkSender {
         self.pending.is_empty()
     }
 
-    /// Messages that were injected, and answers, which are not all in the ring.
-    pub(super) fn undelivered(&self, outbox: &Outbox) -> usize {
-        let in_flight = self.in_flight.undelivered(outbox).count();
-        injected(&self.pending) + in_flight + self.control.len()
-    }
-
-    /// Whether there are such messages or answers.
-    pub(super) fn has_undelivered(&self, outbox: &Outbox) -> bool {
-        let mut in_flight = self.in_flight.undelivered(outbox);
-        !self.control.is_empty() || has_injected(&self.pending) || in_flight.next().is_some()
+    /// An item for each message that was injected and each answer, unless all of it is in the ring.
+    pub(super) fn undelivered<'a>(&'a self, outbox: &'a Outbox) -> impl Iterator<Item = ()> + 'a {
+        let answers = self.control.iter().map(|_| ());
+        let waiting = injected(&self.pending).map(|_| ());
+        let in_flight = self.in_flight.undelivered(outbox).map(|_| ());
+        answers.chain(waiting).chain(in_flight)
     }
 
     /// Answers that wait for room in the ring.
@@ -161,10 +157,13 @@ impl LinkSender {
         unsafe { publish_inline(&mut self.tx, op, iov, len) };
     }
 
-    /// Whether so many answers to requests may wait, besides all else. A peer has no more requests
-    /// than `MAX_REQUESTS`.
+    /// Whether so many more answers to requests may wait. A peer has no more requests than
+    /// `MAX_REQUESTS`, and its queries have answers, too.
     pub(super) fn has_room_for_answers(&self, count: usize) -> bool {
-        self.pending.len() + count <= self.sizes.queue + ROOM_TO_PASS + MAX_REQUESTS
+        const MOST: usize = 2 * MAX_REQUESTS;
+        let waits = |send: &&PendingSend| send.op.kind.passes_fences();
+        // The application's own sends, of which very many may wait, have another limit.
+        count == 0 || self.pending.iter().filter(waits).count() + count <= MOST
     }
 
     /// Keeps a send until there is room; `Err` returns it if too many wait.

@@ -153,14 +153,21 @@ impl RdmTransport {
     /// it.
     #[cold]
     pub(super) fn send_refusals<O: Owner>(&mut self, peer: u32, owner: &mut O) {
-        let most_waiting = self.poster.tuning.waiting_sends + ROOM_TO_PASS + MAX_REQUESTS;
+        // Requests, and queries.
+        const MOST_ANSWERS: usize = 2 * MAX_REQUESTS;
         let mut refusals = owner.srx().take_refusals();
+        if refusals.is_empty() {
+            return;
+        }
         let at = self.peers.at(peer);
-        if at.pending.len() + refusals.len() > most_waiting {
+        // The application's own sends, of which very many may wait, have another limit.
+        let is_answer = |waits: &&Pending| waits.op.kind.passes_fences();
+        let waiting = at.pending.iter().filter(is_answer).count();
+        if waiting + refusals.len() > MOST_ANSWERS {
             // A peer may query beyond its requests, and can do without the answer.
             refusals.retain(|refusal| !refusal.kind.is_dispensable());
         }
-        if let (Some(session), true) = (at.lane, at.pending.len() + refusals.len() > most_waiting) {
+        if let (Some(session), true) = (at.lane, waiting + refusals.len() > MOST_ANSWERS) {
             let why: Box<dyn std::error::Error> = "the peer takes no answers".into();
             return self.break_protocol(session, &*why);
         }
