@@ -311,12 +311,14 @@ pub fn by_devices(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     }
 }
 
-/// Sends of `b` that wait behind a fence for a receive of `a`, as many as there is room for.
+/// Sends of `b` that wait behind a fence for a receive of `a`: as many as there is room for, but not
+/// a million.
 pub(crate) fn sends_behind_a_fence(pair: &QueuedPair) -> Vec<SendOp> {
+    const MOST: usize = 2000;
     let QueuedPair { b, to_a, .. } = pair;
     let from = b.memory(8, 1);
     let mut sends = Vec::new();
-    loop {
+    while sends.len() < MOST {
         let fenced = match sends.len() {
             0 => Flags::DELIVERY_COMPLETE,
             1 => Flags::FENCE,

@@ -215,7 +215,7 @@ fn exchange(fabric: &Fabric, pair: &QueuedPair) {
 ///
 /// Covers: PEER-9
 pub fn many_sends_before_a_receive(fabric: &Fabric) {
-    const MOST: u64 = 5000;
+    const MOST: u64 = 2000;
     for (a, b) in fabric.paths() {
         for len in [8, fabric.longest.min(9000)] {
             let pair = QueuedPair::open(fabric.domain(a), fabric.domain(b));
