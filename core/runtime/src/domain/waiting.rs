@@ -15,7 +15,7 @@ use slab::Slab;
 
 use super::count::CounterValues;
 use super::endpoint_state::EndpointState;
-use super::{Backend, DomainShared, DomainState, ObjectKey};
+use super::{Backend, DomainShared, DomainState, ObjectKey, neighbours};
 use crate::cq::CqQueue;
 use crate::wait::{Awaited, DomainWait, WaitStep};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
@@ -28,6 +28,9 @@ const REARM_POLLS: usize = 4;
 /// Longest sleep of a thread that waits for capacity. Events wake it; one that holds the table of
 /// unresolved addresses for long does not.
 const CAPACITY_SLEEP: Duration = Duration::from_millis(20);
+
+/// Longest sleep of a thread that waits for peers, some of which only this thread may drive.
+const NEIGHBOURS_SLEEP: Duration = Duration::from_millis(1);
 
 /// Whether the condition of a wait is fulfilled.
 fn is_fulfilled<T: Transport>(
@@ -247,7 +250,9 @@ impl<B: Backend> DomainShared<B> {
                 Ok(None) => {}
                 Err(error) => break Err(error),
             }
-            if let Err(error) = wait.sleep() {
+            // This thread may be the one that drives the peers.
+            neighbours::drive();
+            if let Err(error) = wait.sleep_at_most(NEIGHBOURS_SLEEP) {
                 break Err(error);
             }
         };

@@ -238,6 +238,10 @@ impl Runner for MessageRun<'_> {
                 }
             })
         });
+        // A close would wait for receives that the thread of the program posts later, or never.
+        if let Some(end) = &end {
+            end.endpoint.lose_undelivered();
+        }
         self.nodes.push(RunNode {
             rank,
             elsewhere,
