@@ -223,6 +223,11 @@ impl ShmLink {
         self.sender.undelivered(outbox)
     }
 
+    /// Whether a reply with one of these contexts is not all in the ring.
+    pub(crate) fn has_reply(&self, contexts: &[u64], outbox: &Outbox) -> bool {
+        self.sender.has_reply(contexts, outbox)
+    }
+
     /// Whether the link could end: no message is under way, no send waits, no request waits for its
     /// reply, and no message for a receive. (The quota of those messages belongs to the link.)
     pub(crate) fn is_settled(&self) -> bool {

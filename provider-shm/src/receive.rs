@@ -457,6 +457,12 @@ impl ShmReceiver {
         self.unexpected.forget_partial(key);
     }
 
+    /// Takes out the receives of writes that still come through a ring, by their contexts: the rest
+    /// of the bytes goes nowhere.
+    pub(crate) fn refuse_writes(&mut self, contexts: &[u64]) -> Vec<Unfinished> {
+        self.deliveries.refuse_writes(contexts)
+    }
+
     /// A link fails: takes out the receives that wait for more of a message.
     pub(crate) fn take_unfinished(&mut self, link: &mut ShmLink) -> Vec<Unfinished> {
         self.deliveries.take_unfinished(link)

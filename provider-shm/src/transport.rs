@@ -239,6 +239,19 @@ impl Transport for ShmTransport {
         }
     }
 
+    /// A peer may be reading a reply out of the region's memory: its link ends.
+    fn end_parts<O: Owner>(&mut self, parts: &[u64], owner: &mut O) {
+        const CLOSED: &str = "a region closed with a part of an operation under way";
+        for (kind, matched, arrived) in self.receiver.refuse_writes(parts) {
+            owner.fail_recv(kind, &matched, &arrived, Errno::ECANCELED, 0, CLOSED);
+        }
+        let links = (self.links.iter()).filter(|(_, link)| link.has_reply(parts, &self.outbox));
+        let links: Vec<_> = links.map(|(key, _)| key).collect();
+        for key in links {
+            self.fail_link(key, Errno::ECONNRESET, CLOSED, owner);
+        }
+    }
+
     #[inline]
     fn with_mapped(
         &mut self,

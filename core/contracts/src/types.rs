@@ -200,6 +200,14 @@ impl MsgKind {
         matches!(self, Self::Remote(RemoteKind::Reply))
     }
 
+    /// Whether this has bytes for a region.
+    pub const fn is_write(self) -> bool {
+        matches!(
+            self,
+            Self::Remote(RemoteKind::Write | RemoteKind::NoticedWrite)
+        )
+    }
+
     /// Whether this is a part of a one-sided operation.
     #[inline]
     pub const fn is_part(self) -> bool {

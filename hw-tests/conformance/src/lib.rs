@@ -35,6 +35,7 @@ pub mod one_sided;
 pub mod orders;
 pub mod probes;
 pub mod progress;
+pub mod region_closes;
 pub mod region_memory;
 pub mod remapping;
 pub mod remote_refusals;

@@ -94,6 +94,8 @@ macro_rules! conformance {
             one_sided::counters if RMA,
             one_sided::by_devices if RMA,
             closes::regions_under_fire if RMA,
+            region_closes::beside_initiators_that_compute if RMA,
+            region_closes::counted_reads_have_left if RMA,
             orders::writes_after_writes if RMA,
             orders::reads_between_writes if RMA,
             orders::sends_after_reads_and_writes if RMA,

@@ -38,6 +38,8 @@ pub(crate) const LEFT_OUT: Reasons = &[
             "one_sided::counters",
             "one_sided::by_devices",
             "closes::regions_under_fire",
+            "region_closes::beside_initiators_that_compute",
+            "region_closes::counted_reads_have_left",
             "orders::writes_after_writes",
             "orders::reads_between_writes",
             "orders::sends_after_reads_and_writes",

@@ -53,6 +53,14 @@ impl InFlightMessages {
         })
     }
 
+    /// Whether one of them is a reply with one of these contexts.
+    pub(super) fn has_reply(&self, contexts: &[u64], outbox: &Outbox) -> bool {
+        self.keys.iter().any(|(_, key)| {
+            let done = &outbox.outgoing[*key as usize].done;
+            done.kind.is_reply() && contexts.contains(&done.context)
+        })
+    }
+
     /// Gives memory back that a burst needed.
     pub(super) fn shrink_to(&mut self, entries: usize) {
         self.streaming.shrink_to(entries);

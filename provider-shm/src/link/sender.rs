@@ -97,6 +97,14 @@ impl LinkSender {
         answers.chain(waiting).chain(in_flight)
     }
 
+    /// Whether a reply with one of these contexts is not all in the ring.
+    #[cold]
+    pub(super) fn has_reply(&self, contexts: &[u64], outbox: &Outbox) -> bool {
+        let is_one =
+            |waits: &PendingSend| waits.op.kind.is_reply() && contexts.contains(&waits.op.context);
+        self.pending.iter().any(is_one) || self.in_flight.has_reply(contexts, outbox)
+    }
+
     /// Answers that wait for room in the ring.
     pub(super) fn answers(&self) -> usize {
         self.control.len()

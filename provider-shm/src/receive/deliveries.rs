@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use ferrofabric_contracts::buffers::parts;
-use ferrofabric_contracts::peer::{Owner, PeerSrx, deliver};
+use ferrofabric_contracts::peer::{Matched, Owner, PeerSrx, deliver};
 use ferrofabric_contracts::types::IoBuf;
 use slab::Slab;
 
@@ -175,6 +175,27 @@ impl Deliveries {
         if let Some(key) = link.receiver().delivery(id) {
             self.under_way[key].dropped = true;
         }
+    }
+
+    /// Takes out the receives of writes that still come through a ring, by their contexts: the rest
+    /// of the bytes goes nowhere, and the sender learns that the write was refused. What is read by
+    /// CMA comes whatever its sender does.
+    #[cold]
+    pub(super) fn refuse_writes(&mut self, contexts: &[u64]) -> Vec<Unfinished> {
+        let mut refused = Vec::new();
+        for (_, d) in &mut self.under_way {
+            let MatchedMessage {
+                kind,
+                matched,
+                arrived,
+            } = &mut d.met;
+            let is_one = kind.is_write() && contexts.contains(&matched.context);
+            if is_one && !matched.is_refused() && d.cma.is_none() {
+                refused.push((*kind, *matched, *arrived));
+                *matched = Matched::REFUSED;
+            }
+        }
+        refused
     }
 
     /// Reads messages by CMA, for a while. Returns the number of reads.

@@ -8,7 +8,7 @@ use ferrofabric_protocol::session::WINDOW;
 use ferrofabric_protocol::wire::SessionId;
 
 use super::send_queue::{LaneSendQueue, LaneWqe, PacketBuffer, WqeKind};
-use super::state::{SessionState, is_injected};
+use super::state::{SessionState, is_injected, is_reply_of};
 use super::turns::LaneTurn;
 use crate::qp::RcQp;
 
@@ -87,6 +87,13 @@ impl RcLane {
         let is_owed =
             |wqe: &&LaneWqe| matches!(&wqe.kind, WqeKind::Message(done) if is_injected(done));
         self.queue.iter().filter(is_owed).count() + self.session.undelivered()
+    }
+
+    /// As [`SessionState::has_part`], in the lane's queue, too.
+    pub(crate) fn has_part(&self, parts: &[u64]) -> bool {
+        let is_reply =
+            |wqe: &LaneWqe| matches!(&wqe.kind, WqeKind::Message(done) if is_reply_of(done, parts));
+        self.queue.iter().any(is_reply) || self.session.has_part(parts)
     }
 
     /// Has to be called when a condition of `open` has changed.

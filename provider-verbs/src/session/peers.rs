@@ -361,6 +361,11 @@ impl PeerTable {
         self.peers.iter().map(|(_, peer)| peer)
     }
 
+    /// All peers with their indices, to be read.
+    pub(crate) fn indexed(&self) -> impl Iterator<Item = (u32, &RdmPeer)> {
+        (self.peers.iter()).map(|(index, peer)| (index as u32, peer))
+    }
+
     /// Peers that have no entry in the address vector and would use one: each has a lane, or an
     /// unexpected message.
     pub(crate) fn unlisted(&self) -> usize {

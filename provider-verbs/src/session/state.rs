@@ -145,6 +145,11 @@ pub(crate) fn is_injected(done: &SendDone) -> bool {
     done.kind.is_taken_for_sent(done.flags)
 }
 
+/// Whether this is a reply with one of these contexts.
+pub(crate) fn is_reply_of(done: &SendDone, contexts: &[u64]) -> bool {
+    done.kind.is_reply() && contexts.contains(&done.context)
+}
+
 /// The operation that is over once a packet has arrived.
 pub(crate) enum ResendKind {
     /// An eager message.
@@ -283,6 +288,25 @@ impl SessionState {
         let announced = self.sends.iter().filter(|send| is_injected(&send.done));
         let written = (self.writes.owners()).filter(|writing| is_injected(&writing.send.done));
         packets.count() + announced.count() + written.count() + self.control_messages.len()
+    }
+
+    /// Whether the session has one of these parts of one-sided operations, by the contexts of their
+    /// receives and of the replies. Those in the queue of an RC lane are not looked at.
+    pub(crate) fn has_part(&self, parts: &[u64]) -> bool {
+        let is_write = |kind: MsgKind, matched: &Matched| {
+            kind.is_write() && !matched.is_refused() && parts.contains(&matched.context)
+        };
+        let mut resent = self.resend_queue.iter();
+        let sends = self.sends.iter();
+        let mut sends = sends.chain(self.writes.owners().map(|writing| &writing.send));
+        let receives = self.receives.iter().map(|(_, receive)| receive);
+        let mut receives = receives.chain(self.reads.owners());
+        resent
+            .any(|kept| matches!(&kept.kind, ResendKind::Message(done) if is_reply_of(done, parts)))
+            || sends.any(|send| is_reply_of(&send.done, parts))
+            || receives.any(|receive| is_write(receive.kind, &receive.matched))
+            || matches!(&self.incoming.target, FragmentTarget::Receive(kind, _, matched)
+                if is_write(*kind, matched))
     }
 
     /// Whether the session cannot go on over datagrams with packets of `packet_bytes`: data has to

@@ -306,6 +306,13 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
         self.far.cut_off(peer, owner)
     }
 
+    fn end_parts<O: Owner>(&mut self, parts: &[u64], owner: &mut O) {
+        if let Some(near) = &mut self.near {
+            near.end_parts(parts, owner);
+        }
+        self.far.end_parts(parts, owner);
+    }
+
     #[inline]
     unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {
         match (start.token.transport, &mut self.near) {

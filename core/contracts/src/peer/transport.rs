@@ -173,6 +173,14 @@ pub trait Transport: Send + 'static {
         true
     }
 
+    /// Ends parts of one-sided operations that are on their way into the memory of regions that
+    /// close, or out of it, by the contexts of their receives and of the replies. Each of them fails
+    /// at once, or when the transport has been driven; then nothing uses the memory any more. If
+    /// nothing less will do, this breaks the connection to the peer and all that is under way on it.
+    /// The default is for transports that carry no such parts.
+    #[cold]
+    fn end_parts<O: Owner>(&mut self, _parts: &[u64], _owner: &mut O) {}
+
     /// Sends what was held back for more to come. For [`Owner`]s after a send that failed, and
     /// before they leave the transport alone.
     fn flush<O: Owner>(&mut self, _owner: &mut O) {}

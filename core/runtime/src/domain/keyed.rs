@@ -287,6 +287,13 @@ impl<T: Transport> Transport for Keyed<T> {
         is_cut_off
     }
 
+    fn end_parts<O: Owner>(&mut self, parts: &[u64], owner: &mut O) {
+        for part in &mut self.parts {
+            let mut owner = PartOwner::new(part.of, owner);
+            part.transport.end_parts(parts, &mut owner);
+        }
+    }
+
     fn flush<O: Owner>(&mut self, owner: &mut O) {
         self.flush_others(usize::MAX, owner);
     }

@@ -269,6 +269,8 @@ enum DeferredTask {
     Revoke(usize),
     /// A region closes, and some holders of its grants do not return them: they are cut off.
     CutOff(usize),
+    /// A region closes, and parts of operations stay on their way: they are ended.
+    EndParts(usize),
 }
 
 struct DomainState<T: Transport> {
@@ -511,6 +513,7 @@ impl<B: Backend> DomainShared<B> {
                 DeferredTask::Resolved => state.look_at_waiting = true,
                 DeferredTask::Revoke(region) => state.revoke(region),
                 DeferredTask::CutOff(region) => state.cut_off(region),
+                DeferredTask::EndParts(region) => state.end_parts(region),
             }
         }
     }

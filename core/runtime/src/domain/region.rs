@@ -15,8 +15,11 @@ use ferrofabric_system::locks::Mutex;
 /// How long a close waits for the holders of grants to return them, before it cuts them off.
 const RETURN_TIME: Duration = Duration::from_millis(100);
 
-/// The time between two attempts to cut them off.
-const CUT_OFF_INTERVAL: Duration = Duration::from_millis(1);
+/// How long it waits for the parts of operations that are on their way, before it ends them.
+const PARTS_TIME: Duration = Duration::from_secs(1);
+
+/// The time between two attempts to cut holders off, or to end parts.
+const INTERVAL: Duration = Duration::from_millis(1);
 
 struct RegionHandle<B: Backend> {
     number: usize,
@@ -111,11 +114,17 @@ impl<B: Backend> Drop for RegionHandle<B> {
         }
         let backend = &self.domain.backend;
         backend.hide_region(self.number);
-        let mut cut_off_due = Instant::now() + RETURN_TIME;
+        let begun = Instant::now();
+        let (mut cut_off_due, mut end_due) = (begun + RETURN_TIME, begun + PARTS_TIME);
         while backend.is_region_in_use(self.number) || !self.domain.regions.is_over(self.number) {
-            if self.domain.regions.is_granted(self.number) && Instant::now() >= cut_off_due {
+            let now = Instant::now();
+            if self.domain.regions.is_granted(self.number) && now >= cut_off_due {
                 defer(DeferredTask::CutOff(self.number));
-                cut_off_due = Instant::now() + CUT_OFF_INTERVAL;
+                cut_off_due = now + INTERVAL;
+            }
+            if now >= end_due {
+                defer(DeferredTask::EndParts(self.number));
+                end_due = now + INTERVAL;
             }
             match self.domain.lock() {
                 Ok(mut state) => drop(self.domain.progress(&mut state)),
@@ -135,6 +144,20 @@ impl<T: Transport> DomainState<T> {
         for (_, endpoint) in &mut self.endpoints {
             let (transport, mut owner) = endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
             owner.srx.revoke(region);
+            owner.start_deferred(transport);
+        }
+    }
+
+    /// Ends the parts of operations that are on their way into a region or out of it.
+    #[cold]
+    pub(super) fn end_parts(&mut self, region: usize) {
+        for (_, endpoint) in &mut self.endpoints {
+            let (transport, mut owner) = endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
+            let parts = owner.srx.remote.parts_of(region);
+            if !parts.is_empty() {
+                transport.end_parts(&parts, &mut owner);
+                owner.srx.end_waiting_replies(&parts);
+            }
             owner.start_deferred(transport);
         }
     }

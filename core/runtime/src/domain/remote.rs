@@ -39,8 +39,10 @@ pub(super) struct RemoteOperations {
     rooms: Slab<PartRoom>,
     /// Refusals that the transport takes when the message is over that they are for.
     pub(super) refusals: Vec<SendOp>,
-    /// The regions of the parts on their way here or from here, once for each part.
-    taken: Slab<usize>,
+    /// The parts on their way here or from here.
+    taken: Slab<TakenPart>,
+    /// Bytes of the copies among them.
+    copied: usize,
     /// Parts that this endpoint is to send.
     pub(super) outbox: PartOutbox,
     /// Grants of peers' regions.
@@ -106,6 +108,18 @@ impl NoticedWrite {
     }
 }
 
+/// Bytes of copies that an endpoint keeps for replies at a time. What is beyond goes out of the
+/// region.
+const COPIED_MAX: usize = 64 << 20;
+
+/// The memory of a part that is on its way.
+enum TakenPart {
+    /// In a region, by its number.
+    Region(usize),
+    /// A copy of what was asked for.
+    Copy(Box<[u8]>),
+}
+
 /// Room for a request, or for a grant.
 struct PartRoom {
     bytes: RoomBytes,
@@ -131,6 +145,7 @@ impl RemoteOperations {
             rooms: Slab::new(),
             refusals: Vec::new(),
             taken: Slab::new(),
+            copied: 0,
             outbox: PartOutbox::default(),
             held: HeldGrants::default(),
             given: GivenGrants::default(),
@@ -226,15 +241,58 @@ impl RemoteOperations {
             return None;
         }
         let part = self.regions.take(key, place, len, access)?;
-        Some((self.taken.insert(part.region) as u64, part))
+        Some((
+            self.taken.insert(TakenPart::Region(part.region)) as u64,
+            part,
+        ))
     }
 
-    /// A part of a region is over. Returns the counters of the region.
-    pub(super) fn give(&mut self, number: u64) -> RegionCounters {
-        match self.taken.try_remove(number as usize) {
-            Some(region) => self.regions.give(region),
-            None => RegionCounters::NONE,
+    /// Copies a part that was taken to be sent, and gives it back: the region may close then, and
+    /// its bytes may change. Returns the copy, which has the number of the part. `None`: there are
+    /// too many copies, and nothing has happened.
+    pub(super) fn copy(&mut self, number: u64, part: &RegionPart) -> Option<IoBuf> {
+        let taken = self.taken.get_mut(number as usize)?;
+        let pieces = part.bufs.segments();
+        let len = total_len(pieces);
+        if COPIED_MAX - self.copied < len {
+            return None;
         }
+        let mut copy = Box::<[u8]>::new_uninit_slice(len);
+        let mut at = 0;
+        for piece in pieces {
+            // SAFETY: the region is registered and does not close before its part is given back,
+            // and the copy has the length of all pieces.
+            unsafe {
+                let to = copy.as_mut_ptr().cast::<u8>().add(at);
+                to.copy_from_nonoverlapping(piece.as_mut_ptr(), piece.len);
+            }
+            at += piece.len;
+        }
+        // SAFETY: the pieces have filled it.
+        let copy = unsafe { copy.assume_init() };
+        let buf = IoBuf::new(copy.as_ptr(), len);
+        self.copied += len;
+        *taken = TakenPart::Copy(copy);
+        self.regions.give(part.region);
+        Some(buf)
+    }
+
+    /// A part is over. Returns the counters of its region, unless it was copied.
+    pub(super) fn give(&mut self, number: u64) -> Option<RegionCounters> {
+        match self.taken.try_remove(number as usize)? {
+            TakenPart::Region(region) => Some(self.regions.give(region)),
+            TakenPart::Copy(copy) => {
+                self.copied -= copy.len();
+                None
+            }
+        }
+    }
+
+    /// The numbers of the parts that are on their way into a region or out of it.
+    pub(super) fn parts_of(&self, region: usize) -> Vec<u64> {
+        let is_of = |part: &TakenPart| matches!(part, TakenPart::Region(of) if *of == region);
+        let parts = self.taken.iter().filter(|(_, part)| is_of(part));
+        parts.map(|(number, _)| number as u64).collect()
     }
 
     /// Begins a read. Returns the message that requests it.
@@ -500,8 +558,10 @@ pub(super) fn reply_to(dest: FiAddr, request: u64, bytes: Result<(u64, MrDesc), 
 impl Drop for RemoteOperations {
     /// The endpoint closes, and its transport is closed already: no part is on its way any more.
     fn drop(&mut self) {
-        for region in self.taken.drain() {
-            self.regions.give(region);
+        for part in self.taken.drain() {
+            if let TakenPart::Region(region) = part {
+                self.regions.give(region);
+            }
         }
         // Nor has a peer a lane.
         for region in self.given.take_all() {

@@ -16,6 +16,7 @@ use super::atomics::error_of_reply;
 use super::grants::GRANT_BYTES;
 use super::owner::EndpointOwner;
 use super::part_outbox::{PartBytes, RemoteSend};
+use super::regions::RegionCounters;
 use super::remote::{NO_BYTES, NoticedWrite, REQUEST_BYTES, reply_to};
 use super::shortcuts::ShortcutUnderWay;
 use super::srx::{Deferred, SharedRx};
@@ -125,11 +126,33 @@ impl SharedRx {
             self.defer(Deferred::FailRma(read.op.kind, error));
         }
         for part in self.remote.outbox.take_of(peer) {
-            if part.op.kind == MsgKind::Remote(RemoteKind::Notice) {
-                let why = (errno, 0, why);
-                let error = failure(RmaKind::Write, part.op.context, peer, why);
-                self.defer(Deferred::FailRma(RmaKind::Write, error));
+            match part.op.kind {
+                MsgKind::Remote(RemoteKind::Notice) => {
+                    let why = (errno, 0, why);
+                    let error = failure(RmaKind::Write, part.op.context, peer, why);
+                    self.defer(Deferred::FailRma(RmaKind::Write, error));
+                }
+                MsgKind::Remote(RemoteKind::Reply) => {
+                    self.remote.give(part.op.context);
+                }
+                _ => {}
             }
+        }
+    }
+
+    /// Ends the replies among these parts that wait to be sent: their initiators get an error.
+    #[cold]
+    pub(super) fn end_waiting_replies(&mut self, parts: &[u64]) {
+        for peer in self.remote.outbox.peers() {
+            let mut waiting = self.remote.outbox.take_of(peer);
+            for part in &mut waiting {
+                if part.op.kind.is_reply() && parts.contains(&part.op.context) {
+                    self.remote.give(part.op.context);
+                    part.op = reply_to(peer, part.op.tag, Err(Errno::EACCES));
+                    part.from = PartBytes::NONE;
+                }
+            }
+            self.remote.outbox.put_back(peer, waiting);
         }
     }
 
@@ -269,7 +292,10 @@ impl EndpointOwner<'_> {
                 }
             }
             (RemoteKind::Reply, failed) => {
-                self.srx.remote.give(done.context);
+                let counters = self.srx.remote.give(done.context);
+                if let (Some(counters), None) = (counters, failed) {
+                    self.count_read(counters, done.len);
+                }
                 // Its initiator awaits an answer, if it is still there.
                 if failed.is_some() && done.context != NO_BYTES {
                     let op = reply_to(done.dest, done.tag, Err(Errno::EIO));
@@ -329,7 +355,7 @@ impl EndpointOwner<'_> {
                     unsafe { self.srx.end_list(list) };
                 }
                 let counters = self.srx.remote.give(m.context);
-                if failed.is_none() {
+                if let (Some(counters), None) = (counters, failed) {
                     self.target_cntr(RmaKind::Write).inc(a.len as usize);
                     self.region_cntr(counters.write).inc(a.len as usize);
                 }
@@ -382,24 +408,36 @@ impl EndpointOwner<'_> {
         }
     }
 
-    /// Answers a request to read.
+    /// Answers a request to read, with a copy of the bytes: an initiator that computes, or is
+    /// stopped, holds up neither the counters of reads nor the close of the region. Where the copies
+    /// are too many, the bytes come out of the region, and are counted when they have left.
     fn reply(&mut self, src: FiAddr, a: &Arrived, request: &[u8]) {
         if !src.is_some() {
             return self.srx.refuse_request(request);
         }
         let (number, len) = (number_at(request, 0), number_at(request, 8));
-        let part = (self.srx.remote).take(a.tag, a.data, len, Flags::REMOTE_READ);
-        if let Some((_, part)) = &part {
-            let counter = part.counters.read;
-            self.target_cntr(RmaKind::Read).inc(len as usize);
-            self.region_cntr(counter).inc(len as usize);
-        }
-        let op = match &part {
-            Some((context, part)) => reply_to(src, number, Ok((*context, part.desc))),
-            None => reply_to(src, number, Err(Errno::EACCES)),
+        let remote = &mut self.srx.remote;
+        let Some((context, part)) = remote.take(a.tag, a.data, len, Flags::REMOTE_READ) else {
+            let op = reply_to(src, number, Err(Errno::EACCES));
+            let from = PartBytes::NONE;
+            return self.srx.send_part(RemoteSend { op, from });
         };
-        let from = part.map_or(PartBytes::NONE, |(_, part)| PartBytes::Memory(part.bufs));
+        let (desc, bufs) = match remote.copy(context, &part) {
+            Some(copy) => {
+                self.count_read(part.counters, len as usize);
+                (MrDesc::NONE, ReceiveBuffers::One(copy))
+            }
+            None => (part.desc, part.bufs),
+        };
+        let op = reply_to(src, number, Ok((context, desc)));
+        let from = PartBytes::Memory(bufs);
         self.srx.send_part(RemoteSend { op, from });
+    }
+
+    /// Counts a read of a peer: the bytes of the region may change now.
+    fn count_read(&mut self, counters: RegionCounters, len: usize) {
+        self.target_cntr(RmaKind::Read).inc(len);
+        self.region_cntr(counters.read).inc(len);
     }
 }
 

@@ -245,6 +245,10 @@ impl Transport for RdmTransport {
         self.cut_off_peer(peer, owner)
     }
 
+    fn end_parts<O: Owner>(&mut self, parts: &[u64], owner: &mut O) {
+        self.end_sessions_with(parts, owner);
+    }
+
     unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {
         self.post_held_back();
         self.start_unexpected(start, owner);

@@ -9,11 +9,52 @@ use ferrofabric_protocol::lanes::{AfterLane, LaneEnd};
 
 use super::{RdmTransport, TRANSPORT};
 use crate::session::{
-    FragmentTarget, Grants, PeerTable, RdmUnexpectedMessages, ResendKind, SessionState,
+    FragmentTarget, Grants, PeerTable, RdmPeer, RdmUnexpectedMessages, ResendKind, SessionState,
     UnexpectedBody,
 };
 
+/// The end of a session that has a part of an operation on a region that closes.
+const REGION_CLOSED: LaneEnd = LaneEnd {
+    errno: Errno::ECONNRESET,
+    why: "a region closed with a part of an operation under way",
+    status: 0,
+    then: AfterLane::Restart,
+};
+
 impl RdmTransport {
+    /// As [`Transport::end_parts`](ferrofabric_contracts::peer::Transport::end_parts): a device may
+    /// be reading or writing the memory, so the sessions that have such parts end.
+    #[cold]
+    pub(super) fn end_sessions_with<O: Owner>(&mut self, parts: &[u64], owner: &mut O) {
+        let by_rc = (self.lanes.iter()).filter(|lane| lane.has_part(parts));
+        let by_datagrams = (self.ud.lanes.iter()).filter(|lane| lane.session.has_part(parts));
+        let sessions = by_rc.map(|lane| lane.key.session());
+        let sessions = sessions.chain(by_datagrams.map(|lane| lane.key.session()));
+        for session in sessions.collect::<Vec<_>>() {
+            self.apply(owner, |life, view, now| {
+                life.broke_for_good(session, REGION_CLOSED, view, now)
+            });
+        }
+        let has_parked =
+            |peer: &RdmPeer| (peer.parked.as_deref()).is_some_and(|state| state.has_part(parts));
+        let is_reply = |op: &SendOp| op.kind.is_reply() && parts.contains(&op.context);
+        let waits = |peer: &RdmPeer| peer.pending.iter().any(|one| is_reply(&one.op));
+        let concerned = |(_, peer): &(u32, &RdmPeer)| has_parked(peer) || waits(peer);
+        let peers = self.peers.indexed().filter(concerned);
+        let peers: Vec<_> = peers
+            .map(|(index, peer)| (index, has_parked(peer)))
+            .collect();
+        for (peer, is_parked) in peers {
+            let LaneEnd { errno, why, .. } = REGION_CLOSED;
+            self.fail_pending(peer, is_reply, errno, why, owner);
+            if is_parked {
+                self.apply(owner, |life, _, now| {
+                    life.give_up_waiting(peer, REGION_CLOSED, now)
+                });
+            }
+        }
+    }
+
     /// A session is over, parked or not: ends its operations.
     pub(super) fn end_session<O: Owner>(
         &mut self,

@@ -117,7 +117,7 @@ impl EndpointOwner<'_> {
             return Err(Errno::EINVAL);
         }
         self.target_cntr(head.form.kind()).inc(len);
-        self.count_at_region(counters, rights, len);
+        self.count_at_region(counters.unwrap_or(RegionCounters::NONE), rights, len);
         self.srx.remote.atomics.carried_out += 1;
         Ok(results)
     }
