@@ -13,6 +13,7 @@ use nix::fcntl::{FallocateFlags, fallocate, posix_fallocate};
 
 use super::words::{ALIGN, MappedWords};
 use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_system::file_size;
 use ferrofabric_system::sync::{AtomicU64, OnceLock, Ordering};
 
 /// Pieces of one kind, each made once and mapped when first used.
@@ -72,7 +73,7 @@ impl PieceArena {
         let mut from = at;
         while from < end {
             let len = (end - from).min(AT_ONCE);
-            match posix_fallocate(file, from as i64, len as i64) {
+            match file_size::without_signal(|| posix_fallocate(file, from as i64, len as i64)) {
                 Ok(()) => from += len,
                 Err(Sys::EINTR) => {}
                 Err(error) => {

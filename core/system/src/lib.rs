@@ -10,6 +10,8 @@
 pub mod cancel;
 pub mod clock;
 pub mod event_log;
+#[allow(unsafe_code, reason = "calls of the C library")]
+pub mod file_size;
 pub mod foreign;
 #[allow(unsafe_code, reason = "a handler that runs in forked children")]
 pub mod forked;

@@ -13,6 +13,7 @@ use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl, posix_fal
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::cancel::Uncancelled;
+use crate::file_size;
 use crate::forked::Birth;
 
 /// The seals of memory that another process maps: its size stays what it is.
@@ -120,12 +121,14 @@ impl Drop for SharedMemory {
 pub fn allocate(fd: BorrowedFd<'_>, bytes: usize) -> nix::Result<()> {
     // The C library writes the pages if the file system can not reserve them.
     let _uncancelled = Uncancelled::begin();
-    loop {
-        match posix_fallocate(fd, 0, bytes as i64) {
-            Err(Sys::EINTR) => {}
-            allocated => return allocated,
+    file_size::without_signal(|| {
+        loop {
+            match posix_fallocate(fd, 0, bytes as i64) {
+                Err(Sys::EINTR) => {}
+                allocated => return allocated,
+            }
         }
-    }
+    })
 }
 
 /// The size of a page, in bytes.

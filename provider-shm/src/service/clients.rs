@@ -8,17 +8,20 @@ use std::time::{Duration, Instant};
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::CqError;
 use nix::errno::Errno as Sys;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::socket::{Backlog, Shutdown, listen, shutdown};
 
-use super::frame::{BUSY, Frame, HELLO, READY, WELCOME};
+use super::frame::{BUSY, Frame, HELLO, MAP, OK, READY, WELCOME};
 use super::socket;
 use super::wakes::run_alone;
 use crate::ShmConfig;
 use crate::missing_pages::MissingPages;
 use crate::owner::Ep;
 use crate::ring::LINE;
+use crate::segment::ShmSegment;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Longer than a connection takes on a busy machine, shorter than any time limit of the endpoint.
@@ -86,15 +89,20 @@ fn is_closed_by_endpoint(fd: &OwnedFd) {
     assert_eq!(n, 1, "it does not hang up");
 }
 
-fn fails_with(ep: &mut Ep, errno: Errno) {
+/// The error of the next operation to end.
+fn failed(ep: &mut Ep) -> CqError {
     let begun = Instant::now();
-    let error = loop {
+    loop {
         if let Some(found) = ep.poll() {
-            break found.unwrap_err();
+            return found.unwrap_err();
         }
         assert!(begun.elapsed() < TIMEOUT, "the send waits for ever");
         std::thread::yield_now();
-    };
+    }
+}
+
+fn fails_with(ep: &mut Ep, errno: Errno) {
+    let error = failed(ep);
     assert_eq!((error.errno, error.completion.context), (errno, 5));
 }
 
@@ -171,15 +179,15 @@ fn an_offer_outlives_an_earlier_hello() {
     ep.tsend(to, 1, &[1; 8], 5).unwrap();
     let begun = Instant::now();
     let call = until(begun, || socket::accept(&silent.listener));
-    let (hello, _) = until(begun, || socket::receive(&call));
-    let nonce = Frame::parse(&hello, HELLO).unwrap().nonce;
+    let hello = until(begun, || socket::receive(&call));
+    let nonce = Frame::parse(&hello.bytes, HELLO).unwrap().nonce;
     let answer = |kind| {
         let frame = Frame::new(kind, nonce, silent.name.to_bytes());
         socket::send(&call, &frame, &[]).unwrap();
     };
     answer(WELCOME);
-    let (_, segment) = until(begun, || socket::receive(&call));
-    assert_eq!(segment.len(), 1);
+    let map = until(begun, || socket::receive(&call));
+    assert_eq!(map.fds.len(), 1);
     let client = SilentListener::connect_client(&ep);
     silent.hello(&client, &ep);
     is_closed_by_endpoint(&client);
@@ -234,8 +242,8 @@ fn an_attempt_with_a_refusing_peer_ends() {
         let error = loop {
             if let Ok(fd) = socket::accept(&busy.listener) {
                 if answers {
-                    let (hello, _) = until(begun, || socket::receive(&fd));
-                    let hello = Frame::parse(&hello, HELLO).unwrap();
+                    let hello = until(begun, || socket::receive(&fd));
+                    let hello = Frame::parse(&hello.bytes, HELLO).unwrap();
                     let mut frame = Frame::new(WELCOME, hello.nonce, busy.name.to_bytes());
                     frame.verdict = BUSY;
                     socket::send(&fd, &frame, &[]).unwrap();
@@ -252,6 +260,64 @@ fn an_attempt_with_a_refusing_peer_ends() {
             (Errno::ETIMEDOUT, 5)
         );
     }
+}
+
+/// More clients than there are places for connect and say nothing.
+#[test]
+fn many_silent_clients_keep_no_newcomer_out() {
+    let mut ep = Ep::open(ShmConfig {
+        // They would keep their places for longer than the test waits.
+        accept_deadline: 10 * TIMEOUT,
+        ..ShmConfig::default()
+    });
+    let begun = Instant::now();
+    let id = ep.name().shm.unwrap();
+    let clients = (0..300).map(|_| until(begun, || socket::connect_to(id)));
+    let clients: Vec<_> = clients.collect();
+    serves_a_new_client(&mut ep);
+    drop(clients);
+}
+
+/// The acceptor has no descriptor for a segment at the moment: it says that it is busy, so the other
+/// side tries again.
+#[test]
+fn a_lack_of_descriptors_is_no_refusal() {
+    let ep = Ep::open(ShmConfig::default());
+    let client = SilentListener::below(&ep);
+    let begun = Instant::now();
+    let call = SilentListener::connect_client(&ep);
+    let mut hello = Frame::new(HELLO, 1, client.name.to_bytes());
+    hello.wanted = ep.name().incarnation;
+    socket::send(&call, &hello, &[]).unwrap();
+    let welcome = until(begun, || socket::receive(&call));
+    assert_eq!(Frame::parse(&welcome.bytes, WELCOME).unwrap().verdict, OK);
+    let (_segment, fd) = ShmSegment::create().unwrap();
+    // The lowest number that is free, and no descriptor gets a higher one.
+    let next = fd.try_clone().unwrap().as_raw_fd() as u64;
+    setrlimit(Resource::RLIMIT_NOFILE, next, next).unwrap();
+    let map = Frame::new(MAP, 1, client.name.to_bytes());
+    socket::send(&call, &map, &[fd.as_fd()]).unwrap();
+    let ready = until(begun, || socket::receive(&call));
+    assert_eq!(Frame::parse(&ready.bytes, READY).unwrap().verdict, BUSY);
+}
+
+/// A limit of file sizes, which holds for shared memory, too, ends no process: the send fails at
+/// once, and says why.
+#[test]
+fn a_limit_of_file_sizes_is_named() {
+    let (mut ep, other) = (
+        Ep::open(ShmConfig::default()),
+        Ep::open(ShmConfig::default()),
+    );
+    setrlimit(Resource::RLIMIT_FSIZE, 8192, 8192).unwrap();
+    let to = ep.insert(&other.name());
+    ep.tsend(to, 1, &[1; 8], 5).unwrap();
+    let error = failed(&mut ep);
+    assert_eq!(
+        (error.errno, error.completion.context),
+        (Errno::EHOSTUNREACH, 5)
+    );
+    assert!(error.why.contains("ulimit -f"), "{}", error.why);
 }
 
 #[test]

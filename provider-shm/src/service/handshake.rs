@@ -16,8 +16,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, Error};
+use nix::errno::Errno as Sys;
 
 use super::frame::{Frame, HELLO, MAP, OK, READY, REFUSED, REGISTERED, WELCOME};
+use super::socket::Record;
 use super::{EndpointShared, NewLink, PeerRegions, socket};
 use crate::board::PeerBoard;
 use crate::cma::CmaPeer;
@@ -63,10 +66,40 @@ pub(super) struct Connection {
 
 /// The reason why a connection made no link.
 pub(super) enum HandshakeFailure {
-    /// The other side hung up or is busy: the attempt is repeated.
-    Later,
+    /// The attempt is repeated. The words are for the time when there were too many.
+    Later(&'static str),
     /// No attempt can succeed.
     Never(&'static str),
+}
+
+/// The other side is there, and hung up or is busy.
+pub(super) const REFUSES: HandshakeFailure = HandshakeFailure::Later("it refuses every connection");
+
+/// This process can have no other descriptor at the moment.
+pub(super) const NO_DESCRIPTOR: &str =
+    "this process has no descriptor left for a link: raise its limit (ulimit -n)";
+
+/// Why this process has no memory for a link.
+fn no_segment(error: &Error) -> HandshakeFailure {
+    tracing::warn!(%error, "no shared-memory link");
+    match Sys::from_raw(error.errno().0) {
+        Sys::EPERM | Sys::EACCES | Sys::ENOSYS => HandshakeFailure::Never(
+            "this process may not make shared memory: allow it memfd_create(2) and fallocate(2)",
+        ),
+        Sys::EFBIG => HandshakeFailure::Never(
+            "the limit of file sizes is below a link's memory: raise it (ulimit -f)",
+        ),
+        Sys::EMFILE | Sys::ENFILE => HandshakeFailure::Later(NO_DESCRIPTOR),
+        _ => HandshakeFailure::Later("there is no memory for a link: free some"),
+    }
+}
+
+/// Why an acceptor made no link of a segment.
+pub(super) enum Unmapped {
+    /// Descriptors or memory are short here: the other side tries again.
+    Busy,
+    /// It is no segment.
+    Refused,
 }
 
 impl Connection {
@@ -188,13 +221,13 @@ impl Connection {
         if !have_one_key(&native, &shared.name()) {
             return Err(HandshakeFailure::Never("it has another authorization key"));
         }
-        let (segment, fd) = ShmSegment::create().map_err(|_| HandshakeFailure::Later)?;
+        let (segment, fd) = ShmSegment::create().map_err(|error| no_segment(&error))?;
         let (segment, id) = (Arc::new(segment), target.shm.unwrap_or_default());
         let watch = shared.watch(&segment, SegmentSide::Initiator, id);
         let mut frame_out = introduce(MAP, self.nonce, shared, false);
         let board = show(&mut frame_out, shared);
         let given: Vec<_> = [fd.as_fd()].into_iter().chain(board).collect();
-        socket::send(&self.fd, &frame_out, &given).map_err(|_| HandshakeFailure::Later)?;
+        socket::send(&self.fd, &frame_out, &given).map_err(|_| REFUSES)?;
         self.stage = HandshakeStage::Ready(Box::new(NewLink {
             native: *target,
             id,
@@ -212,35 +245,44 @@ impl Connection {
     /// Initiator: reads the last record.
     pub(super) fn read_ready(
         &self,
-        bytes: &[u8],
-        fds: &[OwnedFd],
+        record: &Record,
         link: &mut NewLink,
     ) -> Result<(), HandshakeFailure> {
-        let frame = self.read_answer(bytes, READY)?;
-        link.regions = fds.first().and_then(|fd| self.regions_of(&frame, fd));
+        let frame = self.read_answer(&record.bytes, READY)?;
+        link.regions = record
+            .fds
+            .first()
+            .and_then(|fd| self.regions_of(&frame, fd));
         Ok(())
     }
 
     /// Acceptor: maps the segment.
     pub(super) fn read_map(
         &self,
-        bytes: &[u8],
-        fds: &[OwnedFd],
+        record: &Record,
         met: IdentifiedClient,
         shared: &EndpointShared,
         offers_cma: bool,
-    ) -> Result<NewLink, ()> {
-        let frame = Frame::parse(bytes, MAP).ok_or(())?;
-        let (fd, board) = match fds {
+    ) -> Result<NewLink, Unmapped> {
+        if record.lacks_descriptors {
+            tracing::warn!(peer = %met.native, "no descriptor left for a shared-memory link");
+            return Err(Unmapped::Busy);
+        }
+        let frame = Frame::parse(&record.bytes, MAP).ok_or(Unmapped::Refused)?;
+        let (fd, board) = match &record.fds[..] {
             [fd] => (fd, None),
             [fd, board] => (fd, Some(board)),
-            _ => return Err(()),
+            _ => return Err(Unmapped::Refused),
         };
         if frame.nonce != self.nonce {
-            return Err(());
+            return Err(Unmapped::Refused);
         }
         let segment = ShmSegment::accept(fd.as_fd()).map_err(|error| {
             tracing::warn!(%error, peer = %met.native, "refused a shared-memory link");
+            match error.errno() {
+                Errno::EPROTO => Unmapped::Refused,
+                _ => Unmapped::Busy,
+            }
         })?;
         let segment = Arc::new(segment);
         let watch = shared.watch(&segment, SegmentSide::Acceptor, met.id);
@@ -283,7 +325,7 @@ impl Connection {
         match frame.verdict {
             OK => Ok(frame),
             REFUSED => Err(HandshakeFailure::Never("it refused")),
-            _ => Err(HandshakeFailure::Later),
+            _ => Err(REFUSES),
         }
     }
 }

@@ -21,7 +21,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use slab::Slab;
 
 use super::frame::{BUSY, OK, READY, REFUSED, WELCOME};
-use super::handshake::{Connection, HandshakeFailure, HandshakeStage};
+use super::handshake::{Connection, HandshakeFailure, HandshakeStage, REFUSES, Unmapped};
 use super::users::Users;
 use super::{EndpointShared, NewLink, ServiceCommand, ServiceEvent, socket};
 use crate::config::ShmConfig;
@@ -37,6 +37,8 @@ const WAKE: u64 = u64::MAX - 1;
 /// Clients whose handshake is under way at once; more wait in the listener's queue. Connections
 /// that this endpoint makes do not count.
 const CLIENTS: usize = 256;
+/// Time that a client has for its first record while others wait for its place.
+const PATIENCE: Duration = Duration::from_millis(50);
 /// Time between two looks at a link whose peer was removed.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -220,7 +222,7 @@ impl Server {
     fn accept(&mut self) {
         let connections = self.connections.iter().filter_map(|(_, c)| c.as_ref());
         let mut clients = connections.filter(|c| c.is_client()).count();
-        while clients < CLIENTS {
+        while clients < CLIENTS || self.drop_silent_client() {
             let fd = match self.listener.accept() {
                 Ok(fd) => fd,
                 Err(Sys::EAGAIN) => return,
@@ -233,11 +235,30 @@ impl Server {
                     let deadline = Instant::now() + self.config.accept_deadline;
                     let client = Connection::accepted(fd, who.pid(), deadline);
                     clients += usize::from(self.add_connection(client).is_some());
+                    clients = clients.min(CLIENTS);
                 }
                 _ => tracing::warn!("refused a shared-memory connection of another user"),
             }
         }
         self.listener.pause(&self.epoll);
+    }
+
+    /// Makes room for a client: ends the connection of the one that has said nothing for the longest
+    /// time, if that is not a short one. It may connect again.
+    fn drop_silent_client(&mut self) -> bool {
+        let clients = self.connections.iter().filter_map(|(key, connection)| {
+            let connection = connection.as_ref().filter(|c| c.is_client())?;
+            let is_silent = matches!(connection.stage, HandshakeStage::Hello);
+            (is_silent && connection.since().elapsed() > PATIENCE)
+                .then_some((connection.since(), key))
+        });
+        match clients.min() {
+            Some((_, key)) => {
+                self.connections.remove(key);
+                true
+            }
+            None => false,
+        }
     }
 
     /// A connection has a record to read, or has ended.
@@ -246,36 +267,39 @@ impl Server {
         let Some(mut connection) = self.connections.get_mut(key).and_then(Option::take) else {
             return;
         };
-        let (bytes, fds) = match socket::receive(&connection.fd) {
+        let record = match socket::receive(&connection.fd) {
             Ok(record) => record,
             Err(Sys::EAGAIN | Sys::EINTR) => {
                 self.connections[key] = Some(connection);
                 return;
             }
-            Err(_) => return self.closed(key, connection, &HandshakeFailure::Later),
+            Err(_) => return self.closed(key, connection, &REFUSES),
         };
         let stage = std::mem::replace(&mut connection.stage, HandshakeStage::Hello);
         let next = match stage {
-            HandshakeStage::Hello => self.hello(key, &mut connection, &bytes),
+            HandshakeStage::Hello => self.hello(key, &mut connection, &record.bytes),
             HandshakeStage::Map(met) => {
-                match connection.read_map(&bytes, &fds, met, &self.shared, self.offers_cma()) {
+                match connection.read_map(&record, met, &self.shared, self.offers_cma()) {
                     Ok(link) => {
                         self.connections.remove(key);
                         self.up(link);
                         connection.ready(&self.shared);
                         return;
                     }
-                    Err(()) => {
-                        connection.answer(READY, REFUSED, &self.shared, false);
-                        Err(HandshakeFailure::Later)
+                    Err(unmapped) => {
+                        let verdict = match unmapped {
+                            Unmapped::Busy => BUSY,
+                            Unmapped::Refused => REFUSED,
+                        };
+                        connection.answer(READY, verdict, &self.shared, false);
+                        Err(REFUSES)
                     }
                 }
             }
             HandshakeStage::Welcome(target) => {
-                connection.read_welcome(&bytes, &target, &self.shared, self.offers_cma())
+                connection.read_welcome(&record.bytes, &target, &self.shared, self.offers_cma())
             }
-            HandshakeStage::Ready(mut link) => match connection.read_ready(&bytes, &fds, &mut link)
-            {
+            HandshakeStage::Ready(mut link) => match connection.read_ready(&record, &mut link) {
                 Ok(()) => {
                     self.connections.remove(key);
                     return self.up(*link);
@@ -299,12 +323,10 @@ impl Server {
         c: &mut Connection,
         bytes: &[u8],
     ) -> Result<(), HandshakeFailure> {
-        let met = c
-            .read_hello(bytes, &self.shared)
-            .map_err(|()| HandshakeFailure::Later)?;
+        let met = c.read_hello(bytes, &self.shared).map_err(|()| REFUSES)?;
         let id = met.id();
         if id == self.id {
-            return Err(HandshakeFailure::Later);
+            return Err(REFUSES);
         }
         let wanted = match self.peers.get(&id) {
             // A link that the other side has closed does not prevent a new one.
@@ -312,7 +334,7 @@ impl Server {
                 if segment.status(side.other()).load() & CLOSED == 0 =>
             {
                 c.answer(WELCOME, BUSY, &self.shared, false);
-                return Err(HandshakeFailure::Later);
+                return Err(REFUSES);
             }
             Some(PeerConnection::Up(segment, _)) => {
                 self.report(ServiceEvent::Gone(id, Some(Arc::clone(segment)), true));
@@ -322,7 +344,7 @@ impl Server {
             // The peer may use the link that we offered by now, and this be an earlier `HELLO`.
             Some(PeerConnection::Attempting(_, own)) if self.id < id || self.has_offered(*own) => {
                 c.answer(WELCOME, BUSY, &self.shared, false);
-                return Err(HandshakeFailure::Later);
+                return Err(REFUSES);
             }
             Some(&PeerConnection::Attempting(attempt, old)) => {
                 self.replace_connection(id, old, Some(attempt))
@@ -333,7 +355,7 @@ impl Server {
             None => None,
         };
         if !c.answer(WELCOME, OK, &self.shared, self.offers_cma()) {
-            return Err(HandshakeFailure::Later);
+            return Err(REFUSES);
         }
         c.peer = Some(id);
         c.stage = HandshakeStage::Map(met);
@@ -399,7 +421,9 @@ impl Server {
         match self.peers.get(&id) {
             Some(&PeerConnection::Attempting(_, Some(current))) if current == key => {
                 match failure {
-                    HandshakeFailure::Later => self.retry(id, connection.was_silent()),
+                    HandshakeFailure::Later(why) => {
+                        self.refused(id, why, connection.was_silent());
+                    }
                     HandshakeFailure::Never(why) => self.give_up(id, Errno::EHOSTUNREACH, why),
                 }
             }
@@ -424,24 +448,23 @@ impl Server {
             .collect();
         for key in late {
             if let Some(connection) = self.connections[key].take() {
-                self.closed(key, connection, &HandshakeFailure::Later);
+                self.closed(key, connection, &REFUSES);
             }
         }
         self.listener.resume(&self.epoll, now);
-        let due: Vec<(u64, bool)> = self
+        let due: Vec<(u64, Option<&'static str>)> = self
             .peers
             .iter()
             .filter_map(|(id, peer)| match peer {
-                PeerConnection::Attempting(a, None) if a.is_over(now) => Some((*id, true)),
-                PeerConnection::Attempting(a, None) if a.next_try <= now => Some((*id, false)),
+                PeerConnection::Attempting(a, None) if a.is_over(now) => Some((*id, Some(a.why))),
+                PeerConnection::Attempting(a, None) if a.next_try <= now => Some((*id, None)),
                 _ => None,
             })
             .collect();
         for (id, over) in due {
-            if over {
-                self.give_up(id, Errno::ETIMEDOUT, "it refuses every connection");
-            } else {
-                self.try_connect(id);
+            match over {
+                Some(why) => self.give_up(id, Errno::ETIMEDOUT, why),
+                None => self.try_connect(id),
             }
         }
         self.rings.retry(&self.shared, now);

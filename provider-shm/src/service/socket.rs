@@ -66,9 +66,17 @@ pub(super) fn send(fd: &OwnedFd, frame: &Frame, give: &[BorrowedFd<'_>]) -> nix:
     }
 }
 
-/// Takes the next record: its bytes, and the descriptors that came with it, all owned, so that none
-/// can leak. `EAGAIN`: no record yet; `EPIPE`: the other side hung up.
-pub(super) fn receive(fd: &OwnedFd) -> nix::Result<(Vec<u8>, Vec<OwnedFd>)> {
+/// A record that has come.
+pub(super) struct Record {
+    pub(super) bytes: Vec<u8>,
+    /// The descriptors that came with it, all owned, so that none can leak.
+    pub(super) fds: Vec<OwnedFd>,
+    /// More came, and this process had no room for them.
+    pub(super) lacks_descriptors: bool,
+}
+
+/// Takes the next record. `EAGAIN`: no record yet; `EPIPE`: the other side hung up.
+pub(super) fn receive(fd: &OwnedFd) -> nix::Result<Record> {
     // One byte more than a record, to see when one is too long.
     let mut bytes = vec![0u8; FRAME_LEN + 1];
     // Room for the two descriptors that a record may have and some more: the kernel closes those
@@ -109,7 +117,11 @@ pub(super) fn receive(fd: &OwnedFd) -> nix::Result<(Vec<u8>, Vec<OwnedFd>)> {
         return Err(Sys::EPIPE);
     }
     bytes.truncate(n);
-    Ok((bytes, fds))
+    Ok(Record {
+        bytes,
+        fds,
+        lacks_descriptors: message.msg_flags & libc::MSG_CTRUNC != 0,
+    })
 }
 
 fn record_socket() -> nix::Result<OwnedFd> {

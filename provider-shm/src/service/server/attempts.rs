@@ -6,13 +6,16 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
 use nix::errno::Errno as Sys;
 
-use super::super::handshake::Connection;
+use super::super::handshake::{Connection, NO_DESCRIPTOR};
 use super::super::{ServiceEvent, socket};
 use super::{PeerConnection, Server};
 use crate::config::Cma;
 
 /// Peers that are connected to at once. More wait until one has answered, or was silent for long.
 const PLACES: usize = 256;
+
+/// Why a try failed, where nothing better is known.
+const NO_CONNECTION: &str = "no connection to it can be made";
 
 /// Time before the next attempt with a peer that refused a connection.
 const RETRY: Duration = Duration::from_millis(5);
@@ -28,6 +31,8 @@ pub(super) struct Attempt {
     /// Set when the peer first refuses.
     deadline: Option<Instant>,
     pub(super) next_try: Instant,
+    /// Why the last try made no link.
+    pub(super) why: &'static str,
     /// Whether sends still wait for the link.
     is_wanted: bool,
 }
@@ -47,6 +52,7 @@ impl Server {
             target,
             deadline: None,
             next_try: now,
+            why: NO_CONNECTION,
             is_wanted: true,
         };
         match self.peers.get_mut(&id) {
@@ -115,6 +121,7 @@ impl Server {
             }
             // The peer's queue is full, and the peer accepts none.
             Err(Sys::EAGAIN) => return self.retry(id, true),
+            Err(Sys::EMFILE | Sys::ENFILE) => return self.refused(id, NO_DESCRIPTOR, false),
             Err(_) => return self.retry(id, false),
         };
         let pid = match socket::credentials(&fd) {
@@ -169,6 +176,14 @@ impl Server {
             self.retry(peer, true);
         }
         true
+    }
+
+    /// A connection was refused: tries again soon, unless there were too many.
+    pub(super) fn refused(&mut self, id: u64, why: &'static str, was_silent: bool) {
+        if let Some(PeerConnection::Attempting(attempt, _)) = self.peers.get_mut(&id) {
+            attempt.why = why;
+        }
+        self.retry(id, was_silent);
     }
 
     /// Tries again soon: as long as the peer is silent, else until the deadline.
