@@ -11,7 +11,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -27,7 +28,8 @@ use super::store::Store;
 use super::words::{ALIGN, MappedWords};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_system::forked::Birth;
+use ferrofabric_system::file_size;
+use ferrofabric_system::forked::{Birth, Unshared};
 use ferrofabric_system::sync::Mutex;
 
 /// Marks a file that is ready, with the version of its layout.
@@ -59,6 +61,7 @@ pub(super) struct NamedTableRequest<'a> {
 /// The file of a named table. It goes with the last holder.
 pub(super) struct NamedTable {
     path: PathBuf,
+    turns: TurnFile,
     file: File,
     birth: Birth,
     /// There when the table is open.
@@ -66,6 +69,34 @@ pub(super) struct NamedTable {
     standstill: Mutex<Standstill>,
     /// Entries that are to be given back in the next turn.
     left: Mutex<Vec<u32>>,
+}
+
+/// The file once more, for the lock of the turn alone. A child of fork does not share it, so the turn
+/// of a process that is killed ends, although a child of it lives.
+struct TurnFile {
+    // It ends before the file is closed.
+    _unshared: Unshared,
+    file: File,
+}
+
+impl TurnFile {
+    /// Opens the file that `of` is. `None`: its name is that of another one by now.
+    fn open(path: &Path, of: &File) -> io::Result<Option<Self>> {
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(nix::libc::O_CLOEXEC | nix::libc::O_NOFOLLOW)
+            .open(path);
+        let file = match opened {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let [one, other] = [of.metadata()?, file.metadata()?];
+        // A child that is forked right here shares it, and has no lock: none is taken yet.
+        let _unshared = Unshared::new(file.as_raw_fd(), of.as_raw_fd());
+        let is_it = (one.dev(), one.ino()) == (other.dev(), other.ino());
+        Ok(is_it.then_some(Self { _unshared, file }))
+    }
 }
 
 /// The turns of others that this process has seen while it waited for its own.
@@ -100,8 +131,12 @@ impl NamedTable {
                 .custom_flags(nix::libc::O_CLOEXEC | nix::libc::O_NOFOLLOW)
                 .open(&path);
             let file = opened.map_err(|e| failed(&e))?;
+            let Some(turns) = TurnFile::open(&path, &file).map_err(|e| failed(&e))? else {
+                continue;
+            };
             let named = Self {
                 path: path.clone(),
+                turns,
                 file,
                 birth: Birth::here(),
                 listing: OnceLock::new(),
@@ -184,7 +219,7 @@ impl NamedTable {
     fn create(&self, wanted: &NamedTableRequest<'_>) -> Result<Store> {
         let failed = |e: io::Error| failed(&e, "make", wanted, &self.path);
         let end = listing::OFFSET + listing::BYTES;
-        self.file.set_len(end).map_err(failed)?;
+        file_size::without_signal(|| self.file.set_len(end)).map_err(failed)?;
         let arena = PieceArena::File(self.file.try_clone().map_err(failed)?);
         arena.allocate(0, ALIGN).map_err(failed)?;
         let head = MappedWords::shared(&self.file, 0, head::SHARED_BYTES).map_err(failed)?;
@@ -241,7 +276,7 @@ impl NamedTable {
         let mut pauses = Pauses::new();
         let mut standstill = self.standstill.lock();
         loop {
-            let had = try_lock(&self.file, TURN, Lock::Write);
+            let had = try_lock(&self.turns.file, TURN, Lock::Write);
             if had.map_err(|e| refuse(Errno(e.raw_os_error().unwrap_or(Errno::EIO.0))))? {
                 standstill.waited = Duration::ZERO;
                 begin_turn(head);
@@ -266,7 +301,7 @@ impl NamedTable {
     /// Takes the turn to write if nobody has it.
     pub(super) fn try_turn(&self, head: &TableHead) -> bool {
         let had = self.birth.is_this_process()
-            && try_lock(&self.file, TURN, Lock::Write).unwrap_or(false);
+            && try_lock(&self.turns.file, TURN, Lock::Write).unwrap_or(false);
         if had {
             begin_turn(head);
         }
@@ -277,7 +312,7 @@ impl NamedTable {
     pub(super) fn end_turn(&self, head: &TableHead) {
         head.word(HeadWord::Writer).store(0, Relaxed);
         count_turn(head);
-        let _ = try_lock(&self.file, TURN, Lock::None);
+        let _ = try_lock(&self.turns.file, TURN, Lock::None);
     }
 
     /// Keeps entries that can not be given back now for the next turn.

@@ -4,8 +4,9 @@
 //! threads. A use of such an object by the child would hit the parent. Each object that reaches
 //! beyond its process keeps the [`Birth`] of its process, and does nothing in any other one.
 
+use std::os::fd::RawFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 /// Forks between the first process that counts and this one. The handler that counts them runs in
@@ -71,12 +72,109 @@ fn counts_forks() -> bool {
 /// Runs in each child before `fork` returns there: it has one thread, and no order of memory
 /// matters.
 unsafe extern "C" fn is_child() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
+    let parent = GENERATION.fetch_add(1, Ordering::Relaxed);
+    let mut next = UNSHARED.load(Ordering::Acquire);
+    // SAFETY: entries live as long as the process, and what is done here is allowed in a child.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // Those of the parent alone: the numbers of others may be other files by now.
+        let is_parents = entry.generation.load(Ordering::Relaxed) == parent;
+        if entry.state.load(Ordering::Acquire) == IN_USE && is_parents {
+            let stand_in = entry.stand_in.load(Ordering::Relaxed);
+            let descriptor = entry.descriptor.load(Ordering::Relaxed);
+            // SAFETY: both are open, for the entry is in use. Should it fail, both processes have it.
+            unsafe { libc::dup3(stand_in, descriptor, libc::O_CLOEXEC) };
+        }
+        next = entry.next.load(Ordering::Relaxed);
+    }
+}
+
+/// A descriptor whose open file description is this process's alone: in a child of fork its number
+/// stands for another file. So locks that belong to the description end with this process, however
+/// long a child lives.
+///
+/// A child that is made by `clone(2)` itself, without the C library, shares it all the same.
+#[derive(Debug)]
+pub struct Unshared(&'static UnsharedEntry);
+
+/// An entry is used again, and never freed.
+#[derive(Debug)]
+struct UnsharedEntry {
+    /// `VACANT`, `CLAIMED` while it is filled in, or `IN_USE`.
+    state: AtomicU32,
+    descriptor: AtomicI32,
+    stand_in: AtomicI32,
+    /// The generation of the process whose descriptor it is.
+    generation: AtomicU32,
+    next: AtomicPtr<UnsharedEntry>,
+}
+
+const VACANT: u32 = 0;
+const CLAIMED: u32 = 1;
+const IN_USE: u32 = 2;
+
+/// The first entry. The handler in a child can take no lock, so none guards them.
+static UNSHARED: AtomicPtr<UnsharedEntry> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Unshared {
+    /// Has children get another file in the place of a descriptor. Both are open as long as this is
+    /// there.
+    pub fn new(descriptor: RawFd, stand_in: RawFd) -> Self {
+        counts_forks();
+        let entry = Self::claim();
+        entry.descriptor.store(descriptor, Ordering::Relaxed);
+        entry.stand_in.store(stand_in, Ordering::Relaxed);
+        let generation = GENERATION.load(Ordering::Relaxed);
+        entry.generation.store(generation, Ordering::Relaxed);
+        entry.state.store(IN_USE, Ordering::Release);
+        Self(entry)
+    }
+
+    /// An entry that no other thread gets.
+    fn claim() -> &'static UnsharedEntry {
+        let mut next = UNSHARED.load(Ordering::Acquire);
+        // SAFETY: entries live as long as the process.
+        while let Some(entry) = unsafe { next.as_ref() } {
+            let claimed = (entry.state).compare_exchange(
+                VACANT,
+                CLAIMED,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            if claimed.is_ok() {
+                return entry;
+            }
+            next = entry.next.load(Ordering::Relaxed);
+        }
+        let new = Box::leak(Box::new(UnsharedEntry {
+            state: AtomicU32::new(CLAIMED),
+            descriptor: AtomicI32::new(-1),
+            stand_in: AtomicI32::new(-1),
+            generation: AtomicU32::new(0),
+            next: AtomicPtr::default(),
+        }));
+        let mut first = UNSHARED.load(Ordering::Relaxed);
+        loop {
+            new.next.store(first, Ordering::Relaxed);
+            let swapped =
+                UNSHARED.compare_exchange_weak(first, new, Ordering::Release, Ordering::Relaxed);
+            match swapped {
+                Ok(_) => return new,
+                Err(other) => first = other,
+            }
+        }
+    }
+}
+
+impl Drop for Unshared {
+    fn drop(&mut self) {
+        self.0.state.store(VACANT, Ordering::Release);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     /// Forks, and has the child say yes or no. The child may do no more than compare, for other
     /// threads hold locks.
@@ -118,5 +216,40 @@ mod tests {
         assert!(birth.is_this_process());
         birth.pid += 1;
         assert!(!birth.is_this_process());
+    }
+
+    /// In a child the number stands for another file; in this process and after the drop it is what
+    /// it was.
+    #[test]
+    fn a_child_gets_another_file() {
+        let own = std::fs::File::open("/dev/null").unwrap();
+        let stand_in = std::fs::File::open("/proc/self/stat").unwrap();
+        let inode_of = |number: RawFd| {
+            // SAFETY: all zeroes is a valid record, and there is a place for it.
+            unsafe {
+                let mut about: libc::stat = std::mem::zeroed();
+                assert_eq!(libc::fstat(number, &raw mut about), 0);
+                (about.st_dev, about.st_ino)
+            }
+        };
+        let (own, stand_in) = (own.as_raw_fd(), stand_in.as_raw_fd());
+        let (before, other) = (inode_of(own), inode_of(stand_in));
+        assert_ne!(before, other);
+        let child_has = |wanted| child_says(|| inode_of(own) == wanted);
+        assert!(child_has(before));
+        for _ in 0..2 {
+            let unshared = Unshared::new(own, stand_in);
+            assert!(child_has(other));
+            assert_eq!(inode_of(own), before);
+            drop(unshared);
+            assert!(child_has(before));
+        }
+        // A child of a child may have the number for something else by then.
+        let _unshared = Unshared::new(own, stand_in);
+        assert!(child_says(|| {
+            // SAFETY: puts a third file there.
+            let third = unsafe { libc::dup2(1, own) };
+            third == own && child_says(|| inode_of(own) == inode_of(1))
+        }));
     }
 }

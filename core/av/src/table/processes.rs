@@ -14,6 +14,9 @@ use ferrofabric_contracts::peer::PeerAv;
 const CHILD: &str = "FERRO_TEST_NAMED_AV";
 const CHILD_TEST: &str = "table::processes::a_process_of_the_others";
 
+/// Set in those that fork a child in their turn.
+const LEAVES_CHILD: &str = "FERRO_TEST_LEAVES_CHILD";
+
 const DOMAIN: &str = "test";
 
 /// Names that a process uses, and nobody else.
@@ -99,11 +102,28 @@ impl Order {
     }
 }
 
-/// Says that it has come so far, and waits to be killed.
+/// Says that it has come so far, and waits to be killed. Some leave a child behind.
 fn stop() {
+    if std::env::var_os(LEAVES_CHILD).is_some() {
+        leave_child();
+    }
     println!("{STOPPED}");
     loop {
         std::thread::park();
+    }
+}
+
+/// Forks a child that lives until the test has given up the orders, and does nothing.
+#[allow(unsafe_code, reason = "forks")]
+fn leave_child() {
+    use nix::libc;
+    // SAFETY: the child makes system calls alone.
+    unsafe {
+        if libc::fork() == 0 {
+            let mut byte = 0u8;
+            while libc::read(0, (&raw mut byte).cast(), 1) > 0 {}
+            libc::_exit(0);
+        }
     }
 }
 
@@ -164,7 +184,13 @@ struct Other {
 
 impl Other {
     fn start(number: u64, shared: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Self::start_as(number, shared, |_| {})
+    }
+
+    fn start_as(number: u64, shared: &str, prepare: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        prepare(&mut command);
+        let mut child = command
             .args(["--exact", CHILD_TEST, "--nocapture"])
             .env(CHILD, format!("{number} {shared}"))
             .stdin(Stdio::piped())
@@ -195,10 +221,16 @@ impl Other {
         self.child.id()
     }
 
-    fn kill(mut self) {
+    fn kill(self) {
+        drop(self.kill_alone());
+    }
+
+    /// Kills it, and not a child of it, which lives until what this returns is dropped.
+    fn kill_alone(mut self) -> ChildStdin {
         assert_eq!(self.child.try_wait().unwrap(), None, "it ended by itself");
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        self.orders
     }
 }
 
@@ -265,6 +297,27 @@ fn killed_writers_leave_nothing_half_done() {
     drop((av, writer));
     let gone = AvTable::open(&reading, DOMAIN).err().map(|e| e.errno());
     assert_eq!(gone, Some(Errno::ENOENT));
+}
+
+/// A writer is killed in its turn, and a child that it has forked then lives on: the next writer
+/// waits for nobody.
+///
+/// Covers: AV-4
+#[test]
+fn a_child_of_a_killed_writer_has_no_turn() {
+    let shared = format!("left-{}", std::process::id());
+    let av = AvTable::open(&attr(shared.clone()), DOMAIN).unwrap();
+    let mut children = Vec::new();
+    for (number, operation) in (1..).zip([INSERT, REMOVE, INSERT]) {
+        let mut other = Other::start_as(number, &shared, |command| {
+            command.env(LEAVES_CHILD, "1");
+        });
+        assert!(other.stops(operation, 1));
+        children.push(other.kill_alone());
+        let placed = av.insert(&name(number)).unwrap();
+        av.remove(placed.addr).unwrap();
+    }
+    drop(children);
 }
 
 /// The result of `act`; it fails where that takes so long that it waits for a process that does
