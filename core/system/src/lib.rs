@@ -17,6 +17,8 @@ pub mod foreign;
 pub mod forked;
 pub mod lock_order;
 pub mod locks;
+#[allow(unsafe_code, reason = "calls of the C library")]
+pub mod own_memory;
 #[cfg_attr(
     all(test, loom),
     allow(unsafe_code, reason = "its model looks behind the flag")

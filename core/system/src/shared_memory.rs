@@ -132,7 +132,7 @@ pub fn allocate(fd: BorrowedFd<'_>, bytes: usize) -> nix::Result<()> {
 }
 
 /// The size of a page, in bytes.
-fn page_bytes() -> usize {
+pub(crate) fn page_bytes() -> usize {
     // SAFETY: reads a number.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     // Linux always says it.

@@ -9,7 +9,7 @@ use ferrofabric_runtime::fabric::{Cntr, Domain, EndpointConfig, MrAttr};
 
 use crate::ends::QueuedPair;
 use crate::region_memory::region_of;
-use crate::target::{BOTH, KEY, REGION, Target, filled};
+use crate::target::{BOTH, KEY, REGION, Target, close_beside, filled};
 
 /// Lengths of every way that messages take.
 const LENGTHS: [usize; 3] = [8, 5000, 100_000];
@@ -282,4 +282,34 @@ pub fn operations_without_bytes(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     target.refused_alone(&target.op(RmaKind::Read, REGION + 1), &empty);
     assert_eq!(target.content(0, REGION), all);
     assert_eq!(b.rx.take(), None);
+}
+
+/// A region of all addresses, as dynamic windows of MPI register: peers reach the memory that is
+/// there, and an operation on any other address is refused.
+pub fn all_addresses(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    let target = Target::open(domain_a, domain_b);
+    let a = &target.pair.a;
+    let all = IoBuf {
+        addr: 0,
+        len: usize::MAX,
+    };
+    let request = MrAttr {
+        key: Some(KEY),
+        ..MrAttr::new(all, BOTH)
+    };
+    // SAFETY: peers reach memory of the target alone, which lives as long as the endpoint.
+    let region = unsafe { domain_b.register_region(&request) }.unwrap();
+    let at = target.memory.addr;
+    for len in LENGTHS {
+        let (from, bytes) = filled(a, len, len);
+        target.done(&target.op(RmaKind::Write, at + 100), &[from]);
+        assert!(target.content(100, len) == bytes, "a write of {len} bytes");
+        let into = a.memory(len, 0);
+        target.done(&target.op(RmaKind::Read, at + 100), &[into]);
+        assert!(a.bytes(into.addr, len) == bytes, "a read of {len} bytes");
+        for kind in [RmaKind::Write, RmaKind::Read] {
+            target.refused_alone(&target.op(kind, 16), &[from]);
+        }
+    }
+    close_beside(region, a);
 }

@@ -104,6 +104,7 @@ macro_rules! conformance {
             remote_refusals::keys_of_other_regions if RMA,
             remote_refusals::virtual_addresses if RMA,
             remote_refusals::addresses_of_pieces if RMA,
+            remote_refusals::all_addresses if RMA,
             remote_refusals::rights_of_endpoints if RMA,
             remote_refusals::operations_without_bytes if RMA,
             unknown_initiators::that_are_inserted_and_removed if ATOMIC,

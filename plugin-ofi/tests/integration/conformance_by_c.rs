@@ -48,6 +48,7 @@ pub(crate) const LEFT_OUT: Reasons = &[
             "remote_refusals::keys_of_other_regions",
             "remote_refusals::virtual_addresses",
             "remote_refusals::addresses_of_pieces",
+            "remote_refusals::all_addresses",
             "remote_refusals::rights_of_endpoints",
             "remote_refusals::operations_without_bytes",
             "unknown_initiators::regions_that_close_meanwhile",

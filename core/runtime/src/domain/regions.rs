@@ -9,6 +9,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_matching::ReceiveBuffers;
 use ferrofabric_system::locks::Mutex;
+use ferrofabric_system::own_memory;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
@@ -38,6 +39,8 @@ struct Region {
     further: Box<[(IoBuf, u64)]>,
     desc: MrDesc,
     rights: Flags,
+    /// The application has registered addresses from 0 on, whether memory is there or not.
+    has_holes: bool,
     /// The elements, where peers reach it by atomic operations on them alone.
     elements: Option<Datatype>,
     /// The key by which devices reach it.
@@ -163,7 +166,7 @@ impl RegionTable {
     /// # Errors
     ///
     /// `ENOKEY`: another region has the key, or it is `FI_KEY_NOTAVAIL`, which stands for none.
-    /// `EFAULT`: the memory begins at address 0, or ends beyond the last address.
+    /// `EFAULT`: the memory ends beyond the last address.
     pub(super) fn enter(
         &self,
         attr: &MrAttr<'_>,
@@ -199,6 +202,7 @@ impl RegionTable {
             further: with_places(attr),
             desc,
             rights: attr.access,
+            has_holes: pieces_of(attr).any(|piece| piece.addr == 0 && piece.len != 0),
             elements: attr.elements,
             device_key,
             parts: 0,
@@ -210,7 +214,8 @@ impl RegionTable {
     }
 
     /// Takes `len` bytes from `place` on of the region with a key, for a part of an operation.
-    /// `None`: there is no such region, range or right, or the region is for other operations.
+    /// `None`: there is no such region, range or right, or the region is for other operations, or
+    /// it covers addresses without memory, and these are such.
     pub(super) fn take(
         &self,
         key: u64,
@@ -218,13 +223,19 @@ impl RegionTable {
         len: u64,
         access: impl Into<PartAccess>,
     ) -> Option<RegionPart> {
+        let access = access.into();
         let regions = &mut *self.0.lock();
         let number = *regions.by_key.get(&key)?;
         let region = &mut regions.slots[number];
-        if !region.allows(access.into()) {
+        if !region.allows(access) {
             return None;
         }
         let bufs = region.range(place, len)?;
+        let writes = access.rights.contains(Flags::REMOTE_WRITE);
+        let is_there = |buf: &IoBuf| own_memory::is_there(buf.addr, buf.len, writes);
+        if region.has_holes && !bufs.segments().iter().all(is_there) {
+            return None;
+        }
         region.parts += 1;
         Some(RegionPart {
             region: number,
@@ -326,15 +337,19 @@ impl RegionTable {
     }
 }
 
-/// Checks that a region that is to be consists of memory.
+fn pieces_of<'a>(attr: &'a MrAttr<'_>) -> impl Iterator<Item = &'a IoBuf> {
+    std::iter::once(&attr.memory).chain(attr.further)
+}
+
+/// Checks that a region that is to be consists of addresses.
 fn check_memory(attr: &MrAttr<'_>) -> Result<()> {
     let mut all = 0usize;
-    for &IoBuf { addr, len } in std::iter::once(&attr.memory).chain(attr.further) {
+    for &IoBuf { addr, len } in pieces_of(attr) {
         let whole = all.checked_add(len);
-        if len != 0 && (addr == 0 || addr.checked_add(len).is_none()) || whole.is_none() {
+        if len != 0 && addr.checked_add(len).is_none() || whole.is_none() {
             let bytes = format!("{len} bytes at {addr:#x}");
             return Err(Error::new(Errno::EFAULT, "register", bytes)
-                .mend("peers reach memory that exists alone, not all addresses at once"));
+                .mend("there are not so many addresses: register less"));
         }
         all = whole.unwrap_or(all);
     }
@@ -376,15 +391,44 @@ mod tests {
     }
 
     #[test]
-    fn all_addresses_are_no_region() {
+    fn a_region_ends_at_the_last_address() {
         let table = RegionTable::default();
-        for (addr, len) in [(0, usize::MAX), (0, 1), (0x1000, usize::MAX - 0xffe)] {
-            let attr = MrAttr::new(IoBuf { addr, len }, BOTH);
-            let entered = table.enter(&attr, MrDesc::NONE, None);
-            assert_eq!(entered.unwrap_err().errno(), Errno::EFAULT);
-        }
+        let attr = MrAttr::new(
+            IoBuf {
+                addr: 0x1000,
+                len: usize::MAX - 0xffe,
+            },
+            BOTH,
+        );
+        let entered = table.enter(&attr, MrDesc::NONE, None);
+        assert_eq!(entered.unwrap_err().errno(), Errno::EFAULT);
         let empty = MrAttr::new(IoBuf { addr: 0, len: 0 }, BOTH);
         assert!(table.enter(&empty, MrDesc::NONE, None).is_ok());
+    }
+
+    /// Of all addresses those are taken where memory is.
+    #[test]
+    fn all_addresses_are_a_region() {
+        let table = RegionTable::default();
+        let all = IoBuf {
+            addr: 0,
+            len: usize::MAX,
+        };
+        let (region, key) = table
+            .enter(&MrAttr::new(all, BOTH), MrDesc::NONE, None)
+            .unwrap();
+        let memory = [0u8; 100];
+        let place = memory.as_ptr().addr() as u64;
+        for rights in [Flags::REMOTE_READ, Flags::REMOTE_WRITE] {
+            let part = table.take(key, place, 100, rights).unwrap();
+            let bufs = ReceiveBuffers::One(IoBuf::new(memory.as_ptr(), 100));
+            assert_eq!(part.bufs, bufs);
+            table.give(region);
+            for (place, len) in [(16, 8), (u64::MAX - 8, 8), (place, 1 << 62)] {
+                assert_eq!(table.take(key, place, len, rights), None, "{place:#x}");
+            }
+        }
+        assert!(!table.begin_close(region) && table.is_over(region));
     }
 
     #[test]
@@ -435,10 +479,10 @@ mod tests {
     }
 
     #[test]
-    fn all_pieces_are_memory() {
+    fn all_pieces_end_at_the_last_address() {
         let table = RegionTable::default();
         let max = usize::MAX;
-        for (addr, len) in [(0, 1), (max, 2), (1, max - 1), (0x1000, max / 2 + 1)] {
+        for (addr, len) in [(max, 2), (1, max - 1), (0x1000, max / 2 + 1)] {
             let further = [IoBuf { addr, len }; 2];
             let attr = MrAttr {
                 further: &further,
