@@ -122,7 +122,7 @@ mod over_both {
 #[test]
 fn random_programs_do_as_the_model() {
     for fabric in [roce, infiniband, paired, small_packets, datagrams, promoted] {
-        model::random_programs(&fabric().unwrap(), 50);
+        model::random_programs(&fabric().unwrap(), 25);
     }
 }
 
@@ -131,8 +131,8 @@ fn messages_wait_each_way() {
     for fabric in [roce, datagrams, promoted] {
         let fabric = fabric().unwrap();
         let (a, b) = (fabric.domain(0), fabric.domain(1));
-        backlogs::of_messages(a, b, 20_000, false);
-        backlogs::of_sends(a, b, 10_000);
+        backlogs::of_messages(a, b, 6_000, false);
+        backlogs::of_sends(a, b, 3_000);
     }
 }
 
@@ -152,7 +152,7 @@ fn an_index_changes_hands_beside_a_sender() {
 #[test]
 fn random_removals_do_as_the_model() {
     for fabric in [roce, infiniband, paired, small_packets, datagrams, promoted] {
-        model::random_removals(&fabric().unwrap(), 50);
+        model::random_removals(&fabric().unwrap(), 25);
     }
 }
 
@@ -176,7 +176,7 @@ fn peers_come_and_go() {
     let turn = DeviceTurn(FakeDevice::take());
     for (name, open) in ways {
         let fabric = Fabric::new(name, open).with_paths(&[(0, 1), (0, 2)]);
-        removals::come_and_go(&fabric, 4, 50, || turn.0.live());
+        removals::come_and_go(&fabric, 4, 20, || turn.0.live());
     }
 }
 

@@ -204,7 +204,7 @@ fn on_each_lane_with(changed: &[(&str, &str)], scenario: impl Fn(&dyn Domain, &d
 #[test]
 fn random_programs_do_as_the_model() {
     for lane in LANES {
-        model::random_programs(&lossy(lane).unwrap(), 50);
+        model::random_programs(&lossy(lane).unwrap(), 25);
     }
 }
 
@@ -212,7 +212,7 @@ fn random_programs_do_as_the_model() {
 #[test]
 fn random_removals_do_as_the_model() {
     for lane in LANES {
-        model::random_removals(&lossy(lane).unwrap(), 50);
+        model::random_removals(&lossy(lane).unwrap(), 25);
     }
 }
 

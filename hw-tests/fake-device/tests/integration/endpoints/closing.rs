@@ -68,6 +68,8 @@ fn the_device_writes_injects_of_a_closing_endpoint() {
             ("FERRO_LANE", "rc"),
             ("FERRO_RENDEZVOUS", "write"),
             ("FERRO_MR_CACHE", kept),
+            // The close does not wait until the device goes on.
+            ("FERRO_CLOSE_TIMEOUT", "1ms"),
         ];
         let domains = [(); 2].map(|()| domain(&settings));
         let len = domains[0].info().tx.inject_size;
