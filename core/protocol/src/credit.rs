@@ -150,7 +150,7 @@ impl SendCredit {
 
     /// Units that may be sent at once.
     #[must_use]
-    pub(crate) fn available_units(&self) -> u32 {
+    pub fn available_units(&self) -> u32 {
         self.quota - self.outstanding_units()
     }
 

@@ -13,6 +13,7 @@ struct WaitSums {
     announced: u64,
     written: u64,
     taken: u64,
+    credit_units: u64,
 }
 
 impl WaitSums {
@@ -22,6 +23,7 @@ impl WaitSums {
         self.control_messages += state.control_messages.len() as u64;
         self.announced += state.sends.len() as u64;
         self.written += state.writes.len() as u64;
+        self.credit_units += u64::from(state.numbers.send_credit.available_units());
         self.taken += (state.reads.len() + state.receives.len()) as u64;
     }
 }
@@ -44,6 +46,7 @@ impl RdmTransport {
         report("verbs_packets_unconfirmed_now", sums.unconfirmed);
         report("verbs_packets_to_repeat_now", sums.resend);
         report("verbs_notices_now", sums.control_messages);
+        report("verbs_credit_units_now", sums.credit_units);
         report("verbs_sessions_parked_now", self.peers.parked() as u64);
         let (connecting, resuming) = self.life.waiting();
         report("verbs_peers_connecting_now", connecting as u64);

@@ -281,18 +281,14 @@ fn small_messages_of_many_peers_need_no_request() {
         for (peer, _) in &mut peers {
             while peer.poll().unwrap().is_some() {}
         }
-        // The credit goes back.
-        let packets = |peers: &[(OwningEndpoint, FiAddr)]| -> u64 {
-            let received = |(peer, _): &_| party::stat(peer, "verbs_packets_received");
-            peers.iter().map(received).sum()
-        };
-        let (mut last, mut calm) = (packets(&peers), 0);
-        while calm < 8 {
-            assert!(hub.poll().unwrap().is_none());
-            let _ = peers[0].0.poll().unwrap();
-            let now = packets(&peers);
-            calm = if now == last { calm + 1 } else { 0 };
-            last = now;
+        // The credit goes back, of which such a message takes two units.
+        let begun = Instant::now();
+        for at in 0..PEERS {
+            while party::stat(&peers[at].0, "verbs_credit_units_now") < 2 * EACH {
+                assert!(begun.elapsed() < PATIENCE, "round {round}, peer {at}");
+                assert!(hub.poll().unwrap().is_none());
+                let _ = peers[0].0.poll().unwrap();
+            }
         }
         let mut requests = Vec::new();
         for (at, (peer, _)) in peers.iter().enumerate() {
