@@ -388,8 +388,9 @@ impl<B: Backend, E: EndpointKind<B>> fabric::Domain for DomainOf<B, E> {
     unsafe fn register_region(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn Mr>> {
         let MrAttr { memory, access, .. } = *attr;
         region::check_pieces(attr, self.info().domain.mr_iov_limit)?;
-        if attr.elements.is_some() {
-            // No device is to reach it.
+        let has_holes = memory.addr == 0 && memory.len != 0;
+        if attr.elements.is_some() || has_holes {
+            // No device is to reach it, or can.
             return region::open(&self.inner, Arc::new(fabric::Unregistered), attr);
         }
         // SAFETY: the caller of this function has the same contract.

@@ -2,6 +2,7 @@
 //! the initiator and at the target.
 
 use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::{Errno, OpError};
@@ -43,6 +44,8 @@ pub(super) struct RemoteOperations {
     taken: Slab<TakenPart>,
     /// Bytes of the copies among them.
     copied: usize,
+    /// Memory of a small copy that is over, for the next one.
+    spare: Option<Box<[MaybeUninit<u8>]>>,
     /// Parts that this endpoint is to send.
     pub(super) outbox: PartOutbox,
     /// Grants of peers' regions.
@@ -112,12 +115,15 @@ impl NoticedWrite {
 /// region.
 const COPIED_MAX: usize = 64 << 20;
 
+/// The memory of a small copy has so many bytes.
+const SMALL_COPY: usize = 256;
+
 /// The memory of a part that is on its way.
 enum TakenPart {
     /// In a region, by its number.
     Region(usize),
-    /// A copy of what was asked for.
-    Copy(Box<[u8]>),
+    /// A copy of what was asked for, and maybe some more memory.
+    Copy(Box<[MaybeUninit<u8>]>),
 }
 
 /// Room for a request, or for a grant.
@@ -146,6 +152,7 @@ impl RemoteOperations {
             refusals: Vec::new(),
             taken: Slab::new(),
             copied: 0,
+            spare: None,
             outbox: PartOutbox::default(),
             held: HeldGrants::default(),
             given: GivenGrants::default(),
@@ -254,24 +261,27 @@ impl RemoteOperations {
         let taken = self.taken.get_mut(number as usize)?;
         let pieces = part.bufs.segments();
         let len = total_len(pieces);
-        if COPIED_MAX - self.copied < len {
+        if COPIED_MAX.saturating_sub(self.copied) < len {
             return None;
         }
-        let mut copy = Box::<[u8]>::new_uninit_slice(len);
+        let mut copy = match len {
+            ..=SMALL_COPY => {
+                (self.spare.take()).unwrap_or_else(|| Box::new_uninit_slice(SMALL_COPY))
+            }
+            _ => Box::new_uninit_slice(len),
+        };
         let mut at = 0;
         for piece in pieces {
             // SAFETY: the region is registered and does not close before its part is given back,
-            // and the copy has the length of all pieces.
+            // and the copy has room for all pieces.
             unsafe {
                 let to = copy.as_mut_ptr().cast::<u8>().add(at);
                 to.copy_from_nonoverlapping(piece.as_mut_ptr(), piece.len);
             }
             at += piece.len;
         }
-        // SAFETY: the pieces have filled it.
-        let copy = unsafe { copy.assume_init() };
-        let buf = IoBuf::new(copy.as_ptr(), len);
-        self.copied += len;
+        let buf = IoBuf::new(copy.as_ptr().cast(), len);
+        self.copied += copy.len();
         *taken = TakenPart::Copy(copy);
         self.regions.give(part.region);
         Some(buf)
@@ -283,6 +293,9 @@ impl RemoteOperations {
             TakenPart::Region(region) => Some(self.regions.give(region)),
             TakenPart::Copy(copy) => {
                 self.copied -= copy.len();
+                if copy.len() == SMALL_COPY {
+                    self.spare = Some(copy);
+                }
                 None
             }
         }
