@@ -71,8 +71,8 @@ pub(super) struct NamedTable {
     left: Mutex<Vec<u32>>,
 }
 
-/// The file once more, for the lock of the turn alone. A child of fork does not share it, so the turn
-/// of a process that is killed ends, although a child of it lives.
+/// A second open of the file, only for the lock of the turn. A child of fork does not share it, so the
+/// turn of a killed process ends while a child of it lives.
 struct TurnFile {
     // It ends before the file is closed.
     _unshared: Unshared,

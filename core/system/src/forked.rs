@@ -76,7 +76,7 @@ unsafe extern "C" fn is_child() {
     let mut next = UNSHARED.load(Ordering::Acquire);
     // SAFETY: entries live as long as the process, and what is done here is allowed in a child.
     while let Some(entry) = unsafe { next.as_ref() } {
-        // Those of the parent alone: the numbers of others may be other files by now.
+        // Only those of the parent: the numbers of others may be other files by now.
         let is_parents = entry.generation.load(Ordering::Relaxed) == parent;
         if entry.state.load(Ordering::Acquire) == IN_USE && is_parents {
             let stand_in = entry.stand_in.load(Ordering::Relaxed);
@@ -88,8 +88,7 @@ unsafe extern "C" fn is_child() {
     }
 }
 
-/// A descriptor whose open file description is this process's alone: in a child of fork its number
-/// stands for another file. So locks that belong to the description end with this process, however
+/// A descriptor that children of fork do not share: in a child its number stands for another file. So locks that belong to the description end with this process, however
 /// long a child lives.
 ///
 /// A child that is made by `clone(2)` itself, without the C library, shares it all the same.
@@ -116,8 +115,8 @@ const IN_USE: u32 = 2;
 static UNSHARED: AtomicPtr<UnsharedEntry> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Unshared {
-    /// Has children get another file in the place of a descriptor. Both are open as long as this is
-    /// there.
+    /// In children, `descriptor` is replaced by a copy of `stand_in`. Both stay open as long as this
+    /// value lives.
     pub fn new(descriptor: RawFd, stand_in: RawFd) -> Self {
         counts_forks();
         let entry = Self::claim();

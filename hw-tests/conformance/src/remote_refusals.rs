@@ -297,7 +297,7 @@ pub fn all_addresses(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         key: Some(KEY),
         ..MrAttr::new(all, BOTH)
     };
-    // SAFETY: peers reach memory of the target alone, which lives as long as the endpoint.
+    // SAFETY: peers reach only memory of the target, which lives as long as the endpoint.
     let region = unsafe { domain_b.register_region(&request) }.unwrap();
     let at = target.memory.addr;
     for len in LENGTHS {

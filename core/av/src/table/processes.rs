@@ -117,7 +117,7 @@ fn stop() {
 #[allow(unsafe_code, reason = "forks")]
 fn leave_child() {
     use nix::libc;
-    // SAFETY: the child makes system calls alone.
+    // SAFETY: the child makes nothing but system calls.
     unsafe {
         if libc::fork() == 0 {
             let mut byte = 0u8;

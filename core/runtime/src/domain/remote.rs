@@ -44,7 +44,7 @@ pub(super) struct RemoteOperations {
     taken: Slab<TakenPart>,
     /// Bytes of the copies among them.
     copied: usize,
-    /// Memory of a small copy that is over, for the next one.
+    /// The memory of a small copy that was sent, for the next one.
     spare: Option<Box<[MaybeUninit<u8>]>>,
     /// Parts that this endpoint is to send.
     pub(super) outbox: PartOutbox,
@@ -287,7 +287,7 @@ impl RemoteOperations {
         Some(buf)
     }
 
-    /// A part is over. Returns the counters of its region, unless it was copied.
+    /// Ends a part. Returns the counters of its region, unless it was copied.
     pub(super) fn give(&mut self, number: u64) -> Option<RegionCounters> {
         match self.taken.try_remove(number as usize)? {
             TakenPart::Region(region) => Some(self.regions.give(region)),
