@@ -89,7 +89,7 @@ mod tests {
         }
     }
 
-    /// The limit is one of the whole process: each test has its own.
+    /// It limits its whole process: cargo-nextest gives each test one.
     #[test]
     fn a_file_beyond_the_limit_ends_nobody() {
         let few = nix::sys::resource::Resource::RLIMIT_FSIZE;

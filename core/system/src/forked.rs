@@ -88,8 +88,8 @@ unsafe extern "C" fn is_child() {
     }
 }
 
-/// A descriptor that children of fork do not share: in a child its number stands for another file. So locks that belong to the description end with this process, however
-/// long a child lives.
+/// A descriptor that children of fork do not share: in a child its number stands for another file.
+/// So the locks of its open file description end with this process, however long a child lives.
 ///
 /// A child that is made by `clone(2)` itself, without the C library, shares it all the same.
 #[derive(Debug)]

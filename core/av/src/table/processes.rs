@@ -222,11 +222,11 @@ impl Other {
     }
 
     fn kill(self) {
-        drop(self.kill_alone());
+        drop(self.kill_without_child());
     }
 
     /// Kills it, and not a child of it, which lives until what this returns is dropped.
-    fn kill_alone(mut self) -> ChildStdin {
+    fn kill_without_child(mut self) -> ChildStdin {
         assert_eq!(self.child.try_wait().unwrap(), None, "it ended by itself");
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -313,7 +313,7 @@ fn a_child_of_a_killed_writer_has_no_turn() {
             command.env(LEAVES_CHILD, "1");
         });
         assert!(other.stops(operation, 1));
-        children.push(other.kill_alone());
+        children.push(other.kill_without_child());
         let placed = av.insert(&name(number)).unwrap();
         av.remove(placed.addr).unwrap();
     }
