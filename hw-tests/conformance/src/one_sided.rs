@@ -182,6 +182,35 @@ pub fn many_reads(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     assert_eq!(a.bytes(into.addr, READS), bytes);
 }
 
+/// Reads of one peer complete in the order of their calls, short ones behind long ones too: when
+/// one completes, the bytes of all before it are there.
+pub fn reads_in_order(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    const LENGTHS: [usize; 6] = [1 << 20, 8, 30_000, 300_000, 0, 4000];
+
+    let target = Target::open(domain_a, domain_b);
+    let _region = target.register(KEY, BOTH);
+    let a = &target.pair.a;
+    let (from, bytes) = filled(a, REGION, 4);
+    target.done(&target.op(RmaKind::Write, 0), &[from]);
+    // A device takes over in the midst of them, where there is one.
+    for round in 0..20 {
+        let reads: Vec<_> = (0..2 * LENGTHS.len())
+            .map(|number| {
+                let len = LENGTHS[number % LENGTHS.len()];
+                let (op, into) = (target.op(RmaKind::Read, number), a.memory(len, 0));
+                target.begin(&op, &[into]);
+                (op, into)
+            })
+            .collect();
+        for (place, (op, into)) in reads.iter().enumerate() {
+            let done = target.pair.next(&a.tx).unwrap();
+            assert_eq!(done.context, op.context, "round {round}, read {place}");
+            let there = a.bytes(into.addr, into.len);
+            assert!(there == bytes[place..][..into.len], "{round}, {place}");
+        }
+    }
+}
+
 /// Operations that are under way, of each kind and several lengths.
 fn under_way(target: &Target<'_>) -> Vec<RmaOp> {
     let a = &target.pair.a;

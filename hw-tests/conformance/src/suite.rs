@@ -86,6 +86,7 @@ macro_rules! conformance {
             one_sided::regions_that_close if RMA,
             one_sided::fences_after_reads_and_writes if RMA,
             one_sided::many_reads if RMA,
+            one_sided::reads_in_order if RMA,
             one_sided::a_target_that_closes if RMA,
             one_sided::an_initiator_that_closes if RMA,
             one_sided::a_target_that_is_removed if RMA,

@@ -30,6 +30,7 @@ pub(crate) const LEFT_OUT: Reasons = &[
             "one_sided::regions_that_close",
             "one_sided::fences_after_reads_and_writes",
             "one_sided::many_reads",
+            "one_sided::reads_in_order",
             "one_sided::a_target_that_closes",
             "one_sided::an_initiator_that_closes",
             "one_sided::a_target_that_is_removed",

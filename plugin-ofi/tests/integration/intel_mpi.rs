@@ -25,6 +25,7 @@ jobs! { Intel;
     one_sided_4: Default, 4 ranks, ["one_sided.py"], 500 messages;
     dynamic_2: Default, 2 ranks, ["dynamic.py"], 6 messages;
     dynamic_4: Default, 4 ranks, ["dynamic.py"], 12 messages;
+    fetched_sums: Default, 2 ranks, ["fetched_sums.py"], 50 messages;
     one_sided_2_verbs: Verbs, 2 ranks, ["one_sided.py"], 150 messages;
     one_sided_4_verbs: Verbs, 4 ranks, ["one_sided.py"], 500 messages;
 

@@ -27,6 +27,7 @@ mod owner;
 mod part_outbox;
 mod probe;
 mod progressor;
+mod read_order;
 mod region;
 mod regions;
 mod remote;

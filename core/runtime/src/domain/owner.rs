@@ -94,6 +94,7 @@ impl EndpointOwner<'_> {
                     }
                 }
                 Deferred::FailRma(kind, error) => self.rma_failed(kind, error),
+                Deferred::EndRead(place, over) => self.read_over(place, over),
                 Deferred::SendParts => waits = self.send_parts(transport),
             }
         }

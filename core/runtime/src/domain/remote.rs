@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{
-    FiAddr, IoBuf, MAX_REQUESTS, MrDesc, MsgKind, RemoteKind, RmaOp, SendOp, total_len,
+    FiAddr, IoBuf, MAX_REQUESTS, MrDesc, MsgKind, RemoteKind, RmaKind, RmaOp, SendOp, total_len,
 };
 use ferrofabric_matching::ReceiveBuffers;
 use slab::Slab;
@@ -18,6 +18,7 @@ use super::grants::{GivenGrants, GrantFields, HeldGrants};
 use super::mapped_atomics::MappedAtomics;
 use super::orders::Orders;
 use super::part_outbox::PartOutbox;
+use super::read_order::ReadOrder;
 use super::regions::{PartAccess, RegionCounters, RegionPart, RegionTable};
 use super::shortcuts::Shortcuts;
 
@@ -34,6 +35,8 @@ pub(super) struct RemoteOperations {
     reads: Slab<ReadUnderWay>,
     /// Number of reads so far.
     reads_begun: u32,
+    /// In which the reads complete.
+    pub(super) read_order: ReadOrder,
     /// Writes by messages that are not over: those with CQ data, until their notice goes, and where
     /// operations keep an order, all others.
     pub(super) noticed: Slab<NoticedWrite>,
@@ -63,6 +66,8 @@ pub(super) struct RemoteOperations {
 /// A read, or an atomic operation, that its initiator awaits. Its flags have `ATOMIC` if it is one.
 pub(super) struct ReadUnderWay {
     number: u64,
+    /// Of a read: its place among the reads of its peer.
+    pub(super) place: Option<u32>,
     pub(super) op: RmaOp,
     /// The address that its reply comes from: the first one of the peer, if the operation has
     /// another; `NOTAVAIL` once one of them is removed.
@@ -147,6 +152,7 @@ impl RemoteOperations {
             orders: Orders::default(),
             reads: Slab::new(),
             reads_begun: 0,
+            read_order: ReadOrder::default(),
             noticed: Slab::new(),
             rooms: Slab::new(),
             refusals: Vec::new(),
@@ -308,7 +314,8 @@ impl RemoteOperations {
         parts.map(|(number, _)| number as u64).collect()
     }
 
-    /// Begins a read. Returns the message that requests it.
+    /// Begins a read, which stands in its peer's line already if it has a place. Returns the message
+    /// that requests it.
     ///
     /// # Errors
     ///
@@ -317,15 +324,32 @@ impl RemoteOperations {
         &mut self,
         op: &RmaOp,
         into: &[IoBuf],
+        place: Option<u32>,
     ) -> Result<(SendOp, [u8; REQUEST_BYTES]), OpError> {
         let len = total_len(into);
         let flags = op.flags - Flags::ATOMIC;
         let number = self.enter_read(&RmaOp { flags, ..*op }, into, len)?;
+        if self.read_order.unlined != 0 {
+            self.line_up_reads_by_devices();
+        }
+        let place = place.unwrap_or_else(|| self.read_order.begin(op.dest));
+        self.reads[number as u32 as usize].place = Some(place);
         let mut request = [0; REQUEST_BYTES];
         request[..8].copy_from_slice(&number.to_le_bytes());
         request[8..].copy_from_slice(&(len as u64).to_le_bytes());
         let flags = (op.flags & (Flags::MORE | Flags::FENCE)) | Flags::INJECT;
         Ok((part_of(op, RemoteKind::Read, number, flags), request))
+    }
+
+    /// A request of a read begins: the reads of the device take their places before it.
+    #[cold]
+    fn line_up_reads_by_devices(&mut self) {
+        self.read_order.unlined = 0;
+        for (_, one) in &mut self.shortcuts.under_way {
+            if one.op.kind == RmaKind::Read && one.place.is_none() {
+                one.place = Some(self.read_order.begin(one.op.dest));
+            }
+        }
     }
 
     /// The number of the next operation that waits for a reply.
@@ -357,6 +381,7 @@ impl RemoteOperations {
         self.mapped_atomics.by_messages += usize::from(op.flags.contains(Flags::ATOMIC));
         self.reads.insert(ReadUnderWay {
             number,
+            place: None,
             op: *op,
             from: op.dest,
             into: match into {
@@ -399,7 +424,12 @@ impl RemoteOperations {
     /// An operation was not sent after all.
     pub(super) fn forget(&mut self, kind: MsgKind, number: u64) {
         match kind {
-            MsgKind::Remote(RemoteKind::Read | RemoteKind::Atomic) => drop(self.take_read(number)),
+            MsgKind::Remote(RemoteKind::Read | RemoteKind::Atomic) => {
+                let read = self.take_read(number);
+                if let Some((place, op)) = read.and_then(|read| Some((read.place?, read.op))) {
+                    self.read_order.withdraw(op.dest, place);
+                }
+            }
             MsgKind::Remote(RemoteKind::NoticedWrite) => {
                 self.noticed.try_remove(number as usize);
             }

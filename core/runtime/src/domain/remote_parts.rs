@@ -16,8 +16,9 @@ use super::atomics::error_of_reply;
 use super::grants::GRANT_BYTES;
 use super::owner::EndpointOwner;
 use super::part_outbox::{PartBytes, RemoteSend};
+use super::read_order::{ReadOver, Why};
 use super::regions::RegionCounters;
-use super::remote::{NO_BYTES, NoticedWrite, REQUEST_BYTES, reply_to};
+use super::remote::{NO_BYTES, NoticedWrite, REQUEST_BYTES, ReadUnderWay, reply_to};
 use super::shortcuts::ShortcutUnderWay;
 use super::srx::{Deferred, SharedRx};
 
@@ -116,15 +117,14 @@ impl SharedRx {
     pub(super) fn fail_remote(&mut self, peer: FiAddr, errno: Errno, why: &'static str) {
         self.remote.held.forget_peer(peer);
         self.remote.holder_is_gone(peer);
-        for op in self.remote.shortcuts.end_peer(peer, errno, why) {
-            let error = failure(op.kind, op.context, peer, (errno, 0, why));
-            self.defer(Deferred::FailRma(op.kind, error));
+        for one in self.remote.shortcuts.end_peer(peer, errno, why) {
+            self.defer_failure_of(&one.op, one.place, (errno, 0, why));
         }
         self.remote.forget_notices_to(peer);
         for read in self.remote.take_reads_of(peer) {
-            let error = failure_of(&read.op, (errno, 0, why));
-            self.defer(Deferred::FailRma(read.op.kind, error));
+            self.defer_failure_of(&read.op, read.place, (errno, 0, why));
         }
+        self.remote.read_order.forget_empty_lines();
         for part in self.remote.outbox.take_of(peer) {
             match part.op.kind {
                 MsgKind::Remote(RemoteKind::Notice) => {
@@ -138,6 +138,14 @@ impl SharedRx {
                 _ => {}
             }
         }
+    }
+
+    /// An operation has failed, which is a read if it has a place.
+    fn defer_failure_of(&mut self, op: &RmaOp, place: Option<u32>, why: Why) {
+        self.defer(match place {
+            Some(place) => Deferred::EndRead(place, ReadOver::new(op, Err(why))),
+            None => Deferred::FailRma(op.kind, failure_of(op, why)),
+        });
     }
 
     /// Ends the replies among these parts that wait to be sent: their initiators get an error.
@@ -186,9 +194,6 @@ fn number_at(request: &[u8], at: usize) -> u64 {
     let number = request.get(at..).and_then(<[u8]>::first_chunk);
     number.map_or(0, |number| u64::from_le_bytes(*number))
 }
-
-/// Why an operation fails: an errno, the transport's own number, and words.
-type Why = (Errno, i32, &'static str);
 
 /// The error of an operation with a peer.
 pub(super) fn failure(kind: RmaKind, context: u64, peer: FiAddr, why: Why) -> CqError {
@@ -288,7 +293,7 @@ impl EndpointOwner<'_> {
                     Some((read, why))
                 });
                 if let Some((read, why)) = lost {
-                    self.rma_failed(read.op.kind, failure_of(&read.op, why));
+                    self.reply_over(&read, Err(why));
                 }
             }
             (RemoteKind::Reply, failed) => {
@@ -311,11 +316,37 @@ impl EndpointOwner<'_> {
         }
     }
 
-    /// The transport has carried out an operation by itself.
-    pub(super) fn shortcut_done(&mut self, op: &RmaOp, len: usize) {
-        match op.flags.contains(Flags::REMOTE_CQ_DATA) {
-            true => self.notify(op, len),
-            false => self.rma_done(op.kind, op.context, op.flags - Flags::ATOMIC, len),
+    /// The transport has carried out an operation by itself, which is a read if it has a place.
+    #[inline]
+    pub(super) fn shortcut_done(&mut self, op: &RmaOp, place: Option<u32>, len: usize) {
+        match (place, op.flags.contains(Flags::REMOTE_CQ_DATA)) {
+            (Some(place), _) => self.read_over(place, ReadOver::new(op, Ok(len))),
+            (None, true) => self.notify(op, len),
+            (None, false) => self.rma_done(op.kind, op.context, op.flags - Flags::ATOMIC, len),
+        }
+    }
+
+    /// A read is over: it is reported when those before it are over.
+    pub(super) fn read_over(&mut self, place: u32, over: ReadOver) {
+        let peer = over.peer;
+        let mut next = self.srx.remote.read_order.end(place, over);
+        while let Some(over) = next {
+            let (kind, context) = (RmaKind::Read, over.context);
+            match over.outcome {
+                Ok(len) => self.rma_done(kind, context, over.flags, len),
+                Err(why) => self.rma_failed(kind, failure(kind, context, peer, why)),
+            }
+            next = self.srx.remote.read_order.next_over(peer);
+        }
+    }
+
+    /// A read, or an atomic operation, that waited for a reply is over.
+    fn reply_over(&mut self, read: &ReadUnderWay, outcome: Result<usize, Why>) {
+        let op = &read.op;
+        match (read.place, outcome) {
+            (Some(place), _) => self.read_over(place, ReadOver::new(op, outcome)),
+            (None, Ok(len)) => self.rma_done(op.kind, op.context, op.flags, len),
+            (None, Err(why)) => self.rma_failed(op.kind, failure_of(op, why)),
         }
     }
 
@@ -396,16 +427,16 @@ impl EndpointOwner<'_> {
         let Some(read) = self.srx.remote.take_read(m.context) else {
             return;
         };
-        let op = &read.op;
         let failed = match a.data {
             0 => failed,
-            number if op.flags.contains(Flags::ATOMIC) => Some(error_of_reply(number)),
+            number if read.is_atomic() => Some(error_of_reply(number)),
             _ => Some((Errno::EACCES, PART_REFUSED)),
         };
-        match failed {
-            None => self.rma_done(op.kind, op.context, op.flags, read.target_bytes),
-            Some((errno, why)) => self.rma_failed(op.kind, failure_of(op, (errno, 0, why))),
-        }
+        let outcome = match failed {
+            None => Ok(read.target_bytes),
+            Some((errno, why)) => Err((errno, 0, why)),
+        };
+        self.reply_over(&read, outcome);
     }
 
     /// Answers a request to read, with a copy of the bytes: an initiator that computes, or is

@@ -11,6 +11,8 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, RmaKind, RmaOp, total_len};
 
 use super::orders::effects_of;
 use super::owner::EndpointOwner;
+use super::read_order::ReadOver;
+use super::remote::RemoteOperations;
 use super::remote_parts::failure;
 use super::shortcuts::ShortcutUnderWay;
 use super::{Backend, DomainState, Inner};
@@ -55,8 +57,21 @@ pub(super) unsafe fn took_shortcut<B: Backend>(
             transport.flush(&mut owner);
             return Err(OpError::Again);
         }
-        Shortcut::Done => owner.shortcut_done(op, total_len(iov)),
+        Shortcut::Done => {
+            let remote = &mut owner.srx.remote;
+            let place = (op.kind == RmaKind::Read && !remote.read_order.is_empty())
+                .then(|| remote.read_order.begin(op.dest));
+            owner.shortcut_done(op, place, total_len(iov));
+        }
         Shortcut::UnderWay => {
+            let remote = &mut owner.srx.remote;
+            let mut place = None;
+            if op.kind == RmaKind::Read {
+                match remote.read_order.is_empty() {
+                    true => remote.read_order.unlined += 1,
+                    false => place = Some(remote.read_order.begin(op.dest)),
+                }
+            }
             let one = ShortcutUnderWay {
                 op: RmaOp {
                     flags: op.flags - Flags::MORE,
@@ -65,9 +80,10 @@ pub(super) unsafe fn took_shortcut<B: Backend>(
                 // SAFETY: the caller's contract.
                 buffers: unsafe { SendBuffers::new(op.flags, iov) },
                 grant: grant.unwrap_or(0),
+                place,
                 ended: None,
             };
-            let at = owner.srx.remote.shortcuts.under_way.insert(one);
+            let at = remote.shortcuts.under_way.insert(one);
             debug_assert_eq!(at as u64, number);
         }
     }
@@ -82,10 +98,16 @@ pub(super) unsafe fn took_shortcut<B: Backend>(
 impl EndpointOwner<'_> {
     /// As [`Owner::shortcut_over`](ferrofabric_contracts::peer::Owner::shortcut_over).
     pub(super) fn end_shortcut(&mut self, number: u64, end: ShortcutEnd) {
-        let shortcuts = &mut self.srx.remote.shortcuts;
-        let Some(one) = shortcuts.under_way.try_remove(number as usize) else {
+        let RemoteOperations {
+            shortcuts,
+            read_order,
+            ..
+        } = &mut self.srx.remote;
+        let Some(mut one) = shortcuts.under_way.try_remove(number as usize) else {
             return;
         };
+        let is_unlined = one.op.kind == RmaKind::Read && one.place.is_none();
+        read_order.unlined -= usize::from(is_unlined);
         let (peer, grant) = (one.op.dest, one.grant);
         if !shortcuts.revocations.is_empty() && !shortcuts.uses(peer, grant) {
             let revocations = &mut shortcuts.revocations;
@@ -95,9 +117,14 @@ impl EndpointOwner<'_> {
             }
         }
         match (end, one.ended) {
-            (ShortcutEnd::Done, _) => self.shortcut_done(&one.op, total_len(one.buffers.list())),
-            (ShortcutEnd::Lost | ShortcutEnd::Denied, Some(why)) => self.fail_op(&one.op, why),
+            (ShortcutEnd::Done, _) => {
+                self.shortcut_done(&one.op, one.place, total_len(one.buffers.list()));
+            }
+            (ShortcutEnd::Lost | ShortcutEnd::Denied, Some(why)) => self.fail_shortcut(&one, why),
             (end, None) => {
+                if is_unlined {
+                    one.place = Some(self.srx.remote.read_order.begin(peer));
+                }
                 if end == ShortcutEnd::Denied {
                     self.srx.remote.held.deny(peer, one.op.key);
                 }
@@ -106,9 +133,12 @@ impl EndpointOwner<'_> {
         }
     }
 
-    fn fail_op(&mut self, op: &RmaOp, (errno, why): (Errno, &'static str)) {
-        let error = failure(op.kind, op.context, op.dest, (errno, 0, why));
-        self.rma_failed(op.kind, error);
+    fn fail_shortcut(&mut self, one: &ShortcutUnderWay, (errno, why): (Errno, &'static str)) {
+        let (op, why) = (&one.op, (errno, 0, why));
+        match one.place {
+            Some(place) => self.read_over(place, ReadOver::new(op, Err(why))),
+            None => self.rma_failed(op.kind, failure(op.kind, op.context, op.dest, why)),
+        }
     }
 
     /// Issues the lost operations again as messages, as far as the transport takes them. Those to
@@ -133,7 +163,7 @@ impl EndpointOwner<'_> {
                     waiting.push_back(one);
                 }
                 Err(OpError::Failed(errno)) => {
-                    self.fail_op(&one.op, (errno, "the peer is not reached"));
+                    self.fail_shortcut(&one, (errno, "the peer is not reached"));
                 }
             }
         }
@@ -160,14 +190,15 @@ impl EndpointOwner<'_> {
                 sent
             }
             RmaKind::Read => {
-                let (part, request) = remote.begin_read(op, list)?;
+                let (part, request) = remote.begin_read(op, list, one.place)?;
                 let from = [IoBuf::new(request.as_ptr(), request.len())];
                 // SAFETY: a request is copied (`INJECT`).
                 let sent = unsafe { transport.send(&part, &from, self) };
                 let remote = &mut self.srx.remote;
                 match sent {
                     Ok(()) => remote.set_requested(part.context),
-                    Err(_) => remote.forget(part.kind, part.context),
+                    // It keeps its place.
+                    Err(_) => drop(remote.take_read(part.context)),
                 }
                 sent
             }

@@ -16,6 +16,8 @@ pub(super) struct ShortcutUnderWay {
     pub(super) buffers: SendBuffers,
     /// The number of its grant.
     pub(super) grant: u64,
+    /// Of a read: its place among the reads of its peer, if it stands in their line.
+    pub(super) place: Option<u32>,
     /// Its peer is gone: it does not go again.
     pub(super) ended: Option<(Errno, &'static str)>,
 }
@@ -77,7 +79,12 @@ impl Shortcuts {
     }
 
     /// A peer is gone. Returns the operations that were to go again.
-    pub(super) fn end_peer(&mut self, peer: FiAddr, errno: Errno, why: &'static str) -> Vec<RmaOp> {
+    pub(super) fn end_peer(
+        &mut self,
+        peer: FiAddr,
+        errno: Errno,
+        why: &'static str,
+    ) -> VecDeque<ShortcutUnderWay> {
         for (_, one) in &mut self.under_way {
             if one.op.dest == peer {
                 one.ended.get_or_insert((errno, why));
@@ -87,7 +94,7 @@ impl Shortcuts {
         let lost = std::mem::take(&mut self.lost);
         let (ended, rest): (VecDeque<_>, _) = lost.into_iter().partition(|one| one.op.dest == peer);
         self.lost = rest;
-        ended.into_iter().map(|one| one.op).collect()
+        ended
     }
 
     /// An operation is to go again.

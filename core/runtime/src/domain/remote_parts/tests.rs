@@ -84,7 +84,7 @@ fn read_of(into: &mut [u8]) -> (RmaOp, IoBuf) {
 /// A read that is requested, and the number of it.
 fn requested(lent: &mut Lent, into: &mut [u8]) -> SendOp {
     let (op, into) = read_of(into);
-    let (part, _) = lent.srx.remote.begin_read(&op, &[into]).unwrap();
+    let (part, _) = lent.srx.remote.begin_read(&op, &[into], None).unwrap();
     lent.srx.remote.set_requested(part.context);
     part
 }
@@ -177,7 +177,7 @@ fn a_read_by_another_address_belongs_to_both() {
         let (op, into) = read_of(&mut into);
         let op = RmaOp { dest: ALIAS, ..op };
         let remote = &mut lent.srx.remote;
-        let (part, _) = remote.begin_read(&op, &[into]).unwrap();
+        let (part, _) = remote.begin_read(&op, &[into], None).unwrap();
         remote.redirect(&SendOp {
             dest: TARGET,
             ..part
@@ -194,8 +194,7 @@ fn a_read_by_another_address_belongs_to_both() {
         let remote = &lent.srx.remote;
         assert!(!remote.is_busy_with(ALIAS) && !remote.is_busy_with(TARGET));
         let failed = lent.srx.take_deferred();
-        let of = |error: &CqError| (error.completion.src, error.completion.context);
-        let is_its = |task: &Deferred| matches!(task, Deferred::FailRma(_, error) if of(error) == (ALIAS, op.context));
+        let is_its = |task: &Deferred| matches!(task, Deferred::EndRead(_, over) if (over.peer, over.context) == (ALIAS, op.context));
         assert!(failed.as_ref().is_some_and(is_its), "{failed:?}");
     }
 }
@@ -205,7 +204,7 @@ fn a_read_by_another_address_belongs_to_both() {
 fn a_read_that_is_not_requested_yet_has_no_error_of_its_peer() {
     let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
     let (op, into) = read_of(&mut into);
-    let (part, _) = lent.srx.remote.begin_read(&op, &[into]).unwrap();
+    let (part, _) = lent.srx.remote.begin_read(&op, &[into], None).unwrap();
     lent.srx.fail_remote(TARGET, Errno::ECONNRESET, "lost");
     assert!(!lent.srx.has_deferred());
     lent.srx.remote.set_requested(part.context);
