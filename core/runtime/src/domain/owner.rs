@@ -6,6 +6,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::count::CounterValues;
+use super::read_order::ReadOver;
 use super::srx::{Deferred, SharedRx};
 use crate::cq::CqQueue;
 use ferrofabric_av::AvTable;
@@ -94,7 +95,9 @@ impl EndpointOwner<'_> {
                     }
                 }
                 Deferred::FailRma(kind, error) => self.rma_failed(kind, error),
-                Deferred::EndRead(place, over) => self.read_over(place, over),
+                Deferred::FailRead(place, ReadOver { op, outcome }) => {
+                    self.read_over(place, &op, outcome);
+                }
                 Deferred::SendParts => waits = self.send_parts(transport),
             }
         }
@@ -109,7 +112,8 @@ impl EndpointOwner<'_> {
         if self.srx.remote.shortcuts.has_lost() {
             self.send_lost(transport);
         }
-        for peer in self.srx.remote.outbox.peers() {
+        let peers = self.srx.remote.outbox.peers();
+        for &peer in &peers {
             let mut parts = self.srx.remote.outbox.take_of(peer);
             while let Some(part) = parts.front() {
                 // SAFETY: a region that closes waits for its parts; other bytes are copied
@@ -131,6 +135,7 @@ impl EndpointOwner<'_> {
             }
             self.srx.remote.outbox.put_back(peer, parts);
         }
+        self.srx.remote.outbox.put_back_peers(peers);
         self.srx.remote.has_parts_to_send()
     }
 }

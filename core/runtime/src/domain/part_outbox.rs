@@ -38,16 +38,24 @@ impl PartBytes {
 
 /// The parts that wait, in order for each peer.
 #[derive(Default)]
-pub(super) struct PartOutbox(FxHashMap<FiAddr, VecDeque<RemoteSend>>);
+pub(super) struct PartOutbox {
+    waiting: FxHashMap<FiAddr, VecDeque<RemoteSend>>,
+    /// The memory of parts that have gone, for the next ones.
+    spare: VecDeque<RemoteSend>,
+    spare_peers: Vec<FiAddr>,
+}
+
+/// Room for so many parts is kept.
+const SPARE: usize = 16;
 
 impl PartOutbox {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.waiting.is_empty()
     }
 
     /// Number of parts that wait for a peer.
     pub(super) fn len_for(&self, peer: FiAddr) -> usize {
-        self.0.get(&peer).map_or(0, VecDeque::len)
+        self.waiting.get(&peer).map_or(0, VecDeque::len)
     }
 
     /// Number of replies that wait for a peer.
@@ -61,31 +69,46 @@ impl PartOutbox {
     }
 
     pub(super) fn push(&mut self, part: RemoteSend) {
-        self.0.entry(part.op.dest).or_default().push_back(part);
+        let spare = &mut self.spare;
+        let of_peer = self.waiting.entry(part.op.dest);
+        let parts = of_peer.or_insert_with(|| std::mem::take(spare));
+        parts.push_back(part);
     }
 
     /// The parts that wait for a peer.
     pub(super) fn of(&self, peer: FiAddr) -> impl Iterator<Item = &RemoteSend> {
-        self.0.get(&peer).into_iter().flatten()
+        self.waiting.get(&peer).into_iter().flatten()
     }
 
     /// Takes the parts of a peer out.
     pub(super) fn take_of(&mut self, peer: FiAddr) -> VecDeque<RemoteSend> {
-        self.0.remove(&peer).unwrap_or_default()
+        self.waiting.remove(&peer).unwrap_or_default()
     }
 
     /// The peers that parts wait for.
-    pub(super) fn peers(&self) -> Vec<FiAddr> {
-        self.0.keys().copied().collect()
+    pub(super) fn peers(&mut self) -> Vec<FiAddr> {
+        let mut peers = std::mem::take(&mut self.spare_peers);
+        peers.extend(self.waiting.keys().copied());
+        peers
+    }
+
+    /// Takes the memory of a list of peers back.
+    pub(super) fn put_back_peers(&mut self, mut peers: Vec<FiAddr>) {
+        if peers.capacity() <= SPARE {
+            peers.clear();
+            self.spare_peers = peers;
+        }
     }
 
     /// Puts parts of a peer back, before those that were pushed since.
     pub(super) fn put_back(&mut self, peer: FiAddr, mut parts: VecDeque<RemoteSend>) {
-        if let Some(since) = self.0.remove(&peer) {
-            parts.extend(since);
+        if !self.waiting.is_empty() {
+            parts.extend(self.take_of(peer));
         }
         if !parts.is_empty() {
-            self.0.insert(peer, parts);
+            self.waiting.insert(peer, parts);
+        } else if parts.capacity() <= SPARE {
+            self.spare = parts;
         }
     }
 }

@@ -4,55 +4,44 @@
 use std::collections::VecDeque;
 
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, RmaOp};
 use rustc_hash::FxHashMap;
+use slab::Slab;
 
 /// Why an operation fails: an errno, the transport's own number, and words.
 pub(super) type Why = (Errno, i32, &'static str);
 
-/// A read that is over.
+/// The place of a read in the line of its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReadPlace {
+    line: u32,
+    number: u32,
+}
+
+/// A read that is over: its length, or why it failed.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct ReadOver {
-    pub(super) context: u64,
-    pub(super) peer: FiAddr,
-    pub(super) flags: Flags,
-    /// Its length, or why it failed.
+    pub(super) op: RmaOp,
     pub(super) outcome: Result<usize, Why>,
 }
 
-impl ReadOver {
-    pub(super) fn new(op: &RmaOp, outcome: Result<usize, Why>) -> Self {
-        Self {
-            context: op.context,
-            peer: op.dest,
-            flags: op.flags - Flags::ATOMIC,
-            outcome,
-        }
-    }
-}
-
-/// A read in its line.
-enum LinedRead {
-    UnderWay,
-    Over(ReadOver),
-    /// It never began.
-    Withdrawn,
-}
-
 /// The reads of one peer, from the oldest one that is under way.
-#[derive(Default)]
 struct Line {
-    /// The place of the first one.
+    peer: FiAddr,
+    /// The number of the first one.
     first: u32,
-    reads: VecDeque<LinedRead>,
+    /// Those that are over are kept here.
+    reads: VecDeque<Option<Box<ReadOver>>>,
 }
 
 /// The reads that are under way, in a line for each peer. While no request of a read is under way,
 /// the reads of a device stand in no line: the device keeps their order.
 #[derive(Default)]
 pub(super) struct ReadOrder {
-    lines: FxHashMap<FiAddr, Line>,
+    lines: Slab<Line>,
+    by_peer: FxHashMap<FiAddr, usize>,
+    /// The line of the read that began last.
+    last: usize,
     /// Reads in all lines.
     lined: usize,
     /// Reads by devices that stand in no line.
@@ -60,168 +49,195 @@ pub(super) struct ReadOrder {
 }
 
 impl ReadOrder {
-    /// Whether a read may have to wait for others.
+    /// Whether no read stands in a line.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.lined == 0
     }
 
-    /// A read begins. Returns its place.
-    pub(super) fn begin(&mut self, peer: FiAddr) -> u32 {
-        let line = self.lines.entry(peer).or_default();
-        let place = line.first.wrapping_add(line.reads.len() as u32);
-        line.reads.push_back(LinedRead::UnderWay);
+    /// A read begins.
+    #[inline]
+    pub(super) fn begin(&mut self, peer: FiAddr) -> ReadPlace {
+        if (self.lines.get(self.last)).is_none_or(|line| line.peer != peer) {
+            self.last = self.line_of(peer);
+        }
+        let line = &mut self.lines[self.last];
+        let number = line.first.wrapping_add(line.reads.len() as u32);
+        line.reads.push_back(None);
         self.lined += 1;
-        place
+        ReadPlace {
+            line: self.last as u32,
+            number,
+        }
     }
 
-    /// A read is over. Returns it if those before it are over; the next ones that are over then
-    /// come from [`next_over`](Self::next_over).
-    pub(super) fn end(&mut self, place: u32, over: ReadOver) -> Option<ReadOver> {
-        let line = self.lines.get_mut(&over.peer)?;
-        let at = place.wrapping_sub(line.first) as usize;
-        if at != 0 {
-            *line.reads.get_mut(at)? = LinedRead::Over(over);
-            return None;
+    #[cold]
+    fn line_of(&mut self, peer: FiAddr) -> usize {
+        let lines = &mut self.lines;
+        *(self.by_peer.entry(peer)).or_insert_with(|| {
+            lines.insert(Line {
+                peer,
+                first: 0,
+                reads: VecDeque::new(),
+            })
+        })
+    }
+
+    /// A read is over. Returns whether those before it are: then it leaves its line, and the next
+    /// ones that are over come from [`next_over`](Self::next_over). Otherwise it is to be
+    /// [kept](Self::keep).
+    #[inline]
+    pub(super) fn end(&mut self, place: ReadPlace) -> bool {
+        let Some(line) = self.lines.get_mut(place.line as usize) else {
+            return false;
+        };
+        if line.first != place.number {
+            return false;
         }
-        line.reads.pop_front()?;
+        line.reads.pop_front();
         line.first = line.first.wrapping_add(1);
         self.lined -= 1;
-        Some(over)
+        true
     }
 
-    /// Takes out the next read of a peer if that is over.
-    pub(super) fn next_over(&mut self, peer: FiAddr) -> Option<ReadOver> {
-        if self.is_empty() {
-            return None;
+    /// Keeps a read that is over until those before it are.
+    #[cold]
+    pub(super) fn keep(&mut self, place: ReadPlace, over: ReadOver) {
+        let Some(line) = self.lines.get_mut(place.line as usize) else {
+            return;
+        };
+        let at = place.number.wrapping_sub(line.first) as usize;
+        if let Some(read) = line.reads.get_mut(at) {
+            *read = Some(Box::new(over));
         }
-        let line = self.lines.get_mut(&peer)?;
-        loop {
-            let over = match line.reads.front()? {
-                LinedRead::UnderWay => return None,
-                LinedRead::Over(over) => Some(*over),
-                LinedRead::Withdrawn => None,
-            };
-            line.reads.pop_front();
-            line.first = line.first.wrapping_add(1);
-            self.lined -= 1;
-            if over.is_some() {
-                return over;
-            }
-        }
+    }
+
+    /// Takes the read that is now first in the line of another out, if it is over.
+    pub(super) fn next_over(&mut self, before: ReadPlace) -> Option<ReadOver> {
+        let line = self.lines.get_mut(before.line as usize)?;
+        let over = line.reads.front_mut()?.take()?;
+        line.reads.pop_front();
+        line.first = line.first.wrapping_add(1);
+        self.lined -= 1;
+        Some(*over)
     }
 
     /// A peer is gone: the lines in which no read stands go, too.
     pub(super) fn forget_empty_lines(&mut self) {
-        self.lines.retain(|_, line| !line.reads.is_empty());
+        let lines = &mut self.lines;
+        self.by_peer.retain(|_, line| {
+            let is_empty = lines[*line].reads.is_empty();
+            if is_empty {
+                lines.remove(*line);
+            }
+            !is_empty
+        });
     }
 
-    /// A read never began after all.
-    pub(super) fn withdraw(&mut self, peer: FiAddr, place: u32) {
-        let Some(line) = self.lines.get_mut(&peer) else {
-            return;
-        };
-        let at = place.wrapping_sub(line.first) as usize;
-        if at + 1 == line.reads.len() {
+    /// The read that began last in its line did not begin after all.
+    pub(super) fn withdraw(&mut self, place: ReadPlace) {
+        if let Some(line) = self.lines.get_mut(place.line as usize) {
+            let next = place.number.wrapping_add(1).wrapping_sub(line.first);
+            debug_assert_eq!(next as usize, line.reads.len(), "a read began since");
             line.reads.pop_back();
             self.lined -= 1;
-        } else if let Some(read) = line.reads.get_mut(at) {
-            *read = LinedRead::Withdrawn;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::BTreeMap;
 
+    use ferrofabric_contracts::flags::Flags;
+    use ferrofabric_contracts::types::{MrDesc, RmaKind};
     use proptest::prelude::*;
+    use proptest::sample::Index;
 
     use super::*;
 
-    const PEERS: u64 = 3;
-
     fn over(peer: FiAddr, context: u64) -> ReadOver {
-        ReadOver {
+        let op = RmaOp {
+            kind: RmaKind::Read,
+            dest: peer,
+            key: 0,
+            place: 0,
+            data: 0,
+            desc: MrDesc::NONE,
             context,
-            peer,
             flags: Flags::empty(),
-            outcome: Ok(0),
+        };
+        ReadOver { op, outcome: Ok(0) }
+    }
+
+    /// Ends a read, and returns the contexts of those that come out.
+    fn end(order: &mut ReadOrder, peer: FiAddr, place: ReadPlace, context: u64) -> Vec<u64> {
+        if !order.end(place) {
+            order.keep(place, over(peer, context));
+            return Vec::new();
         }
+        let mut out = vec![context];
+        while let Some(next) = order.next_over(place) {
+            assert_eq!(next.op.dest, peer);
+            out.push(next.op.context);
+        }
+        out
+    }
+
+    /// A read of the model: its context, its place, and whether it is over.
+    type ModelRead = (u64, ReadPlace, bool);
+
+    /// Ends a read in the model, and returns the contexts of those that come out.
+    fn end_in_model(line: &mut VecDeque<ModelRead>, at: usize) -> Vec<u64> {
+        line[at].2 = true;
+        let mut out = Vec::new();
+        while let Some(&(context, _, true)) = line.front() {
+            out.push(context);
+            line.pop_front();
+        }
+        out
     }
 
     proptest! {
-        /// Each read comes out once, after those of its peer that began before it, and as soon as
-        /// they are over; none is left.
+        /// Each read comes out once, after those of its peer that began before it and as soon as
+        /// they are over, and no line is left.
         #[test]
         fn reads_come_out_in_the_order_of_their_calls(
-            steps in proptest::collection::vec((0..PEERS, 0..4_u8, any::<prop::sample::Index>()), 0..200),
+            steps in proptest::collection::vec((0..3_u64, 0..4_u8, any::<Index>()), 0..200),
         ) {
             let mut order = ReadOrder::default();
-            // The reads of each peer that have not come out: context, place, and whether one is over.
-            let mut model: HashMap<u64, VecDeque<(u64, u32, bool)>> = HashMap::new();
-            let end = |order: &mut ReadOrder, line: &mut VecDeque<_>, peer, at: usize| {
-                let (context, place, is_over): &mut (u64, u32, bool) = &mut line[at];
-                if std::mem::replace(is_over, true) {
-                    return Ok(());
-                }
-                let mut found = Vec::new();
-                if let Some(first) = order.end(*place, over(FiAddr(peer), *context)) {
-                    found.push(first.context);
-                    while let Some(next) = order.next_over(FiAddr(peer)) {
-                        found.push(next.context);
-                    }
-                }
-                let mut wanted = Vec::new();
-                while let Some((context, _, true)) = line.front() {
-                    wanted.push(*context);
-                    line.pop_front();
-                }
-                prop_assert_eq!(found, wanted);
-                Ok(())
-            };
-            for (number, (peer, kind, index)) in (0..).zip(steps) {
+            let mut model: BTreeMap<u64, VecDeque<ModelRead>> = BTreeMap::new();
+            for (context, (peer, kind, index)) in (0..).zip(steps) {
                 let line = model.entry(peer).or_default();
+                let peer = FiAddr(peer);
+                let going: Vec<usize> = (0..line.len()).filter(|at| !line[*at].2).collect();
                 match kind {
-                    0 | 1 => line.push_back((number, order.begin(FiAddr(peer)), false)),
+                    0 | 1 => line.push_back((context, order.begin(peer), false)),
                     2 => {
-                        let place = order.begin(FiAddr(peer));
-                        order.withdraw(FiAddr(peer), place);
+                        let place = order.begin(peer);
+                        order.withdraw(place);
                     }
-                    _ if line.is_empty() => {}
+                    _ if going.is_empty() => order.forget_empty_lines(),
                     _ => {
-                        let at = index.index(line.len());
-                        end(&mut order, line, peer, at)?;
+                        let at = *index.get(&going);
+                        let (context, place, _) = line[at];
+                        let out = end(&mut order, peer, place, context);
+                        prop_assert_eq!(out, end_in_model(line, at));
                     }
                 }
             }
             for (peer, mut line) in model {
-                while !line.is_empty() {
-                    let last = line.len() - 1;
-                    // From the back, and those that are over already stay until the first ends.
-                    for at in (0..=last).rev() {
-                        if at < line.len() {
-                            end(&mut order, &mut line, peer, at)?;
-                        }
-                    }
+                // From the back.
+                let going: Vec<ModelRead> = line.iter().copied().filter(|read| !read.2).collect();
+                for (context, place, _) in going.into_iter().rev() {
+                    let at = line.iter().position(|read| read.0 == context).unwrap();
+                    let out = end(&mut order, FiAddr(peer), place, context);
+                    prop_assert_eq!(out, end_in_model(&mut line, at));
                 }
             }
             prop_assert!(order.is_empty());
             order.forget_empty_lines();
-            prop_assert!(order.lines.is_empty());
+            prop_assert!(order.lines.is_empty() && order.by_peer.is_empty());
         }
-    }
-
-    /// A read that never began stands in nobody's way, others behind it or not.
-    #[test]
-    fn withdrawn_reads_hold_up_nobody() {
-        let (mut order, peer) = (ReadOrder::default(), FiAddr(7));
-        let places = [0, 1, 2].map(|_| order.begin(peer));
-        order.withdraw(peer, places[1]);
-        assert_eq!(order.end(places[2], over(peer, 2)), None);
-        assert_eq!(order.end(places[0], over(peer, 0)), Some(over(peer, 0)));
-        assert_eq!(order.next_over(peer), Some(over(peer, 2)));
-        assert_eq!(order.next_over(peer), None);
-        assert!(order.is_empty());
     }
 }

@@ -18,7 +18,7 @@ use super::grants::{GivenGrants, GrantFields, HeldGrants};
 use super::mapped_atomics::MappedAtomics;
 use super::orders::Orders;
 use super::part_outbox::PartOutbox;
-use super::read_order::ReadOrder;
+use super::read_order::{ReadOrder, ReadPlace};
 use super::regions::{PartAccess, RegionCounters, RegionPart, RegionTable};
 use super::shortcuts::Shortcuts;
 
@@ -67,7 +67,7 @@ pub(super) struct RemoteOperations {
 pub(super) struct ReadUnderWay {
     number: u64,
     /// Of a read: its place among the reads of its peer.
-    pub(super) place: Option<u32>,
+    pub(super) place: Option<ReadPlace>,
     pub(super) op: RmaOp,
     /// The address that its reply comes from: the first one of the peer, if the operation has
     /// another; `NOTAVAIL` once one of them is removed.
@@ -324,7 +324,7 @@ impl RemoteOperations {
         &mut self,
         op: &RmaOp,
         into: &[IoBuf],
-        place: Option<u32>,
+        place: Option<ReadPlace>,
     ) -> Result<(SendOp, [u8; REQUEST_BYTES]), OpError> {
         let len = total_len(into);
         let flags = op.flags - Flags::ATOMIC;
@@ -425,9 +425,8 @@ impl RemoteOperations {
     pub(super) fn forget(&mut self, kind: MsgKind, number: u64) {
         match kind {
             MsgKind::Remote(RemoteKind::Read | RemoteKind::Atomic) => {
-                let read = self.take_read(number);
-                if let Some((place, op)) = read.and_then(|read| Some((read.place?, read.op))) {
-                    self.read_order.withdraw(op.dest, place);
+                if let Some(place) = self.take_read(number).and_then(|read| read.place) {
+                    self.read_order.withdraw(place);
                 }
             }
             MsgKind::Remote(RemoteKind::NoticedWrite) => {

@@ -16,7 +16,7 @@ use super::atomics::error_of_reply;
 use super::grants::GRANT_BYTES;
 use super::owner::EndpointOwner;
 use super::part_outbox::{PartBytes, RemoteSend};
-use super::read_order::{ReadOver, Why};
+use super::read_order::{ReadOver, ReadPlace, Why};
 use super::regions::RegionCounters;
 use super::remote::{NO_BYTES, NoticedWrite, REQUEST_BYTES, ReadUnderWay, reply_to};
 use super::shortcuts::ShortcutUnderWay;
@@ -141,10 +141,11 @@ impl SharedRx {
     }
 
     /// An operation has failed, which is a read if it has a place.
-    fn defer_failure_of(&mut self, op: &RmaOp, place: Option<u32>, why: Why) {
+    fn defer_failure_of(&mut self, op: &RmaOp, place: Option<ReadPlace>, why: Why) {
+        let (op, outcome) = (*op, Err(why));
         self.defer(match place {
-            Some(place) => Deferred::EndRead(place, ReadOver::new(op, Err(why))),
-            None => Deferred::FailRma(op.kind, failure_of(op, why)),
+            Some(place) => Deferred::FailRead(place, ReadOver { op, outcome }),
+            None => Deferred::FailRma(op.kind, failure_of(&op, why)),
         });
     }
 
@@ -318,35 +319,51 @@ impl EndpointOwner<'_> {
 
     /// The transport has carried out an operation by itself, which is a read if it has a place.
     #[inline]
-    pub(super) fn shortcut_done(&mut self, op: &RmaOp, place: Option<u32>, len: usize) {
+    pub(super) fn shortcut_done(&mut self, op: &RmaOp, place: Option<ReadPlace>, len: usize) {
         match (place, op.flags.contains(Flags::REMOTE_CQ_DATA)) {
-            (Some(place), _) => self.read_over(place, ReadOver::new(op, Ok(len))),
+            (Some(place), _) => self.read_over(place, op, Ok(len)),
             (None, true) => self.notify(op, len),
             (None, false) => self.rma_done(op.kind, op.context, op.flags - Flags::ATOMIC, len),
         }
     }
 
     /// A read is over: it is reported when those before it are over.
-    pub(super) fn read_over(&mut self, place: u32, over: ReadOver) {
-        let peer = over.peer;
-        let mut next = self.srx.remote.read_order.end(place, over);
-        while let Some(over) = next {
-            let (kind, context) = (RmaKind::Read, over.context);
-            match over.outcome {
-                Ok(len) => self.rma_done(kind, context, over.flags, len),
-                Err(why) => self.rma_failed(kind, failure(kind, context, peer, why)),
-            }
-            next = self.srx.remote.read_order.next_over(peer);
+    pub(super) fn read_over(&mut self, place: ReadPlace, op: &RmaOp, outcome: Result<usize, Why>) {
+        let op = RmaOp {
+            flags: op.flags - Flags::ATOMIC,
+            ..*op
+        };
+        let order = &mut self.srx.remote.read_order;
+        if !order.end(place) {
+            return order.keep(place, ReadOver { op, outcome });
+        }
+        self.report_over(&op, outcome);
+        if !self.srx.remote.read_order.is_empty() {
+            self.report_kept(place);
+        }
+    }
+
+    /// A read has been reported: so are those that waited for it.
+    #[cold]
+    fn report_kept(&mut self, after: ReadPlace) {
+        while let Some(ReadOver { op, outcome }) = self.srx.remote.read_order.next_over(after) {
+            self.report_over(&op, outcome);
         }
     }
 
     /// A read, or an atomic operation, that waited for a reply is over.
     fn reply_over(&mut self, read: &ReadUnderWay, outcome: Result<usize, Why>) {
-        let op = &read.op;
-        match (read.place, outcome) {
-            (Some(place), _) => self.read_over(place, ReadOver::new(op, outcome)),
-            (None, Ok(len)) => self.rma_done(op.kind, op.context, op.flags, len),
-            (None, Err(why)) => self.rma_failed(op.kind, failure_of(op, why)),
+        match read.place {
+            Some(place) => self.read_over(place, &read.op, outcome),
+            None => self.report_over(&read.op, outcome),
+        }
+    }
+
+    /// Counts and reports an operation that is done or has failed.
+    fn report_over(&mut self, op: &RmaOp, outcome: Result<usize, Why>) {
+        match outcome {
+            Ok(len) => self.rma_done(op.kind, op.context, op.flags, len),
+            Err(why) => self.rma_failed(op.kind, failure_of(op, why)),
         }
     }
 

@@ -11,7 +11,6 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, RmaKind, RmaOp, total_len};
 
 use super::orders::effects_of;
 use super::owner::EndpointOwner;
-use super::read_order::ReadOver;
 use super::remote::RemoteOperations;
 use super::remote_parts::failure;
 use super::shortcuts::ShortcutUnderWay;
@@ -116,11 +115,11 @@ impl EndpointOwner<'_> {
                 self.srx.send_revoked(peer, grant);
             }
         }
-        match (end, one.ended) {
+        match (end, one.ended.take()) {
             (ShortcutEnd::Done, _) => {
                 self.shortcut_done(&one.op, one.place, total_len(one.buffers.list()));
             }
-            (ShortcutEnd::Lost | ShortcutEnd::Denied, Some(why)) => self.fail_shortcut(&one, why),
+            (ShortcutEnd::Lost | ShortcutEnd::Denied, Some(why)) => self.fail_shortcut(&one, *why),
             (end, None) => {
                 if is_unlined {
                     one.place = Some(self.srx.remote.read_order.begin(peer));
@@ -136,7 +135,7 @@ impl EndpointOwner<'_> {
     fn fail_shortcut(&mut self, one: &ShortcutUnderWay, (errno, why): (Errno, &'static str)) {
         let (op, why) = (&one.op, (errno, 0, why));
         match one.place {
-            Some(place) => self.read_over(place, ReadOver::new(op, Err(why))),
+            Some(place) => self.read_over(place, op, Err(why)),
             None => self.rma_failed(op.kind, failure(op.kind, op.context, op.dest, why)),
         }
     }

@@ -9,6 +9,7 @@ use ferrofabric_contracts::types::{FiAddr, RmaOp};
 use slab::Slab;
 
 use super::orders::{Effects, effects_of};
+use super::read_order::ReadPlace;
 
 /// An operation, until it is over.
 pub(super) struct ShortcutUnderWay {
@@ -17,9 +18,9 @@ pub(super) struct ShortcutUnderWay {
     /// The number of its grant.
     pub(super) grant: u64,
     /// Of a read: its place among the reads of its peer, if it stands in their line.
-    pub(super) place: Option<u32>,
-    /// Its peer is gone: it does not go again.
-    pub(super) ended: Option<(Errno, &'static str)>,
+    pub(super) place: Option<ReadPlace>,
+    /// Its peer is gone: it does not go again. In a box, because it is rare.
+    pub(super) ended: Option<Box<(Errno, &'static str)>>,
 }
 
 /// The operations under way at the transport, those that are to go again, and revocations that wait
@@ -87,7 +88,7 @@ impl Shortcuts {
     ) -> VecDeque<ShortcutUnderWay> {
         for (_, one) in &mut self.under_way {
             if one.op.dest == peer {
-                one.ended.get_or_insert((errno, why));
+                one.ended.get_or_insert_with(|| Box::new((errno, why)));
             }
         }
         self.revocations.retain(|(of, _)| *of != peer);

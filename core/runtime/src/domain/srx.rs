@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::keyed;
 use super::lists::BufferLists;
-use super::read_order::ReadOver;
+use super::read_order::{ReadOver, ReadPlace};
 use super::regions::RegionTable;
 use super::remote::RemoteOperations;
 use crate::fabric::MIN_MULTI_RECV;
@@ -30,8 +30,8 @@ pub(super) enum Deferred {
     Fail(CqError),
     /// A one-sided operation has failed.
     FailRma(RmaKind, CqError),
-    /// A read that has a place is over.
-    EndRead(u32, ReadOver),
+    /// A read that has a place has failed.
+    FailRead(ReadPlace, ReadOver),
     /// Parts of one-sided operations are to be sent.
     SendParts,
 }

@@ -194,7 +194,7 @@ fn a_read_by_another_address_belongs_to_both() {
         let remote = &lent.srx.remote;
         assert!(!remote.is_busy_with(ALIAS) && !remote.is_busy_with(TARGET));
         let failed = lent.srx.take_deferred();
-        let is_its = |task: &Deferred| matches!(task, Deferred::EndRead(_, over) if (over.peer, over.context) == (ALIAS, op.context));
+        let is_its = |task: &Deferred| matches!(task, Deferred::FailRead(_, over) if (over.op.dest, over.op.context) == (ALIAS, op.context));
         assert!(failed.as_ref().is_some_and(is_its), "{failed:?}");
     }
 }
