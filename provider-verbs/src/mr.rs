@@ -41,6 +41,16 @@ bitflags::bitflags! {
     }
 }
 
+impl Access {
+    /// Rights that a key gives to peers.
+    pub(crate) const OF_PEERS: Self = Self::REMOTE_WRITE
+        .union(Self::REMOTE_READ)
+        .union(Self::REMOTE_ATOMIC)
+        .union(Self::WINDOW_BIND)
+        .union(Self::FLUSH_GLOBAL)
+        .union(Self::FLUSH_PERSISTENT);
+}
+
 /// A registered memory region.
 #[derive(Debug)]
 pub struct Mr {
@@ -76,17 +86,36 @@ impl Mr {
         access: Access,
     ) -> Result<Self> {
         let verbs = pd.context().verbs();
-        // SAFETY: the protection domain is live; the rest is the caller's promise.
-        let raw = unsafe { verbs.reg_mr(pd.as_ptr(), addr.cast(), len, access.bits()) };
-        let raw =
-            NonNull::new(raw).ok_or_else(|| not_registered(last_errno(), pd, addr, len, access))?;
-        Ok(Self {
-            raw,
-            addr,
-            len,
-            access,
-            pd: Arc::clone(pd),
-        })
+        let register = || {
+            // SAFETY: the protection domain is live; the rest is the caller's promise.
+            let raw = unsafe { verbs.reg_mr(pd.as_ptr(), addr.cast(), len, access.bits()) };
+            let raw = NonNull::new(raw)
+                .ok_or_else(|| not_registered(last_errno(), pd, addr, len, access))?;
+            Ok(Self {
+                raw,
+                addr,
+                len,
+                access,
+                pd: Arc::clone(pd),
+            })
+        };
+        let region = register()?;
+        match access.intersects(Access::OF_PEERS) {
+            true => region.under_another_key(register),
+            false => Ok(region),
+        }
+    }
+
+    /// The region, by a key that no peer knows from before.
+    fn under_another_key(self, register: impl Fn() -> Result<Self>) -> Result<Self> {
+        let mut region = self;
+        // Devices give none of these keys again while the regions exist.
+        let mut by_kept_keys = Vec::new();
+        while region.pd.is_kept(region.rkey()) {
+            let next = register()?;
+            by_kept_keys.push(std::mem::replace(&mut region, next));
+        }
+        Ok(region)
     }
 
     /// Where it starts.

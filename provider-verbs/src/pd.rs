@@ -1,9 +1,11 @@
 //! Protection domains: regions, windows, queues and handles work together only within one.
 
+use std::collections::BTreeSet;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ferrofabric_contracts::error::Result;
+use ferrofabric_runtime::fabric::KeptKey;
 use ferrofabric_verbs_sys::ibv_pd;
 
 use crate::device::{DeviceContext, failed, last_errno};
@@ -13,6 +15,23 @@ use crate::device::{DeviceContext, failed, last_errno};
 pub struct Pd {
     raw: NonNull<ibv_pd>,
     context: Arc<DeviceContext>,
+    /// Keys that peers know of memory that is deregistered, or will be.
+    kept_keys: Mutex<BTreeSet<u32>>,
+}
+
+/// Keeps a key from other memory of its protection domain until it is dropped.
+#[derive(Debug)]
+pub struct KeptRkey {
+    pd: Arc<Pd>,
+    rkey: u32,
+}
+
+impl KeptKey for KeptRkey {}
+
+impl Drop for KeptRkey {
+    fn drop(&mut self) {
+        self.pd.with_kept_keys(|keys| keys.remove(&self.rkey));
+    }
 }
 
 // SAFETY: libibverbs takes calls on a protection domain from any thread, at the same time.
@@ -39,7 +58,29 @@ impl Pd {
         Ok(Arc::new(Self {
             raw,
             context: Arc::clone(context),
+            kept_keys: Mutex::default(),
         }))
+    }
+
+    /// Keeps the key of memory that is still registered.
+    pub fn keep_key(self: &Arc<Self>, rkey: u32) -> KeptRkey {
+        self.with_kept_keys(|keys| keys.insert(rkey));
+        KeptRkey {
+            pd: self.clone(),
+            rkey,
+        }
+    }
+
+    /// Whether peers may still know a key from before.
+    pub(crate) fn is_kept(&self, rkey: u32) -> bool {
+        self.with_kept_keys(|keys| keys.contains(&rkey))
+    }
+
+    fn with_kept_keys<R>(&self, act: impl FnOnce(&mut BTreeSet<u32>) -> R) -> R {
+        act(&mut self
+            .kept_keys
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The device.

@@ -9,6 +9,7 @@ mod completion;
 mod endpoint;
 
 use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
 pub use crate::wait::DomainWait;
@@ -386,6 +387,9 @@ pub trait Av: Send + Sync {
     fn id(&self) -> ObjectId;
 }
 
+/// A key of a device that is kept from other memory until this is dropped.
+pub trait KeptKey: fmt::Debug + Send + Sync {}
+
 /// Registered memory (fi_mr(3)).
 pub trait Mr: Send + Sync + Any {
     /// The descriptor that operations on the memory carry.
@@ -411,6 +415,13 @@ pub trait Mr: Send + Sync + Any {
     fn device_key(&self) -> Option<u32> {
         None
     }
+
+    /// Keeps the device's key of the memory, which may be deregistered before: the device reaches no
+    /// other memory of this domain by it until the result is dropped.
+    fn keep_device_key(&self) -> Option<Box<dyn KeptKey>> {
+        None
+    }
+
     /// Has a counter count peers' operations on the region from now on, by way of any endpoint:
     /// those of the kinds in `counted`, `REMOTE_READ` and `REMOTE_WRITE`. The region keeps the
     /// counter open. A region that peers do not reach has nothing to count.

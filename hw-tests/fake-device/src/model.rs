@@ -30,6 +30,8 @@ pub(crate) struct DeviceModel {
     /// The queue pairs in error that have yet to take their last shared receive.
     pub(crate) failing: BTreeSet<u32>,
     pub(crate) next_key: u32,
+    /// Keys of regions that were.
+    pub(crate) free_keys: Vec<u32>,
     pub(crate) next_number: u32,
     /// Requests of connections wait until this is over.
     pub(crate) held: bool,
@@ -89,6 +91,7 @@ static MODEL: Mutex<DeviceModel> = Mutex::new(DeviceModel {
     numbers: BTreeMap::new(),
     failing: BTreeSet::new(),
     next_key: 0,
+    free_keys: Vec::new(),
     next_number: 0,
     held: false,
     flooded: 0,
@@ -213,6 +216,7 @@ impl DeviceModel {
         self.subnet = DEFAULT_SUBNET;
         self.control_calls = None;
         self.tamper = None;
+        self.free_keys.clear();
         self.hold(false);
     }
 

@@ -109,6 +109,8 @@ pub struct DeviceProfile {
     /// An RDMA write, an RDMA read or a receive that names no memory is made from the first entry
     /// of its list all the same, unless the list is null.
     pub empty_write_reads_entry: bool,
+    /// A region gets the key of the one that ended last.
+    pub reuses_keys: bool,
     /// The duration of each call that makes, changes or ends a queue pair, in microseconds.
     pub control_call_us: u64,
 }
@@ -236,6 +238,7 @@ impl Default for DeviceProfile {
             datagram_failure_stops_sends: false,
             refuses_posts_in_error: false,
             empty_write_reads_entry: false,
+            reuses_keys: false,
             control_call_us: 0,
         }
     }
@@ -317,6 +320,7 @@ impl DeviceProfile {
             },
             datagram_failure_stops_sends: rng.bool(),
             refuses_posts_in_error: rng.bool(),
+            reuses_keys: rng.bool(),
             empty_write_reads_entry: rng.bool(),
             ..Self::default()
         }

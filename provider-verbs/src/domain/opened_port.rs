@@ -13,7 +13,7 @@ use ferrofabric_contracts::info::{EpType, Info};
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_protocol::wire::sidr::ServiceKind;
 use ferrofabric_runtime::domain::{Listening, Opening};
-use ferrofabric_runtime::fabric;
+use ferrofabric_runtime::fabric::{self, KeptKey};
 
 use super::port::{in_partition, local_port};
 use crate::cm::{self, ListenerThread, SidrResolver};
@@ -168,5 +168,9 @@ impl fabric::Mr for DomainRegion {
 
     fn device_key(&self) -> Option<u32> {
         Some(self.0.rkey())
+    }
+
+    fn keep_device_key(&self) -> Option<Box<dyn KeptKey>> {
+        Some(Box::new(self.0.keep_rkey()))
     }
 }

@@ -11,14 +11,6 @@ use std::sync::Arc;
 
 use crate::mr::Access;
 
-/// Rights that a key gives to peers.
-pub(super) const OF_PEERS: Access = Access::REMOTE_WRITE
-    .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC)
-    .union(Access::WINDOW_BIND)
-    .union(Access::FLUSH_GLOBAL)
-    .union(Access::FLUSH_PERSISTENT);
-
 /// Limits of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CacheLimits {
@@ -70,7 +62,7 @@ pub(super) struct RegionRequest {
 impl RegionRequest {
     /// The key of the region in `remote`, if peers get a right.
     fn remote_key(&self) -> Option<(u64, u64, u32)> {
-        (self.access.intersects(OF_PEERS)).then_some((
+        (self.access.intersects(Access::OF_PEERS)).then_some((
             self.range.start,
             self.range.end,
             self.access.bits(),
@@ -103,7 +95,7 @@ impl<R> Cache<R> {
     /// A region that holds all of the range, with these rights at least; if any of them is a right
     /// of peers, with exactly these rights to exactly this range.
     pub(super) fn find(&mut self, range: &Range<u64>, access: Access) -> Option<&Arc<R>> {
-        let cached = if access.intersects(OF_PEERS) {
+        let cached = if access.intersects(Access::OF_PEERS) {
             self.remote
                 .get_mut(&(range.start, range.end, access.bits()))?
         } else {
@@ -124,7 +116,7 @@ impl<R> Cache<R> {
     /// range is joined with cached ranges within it or around it, and has their rights, too. `None`
     /// when the cache has no room for it.
     pub(super) fn wanted(&mut self, range: Range<u64>, access: Access) -> Option<RegionRequest> {
-        let wanted = match access.intersects(OF_PEERS) {
+        let wanted = match access.intersects(Access::OF_PEERS) {
             true => RegionRequest { range, access },
             false => self.joined(range, access),
         };
@@ -365,10 +357,10 @@ mod tests {
                         };
                         prop_assert!(region.range.start <= range.start && range.end <= region.range.end);
                         prop_assert!(region.access.contains(access));
-                        if access.intersects(OF_PEERS) {
+                        if access.intersects(Access::OF_PEERS) {
                             prop_assert_eq!((&region.range, region.access), (&range, access));
                         } else {
-                            prop_assert!(!region.access.intersects(OF_PEERS), "{:?}", region.access);
+                            prop_assert!(!region.access.intersects(Access::OF_PEERS), "{:?}", region.access);
                         }
                         let Range { start, end } = region.range;
                         prop_assert_eq!(&region.ages[..], &ages[start as usize..end as usize]);
@@ -457,7 +449,7 @@ mod tests {
                 let (range, access) = give(&mut cache, part.clone(), asked);
                 assert!(range.start <= part.start && part.end <= range.end);
                 assert!(
-                    !access.intersects(OF_PEERS),
+                    !access.intersects(Access::OF_PEERS),
                     "{cached:?}, {asked:?}: {access:?}"
                 );
             }

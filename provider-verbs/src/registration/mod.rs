@@ -21,8 +21,8 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use crate::device::{ForkSafety, fork_safety};
 use crate::mr::{Access, Mr};
-use crate::pd::Pd;
-use cache::{Cache, CacheLimits, OF_PEERS, RegionRequest};
+use crate::pd::{KeptRkey, Pd};
+use cache::{Cache, CacheLimits, RegionRequest};
 use described::Described;
 use pages::PageNumbers;
 use watcher::{Unmapped, Watcher, page_bytes};
@@ -100,6 +100,11 @@ impl DescribedRegion {
     /// The key for peers.
     pub(crate) fn rkey(&self) -> u32 {
         self.rkey
+    }
+
+    /// Keeps that key from other memory.
+    pub(crate) fn keep_rkey(&self) -> KeptRkey {
+        self.registry.pd.keep_key(self.rkey)
     }
 }
 
@@ -341,7 +346,7 @@ impl Registry {
     unsafe fn register_unpinned(&self, buf: IoBuf, access: Access, why: Error) -> Result<Mr> {
         let helps = matches!(why.errno(), Errno::ENOMEM | Errno::EAGAIN | Errno::EFAULT);
         let has_paging = self.pd.context().limits().on_demand_paging;
-        if !(helps && has_paging && access.intersects(OF_PEERS)) {
+        if !(helps && has_paging && access.intersects(Access::OF_PEERS)) {
             return Err(why);
         }
         let access = access | Access::ON_DEMAND;

@@ -103,8 +103,8 @@ enum KeyState {
     },
     /// The peer grants nothing, and was queried for this lane.
     NotGranted { lane: u64, uses: u32 },
-    /// The peer's device has denied what was granted.
-    Denied,
+    /// The peer's device has denied what was granted by this number.
+    Denied(u64),
 }
 
 /// A query that is not answered.
@@ -170,7 +170,7 @@ impl HeldGrants {
                 *uses += 1;
                 *of != lane || *uses >= USES_BETWEEN_QUERIES
             }
-            Some(KeyState::Denied) => false,
+            Some(KeyState::Denied(_)) => false,
         };
         is_due.then(|| self.query(peer, key, lane))
     }
@@ -251,7 +251,7 @@ impl HeldGrants {
         self.keys.retain(|(of, _), state| {
             let is_revoked = *of == peer
                 && match state {
-                    KeyState::Held { number, .. } => *number == grant,
+                    KeyState::Held { number, .. } | KeyState::Denied(number) => *number == grant,
                     KeyState::Queried(query) => {
                         (queries.get(query)).is_some_and(|query| query.arriving == Some(grant))
                     }
@@ -266,8 +266,10 @@ impl HeldGrants {
 
     /// The peer's device has denied an operation with a key that was granted.
     pub(super) fn deny(&mut self, peer: FiAddr, key: u64) {
-        if let Some(state @ KeyState::Held { .. }) = self.keys.get_mut(&(peer, key)) {
-            *state = KeyState::Denied;
+        if let Some(state) = self.keys.get_mut(&(peer, key)) {
+            if let KeyState::Held { number, .. } = *state {
+                *state = KeyState::Denied(number);
+            }
         }
     }
 
@@ -295,8 +297,6 @@ pub(super) struct GivenGrants {
     pub(super) count: u32,
     /// Number of those that were revoked.
     pub(super) revoked: u64,
-    /// Number of those that were not returned in time.
-    pub(super) cut_off: u64,
 }
 
 impl GivenGrants {

@@ -268,8 +268,6 @@ enum DeferredTask {
     Resolved,
     /// A region closes: its grants are revoked.
     Revoke(usize),
-    /// A region closes, and some holders of its grants do not return them: they are cut off.
-    CutOff(usize),
     /// A region closes, and parts of operations stay on their way: they are ended.
     EndParts(usize),
 }
@@ -514,7 +512,6 @@ impl<B: Backend> DomainShared<B> {
                 DeferredTask::Announce(av, addr) => state.announce_new(av, addr),
                 DeferredTask::Resolved => state.look_at_waiting = true,
                 DeferredTask::Revoke(region) => state.revoke(region),
-                DeferredTask::CutOff(region) => state.cut_off(region),
                 DeferredTask::EndParts(region) => state.end_parts(region),
             }
         }

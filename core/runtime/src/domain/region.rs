@@ -12,13 +12,14 @@ use ferrofabric_contracts::peer::Transport;
 use ferrofabric_contracts::types::MrDesc;
 use ferrofabric_system::locks::Mutex;
 
-/// How long a close waits for the holders of grants to return them, before it cuts them off.
-const RETURN_TIME: Duration = Duration::from_millis(100);
+/// How long a close waits for the holders of grants to return them, so that no operation of one
+/// that is at work fails at the device.
+const RETURN_TIME: Duration = Duration::from_millis(1);
 
 /// How long it waits for the parts of operations that are on their way, before it ends them.
 const PARTS_TIME: Duration = Duration::from_secs(1);
 
-/// The time between two attempts to cut holders off, or to end parts.
+/// The time between two attempts to end parts.
 const INTERVAL: Duration = Duration::from_millis(1);
 
 struct RegionHandle<B: Backend> {
@@ -102,8 +103,9 @@ impl<B: Backend> Mr for RegionHandle<B> {
 }
 
 impl<B: Backend> Drop for RegionHandle<B> {
-    /// Nothing reads or writes the memory any more at return. The key of the device ends behind
-    /// this, when no peer has it any more: a device may give the same key to another region.
+    /// Nothing reads or writes the memory by messages any more at return, nor does the device when
+    /// the registration ends behind this. A peer that has not returned its grant by then still knows
+    /// the key of the device, which is kept from other memory until it does.
     fn drop(&mut self) {
         if self.domain.is_inherited() {
             return;
@@ -115,12 +117,14 @@ impl<B: Backend> Drop for RegionHandle<B> {
         let backend = &self.domain.backend;
         backend.hide_region(self.number);
         let begun = Instant::now();
-        let (mut cut_off_due, mut end_due) = (begun + RETURN_TIME, begun + PARTS_TIME);
+        let mut end_due = begun + PARTS_TIME;
         while backend.is_region_in_use(self.number) || !self.domain.regions.is_over(self.number) {
             let now = Instant::now();
-            if self.domain.regions.is_granted(self.number) && now >= cut_off_due {
-                defer(DeferredTask::CutOff(self.number));
-                cut_off_due = now + INTERVAL;
+            if now >= begun + RETURN_TIME
+                && !backend.is_region_in_use(self.number)
+                && (self.domain.regions).leave(self.number, || self.mr.keep_device_key())
+            {
+                break;
             }
             if now >= end_due {
                 defer(DeferredTask::EndParts(self.number));
@@ -157,21 +161,6 @@ impl<T: Transport> DomainState<T> {
             if !parts.is_empty() {
                 transport.end_parts(&parts, &mut owner);
                 owner.srx.end_waiting_replies(&parts);
-            }
-            owner.start_deferred(transport);
-        }
-    }
-
-    /// Takes the grants of a region from those that do not return them.
-    #[cold]
-    pub(super) fn cut_off(&mut self, region: usize) {
-        for (_, endpoint) in &mut self.endpoints {
-            let (transport, mut owner) = endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
-            for grant in owner.srx.remote.given.of_region(region) {
-                if transport.cut_off(grant.holder, &mut owner) {
-                    owner.srx.remote.given.cut_off += 1;
-                    owner.srx.remote.returned(grant.number, grant.holder);
-                }
             }
             owner.start_deferred(transport);
         }

@@ -15,7 +15,7 @@ use slab::Slab;
 
 use super::NO_CNTR;
 use super::grants::GrantFields;
-use crate::fabric::MrAttr;
+use crate::fabric::{KeptKey, MrAttr};
 
 /// The regions of a domain.
 #[derive(Default)]
@@ -49,6 +49,10 @@ struct Region {
     parts: usize,
     /// Grants that peers hold.
     grants: usize,
+    /// It is closed, and only stays until the last of its grants is returned.
+    is_left: bool,
+    /// The key that those peers know.
+    kept_key: Option<Box<dyn KeptKey>>,
     counters: RegionCounters,
 }
 
@@ -207,6 +211,8 @@ impl RegionTable {
             device_key,
             parts: 0,
             grants: 0,
+            is_left: false,
+            kept_key: None,
             counters: RegionCounters::NONE,
         });
         regions.by_key.insert(key, number);
@@ -306,23 +312,22 @@ impl RegionTable {
 
     /// A grant is returned.
     pub(super) fn ungrant(&self, region: usize) {
-        if let Some(region) = self.0.lock().slots.get_mut(region) {
-            region.grants -= 1;
+        let regions = &mut *self.0.lock();
+        if let Some(granted) = regions.slots.get_mut(region) {
+            granted.grants -= 1;
+            if granted.is_left && granted.grants == 0 {
+                regions.slots.remove(region);
+            }
         }
-    }
-
-    /// Whether peers hold grants of a region.
-    pub(super) fn is_granted(&self, region: usize) -> bool {
-        self.0.lock().slots[region].grants != 0
     }
 
     /// From now on no part of the region is taken, and it is not granted. Returns whether peers
     /// hold grants of it.
     pub(super) fn begin_close(&self, region: usize) -> bool {
         let regions = &mut *self.0.lock();
-        let Region { key, grants, .. } = regions.slots[region];
-        regions.by_key.remove(&key);
-        grants != 0
+        let closing = &regions.slots[region];
+        regions.by_key.remove(&closing.key);
+        closing.grants != 0
     }
 
     /// Whether a region that closes is over, for all its parts and grants are: then it is removed.
@@ -334,6 +339,29 @@ impl RegionTable {
             regions.slots.remove(region);
         }
         is_over
+    }
+
+    /// Leaves a region that closes to the peers that have not returned their grants, with the key
+    /// that they know. Returns whether it did: no part may be under way.
+    pub(super) fn leave(
+        &self,
+        region: usize,
+        keep_key: impl FnOnce() -> Option<Box<dyn KeptKey>>,
+    ) -> bool {
+        let regions = &mut *self.0.lock();
+        let closing = &mut regions.slots[region];
+        if closing.parts != 0 || closing.grants == 0 {
+            return false;
+        }
+        closing.kept_key = keep_key();
+        closing.is_left = true;
+        true
+    }
+
+    /// Number of closed regions of which peers hold grants.
+    pub(super) fn left(&self) -> usize {
+        let regions = self.0.lock();
+        (regions.slots.iter().filter(|(_, one)| one.is_left)).count()
     }
 }
 
@@ -358,6 +386,8 @@ fn check_memory(attr: &MrAttr<'_>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -366,6 +396,8 @@ mod tests {
         len: 100,
     };
     const BOTH: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
+
+    impl KeptKey for Arc<()> {}
 
     fn enter(table: &RegionTable, key: Option<u64>) -> Result<(usize, u64)> {
         let attr = MrAttr {
@@ -457,9 +489,34 @@ mod tests {
         assert_eq!((fields.address, fields.len), (0x1000, 100));
         assert!(table.begin_close(region));
         assert_eq!(table.grant(key), None);
-        assert!(!table.is_over(region) && table.is_granted(region));
+        assert!(!table.is_over(region));
         table.ungrant(region);
-        assert!(!table.is_granted(region) && table.is_over(region));
+        assert!(table.is_over(region));
+    }
+
+    /// The key of a closed region is kept until the last grant is returned.
+    #[test]
+    fn a_region_is_left_to_its_holders() {
+        let kept = Arc::new(());
+        let keep = || Some(Box::new(kept.clone()) as Box<dyn KeptKey>);
+        let table = RegionTable::default();
+        let (region, key) = enter(&table, None).unwrap();
+        for _ in 0..2 {
+            assert_eq!(table.grant(key).unwrap().0, region);
+        }
+        assert!(table.take(key, 0, 1, Flags::REMOTE_READ).is_some());
+        assert!(table.begin_close(region));
+        assert!(!table.leave(region, keep), "with a part under way");
+        table.give(region);
+        assert!(table.leave(region, keep));
+        assert_eq!((table.left(), Arc::strong_count(&kept)), (1, 2));
+        table.ungrant(region);
+        assert_eq!((table.left(), Arc::strong_count(&kept)), (1, 2));
+        table.ungrant(region);
+        assert_eq!((table.left(), Arc::strong_count(&kept)), (0, 1));
+        // Without a grant there is nobody to leave it to.
+        let (region, _) = enter(&table, None).unwrap();
+        assert!(!table.begin_close(region) && !table.leave(region, keep));
     }
 
     #[test]

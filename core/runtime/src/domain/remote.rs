@@ -225,7 +225,7 @@ impl RemoteOperations {
     pub(super) fn report(&self, report: &mut dyn FnMut(&'static str, u64)) {
         report("rma_grants_given", self.given.count.into());
         report("rma_grants_revoked", self.given.revoked);
-        report("rma_grants_cut_off", self.given.cut_off);
+        report("rma_regions_left_now", self.regions.left() as u64);
         report("rma_grants_received", self.held.came);
         report("atomics_carried_out", self.atomics.carried_out);
         report("atomics_mapped", self.mapped_atomics.carried_out);

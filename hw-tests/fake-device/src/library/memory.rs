@@ -71,9 +71,15 @@ unsafe extern "C" fn ibv_reg_mr(
         if on_demand && !model.profile().on_demand_paging {
             return Err(libc::EINVAL);
         }
-        model.next_key += 1;
-        // Not small, so that a number that is no key is none.
-        let key = 0x4b00_0000 | model.next_key;
+        let used_before = match model.profile().reuses_keys {
+            true => model.free_keys.pop(),
+            false => None,
+        };
+        let key = used_before.unwrap_or_else(|| {
+            model.next_key += 1;
+            // Not small, so that a number that is no key is none.
+            0x4b00_0000 | model.next_key
+        });
         let handle = place(ibv_mr {
             context,
             pd,
@@ -105,6 +111,7 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         match at.map(|(&key, _)| key) {
             Some(key) => {
                 model.regions.remove(&key);
+                model.free_keys.push(key);
                 Ok(())
             }
             None => missing(model, "a memory region"),
