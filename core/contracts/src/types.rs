@@ -179,6 +179,12 @@ listed_enum! {
         /// A request for an atomic operation (`docs/adr/0064`), whose answer is a `Reply`. Tag and
         /// CQ data are those of `Write`.
         Atomic = 10,
+        /// As `NoticedWrite`, of a write that a device may have carried out (`docs/adr/0084`): the
+        /// tag is the number of the grant by which it was begun.
+        WriteAgain = 11,
+        /// As `Read`, of a read that a device may have carried out. The tag is that of
+        /// `WriteAgain`.
+        ReadAgain = 12,
     }
 }
 
@@ -204,7 +210,7 @@ impl MsgKind {
     pub const fn is_write(self) -> bool {
         matches!(
             self,
-            Self::Remote(RemoteKind::Write | RemoteKind::NoticedWrite)
+            Self::Remote(RemoteKind::Write | RemoteKind::NoticedWrite | RemoteKind::WriteAgain)
         )
     }
 
@@ -217,10 +223,10 @@ impl MsgKind {
     /// Whether the application takes a message of this kind for sent once it is injected: its own
     /// messages and the bytes of its writes. Requests and answers are injected by their endpoint.
     pub const fn is_taken_for_sent(self, flags: Flags) -> bool {
-        use RemoteKind::{Notice, NoticedWrite, Write};
+        use RemoteKind::{Notice, NoticedWrite, Write, WriteAgain};
         let is_its_own = matches!(
             self,
-            Self::Msg | Self::Tagged | Self::Remote(Write | NoticedWrite | Notice)
+            Self::Msg | Self::Tagged | Self::Remote(Write | NoticedWrite | WriteAgain | Notice)
         );
         is_its_own && flags.contains(Flags::INJECT)
     }
@@ -229,7 +235,8 @@ impl MsgKind {
     /// [`Reply`](RemoteKind::Reply).
     #[inline]
     pub const fn is_request(self) -> bool {
-        matches!(self, Self::Remote(RemoteKind::Read | RemoteKind::Atomic))
+        use RemoteKind::{Atomic, Read, ReadAgain};
+        matches!(self, Self::Remote(Read | ReadAgain | Atomic))
     }
 
     /// Whether the owner may refuse a message of this kind by an answer that it has ready when the

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_contracts::peer::SendDone;
+use ferrofabric_contracts::peer::{SendDone, ShortcutEnd};
 use ferrofabric_contracts::types::IoBuf;
 use ferrofabric_protocol::rendezvous::Chunk;
 use ferrofabric_protocol::table::Key;
@@ -49,8 +49,8 @@ pub(crate) enum WqeKind {
 pub(crate) struct OneSidedWqe {
     /// The owner's number of the operation; `None`: a later request ends it.
     pub(crate) number: Option<u64>,
-    /// The peer's device has denied it.
-    pub(crate) is_denied: bool,
+    /// How it ends if the lane breaks.
+    pub(crate) end: ShortcutEnd,
     /// The regions of the buffers, unless they travel in the request or are bounce buffers.
     pub(crate) _regions: Option<Box<[Arc<MemoryRegion>]>>,
 }

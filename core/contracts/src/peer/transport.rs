@@ -66,8 +66,12 @@ pub enum ShortcutEnd {
     /// It was not carried out, or there is no report of it. It may be issued again as messages:
     /// nothing of it happens any more once a later message has arrived.
     Lost,
-    /// As `Lost`, because the peer's device does not accept its key, range or right.
+    /// It was not carried out, because the peer's device does not accept its key, range or right.
+    /// It may be issued again.
     Denied,
+    /// It was not carried out, because the device has refused one before it. It may be issued
+    /// again.
+    NotBegun,
 }
 
 /// A transport of one RDM endpoint: shared memory, verbs, or both paired. The owner drives it,

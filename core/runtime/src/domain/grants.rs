@@ -7,6 +7,7 @@
 
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, GrantedMemory, RmaKind, RmaOp};
+use ferrofabric_system::random;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
@@ -301,7 +302,7 @@ pub(super) struct GivenGrants {
 
 impl GivenGrants {
     /// Gives a grant of a region, or the same again. Returns its number, and whether it is new.
-    /// `None`: there are too many.
+    /// `None`: there are too many, or the kernel has no random number.
     pub(super) fn give(&mut self, holder: FiAddr, region: usize) -> Option<(u64, bool)> {
         if let Some(&at) = self.by_holder.get(&(holder, region)) {
             return Some((self.given[at].number, false));
@@ -309,10 +310,12 @@ impl GivenGrants {
         if self.given.len() >= MAX_GIVEN {
             return None;
         }
-        // No grant has number 0.
-        self.count = self.count.wrapping_add(1).max(1);
+        // Who knows the number may name the region by it, so nobody can guess it. No grant has
+        // number 0.
+        let drawn = (random::number().ok()? >> 32).max(1);
+        self.count = self.count.wrapping_add(1);
         let entry = self.given.vacant_entry();
-        let number = (u64::from(self.count) << 32) | entry.key() as u64;
+        let number = (drawn << 32) | entry.key() as u64;
         self.by_holder.insert((holder, region), entry.key());
         entry.insert(GivenGrant {
             number,
@@ -338,6 +341,12 @@ impl GivenGrants {
         let region = self.given.remove(at).region;
         self.by_holder.remove(&(holder, region));
         Some(region)
+    }
+
+    /// The region of a grant.
+    pub(super) fn region_of(&self, number: u64) -> Option<usize> {
+        let grant = self.given.get(number as u32 as usize)?;
+        (grant.number == number).then_some(grant.region)
     }
 
     /// Whether a peer holds a grant.

@@ -49,6 +49,8 @@ struct Region {
     parts: usize,
     /// Grants that peers hold.
     grants: usize,
+    /// It closes, or is closed.
+    is_closing: bool,
     /// It is closed, and only stays until the last of its grants is returned.
     is_left: bool,
     /// The key that those peers know.
@@ -163,6 +165,35 @@ fn with_places(attr: &MrAttr<'_>) -> Box<[(IoBuf, u64)]> {
     placed.collect()
 }
 
+impl Regions {
+    /// Takes `len` bytes from `place` on of a region, unless it closes.
+    fn take(
+        &mut self,
+        number: usize,
+        place: u64,
+        len: u64,
+        access: PartAccess,
+    ) -> Option<RegionPart> {
+        let region = self.slots.get_mut(number)?;
+        if region.is_closing || !region.allows(access) {
+            return None;
+        }
+        let bufs = region.range(place, len)?;
+        let writes = access.rights.contains(Flags::REMOTE_WRITE);
+        let is_there = |buf: &IoBuf| own_memory::is_there(buf.addr, buf.len, writes);
+        if region.has_holes && !bufs.segments().iter().all(is_there) {
+            return None;
+        }
+        region.parts += 1;
+        Some(RegionPart {
+            region: number,
+            bufs,
+            desc: region.desc,
+            counters: region.counters,
+        })
+    }
+}
+
 impl RegionTable {
     /// Adds a region under a key, or under one that no other region has. Returns its number and its
     /// key.
@@ -211,6 +242,7 @@ impl RegionTable {
             device_key,
             parts: 0,
             grants: 0,
+            is_closing: false,
             is_left: false,
             kept_key: None,
             counters: RegionCounters::NONE,
@@ -229,26 +261,21 @@ impl RegionTable {
         len: u64,
         access: impl Into<PartAccess>,
     ) -> Option<RegionPart> {
-        let access = access.into();
         let regions = &mut *self.0.lock();
         let number = *regions.by_key.get(&key)?;
-        let region = &mut regions.slots[number];
-        if !region.allows(access) {
-            return None;
-        }
-        let bufs = region.range(place, len)?;
-        let writes = access.rights.contains(Flags::REMOTE_WRITE);
-        let is_there = |buf: &IoBuf| own_memory::is_there(buf.addr, buf.len, writes);
-        if region.has_holes && !bufs.segments().iter().all(is_there) {
-            return None;
-        }
-        region.parts += 1;
-        Some(RegionPart {
-            region: number,
-            bufs,
-            desc: region.desc,
-            counters: region.counters,
-        })
+        regions.take(number, place, len, access.into())
+    }
+
+    /// The same of the region with a number, which was granted. `None`, too: it closes.
+    pub(super) fn take_granted(
+        &self,
+        region: usize,
+        place: u64,
+        len: u64,
+        rights: Flags,
+    ) -> Option<RegionPart> {
+        let regions = &mut *self.0.lock();
+        regions.take(region, place, len, rights.into())
     }
 
     /// A part is over. Returns the counters of its region, which stay while the lock of the domain
@@ -325,7 +352,8 @@ impl RegionTable {
     /// hold grants of it.
     pub(super) fn begin_close(&self, region: usize) -> bool {
         let regions = &mut *self.0.lock();
-        let closing = &regions.slots[region];
+        let closing = &mut regions.slots[region];
+        closing.is_closing = true;
         regions.by_key.remove(&closing.key);
         closing.grants != 0
     }

@@ -260,6 +260,23 @@ impl RemoteOperations {
         ))
     }
 
+    /// The same of the region of a grant. `None`, too: it is closed, or closes.
+    pub(super) fn take_granted(
+        &mut self,
+        grant: u64,
+        place: u64,
+        len: u64,
+        rights: Flags,
+    ) -> Option<(u64, RegionPart)> {
+        if !self.rights.contains(rights) {
+            return None;
+        }
+        let region = self.given.region_of(grant)?;
+        let part = self.regions.take_granted(region, place, len, rights)?;
+        let number = self.taken.insert(TakenPart::Region(part.region)) as u64;
+        Some((number, part))
+    }
+
     /// Copies a part that was taken to be sent, and gives it back: the region may close then, and
     /// its bytes may change. Returns the copy, which has the number of the part. `None`: there are
     /// too many copies, and nothing has happened.
@@ -399,20 +416,29 @@ impl RemoteOperations {
 
     /// The message of a write.
     pub(super) fn begin_write(&mut self, op: &RmaOp) -> SendOp {
-        const KEPT: Flags = Flags::INJECT.union(Flags::MORE).union(Flags::FENCE);
         match op.flags.contains(Flags::REMOTE_CQ_DATA) || self.orders.is_any() {
-            true => {
-                let write = NoticedWrite {
-                    op: *op,
-                    to: op.dest,
-                };
-                let number = self.noticed.insert(write) as u64;
-                part_of(op, RemoteKind::NoticedWrite, number, op.flags & KEPT)
-            }
+            true => self.begin_noticed_write(op, RemoteKind::NoticedWrite),
             false => {
-                let flags = op.flags & (KEPT | Flags::COMPLETION);
+                let flags = op.flags & (KEPT_OF_WRITES | Flags::COMPLETION);
                 part_of(op, RemoteKind::Write, op.context, flags)
             }
+        }
+    }
+
+    fn begin_noticed_write(&mut self, op: &RmaOp, kind: RemoteKind) -> SendOp {
+        let write = NoticedWrite {
+            op: *op,
+            to: op.dest,
+        };
+        let number = self.noticed.insert(write) as u64;
+        part_of(op, kind, number, op.flags & KEPT_OF_WRITES)
+    }
+
+    /// The message of a write that a device may have carried out, by this grant.
+    pub(super) fn begin_write_again(&mut self, op: &RmaOp, grant: u64) -> SendOp {
+        SendOp {
+            tag: grant,
+            ..self.begin_noticed_write(op, RemoteKind::WriteAgain)
         }
     }
 
@@ -424,12 +450,12 @@ impl RemoteOperations {
     /// An operation was not sent after all.
     pub(super) fn forget(&mut self, kind: MsgKind, number: u64) {
         match kind {
-            MsgKind::Remote(RemoteKind::Read | RemoteKind::Atomic) => {
+            _ if kind.is_request() => {
                 if let Some(place) = self.take_read(number).and_then(|read| read.place) {
                     self.read_order.withdraw(place);
                 }
             }
-            MsgKind::Remote(RemoteKind::NoticedWrite) => {
+            MsgKind::Remote(RemoteKind::NoticedWrite | RemoteKind::WriteAgain) => {
                 self.noticed.try_remove(number as usize);
             }
             _ => {}
@@ -440,12 +466,12 @@ impl RemoteOperations {
     #[cold]
     pub(super) fn redirect(&mut self, part: &SendOp) {
         match part.kind {
-            MsgKind::Remote(RemoteKind::Read | RemoteKind::Atomic) => {
+            kind if kind.is_request() => {
                 if let Some(read) = self.read(part.context) {
                     read.from = part.dest;
                 }
             }
-            MsgKind::Remote(RemoteKind::NoticedWrite) => {
+            MsgKind::Remote(RemoteKind::NoticedWrite | RemoteKind::WriteAgain) => {
                 if let Some(write) = self.noticed.get_mut(part.context as usize) {
                     write.to = part.dest;
                 }
@@ -554,6 +580,9 @@ impl RemoteOperations {
             .collect()
     }
 }
+
+/// The flags of a write that its message has, too.
+const KEPT_OF_WRITES: Flags = Flags::INJECT.union(Flags::MORE).union(Flags::FENCE);
 
 /// The message that is a part of an operation.
 pub(super) fn part_of(op: &RmaOp, kind: RemoteKind, context: u64, flags: Flags) -> SendOp {

@@ -36,8 +36,12 @@ impl SharedRx {
         let remote = &mut self.remote;
         let memory = match kind {
             _ if !a.flags.contains(Flags::REMOTE_CQ_DATA) => None,
-            RemoteKind::Write | RemoteKind::NoticedWrite => {
-                let taken = remote.take(a.tag, a.data, a.len, Flags::REMOTE_WRITE);
+            RemoteKind::Write | RemoteKind::NoticedWrite | RemoteKind::WriteAgain => {
+                let right = Flags::REMOTE_WRITE;
+                let taken = match kind {
+                    RemoteKind::WriteAgain => remote.take_granted(a.tag, a.data, a.len, right),
+                    _ => remote.take(a.tag, a.data, a.len, right),
+                };
                 let Some((context, part)) = taken else {
                     return Matched::REFUSED;
                 };
@@ -50,8 +54,8 @@ impl SharedRx {
                 };
                 return self.matched_of(matched, a.len);
             }
-            RemoteKind::Read if a.len != REQUEST_BYTES as u64 => None,
-            RemoteKind::Read => {
+            RemoteKind::Read | RemoteKind::ReadAgain if a.len != REQUEST_BYTES as u64 => None,
+            RemoteKind::Read | RemoteKind::ReadAgain => {
                 let src = remote.source_to_serve(a.src, 0);
                 let (number, room) = remote.room_for(src, REQUEST_BYTES);
                 Some(to(room, MrDesc::NONE, number))
@@ -265,7 +269,7 @@ impl EndpointOwner<'_> {
                 let error = failure(RmaKind::Write, done.context, done.dest, why);
                 self.rma_failed(RmaKind::Write, error);
             }
-            (RemoteKind::NoticedWrite, _) => {
+            (RemoteKind::NoticedWrite | RemoteKind::WriteAgain, _) => {
                 let noticed = &mut self.srx.remote.noticed;
                 let lost = (Errno::ECANCELED, 0, PEER_REMOVED);
                 match (noticed.try_remove(done.context as usize), failed) {
@@ -288,7 +292,7 @@ impl EndpointOwner<'_> {
                     (None, _) => {}
                 }
             }
-            (RemoteKind::Read | RemoteKind::Atomic, failed) => {
+            (RemoteKind::Read | RemoteKind::ReadAgain | RemoteKind::Atomic, failed) => {
                 let lost = failed.and_then(|why| {
                     let read = self.srx.remote.take_lost_read(done.context)?;
                     Some((read, why))
@@ -397,7 +401,7 @@ impl EndpointOwner<'_> {
             return;
         }
         match kind {
-            RemoteKind::Write | RemoteKind::NoticedWrite => {
+            RemoteKind::Write | RemoteKind::NoticedWrite | RemoteKind::WriteAgain => {
                 if let Some(list) = m.piece.list() {
                     // SAFETY: the region is not closed before its part is given back.
                     unsafe { self.srx.end_list(list) };
@@ -408,10 +412,10 @@ impl EndpointOwner<'_> {
                     self.region_cntr(counters.write).inc(a.len as usize);
                 }
             }
-            RemoteKind::Read => {
+            RemoteKind::Read | RemoteKind::ReadAgain => {
                 let request = self.srx.remote.take_room(m.context);
                 if let (Some((src, request)), None) = (request, failed) {
-                    self.reply(src, a, &request);
+                    self.reply(kind, src, a, &request);
                 }
             }
             RemoteKind::Atomic => self.atomic_came(m.context, a, failed.is_none()),
@@ -459,13 +463,18 @@ impl EndpointOwner<'_> {
     /// Answers a request to read, with a copy of the bytes: an initiator that computes, or is
     /// stopped, holds up neither the counters of reads nor the close of the region. Where the copies
     /// are too many, the bytes come out of the region, and are counted when they have left.
-    fn reply(&mut self, src: FiAddr, a: &Arrived, request: &[u8]) {
+    fn reply(&mut self, kind: RemoteKind, src: FiAddr, a: &Arrived, request: &[u8]) {
         if !src.is_some() {
             return self.srx.refuse_request(request);
         }
         let (number, len) = (number_at(request, 0), number_at(request, 8));
         let remote = &mut self.srx.remote;
-        let Some((context, part)) = remote.take(a.tag, a.data, len, Flags::REMOTE_READ) else {
+        let right = Flags::REMOTE_READ;
+        let taken = match kind {
+            RemoteKind::ReadAgain => remote.take_granted(a.tag, a.data, len, right),
+            _ => remote.take(a.tag, a.data, len, right),
+        };
+        let Some((context, part)) = taken else {
             let op = reply_to(src, number, Err(Errno::EACCES));
             let from = PartBytes::NONE;
             return self.srx.send_part(RemoteSend { op, from });

@@ -7,7 +7,7 @@ use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Routed, Shortcut, ShortcutEnd, Transport};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, RmaKind, RmaOp, total_len};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RemoteKind, RmaKind, RmaOp, total_len};
 
 use super::orders::effects_of;
 use super::owner::EndpointOwner;
@@ -80,6 +80,7 @@ pub(super) unsafe fn took_shortcut<B: Backend>(
                 buffers: unsafe { SendBuffers::new(op.flags, iov) },
                 grant: grant.unwrap_or(0),
                 place,
+                is_in_doubt: false,
                 ended: None,
             };
             let at = remote.shortcuts.under_way.insert(one);
@@ -108,18 +109,11 @@ impl EndpointOwner<'_> {
         let is_unlined = one.op.kind == RmaKind::Read && one.place.is_none();
         read_order.unlined -= usize::from(is_unlined);
         let (peer, grant) = (one.op.dest, one.grant);
-        if !shortcuts.revocations.is_empty() && !shortcuts.uses(peer, grant) {
-            let revocations = &mut shortcuts.revocations;
-            if let Some(at) = revocations.iter().position(|of| *of == (peer, grant)) {
-                revocations.swap_remove(at);
-                self.srx.send_revoked(peer, grant);
-            }
-        }
         match (end, one.ended.take()) {
             (ShortcutEnd::Done, _) => {
                 self.shortcut_done(&one.op, one.place, total_len(one.buffers.list()));
             }
-            (ShortcutEnd::Lost | ShortcutEnd::Denied, Some(why)) => self.fail_shortcut(&one, *why),
+            (_, Some(why)) => self.fail_shortcut(&one, *why),
             (end, None) => {
                 if is_unlined {
                     one.place = Some(self.srx.remote.read_order.begin(peer));
@@ -127,8 +121,12 @@ impl EndpointOwner<'_> {
                 if end == ShortcutEnd::Denied {
                     self.srx.remote.held.deny(peer, one.op.key);
                 }
+                one.is_in_doubt = end == ShortcutEnd::Lost && grant != 0;
                 self.srx.send_again(one);
             }
+        }
+        if self.srx.remote.shortcuts.was_last(peer, grant) {
+            self.srx.send_revoked(peer, grant);
         }
     }
 
@@ -146,6 +144,7 @@ impl EndpointOwner<'_> {
         let lost = std::mem::take(&mut self.srx.remote.shortcuts.lost);
         let mut full: Vec<FiAddr> = Vec::new();
         let mut waiting = VecDeque::new();
+        let mut gone = Vec::new();
         for one in lost {
             let peer = one.op.dest;
             let effects = effects_of(&one.op);
@@ -156,18 +155,25 @@ impl EndpointOwner<'_> {
                 false => self.send_one_again(transport, &one),
             };
             match sent {
-                Ok(()) => {}
+                Ok(()) => gone.push((peer, one.grant)),
                 Err(OpError::Again) => {
                     full.push(peer);
                     waiting.push_back(one);
                 }
                 Err(OpError::Failed(errno)) => {
+                    gone.push((peer, one.grant));
                     self.fail_shortcut(&one, (errno, "the peer is not reached"));
                 }
             }
         }
         let since = std::mem::replace(&mut self.srx.remote.shortcuts.lost, waiting);
         self.srx.remote.shortcuts.lost.extend(since);
+        // Behind the operations that were begun by the grant.
+        for (peer, grant) in gone {
+            if self.srx.remote.shortcuts.was_last(peer, grant) {
+                self.srx.send_revoked(peer, grant);
+            }
+        }
     }
 
     fn send_one_again<T: Transport>(
@@ -179,7 +185,10 @@ impl EndpointOwner<'_> {
         let remote = &mut self.srx.remote;
         match op.kind {
             RmaKind::Write => {
-                let part = remote.begin_write(op);
+                let part = match one.is_in_doubt {
+                    true => remote.begin_write_again(op, one.grant),
+                    false => remote.begin_write(op),
+                };
                 // SAFETY: the application keeps the buffers until the operation completes; a copy
                 // is copied again (`INJECT`).
                 let sent = unsafe { transport.send(&part, list, self) };
@@ -189,7 +198,11 @@ impl EndpointOwner<'_> {
                 sent
             }
             RmaKind::Read => {
-                let (part, request) = remote.begin_read(op, list, one.place)?;
+                let (mut part, request) = remote.begin_read(op, list, one.place)?;
+                if one.is_in_doubt {
+                    part.kind = MsgKind::Remote(RemoteKind::ReadAgain);
+                    part.tag = one.grant;
+                }
                 let from = [IoBuf::new(request.as_ptr(), request.len())];
                 // SAFETY: a request is copied (`INJECT`).
                 let sent = unsafe { transport.send(&part, &from, self) };

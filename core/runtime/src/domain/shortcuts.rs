@@ -19,6 +19,8 @@ pub(super) struct ShortcutUnderWay {
     pub(super) grant: u64,
     /// Of a read: its place among the reads of its peer, if it stands in their line.
     pub(super) place: Option<ReadPlace>,
+    /// It goes again, and nobody knows whether the device has carried it out.
+    pub(super) is_in_doubt: bool,
     /// Its peer is gone: it does not go again. In a box, because it is rare.
     pub(super) ended: Option<Box<(Errno, &'static str)>>,
 }
@@ -64,10 +66,20 @@ impl Shortcuts {
             .fold(Effects::empty(), Effects::union)
     }
 
-    /// Whether an operation under way uses a grant.
-    pub(super) fn uses(&self, peer: FiAddr, grant: u64) -> bool {
-        let mut under_way = self.under_way.iter().map(|(_, one)| one);
-        under_way.any(|one| one.op.dest == peer && one.grant == grant)
+    /// Whether an operation under way uses a grant, or one that is to go again.
+    fn uses(&self, peer: FiAddr, grant: u64) -> bool {
+        let under_way = self.under_way.iter().map(|(_, one)| one);
+        (under_way.chain(&self.lost)).any(|one| one.op.dest == peer && one.grant == grant)
+    }
+
+    /// An operation with a grant is over, or has gone again. Returns whether the peer has revoked
+    /// the grant, and waits for this one.
+    pub(super) fn was_last(&mut self, peer: FiAddr, grant: u64) -> bool {
+        if self.revocations.is_empty() || self.uses(peer, grant) {
+            return false;
+        }
+        let at = (self.revocations.iter()).position(|of| *of == (peer, grant));
+        at.map(|at| self.revocations.swap_remove(at)).is_some()
     }
 
     /// A peer revokes a grant. Returns whether no operation uses it: else that is reported later.

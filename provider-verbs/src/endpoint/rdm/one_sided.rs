@@ -100,10 +100,12 @@ impl RdmTransport {
             return;
         };
         // The operation's last request has its number. The one that failed may be the one before.
+        // Behind it the peer's device takes no request of the lane.
+        let mut end = ShortcutEnd::Denied;
         for one in lane.queue.one_sided_since(number) {
-            one.is_denied = true;
+            one.end = end;
             if one.number.is_some() {
-                return;
+                end = ShortcutEnd::NotBegun;
             }
         }
     }
@@ -117,11 +119,7 @@ impl RdmTransport {
         for one in lost {
             if let Some(number) = one.number {
                 self.poster.counters.sent.one_sided.lost += 1;
-                let end = match one.is_denied {
-                    true => ShortcutEnd::Denied,
-                    false => ShortcutEnd::Lost,
-                };
-                owner.shortcut_over(number, end);
+                owner.shortcut_over(number, one.end);
             }
         }
     }
@@ -311,7 +309,7 @@ impl Poster {
 fn one_sided_wqe(number: Option<u64>, regions: Option<Box<[Arc<MemoryRegion>]>>) -> OneSidedWqe {
     OneSidedWqe {
         number,
-        is_denied: false,
+        end: ShortcutEnd::Lost,
         _regions: regions,
     }
 }

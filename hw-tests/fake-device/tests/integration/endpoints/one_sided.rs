@@ -2,6 +2,7 @@
 
 use ferrofabric_conformance::target::{BOTH, KEY, REGION, Target, close_beside, filled};
 use ferrofabric_conformance::unknown_initiators;
+use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::{Flags, Order};
 use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaKind, RmaOp};
 use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
@@ -294,6 +295,58 @@ fn a_holder_that_knows_nothing_of_the_close() {
         // And by the device again, with a grant of its own.
         target.await_grant();
         close_beside(region, &target.pair.a);
+        drop(target);
+        assert_eq!(device.misuse(), "");
+    }
+}
+
+/// The target has the bytes of a write whose acknowledgement is lost, closes the region, and
+/// registers other memory by the same key. The write does not go there, and the read of such a
+/// region has no bytes from there.
+#[test]
+fn operations_in_doubt_stay_with_their_region() {
+    for kind in [RmaKind::Write, RmaKind::Read] {
+        let device = FakeDevice::take();
+        let (a, b) = (domain(&[]), domain(&[]));
+        let target = Target::open(&*a, &*b);
+        let other = target.pair.b.memory(4096, 3);
+        let region = target.register(KEY, BOTH);
+        target.await_grant();
+        let ours = target.pair.a.memory(8, 0);
+        // SAFETY: the memory lives as long as the endpoint, which outlives the region.
+        let of_a = unsafe { a.register_region(&MrAttr::new(ours, BOTH)) }.unwrap();
+        let point = match kind {
+            RmaKind::Write => FaultPoint::Write,
+            RmaKind::Read => FaultPoint::Read,
+        };
+        let lost = FaultEffect::FailAfterwards(ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
+        device.script(Fault::new(point, lost));
+        let (buf, bytes) = filled(&target.pair.a, 8, 5);
+        let op = target.op(kind, 0);
+        target.begin(&op, &[buf]);
+        assert_eq!(device.faults_left(), 0);
+        if kind == RmaKind::Write {
+            assert_eq!(target.content(0, 8), bytes);
+        }
+        let mut region = Some(region);
+        of_a.with_parts_still(&mut || {
+            std::thread::scope(|threads| threads.spawn(|| drop(region.take())).join().unwrap());
+        })
+        .unwrap();
+        let request = MrAttr {
+            key: Some(KEY),
+            ..MrAttr::new(other, BOTH)
+        };
+        // SAFETY: the memory lives as long as the endpoint, which outlives the region.
+        let region = unsafe { b.register_region(&request) }.unwrap();
+        let over = target.over(&op);
+        assert_eq!(over.map_err(|error| error.errno).err(), Some(Errno::EACCES));
+        assert_eq!(target.pair.b.bytes(other.addr, 8), [3; 8]);
+        assert!(kind == RmaKind::Write || target.pair.a.bytes(buf.addr, 8) != [3; 8]);
+        // A new operation reaches the new region.
+        target.done(&target.op(RmaKind::Write, 0), &[buf]);
+        close_beside(region, &target.pair.a);
+        drop(of_a);
         drop(target);
         assert_eq!(device.misuse(), "");
     }
