@@ -143,9 +143,9 @@ pub(crate) enum ToService {
     PathsChanged,
     /// No control packet can be sent or received any more.
     Failed,
-    /// Send the last message to each peer and end. The map holds the number of packets that each
-    /// lane's session has received.
-    Close(HashMap<LaneKey, u32>),
+    /// Send the last message to each peer and end. The map holds the number of packets that the
+    /// session with each peer has received.
+    Close(HashMap<PeerKey, u32>),
 }
 
 /// Where the incarnation lies in a native address's bytes.

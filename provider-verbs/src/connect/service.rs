@@ -76,8 +76,9 @@ pub(crate) struct ServiceHandle {
     wait: Arc<WaitSet>,
     inbox: Arc<Inbox>,
     thread: Option<JoinHandle<()>>,
-    /// The number of packets that each session has received, for the last message of its lane.
-    received: HashMap<LaneKey, u32>,
+    /// The number of packets that the session with each peer has received, for the last message to
+    /// the peer.
+    received: HashMap<PeerKey, u32>,
     /// The request to close was passed on.
     is_closing: bool,
     events: Arc<EventReader>,
@@ -173,9 +174,9 @@ impl ServiceHandle {
         self.wait.signal();
     }
 
-    /// Stores how many packets the session of a lane has received, before all lanes close.
-    pub(crate) fn received(&mut self, lane: LaneKey, expected: u32) {
-        self.received.insert(lane, expected);
+    /// Stores how many packets the session with a peer has received, before all lanes close.
+    pub(crate) fn received(&mut self, peer: PeerKey, expected: u32) {
+        self.received.insert(peer, expected);
     }
 
     /// The reader of the device's events.

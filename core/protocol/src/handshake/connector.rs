@@ -199,21 +199,21 @@ impl Connector {
 
     /// The endpoint closes: as [`Connector::close`] for all peers, also for those that hold a
     /// session without a lane, and no new lanes. Done when [`Connector::is_idle`]. `taken` holds,
-    /// for each lane with a session, the number that the session expects next
-    /// ([`Session::expected`]); the peers receive it.
+    /// for each peer with a session, the number that the session expects next
+    /// ([`Session::expected`]), whichever lane is at hand; the peers receive it.
     ///
     /// [`Session::expected`]: super::super::session::Session::expected
     pub fn shutdown(
         &mut self,
         now: Time,
-        taken: &HashMap<LaneKey, u32>,
+        taken: &HashMap<PeerKey, u32>,
         out: &mut Vec<HandshakeAction>,
     ) {
         self.standing.closing = true;
         let keys: Vec<Key> = self.peers.iter().map(|(key, _)| key).collect();
         for key in keys {
             if let Some(peer) = self.peers.get_mut(key) {
-                peer.engine.taken = peer.own.lane.and_then(|lane| taken.get(&lane).copied());
+                peer.engine.taken = taken.get(&peer.key).copied();
             }
             self.close_key(key, now, out);
         }
@@ -223,6 +223,9 @@ impl Connector {
             .collect();
         for peer in without_lane {
             if let Some(key) = self.add(peer, now) {
+                if let Some(added) = self.peers.get_mut(key) {
+                    added.engine.taken = taken.get(&peer).copied();
+                }
                 self.close_key(key, now, out);
             }
         }

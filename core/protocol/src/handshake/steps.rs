@@ -362,10 +362,15 @@ impl Connector {
                     return;
                 };
                 if peer.name.initiator_nonce == 0 {
-                    // There is no lane to name, and the peer's answer has to name one.
-                    self.epoch += 1;
-                    peer.name.epoch = self.epoch;
-                    peer.name.initiator_nonce = self.secrets.number();
+                    if let Some(carried) = self.sessions.get(&peer_key) {
+                        // No other name proves that the count is of the peer's session.
+                        peer.name = carried.name;
+                    } else {
+                        // There is no lane to name, and the peer's answer has to name one.
+                        self.epoch += 1;
+                        peer.name.epoch = self.epoch;
+                        peer.name.initiator_nonce = self.secrets.number();
+                    }
                 }
                 peer.proof = proof_of(&self.sessions, &peer_key);
                 peer.phase = LanePhase::Closing;

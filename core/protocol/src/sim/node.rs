@@ -163,11 +163,11 @@ impl SimNode {
         self.shutdown_having(now, &HashMap::new())
     }
 
-    /// The same, when the sessions of lanes have taken so much.
+    /// The same, when the sessions with peers have taken so much.
     pub(super) fn shutdown_having(
         &mut self,
         now: Time,
-        taken: &HashMap<LaneKey, u32>,
+        taken: &HashMap<PeerKey, u32>,
     ) -> Vec<NodeEffect> {
         self.requested.clear();
         self.closing

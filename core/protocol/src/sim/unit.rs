@@ -386,7 +386,7 @@ fn a_bye_carries_the_expected_number_of_a_session_off_its_lane() {
         } else {
             a.broken(NOW, lane); // its Reject is lost
         }
-        let taken = [(b.usable(&a.key).unwrap().0, 7)].into();
+        let taken = [(a.key, 7)].into();
         let sent = packets(&b.shutdown_having(NOW, &taken));
         a.receive(NOW, &sent[0].1.to_bytes());
         let reason = EndReason::PeerClosed { expected: Some(7) };

@@ -7,34 +7,27 @@ use super::RdmTransport;
 use crate::connect::ToEngine;
 
 impl RdmTransport {
-    /// Passes the numbers to the service thread, by lane, when the endpoint closes.
+    /// Passes the numbers to the service thread, by peer, when the endpoint closes. The last message
+    /// may go by any lane: the one that carries the session, one on which the session is to be
+    /// resumed, one that is being made, or none.
     pub(super) fn report_received_counts(&mut self) {
-        for lane in self.lanes.iter_mut() {
-            (self.service).received(lane.key, lane.session.numbers.expected());
-        }
-        for lane in self.ud.lanes.iter_mut() {
-            (self.service).received(lane.key, lane.session.numbers.expected());
-        }
-        // The last message may go by a lane on which a session has to be resumed, and is not yet.
-        for (lane, peer) in self.lanes_that_resume() {
-            if let Some(expected) = self.expected_by(peer) {
-                self.service.received(lane, expected);
-            }
-        }
-        // It may also go by a lane that has just come up.
+        // A lane may just have come up that begins another session with its peer.
         let mut begun = HashSet::new();
         while let Some(message) = self.service.message() {
-            let ToEngine::LaneUp { up, .. } = message else {
-                continue;
-            };
-            if !up.resumes {
-                // From now on the peer has another session.
-                begun.insert(up.peer);
+            if let ToEngine::LaneUp { up, .. } = message {
+                if !up.resumes {
+                    begun.insert(up.peer);
+                }
             }
-            let peer = self.peers.find(&up.peer);
-            let peer = peer.filter(|_| !begun.contains(&up.peer));
-            if let Some(expected) = peer.and_then(|peer| self.expected_by(peer)) {
-                self.service.received(up.lane, expected);
+        }
+        let with_session: Vec<_> = (self.peers.indexed())
+            .filter(|(_, peer)| peer.parked.is_some() || peer.lane.is_some())
+            .filter(|(_, peer)| !begun.contains(&peer.key))
+            .map(|(at, peer)| (at, peer.key))
+            .collect();
+        for (at, key) in with_session {
+            if let Some(expected) = self.expected_by(at) {
+                self.service.received(key, expected);
             }
         }
     }

@@ -7,6 +7,7 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::SendOp;
 use ferrofabric_fake_device::control::FakeDevice;
+use ferrofabric_runtime::owning::OwningEndpoint;
 
 use crate::endpoints::party::{
     PATIENCE, PeerPair, assert_clean, domain, first, message, room, run,
@@ -47,6 +48,71 @@ fn operations_with_a_peer_that_closes_end() {
         assert!(shut_down > 1, "nothing waited");
         let refused = a.tsend(room(8), 8, to_b, 1, 1).map_err(first);
         assert_eq!(refused, Err(OpError::Failed(Errno::ESHUTDOWN)));
+    }
+}
+
+/// A long message promotes the lane, and the peer closes in the midst of that. It has taken a short
+/// message before, which counts as sent.
+#[test]
+fn a_close_in_a_promotion() {
+    /// Polls of both ends between the short message and the close.
+    const POLLS: [(u32, u32); 14] = [
+        (0, 0),
+        (0, 5),
+        (0, 50),
+        (0, 500),
+        (0, 5000),
+        (1, 0),
+        (5, 5),
+        (5, 50),
+        (50, 0),
+        (50, 5),
+        (50, 50),
+        (5, 500),
+        (500, 0),
+        (500, 500),
+    ];
+    for (lane, is_known) in [("ud", true), ("ud", false), ("auto", true), ("auto", false)] {
+        for (of_a, of_b) in POLLS {
+            let what = format!("{lane}, known {is_known}, {of_a} and {of_b} polls");
+            let device = FakeDevice::take();
+            let mut pair = PeerPair::open(&[("FERRO_LANE", lane)]);
+            if is_known {
+                pair.exchange(8, 0);
+            }
+            let receive = pair.b.trecv(room(8), pair.to_a, 2, 0, 100);
+            receive.map_err(first).unwrap();
+            for (bytes, tag) in [(8, 2), (600_000, 3)] {
+                let sent = (pair.a).tsend(message(bytes, tag), bytes, pair.to_b, tag, tag);
+                sent.map_err(first).unwrap();
+            }
+            let PeerPair { mut a, mut b, .. } = pair;
+            let mut ended = Vec::new();
+            let mut poll_a = |a: &mut OwningEndpoint| ended.extend(a.poll().unwrap());
+            until(|| {
+                if !is_known {
+                    poll_a(&mut a);
+                }
+                b.poll().unwrap().is_some()
+            });
+            for at in 0..of_a.max(of_b) {
+                if at < of_a {
+                    poll_a(&mut a);
+                }
+                if at < of_b {
+                    assert!(b.poll().unwrap().is_none(), "{what}");
+                }
+            }
+            drop(b);
+            until(|| {
+                ended.extend(a.poll().unwrap());
+                ended.len() == 2
+            });
+            let short = ended.iter().find(|done| done.token == 2).unwrap();
+            assert!(short.outcome.is_ok(), "{what}: {:?}", short.outcome);
+            drop(a);
+            assert_clean(&device);
+        }
     }
 }
 

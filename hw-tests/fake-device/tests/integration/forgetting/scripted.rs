@@ -260,7 +260,7 @@ impl Scripted {
         self.with(number, |script, out| {
             let taken = script
                 .up
-                .map(|up| (up.lane, script.taken))
+                .map(|up| (up.peer, script.taken))
                 .into_iter()
                 .collect();
             script.connector.shutdown(now, &taken, out);
