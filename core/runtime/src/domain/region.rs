@@ -14,7 +14,7 @@ use ferrofabric_system::locks::Mutex;
 
 /// How long a close waits for the holders of grants to return them, so that no operation of one
 /// that is at work fails at the device.
-const RETURN_TIME: Duration = Duration::from_millis(1);
+const RETURN_TIME: Duration = Duration::from_millis(100);
 
 /// How long it waits for the parts of operations that are on their way, before it ends them.
 const PARTS_TIME: Duration = Duration::from_secs(1);
