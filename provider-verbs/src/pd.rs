@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ferrofabric_contracts::error::Result;
 use ferrofabric_runtime::fabric::KeptKey;
+use ferrofabric_system::locks::Mutex;
 use ferrofabric_verbs_sys::ibv_pd;
 
 use crate::device::{DeviceContext, failed, last_errno};
@@ -77,10 +78,7 @@ impl Pd {
     }
 
     fn with_kept_keys<R>(&self, act: impl FnOnce(&mut BTreeSet<u32>) -> R) -> R {
-        act(&mut self
-            .kept_keys
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.kept_keys.lock())
     }
 
     /// The device.

@@ -394,6 +394,29 @@ fn a_bye_carries_the_expected_number_of_a_session_off_its_lane() {
     }
 }
 
+/// The same where the endpoint that closes has no lane, or answers an attempt for the next one.
+#[test]
+fn a_bye_carries_the_expected_number_whichever_lane_is_at_hand() {
+    for answers in [false, true] {
+        let (mut a, mut b) = joined();
+        let [of_a, of_b] = [(&a, &b), (&b, &a)].map(|(own, peer)| own.usable(&peer.key).unwrap().0);
+        if answers {
+            for (_, hello) in packets(&a.change(NOW, of_a)) {
+                b.receive(NOW, &hello.to_bytes());
+            }
+        } else {
+            // Both Rejects are lost.
+            a.broken(NOW, of_a);
+            b.broken(NOW, of_b);
+        }
+        let taken = [(a.key, 7)].into();
+        let sent = packets(&b.shutdown_having(NOW, &taken));
+        a.receive(NOW, &sent[0].1.to_bytes());
+        let reason = EndReason::PeerClosed { expected: Some(7) };
+        assert_eq!(a.failures, [(b.key, reason)], "answers: {answers}");
+    }
+}
+
 #[test]
 fn closing_sends_a_bye_to_peers_with_a_session_and_no_lane() {
     let (mut a, mut b) = joined();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::count::CounterValues;
-use super::read_order::ReadOver;
+use super::read_order::EndedRead;
 use super::srx::{Deferred, SharedRx};
 use crate::cq::CqQueue;
 use ferrofabric_av::AvTable;
@@ -95,8 +95,8 @@ impl EndpointOwner<'_> {
                     }
                 }
                 Deferred::FailRma(kind, error) => self.rma_failed(kind, error),
-                Deferred::FailRead(place, ReadOver { op, outcome }) => {
-                    self.read_over(place, &op, outcome);
+                Deferred::FailRead(place, EndedRead { op, outcome }) => {
+                    self.end_read(place, &op, outcome);
                 }
                 Deferred::SendParts => waits = self.send_parts(transport),
             }

@@ -1,5 +1,5 @@
 //! The order in which reads complete (`docs/adr/0082`): those of one peer's memory in the order of
-//! their calls. One that is over sooner is kept back until those before it are over.
+//! their calls. One that ends sooner is kept back until those before it have ended.
 
 use std::collections::VecDeque;
 
@@ -18,9 +18,9 @@ pub(super) struct ReadPlace {
     number: u32,
 }
 
-/// A read that is over: its length, or why it failed.
+/// A read that has ended: its length, or why it failed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ReadOver {
+pub(super) struct EndedRead {
     pub(super) op: RmaOp,
     pub(super) outcome: Result<usize, Why>,
 }
@@ -30,8 +30,8 @@ struct Line {
     peer: FiAddr,
     /// The number of the first one.
     first: u32,
-    /// Those that are over are kept here.
-    reads: VecDeque<Option<Box<ReadOver>>>,
+    /// Those that have ended are kept here.
+    reads: VecDeque<Option<Box<EndedRead>>>,
 }
 
 /// The reads that are under way, in a line for each peer. While no request of a read is under way,
@@ -83,8 +83,8 @@ impl ReadOrder {
         })
     }
 
-    /// A read is over. Returns whether those before it are: then it leaves its line, and the next
-    /// ones that are over come from [`next_over`](Self::next_over). Otherwise it is to be
+    /// A read ends. Returns whether those before it have: then it leaves its line, and the next ones
+    /// that have ended come from [`next_ended`](Self::next_over). Otherwise it is to be
     /// [kept](Self::keep).
     #[inline]
     pub(super) fn end(&mut self, place: ReadPlace) -> bool {
@@ -100,9 +100,9 @@ impl ReadOrder {
         true
     }
 
-    /// Keeps a read that is over until those before it are.
+    /// Keeps a read that has ended until those before it have.
     #[cold]
-    pub(super) fn keep(&mut self, place: ReadPlace, over: ReadOver) {
+    pub(super) fn keep(&mut self, place: ReadPlace, over: EndedRead) {
         let Some(line) = self.lines.get_mut(place.line as usize) else {
             return;
         };
@@ -112,8 +112,8 @@ impl ReadOrder {
         }
     }
 
-    /// Takes the read that is now first in the line of another out, if it is over.
-    pub(super) fn next_over(&mut self, before: ReadPlace) -> Option<ReadOver> {
+    /// Takes the read that is now first in the line of another out, if it has ended.
+    pub(super) fn next_ended(&mut self, before: ReadPlace) -> Option<EndedRead> {
         let line = self.lines.get_mut(before.line as usize)?;
         let over = line.reads.front_mut()?.take()?;
         line.reads.pop_front();
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    fn over(peer: FiAddr, context: u64) -> ReadOver {
+    fn over(peer: FiAddr, context: u64) -> EndedRead {
         let op = RmaOp {
             kind: RmaKind::Read,
             dest: peer,
@@ -167,7 +167,7 @@ mod tests {
             context,
             flags: Flags::empty(),
         };
-        ReadOver { op, outcome: Ok(0) }
+        EndedRead { op, outcome: Ok(0) }
     }
 
     /// Ends a read, and returns the contexts of those that come out.
@@ -177,14 +177,14 @@ mod tests {
             return Vec::new();
         }
         let mut out = vec![context];
-        while let Some(next) = order.next_over(place) {
+        while let Some(next) = order.next_ended(place) {
             assert_eq!(next.op.dest, peer);
             out.push(next.op.context);
         }
         out
     }
 
-    /// A read of the model: its context, its place, and whether it is over.
+    /// A read of the model: its context, its place, and whether it has ended.
     type ModelRead = (u64, ReadPlace, bool);
 
     /// Ends a read in the model, and returns the contexts of those that come out.
@@ -200,7 +200,7 @@ mod tests {
 
     proptest! {
         /// Each read comes out once, after those of its peer that began before it and as soon as
-        /// they are over, and no line is left.
+        /// they have ended, and no line is left.
         #[test]
         fn reads_come_out_in_the_order_of_their_calls(
             steps in proptest::collection::vec((0..3_u64, 0..4_u8, any::<Index>()), 0..200),

@@ -16,7 +16,7 @@ use super::atomics::error_of_reply;
 use super::grants::GRANT_BYTES;
 use super::owner::EndpointOwner;
 use super::part_outbox::{PartBytes, RemoteSend};
-use super::read_order::{ReadOver, ReadPlace, Why};
+use super::read_order::{EndedRead, ReadPlace, Why};
 use super::regions::RegionCounters;
 use super::remote::{NO_BYTES, NoticedWrite, REQUEST_BYTES, ReadUnderWay, reply_to};
 use super::shortcuts::ShortcutUnderWay;
@@ -148,7 +148,7 @@ impl SharedRx {
     fn defer_failure_of(&mut self, op: &RmaOp, place: Option<ReadPlace>, why: Why) {
         let (op, outcome) = (*op, Err(why));
         self.defer(match place {
-            Some(place) => Deferred::FailRead(place, ReadOver { op, outcome }),
+            Some(place) => Deferred::FailRead(place, EndedRead { op, outcome }),
             None => Deferred::FailRma(op.kind, failure_of(&op, why)),
         });
     }
@@ -298,7 +298,7 @@ impl EndpointOwner<'_> {
                     Some((read, why))
                 });
                 if let Some((read, why)) = lost {
-                    self.reply_over(&read, Err(why));
+                    self.end_reply(&read, Err(why));
                 }
             }
             (RemoteKind::Reply, failed) => {
@@ -325,23 +325,23 @@ impl EndpointOwner<'_> {
     #[inline]
     pub(super) fn shortcut_done(&mut self, op: &RmaOp, place: Option<ReadPlace>, len: usize) {
         match (place, op.flags.contains(Flags::REMOTE_CQ_DATA)) {
-            (Some(place), _) => self.read_over(place, op, Ok(len)),
+            (Some(place), _) => self.end_read(place, op, Ok(len)),
             (None, true) => self.notify(op, len),
             (None, false) => self.rma_done(op.kind, op.context, op.flags - Flags::ATOMIC, len),
         }
     }
 
-    /// A read is over: it is reported when those before it are over.
-    pub(super) fn read_over(&mut self, place: ReadPlace, op: &RmaOp, outcome: Result<usize, Why>) {
+    /// A read ends: it is reported when those before it have ended.
+    pub(super) fn end_read(&mut self, place: ReadPlace, op: &RmaOp, outcome: Result<usize, Why>) {
         let op = RmaOp {
             flags: op.flags - Flags::ATOMIC,
             ..*op
         };
         let order = &mut self.srx.remote.read_order;
         if !order.end(place) {
-            return order.keep(place, ReadOver { op, outcome });
+            return order.keep(place, EndedRead { op, outcome });
         }
-        self.report_over(&op, outcome);
+        self.report_end(&op, outcome);
         if !self.srx.remote.read_order.is_empty() {
             self.report_kept(place);
         }
@@ -350,21 +350,21 @@ impl EndpointOwner<'_> {
     /// A read has been reported: so are those that waited for it.
     #[cold]
     fn report_kept(&mut self, after: ReadPlace) {
-        while let Some(ReadOver { op, outcome }) = self.srx.remote.read_order.next_over(after) {
-            self.report_over(&op, outcome);
+        while let Some(EndedRead { op, outcome }) = self.srx.remote.read_order.next_ended(after) {
+            self.report_end(&op, outcome);
         }
     }
 
-    /// A read, or an atomic operation, that waited for a reply is over.
-    fn reply_over(&mut self, read: &ReadUnderWay, outcome: Result<usize, Why>) {
+    /// A read, or an atomic operation, that waited for a reply ends.
+    fn end_reply(&mut self, read: &ReadUnderWay, outcome: Result<usize, Why>) {
         match read.place {
-            Some(place) => self.read_over(place, &read.op, outcome),
-            None => self.report_over(&read.op, outcome),
+            Some(place) => self.end_read(place, &read.op, outcome),
+            None => self.report_end(&read.op, outcome),
         }
     }
 
     /// Counts and reports an operation that is done or has failed.
-    fn report_over(&mut self, op: &RmaOp, outcome: Result<usize, Why>) {
+    fn report_end(&mut self, op: &RmaOp, outcome: Result<usize, Why>) {
         match outcome {
             Ok(len) => self.rma_done(op.kind, op.context, op.flags, len),
             Err(why) => self.rma_failed(op.kind, failure_of(op, why)),
@@ -457,7 +457,7 @@ impl EndpointOwner<'_> {
             None => Ok(read.target_bytes),
             Some((errno, why)) => Err((errno, 0, why)),
         };
-        self.reply_over(&read, outcome);
+        self.end_reply(&read, outcome);
     }
 
     /// Answers a request to read, with a copy of the bytes: an initiator that computes, or is

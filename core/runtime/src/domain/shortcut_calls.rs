@@ -133,7 +133,7 @@ impl EndpointOwner<'_> {
     fn fail_shortcut(&mut self, one: &ShortcutUnderWay, (errno, why): (Errno, &'static str)) {
         let (op, why) = (&one.op, (errno, 0, why));
         match one.place {
-            Some(place) => self.read_over(place, op, Err(why)),
+            Some(place) => self.end_read(place, op, Err(why)),
             None => self.rma_failed(op.kind, failure(op.kind, op.context, op.dest, why)),
         }
     }

@@ -72,14 +72,17 @@ impl Shortcuts {
         (under_way.chain(&self.lost)).any(|one| one.op.dest == peer && one.grant == grant)
     }
 
-    /// An operation with a grant is over, or has gone again. Returns whether the peer has revoked
-    /// the grant, and waits for this one.
+    /// An operation with a grant has ended, or has gone again. Returns whether the peer has revoked
+    /// the grant and waited for this operation: then the grant can be returned.
     pub(super) fn was_last(&mut self, peer: FiAddr, grant: u64) -> bool {
         if self.revocations.is_empty() || self.uses(peer, grant) {
             return false;
         }
-        let at = (self.revocations.iter()).position(|of| *of == (peer, grant));
-        at.map(|at| self.revocations.swap_remove(at)).is_some()
+        let Some(at) = (self.revocations.iter()).position(|of| *of == (peer, grant)) else {
+            return false;
+        };
+        self.revocations.swap_remove(at);
+        true
     }
 
     /// A peer revokes a grant. Returns whether no operation uses it: else that is reported later.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::keyed;
 use super::lists::BufferLists;
-use super::read_order::{ReadOver, ReadPlace};
+use super::read_order::{EndedRead, ReadPlace};
 use super::regions::RegionTable;
 use super::remote::RemoteOperations;
 use crate::fabric::MIN_MULTI_RECV;
@@ -31,7 +31,7 @@ pub(super) enum Deferred {
     /// A one-sided operation has failed.
     FailRma(RmaKind, CqError),
     /// A read that has a place has failed.
-    FailRead(ReadPlace, ReadOver),
+    FailRead(ReadPlace, EndedRead),
     /// Parts of one-sided operations are to be sent.
     SendParts,
 }

@@ -8,8 +8,8 @@ use crate::connect::ToEngine;
 
 impl RdmTransport {
     /// Passes the numbers to the service thread, by peer, when the endpoint closes. The last message
-    /// may go by any lane: the one that carries the session, one on which the session is to be
-    /// resumed, one that is being made, or none.
+    /// may name any lane: the one that carries the session, one on which the session is to be
+    /// resumed, one that is being made, or the last one where there is none.
     pub(super) fn report_received_counts(&mut self) {
         // A lane may just have come up that begins another session with its peer.
         let mut begun = HashSet::new();

@@ -1,12 +1,14 @@
 //! One-sided operations that the device carries out (`docs/adr/0063`).
 
+use std::sync::Arc;
+
 use ferrofabric_conformance::target::{BOTH, KEY, REGION, Target, close_beside, filled};
 use ferrofabric_conformance::unknown_initiators;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::{Flags, Order};
 use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaKind, RmaOp};
 use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
-use ferrofabric_runtime::fabric::{EndpointConfig, MrAttr};
+use ferrofabric_runtime::fabric::{Domain, EndpointConfig, Mr, MrAttr};
 use ferrofabric_verbs_sys::ibv_wc_status;
 
 use crate::endpoints::breakage::connections;
@@ -210,6 +212,26 @@ fn a_close_by_the_thread_of_the_holder() {
     assert_eq!(device.misuse(), "");
 }
 
+/// A region that peers may read and write.
+fn registered(domain: &dyn Domain, memory: IoBuf, key: Option<u64>) -> Arc<dyn Mr> {
+    let request = MrAttr {
+        key,
+        ..MrAttr::new(memory, BOTH)
+    };
+    // SAFETY: the memory lives as long as its endpoint, which outlives the region.
+    unsafe { domain.register_region(&request) }.unwrap()
+}
+
+/// Closes a region while the domain of another one makes no progress, as if its process computed.
+fn close_without(computing: &dyn Mr, region: Arc<dyn Mr>) {
+    let mut region = Some(region);
+    computing
+        .with_parts_still(&mut || {
+            std::thread::scope(|threads| threads.spawn(|| drop(region.take())).join().unwrap());
+        })
+        .unwrap();
+}
+
 /// A holder of a grant computes while the region closes, again and again: the close takes nothing
 /// from it but the memory. No lane breaks, and no other memory gets the key that the holder knows.
 #[test]
@@ -219,9 +241,7 @@ fn a_holder_that_computes() {
         device.become_nic(nic);
         let (a, b) = (domain(&[]), domain(&[]));
         let target = Target::open(&*a, &*b);
-        let ours = target.pair.a.memory(8, 0);
-        // SAFETY: the memory lives as long as the endpoint, which outlives the region.
-        let of_a = unsafe { a.register_region(&MrAttr::new(ours, BOTH)) }.unwrap();
+        let of_a = registered(&*a, target.pair.a.memory(8, 0), None);
         let of_b = |name: &str| {
             let stats = target.pair.b.endpoint.stats().unwrap();
             stats.iter().find(|(of, _)| *of == name).unwrap().1
@@ -230,13 +250,7 @@ fn a_holder_that_computes() {
             let region = target.register(KEY, BOTH);
             target.await_grant();
             let known = region.device_key().unwrap();
-            let mut region = Some(region);
-            of_a.with_parts_still(&mut || {
-                std::thread::scope(|threads| {
-                    threads.spawn(|| drop(region.take())).join().unwrap();
-                });
-            })
-            .unwrap();
+            close_without(&*of_a, region);
             assert_eq!(of_b("rma_regions_left_now"), 1, "{nic}, {round}");
             let next = target.register(KEY, BOTH);
             assert_ne!(next.device_key(), Some(known), "{nic}, {round}");
@@ -245,13 +259,8 @@ fn a_holder_that_computes() {
             target.pair.until("a grant is not returned", left);
             close_beside(next, &target.pair.a);
         }
-        assert_eq!(
-            (
-                target.stat("verbs_lanes_failed"),
-                of_b("verbs_lanes_failed")
-            ),
-            (0, 0)
-        );
+        assert_eq!(target.stat("verbs_lanes_failed"), 0, "{nic}");
+        assert_eq!(of_b("verbs_lanes_failed"), 0, "{nic}");
         drop(of_a);
         drop(target);
         assert_eq!(device.misuse(), "");
@@ -270,23 +279,12 @@ fn a_holder_that_knows_nothing_of_the_close() {
         let region = target.register(KEY, BOTH);
         target.await_grant();
         let (op, from, _) = write(&target, 0);
-        let ours = target.pair.a.memory(8, 0);
-        // SAFETY: the memory lives as long as the endpoint, which outlives the region.
-        let of_a = unsafe { a.register_region(&MrAttr::new(ours, BOTH)) }.unwrap();
-        let mut region = Some(region);
-        of_a.with_parts_still(&mut || {
-            std::thread::scope(|threads| threads.spawn(|| drop(region.take())).join().unwrap());
-        })
-        .unwrap();
+        let of_a = registered(&*a, target.pair.a.memory(8, 0), None);
+        close_without(&*of_a, region);
         drop(of_a);
         let before = target.content(0, REGION);
         let other = target.pair.b.memory(4096, 0);
-        let request = MrAttr {
-            key: Some(KEY),
-            ..MrAttr::new(other, BOTH)
-        };
-        // SAFETY: the memory lives as long as the endpoint, which outlives the region.
-        let region = unsafe { b.register_region(&request) }.unwrap();
+        let region = registered(&*b, other, Some(KEY));
         target.begin(&op, &[from]);
         target.over(&op).unwrap();
         assert_eq!(target.content(0, REGION), before, "{nic}");
@@ -312,9 +310,7 @@ fn operations_in_doubt_stay_with_their_region() {
         let other = target.pair.b.memory(4096, 3);
         let region = target.register(KEY, BOTH);
         target.await_grant();
-        let ours = target.pair.a.memory(8, 0);
-        // SAFETY: the memory lives as long as the endpoint, which outlives the region.
-        let of_a = unsafe { a.register_region(&MrAttr::new(ours, BOTH)) }.unwrap();
+        let of_a = registered(&*a, target.pair.a.memory(8, 0), None);
         let point = match kind {
             RmaKind::Write => FaultPoint::Write,
             RmaKind::Read => FaultPoint::Read,
@@ -328,17 +324,8 @@ fn operations_in_doubt_stay_with_their_region() {
         if kind == RmaKind::Write {
             assert_eq!(target.content(0, 8), bytes);
         }
-        let mut region = Some(region);
-        of_a.with_parts_still(&mut || {
-            std::thread::scope(|threads| threads.spawn(|| drop(region.take())).join().unwrap());
-        })
-        .unwrap();
-        let request = MrAttr {
-            key: Some(KEY),
-            ..MrAttr::new(other, BOTH)
-        };
-        // SAFETY: the memory lives as long as the endpoint, which outlives the region.
-        let region = unsafe { b.register_region(&request) }.unwrap();
+        close_without(&*of_a, region);
+        let region = registered(&*b, other, Some(KEY));
         let over = target.over(&op);
         assert_eq!(over.map_err(|error| error.errno).err(), Some(Errno::EACCES));
         assert_eq!(target.pair.b.bytes(other.addr, 8), [3; 8]);
