@@ -23,6 +23,7 @@ pub(super) struct Examination {
     pub(super) inline: Result<InlineFindings>,
     pub(super) endpoint_inline: EndpointInline,
     pub(super) queue_pairs: Result<QueuePairFindings>,
+    pub(super) reuses_keys: Result<bool>,
     /// `None` without an active port.
     pub(super) traffic: Option<Traffic>,
 }
@@ -57,6 +58,7 @@ impl Examination {
             inline: probe.inline(),
             endpoint_inline: probe.endpoint_inline(),
             queue_pairs: probe.queue_pairs(QUEUE_PAIRS),
+            reuses_keys: probe.reuses_keys(),
             traffic: None,
             probe,
         };

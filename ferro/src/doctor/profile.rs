@@ -44,6 +44,9 @@ impl Profile {
                 this.add(MEASURED, "control_call_us", shortest.as_micros() as u64);
             }
         }
+        if let Ok(reuses) = found.reuses_keys {
+            this.add(TRIED, "reuses_keys", reuses);
+        }
         if let Ok(inline) = &found.inline {
             this.add(
                 TRIED,

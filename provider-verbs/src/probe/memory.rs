@@ -44,6 +44,11 @@ impl ProbeMemory {
         })
     }
 
+    /// The key that peers name it by.
+    pub(super) fn key(&self) -> u32 {
+        self.region.rkey()
+    }
+
     /// The word of a number.
     pub(super) fn word(&self, number: usize) -> ProbeWord<'_> {
         assert!(

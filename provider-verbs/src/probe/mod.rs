@@ -25,6 +25,7 @@ pub use pair::{FlushFindings, FlushedRequest, LateSend};
 
 use self::abilities::shared_queue;
 use self::inline::TriedKind;
+use self::memory::ProbeMemory;
 use self::pair::LoopbackPair;
 use self::queues::{DEPTH, ProbeQueues};
 use crate::device::{
@@ -32,6 +33,8 @@ use crate::device::{
     PortAttributes, PortState, inline_limit,
 };
 use crate::domain::local_port;
+use crate::mr::Access;
+use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::qp::{RcQp, UdQp};
 use crate::tuning::Tuning;
@@ -294,6 +297,17 @@ impl DeviceProbe {
         let queues = ProbeQueues::for_requests(&self.context)?;
         let srq = shared_queue(&queues, DEPTH)?;
         LoopbackPair::connect(&queues, &local, Some(&srq), 0)?.announces_last_receive()
+    }
+
+    /// Whether a region gets the key of the one that ended just before it.
+    ///
+    /// # Errors
+    ///
+    /// The device registers no memory.
+    pub fn reuses_keys(&self) -> Result<bool> {
+        let pd = Pd::allocate(&self.context)?;
+        let key = || Ok(ProbeMemory::register(&pd, Access::LOCAL_WRITE)?.key());
+        Ok(key()? == key()?)
     }
 
     /// Sends a datagram to the port itself, and receives it by a shared queue.
