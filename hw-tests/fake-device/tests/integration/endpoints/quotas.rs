@@ -245,6 +245,9 @@ fn small_messages_of_many_peers_need_no_request() {
     for _ in 0..PEERS {
         let mut peer = OwningEndpoint::open(&*of_peers, &AvAttr::default()).unwrap();
         let to_hub = peer.av().insert(&hub.name().to_bytes()).unwrap();
+        // The lane of a peer that it does not list closes after a second without a packet, and the
+        // session then lends its credit.
+        hub.av().insert(&peer.name().to_bytes()).unwrap();
         let sent = peer.tsend(message(8, 0), 8, to_hub, 0, 0);
         sent.map_err(party::first).unwrap();
         let receive = hub.trecv(room(8), FiAddr::UNSPEC, 0, 0, 0);
@@ -281,13 +284,10 @@ fn small_messages_of_many_peers_need_no_request() {
         for (peer, _) in &mut peers {
             while peer.poll().unwrap().is_some() {}
         }
-        // The credit goes back, of which such a message takes two units: at once, or with the next
-        // lane where a loaded machine has let one fail.
+        // The credit goes back, of which such a message takes two units.
         let begun = Instant::now();
         for at in 0..PEERS {
-            while party::stat(&peers[at].0, "verbs_credit_units_now") < 2 * EACH
-                && party::stat(&peers[at].0, "verbs_sessions_parked_now") == 0
-            {
+            while party::stat(&peers[at].0, "verbs_credit_units_now") < 2 * EACH {
                 let stats = || peers[at].0.stats().unwrap();
                 assert!(begun.elapsed() < PATIENCE, "{round}, {at}: {:?}", stats());
                 assert!(hub.poll().unwrap().is_none());
