@@ -1,6 +1,8 @@
 //! Locks for work in which the owner's functions are called: nobody waits to do such work, but a
-//! close waits until it is done.
+//! close waits until it is done. So does an insertion of addresses, unless the thread that inserts
+//! them does such work in a frame above: two such threads would wait for each other.
 
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -27,6 +29,15 @@ impl<T> TurnLock<T> {
         Some(self.taken(state))
     }
 
+    /// Waits until no other thread does the work, and takes it; `None`: this thread does such work
+    /// in a frame above, maybe for another object.
+    pub(crate) fn take_outside_work(&self) -> Option<TurnGuard<'_, T>> {
+        match is_working() {
+            true => None,
+            false => self.take(),
+        }
+    }
+
     /// Waits until no other thread does the work, and takes it; `None`: this thread does it in a
     /// frame above.
     pub(crate) fn take(&self) -> Option<TurnGuard<'_, T>> {
@@ -43,6 +54,8 @@ impl<T> TurnLock<T> {
 
     fn taken<'a>(&'a self, state: MutexGuard<'a, T>) -> TurnGuard<'a, T> {
         self.thread.store(this_thread(), Ordering::Relaxed);
+        // In a thread that ends the count is gone.
+        let _ = WORKS.try_with(|works| works.set(works.get() + 1));
         TurnGuard {
             state,
             thread: &self.thread,
@@ -67,7 +80,17 @@ impl<T> DerefMut for TurnGuard<'_, T> {
 impl<T> Drop for TurnGuard<'_, T> {
     fn drop(&mut self) {
         self.thread.store(0, Ordering::Relaxed);
+        let _ = WORKS.try_with(|works| works.set(works.get() - 1));
     }
+}
+
+thread_local! {
+    /// How much such work the thread does, each within another.
+    static WORKS: Cell<u32> = const { Cell::new(0) };
+}
+
+fn is_working() -> bool {
+    WORKS.try_with(Cell::get).is_ok_and(|works| works != 0)
 }
 
 /// Work that comes up in any thread, and that one does at a time.
@@ -182,6 +205,7 @@ mod tests {
         *turn += 1;
         assert!(lock.try_take().is_none() && lock.take().is_none());
         lock.wait();
+        assert!(TurnLock::<u32>::default().take_outside_work().is_none());
         std::thread::scope(|threads| {
             let other = threads.spawn(|| lock.try_take().is_none());
             assert!(other.join().unwrap());
@@ -190,6 +214,6 @@ mod tests {
             drop(turn);
             assert_eq!(waits.join().unwrap(), 2);
         });
-        assert_eq!(*lock.take().unwrap(), 2);
+        assert_eq!(*lock.take_outside_work().unwrap(), 2);
     }
 }

@@ -30,7 +30,8 @@ pub(crate) struct ForeignReceives {
     endpoint: Mutex<Option<Arc<dyn Endpoint>>>,
     /// The thread that announces messages has it.
     turn: TurnLock<Announcements>,
-    /// Sources are to be looked for, which this thread can not do in a call of the owner's.
+    /// Sources are to be looked for by the thread that announces, in place of one that is in a
+    /// function of an owner.
     looks_again: AtomicBool,
     birth: Birth,
 }
@@ -89,24 +90,31 @@ impl ForeignReceives {
         let Some(mut turn) = self.turn.try_take() else {
             return Ok(false);
         };
+        let announced = self.announce_in(&mut turn);
+        drop(turn);
+        self.look_again();
+        announced
+    }
+
+    fn announce_in(self: &Arc<Self>, turn: &mut Announcements) -> Result<bool, OpError> {
         turn.turns += 1;
         if turn.unknown.len() <= FEW || turn.turns % LOOK_EACH == 0 {
-            self.look_for_sources(&mut turn);
+            self.look_for_sources(turn);
         }
         let mut has_started = false;
         for message in std::mem::take(&mut turn.kept) {
             // One that is lost with its sender is nobody's.
             if let Some(message) = self.updated(message) {
-                has_started |= self.offer(&mut turn, message);
+                has_started |= self.offer(turn, message);
             }
         }
         for _ in 0..MESSAGES {
-            let Some(message) = self.next(&mut turn)? else {
+            let Some(message) = self.next(turn)? else {
                 break;
             };
-            has_started |= self.offer(&mut turn, message);
-            if self.looks_again.swap(false, Ordering::Relaxed) {
-                self.look_for_sources(&mut turn);
+            has_started |= self.offer(turn, message);
+            if self.looks_again.swap(false, Ordering::SeqCst) {
+                self.look_for_sources(turn);
             }
         }
         Ok(has_started)
@@ -269,12 +277,26 @@ impl ForeignReceives {
     }
 
     /// As [`look_for_sources`](Self::look_for_sources), at the end of a call that inserts
-    /// addresses: after other threads' announcements.
+    /// addresses: after other threads' announcements. A call in an owner's function waits for none
+    /// of them: the thread that announces looks.
     fn look_after_insertion(&self) {
-        match self.turn.take() {
+        match self.turn.take_outside_work() {
             Some(mut turn) => self.look_for_sources(&mut turn),
-            // The announcement above this call does it.
-            None => self.looks_again.store(true, Ordering::Relaxed),
+            None => {
+                self.looks_again.store(true, Ordering::SeqCst);
+                self.look_again();
+            }
+        }
+    }
+
+    /// Looks for sources if that is due, unless a thread announces: it looks when it is done.
+    fn look_again(&self) {
+        while self.looks_again.load(Ordering::SeqCst) {
+            let Some(mut turn) = self.turn.try_take() else {
+                return;
+            };
+            self.looks_again.store(false, Ordering::SeqCst);
+            self.look_for_sources(&mut turn);
         }
     }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
 use std::time::Instant;
 
 use client::{Info, Opened, close};
@@ -678,6 +679,77 @@ fn contexts_and_bindings_that_can_not_be_are_refused() {
             opened.close();
         },
     );
+}
+
+/// Owners insert an address in the functions that get a message, each in a thread of its own: both
+/// endpoints have one address vector.
+///
+/// Covers: PEER-9
+#[test]
+fn owners_insert_addresses_where_messages_come() {
+    everywhere("owners_insert_addresses_where_messages_come", |info| {
+        let opened = Opened::new(info);
+        let [a, stranger] = [(); 2].map(|()| Side::open(&opened, info, shape()));
+        let mut both = [(); 2].map(|()| ImportingSide::open_disabled(&opened, info));
+        assert_eq!(close(both[1].av.cast()), 0);
+        both[1].av = both[0].av;
+        both.iter().for_each(ImportingSide::bind_all);
+        let to = both.each_ref().map(|one| insert(a.av, one.ep));
+        insert(both[0].av, a.ep);
+        let is_inside = Arc::new(Barrier::new(both.len()));
+        for one in &both {
+            let (is_inside, name) = (is_inside.clone(), name_of(stranger.ep));
+            let (av, mut is_first) = (one.av.expose_provenance(), true);
+            *one.receives.within.lock().unwrap() = Some(Box::new(move |callback| {
+                if callback == Callback::Get && std::mem::take(&mut is_first) {
+                    is_inside.wait();
+                    let av: *mut fid_av = std::ptr::with_exposed_provenance_mut(av);
+                    insert_bytes(av, name.as_ptr().cast());
+                }
+            }));
+        }
+        let (sender, queued) = mpsc::channel();
+        for one in &both {
+            let (cq, sender) = (one.cq.expose_provenance(), sender.clone());
+            let owner = (&raw const *one.receives).expose_provenance();
+            // A thread that hangs does not keep the process from its end.
+            std::thread::spawn(move || {
+                let cq: *mut fid_cq = std::ptr::with_exposed_provenance_mut(cq);
+                let owner: *const ReceiveOwner = std::ptr::with_exposed_provenance(owner);
+                // SAFETY: the owner is there until this thread has sent.
+                while unsafe { &*owner }.queued().0 == 0 {
+                    assert_eq!(drive(cq), 0);
+                }
+                sender.send(()).unwrap();
+            });
+        }
+        for to in to {
+            a.senddata_beside(&[1; 8], 0, (to, 3), || {
+                two::count(a.sent);
+            });
+        }
+        for _ in &both {
+            (queued.recv_timeout(PATIENCE)).expect("an owner's function does not return");
+        }
+        for one in &both {
+            let mut into = [0u8; 8];
+            one.receive(Some(3), 1, &iov_of(&mut into));
+            assert_eq!((one.entries(1)[0].context, into), (1, [1; 8]));
+            assert_eq!(one.receives.outstanding(), (0, 1));
+            for object in [
+                one.ep.cast::<fid>(),
+                one.srx.cast(),
+                one.cq.cast(),
+                one.cntr.cast(),
+            ] {
+                assert_eq!(close(object), 0);
+            }
+        }
+        assert_eq!(close(both[0].av.cast()), 0);
+        stranger.close();
+        a.close();
+        opened.close();
+    });
 }
 
 /// A close waits for a thread that announces a message, and entries go back after that: also that
