@@ -28,8 +28,10 @@ pub(crate) struct Tuning {
     pub(crate) sends: SendTuning,
     /// Receive buffers of the endpoint.
     pub(crate) receives: usize,
-    /// They are in one queue; else each queue pair has a queue of its own.
+    /// Those of the lanes are in one queue; else each lane has a queue of its own.
     pub(crate) shares_receives: bool,
+    /// Receive buffers for datagrams, at most.
+    pub(crate) datagram_receives: usize,
     /// Receive buffers of a lane with a queue of its own, at most.
     pub(crate) lane_receives: usize,
     /// The parameters of rendezvous.
@@ -97,21 +99,13 @@ const SEND_DEPTH: usize = 255;
 /// Bounce buffers for the sends of an endpoint, as long as it has few lanes.
 pub(crate) const BOUNCES: usize = 256;
 
-/// The part of the receive buffers that is for datagrams where they are not shared, as a divisor.
+/// The part of the receive buffers that is for datagrams, as a divisor.
 const DATAGRAM_PART: usize = 4;
 
 /// Receive buffers of a lane with a queue of its own.
 const LANE_RECEIVES: usize = 8;
 
 impl Tuning {
-    /// Receive buffers that datagrams may take.
-    pub(crate) fn datagram_receives(&self) -> usize {
-        match self.shares_receives {
-            true => self.receives,
-            false => self.receives / DATAGRAM_PART,
-        }
-    }
-
     /// Bytes of a receive or bounce buffer: the longest packet.
     pub(crate) fn slot_bytes(&self) -> usize {
         (MAX_HEADER_BYTES + self.eager_bytes)
@@ -153,7 +147,8 @@ impl Tuning {
         let send_total = send_places - send_places / 5;
         let send_depth = SEND_DEPTH.min(limits.queue_depth as usize);
         let send_free = send_total / 2;
-        let for_lanes = receives - receives / DATAGRAM_PART;
+        let datagram_receives = (receives / DATAGRAM_PART).min(limits.queue_depth as usize);
+        let for_lanes = receives - datagram_receives;
         let lane_receives = LANE_RECEIVES.min(for_lanes / 2).max(1);
         let max_lanes = match shares_receives {
             true => settings.max_lanes as usize,
@@ -185,6 +180,7 @@ impl Tuning {
             },
             receives,
             shares_receives,
+            datagram_receives,
             lane_receives,
             rendezvous: RendezvousTuning {
                 sender_writes: match settings.rendezvous {

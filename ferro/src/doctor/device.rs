@@ -36,7 +36,7 @@ pub(super) fn findings(name: &str, examined: &Result<Examination, Error>) -> Vec
         all.extend(traffic.flush.as_ref().map(|flush| flushes(name, flush)));
         all.extend(late_send(name, traffic));
         all.extend(last_receive(name, traffic));
-        all.extend(shared_datagram(name, traffic));
+        all.extend(datagram(name, traffic));
         all.extend(failed_datagram(name, traffic));
     }
     all
@@ -315,14 +315,14 @@ fn last_receive(name: &str, traffic: &Traffic) -> Option<Finding> {
     })
 }
 
-fn shared_datagram(name: &str, traffic: &Traffic) -> Option<Finding> {
-    Some(match traffic.shared_datagram.as_ref()? {
-        Ok(()) => Finding::ok(name, "a datagram comes to a shared receive queue"),
+fn datagram(name: &str, traffic: &Traffic) -> Option<Finding> {
+    Some(match traffic.datagram.as_ref()? {
+        Ok(()) => Finding::ok(name, "a datagram to itself arrives"),
         Err(error) => Finding::new(
-            Severity::Note,
+            Severity::Warning,
             name,
-            format!("no datagram comes to a shared receive queue: {error}"),
-            "none is needed unless FERRO_LANE=ud is set: lanes are connections then",
+            format!("no datagram to itself arrives: {error}"),
+            CHECK_DEVICE,
         ),
     })
 }

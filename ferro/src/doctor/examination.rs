@@ -36,9 +36,8 @@ pub(super) struct Traffic {
     pub(super) flush: Option<Result<FlushFindings>>,
     /// `None` also without shared receive queues.
     pub(super) announces_last_receive: Option<Result<bool>>,
-    /// `None` without datagrams or shared receive queues.
-    pub(super) shared_datagram: Option<Result<()>>,
-    /// `None` without datagrams.
+    /// `None` without datagrams, as in the next one.
+    pub(super) datagram: Option<Result<()>>,
     pub(super) datagram_failure_stops_sends: Option<Result<bool>>,
 }
 
@@ -79,8 +78,7 @@ impl Examination {
             flush: connections.then(|| self.probe.flush(port)),
             announces_last_receive: (connections && shared)
                 .then(|| self.probe.announces_last_receive(port)),
-            shared_datagram: (self.datagrams.is_ok() && shared)
-                .then(|| self.probe.shared_datagram(port)),
+            datagram: (self.datagrams.is_ok()).then(|| self.probe.datagram(port)),
             datagram_failure_stops_sends: (self.datagrams.is_ok())
                 .then(|| self.probe.datagram_failure_stops_sends(port)),
         }

@@ -35,6 +35,8 @@ pub(crate) struct DeviceModel {
     pub(crate) next_number: u32,
     /// Requests of connections wait until this is over.
     pub(crate) held: bool,
+    /// The queue pair of the request that was carried out last.
+    pub(crate) moved_last: u32,
     /// The queue pair that datagrams without meaning come to all the time; 0: none.
     pub(crate) flooded: u32,
     /// The datagrams on the network.
@@ -94,6 +96,7 @@ static MODEL: Mutex<DeviceModel> = Mutex::new(DeviceModel {
     free_keys: Vec::new(),
     next_number: 0,
     held: false,
+    moved_last: 0,
     flooded: 0,
     crossing: Crossing::quiet(),
     profile: None,

@@ -66,19 +66,23 @@ impl DeviceModel {
         self.held = held;
     }
 
-    /// Carries out what can be, on all queue pairs in the order of their numbers, until nothing
-    /// moves.
+    /// Carries out what can be, on all queue pairs in turn, until nothing moves. A turn begins behind
+    /// the queue pair that moved last, so that none takes all receives of a shared queue.
     pub(crate) fn run_all(&mut self) {
         loop {
-            let busy: Vec<u32> = self
+            let mut busy: Vec<u32> = self
                 .queue_pairs
                 .values()
                 .filter(|qp| !qp.sends.is_empty())
                 .map(|qp| qp.number)
                 .collect();
+            let next = busy.partition_point(|number| *number <= self.moved_last);
+            busy.rotate_left(next);
             let mut moved = false;
             for number in busy {
-                moved |= self.run(number);
+                if self.run(number) {
+                    (moved, self.moved_last) = (true, number);
+                }
             }
             if !moved {
                 return;

@@ -1,12 +1,10 @@
 //! Datagrams that a queue pair sends to itself: one that arrives, and one that fails at its sender.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_verbs_sys::{ibv_qp_state, ibv_wc, ibv_wc_status};
 
-use super::abilities::shared_queue;
 use super::memory::ProbeMemory;
 use super::queues::{DEPTH, ProbeQueues};
 use crate::ah::Ah;
@@ -14,7 +12,6 @@ use crate::mr::Access;
 use crate::port::LocalPort;
 use crate::post::{RecvRequest, SendFlags, SendRequest};
 use crate::qp::{UdInit, UdQp};
-use crate::srq::Srq;
 
 /// The time that a datagram within a device may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,14 +29,14 @@ struct LoopbackDatagrams<'q> {
 }
 
 impl<'q> LoopbackDatagrams<'q> {
-    fn open(queues: &'q ProbeQueues, port: &LocalPort, srq: Option<Arc<Srq>>) -> Result<Self> {
+    fn open(queues: &'q ProbeQueues, port: &LocalPort) -> Result<Self> {
         let memory = ProbeMemory::register(queues.pd(), Access::LOCAL_WRITE)?;
         let path = port.path_to(&port.address(0, QKEY)).ok_or_else(|| {
             let own = format!("port {} by itself", port.number);
             Error::new(Errno::EHOSTUNREACH, "reach", own)
         })?;
         let handle = Ah::create(queues.pd(), &path)?;
-        let qp = UdQp::create(queues.pd(), &queues.of_depth(DEPTH, srq))?;
+        let qp = UdQp::create(queues.pd(), &queues.of_depth(DEPTH, None))?;
         qp.activate(&UdInit {
             port: port.number,
             pkey_index: port.pkey_index,
@@ -76,19 +73,18 @@ impl<'q> LoopbackDatagrams<'q> {
     }
 }
 
-/// Sends a datagram and receives it by a shared queue.
+/// Sends a datagram and receives it.
 ///
 /// # Errors
 ///
-/// The device does not receive datagrams by a shared queue, or a step fails.
-pub(super) fn by_shared_queue(queues: &ProbeQueues, port: &LocalPort) -> Result<()> {
-    let srq = shared_queue(queues, DEPTH)?;
-    let pair = LoopbackDatagrams::open(queues, port, Some(srq.clone()))?;
+/// The datagram does not arrive, or a step fails.
+pub(super) fn loopback(queues: &ProbeQueues, port: &LocalPort) -> Result<()> {
+    let pair = LoopbackDatagrams::open(queues, port)?;
     let received = UdQp::HEADER_BYTES + size_of::<u64>();
     let mut receive = RecvRequest::new(0, [pair.memory.start(received)]);
     // SAFETY: the queue pair goes before the memory.
-    let posted = unsafe { receive.post_shared(&srq) };
-    posted.map_err(|error| pair.failed(error.errno(), "post a shared receive of"))?;
+    let posted = unsafe { receive.post(&pair.qp) };
+    posted.map_err(|error| pair.failed(error.errno(), "post a receive of"))?;
     pair.send(received, |key| key)?;
     // Of the send and of the receive, in any order.
     for _ in 0..2 {
@@ -108,7 +104,7 @@ pub(super) fn by_shared_queue(queues: &ProbeQueues, port: &LocalPort) -> Result<
 ///
 /// The queue pair cannot be made, or the datagram does not fail.
 pub(super) fn failure_stops_sends(queues: &ProbeQueues, port: &LocalPort) -> Result<bool> {
-    let pair = LoopbackDatagrams::open(queues, port, None)?;
+    let pair = LoopbackDatagrams::open(queues, port)?;
     // Keys of a device are far apart from each other's complement.
     pair.send(0, |key| !key)?;
     let done = pair.next()?;

@@ -310,15 +310,15 @@ impl DeviceProbe {
         Ok(key()? == key()?)
     }
 
-    /// Sends a datagram to the port itself, and receives it by a shared queue.
+    /// Sends a datagram to the port itself, and receives it.
     ///
     /// # Errors
     ///
-    /// The device does not receive datagrams by a shared queue, or a step fails.
-    pub fn shared_datagram(&self, port: u8) -> Result<()> {
+    /// The datagram does not arrive, or a step fails.
+    pub fn datagram(&self, port: u8) -> Result<()> {
         let local = self.local(port)?;
         let queues = ProbeQueues::for_requests(&self.context)?;
-        datagrams::by_shared_queue(&queues, &local)
+        datagrams::loopback(&queues, &local)
     }
 
     /// Whether a datagram that fails at its sender stops the send queue alone.

@@ -1,8 +1,8 @@
 //! The RDM endpoint over verbs: the engine that runs under the domain's lock.
 //!
-//! One shared receive queue and one completion queue serve all peers. Each peer with traffic has a
-//! lane (an RC queue pair, made by the service thread). Small messages travel eagerly into the
-//! shared receive buffers. For a large message (rendezvous) a request to send travels, upon which
+//! One completion queue serves all peers, and one shared receive queue all lanes. Each peer with
+//! traffic has a lane (an RC queue pair, made by the service thread). Small messages travel eagerly
+//! into the receive buffers. For a large message (rendezvous) a request to send travels, upon which
 //! the receiver reads the data, or the sender writes it. A lane that breaks is replaced, and the
 //! session goes on.
 

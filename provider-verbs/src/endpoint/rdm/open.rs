@@ -74,7 +74,7 @@ pub(crate) struct PeerTimeouts {
 struct Queues {
     channel: Arc<CompChannel>,
     cq: Arc<Cq>,
-    /// `None`: each queue pair has a receive queue of its own.
+    /// Of all lanes; `None`: each has a receive queue of its own.
     srq: Option<Arc<Srq>>,
 }
 
@@ -104,21 +104,26 @@ impl Queues {
 
     /// The configuration of a lane's queue pair.
     fn queue_pair(&self, tuning: &Tuning, inline_bytes: u32) -> QpConfig {
-        self.receiving(tuning, inline_bytes, tuning.lane_receives)
+        match &self.srq {
+            None => self.receiving(tuning, inline_bytes, tuning.lane_receives),
+            shared => QpConfig {
+                srq: shared.clone(),
+                ..self.receiving(tuning, inline_bytes, 0)
+            },
+        }
     }
 
-    /// The configuration of a queue pair that takes so many receives, unless from a shared queue.
+    /// The configuration of a queue pair with a queue of so many receives, or with none.
     fn receiving(&self, tuning: &Tuning, inline_bytes: u32, receives: usize) -> QpConfig {
-        let has_own = self.srq.is_none();
         QpConfig {
             send_cq: self.cq.clone(),
             recv_cq: self.cq.clone(),
-            srq: self.srq.clone(),
+            srq: None,
             caps: QpCaps {
                 send_depth: tuning.sends.depth as u32,
-                recv_depth: if has_own { receives as u32 } else { 0 },
+                recv_depth: receives as u32,
                 send_entries: tuning.send_entries as u32,
-                recv_entries: u32::from(has_own),
+                recv_entries: u32::from(receives > 0),
                 inline_bytes,
             },
             signal_all: false,
@@ -140,8 +145,7 @@ impl Queues {
         })
     }
 
-    /// The queue pair for UD lanes. Some devices cannot use a shared receive queue for datagrams:
-    /// then there are no UD lanes.
+    /// The queue pair for UD lanes. If the device makes none, there are no UD lanes.
     ///
     /// # Errors
     ///
@@ -155,7 +159,7 @@ impl Queues {
     ) -> Result<Option<DataQueuePair>> {
         let init = ud_init(port, qkey);
         let known = &pd.context().inline_limits().ud;
-        let config = |bytes| self.receiving(tuning, bytes, tuning.datagram_receives());
+        let config = |bytes| self.receiving(tuning, bytes, tuning.datagram_receives);
         let opened = inline_limit(known, tuning.inline_bytes as u32, |bytes| {
             let qp = UdQp::create(pd, &config(bytes))?;
             Ok(qp.caps().inline_bytes)
@@ -227,7 +231,7 @@ fn life_of_lanes(tuning: &Tuning, datagrams: bool, packet_bytes: usize) -> PeerL
 fn open_receives(receives: &mut ReceivePool, data: Option<&DataQueuePair>, tuning: &Tuning) {
     if let Some(data) = data {
         let receiving = ReceivingQueuePair::Ud(Arc::downgrade(data.raw()));
-        receives.open(data.number(), receiving, tuning.datagram_receives());
+        receives.open(data.number(), receiving, tuning.datagram_receives);
     }
 }
 
@@ -289,8 +293,13 @@ impl RdmTransport {
         let slot_bytes = tuning.slot_bytes();
         let bounces = BounceBuffers::create(pd, slot_bytes)?;
         let resumes = ResumeSlots::create(pd, &tuning)?;
-        let mut receives =
-            ReceivePool::create(pd, queues.srq.clone(), tuning.receives, slot_bytes)?;
+        let mut receives = ReceivePool::create(
+            pd,
+            queues.srq.clone(),
+            tuning.receives,
+            queue_pair.as_ref().map_or(0, |_| tuning.datagram_receives),
+            slot_bytes,
+        )?;
         open_receives(&mut receives, queue_pair.as_ref(), &tuning);
         let data_qpn = queue_pair.as_ref().map(DataQueuePair::number);
         let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes(), clock.clone())?;

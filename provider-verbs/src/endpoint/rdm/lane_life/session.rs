@@ -31,7 +31,7 @@ impl RdmTransport {
         if let LaneCarrier::Rc(qp) = &carrier {
             let receiving = ReceivingQueuePair::Rc(Arc::downgrade(qp));
             let depth = self.poster.tuning.lane_receives;
-            self.receives.open(qp.number(), receiving, depth);
+            self.receives.open_lane(qp.number(), receiving, depth);
         }
         self.new_lanes.insert(NewLane {
             up,

@@ -14,7 +14,6 @@
 //! So the buffers that are still away then are lost. There are no more of them than queue pairs
 //! that ended so; else the device takes receives in another order, and they stay where they are.
 
-use ferrofabric_protocol::Time;
 use ferrofabric_protocol::wire::SessionId;
 
 /// A search.
@@ -30,8 +29,6 @@ pub(super) struct Census {
 pub(super) struct LaneWatch {
     /// Each with the number of the packet that is its next.
     pub(super) lanes: Vec<(SessionId, u32)>,
-    /// The search lasts until this time at least: a datagram that was arriving is in by then.
-    pub(super) until: Time,
 }
 
 /// The place of a buffer, as far as the search knows.

@@ -21,18 +21,16 @@ impl RdmTransport {
     /// Continues the search for lost receives; the completion queue was emptied.
     pub(in super::super) fn search_lost_receives(&mut self) {
         // Lanes that begin or end may hold a receive, and have no count of packets to compare.
-        if !self.new_lanes.is_empty() || self.ending.has_queue_pair() || self.ud.held_slots() > 0 {
+        if !self.new_lanes.is_empty() || self.ending.has_queue_pair() {
             return;
         }
-        let now = self.ud.now();
-        let until = self.last_receive_deadline();
         let Some(census) = self.receives.turned_census() else {
             return;
         };
         let Some(watch) = &mut census.watch else {
             let next = |lane: &RcLane| (lane.key.session(), lane.session.numbers.expected());
             let lanes = self.lanes.iter().map(next).collect();
-            census.watch = Some(LaneWatch { lanes, until });
+            census.watch = Some(LaneWatch { lanes });
             return;
         };
         let lanes = &mut self.lanes;
@@ -40,7 +38,7 @@ impl RdmTransport {
             let lane = lanes.of(*session);
             lane.is_some_and(|lane| lane.session.numbers.expected() == *next)
         });
-        if watch.lanes.is_empty() && now >= watch.until {
+        if watch.lanes.is_empty() {
             self.receives.end_search();
         }
     }

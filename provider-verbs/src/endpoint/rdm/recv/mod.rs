@@ -1,4 +1,4 @@
-//! Receiving: packets from the shared receive queue to their receives.
+//! Receiving: packets from the receive queues to their receives.
 
 mod buffers;
 mod census;
@@ -6,6 +6,7 @@ mod fragmentation;
 mod lost;
 mod own_queues;
 mod rendezvous;
+mod shared_queue;
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;

@@ -1,12 +1,16 @@
-//! Receive queues of single queue pairs, on a device without shared ones. All take their buffers
-//! from one pool: each queue pair has a few posted, and gets a buffer back when its packet was
-//! taken. Buffers of a queue pair that ends go to the others.
+//! Receive queues of single queue pairs: that of the data queue pair, and those of the lanes on a
+//! device without shared queues. All take their buffers from one pool: each queue pair has a few
+//! posted, and gets a buffer back when its packet was taken. Buffers of a queue pair that ends go to
+//! the others.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Weak;
 
+use super::buffers::request;
 use crate::post::RecvRequest;
 use crate::qp::{Qp, RcQp, UdQp};
+use crate::slots::SlotPool;
 
 /// A queue pair with a receive queue of its own. Others decide about its end.
 pub(in super::super) enum ReceivingQueuePair {
@@ -22,6 +26,8 @@ pub(super) struct OwnQueues {
     queues: HashMap<u32, OwnQueue>,
     /// The queue pair of each buffer, by its number; 0: none.
     places: Vec<u32>,
+    /// Buffers whose packets were taken.
+    returned: Vec<u32>,
     /// Buffers without a queue pair.
     free: Vec<u32>,
     /// Buffers with a packet that waits for earlier ones.
@@ -52,19 +58,37 @@ impl OwnQueue {
 }
 
 impl OwnQueues {
-    /// No queue yet; `free` are all buffers.
-    pub(super) fn new(free: Vec<u32>) -> Self {
+    /// No queue yet. Its buffers have these numbers, and all others smaller ones.
+    pub(super) fn new(buffers: Range<u32>) -> Self {
         Self {
             queues: HashMap::new(),
-            places: vec![0; free.len()],
-            free,
+            places: vec![0; buffers.end as usize],
+            returned: Vec::with_capacity(buffers.len()),
+            free: buffers.collect(),
             held: HashSet::new(),
         }
     }
 
-    /// Buffers without a queue pair.
-    pub(super) fn free(&self) -> usize {
-        self.free.len()
+    /// Buffers that are neither the device's nor in use.
+    pub(super) fn to_post(&self) -> usize {
+        self.returned.len() + self.free.len()
+    }
+
+    /// A buffer is free again.
+    #[inline]
+    pub(super) fn give_back(&mut self, slot: u32) {
+        self.returned.push(slot);
+    }
+
+    /// Whether buffers wait to be posted again.
+    #[inline]
+    pub(super) fn has_returned(&self) -> bool {
+        !self.returned.is_empty()
+    }
+
+    /// Whether a queue pair has a queue here.
+    pub(super) fn knows(&self, number: u32) -> bool {
+        self.queues.contains_key(&number)
     }
 
     /// Enters a queue pair, with up to `depth` buffers.
@@ -117,17 +141,17 @@ impl OwnQueues {
         }
     }
 
-    /// Posts the `spent` buffers to the queue pairs that had them, and free ones to queue pairs
-    /// that have too few. `request` makes the request for a buffer.
-    pub(super) fn post(&mut self, spent: &mut Vec<u32>, request: impl Fn(u32) -> RecvRequest<1>) {
-        for slot in spent.drain(..) {
+    /// Posts the returned buffers to the queue pairs that had them, and free ones to queue pairs
+    /// that have too few.
+    pub(super) fn post(&mut self, slots: &SlotPool) {
+        for slot in self.returned.drain(..) {
             self.held.remove(&slot);
             let place = &mut self.places[slot as usize];
             let queue = self.queues.get_mut(place);
             let is_posted = match queue {
                 None => false,
                 Some(queue) => {
-                    let posted = !queue.is_ending && queue.post(&mut request(slot));
+                    let posted = !queue.is_ending && queue.post(&mut request(slots, slot));
                     queue.buffers -= usize::from(!posted);
                     posted
                 }
@@ -138,19 +162,19 @@ impl OwnQueues {
             }
         }
         if !self.free.is_empty() {
-            self.fill(request);
+            self.fill(slots);
         }
     }
 
     /// Posts free buffers to the queue pairs that have too few.
     #[cold]
-    fn fill(&mut self, request: impl Fn(u32) -> RecvRequest<1>) {
+    fn fill(&mut self, slots: &SlotPool) {
         for (number, queue) in &mut self.queues {
             while !queue.is_ending && queue.buffers < queue.depth {
                 let Some(slot) = self.free.pop() else {
                     return;
                 };
-                if !queue.post(&mut request(slot)) {
+                if !queue.post(&mut request(slots, slot)) {
                     self.free.push(slot);
                     break;
                 }

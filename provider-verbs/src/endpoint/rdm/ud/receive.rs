@@ -119,7 +119,7 @@ impl RdmTransport {
         now: Time,
         owner: &mut O,
     ) {
-        let may_hold = self.ud.held_slots < self.poster.tuning.datagram_receives() / HELD_PART;
+        let may_hold = self.ud.held_slots < self.poster.tuning.datagram_receives / HELD_PART;
         let Some(lane) = self.ud.lanes.of(session) else {
             return self.receives.give_back(slot);
         };

@@ -13,7 +13,6 @@ use ferrofabric_protocol::Time;
 use super::super::RdmTransport;
 use super::super::endings::Ending;
 use super::super::recv::ReceivingQueuePair;
-use crate::device::Quirks;
 use crate::qp::UdFailure;
 
 impl RdmTransport {
@@ -62,25 +61,19 @@ impl RdmTransport {
         queue_pair.check();
         let resets = queue_pair.failure() == Some(UdFailure::All);
         let raw = queue_pair.raw().clone();
-        let has_last_receive = (self.receives.is_empty(raw.number()))
-            .unwrap_or_else(|| raw.has_reached_last_receive());
-        if resets && !has_last_receive && now < until {
+        let has_all_back = self.receives.is_empty(raw.number()) == Some(true);
+        if resets && !has_all_back && now < until {
             self.receives.ends(raw.number());
             queue_pair.stop();
             return self.ending.push(Ending::DataQueuePair(until));
         }
         self.ud.reviving = false;
-        let quirks = raw.pd().context().quirks();
-        let loses = !has_last_receive || quirks.contains(Quirks::HELD_RECEIVE_LOST);
         let works = queue_pair.revive(&mut self.poster);
         if resets {
-            let depth = self.poster.tuning.datagram_receives();
+            let depth = self.poster.tuning.datagram_receives;
             self.receives.close(raw.number());
             let receiving = ReceivingQueuePair::Ud(Arc::downgrade(&raw));
             self.receives.open(raw.number(), receiving, depth);
-        }
-        if resets && loses {
-            self.suspect_lost_receive();
         }
         if !works {
             if !resets {
