@@ -14,6 +14,7 @@
 //! So the buffers that are still away then are lost. There are no more of them than queue pairs
 //! that ended so; else the device takes receives in another order, and they stay where they are.
 
+use ferrofabric_protocol::Time;
 use ferrofabric_protocol::wire::SessionId;
 
 /// A search.
@@ -29,6 +30,8 @@ pub(super) struct Census {
 pub(super) struct LaneWatch {
     /// Each with the number of the packet that is its next.
     pub(super) lanes: Vec<(SessionId, u32)>,
+    /// The search lasts until this time at least: a receive that the device flushes late is back.
+    pub(super) until: Time,
 }
 
 /// The place of a buffer, as far as the search knows.

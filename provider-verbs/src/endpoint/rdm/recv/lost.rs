@@ -24,13 +24,15 @@ impl RdmTransport {
         if !self.new_lanes.is_empty() || self.ending.has_queue_pair() {
             return;
         }
+        let now = self.ud.now();
+        let until = self.last_receive_deadline();
         let Some(census) = self.receives.turned_census() else {
             return;
         };
         let Some(watch) = &mut census.watch else {
             let next = |lane: &RcLane| (lane.key.session(), lane.session.numbers.expected());
             let lanes = self.lanes.iter().map(next).collect();
-            census.watch = Some(LaneWatch { lanes });
+            census.watch = Some(LaneWatch { lanes, until });
             return;
         };
         let lanes = &mut self.lanes;
@@ -38,7 +40,7 @@ impl RdmTransport {
             let lane = lanes.of(*session);
             lane.is_some_and(|lane| lane.session.numbers.expected() == *next)
         });
-        if watch.lanes.is_empty() {
+        if watch.lanes.is_empty() && now >= watch.until {
             self.receives.end_search();
         }
     }
