@@ -58,6 +58,8 @@ impl KeyedEndpointKind {
         let shm = if self.shm { "on" } else { "off" };
         Settings::read(|name| match name {
             "FERRO_SHM" => Some(shm.to_owned()),
+            // A message by a key that the peer has not stays under way for ever.
+            "FERRO_CLOSE_TIMEOUT" => Some("100ms".to_owned()),
             _ => std::env::var(name).ok(),
         })
         .unwrap()

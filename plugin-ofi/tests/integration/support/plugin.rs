@@ -55,10 +55,7 @@ impl Plugin {
             "the copy has as much room as the plugin"
         );
         let mut bytes = std::fs::read(built()).unwrap();
-        let places: Vec<_> = (bytes.windows(REAL.len()).enumerate())
-            .filter(|(_, window)| *window == REAL.as_bytes())
-            .map(|(place, _)| place)
-            .collect();
+        let places: Vec<_> = memchr::memmem::find_iter(&bytes, REAL).collect();
         assert!(!places.is_empty(), "the plugin names no {REAL}");
         for place in places {
             bytes[place..][..name.len()].copy_from_slice(name.as_bytes());
