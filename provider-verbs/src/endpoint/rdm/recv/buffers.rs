@@ -9,7 +9,7 @@ use ferrofabric_verbs_sys::ibv_sge;
 
 use super::census::Census;
 use super::own_queues::{OwnQueues, ReceivingQueuePair};
-use super::shared_queue::SharedQueue;
+use super::shared_queue::{SharedQueue, post_from};
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::post::RecvRequest;
@@ -18,8 +18,8 @@ use crate::slots::SlotPool;
 use crate::srq::Srq;
 
 pub(in super::super) struct ReceivePool {
-    /// `None`: each lane has a queue of its own, too.
-    shared: Option<SharedQueue>,
+    /// Without buffers on a device without shared queues: each lane has a queue of its own, too.
+    shared: SharedQueue,
     own: OwnQueues,
     slots: SlotPool,
 }
@@ -36,18 +36,17 @@ impl ReceivePool {
     ) -> Result<Self> {
         let mut slots = SlotPool::create(pd, count, slot_bytes, Access::LOCAL_WRITE)?;
         while slots.take().is_some() {}
-        let of_shared = match shared {
-            Some(_) => count - apart,
-            None => 0,
+        // A lane with a queue of its own has few buffers, and needs each of them.
+        let (of_shared, post_own_from) = match shared {
+            Some(_) => (count - apart, post_from(apart)),
+            None => (0, 1),
         };
         let mut this = Self {
-            shared: shared.map(|queue| SharedQueue::new(queue, of_shared)),
-            own: OwnQueues::new(of_shared as u32..count as u32),
+            shared: SharedQueue::new(shared, of_shared),
+            own: OwnQueues::new(of_shared as u32..count as u32, post_own_from),
             slots,
         };
-        if let Some(shared) = &mut this.shared {
-            shared.post(&this.slots);
-        }
+        this.shared.post(&this.slots);
         Ok(this)
     }
 
@@ -57,7 +56,7 @@ impl ReceivePool {
 
     /// Buffers that are neither the device's nor in use.
     pub(in super::super) fn to_post(&self) -> usize {
-        self.shared.as_ref().map_or(0, SharedQueue::to_post) + self.own.to_post()
+        self.shared.to_post() + self.own.to_post()
     }
 
     /// A queue pair with a receive queue of its own receives from now on. It gets up to `depth`
@@ -81,7 +80,7 @@ impl ReceivePool {
         queue_pair: ReceivingQueuePair,
         depth: usize,
     ) {
-        if self.shared.is_none() {
+        if !self.shared.is_there() {
             self.open(number, queue_pair, depth);
         }
     }
@@ -107,10 +106,8 @@ impl ReceivePool {
     /// Whether a queue pair in error has no buffer any more; `None` where it takes them from the
     /// shared queue.
     pub(in super::super) fn is_empty(&self, number: u32) -> Option<bool> {
-        match &self.shared {
-            Some(_) if !self.own.knows(number) => None,
-            _ => Some(self.own.is_empty(number)),
-        }
+        let is_own = self.own.knows(number) || !self.shared.is_there();
+        is_own.then(|| self.own.is_empty(number))
     }
 
     /// A queue pair was destroyed or reset.
@@ -139,42 +136,36 @@ impl ReceivePool {
     /// A buffer is free again. It goes back to the device, maybe together with others.
     #[inline]
     pub(in super::super) fn give_back(&mut self, slot: u32) {
-        match &mut self.shared {
-            Some(shared) if shared.has(slot) => shared.give_back(slot),
-            _ => self.own.give_back(slot),
+        match self.shared.has(slot) {
+            true => self.shared.give_back(slot),
+            false => self.own.give_back(slot),
         }
     }
 
-    /// Posts the freed buffers, those of the shared queue if there are enough. Returns whether a
-    /// search for lost buffers can go on.
+    /// Posts the freed buffers, if there are enough. Returns whether a search for lost buffers can
+    /// go on.
     #[inline]
     pub(in super::super) fn post_if_enough(&mut self) -> bool {
-        if self.own.has_returned() {
+        if self.own.has_enough() {
             self.own.post(&self.slots);
         }
-        let shared = self.shared.as_mut();
-        shared.is_some_and(|shared| shared.has_enough() && shared.post(&self.slots))
+        self.shared.has_enough() && self.shared.post(&self.slots)
     }
 
     /// The queue pair of a lane has ended, and may have taken a buffer with it.
     #[cold]
     pub(super) fn suspect(&mut self) {
-        // Which buffers a queue pair with its own queue had is known.
-        if let Some(shared) = &mut self.shared {
-            shared.suspect();
-        }
+        self.shared.suspect();
     }
 
     /// The search for lost buffers, once the queue has turned.
     pub(super) fn turned_census(&mut self) -> Option<&mut Census> {
-        self.shared.as_mut()?.turned_census()
+        self.shared.turned_census()
     }
 
     /// Ends the search: the buffers that are away are lost, and free again.
     pub(super) fn end_search(&mut self) {
-        if let Some(shared) = &mut self.shared {
-            shared.end_search();
-        }
+        self.shared.end_search();
     }
 }
 

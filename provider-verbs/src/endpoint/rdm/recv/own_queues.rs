@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Weak;
 
+use super::super::POLL;
 use super::buffers::request;
 use crate::post::RecvRequest;
 use crate::qp::{Qp, RcQp, UdQp};
@@ -28,6 +29,8 @@ pub(super) struct OwnQueues {
     places: Vec<u32>,
     /// Buffers whose packets were taken.
     returned: Vec<u32>,
+    /// The number of those from which they are posted together.
+    post_from: usize,
     /// Buffers without a queue pair.
     free: Vec<u32>,
     /// Buffers with a packet that waits for earlier ones.
@@ -44,26 +47,39 @@ struct OwnQueue {
 }
 
 impl OwnQueue {
-    fn post(&self, request: &mut RecvRequest<1>) -> bool {
-        let post = |qp: &Qp, request: &mut RecvRequest<1>| {
-            // SAFETY: the caller of `OwnQueues::post` made a request for a buffer that is the
-            // device's until the receive completes.
-            unsafe { request.post(qp) }.is_ok()
+    /// Posts buffers, at most [`POLL`]. Returns how many of them, from the first one on, are the
+    /// device's now.
+    fn post(&self, buffers: &[u32], slots: &SlotPool) -> usize {
+        let Some(&first) = buffers.first().filter(|_| !self.is_ending) else {
+            return 0;
+        };
+        let mut requests = [request(slots, first); POLL];
+        for (request_of, &slot) in requests.iter_mut().zip(buffers) {
+            *request_of = request(slots, slot);
+        }
+        let mut post = |qp: &Qp| {
+            // SAFETY: the buffers are the device's until their receives complete.
+            match unsafe { RecvRequest::post_all(&mut requests[..buffers.len()], qp) } {
+                Ok(()) => buffers.len(),
+                Err((_, posted)) => posted,
+            }
         };
         match &self.queue_pair {
-            ReceivingQueuePair::Rc(qp) => qp.upgrade().is_some_and(|qp| post(&qp, request)),
-            ReceivingQueuePair::Ud(qp) => qp.upgrade().is_some_and(|qp| post(&qp, request)),
+            ReceivingQueuePair::Rc(qp) => qp.upgrade().map_or(0, |qp| post(&qp)),
+            ReceivingQueuePair::Ud(qp) => qp.upgrade().map_or(0, |qp| post(&qp)),
         }
     }
 }
 
 impl OwnQueues {
-    /// No queue yet. Its buffers have these numbers, and all others smaller ones.
-    pub(super) fn new(buffers: Range<u32>) -> Self {
+    /// No queue yet. Its buffers have these numbers, and all others smaller ones. They are posted
+    /// again `post_from` at a time.
+    pub(super) fn new(buffers: Range<u32>, post_from: usize) -> Self {
         Self {
             queues: HashMap::new(),
             places: vec![0; buffers.end as usize],
             returned: Vec::with_capacity(buffers.len()),
+            post_from,
             free: buffers.collect(),
             held: HashSet::new(),
         }
@@ -80,10 +96,10 @@ impl OwnQueues {
         self.returned.push(slot);
     }
 
-    /// Whether buffers wait to be posted again.
+    /// Whether there are enough returned buffers to post them.
     #[inline]
-    pub(super) fn has_returned(&self) -> bool {
-        !self.returned.is_empty()
+    pub(super) fn has_enough(&self) -> bool {
+        self.returned.len() >= self.post_from
     }
 
     /// Whether a queue pair has a queue here.
@@ -121,9 +137,12 @@ impl OwnQueues {
 
     /// Whether a queue pair has no buffer any more.
     pub(super) fn is_empty(&self, number: u32) -> bool {
-        self.queues
-            .get(&number)
-            .is_none_or(|queue| queue.buffers == 0)
+        let is_its = |slot: &&u32| self.places[**slot as usize] == number;
+        let is_empty = |queue: &OwnQueue| {
+            let returned = self.returned.iter().filter(is_its).count();
+            queue.buffers == returned
+        };
+        self.queues.get(&number).is_none_or(is_empty)
     }
 
     /// A queue pair was destroyed or reset: the device has no buffer of it any more.
@@ -134,7 +153,8 @@ impl OwnQueues {
         for (place, slot) in self.places.iter_mut().zip(0..) {
             if *place == number {
                 *place = 0;
-                if !self.held.contains(&slot) {
+                // Held and returned ones come with their return, or the next post.
+                if !self.held.contains(&slot) && !self.returned.contains(&slot) {
                     self.free.push(slot);
                 }
             }
@@ -144,25 +164,39 @@ impl OwnQueues {
     /// Posts the returned buffers to the queue pairs that had them, and free ones to queue pairs
     /// that have too few.
     pub(super) fn post(&mut self, slots: &SlotPool) {
-        for slot in self.returned.drain(..) {
-            self.held.remove(&slot);
-            let place = &mut self.places[slot as usize];
-            let queue = self.queues.get_mut(place);
-            let is_posted = match queue {
-                None => false,
-                Some(queue) => {
-                    let posted = !queue.is_ending && queue.post(&mut request(slots, slot));
-                    queue.buffers -= usize::from(!posted);
-                    posted
-                }
-            };
-            if !is_posted {
-                *place = 0;
-                self.free.push(slot);
-            }
+        let mut returned = std::mem::take(&mut self.returned);
+        let mut rest = &returned[..];
+        while let Some(&first) = rest.first() {
+            let place = self.places[first as usize];
+            let most = &rest[..rest.len().min(POLL)];
+            let is_other = |slot: &u32| self.places[*slot as usize] != place;
+            let of_one = most.iter().position(is_other).unwrap_or(most.len());
+            let (buffers, others) = rest.split_at(of_one);
+            self.post_again(place, buffers, slots);
+            rest = others;
         }
+        returned.clear();
+        self.returned = returned;
         if !self.free.is_empty() {
             self.fill(slots);
+        }
+    }
+
+    /// Posts buffers to the queue pair that had them. Those that it does not take are free.
+    fn post_again(&mut self, place: u32, buffers: &[u32], slots: &SlotPool) {
+        if !self.held.is_empty() {
+            for slot in buffers {
+                self.held.remove(slot);
+            }
+        }
+        let mut posted = 0;
+        if let Some(queue) = self.queues.get_mut(&place) {
+            posted = queue.post(buffers, slots);
+            queue.buffers -= buffers.len() - posted;
+        }
+        for &slot in &buffers[posted..] {
+            self.places[slot as usize] = 0;
+            self.free.push(slot);
         }
     }
 
@@ -171,13 +205,13 @@ impl OwnQueues {
     fn fill(&mut self, slots: &SlotPool) {
         for (number, queue) in &mut self.queues {
             while !queue.is_ending && queue.buffers < queue.depth {
-                let Some(slot) = self.free.pop() else {
+                let Some(&slot) = self.free.last() else {
                     return;
                 };
-                if !queue.post(&mut request(slots, slot)) {
-                    self.free.push(slot);
+                if queue.post(&[slot], slots) == 0 {
                     break;
                 }
+                self.free.pop();
                 self.places[slot as usize] = *number;
                 queue.buffers += 1;
             }

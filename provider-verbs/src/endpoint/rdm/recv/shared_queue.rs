@@ -10,7 +10,8 @@ use crate::slots::SlotPool;
 use crate::srq::Srq;
 
 pub(super) struct SharedQueue {
-    queue: Arc<Srq>,
+    /// `None`: it has no buffers.
+    queue: Option<Arc<Srq>>,
     /// Its buffers are those with smaller numbers.
     count: usize,
     /// Buffers to be posted again.
@@ -27,7 +28,7 @@ pub(super) struct SharedQueue {
 
 impl SharedQueue {
     /// A queue of `count` buffers, none of which is posted yet.
-    pub(super) fn new(queue: Arc<Srq>, count: usize) -> Self {
+    pub(super) fn new(queue: Option<Arc<Srq>>, count: usize) -> Self {
         Self {
             queue,
             count,
@@ -37,6 +38,10 @@ impl SharedQueue {
             census: None,
             searches_again: false,
         }
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.queue.is_some()
     }
 
     /// Whether a buffer is one of this queue.
@@ -64,6 +69,10 @@ impl SharedQueue {
     /// A queue pair has ended, and may have taken a buffer with it.
     #[cold]
     pub(super) fn suspect(&mut self) {
+        if self.queue.is_none() {
+            // Which buffers a queue pair with a queue of its own had is known.
+            return;
+        }
         self.suspects += 1;
         // None may wait here while some are missing at the device.
         self.post_from = 1;
@@ -110,6 +119,9 @@ impl SharedQueue {
 
     /// Posts all freed buffers. Returns whether a search for lost buffers can go on.
     pub(super) fn post(&mut self, slots: &SlotPool) -> bool {
+        let Some(queue) = &self.queue else {
+            return false;
+        };
         if let Some(census) = &mut self.census {
             census.posts(&self.spent);
         }
@@ -121,13 +133,12 @@ impl SharedQueue {
                 *request_of = request(slots, slot);
             }
             // SAFETY: the slots are the device's until their receives complete.
-            let posted =
-                unsafe { RecvRequest::post_all_shared(&mut requests[..count], &self.queue) };
+            let posted = unsafe { RecvRequest::post_all_shared(&mut requests[..count], queue) };
             match posted {
                 Ok(()) => self.spent.truncate(from),
                 Err((error, taken)) => {
                     self.spent.drain(from..from + taken);
-                    tracing::warn!("receives of {} not posted: {error}", self.queue);
+                    tracing::warn!("receives of {queue} not posted: {error}");
                     if self.census.is_some() {
                         // It has those for posted that were not.
                         self.search();
@@ -142,6 +153,6 @@ impl SharedQueue {
 
 /// The number of buffers that are posted together: a small part of all, because lanes may hold
 /// some.
-fn post_from(count: usize) -> usize {
-    POLL.min(count / 4)
+pub(super) fn post_from(count: usize) -> usize {
+    POLL.min(count / 4).max(1)
 }
