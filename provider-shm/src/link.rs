@@ -17,17 +17,17 @@ mod slots;
 mod started;
 mod waker;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::peer::{Owner, PeerSrx, SendDone};
+use ferrofabric_contracts::send_line::SendLine;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
 use crate::config::Cma;
 use crate::outbox::{KEPT_ENTRIES, Outbox};
 use crate::paths::MessagePaths;
-use crate::pending::{PendingSend, line_up};
+use crate::pending::PendingSend;
 use crate::regions::BoardWatch;
 use crate::ring::{LinkViolation, PublishedSlot, RingConsumer, RingProducer};
 use crate::segment::{SegmentSide, ShmSegment};
@@ -314,13 +314,13 @@ impl ShmLink {
     }
 
     /// Takes over the sends that waited for the link.
-    pub(crate) fn take_over(&mut self, sends: VecDeque<PendingSend>) {
+    pub(crate) fn take_over(&mut self, sends: SendLine<PendingSend>) {
         self.busy = !sends.is_empty();
         *self.sender.pending_mut() = sends;
     }
 
     /// The waiting sends, so that the caller can remove some.
-    pub(crate) fn pending_mut(&mut self) -> &mut VecDeque<PendingSend> {
+    pub(crate) fn pending_mut(&mut self) -> &mut SendLine<PendingSend> {
         self.sender.pending_mut()
     }
 
@@ -370,9 +370,8 @@ impl ShmLink {
         self.requests += usize::from(awaits);
         for refusal in refusals {
             // SAFETY: there are no buffers.
-            line_up(self.pending_mut(), unsafe {
-                PendingSend::new(&refusal, &[])
-            });
+            let refusal = unsafe { PendingSend::new(&refusal, &[]) };
+            self.pending_mut().push(refusal);
         }
         self.update_busy();
         Ok(())

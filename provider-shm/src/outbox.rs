@@ -1,9 +1,8 @@
 //! The messages that an endpoint's links have under way: one table for all links.
 
-use std::collections::VecDeque;
-
 use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::peer::SendDone;
+use ferrofabric_contracts::send_line::SendLine;
 use slab::Slab;
 
 use crate::pending::PendingSend;
@@ -29,17 +28,17 @@ pub(crate) struct OutgoingMessage {
 pub(crate) struct Outbox {
     pub(crate) outgoing: Slab<OutgoingMessage>,
     /// A spare queue for waiting sends, which the next link that needs one takes.
-    spare: VecDeque<PendingSend>,
+    spare: SendLine<PendingSend>,
 }
 
 impl Outbox {
     /// Takes the spare queue for waiting sends.
-    pub(crate) fn take_room(&mut self) -> VecDeque<PendingSend> {
+    pub(crate) fn take_room(&mut self) -> SendLine<PendingSend> {
         std::mem::take(&mut self.spare)
     }
 
     /// Takes back a queue that a link does not need any more; keeps the larger one.
-    pub(crate) fn give_back(&mut self, room: VecDeque<PendingSend>) {
+    pub(crate) fn give_back(&mut self, room: SendLine<PendingSend>) {
         if room.capacity() > self.spare.capacity() {
             self.spare = room;
         }

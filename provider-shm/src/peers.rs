@@ -1,11 +1,12 @@
 //! The peers that an endpoint knows: by the id of a peer's shared-memory endpoint, and by the
 //! owner's address for it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::routes::{Epoch, RouteTable};
+use ferrofabric_contracts::send_line::SendLine;
 use ferrofabric_contracts::types::FiAddr;
 
 use crate::pending::PendingSend;
@@ -13,7 +14,7 @@ use crate::pending::PendingSend;
 /// The state of a peer.
 pub(crate) enum PeerState {
     /// A link is being made; sends wait for it.
-    Connecting(VecDeque<PendingSend>),
+    Connecting(SendLine<PendingSend>),
     /// There is a link, with this key.
     Up(usize),
     /// The link was closed idle: neither side had more to send.
@@ -102,7 +103,7 @@ impl ShmPeers {
     }
 
     /// The sends that wait for links, by peer.
-    pub(crate) fn waiting_sends(&self) -> impl Iterator<Item = &VecDeque<PendingSend>> {
+    pub(crate) fn waiting_sends(&self) -> impl Iterator<Item = &SendLine<PendingSend>> {
         self.by_id.values().filter_map(|peer| match peer {
             PeerState::Connecting(queue) => Some(queue),
             _ => None,

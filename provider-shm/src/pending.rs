@@ -1,10 +1,8 @@
 //! Sends that wait: for a connection, for room, or for the receiver.
 
-use std::collections::VecDeque;
-
 use ferrofabric_contracts::buffers::SendBuffers;
-use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::requester::is_requester;
+use ferrofabric_contracts::send_line::{SendLine, WaitingSend};
 use ferrofabric_contracts::types::{IoBuf, SendOp};
 
 /// Room in a line for parts that pass fences.
@@ -12,22 +10,12 @@ pub(crate) const ROOM_TO_PASS: usize = 64;
 
 /// Whether there is room in a line for a send. Those that wait for a fence leave room to parts of
 /// one-sided operations that pass it.
-pub(crate) fn has_room(line: &VecDeque<PendingSend>, op: &SendOp, limit: usize) -> bool {
+pub(crate) fn has_room(line: &SendLine<PendingSend>, op: &SendOp, limit: usize) -> bool {
     let room = match op.kind.passes_fences() {
         true => limit + ROOM_TO_PASS,
         false => limit,
     };
     line.len() < room
-}
-
-/// Puts a send in line: at the end, or before the first fence if it waits for none.
-pub(crate) fn line_up(line: &mut VecDeque<PendingSend>, send: PendingSend) {
-    let is_fenced = |waits: &PendingSend| waits.op.flags.contains(Flags::FENCE);
-    let at = match send.op.kind.passes_fences() {
-        true => line.iter().position(is_fenced),
-        false => None,
-    };
-    line.insert(at.unwrap_or(line.len()), send);
 }
 
 /// The injected sends of a line: the application takes them for sent.
@@ -44,6 +32,13 @@ pub struct PendingSend {
     /// The operation.
     pub op: SendOp,
     buffers: SendBuffers,
+}
+
+impl WaitingSend for PendingSend {
+    #[inline]
+    fn op(&self) -> &SendOp {
+        &self.op
+    }
 }
 
 impl PendingSend {

@@ -315,7 +315,7 @@ impl Transport for ShmTransport {
         let by_links = links.map(|link| (link.addr(), link.undelivered(&self.outbox).count()));
         let connecting = self.peers.waiting_sends().map(|line| {
             let peer = line.front().map_or(FiAddr::NOTAVAIL, |send| send.op.dest);
-            (peer, injected(line).count())
+            (peer, injected(line.iter()).count())
         });
         let unreachable = self.unreachable.iter();
         let unreachable = unreachable.map(|(peer, line)| (*peer, injected(line).count()));
@@ -329,7 +329,7 @@ impl Transport for ShmTransport {
         let mut links = self.links_to_others();
         let mut unreachable = self.unreachable.iter();
         links.any(|link| link.undelivered(&self.outbox).next().is_some())
-            || (self.peers.waiting_sends()).any(|line| injected(line).next().is_some())
+            || (self.peers.waiting_sends()).any(|line| injected(line.iter()).next().is_some())
             || unreachable.any(|(_, line)| injected(line).next().is_some())
     }
 

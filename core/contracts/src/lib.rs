@@ -24,5 +24,6 @@ mod listed;
 pub mod peer;
 pub mod requester;
 pub mod routes;
+pub mod send_line;
 pub mod size;
 pub mod types;

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use ferrofabric_contracts::buffers::{SendBuffers, gather};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, SendDone};
+use ferrofabric_contracts::send_line::SendLine;
 use ferrofabric_contracts::types::{IoBuf, MAX_REQUESTS, SendOp, total_len};
 
 use super::close::CloseMessage;
@@ -23,7 +24,7 @@ use super::waker::PeerWaker;
 use crate::copy::copy_soon;
 use crate::outbox::{Outbox, OutgoingMessage};
 use crate::paths::{self, MessagePath, MessagePaths};
-use crate::pending::{PendingSend, has_room, injected, line_up};
+use crate::pending::{PendingSend, has_room, injected};
 use crate::ring::{CONTROL_SLOTS, LinkViolation, RingProducer};
 use crate::stats::ShmStats;
 use crate::wire::{READ, SHORT_BYTES, WANTS_DELIVERED};
@@ -47,7 +48,7 @@ pub(super) struct LinkSender {
     /// The addresses of messages are sent along, so that the peer can read them.
     offers_cma: bool,
     control: VecDeque<AnswerSlot>,
-    pending: VecDeque<PendingSend>,
+    pending: SendLine<PendingSend>,
     in_flight: InFlightMessages,
     /// Messages without bytes that were started since the peer requested envelopes only: the peer
     /// sends no `GO` for these.
@@ -65,7 +66,7 @@ impl LinkSender {
             sizes,
             offers_cma,
             control: VecDeque::new(),
-            pending: VecDeque::new(),
+            pending: SendLine::default(),
             in_flight: InFlightMessages::default(),
             empty_envelopes: 0,
             waits_for_room: false,
@@ -92,7 +93,7 @@ impl LinkSender {
     /// An item for each message that was injected and each answer, unless all of it is in the ring.
     pub(super) fn undelivered<'a>(&'a self, outbox: &'a Outbox) -> impl Iterator<Item = ()> + 'a {
         let answers = self.control.iter().map(|_| ());
-        let waiting = injected(&self.pending).map(|_| ());
+        let waiting = injected(self.pending.iter()).map(|_| ());
         let in_flight = self.in_flight.undelivered(outbox).map(|_| ());
         answers.chain(waiting).chain(in_flight)
     }
@@ -126,7 +127,7 @@ impl LinkSender {
     }
 
     /// The waiting sends, so that the caller can remove some.
-    pub(super) fn pending_mut(&mut self) -> &mut VecDeque<PendingSend> {
+    pub(super) fn pending_mut(&mut self) -> &mut SendLine<PendingSend> {
         &mut self.pending
     }
 
@@ -192,7 +193,7 @@ impl LinkSender {
             self.pending = outbox.take_room();
         }
         // SAFETY: the caller's contract.
-        line_up(&mut self.pending, unsafe { PendingSend::new(op, iov) });
+        self.pending.push(unsafe { PendingSend::new(op, iov) });
         Ok(())
     }
 
@@ -586,7 +587,7 @@ impl LinkSender {
     /// The link fails: takes out all incomplete sends, oldest first.
     pub(super) fn take_unfinished(&mut self, outbox: &mut Outbox) -> Vec<SendDone> {
         let mut unfinished = self.in_flight.take_unfinished(outbox);
-        unfinished.extend(self.pending.drain(..).map(|p| SendDone::of(&p.op, 0)));
+        unfinished.extend(self.pending.drain().map(|p| SendDone::of(&p.op, 0)));
         unfinished
     }
 }

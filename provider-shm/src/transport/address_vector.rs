@@ -1,7 +1,5 @@
 //! The effects of insertions into the address vector and of removals.
 
-use std::collections::VecDeque;
-
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::{Owner, PEER_REMOVED, PeerSrx, SendDone};
@@ -65,11 +63,7 @@ impl ShmTransport {
             }
             None => return,
         };
-        let (dropped, kept) = std::mem::take(queue)
-            .into_iter()
-            .partition::<VecDeque<_>, _>(|send| send.op.dest == addr);
-        *queue = kept;
-        for send in dropped {
+        for send in queue.take(|send| send.op.dest == addr) {
             owner.fail_send(
                 &SendDone::of(&send.op, 0),
                 Errno::ECANCELED,

@@ -3,19 +3,20 @@
 //! endpoint keeps of the peer. A peer that sends again connects again; that link stays for as long
 //! as there is traffic, and for a while after that.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx};
+use ferrofabric_contracts::send_line::SendLine;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
 use slab::Slab;
 
 use super::ShmTransport;
 use crate::link::{CloseMessage, ShmLink};
 use crate::peers::PeerState;
-use crate::pending::{PendingSend, line_up};
+use crate::pending::PendingSend;
 use crate::ring::LinkViolation;
 use crate::segment::ShmSegment;
 use crate::service::ServiceCommand;
@@ -249,7 +250,8 @@ impl ShmTransport {
         let peer = peer.ok_or(OpError::Failed(Errno::ECONNRESET))?;
         let (id, native) = (peer.id, peer.native);
         if self.peers.needs_link(id) {
-            self.peers.set(id, PeerState::Connecting(VecDeque::new()));
+            self.peers
+                .set(id, PeerState::Connecting(SendLine::default()));
             if let Err(error) = self.connect(id, native, owner) {
                 self.peers.remove(id);
                 return Err(error);
@@ -263,7 +265,7 @@ impl ShmTransport {
             Some(PeerState::Connecting(queue)) => {
                 // As many wait at most as a peer has requests.
                 // SAFETY: the caller's contract.
-                line_up(queue, unsafe { PendingSend::new(op, iov) });
+                queue.push(unsafe { PendingSend::new(op, iov) });
                 Ok(())
             }
             _ => Err(OpError::Failed(Errno::ECONNRESET)),

@@ -1,7 +1,6 @@
 //! The beginning and the end of links: handles the reports of the service thread, and completes or
 //! fails the operations of a link that ends.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::Errno;
@@ -85,15 +84,14 @@ impl ShmTransport {
             return;
         };
         // Answers to requests go by no other transport.
-        let (queue, answers) = std::mem::take(queue)
-            .into_iter()
-            .partition::<VecDeque<_>, _>(|send| send.has_address());
+        let answers = queue.take(|send| !send.has_address());
+        let queue: Vec<_> = queue.drain().collect();
         self.peers.remove(id);
         for answer in answers {
             owner.fail_send(&SendDone::of(&answer.op, 0), errno, 0, why);
         }
         // No send waits: the peer was removed.
-        let Some(first) = queue.front() else { return };
+        let Some(first) = queue.first() else { return };
         // A silent peer may answer later; one that does not exist never will.
         if errno == Errno::EHOSTUNREACH {
             self.peers.set_gone(id, errno, first.op.dest);
@@ -101,7 +99,7 @@ impl ShmTransport {
         tracing::info!(peer = id, why, "no shared-memory link");
         match self.config.unreachable {
             Unreachable::HandBack => {
-                self.unreachable.push_back((first.op.dest, queue.into()));
+                self.unreachable.push_back((first.op.dest, queue));
             }
             Unreachable::Fail => {
                 let peer = first.op.dest;

@@ -1,17 +1,16 @@
 //! Sends that do not fit in one slot at once: over a link, or to a peer without a link yet.
 
-use std::collections::VecDeque;
-
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone};
 use ferrofabric_contracts::requester::index_of;
+use ferrofabric_contracts::send_line::SendLine;
 use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
 
 use super::ShmTransport;
 use crate::link::{SendOutcome, ShmLink};
 use crate::peers::{PeerState, ShmRoute};
-use crate::pending::{PendingSend, has_room, line_up};
+use crate::pending::{PendingSend, has_room};
 use crate::segment::ShmSegment;
 use crate::service::ServiceCommand;
 use crate::stats::ShmStats;
@@ -111,7 +110,8 @@ impl ShmTransport {
                 }
                 self.peers.set_id(op.dest, id);
                 if self.peers.needs_link(id) {
-                    self.peers.set(id, PeerState::Connecting(VecDeque::new()));
+                    self.peers
+                        .set(id, PeerState::Connecting(SendLine::default()));
                     if let Err(error) = self.connect(id, native, owner) {
                         self.peers.remove(id);
                         return Err(error);
@@ -135,7 +135,7 @@ impl ShmTransport {
                 }
                 self.receiver.stats_mut().queued += 1;
                 // SAFETY: the caller's contract.
-                line_up(queue, unsafe { PendingSend::new(op, iov) });
+                queue.push(unsafe { PendingSend::new(op, iov) });
                 Ok(())
             }
             Some(PeerState::Gone(errno)) => Err(OpError::Failed(*errno)),

@@ -20,7 +20,7 @@ pub(crate) use grants::{Grants, QUOTA_UNITS};
 pub(crate) use lane::{LaneTable, RcLane};
 pub(crate) use packet_pool::PacketPool;
 pub(crate) use peers::{PeerFate, PeerRoute, PeerTable, RdmPeer, TRANSPORT};
-pub(crate) use pending::{Pending, line_up};
+pub(crate) use pending::Pending;
 pub(crate) use probe_turns::SilentLane;
 pub(crate) use records::PacketRecords;
 pub(crate) use registered::Registered;

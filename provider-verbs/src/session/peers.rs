@@ -6,7 +6,7 @@
 //! [`MAX_KEPT`]: the session that was parked longest ends first. Both sides of a parked session
 //! have received all messages, so its end loses nothing.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use slab::Slab;
@@ -14,6 +14,7 @@ use slab::Slab;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::requester::{index_of, requester};
 use ferrofabric_contracts::routes::{Epoch, RouteTable};
+use ferrofabric_contracts::send_line::SendLine;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_protocol::lanes::PeerLanes;
 use ferrofabric_protocol::wire::SessionId;
@@ -47,7 +48,7 @@ pub(crate) struct RdmPeer {
     pub(crate) lane: Option<SessionId>,
     /// The session, while it has no lane.
     pub(crate) parked: Option<Box<SessionState>>,
-    pub(crate) pending: VecDeque<Pending>,
+    pub(crate) pending: SendLine<Pending>,
     /// The session is parked, and this much of its credit was lent meanwhile.
     pub(crate) lent: Option<u32>,
     uses: PeerUses,
@@ -238,7 +239,7 @@ impl PeerTable {
                 requester,
                 lane: None,
                 parked: None,
-                pending: VecDeque::new(),
+                pending: SendLine::default(),
                 lent: None,
                 uses: PeerUses::default(),
                 lists: PeerLists::default(),

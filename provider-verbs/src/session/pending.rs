@@ -1,28 +1,23 @@
 //! Sends that wait for their lanes.
 
-use std::collections::VecDeque;
-
 use ferrofabric_contracts::buffers::SendBuffers;
-use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::SendDone;
+use ferrofabric_contracts::send_line::WaitingSend;
 use ferrofabric_contracts::types::{SendOp, total_len};
 
 use crate::gather::Readable;
-
-/// Puts a send in line: at the end, or before the first fence if it waits for none.
-pub(crate) fn line_up(line: &mut VecDeque<Pending>, one: Pending) {
-    let is_fenced = |waits: &Pending| waits.op.flags.contains(Flags::FENCE);
-    let at = match one.op.kind.passes_fences() {
-        true => line.iter().position(is_fenced),
-        false => None,
-    };
-    line.insert(at.unwrap_or(line.len()), one);
-}
 
 /// A send that waits for its lane, or for room on it.
 pub(crate) struct Pending {
     pub(crate) op: SendOp,
     buffers: SendBuffers,
+}
+
+impl WaitingSend for Pending {
+    #[inline]
+    fn op(&self) -> &SendOp {
+        &self.op
+    }
 }
 
 impl Pending {

@@ -1,7 +1,5 @@
 //! The end of a session and of all its operations.
 
-use std::collections::VecDeque;
-
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::{Owner, PeerSrx};
 use ferrofabric_contracts::types::SendOp;
@@ -129,12 +127,8 @@ impl RdmTransport {
         why: &'static str,
         owner: &mut O,
     ) {
-        let pending = std::mem::take(&mut self.peers.at(peer).pending);
-        let (failed, rest) = pending
-            .into_iter()
-            .partition::<VecDeque<_>, _>(|pending| fails(&pending.op));
-        self.peers.at(peer).pending = rest;
-        for pending in failed {
+        let line = &mut self.peers.at(peer).pending;
+        for pending in line.take(|pending| fails(&pending.op)) {
             owner.fail_send(&pending.done(), errno, 0, why);
         }
     }

@@ -16,7 +16,7 @@ use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MAX_RTS_BYTES};
 use super::RdmTransport;
 use super::poster::{FragmentOutcome, PostError, Poster, RECEIVER_LEVELS};
 use crate::gather::Readable;
-use crate::session::{Pending, RcLane, line_up};
+use crate::session::{Pending, RcLane};
 
 /// Room in the line of a peer for parts of one-sided operations that wait for no fence.
 const ROOM_TO_PASS: usize = 64;
@@ -141,7 +141,7 @@ impl RdmTransport {
             return Err(OpError::Failed(Errno::ESHUTDOWN));
         }
         let peer = self.peers.at(at);
-        line_up(&mut peer.pending, Pending::new(op, iov));
+        peer.pending.push(Pending::new(op, iov));
         match peer.lane {
             Some(session) => self.list(session),
             None => self.request_lane(at),
