@@ -173,6 +173,14 @@ impl<'a> Target<'a> {
         assert!(!has_lane, "no operation went by a device");
     }
 
+    /// Puts bytes into the region, as its process does.
+    pub fn put(&self, place: usize, bytes: &[u8]) {
+        assert!(place + bytes.len() <= REGION);
+        let to = self.memory.as_mut_ptr().wrapping_add(place);
+        // SAFETY: the memory is the endpoint's; the callers wait until no operation uses this place.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
     /// The content of the region.
     pub fn content(&self, place: usize, len: usize) -> Vec<u8> {
         self.pair.b.bytes(self.memory.addr + place, len)

@@ -393,6 +393,39 @@ fn an_acknowledgement_that_is_lost() {
     }
 }
 
+/// A write with CQ data whose acknowledgement is lost comes once more before its data, and not after
+/// them: what the target then puts into the memory stays.
+#[test]
+fn a_write_comes_no_more_after_its_data() {
+    const PLACE: usize = 64;
+    let device = FakeDevice::take();
+    let (a, b) = (domain(&[]), domain(&[]));
+    let target = Target::open(&*a, &*b);
+    let _region = target.register(KEY, BOTH);
+    target.await_grant();
+    let lost = FaultEffect::FailAfterwards(ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
+    device.script(Fault::new(FaultPoint::Write, lost));
+    let (from, bytes) = filled(&target.pair.a, 8, 5);
+    let op = RmaOp {
+        data: 77,
+        flags: Flags::COMPLETION | Flags::REMOTE_CQ_DATA,
+        ..target.op(RmaKind::Write, PLACE)
+    };
+    target.begin(&op, &[from]);
+    assert_eq!(device.faults_left(), 0);
+    assert_eq!(target.content(PLACE, 8), bytes, "by the device");
+    target.put(PLACE, &[1; 8]);
+    let data = target.pair.next(&target.pair.b.rx).unwrap();
+    let of_writes = Flags::RMA | Flags::REMOTE_WRITE | Flags::REMOTE_CQ_DATA;
+    assert_eq!((data.flags, data.data), (of_writes, 77));
+    assert_eq!(target.content(PLACE, 8), bytes, "by a message");
+    target.put(PLACE, &[2; 8]);
+    target.over(&op).unwrap();
+    target.done(&target.op(RmaKind::Write, 0), &[from]);
+    assert_eq!(target.content(PLACE, 8), [2; 8]);
+    assert!(target.pair.b.rx.take().is_none(), "no second data");
+}
+
 /// A peer that is removed at either end: operations under way end, and the region closes.
 ///
 /// Covers: AV-17
