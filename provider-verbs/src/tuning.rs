@@ -26,7 +26,7 @@ pub(crate) struct Tuning {
     pub(crate) send_entries: usize,
     /// The send queues of the lanes.
     pub(crate) sends: SendTuning,
-    /// Receive buffers of the endpoint.
+    /// Receive buffers of the endpoint: those for datagrams and those of the lanes.
     pub(crate) receives: usize,
     /// Those of the lanes are in one queue; else each lane has a queue of its own.
     pub(crate) shares_receives: bool,
@@ -99,8 +99,22 @@ const SEND_DEPTH: usize = 255;
 /// Bounce buffers for the sends of an endpoint, as long as it has few lanes.
 pub(crate) const BOUNCES: usize = 256;
 
-/// The part of the receive buffers that is for datagrams, as a divisor.
+/// The part of the receive buffers that is for datagrams, as a divisor, where each lane has a queue
+/// of its own.
 const DATAGRAM_PART: usize = 4;
+
+/// The least number of them, so that an early one can be kept.
+const LEAST_DATAGRAM_RECEIVES: usize = 4;
+
+/// The same where lanes share a queue: by what the lanes of a setting carry. Lanes have the larger
+/// part even where most go by datagrams, since those are short.
+const fn datagram_part(lane: LaneChoice) -> usize {
+    match lane {
+        LaneChoice::Rc => 8,
+        LaneChoice::Auto => DATAGRAM_PART,
+        LaneChoice::Ud => 2,
+    }
+}
 
 /// Receive buffers of a lane with a queue of its own.
 const LANE_RECEIVES: usize = 8;
@@ -134,21 +148,26 @@ impl Tuning {
     pub(crate) fn of(limits: &DeviceLimits, quirks: Quirks, settings: &Settings) -> Self {
         // Receives and sends share a completion queue.
         let shares_receives = limits.shared_receive_queues > 0;
-        let queue_depth = match shares_receives {
-            true => limits.shared_receive_depth,
-            false => limits.queue_depth,
+        let queue_depth = limits.queue_depth as usize;
+        let wanted = (settings.rx_buffers as usize).min(limits.completion_depth as usize / 2);
+        let (wanted, part, shared_depth) = match shares_receives {
+            true => {
+                let depth = limits.shared_receive_depth as usize;
+                (wanted, datagram_part(settings.lane), depth)
+            }
+            false => (wanted.min(queue_depth), DATAGRAM_PART, usize::MAX),
         };
-        let receives = (settings.rx_buffers as usize)
-            .min(queue_depth as usize)
-            .min(limits.completion_depth as usize / 2);
+        let datagram_receives = (wanted / part)
+            .max(LEAST_DATAGRAM_RECEIVES)
+            .min(queue_depth);
+        let for_lanes = wanted.saturating_sub(datagram_receives).min(shared_depth);
+        let receives = datagram_receives + for_lanes;
         let send_places = (limits.completion_depth as usize)
             .saturating_sub(receives)
             .min(20_480);
         let send_total = send_places - send_places / 5;
-        let send_depth = SEND_DEPTH.min(limits.queue_depth as usize);
+        let send_depth = SEND_DEPTH.min(queue_depth);
         let send_free = send_total / 2;
-        let datagram_receives = (receives / DATAGRAM_PART).min(limits.queue_depth as usize);
-        let for_lanes = receives - datagram_receives;
         let lane_receives = LANE_RECEIVES.min(for_lanes / 2).max(1);
         let max_lanes = match shares_receives {
             true => settings.max_lanes as usize,

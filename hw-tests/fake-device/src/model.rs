@@ -214,6 +214,7 @@ impl DeviceModel {
         self.calls.clear();
         self.misuse.clear();
         self.flooded = 0;
+        self.moved_last = 0;
         self.crossing = Crossing::quiet();
         self.profile = None;
         self.subnet = DEFAULT_SUBNET;

@@ -306,7 +306,8 @@ impl DeviceProbe {
     /// The device registers no memory.
     pub fn reuses_keys(&self) -> Result<bool> {
         let pd = Pd::allocate(&self.context)?;
-        let key = || Ok(ProbeMemory::register(&pd, Access::LOCAL_WRITE)?.key());
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let key = || Ok(ProbeMemory::register(&pd, rights)?.key());
         Ok(key()? == key()?)
     }
 

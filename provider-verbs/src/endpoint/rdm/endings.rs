@@ -23,9 +23,11 @@ pub(super) enum Ending {
     /// A queue pair in error that belongs to no lane any more. Its completions would go with it,
     /// and so would the receive buffers of the endpoint that they name.
     QueuePair(RetiredQueuePair),
-    /// The data queue pair, in error: it has to be revived. Until this time it waits for the
-    /// report of its last receive.
+    /// The data queue pair, in error: it has to be revived. Until this time it waits for its
+    /// receives.
     DataQueuePair(Time),
+    /// The data queue pair was revived without some of its receives: they are free.
+    DataReceives,
     /// The next step of the search for lost receives.
     Search,
 }

@@ -92,7 +92,7 @@ impl Queues {
             },
         )?;
         let config = SrqConfig {
-            depth: tuning.receives as u32,
+            depth: (tuning.receives - tuning.datagram_receives) as u32,
             entries: 1,
         };
         let srq = match tuning.shares_receives {
@@ -149,7 +149,7 @@ impl Queues {
     ///
     /// # Errors
     ///
-    /// The settings allow UD lanes alone, and the device has none.
+    /// The settings allow only UD lanes, and the device has none.
     fn data_queue_pair(
         &self,
         pd: &Arc<Pd>,
@@ -293,13 +293,7 @@ impl RdmTransport {
         let slot_bytes = tuning.slot_bytes();
         let bounces = BounceBuffers::create(pd, slot_bytes)?;
         let resumes = ResumeSlots::create(pd, &tuning)?;
-        let mut receives = ReceivePool::create(
-            pd,
-            queues.srq.clone(),
-            tuning.receives,
-            queue_pair.as_ref().map_or(0, |_| tuning.datagram_receives),
-            slot_bytes,
-        )?;
+        let mut receives = ReceivePool::create(pd, queues.srq.clone(), &tuning)?;
         open_receives(&mut receives, queue_pair.as_ref(), &tuning);
         let data_qpn = queue_pair.as_ref().map(DataQueuePair::number);
         let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes(), clock.clone())?;

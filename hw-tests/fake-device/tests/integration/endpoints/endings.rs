@@ -43,7 +43,7 @@ fn ends_with_the_close(end: &mut OwningEndpoint, to: FiAddr, done: Vec<OwnedComp
 #[test]
 fn a_close_that_meets_a_promotion() {
     /// So many completions come before the lane is given up: no more than receives of the lanes.
-    const BACKLOG: u64 = 300;
+    const BACKLOG: u64 = 200;
     let device = FakeDevice::take();
     let mut hub = endpoint(&[
         ("FERRO_LANE", "ud"),

@@ -265,6 +265,10 @@ impl RdmTransport {
                     self.revive_data_queue_pair(until);
                     true
                 }
+                Ending::DataReceives => {
+                    self.open_data_receives();
+                    true
+                }
                 Ending::Search => {
                     self.search_lost_receives();
                     true

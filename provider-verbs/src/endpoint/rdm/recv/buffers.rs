@@ -16,29 +16,29 @@ use crate::post::RecvRequest;
 use crate::session::receive_wr_id;
 use crate::slots::SlotPool;
 use crate::srq::Srq;
+use crate::tuning::Tuning;
 
 pub(in super::super) struct ReceivePool {
-    /// Without buffers on a device without shared queues: each lane has a queue of its own, too.
+    /// It has no buffers on a device without shared queues: there each lane has its own queue.
     shared: SharedQueue,
     own: OwnQueues,
     slots: SlotPool,
 }
 
 impl ReceivePool {
-    /// Makes `count` buffers. The first ones are posted to the shared queue, if there is one, except
-    /// `apart`, which single queue pairs get.
+    /// Makes the buffers. Those of lanes that share a queue are posted to it.
     pub(in super::super) fn create(
         pd: &Arc<Pd>,
         shared: Option<Arc<Srq>>,
-        count: usize,
-        apart: usize,
-        slot_bytes: usize,
+        tuning: &Tuning,
     ) -> Result<Self> {
-        let mut slots = SlotPool::create(pd, count, slot_bytes, Access::LOCAL_WRITE)?;
+        let count = tuning.receives;
+        let mut slots = SlotPool::create(pd, count, tuning.slot_bytes(), Access::LOCAL_WRITE)?;
         while slots.take().is_some() {}
+        let of_datagrams = tuning.datagram_receives;
         // A lane with a queue of its own has few buffers, and needs each of them.
         let (of_shared, post_own_from) = match shared {
-            Some(_) => (count - apart, post_from(apart)),
+            Some(_) => (count - of_datagrams, post_from(of_datagrams)),
             None => (0, 1),
         };
         let mut this = Self {

@@ -29,8 +29,10 @@ pub(super) struct OwnQueues {
     places: Vec<u32>,
     /// Buffers whose packets were taken.
     returned: Vec<u32>,
-    /// The number of those from which they are posted together.
+    /// The number of those from which they are posted together, and that number now: a queue pair
+    /// that has too few gets each one at once.
     post_from: usize,
+    posts_now_from: usize,
     /// Buffers without a queue pair.
     free: Vec<u32>,
     /// Buffers with a packet that waits for earlier ones.
@@ -53,21 +55,32 @@ impl OwnQueue {
         let Some(&first) = buffers.first().filter(|_| !self.is_ending) else {
             return 0;
         };
-        let mut requests = [request(slots, first); POLL];
+        let first = request(slots, first);
+        if buffers.len() == 1 {
+            return self.post_requests(&mut [first]);
+        }
+        let mut requests = [first; POLL];
         for (request_of, &slot) in requests.iter_mut().zip(buffers) {
             *request_of = request(slots, slot);
         }
-        let mut post = |qp: &Qp| {
-            // SAFETY: the buffers are the device's until their receives complete.
-            match unsafe { RecvRequest::post_all(&mut requests[..buffers.len()], qp) } {
-                Ok(()) => buffers.len(),
-                Err((_, posted)) => posted,
-            }
-        };
+        self.post_requests(&mut requests[..buffers.len()])
+    }
+
+    /// Posts requests for buffers. Returns how many were posted.
+    fn post_requests(&self, requests: &mut [RecvRequest<1>]) -> usize {
         match &self.queue_pair {
-            ReceivingQueuePair::Rc(qp) => qp.upgrade().map_or(0, |qp| post(&qp)),
-            ReceivingQueuePair::Ud(qp) => qp.upgrade().map_or(0, |qp| post(&qp)),
+            ReceivingQueuePair::Rc(qp) => qp.upgrade().map_or(0, |qp| post_to(&qp, requests)),
+            ReceivingQueuePair::Ud(qp) => qp.upgrade().map_or(0, |qp| post_to(&qp, requests)),
         }
+    }
+}
+
+fn post_to(qp: &Qp, requests: &mut [RecvRequest<1>]) -> usize {
+    // SAFETY: `OwnQueue::post` made requests for buffers that are the device's until their receives
+    // complete.
+    match unsafe { RecvRequest::post_all(requests, qp) } {
+        Ok(()) => requests.len(),
+        Err((_, posted)) => posted,
     }
 }
 
@@ -80,6 +93,7 @@ impl OwnQueues {
             places: vec![0; buffers.end as usize],
             returned: Vec::with_capacity(buffers.len()),
             post_from,
+            posts_now_from: post_from,
             free: buffers.collect(),
             held: HashSet::new(),
         }
@@ -99,7 +113,7 @@ impl OwnQueues {
     /// Whether there are enough returned buffers to post them.
     #[inline]
     pub(super) fn has_enough(&self) -> bool {
-        self.returned.len() >= self.post_from
+        self.returned.len() >= self.posts_now_from
     }
 
     /// Whether a queue pair has a queue here.
@@ -135,12 +149,14 @@ impl OwnQueues {
         self.held.insert(slot);
     }
 
-    /// Whether a queue pair has no buffer any more.
+    /// Whether the device has no buffer of a queue pair any more.
     pub(super) fn is_empty(&self, number: u32) -> bool {
         let is_its = |slot: &&u32| self.places[**slot as usize] == number;
         let is_empty = |queue: &OwnQueue| {
             let returned = self.returned.iter().filter(is_its).count();
-            queue.buffers == returned
+            let held = self.held.iter().filter(is_its);
+            let held = held.filter(|slot| !self.returned.contains(slot)).count();
+            queue.buffers == returned + held
         };
         self.queues.get(&number).is_none_or(is_empty)
     }
@@ -180,6 +196,10 @@ impl OwnQueues {
         if !self.free.is_empty() {
             self.fill(slots);
         }
+        self.posts_now_from = match self.free.is_empty() {
+            true => self.post_from,
+            false => 1,
+        };
     }
 
     /// Posts buffers to the queue pair that had them. Those that it does not take are free.

@@ -69,11 +69,11 @@ impl RdmTransport {
         }
         self.ud.reviving = false;
         let works = queue_pair.revive(&mut self.poster);
-        if resets {
-            let depth = self.poster.tuning.datagram_receives;
-            self.receives.close(raw.number());
-            let receiving = ReceivingQueuePair::Ud(Arc::downgrade(&raw));
-            self.receives.open(raw.number(), receiving, depth);
+        match resets && works {
+            true if has_all_back => self.open_data_receives(),
+            // The device may have flushed some between the last poll and the reset.
+            true => self.ending.push(Ending::DataReceives),
+            false => {}
         }
         if !works {
             if !resets {
@@ -88,5 +88,21 @@ impl RdmTransport {
         for session in sessions {
             self.list(session);
         }
+    }
+
+    /// Gives the data queue pair, which was reset, its receives. The device has none of them, and
+    /// what it had flushed was taken.
+    #[cold]
+    pub(in super::super) fn open_data_receives(&mut self) {
+        let Some(queue_pair) = &self.ud.queue_pair else {
+            return;
+        };
+        let (number, receiving) = (
+            queue_pair.number(),
+            ReceivingQueuePair::Ud(Arc::downgrade(queue_pair.raw())),
+        );
+        let depth = self.poster.tuning.datagram_receives;
+        self.receives.close(number);
+        self.receives.open(number, receiving, depth);
     }
 }
