@@ -54,8 +54,7 @@ impl<T> TurnLock<T> {
 
     fn taken<'a>(&'a self, state: MutexGuard<'a, T>) -> TurnGuard<'a, T> {
         self.thread.store(this_thread(), Ordering::Relaxed);
-        // In a thread that ends the count is gone.
-        let _ = WORKS.try_with(|works| works.set(works.get() + 1));
+        WORKS.with(|works| works.set(works.get() + 1));
         TurnGuard {
             state,
             thread: &self.thread,
@@ -80,7 +79,7 @@ impl<T> DerefMut for TurnGuard<'_, T> {
 impl<T> Drop for TurnGuard<'_, T> {
     fn drop(&mut self) {
         self.thread.store(0, Ordering::Relaxed);
-        let _ = WORKS.try_with(|works| works.set(works.get() - 1));
+        WORKS.with(|works| works.set(works.get() - 1));
     }
 }
 
@@ -90,7 +89,7 @@ thread_local! {
 }
 
 fn is_working() -> bool {
-    WORKS.try_with(Cell::get).is_ok_and(|works| works != 0)
+    WORKS.with(Cell::get) != 0
 }
 
 /// Work that comes up in any thread, and that one does at a time.

@@ -30,8 +30,7 @@ pub(crate) struct ForeignReceives {
     endpoint: Mutex<Option<Arc<dyn Endpoint>>>,
     /// The thread that announces messages has it.
     turn: TurnLock<Announcements>,
-    /// Sources are to be looked for by the thread that announces, in place of one that is in a
-    /// function of an owner.
+    /// A call in an owner's function left the look for sources to the thread that has the turn.
     looks_again: AtomicBool,
     birth: Birth,
 }
@@ -282,14 +281,12 @@ impl ForeignReceives {
     fn look_after_insertion(&self) {
         match self.turn.take_outside_work() {
             Some(mut turn) => self.look_for_sources(&mut turn),
-            None => {
-                self.looks_again.store(true, Ordering::SeqCst);
-                self.look_again();
-            }
+            None => self.looks_again.store(true, Ordering::SeqCst),
         }
+        self.look_again();
     }
 
-    /// Looks for sources if that is due, unless a thread announces: it looks when it is done.
+    /// Looks for sources if that is due, unless a thread has the turn: it does so afterwards.
     fn look_again(&self) {
         while self.looks_again.load(Ordering::SeqCst) {
             let Some(mut turn) = self.turn.try_take() else {
