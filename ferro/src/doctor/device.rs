@@ -317,11 +317,11 @@ fn last_receive(name: &str, traffic: &Traffic) -> Option<Finding> {
 
 fn datagram(name: &str, traffic: &Traffic) -> Option<Finding> {
     Some(match traffic.datagram.as_ref()? {
-        Ok(()) => Finding::ok(name, "a datagram to itself arrives"),
+        Ok(()) => Finding::ok(name, "a datagram that the port sends to itself arrives"),
         Err(error) => Finding::new(
             Severity::Warning,
             name,
-            format!("no datagram to itself arrives: {error}"),
+            format!("a datagram that the port sends to itself does not arrive: {error}"),
             CHECK_DEVICE,
         ),
     })

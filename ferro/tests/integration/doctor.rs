@@ -109,7 +109,7 @@ fn a_good_machine_has_no_error() {
                 "ok fake_ib0: it carries reliable messages",
                 "ok fake_ib0: a write of no bytes over a connection completes",
                 "send 0 (",
-                "ok fake_roce0: a datagram to itself arrives",
+                "ok fake_roce0: a datagram that the port sends to itself arrives",
                 "ok shared memory: messages go between two processes",
             ],
         );

@@ -58,7 +58,7 @@ impl KeyedEndpointKind {
         let shm = if self.shm { "on" } else { "off" };
         Settings::read(|name| match name {
             "FERRO_SHM" => Some(shm.to_owned()),
-            // A message by a key that the peer has not stays under way for ever.
+            // No peer takes a message whose key it lacks: the close would wait for it.
             "FERRO_CLOSE_TIMEOUT" => Some("100ms".to_owned()),
             _ => std::env::var(name).ok(),
         })
