@@ -5,15 +5,12 @@
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::Result;
-use ferrofabric_verbs_sys::ibv_sge;
 
 use super::census::Census;
 use super::own_queues::{OwnQueues, ReceivingQueuePair};
 use super::shared_queue::{SharedQueue, post_from};
 use crate::mr::Access;
 use crate::pd::Pd;
-use crate::post::RecvRequest;
-use crate::session::receive_wr_id;
 use crate::slots::SlotPool;
 use crate::srq::Srq;
 use crate::tuning::Tuning;
@@ -167,15 +164,4 @@ impl ReceivePool {
     pub(super) fn end_search(&mut self) {
         self.shared.end_search();
     }
-}
-
-/// A receive into a buffer.
-#[inline]
-pub(super) fn request(slots: &SlotPool, slot: u32) -> RecvRequest<1> {
-    let entry = ibv_sge {
-        addr: slots.address(slot) as u64,
-        length: slots.slot_bytes() as u32,
-        lkey: slots.lkey(),
-    };
-    RecvRequest::new(receive_wr_id(slot), [entry])
 }

@@ -6,6 +6,7 @@ mod fragmentation;
 mod lost;
 mod own_queues;
 mod rendezvous;
+mod requests;
 mod shared_queue;
 
 use ferrofabric_contracts::error::Errno;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Weak;
 
 use super::super::POLL;
-use super::buffers::request;
+use super::requests::request;
 use crate::post::RecvRequest;
 use crate::qp::{Qp, RcQp, UdQp};
 use crate::slots::SlotPool;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::super::POLL;
-use super::buffers::request;
 use super::census::Census;
+use super::requests::request;
 use crate::post::RecvRequest;
 use crate::slots::SlotPool;
 use crate::srq::Srq;
