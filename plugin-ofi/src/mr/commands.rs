@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::MrDesc;
 use libc::iovec;
 
 use super::{MrObject, REMOTE_RIGHTS};
@@ -78,8 +79,8 @@ pub(super) struct Refresh {
 
 impl MrObject {
     /// Checks the ranges whose pages have changed. Shared memory uses the pages that are there at
-    /// each operation. A device keeps those of the registration, and this call does not register
-    /// them anew: over verbs, memory that is mapped anew is a new region (`docs/adr/0063`).
+    /// each operation, and so does a device with on-demand paging. Another device keeps those of the
+    /// registration, and this call does not register them anew (`docs/adr/0063`): it fails.
     ///
     /// # Safety
     ///
@@ -92,10 +93,15 @@ impl MrObject {
         }
         // SAFETY: as the caller says.
         let ranges = unsafe { buffers(request.iov, request.count) };
-        match ranges.iter().all(|range| self.contains(range)) {
-            true => Ok(()),
-            false => Err(Error::new(Errno::EINVAL, "refresh", "region")
+        if !ranges.iter().all(|range| self.contains(range)) {
+            return Err(Error::new(Errno::EINVAL, "refresh", "region")
                 .mend("each range lies in a buffer of the region")
+                .into());
+        }
+        match self.mr.desc() {
+            MrDesc::NONE => Ok(()),
+            _ => Err(Error::new(Errno::EOPNOTSUPP, "refresh", "region")
+                .mend("a device has its pages: close the region, and register the memory again")
                 .into()),
         }
     }
