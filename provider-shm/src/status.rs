@@ -1,4 +1,5 @@
-//! The status word of each side of a link: the side sleeps, it waits for room, it has closed.
+//! The status word of each side of a link: the side sleeps, it waits for room, it is about to close,
+//! it has closed.
 //!
 //! A sender loads its peer's status after each message, without a fence between the two: the
 //! sleeper pays. The sleeper sets its flag, then has the kernel run a barrier on every processor
@@ -14,6 +15,8 @@ pub(crate) const SLEEPS: u32 = 1;
 pub(crate) const WANTS_ROOM: u32 = 2;
 /// The side has closed; nothing more comes.
 pub(crate) const CLOSED: u32 = 4;
+/// The side is about to close, and messages of it wait for room.
+pub(crate) const DELIVERS: u32 = 8;
 
 /// A side's status word, in a line of its own. Its owner writes it; the peer reads it and clears
 /// the request to be woken.
@@ -54,6 +57,15 @@ impl Status {
             .word
             .fetch_and(!(SLEEPS | WANTS_ROOM), Ordering::AcqRel);
         before & SLEEPS != 0
+    }
+
+    /// Owner: whether it is about to close, and waits until the peer has taken its messages.
+    #[cold]
+    pub(crate) fn set_delivers(&self, delivers: bool) {
+        match delivers {
+            true => self.word.fetch_or(DELIVERS, Ordering::Relaxed),
+            false => self.word.fetch_and(!DELIVERS, Ordering::Relaxed),
+        };
     }
 
     /// Owner: closes. A reader of this flag sees everything that the owner published before. A

@@ -305,6 +305,15 @@ impl Transport for ShmTransport {
         did
     }
 
+    /// Where the peer does not drive its endpoint, its service thread sees this.
+    #[cold]
+    fn drain<O: Owner>(&mut self, _owner: &mut O) {
+        for link in self.links_to_others() {
+            let waits = link.undelivered(&self.outbox).next().is_some();
+            link.own_status().set_delivers(waits);
+        }
+    }
+
     fn is_drained(&self) -> bool {
         let links_are = self.links.iter().all(|(_, link)| link.is_drained());
         links_are && !self.peers.have_waiting_sends() && self.unreachable.is_empty()

@@ -10,7 +10,7 @@ use crate::cma::Cookie;
 
 const MAGIC: u32 = 0x4d48_5346;
 /// Incremented with every change of the segment's layout, the slots or the handshake.
-const VERSION: u16 = 14;
+const VERSION: u16 = 15;
 
 /// Size of a record in bytes.
 pub(crate) const FRAME_LEN: usize = size_of::<Frame>();

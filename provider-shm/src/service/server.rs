@@ -6,6 +6,7 @@
 
 mod attempts;
 mod listener;
+mod mover;
 mod rings;
 mod sweep;
 
@@ -26,9 +27,10 @@ use super::users::Users;
 use super::{EndpointShared, NewLink, ServiceCommand, ServiceEvent, socket};
 use crate::config::ShmConfig;
 use crate::segment::{SegmentSide, ShmSegment};
-use crate::status::CLOSED;
+use crate::status::{CLOSED, DELIVERS};
 use attempts::Attempt;
 use listener::ClientListener;
+use mover::MessageMover;
 use rings::PendingRings;
 use sweep::Sweep;
 
@@ -67,6 +69,7 @@ pub(super) struct Server {
     connections: Slab<Option<Connection>>,
     peers: HashMap<u64, PeerConnection>,
     sweep: Sweep,
+    mover: MessageMover,
     nonce: u64,
     next_look: Option<Instant>,
 }
@@ -95,6 +98,7 @@ impl Server {
             connections: Slab::new(),
             peers: HashMap::new(),
             sweep: Sweep::new(config.sweep_interval)?,
+            mover: MessageMover::default(),
             next_look: None,
             config,
         })
@@ -483,7 +487,7 @@ impl Server {
         up.map(|(id, _)| *id).chain(self.sweep.watched())
     }
 
-    /// Finds peers that have closed or died.
+    /// Finds peers that have closed or died, and those that are about to close.
     fn sweep_peers(&mut self) {
         let ids: Vec<u64> = self.swept().collect();
         for id in self.sweep.choose(ids) {
@@ -491,11 +495,11 @@ impl Server {
                 Some(PeerConnection::Up(segment, side)) => Some((segment, *side)),
                 _ => None,
             };
-            let closed = || {
-                link.is_some_and(|(segment, side)| {
-                    segment.status(side.other()).load() & CLOSED != 0
-                })
-            };
+            let flags = || link.map_or(0, |(segment, side)| segment.status(side.other()).load());
+            let closed = || flags() & CLOSED != 0;
+            if flags() & DELIVERS != 0 && self.mover.start() {
+                self.sweep.hurry();
+            }
             // A peer that closes sets its flag before its doorbell disappears.
             if closed() || !self.sweep.exists(id) {
                 let gone =

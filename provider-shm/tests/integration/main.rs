@@ -10,6 +10,7 @@
 
 mod address_ranges;
 mod address_vectors;
+mod closing;
 mod conformance;
 mod death;
 mod exchange;

@@ -40,6 +40,8 @@ mod srx;
 mod unresolved_peer;
 mod waiting;
 
+pub use neighbours::move_messages_of_idle_domains;
+
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::ops::Deref;

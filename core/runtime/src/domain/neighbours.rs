@@ -1,5 +1,6 @@
-//! The domains of this process. The close of a region waits for its peers: some of them may be on
-//! domains that the closing thread alone drives, so the close drives those, too.
+//! The domains of this process. A close waits for peers: some of them may be on domains that only
+//! the closing thread drives, so the close drives those, too. And a peer of another process that
+//! closes may wait for a domain that no thread of this one drives now.
 
 use std::sync::{Arc, Weak};
 
@@ -13,6 +14,9 @@ static DOMAINS: Mutex<Vec<Weak<dyn Neighbour>>> = Mutex::new(Vec::new());
 trait Neighbour: Send + Sync {
     /// Drives it, unless a thread uses it now, or may use it without a lock.
     fn drive_if_free(&self);
+
+    /// Moves messages, unless a thread uses it now, or may use it without a lock. Whether any moved.
+    fn move_if_free(&self) -> bool;
 }
 
 impl<B: Backend> Neighbour for DomainShared<B> {
@@ -23,6 +27,20 @@ impl<B: Backend> Neighbour for DomainShared<B> {
         if let Some(mut state) = self.serial.try_lock() {
             self.progress(&mut state);
         }
+    }
+
+    fn move_if_free(&self) -> bool {
+        if self.is_inherited() {
+            return false;
+        }
+        let Some(mut state) = self.serial.try_lock() else {
+            return false;
+        };
+        // Without the deferred tasks: the close of an endpoint ends the thread that asks for this.
+        state.follow_changes();
+        let moved = state.progress() != 0;
+        self.rearm(&mut state, moved);
+        moved
     }
 }
 
@@ -36,10 +54,22 @@ pub(super) fn enter<B: Backend>(domain: &Arc<DomainShared<B>>) {
 
 /// Drives all domains that can be driven safely. The caller holds no lock of a domain.
 pub(super) fn drive() {
-    let domains = DOMAINS.lock().clone();
-    for domain in domains {
-        if let Some(domain) = domain.upgrade() {
-            domain.drive_if_free();
-        }
+    for domain in all() {
+        domain.drive_if_free();
     }
+}
+
+/// Moves messages on all domains of this process that can be driven safely, and that no thread
+/// uses now. Whether any moved. The caller holds no lock of a domain.
+pub fn move_messages_of_idle_domains() -> bool {
+    let mut moved = false;
+    for domain in all() {
+        moved |= domain.move_if_free();
+    }
+    moved
+}
+
+fn all() -> impl Iterator<Item = Arc<dyn Neighbour>> {
+    let domains = DOMAINS.lock().clone();
+    domains.into_iter().filter_map(|domain| domain.upgrade())
 }

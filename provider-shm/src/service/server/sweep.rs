@@ -9,6 +9,9 @@ use crate::liveness::Liveness;
 /// Peers that one sweep checks: bounds its cost, however many peers there are.
 const SWEPT: usize = 256;
 
+/// The time to the next sweep while a peer is about to close.
+const HURRY: Duration = Duration::from_millis(10);
+
 pub(super) struct Sweep {
     liveness: Liveness,
     interval: Duration,
@@ -57,6 +60,11 @@ impl Sweep {
     /// The next sweep comes after a whole interval.
     pub(super) fn postpone(&mut self) {
         self.next = Instant::now() + self.interval;
+    }
+
+    /// The next sweep comes soon: a peer waits for it.
+    pub(super) fn hurry(&mut self) {
+        self.next = self.next.min(Instant::now() + HURRY);
     }
 
     /// Whether it is time for a sweep; the next one comes after an interval.
