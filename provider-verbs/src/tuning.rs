@@ -28,7 +28,7 @@ pub(crate) struct Tuning {
     pub(crate) sends: SendTuning,
     /// Receive buffers of the endpoint: those for datagrams and those of the lanes.
     pub(crate) receives: usize,
-    /// Those of the lanes are in one queue; else each lane has a queue of its own.
+    /// Those of the lanes are in one queue; else each lane has its own queue.
     pub(crate) shares_receives: bool,
     /// Receive buffers for datagrams, at most.
     pub(crate) datagram_receives: usize,
@@ -99,8 +99,8 @@ const SEND_DEPTH: usize = 255;
 /// Bounce buffers for the sends of an endpoint, as long as it has few lanes.
 pub(crate) const BOUNCES: usize = 256;
 
-/// The part of the receive buffers that is for datagrams, as a divisor, where each lane has a queue
-/// of its own.
+/// The part of the receive buffers that is for datagrams, as a divisor, where each lane has its own
+/// queue.
 const DATAGRAM_PART: usize = 4;
 
 /// The least number of them, so that an early one can be kept.

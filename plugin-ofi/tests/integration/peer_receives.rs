@@ -681,7 +681,7 @@ fn contexts_and_bindings_that_can_not_be_are_refused() {
     );
 }
 
-/// Owners insert an address in the functions that get a message, each in a thread of its own: both
+/// Owners insert an address in the functions that get a message, each in its own thread: both
 /// endpoints have one address vector.
 ///
 /// Covers: PEER-9

@@ -25,7 +25,7 @@ fn endpoint() -> OwningEndpoint {
 
 /// The peer: injects, and closes at once.
 #[test]
-#[ignore = "run by the other test, in a process of its own"]
+#[ignore = "run by the other test, in another process"]
 fn party() {
     if role().is_none() {
         return;

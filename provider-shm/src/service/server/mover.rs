@@ -11,7 +11,7 @@ use ferrofabric_system::threads;
 /// Calls to progress of one turn: a peer that always has more keeps no thread busy.
 const CALLS: usize = 1000;
 
-/// Moves messages in a thread of its own: a service thread takes no lock of a domain.
+/// Moves messages in its own thread: a service thread takes no lock of a domain.
 #[derive(Default)]
 pub(super) struct MessageMover {
     thread: Option<JoinHandle<()>>,

@@ -74,7 +74,7 @@ pub(crate) struct PeerTimeouts {
 struct Queues {
     channel: Arc<CompChannel>,
     cq: Arc<Cq>,
-    /// Of all lanes; `None`: each has a receive queue of its own.
+    /// Of all lanes; `None`: each has its own receive queue.
     srq: Option<Arc<Srq>>,
 }
 

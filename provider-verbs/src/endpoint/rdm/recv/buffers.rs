@@ -1,5 +1,5 @@
 //! The receive buffers of an endpoint. Lanes take theirs from a shared queue, on a device that has
-//! one. The data queue pair has a queue of its own: a datagram that finds no receive is lost, so
+//! one. The data queue pair has its own queue: a datagram that finds no receive is lost, so
 //! connections that send faster than this side receives would keep all datagrams out.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl ReceivePool {
         let mut slots = SlotPool::create(pd, count, tuning.slot_bytes(), Access::LOCAL_WRITE)?;
         while slots.take().is_some() {}
         let of_datagrams = tuning.datagram_receives;
-        // A lane with a queue of its own has few buffers, and needs each of them.
+        // A lane with its own queue has few buffers, and needs each of them.
         let (of_shared, post_own_from) = match shared {
             Some(_) => (count - of_datagrams, post_from(of_datagrams)),
             None => (0, 1),
@@ -56,7 +56,7 @@ impl ReceivePool {
         self.shared.to_post() + self.own.to_post()
     }
 
-    /// A queue pair with a receive queue of its own receives from now on. It gets up to `depth`
+    /// A queue pair with its own receive queue receives from now on. It gets up to `depth`
     /// buffers.
     #[cold]
     pub(in super::super) fn open(

@@ -70,7 +70,7 @@ impl SharedQueue {
     #[cold]
     pub(super) fn suspect(&mut self) {
         if self.queue.is_none() {
-            // Which buffers a queue pair with a queue of its own had is known.
+            // Which buffers a queue pair with its own queue had is known.
             return;
         }
         self.suspects += 1;
