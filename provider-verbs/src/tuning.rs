@@ -103,11 +103,8 @@ pub(crate) const BOUNCES: usize = 256;
 /// queue.
 const DATAGRAM_PART: usize = 4;
 
-/// The least number of them, so that an early one can be kept.
-const LEAST_DATAGRAM_RECEIVES: usize = 4;
-
-/// The same where lanes share a queue: by what the lanes of a setting carry. Lanes have the larger
-/// part even where most go by datagrams, since those are short.
+/// The same divisor where lanes share a queue, by the lanes that peers get. No setting gives
+/// datagrams more than half: long messages need an RC lane in any case.
 const fn datagram_part(lane: LaneChoice) -> usize {
     match lane {
         LaneChoice::Rc => 8,
@@ -115,6 +112,9 @@ const fn datagram_part(lane: LaneChoice) -> usize {
         LaneChoice::Ud => 2,
     }
 }
+
+/// The least number of buffers for datagrams, so that an early packet can be kept.
+const LEAST_DATAGRAM_RECEIVES: usize = 4;
 
 /// Receive buffers of a lane with a queue of its own.
 const LANE_RECEIVES: usize = 8;

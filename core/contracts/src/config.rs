@@ -118,7 +118,8 @@ settings! {
     /// packets; `auto` takes it from the table of the device, or is as `eager` if that is given.
     eager_max: Auto = "auto", "auto or 0 to 2M", |v| v.0.is_none_or(|b| b <= 2 << 20);
     /// Receive buffers of an endpoint; they are all the receive memory that it has, whatever the
-    /// number of peers. A part is for datagrams, by `lane`: an eighth, a quarter or half of them.
+    /// number of peers. A part is for datagrams: where lanes share a queue an eighth, a quarter or
+    /// half, by `lane`; else a quarter.
     rx_buffers: u64 = "512", "16 to 16384", |v| (16..=16384).contains(v);
     /// Most bytes of a bulk transfer that one RDMA read or write moves.
     read_chunk: u64 = "256K", "4K to 1G", |v| (4096..=1 << 30).contains(v);

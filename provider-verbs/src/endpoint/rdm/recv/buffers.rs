@@ -100,8 +100,8 @@ impl ReceivePool {
         self.own.hold(slot);
     }
 
-    /// Whether a queue pair in error has no buffer any more; `None` where it takes them from the
-    /// shared queue.
+    /// Whether the device has no buffer of a queue pair in error any more; `None` where the queue
+    /// pair takes them from the shared queue.
     pub(in super::super) fn is_empty(&self, number: u32) -> Option<bool> {
         let is_own = self.own.knows(number) || !self.shared.is_there();
         is_own.then(|| self.own.is_empty(number))

@@ -29,9 +29,9 @@ pub(super) struct OwnQueues {
     places: Vec<u32>,
     /// Buffers whose packets were taken.
     returned: Vec<u32>,
-    /// The number of those from which they are posted together, and that number now: a queue pair
-    /// that has too few gets each one at once.
+    /// The number of those from which they are posted together.
     post_from: usize,
+    /// That number now: 1 while a queue pair has too few.
     posts_now_from: usize,
     /// Buffers without a queue pair.
     free: Vec<u32>,
