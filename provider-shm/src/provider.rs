@@ -10,7 +10,6 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{
     DomainAttr, EpAttr, FabricAttr, Info, TxAttr, protocol, rdm_endpoints, with_all_orders,
 };
-use ferrofabric_contracts::types::IoBuf;
 use ferrofabric_runtime::domain::{Backend, OpenedTransport, Opening, RdmDomain};
 use ferrofabric_runtime::fabric::{self, Discovery, MrAttr, Provider};
 
@@ -221,9 +220,8 @@ impl Backend for ShmBackend {
         Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE | Flags::FENCE
     }
 
-    unsafe fn register(&self, buf: IoBuf, _access: Flags) -> Result<Arc<dyn fabric::Mr>> {
+    unsafe fn register(&self, _attr: &MrAttr<'_>) -> Result<Arc<dyn fabric::Mr>> {
         // Messages through shared memory need no registration.
-        let _ = buf;
         Ok(Arc::new(fabric::Unregistered))
     }
 

@@ -131,6 +131,11 @@ settings! {
     /// `auto` where the kernel reports when memory is unmapped, `on` or else it is an error,
     /// `verify` like `on`, and checks the reports each time (as root).
     mr_cache: RegistrationCache = "auto", "auto, on, off or verify", |_| true;
+    /// Whether memory that an application has registered through the plugin is registered anew
+    /// where its pages have changed, over verbs, since no offer has `FI_MR_ALLOCATED`. A device does
+    /// not reach memory of which the kernel does not report that. With `off` applications are known
+    /// to leave the pages as they are.
+    mr_watch: bool = "on", "on or off", |_| true;
     /// Registrations that a domain keeps at most.
     mr_cache_count: u64 = "1024", "1 to 1048576", |v| (1..=1 << 20).contains(v);
     /// Bytes of them at most; `auto` is half of the memory that there is for each processor of the

@@ -390,6 +390,9 @@ pub trait Av: Send + Sync {
 /// A key of a device that is kept from other memory until this is dropped.
 pub trait KeptKey: fmt::Debug + Send + Sync {}
 
+/// What [`Mr::on_lost_key`] calls.
+pub type LostKeyReport = Box<dyn Fn(Box<dyn KeptKey>) + Send + Sync>;
+
 /// Registered memory (fi_mr(3)).
 pub trait Mr: Send + Sync + Any {
     /// The descriptor that operations on the memory carry.
@@ -411,9 +414,27 @@ pub trait Mr: Send + Sync + Any {
     }
 
     /// The key by which peers' devices reach it, at the addresses of this process; `None` if it is
-    /// not one registration of a device.
+    /// not one registration of a device. Memory whose pages have changed is registered anew for
+    /// that, by another key.
     fn device_key(&self) -> Option<u32> {
         None
+    }
+
+    /// From now on `lost` is called with each key of a device that ends because the pages of the
+    /// memory have changed: no device reaches anything by it afterwards, and it is kept from other
+    /// memory until it is dropped. `lost` is called by any thread, and may defer work alone.
+    fn on_lost_key(&self, lost: LostKeyReport) {
+        let _ = lost;
+    }
+
+    /// The pages of the memory may have changed (`fi_mr_refresh`): from now on devices reach those
+    /// that are there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Domain::register`]. Devices reach the memory no more then; messages do.
+    fn refresh(&self) -> Result<()> {
+        Ok(())
     }
 
     /// Keeps the device's key of the memory, which may be deregistered before: the device reaches no

@@ -117,7 +117,19 @@ impl LogReader {
     /// Whether there are events that it has not read, or an append is under way.
     #[inline]
     pub fn is_behind(&self) -> bool {
-        self.shared.state.load(Ordering::Relaxed) != self.read_to << 1
+        self.has_entries_since(self.read_to)
+    }
+
+    /// How far it has read.
+    pub fn position(&self) -> u64 {
+        self.read_to
+    }
+
+    /// Whether there are events that a reader at this position has not read, or an append is under
+    /// way.
+    #[inline]
+    pub fn has_entries_since(&self, position: u64) -> bool {
+        self.shared.state.load(Ordering::Relaxed) != position << 1
     }
 
     /// Passes on the events since the last call. Returns `false` without any while the writer is

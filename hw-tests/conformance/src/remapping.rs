@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, RmaKind};
+use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, RmaKind, RmaOp, SendOp};
 use ferrofabric_runtime::fabric::{Domain, Mr, MrAttr};
 
 use crate::ends::{QueuedPair, any_tagged};
@@ -62,6 +62,20 @@ const RENEWALS: [Renewal; 5] = [
         let at = unsafe { libc::mremap(from, memory.len, memory.len, flags, to) };
         assert_eq!(at, to);
         memory.map(0);
+    }),
+];
+
+/// The ways in which memory stays where it is.
+const OF_REGISTERED: [Renewal; 3] = [RENEWALS[0], RENEWALS[2], RENEWALS[3]];
+
+/// The same for shared memory: its pages go for all who map them.
+const OF_REGISTERED_SHARED: [Renewal; 3] = [
+    RENEWALS[0],
+    RENEWALS[2],
+    ("is removed", |memory| {
+        // SAFETY: the mapping is ours, and nobody refers to it.
+        let done = unsafe { libc::madvise(memory.at.cast(), memory.len, libc::MADV_REMOVE) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }),
 ];
 
@@ -329,6 +343,60 @@ fn operations_between(
     }
 }
 
+/// As `memory_that_goes_between_one_sided_operations`, of memory that stays registered meanwhile, at
+/// the target and at the initiator, whose operations name its descriptor.
+///
+/// Covers: GI-2
+pub fn registered_memory_that_goes_between_operations(fabric: &Fabric) {
+    registered_between(fabric, RemappableMemory::new, &OF_REGISTERED);
+    registered_between(fabric, RemappableMemory::shared, &OF_REGISTERED_SHARED);
+}
+
+/// Operations on memory of each length, each with its region, some of which a device carries out:
+/// the region of the target is granted to it between two changes.
+fn registered_between(fabric: &Fabric, map: fn(usize) -> RemappableMemory, renewals: &[Renewal]) {
+    if !fabric.offers(Flags::RMA) {
+        return println!("NOT OFFERED: {}: FI_RMA", fabric.name);
+    }
+    for (a, b) in fabric.paths() {
+        let (a, b) = (fabric.domain(a), fabric.domain(b));
+        for len in [8192, 65_536.min(fabric.longest)] {
+            let mut between = OperationsBetween::open(a, b, map, len);
+            let local = between.register_local(a);
+            for (number, (way, renew)) in
+                renewals.iter().cycle().take(4 * renewals.len()).enumerate()
+            {
+                between.await_device();
+                let kind = [RmaKind::Write, RmaKind::Read][number / renewals.len() % 2];
+                match number / renewals.len() < 2 {
+                    true => renew(&mut between.remote),
+                    false => renew(&mut between.local),
+                }
+                let byte = number as u8 + 1;
+                let (from, into) = match kind {
+                    RmaKind::Write => (&between.local, &between.remote),
+                    RmaKind::Read => (&between.remote, &between.local),
+                };
+                from.fill(byte);
+                into.fill(EMPTY);
+                let op = RmaOp {
+                    desc: local.desc(),
+                    ..between.target.op(kind, 0)
+                };
+                between.target.done(&op, &[between.local.whole()]);
+                let what =
+                    format!("{kind:?} {number} of {len} bytes, whose registered memory {way} anew");
+                assert_eq!(into.differs(byte), None, "{what}");
+                assert_eq!(from.differs(byte), None, "{what}");
+                between.send_described(&local, byte, &what);
+            }
+            let changed = between.target.stat("verbs_regions_changed");
+            assert!(local.desc().is_none() || changed > 0, "registered once");
+            drop(local);
+        }
+    }
+}
+
 /// Ends the other thread, also when an operation fails.
 struct EndOfChurn<'a>(&'a AtomicBool);
 
@@ -368,11 +436,58 @@ impl<'a> OperationsBetween<'a> {
     fn register(&mut self) {
         let request = MrAttr {
             key: Some(KEY),
+            pages_may_change: true,
             ..MrAttr::new(self.remote.whole(), BOTH)
         };
         // SAFETY: the memory is unmapped after the region has closed, and lives that long.
         let region = unsafe { self.target.domain.register_region(&request) };
         self.region = Some(region.unwrap());
+    }
+
+    /// Registers the initiator's memory for its own operations.
+    fn register_local(&self, domain: &dyn Domain) -> Arc<dyn Mr> {
+        let rights = Flags::SEND | Flags::RECV | Flags::READ | Flags::WRITE;
+        let request = MrAttr {
+            pages_may_change: true,
+            ..MrAttr::new(self.local.whole(), rights)
+        };
+        // SAFETY: the memory lives longer than the region; what is unmapped of it is there again
+        // before an operation names it.
+        unsafe { domain.register_region(&request) }.unwrap()
+    }
+
+    /// Writes until a device does it, if one does.
+    fn await_device(&self) {
+        let before = self.target.by_device();
+        for _ in 0..8 {
+            let op = self.target.op(RmaKind::Write, 0);
+            self.target.done(&op, &[self.local.whole().part(0, 8)]);
+            if self.target.by_device() > before {
+                return;
+            }
+            self.target.pair.drive();
+        }
+    }
+
+    /// Sends the initiator's memory by its descriptor, and receives into it.
+    fn send_described(&self, local: &Arc<dyn Mr>, byte: u8, what: &str) {
+        let pair = &self.target.pair;
+        let recv = RecvOp {
+            kind: MsgKind::Tagged,
+            ..any_tagged(pair.b.context())
+        };
+        let into = pair.b.memory(self.local.len, 0);
+        pair.b.recv(&recv, &[into]).unwrap();
+        let send = SendOp {
+            desc: local.desc(),
+            ..pair.tagged(u64::from(byte))
+        };
+        self.local.fill(byte);
+        pair.send_list(&send, &[self.local.whole()]);
+        pair.wait(&pair.a.tx, send.context).unwrap();
+        pair.wait(&pair.b.rx, recv.context).unwrap();
+        let bytes = pair.b.bytes(into.addr, into.len);
+        assert!(bytes.iter().all(|at| *at == byte), "sent after: {what}");
     }
 
     /// Renews one side's memory, and has an operation bring what lies there then.

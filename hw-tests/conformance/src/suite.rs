@@ -21,6 +21,7 @@ macro_rules! conformance {
             remapping::memory_that_goes_between_one_sided_operations,
             remapping::shared_memory_that_is_punched_between_one_sided_operations,
             remapping::segments_that_are_detached_between_one_sided_operations,
+            remapping::registered_memory_that_goes_between_operations,
             matches::directed_and_wildcard_receives,
             matches::tags_and_masks,
             matches::order_of_long_and_short_messages,

@@ -5,7 +5,6 @@ use std::sync::PoisonError;
 
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::MrDesc;
 use libc::iovec;
 
 use super::{MrObject, REMOTE_RIGHTS};
@@ -78,9 +77,9 @@ pub(super) struct Refresh {
 }
 
 impl MrObject {
-    /// Checks the ranges whose pages have changed. Shared memory uses the pages that are there at
-    /// each operation, and so does a device with on-demand paging. Another device keeps those of the
-    /// registration, and this call does not register them anew (`docs/adr/0063`): it fails.
+    /// The pages of these ranges have changed. Shared memory uses the pages that are there at each
+    /// operation, and so does a device with on-demand paging. For another device the memory is
+    /// registered anew.
     ///
     /// # Safety
     ///
@@ -98,12 +97,7 @@ impl MrObject {
                 .mend("each range lies in a buffer of the region")
                 .into());
         }
-        match self.mr.desc() {
-            MrDesc::NONE => Ok(()),
-            _ => Err(Error::new(Errno::EOPNOTSUPP, "refresh", "region")
-                .mend("a device has its pages: close the region, and register the memory again")
-                .into()),
-        }
+        Ok(self.mr.refresh()?)
     }
 
     /// # Safety

@@ -374,6 +374,7 @@ unsafe fn register(
         places_are_addresses,
         elements: None,
         backing: None,
+        pages_may_change: !domain.requires(MrMode::ALLOCATED),
     };
     let (access, key) = (wanted.access.bits(), wanted.key);
     let owners = match &domain.imported {

@@ -24,6 +24,7 @@ pub(crate) const LEFT_OUT: Reasons = &[
             "remapping::memory_that_goes_between_one_sided_operations",
             "remapping::shared_memory_that_is_punched_between_one_sided_operations",
             "remapping::segments_that_are_detached_between_one_sided_operations",
+            "remapping::registered_memory_that_goes_between_operations",
             "one_sided::reads_and_writes",
             "one_sided::lists_and_injects",
             "one_sided::writes_with_data",

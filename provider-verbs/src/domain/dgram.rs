@@ -6,11 +6,10 @@ use std::sync::Arc;
 use ferrofabric_av::Resolve;
 use ferrofabric_contracts::addr::{AuthKey, NativeAddr, VerbsAddr};
 use ferrofabric_contracts::error::Result;
-use ferrofabric_contracts::flags::{Flags, Mode};
+use ferrofabric_contracts::flags::Mode;
 use ferrofabric_contracts::info::Info;
-use ferrofabric_contracts::types::IoBuf;
 use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, OpenedTransport, Opening};
-use ferrofabric_runtime::fabric;
+use ferrofabric_runtime::fabric::{self, MrAttr};
 use ferrofabric_shm::node_id;
 use ferrofabric_system::random;
 
@@ -53,9 +52,9 @@ impl Backend for DgramBackend {
         self.0.resolver()
     }
 
-    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn fabric::Mr>> {
+    unsafe fn register(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn fabric::Mr>> {
         // SAFETY: the caller's promise.
-        unsafe { self.0.register(buf, access) }
+        unsafe { self.0.register(attr) }
     }
 }
 

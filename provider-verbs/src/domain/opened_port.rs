@@ -10,10 +10,10 @@ use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::Result;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info};
-use ferrofabric_contracts::types::{IoBuf, MrDesc};
+use ferrofabric_contracts::types::MrDesc;
 use ferrofabric_protocol::wire::sidr::ServiceKind;
 use ferrofabric_runtime::domain::{Listening, Opening};
-use ferrofabric_runtime::fabric::{self, KeptKey};
+use ferrofabric_runtime::fabric::{self, KeptKey, LostKeyReport, MrAttr};
 
 use super::port::{in_partition, local_port};
 use crate::cm::{self, ListenerThread, SidrResolver};
@@ -130,12 +130,13 @@ impl OpenedPort {
 
     /// # Safety
     ///
-    /// As [`fabric::Domain::register`].
+    /// As [`fabric::Domain::register_region`].
     ///
     /// # Errors
     ///
     /// As there.
-    pub(super) unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn fabric::Mr>> {
+    pub(super) unsafe fn register(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn fabric::Mr>> {
+        let access = attr.access;
         let mut rights = Access::empty();
         if access.intersects(Flags::RECV | Flags::READ) {
             rights |= Access::LOCAL_WRITE;
@@ -149,7 +150,19 @@ impl OpenedPort {
             rights |= Access::REMOTE_WRITE | Access::LOCAL_WRITE;
         }
         // SAFETY: the caller's promise.
-        let region = unsafe { self.registry.describe(buf, rights)? };
+        let region = unsafe {
+            self.registry
+                .describe(attr.memory, rights, attr.pages_may_change)?
+        };
+        let Some(region) = region else {
+            tracing::warn!(
+                "no device reaches {} bytes at {:#x}, whose pages may change without a report: set \
+                 FERRO_MR_WATCH=off if the application leaves them as they are",
+                attr.memory.len,
+                attr.memory.addr
+            );
+            return Ok(Arc::new(fabric::Unregistered));
+        };
         Ok(Arc::new(DomainRegion(region)))
     }
 }
@@ -163,14 +176,23 @@ impl fabric::Mr for DomainRegion {
     }
 
     fn key(&self) -> u64 {
-        self.0.rkey().into()
+        self.0.rkey().unwrap_or(0).into()
     }
 
     fn device_key(&self) -> Option<u32> {
-        Some(self.0.rkey())
+        self.0.rkey()
     }
 
     fn keep_device_key(&self) -> Option<Box<dyn KeptKey>> {
-        Some(Box::new(self.0.keep_rkey()))
+        let kept = self.0.keep_rkey()?;
+        Some(Box::new(kept))
+    }
+
+    fn on_lost_key(&self, lost: LostKeyReport) {
+        self.0.on_lost_key(lost);
+    }
+
+    fn refresh(&self) -> Result<()> {
+        self.0.refresh()
     }
 }

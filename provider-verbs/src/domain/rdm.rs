@@ -9,7 +9,6 @@ use ferrofabric_contracts::error::{Errno, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::peer::{HandsBack, Paired};
-use ferrofabric_contracts::types::IoBuf;
 use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, OpenedTransport, Opening};
 use ferrofabric_runtime::fabric::{self, MrAttr};
 use ferrofabric_shm::node_id;
@@ -91,9 +90,9 @@ impl<N: NearDomain> Backend for VerbsBackend<N> {
         of_verbs & self.near.completion_levels()
     }
 
-    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn fabric::Mr>> {
+    unsafe fn register(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn fabric::Mr>> {
         // SAFETY: the caller's promise.
-        unsafe { self.verbs.opened.register(buf, access) }
+        unsafe { self.verbs.opened.register(attr) }
     }
 
     fn show_region(&self, number: usize, key: u64, attr: &MrAttr<'_>) {

@@ -5,12 +5,18 @@
 //! before: the table is searched, and no address in a descriptor is ever followed. A descriptor
 //! counts if its region is open, contains the buffer and has the rights that the operation needs.
 //! Else the operation goes on without it.
+//!
+//! A region whose pages have changed has the descriptor that it had, and no registration until
+//! somebody makes another one.
 
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
+use ferrofabric_runtime::fabric::LostKeyReport;
 
 use super::MemoryRegion;
+use super::watcher::Unmapped;
 use crate::mr::Access;
 
 /// The table of a protection domain.
@@ -27,54 +33,226 @@ struct DescriptorSlots {
 struct DescriptorSlot {
     /// The number of regions that have had this index, with the present one.
     generation: u32,
-    region: Option<Arc<MemoryRegion>>,
+    memory: Option<DescribedMemory>,
+}
+
+/// Memory that the application has registered.
+struct DescribedMemory {
+    wanted: WantedMemory,
+    state: RegistrationState,
+    lost: Option<Arc<LostKeyReport>>,
+}
+
+/// What the application registers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WantedMemory {
+    pub(super) buf: IoBuf,
+    pub(super) access: Access,
+    /// Its pages may change, and it is registered anew where they have.
+    pub(super) may_change: bool,
+}
+
+#[derive(Debug)]
+enum RegistrationState {
+    /// A thread registers it. Its pages may have changed meanwhile.
+    Begun { changed: bool },
+    /// It is registered. Requests of this side name it if it is pinned.
+    Made {
+        region: Arc<MemoryRegion>,
+        is_pinned: bool,
+    },
+    /// Its pages have changed since.
+    Changed,
+    /// It could not be registered anew.
+    Refused,
+}
+
+/// What the table has for an operation.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// This region.
+    Region(Arc<MemoryRegion>),
+    /// One whose pages have changed.
+    Changed,
+    /// Nothing that counts.
+    Nothing,
+}
+
+/// A registration that has ended because its pages have changed.
+pub(super) struct LostRegion {
+    pub(super) region: Arc<MemoryRegion>,
+    pub(super) report: Option<Arc<LostKeyReport>>,
+}
+
+impl std::fmt::Debug for DescribedMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DescribedMemory")
+            .field("wanted", &self.wanted)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl DescribedMemory {
+    /// Ends the registration, if there is one.
+    fn lose(&mut self) -> Option<LostRegion> {
+        match std::mem::replace(&mut self.state, RegistrationState::Changed) {
+            RegistrationState::Made { region, .. } => Some(LostRegion {
+                region,
+                report: self.lost.clone(),
+            }),
+            RegistrationState::Begun { .. } => {
+                self.state = RegistrationState::Begun { changed: true };
+                None
+            }
+            RegistrationState::Changed | RegistrationState::Refused => None,
+        }
+    }
+
+    /// Whether its device finds the pages by itself, or nobody wants it to follow them.
+    fn stays(&self) -> bool {
+        let is_paged = matches!(
+            self.state,
+            RegistrationState::Made {
+                is_pinned: false,
+                ..
+            }
+        );
+        is_paged || !self.wanted.may_change
+    }
 }
 
 impl Described {
-    /// Enters a region. Returns its descriptor, which is not [`MrDesc::NONE`].
-    pub(super) fn enter(&self, region: Arc<MemoryRegion>) -> MrDesc {
+    /// Enters memory that is about to be registered. Returns its descriptor, which is not
+    /// [`MrDesc::NONE`].
+    pub(super) fn enter(&self, wanted: WantedMemory) -> MrDesc {
         let DescriptorSlots { places, free } = &mut *self.write();
         let at = free.pop().unwrap_or_else(|| {
             places.push(DescriptorSlot {
                 generation: 0,
-                region: None,
+                memory: None,
             });
             (places.len() - 1) as u32
         });
         let place = &mut places[at as usize];
         place.generation = place.generation.wrapping_add(1);
-        place.region = Some(region);
+        place.memory = Some(DescribedMemory {
+            wanted,
+            state: RegistrationState::Begun { changed: false },
+            lost: None,
+        });
         MrDesc::from_number((u64::from(place.generation) << 32) | (u64::from(at) + 1))
     }
 
-    /// Takes the region of a descriptor out.
-    pub(super) fn remove(&self, desc: MrDesc) -> Option<Arc<MemoryRegion>> {
-        let mut guard = self.write();
-        let DescriptorSlots { places, free } = &mut *guard;
-        let at = index(desc)?;
-        let place = places.get_mut(at)?;
-        if place.generation != generation(desc) {
-            return None;
+    /// Begins to register memory another time, if it is not registered: its pages have changed, or
+    /// an attempt has failed and this one is `insistent`.
+    pub(super) fn begin_again(&self, desc: MrDesc, insistent: bool) -> Option<WantedMemory> {
+        let mut slots = self.write();
+        let memory = slots.memory_mut(desc)?;
+        match memory.state {
+            RegistrationState::Changed => {}
+            RegistrationState::Refused if insistent => {}
+            _ => return None,
         }
-        let region = place.region.take()?;
-        free.push(at as u32);
-        Some(region)
+        memory.state = RegistrationState::Begun { changed: false };
+        Some(memory.wanted)
+    }
+
+    /// Memory is registered. Returns `false`, and keeps nothing, if its pages have changed since
+    /// that began: then it begins anew.
+    pub(super) fn end(&self, desc: MrDesc, made: Arc<MemoryRegion>, is_pinned: bool) -> bool {
+        let mut slots = self.write();
+        let Some(memory) = slots.memory_mut(desc) else {
+            return true;
+        };
+        let is_current =
+            !is_pinned || !matches!(memory.state, RegistrationState::Begun { changed: true });
+        memory.state = match is_current {
+            true => RegistrationState::Made {
+                region: made,
+                is_pinned,
+            },
+            false => RegistrationState::Begun { changed: false },
+        };
+        is_current
+    }
+
+    /// Memory could not be registered.
+    pub(super) fn refuse(&self, desc: MrDesc) {
+        if let Some(memory) = self.write().memory_mut(desc) {
+            memory.state = RegistrationState::Refused;
+        }
+    }
+
+    /// Whom to inform when a key of the memory ends.
+    pub(super) fn set_report(&self, desc: MrDesc, report: LostKeyReport) {
+        if let Some(memory) = self.write().memory_mut(desc) {
+            memory.lost = Some(Arc::new(report));
+        }
+    }
+
+    /// Takes the memory of a descriptor out. The last operation that uses its region ends it.
+    pub(super) fn remove(&self, desc: MrDesc) {
+        let mut slots = self.write();
+        let Some(at) = slots.place_of(desc) else {
+            return;
+        };
+        let removed = slots.places[at].memory.take();
+        slots.free.push(at as u32);
+        drop(slots);
+        drop(removed);
     }
 
     /// The region of a descriptor, if the descriptor counts for this buffer and these rights.
-    pub(super) fn get(
-        &self,
-        desc: MrDesc,
-        buf: IoBuf,
-        access: Access,
-    ) -> Option<Arc<MemoryRegion>> {
-        let guard = self.read();
-        let place = guard.places.get(index(desc)?)?;
-        let region = place.region.as_ref()?;
-        let counts = place.generation == generation(desc)
-            && region.mr.access().contains(access)
-            && region.contains(buf);
-        counts.then(|| Arc::clone(region))
+    #[inline]
+    pub(super) fn get(&self, desc: MrDesc, buf: IoBuf, access: Access) -> Found {
+        let slots = self.read();
+        match slots.memory(desc).map(|memory| &memory.state) {
+            Some(RegistrationState::Made {
+                region,
+                is_pinned: true,
+            }) if region.mr.access().contains(access) && region.contains(buf) => {
+                Found::Region(Arc::clone(region))
+            }
+            Some(RegistrationState::Changed) => Found::Changed,
+            _ => Found::Nothing,
+        }
+    }
+
+    /// The registration of a descriptor's memory.
+    pub(super) fn region(&self, desc: MrDesc) -> Found {
+        match self.read().memory(desc).map(|memory| &memory.state) {
+            Some(RegistrationState::Made { region, .. }) => Found::Region(Arc::clone(region)),
+            Some(RegistrationState::Changed) => Found::Changed,
+            _ => Found::Nothing,
+        }
+    }
+
+    /// Ends the registrations whose pages have changed, of all that may.
+    pub(super) fn lose_changed(&self, gone: &[Unmapped]) -> Vec<LostRegion> {
+        let mut slots = self.write();
+        let memories = slots
+            .places
+            .iter_mut()
+            .filter_map(|place| place.memory.as_mut());
+        let lost = memories
+            .filter(|memory| {
+                !memory.stays() && gone.iter().any(|gone| is_hit(memory.wanted.buf, gone))
+            })
+            .filter_map(DescribedMemory::lose);
+        lost.collect()
+    }
+
+    /// Ends the registration of a descriptor's memory, unless its device finds the pages by itself.
+    pub(super) fn lose(&self, desc: MrDesc) -> Option<LostRegion> {
+        let mut slots = self.write();
+        let memory = slots.memory_mut(desc)?;
+        match memory.state {
+            RegistrationState::Made {
+                is_pinned: false, ..
+            } => None,
+            _ => memory.lose(),
+        }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, DescriptorSlots> {
@@ -86,13 +264,34 @@ impl Described {
     }
 }
 
-/// The index that a descriptor names.
-fn index(desc: MrDesc) -> Option<usize> {
-    (desc.number() as u32).checked_sub(1).map(|at| at as usize)
+impl DescriptorSlots {
+    /// The index of a descriptor's memory.
+    fn place_of(&self, desc: MrDesc) -> Option<usize> {
+        let at = (desc.number() as u32).checked_sub(1)? as usize;
+        let place = self.places.get(at)?;
+        let is_it = place.generation == (desc.number() >> 32) as u32 && place.memory.is_some();
+        is_it.then_some(at)
+    }
+
+    fn memory(&self, desc: MrDesc) -> Option<&DescribedMemory> {
+        self.places[self.place_of(desc)?].memory.as_ref()
+    }
+
+    fn memory_mut(&mut self, desc: MrDesc) -> Option<&mut DescribedMemory> {
+        let at = self.place_of(desc)?;
+        self.places[at].memory.as_mut()
+    }
 }
 
-fn generation(desc: MrDesc) -> u32 {
-    (desc.number() >> 32) as u32
+/// Whether some of a buffer's memory is gone.
+fn is_hit(buf: IoBuf, gone: &Unmapped) -> bool {
+    match gone {
+        Unmapped::Range(Range { start, end }) => {
+            let from = buf.addr as u64;
+            from < *end && *start < from.saturating_add(buf.len as u64)
+        }
+        Unmapped::Much => true,
+    }
 }
 
 impl MemoryRegion {

@@ -3,6 +3,7 @@
 //! Elsewhere each message makes its own.
 
 mod cache;
+mod changes;
 mod described;
 mod mappings;
 mod pages;
@@ -11,11 +12,12 @@ mod watcher;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use ferrofabric_contracts::config::{RegistrationCache, Settings};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
+use ferrofabric_runtime::fabric::LostKeyReport;
 use ferrofabric_system::event_log::LogReader;
 use nix::unistd::{SysconfVar, sysconf};
 
@@ -23,7 +25,8 @@ use crate::device::{ForkSafety, fork_safety};
 use crate::mr::{Access, Mr};
 use crate::pd::{KeptRkey, Pd};
 use cache::{Cache, CacheLimits, RegionRequest};
-use described::Described;
+use changes::ApplicationRegions;
+use described::{Found, WantedMemory};
 use pages::PageNumbers;
 use watcher::{Unmapped, Watcher, page_bytes};
 
@@ -44,7 +47,10 @@ pub(crate) struct Registry {
     /// The cached regions; made for the first message that needs a region.
     cached: OnceLock<Option<Mutex<RegionCache>>>,
     /// The regions that the application has registered.
-    described: Described,
+    described: Arc<ApplicationRegions>,
+    /// Whether memory whose pages may change is watched, and what watches it.
+    watches: bool,
+    watcher: OnceLock<Option<Watcher>>,
     counters: RegistrationCounters,
 }
 
@@ -74,37 +80,68 @@ pub(crate) struct MemoryRegion {
 /// A region that the application has registered, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct DescribedRegion {
-    registered: DescribedAs,
-    rkey: u32,
+    /// Its place in the table.
+    at: MrDesc,
+    /// Requests of this side may name it.
+    is_pinned: bool,
     registry: Arc<Registry>,
-}
-
-/// The use of a region.
-#[derive(Debug)]
-enum DescribedAs {
-    /// By this side's requests, too, which name its descriptor.
-    Pinned(MrDesc),
-    /// By peers alone.
-    Unpinned { _region: Arc<MemoryRegion> },
 }
 
 impl DescribedRegion {
     /// The descriptor for operations on its memory, if they may name it.
     pub(crate) fn desc(&self) -> MrDesc {
-        match self.registered {
-            DescribedAs::Pinned(desc) => desc,
-            DescribedAs::Unpinned { .. } => MrDesc::NONE,
+        match self.is_pinned {
+            true => self.at,
+            false => MrDesc::NONE,
         }
     }
 
-    /// The key for peers.
-    pub(crate) fn rkey(&self) -> u32 {
-        self.rkey
+    /// The key for peers. Memory whose pages have changed is registered anew for it; `None` if that
+    /// is not possible.
+    pub(crate) fn rkey(&self) -> Option<u32> {
+        let registry = &self.registry;
+        if matches!(registry.described.table.region(self.at), Found::Changed) {
+            registry.register_again(self.at, true);
+        }
+        self.present_rkey()
     }
 
-    /// Keeps that key from other memory.
-    pub(crate) fn keep_rkey(&self) -> KeptRkey {
-        self.registry.pd.keep_key(self.rkey)
+    fn present_rkey(&self) -> Option<u32> {
+        match self.registry.described.table.region(self.at) {
+            Found::Region(region) => Some(region.rkey()),
+            Found::Changed | Found::Nothing => None,
+        }
+    }
+
+    /// Keeps the key that peers have from other memory.
+    pub(crate) fn keep_rkey(&self) -> Option<KeptRkey> {
+        let rkey = self.present_rkey()?;
+        Some(self.registry.pd.keep_key(rkey))
+    }
+
+    /// Has `report` called with each key that ends because the pages have changed.
+    pub(crate) fn on_lost_key(&self, report: LostKeyReport) {
+        self.registry.described.table.set_report(self.at, report);
+    }
+
+    /// Registers the memory anew, for its pages may have changed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mr::register`].
+    pub(crate) fn refresh(&self) -> Result<()> {
+        let described = &self.registry.described;
+        let _ = described.look();
+        let lost = described.table.lose(self.at);
+        if let Some(ended) = lost.map(|lost| described.end(lost)) {
+            ended.report();
+        }
+        self.registry.register_again(self.at, true);
+        match described.table.region(self.at) {
+            Found::Region(_) => Ok(()),
+            Found::Changed | Found::Nothing => Err(Error::new(Errno::EFAULT, "refresh", "region")
+                .mend("its memory can not be registered: peers reach it by messages")),
+        }
     }
 }
 
@@ -112,10 +149,7 @@ impl Drop for DescribedRegion {
     fn drop(&mut self) {
         // In a child after fork, the lock may be held by a thread that does not exist there.
         if self.registry.pd.context().is_own() {
-            // The last operation that uses the region ends it.
-            if let DescribedAs::Pinned(desc) = self.registered {
-                drop(self.registry.described.remove(desc));
-            }
+            self.registry.described.table.remove(self.at);
         }
     }
 }
@@ -228,6 +262,14 @@ impl Registrations {
         if self.follower.as_ref().is_some_and(LogReader::is_behind) {
             self.forget_gone();
         }
+        self.end_changed();
+    }
+
+    /// Ends registrations of the application whose pages have changed.
+    #[inline]
+    pub(crate) fn end_changed(&self) {
+        // If an entry is just being logged, the next look finds it.
+        let _ = self.registry.described.look();
     }
 
     #[cold]
@@ -252,6 +294,7 @@ impl Registrations {
         report("verbs_regions_found", count(found));
         report("verbs_regions_gone", count(gone));
         report("verbs_regions_stale", count(stale));
+        report("verbs_regions_changed", self.registry.described.changed());
         let cached = self.registry.lock();
         let (regions, bytes) =
             cached.map_or((0, 0), |cached| (cached.cache.len(), cached.cache.bytes()));
@@ -283,7 +326,9 @@ impl Registry {
                 },
             },
             cached: OnceLock::new(),
-            described: Described::default(),
+            described: Arc::new(ApplicationRegions::new(pd)),
+            watches: settings.mr_watch,
+            watcher: OnceLock::new(),
             counters: RegistrationCounters::default(),
         };
         if matches!(
@@ -296,7 +341,8 @@ impl Registry {
         Ok(this)
     }
 
-    /// Registers memory for the application.
+    /// Registers memory for the application. `None`: the kernel does not report changes of pages that
+    /// may change, so no device is to keep them.
     ///
     /// # Errors
     ///
@@ -304,37 +350,108 @@ impl Registry {
     ///
     /// # Safety
     ///
-    /// As [`Mr::register`], until the region is dropped.
+    /// As [`Mr::register`], until the region is dropped, except that pages which may change need not
+    /// stay.
     pub(crate) unsafe fn describe(
         self: &Arc<Self>,
         buf: IoBuf,
         access: Access,
-    ) -> Result<DescribedRegion> {
+        may_change: bool,
+    ) -> Result<Option<DescribedRegion>> {
+        let wanted = WantedMemory {
+            buf,
+            access,
+            may_change: may_change && self.watches,
+        };
+        let at = self.described.table.enter(wanted);
         // SAFETY: the caller's promise.
-        let pinned = unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, access) };
-        let (mr, unpinned) = match pinned {
-            Ok(mr) => (mr, false),
-            Err(error) => {
-                // SAFETY: as above.
-                (unsafe { self.register_unpinned(buf, access, error) }?, true)
+        match unsafe { self.register_described(at, &wanted) } {
+            Ok(Some(is_pinned)) => Ok(Some(DescribedRegion {
+                at,
+                is_pinned,
+                registry: Arc::clone(self),
+            })),
+            other => {
+                self.described.table.remove(at);
+                other.map(|_| None)
             }
+        }
+    }
+
+    /// Registers memory of the table. Returns whether it is pinned; `None` as
+    /// [`describe`](Self::describe).
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    unsafe fn register_described(&self, at: MrDesc, wanted: &WantedMemory) -> Result<Option<bool>> {
+        let WantedMemory {
+            buf,
+            access,
+            may_change,
+        } = *wanted;
+        loop {
+            // Watched before it is registered, so that no change stays unnoticed.
+            let stays = !may_change || self.watch(buf);
+            let pinned = match stays {
+                // SAFETY: the caller's promise.
+                true => unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, access) },
+                false => Err(Error::new(Errno::EFAULT, "watch", "memory")),
+            };
+            let (mr, is_pinned) = match pinned {
+                Ok(mr) => (mr, true),
+                // SAFETY: as above.
+                Err(error) => match unsafe { self.register_unpinned(buf, access, error) } {
+                    Ok(mr) => (mr, false),
+                    Err(_) if !stays => return Ok(None),
+                    Err(error) => return Err(error),
+                },
+            };
+            let region = Arc::new(MemoryRegion { mr, pages: None });
+            if self.described.table.end(at, region, is_pinned) {
+                return Ok(Some(is_pinned));
+            }
+        }
+    }
+
+    /// Registers memory of the table another time, if its pages have changed, or if an attempt has
+    /// failed and this one is `insistent`.
+    #[cold]
+    fn register_again(&self, at: MrDesc, insistent: bool) {
+        let Some(wanted) = self.described.table.begin_again(at, insistent) else {
+            return;
         };
-        let rkey = mr.rkey();
-        let region = Arc::new(MemoryRegion { mr, pages: None });
-        let registered = match unpinned {
-            true => DescribedAs::Unpinned { _region: region },
-            false => DescribedAs::Pinned(self.described.enter(region)),
-        };
-        Ok(DescribedRegion {
-            registered,
-            rkey,
-            registry: Arc::clone(self),
-        })
+        // SAFETY: the memory is the application's until it closes the region, and what it has
+        // unmapped of it is refused.
+        let made = unsafe { self.register_described(at, &wanted) };
+        if !matches!(made, Ok(Some(_))) {
+            self.described.table.refuse(at);
+            tracing::debug!("memory whose pages have changed is not registered: {made:?}");
+        }
+    }
+
+    /// Watches memory whose pages may change. Returns whether the kernel reports it.
+    fn watch(&self, buf: IoBuf) -> bool {
+        let watcher = self.watcher.get_or_init(|| {
+            let watcher = Watcher::start().and_then(|watcher| {
+                self.described.follow(&watcher);
+                let listener: Weak<ApplicationRegions> = Arc::downgrade(&self.described);
+                watcher.inform(listener)?;
+                Ok(watcher)
+            });
+            watcher
+                .map_err(|error| tracing::warn!("peers reach regions by messages alone: {error}"))
+                .ok()
+        });
+        let start = buf.addr as u64;
+        let range = start..start.saturating_add(buf.len as u64);
+        (watcher.as_ref()).is_some_and(|watcher| watcher.watch_shared(&range))
     }
 
     /// Registers memory that can not be pinned, for peers alone, where the device pages it in on
-    /// demand: more than may be locked, or memory that is not there yet. This side's requests do
-    /// not name it, for a device may do less on its own demand than on that of peers.
+    /// demand: more than may be locked, memory that is not there yet, or memory whose pages change
+    /// without a report. This side's requests do not name it, for a device may do less on its own
+    /// demand than on that of peers.
     ///
     /// # Errors
     ///
@@ -364,10 +481,28 @@ impl Registry {
         buf: IoBuf,
         access: Access,
     ) -> Option<Arc<MemoryRegion>> {
-        if desc.is_none() {
+        if desc.is_none() || !self.described.look() {
             return None;
         }
-        self.described.get(desc, buf, access)
+        match self.described.table.get(desc, buf, access) {
+            Found::Region(region) => Some(region),
+            Found::Changed => self.described_again(desc, buf, access),
+            Found::Nothing => None,
+        }
+    }
+
+    #[cold]
+    fn described_again(
+        &self,
+        desc: MrDesc,
+        buf: IoBuf,
+        access: Access,
+    ) -> Option<Arc<MemoryRegion>> {
+        self.register_again(desc, false);
+        match self.described.table.get(desc, buf, access) {
+            Found::Region(region) => Some(region),
+            Found::Changed | Found::Nothing => None,
+        }
     }
 
     /// # Safety

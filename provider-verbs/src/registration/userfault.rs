@@ -42,8 +42,10 @@ impl Userfault {
     /// The kernel has no such events, or does not allow them to this process.
     pub(super) fn open() -> Result<Self> {
         let wanted = EVENTS | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP;
-        // The kernel reports huge pages and shared memory since Linux 5.19.
-        Self::with_features(wanted | raw::UFFD_FEATURE_WP_HUGETLBFS_SHMEM)
+        // The kernel reports huge pages and shared memory since Linux 5.19, other files since 6.7.
+        let of_shared = wanted | raw::UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+        Self::with_features(of_shared | raw::UFFD_FEATURE_WP_ASYNC)
+            .or_else(|_| Self::with_features(of_shared))
             .or_else(|_| Self::with_features(wanted))
     }
 
@@ -83,8 +85,7 @@ impl Userfault {
     ///
     /// # Errors
     ///
-    /// Some of the pages are not mapped, or are of a kind that the kernel does not report (files),
-    /// or another descriptor watches them.
+    /// Some of the pages are not mapped, or are of a kind that the kernel does not report, or another descriptor watches them.
     pub(super) fn watch(&self, pages: Range<u64>) -> Result<()> {
         let mut registration = raw::uffdio_register {
             range: range(pages),

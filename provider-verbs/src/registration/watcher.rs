@@ -8,8 +8,10 @@
 //! reading thread.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
@@ -38,6 +40,7 @@ struct Monitor {
     /// A reader at the beginning of the log; watchers start from it.
     follower: LogReader,
     thread: Option<JoinHandle<()>>,
+    listening: Mutex<Listening>,
     /// The ranges watched since the start, from beginning to end, joined.
     watched: Mutex<BTreeMap<u64, u64>>,
     page: u64,
@@ -50,6 +53,22 @@ struct Monitor {
 struct EventSource {
     userfault: Userfault,
     stop: EventFd,
+    /// Raised for each report, while somebody listens.
+    reported: EventFd,
+    has_listeners: AtomicBool,
+}
+
+/// Those that want to be called after each report, by a thread that may wait and allocate.
+#[derive(Debug, Default)]
+struct Listening {
+    listeners: Arc<Mutex<Vec<Weak<dyn ReportListener>>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A listener.
+pub(super) trait ReportListener: Debug + Send + Sync {
+    /// Something is in the log.
+    fn reported(&self);
 }
 
 /// Memory that is gone.
@@ -94,6 +113,26 @@ impl Watcher {
         })
     }
 
+    /// Calls a listener after each report from now on, as long as it is there.
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread to give.
+    pub(super) fn inform(&self, listener: Weak<dyn ReportListener>) -> Result<()> {
+        match &self.monitor {
+            Some(monitor) => monitor.inform(listener),
+            None => Ok(()),
+        }
+    }
+
+    /// Watches memory, shared or not, until this process unmaps it or gives its pages up. What other
+    /// processes do with a file of which they have a descriptor is not reported. Returns `false` if
+    /// that is not possible: the range is not mapped, the kernel does not report a file, or another
+    /// process watches it.
+    pub(super) fn watch_shared(&self, range: &Range<u64>) -> bool {
+        (self.monitor.as_ref()).is_some_and(|monitor| monitor.watch_shared(range))
+    }
+
     /// Watches memory until it is unmapped. Returns `false` if that is not possible: the range is
     /// not mapped, belongs to a file, is shared, or another process watches it.
     pub(super) fn watch(&self, range: Range<u64>) -> bool {
@@ -132,7 +171,9 @@ fn running() -> MutexGuard<'static, Weak<Monitor>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn catch_up(follower: &mut LogReader, mut report: impl FnMut(Unmapped)) -> bool {
+/// As [`Watcher::catch_up`].
+#[must_use]
+pub(super) fn catch_up(follower: &mut LogReader, mut report: impl FnMut(Unmapped)) -> bool {
     follower.read(|logged| match logged {
         LogEvent::Entry([start, end]) => report(Unmapped::Range(start..end)),
         LogEvent::Missed => report(Unmapped::Much),
@@ -149,6 +190,8 @@ impl Monitor {
         let source = Arc::new(EventSource {
             userfault: Userfault::open().map_err(|error| cannot(&error))?,
             stop: EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| cannot(&error))?,
+            reported: EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| cannot(&error))?,
+            has_listeners: AtomicBool::new(false),
         });
         let mappings = Mappings::open().map_err(|error| cannot(&error))?;
         let (writer, follower) = event_log();
@@ -160,11 +203,31 @@ impl Monitor {
             source,
             follower,
             thread: Some(thread),
+            listening: Mutex::default(),
             watched: Mutex::default(),
             page: page_bytes(),
             mappings,
             birth: Birth::here(),
         })
+    }
+
+    fn inform(&self, listener: Weak<dyn ReportListener>) -> Result<()> {
+        let mut listening = self
+            .listening
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if listening.thread.is_none() {
+            let (source, listeners) = (Arc::clone(&self.source), Arc::clone(&listening.listeners));
+            let named = std::thread::Builder::new().name("ferro-changes".to_owned());
+            let thread = threads::spawn(named, move || call_listeners(&source, &listeners))
+                .map_err(|error| Error::from_io(&error, "start", "a thread for changed memory"))?;
+            listening.thread = Some(thread);
+        }
+        let mut listeners = (listening.listeners.lock()).unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|one| one.strong_count() != 0);
+        listeners.push(listener);
+        self.source.has_listeners.store(true, Ordering::SeqCst);
+        Ok(())
     }
 
     /// A reader that starts at the present end of the log.
@@ -199,6 +262,21 @@ impl Monitor {
                 false => self.unwatch(&watched, &pages),
             }
             is_reported
+        })
+    }
+
+    fn watch_shared(&self, range: &Range<u64>) -> bool {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        [self.page].into_iter().chain(HUGE_PAGES).any(|page| {
+            let Some(end) = range.end.checked_next_multiple_of(page) else {
+                return false;
+            };
+            let pages = range.start / page * page..end;
+            let is_watched = self.source.userfault.watch(pages.clone()).is_ok();
+            if is_watched {
+                note(&mut watched, pages);
+            }
+            is_watched
         })
     }
 
@@ -269,6 +347,7 @@ impl Drop for Monitor {
         // A child's copy has no thread, and its descriptor watches the parent's memory.
         if !self.birth.is_this_process() {
             std::mem::forget(self.thread.take());
+            std::mem::forget(self.listening.get_mut().map(|it| it.thread.take()));
             return;
         }
         self.unwatch_all();
@@ -276,6 +355,16 @@ impl Drop for Monitor {
         let _ = self.source.stop.write(1);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+        let listening = self
+            .listening
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = listening.thread.take() {
+            // A listener may have ended the last watcher.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -325,8 +414,35 @@ fn follow(source: &EventSource, mut writer: LogWriter) {
             listing.push([gone.range.start, gone.range.end]);
         });
         drop(listing);
+        if source.has_listeners.load(Ordering::SeqCst) {
+            // The counter is far from full, and its reader takes all of it.
+            let _ = source.reported.write(1);
+        }
         if ready[1].any() == Some(true) {
             return;
+        }
+    }
+}
+
+/// Calls the listeners after each report, until the stop signal.
+fn call_listeners(source: &EventSource, listeners: &Mutex<Vec<Weak<dyn ReportListener>>>) {
+    loop {
+        let mut ready = [
+            PollFd::new(source.reported.as_fd(), PollFlags::POLLIN),
+            PollFd::new(source.stop.as_fd(), PollFlags::POLLIN),
+        ];
+        // An interrupted poll finds nothing to call.
+        let _ = poll(&mut ready, PollTimeout::NONE);
+        if ready[1].any() == Some(true) {
+            return;
+        }
+        if ready[0].any() == Some(true) {
+            let _ = source.reported.read();
+            let present: Vec<_> = {
+                let listeners = listeners.lock().unwrap_or_else(PoisonError::into_inner);
+                listeners.iter().filter_map(Weak::upgrade).collect()
+            };
+            present.iter().for_each(|listener| listener.reported());
         }
     }
 }

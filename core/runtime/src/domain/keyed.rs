@@ -114,9 +114,9 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
         self.0.resolver()
     }
 
-    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
+    unsafe fn register(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn Mr>> {
         // SAFETY: the caller of this function has the same contract.
-        unsafe { self.0.register(buf, access) }
+        unsafe { self.0.register(attr) }
     }
 
     fn show_region(&self, number: usize, key: u64, attr: &MrAttr<'_>) {

@@ -60,7 +60,7 @@ use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{Info, Progress, Threading};
 use ferrofabric_contracts::peer::Transport;
-use ferrofabric_contracts::types::{FiAddr, IoBuf};
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_system::cancel::Uncancelled;
 use ferrofabric_system::foreign;
 use ferrofabric_system::forked::Birth;
@@ -129,16 +129,16 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Registers memory.
+    /// Registers the first piece of a region.
     ///
     /// # Safety
     ///
-    /// As [`fabric::Domain::register`].
+    /// As [`fabric::Domain::register_region`].
     ///
     /// # Errors
     ///
-    /// As [`fabric::Domain::register`].
-    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>>;
+    /// As [`fabric::Domain::register_region`].
+    unsafe fn register(&self, attr: &MrAttr<'_>) -> Result<Arc<dyn Mr>>;
 
     /// Peers may reach a region from now on, by this key. Its number is that of no other open
     /// region.
@@ -395,7 +395,7 @@ impl<B: Backend, E: EndpointKind<B>> fabric::Domain for DomainOf<B, E> {
             return region::open(&self.inner, Arc::new(fabric::Unregistered), attr);
         }
         // SAFETY: the caller of this function has the same contract.
-        let mr = unsafe { self.inner.backend.register(memory, access) };
+        let mr = unsafe { self.inner.backend.register(attr) };
         if !access.intersects(REMOTE_RIGHTS) {
             return mr;
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Backend, DeferredTask, DomainState, Inner, neighbours};
-use crate::fabric::{Cntr, Mr, MrAttr};
+use crate::fabric::{Cntr, KeptKey, Mr, MrAttr};
 use ferrofabric_contracts::atomics::Datatype;
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
@@ -56,7 +56,15 @@ pub(super) fn open<B: Backend>(
     mr: Arc<dyn Mr>,
     attr: &MrAttr<'_>,
 ) -> Result<Arc<dyn Mr>> {
-    let (number, key) = domain.regions.enter(attr, mr.desc(), mr.device_key())?;
+    let (number, key) = domain.regions.enter(attr, mr.desc())?;
+    // Before a peer can have a key of a device.
+    let weak = Arc::downgrade(domain);
+    mr.on_lost_key(Box::new(move |key| {
+        if let Some(domain) = weak.upgrade() {
+            lost_key(&domain, number, key);
+        }
+    }));
+    domain.regions.set_device(number, mr.clone());
     if is_for_shortcuts(attr) {
         domain.backend.show_region(number, key, attr);
     }
@@ -67,6 +75,13 @@ pub(super) fn open<B: Backend>(
         domain: domain.clone(),
         counters: Mutex::default(),
     }))
+}
+
+/// A key of a device has ended: the peers that hold grants of it get to know that.
+fn lost_key<B: Backend>(domain: &Inner<B>, region: usize, key: Box<dyn KeptKey>) {
+    if domain.regions.lose_key(region, key) {
+        domain.defer(std::iter::once(DeferredTask::Revoke(region)));
+    }
 }
 
 impl<B: Backend> Mr for RegionHandle<B> {
@@ -87,6 +102,11 @@ impl<B: Backend> Mr for RegionHandle<B> {
 
     fn device_key(&self) -> Option<u32> {
         self.mr.device_key()
+    }
+
+    fn refresh(&self) -> Result<()> {
+        self.domain.regions.note_holes(self.number);
+        self.mr.refresh()
     }
 
     fn count_remote(&self, cntr: &Arc<dyn Cntr>, counted: Flags) -> Result<()> {

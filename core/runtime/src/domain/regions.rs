@@ -3,6 +3,8 @@
 //! A region counts the parts of one-sided operations that are on their way to or from it. One that
 //! closes accepts no more of them, and is over when the last has come.
 
+use std::sync::Arc;
+
 use ferrofabric_contracts::atomics::Datatype;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
@@ -15,7 +17,7 @@ use slab::Slab;
 
 use super::NO_CNTR;
 use super::grants::GrantFields;
-use crate::fabric::{KeptKey, MrAttr};
+use crate::fabric::{KeptKey, Mr, MrAttr};
 
 /// The regions of a domain.
 #[derive(Default)]
@@ -39,22 +41,25 @@ struct Region {
     further: Box<[(IoBuf, u64)]>,
     desc: MrDesc,
     rights: Flags,
-    /// The application has registered addresses from 0 on, whether memory is there or not.
+    /// Some of its addresses may have no memory: the application has registered all from 0 on, or has
+    /// unmapped some.
     has_holes: bool,
     /// The elements, where peers reach it by atomic operations on them alone.
     elements: Option<Datatype>,
-    /// The key by which devices reach it.
-    device_key: Option<u32>,
+    /// What has the key by which devices reach it, until it closes.
+    device: Option<Arc<dyn Mr>>,
     /// Parts of operations on their way.
     parts: usize,
     /// Grants that peers hold.
     grants: usize,
+    /// They are of a key that has ended: nothing is granted until all of them are returned.
+    is_revoked: bool,
     /// It closes, or is closed.
     is_closing: bool,
     /// It is closed, and only stays until the last of its grants is returned.
     is_left: bool,
-    /// The key that those peers know.
-    kept_key: Option<Box<dyn KeptKey>>,
+    /// The keys that have ended and that those peers know.
+    kept_keys: Vec<Box<dyn KeptKey>>,
     counters: RegionCounters,
 }
 
@@ -196,18 +201,13 @@ impl Regions {
 
 impl RegionTable {
     /// Adds a region under a key, or under one that no other region has. Returns its number and its
-    /// key.
+    /// key. It is granted to no peer yet.
     ///
     /// # Errors
     ///
     /// `ENOKEY`: another region has the key, or it is `FI_KEY_NOTAVAIL`, which stands for none.
     /// `EFAULT`: the memory ends beyond the last address.
-    pub(super) fn enter(
-        &self,
-        attr: &MrAttr<'_>,
-        desc: MrDesc,
-        device_key: Option<u32>,
-    ) -> Result<(usize, u64)> {
+    pub(super) fn enter(&self, attr: &MrAttr<'_>, desc: MrDesc) -> Result<(usize, u64)> {
         check_memory(attr)?;
         let regions = &mut *self.0.lock();
         let refused = |key: u64, why| {
@@ -239,16 +239,44 @@ impl RegionTable {
             rights: attr.access,
             has_holes: pieces_of(attr).any(|piece| piece.addr == 0 && piece.len != 0),
             elements: attr.elements,
-            device_key,
+            device: None,
             parts: 0,
             grants: 0,
+            is_revoked: false,
             is_closing: false,
             is_left: false,
-            kept_key: None,
+            kept_keys: Vec::new(),
             counters: RegionCounters::NONE,
         });
         regions.by_key.insert(key, number);
         Ok((number, key))
+    }
+
+    /// From now on peers are granted what devices reach by the key of `device`.
+    pub(super) fn set_device(&self, region: usize, device: Arc<dyn Mr>) {
+        self.0.lock().slots[region].device = Some(device);
+    }
+
+    /// Some addresses of a region may have no memory.
+    pub(super) fn note_holes(&self, region: usize) {
+        if let Some(region) = self.0.lock().slots.get_mut(region) {
+            region.has_holes = true;
+        }
+    }
+
+    /// A key of a device has ended, since the pages of the region have changed. Returns whether
+    /// peers hold grants of it: then it is kept until all of them are returned.
+    pub(super) fn lose_key(&self, region: usize, key: Box<dyn KeptKey>) -> bool {
+        let regions = &mut *self.0.lock();
+        let Some(region) = regions.slots.get_mut(region) else {
+            return false;
+        };
+        region.has_holes = true;
+        region.is_revoked = region.grants != 0;
+        if region.is_revoked {
+            region.kept_keys.push(key);
+        }
+        region.is_revoked
     }
 
     /// Takes `len` bytes from `place` on of the region with a key, for a part of an operation.
@@ -323,14 +351,15 @@ impl RegionTable {
         let regions = &mut *self.0.lock();
         let number = *regions.by_key.get(&key)?;
         let region = &mut regions.slots[number];
-        if !region.further.is_empty() || region.counters != RegionCounters::NONE {
+        let is_counted = region.counters != RegionCounters::NONE;
+        if !region.further.is_empty() || is_counted || region.is_revoked {
             return None;
         }
         let fields = GrantFields {
             address: region.memory.addr as u64,
             len: region.memory.len as u64,
             first_place: region.first_place,
-            rkey: region.device_key?,
+            rkey: region.device.as_ref()?.device_key()?,
             rights: region.rights,
         };
         region.grants += 1;
@@ -342,8 +371,12 @@ impl RegionTable {
         let regions = &mut *self.0.lock();
         if let Some(granted) = regions.slots.get_mut(region) {
             granted.grants -= 1;
-            if granted.is_left && granted.grants == 0 {
-                regions.slots.remove(region);
+            if granted.grants == 0 {
+                granted.is_revoked = false;
+                granted.kept_keys.clear();
+                if granted.is_left {
+                    regions.slots.remove(region);
+                }
             }
         }
     }
@@ -354,6 +387,7 @@ impl RegionTable {
         let regions = &mut *self.0.lock();
         let closing = &mut regions.slots[region];
         closing.is_closing = true;
+        closing.device = None;
         regions.by_key.remove(&closing.key);
         closing.grants != 0
     }
@@ -381,7 +415,7 @@ impl RegionTable {
         if closing.parts != 0 || closing.grants == 0 {
             return false;
         }
-        closing.kept_key = keep_key();
+        closing.kept_keys.extend(keep_key());
         closing.is_left = true;
         true
     }
@@ -427,12 +461,31 @@ mod tests {
 
     impl KeptKey for Arc<()> {}
 
+    /// Memory that devices reach by this key.
+    struct OnDevice(u32);
+
+    impl Mr for OnDevice {
+        fn desc(&self) -> MrDesc {
+            MrDesc::NONE
+        }
+
+        fn key(&self) -> u64 {
+            self.0.into()
+        }
+
+        fn device_key(&self) -> Option<u32> {
+            Some(self.0)
+        }
+    }
+
     fn enter(table: &RegionTable, key: Option<u64>) -> Result<(usize, u64)> {
         let attr = MrAttr {
             key,
             ..MrAttr::new(MEMORY, BOTH)
         };
-        table.enter(&attr, MrDesc::NONE, Some(9))
+        let (number, key) = table.enter(&attr, MrDesc::NONE)?;
+        table.set_device(number, Arc::new(OnDevice(9)));
+        Ok((number, key))
     }
 
     #[test]
@@ -460,10 +513,10 @@ mod tests {
             },
             BOTH,
         );
-        let entered = table.enter(&attr, MrDesc::NONE, None);
+        let entered = table.enter(&attr, MrDesc::NONE);
         assert_eq!(entered.unwrap_err().errno(), Errno::EFAULT);
         let empty = MrAttr::new(IoBuf { addr: 0, len: 0 }, BOTH);
-        assert!(table.enter(&empty, MrDesc::NONE, None).is_ok());
+        assert!(table.enter(&empty, MrDesc::NONE).is_ok());
     }
 
     /// Of all addresses those are taken where memory is.
@@ -474,9 +527,7 @@ mod tests {
             addr: 0,
             len: usize::MAX,
         };
-        let (region, key) = table
-            .enter(&MrAttr::new(all, BOTH), MrDesc::NONE, None)
-            .unwrap();
+        let (region, key) = table.enter(&MrAttr::new(all, BOTH), MrDesc::NONE).unwrap();
         let memory = [0u8; 100];
         let place = memory.as_ptr().addr() as u64;
         for rights in [Flags::REMOTE_READ, Flags::REMOTE_WRITE] {
@@ -509,7 +560,7 @@ mod tests {
     fn a_region_is_over_with_its_last_grant() {
         let table = RegionTable::default();
         let attr = MrAttr::new(MEMORY, BOTH);
-        let (_, of_no_device) = table.enter(&attr, MrDesc::NONE, None).unwrap();
+        let (_, of_no_device) = table.enter(&attr, MrDesc::NONE).unwrap();
         assert_eq!(table.grant(of_no_device), None);
         let (region, key) = enter(&table, None).unwrap();
         let (granted, fields) = table.grant(key).unwrap();
@@ -547,6 +598,32 @@ mod tests {
         assert!(!table.begin_close(region) && !table.leave(region, keep));
     }
 
+    /// Nothing is granted of a key that has ended, nor of the next one while peers hold the grants of
+    /// the first: a holder that returns one and one that gets one would not be told apart.
+    #[test]
+    fn a_lost_key_is_kept_until_its_grants_are_returned() {
+        let table = RegionTable::default();
+        let (region, key) = enter(&table, None).unwrap();
+        let kept = Arc::new(());
+        assert!(!table.lose_key(region, Box::new(kept.clone())), "no holder");
+        assert_eq!(Arc::strong_count(&kept), 1);
+        for _ in 0..2 {
+            assert!(table.grant(key).is_some());
+        }
+        assert!(table.lose_key(region, Box::new(kept.clone())));
+        for held in [2, 1] {
+            assert_eq!(
+                (table.grant(key), Arc::strong_count(&kept)),
+                (None, 2),
+                "{held}"
+            );
+            table.ungrant(region);
+        }
+        assert_eq!(Arc::strong_count(&kept), 1);
+        assert!(table.grant(key).is_some());
+        assert!(!table.lose_key(region + 1, Box::new(kept)), "no region");
+    }
+
     #[test]
     fn a_kind_of_operations_has_one_counter() {
         let table = RegionTable::default();
@@ -573,7 +650,7 @@ mod tests {
                 further: &further,
                 ..MrAttr::new(MEMORY, BOTH)
             };
-            let entered = table.enter(&attr, MrDesc::NONE, None);
+            let entered = table.enter(&attr, MrDesc::NONE);
             assert_eq!(entered.unwrap_err().errno(), Errno::EFAULT);
         }
     }
@@ -585,7 +662,7 @@ mod tests {
             elements: Some(Datatype::Uint64),
             ..MrAttr::new(MEMORY, Flags::REMOTE_WRITE)
         };
-        let (_, key) = table.enter(&attr, MrDesc::NONE, None).unwrap();
+        let (_, key) = table.enter(&attr, MrDesc::NONE).unwrap();
         let (_, of_bytes) = enter(&table, None).unwrap();
         let access = |rights, elements| PartAccess { rights, elements };
         let fits = |key, access| table.take(key, 0, 8, access).is_some();
@@ -614,7 +691,7 @@ mod tests {
         ) {
             let table = RegionTable::default();
             let attr = MrAttr { first_place, ..MrAttr::new(MEMORY, rights) };
-            let (_, key) = table.enter(&attr, MrDesc::NONE, None).unwrap();
+            let (_, key) = table.enter(&attr, MrDesc::NONE).unwrap();
             let last = u128::from(place) + u128::from(len);
             let in_range = place >= first_place && last <= u128::from(first_place) + 100;
             let fits = in_range && rights.contains(right);
@@ -643,7 +720,7 @@ mod tests {
                 ..MrAttr::new(pieces[0], BOTH)
             };
             let table = RegionTable::default();
-            let (_, key) = table.enter(&attr, MrDesc::NONE, None).unwrap();
+            let (_, key) = table.enter(&attr, MrDesc::NONE).unwrap();
             let each = |buf: &IoBuf| buf.addr..buf.addr + buf.len;
             let wanted: Vec<_> = (place as usize..(place + len) as usize).collect();
             let is_there = |at: &usize| pieces.iter().any(|piece| each(piece).contains(at));
@@ -668,7 +745,7 @@ mod tests {
                 .collect();
             let attr = MrAttr { further: &pieces[1..], ..MrAttr::new(pieces[0], BOTH) };
             let table = RegionTable::default();
-            let (_, key) = table.enter(&attr, MrDesc::NONE, None).unwrap();
+            let (_, key) = table.enter(&attr, MrDesc::NONE).unwrap();
             let each = |buf: &IoBuf| buf.addr..buf.addr + buf.len;
             let all: Vec<_> = pieces.iter().flat_map(each).collect();
             let part = table.take(key, place, len, Flags::REMOTE_READ);

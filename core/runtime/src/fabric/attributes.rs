@@ -40,6 +40,9 @@ pub struct MrAttr<'a> {
     /// Where the first piece lies in memory that other processes may map, if it does. That memory
     /// is there for longer than the region.
     pub backing: Option<MemoryBacking>,
+    /// The application may unmap the memory, map other memory in its place, or give its pages up,
+    /// while it is registered (no `FI_MR_ALLOCATED`).
+    pub pages_may_change: bool,
 }
 
 impl MrAttr<'_> {
@@ -54,6 +57,7 @@ impl MrAttr<'_> {
             places_are_addresses: false,
             elements: None,
             backing: None,
+            pages_may_change: false,
         }
     }
 }

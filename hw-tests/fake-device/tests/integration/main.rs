@@ -17,6 +17,7 @@ mod dgram_conformance;
 mod endpoints;
 mod forgetting;
 mod libfabric;
+mod libfabric_regions;
 mod lossy_conformance;
 mod near_domains;
 mod plugin;

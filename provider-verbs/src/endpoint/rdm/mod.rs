@@ -209,6 +209,8 @@ impl Transport for RdmTransport {
             Some(peer) => peer,
             None => self.find_route(op.dest, route, owner)?,
         };
+        // A peer that learns by the message that pages have changed may reach them at once.
+        self.poster.registrations.end_changed();
         // SAFETY: the caller's promise.
         self.send_to(peer, op, unsafe { Readable::new(iov) })
     }

@@ -15,7 +15,7 @@ use ferrofabric_contracts::peer::{
 };
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
 use ferrofabric_runtime::domain::{Backend, OpenedTransport, Opening, RdmDomain};
-use ferrofabric_runtime::fabric::{self, Mr, Unregistered};
+use ferrofabric_runtime::fabric::{self, Mr, MrAttr, Unregistered};
 use ferrofabric_system::foreign::ForeignCall;
 
 /// The node of the endpoints.
@@ -213,7 +213,7 @@ impl<T: Transport> Backend for TestBackend<T> {
         })
     }
 
-    unsafe fn register(&self, _buf: IoBuf, _access: Flags) -> Result<Arc<dyn Mr>> {
+    unsafe fn register(&self, _attr: &MrAttr<'_>) -> Result<Arc<dyn Mr>> {
         Ok(Arc::new(Unregistered))
     }
 }

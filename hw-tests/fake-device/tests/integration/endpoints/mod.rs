@@ -3,6 +3,7 @@
 mod atomics;
 mod breakage;
 mod calls;
+mod changed_pages;
 mod closing;
 mod control_verbs;
 mod counters;

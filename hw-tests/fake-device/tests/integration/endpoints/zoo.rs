@@ -7,8 +7,9 @@ use fastrand::Rng;
 use ferrofabric_fake_device::profile::{DeviceProfile, VARIABLE};
 
 /// The tests of this program that run on each of these NICs.
-const SUBJECTS: [&str; 7] = [
+const SUBJECTS: [&str; 8] = [
     "endpoints::breakage::",
+    "endpoints::changed_pages::",
     "endpoints::endings::",
     "endpoints::faults::",
     "endpoints::flushes::",

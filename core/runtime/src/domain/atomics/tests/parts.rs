@@ -45,7 +45,7 @@ impl TargetEnd {
             key: Some(KEY),
             ..MrAttr::new(IoBuf::new(words.as_ptr().cast(), 64), BOTH)
         };
-        regions.enter(&attr, MrDesc::NONE, None).unwrap();
+        regions.enter(&attr, MrDesc::NONE).unwrap();
         let table = AvTable::new(&AvAttr::default()).unwrap();
         Self {
             srx: SharedRx::new(regions.clone(), BOTH),
