@@ -7,6 +7,7 @@ mod board;
 mod memory;
 mod quotas;
 mod random;
+mod vanishing;
 
 use std::sync::Arc;
 use std::time::Instant;

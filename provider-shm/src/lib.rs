@@ -28,7 +28,7 @@ mod status;
 mod sync;
 
 #[cfg(not(loom))]
-#[allow(unsafe_code, reason = "process_vm_readv(2)")]
+#[allow(unsafe_code, reason = "process_vm_readv(2), preadv(2), ioctl(2)")]
 mod cma;
 #[cfg(not(loom))]
 mod config;

@@ -1,7 +1,7 @@
 //! The pages of a process that are in memory, as `/proc/PID/pagemap` lists them.
 //!
-//! A look takes a microsecond, half of the time to read 8 KiB. So a result stays valid for as long
-//! as the proof of the process's identity: messages out of the same few buffers cost one look in a
+//! A look takes a microsecond, as long as a copy of 4 KiB. So a result stays valid for as long as
+//! the proof of the process's identity: copies out of the same few buffers cost one look in a
 //! millisecond. A peer that unmaps its memory in that time goes unnoticed.
 
 use std::fs::File;
@@ -43,13 +43,11 @@ impl PageUse {
     }
 }
 
-/// A range whose pages were present.
+/// A range whose pages were present for every use.
 #[derive(Clone, Copy, Debug)]
 struct PresentRange {
     start: u64,
     end: u64,
-    /// The most demanding use that they are present for.
-    of: PageUse,
     at: Instant,
 }
 
@@ -78,43 +76,56 @@ impl PresentPages {
         let Some(end) = addr.checked_add(len as u64) else {
             return false;
         };
-        let known = |found: &PresentRange| {
-            found.start <= addr
-                && end <= found.end
-                && of <= found.of
-                && now.saturating_duration_since(found.at) < PROOF_LASTS
-        };
-        if len == 0 || self.found.iter().flatten().any(known) {
-            return true;
-        }
-        self.look(of, addr, end, now)
+        len == 0 || self.is_known(addr, end, now) || self.look_and_remember(of, addr, end, now)
     }
 
+    /// Whether all pages of a range were present for every use a moment ago.
+    fn is_known(&self, start: u64, end: u64, now: Instant) -> bool {
+        let known = |found: &PresentRange| {
+            found.start <= start
+                && end <= found.end
+                && now.saturating_duration_since(found.at) < PROOF_LASTS
+        };
+        self.found.iter().flatten().any(known)
+    }
+
+    /// Pages of files are not remembered: a file system may drop them at any time.
     #[cold]
-    fn look(&mut self, of: PageUse, start: u64, end: u64, now: Instant) -> bool {
+    fn look_and_remember(&mut self, of: PageUse, start: u64, end: u64, now: Instant) -> bool {
+        let Some(found) = self.look(start, end) else {
+            return false;
+        };
+        if found == PageUse::Write {
+            self.found[self.next] = Some(PresentRange {
+                start,
+                end,
+                at: now,
+            });
+            self.next = (self.next + 1) % RANGES;
+        }
+        found >= of
+    }
+
+    /// The most demanding use that all pages of a range are present for.
+    fn look(&self, start: u64, end: u64) -> Option<PageUse> {
         let size = page_bytes();
         let (mut page, last) = (start / size, (end - 1) / size);
         let mut entries = [[0u8; 8]; PAGES];
+        let mut found = PageUse::Write;
         while page <= last {
             let n = PAGES.min((last - page + 1) as usize);
             let wanted = entries[..n].as_flattened_mut();
-            if self.map.read_exact_at(wanted, page * 8).is_err() {
-                return false;
-            }
-            let is_missing = |entry: &[u8; 8]| !of.is_present(u64::from_ne_bytes(*entry));
-            if entries[..n].iter().any(is_missing) {
-                return false;
+            self.map.read_exact_at(wanted, page * 8).ok()?;
+            for entry in &entries[..n] {
+                let entry = u64::from_ne_bytes(*entry);
+                if !found.is_present(entry) {
+                    found = PageUse::Read;
+                    PageUse::Read.is_present(entry).then_some(())?;
+                }
             }
             page += n as u64;
         }
-        self.found[self.next] = Some(PresentRange {
-            start,
-            end,
-            of,
-            at: now,
-        });
-        self.next = (self.next + 1) % RANGES;
-        true
+        Some(found)
     }
 }
 
