@@ -4,7 +4,7 @@
 //!
 //! Those two fetch missing pages while the caller waits, and only a deadly signal ends that wait:
 //! if a page never comes, the caller never returns. So a copy covers present pages only
-//! ([`pages`](self::pages)).
+//! ([`pages`](self::pages)). `docs/adr/0088` says which waits are left.
 
 mod memory;
 mod pages;
@@ -111,8 +111,8 @@ impl CmaPeer {
             Ok(space) => &mut space.pages,
             Err(why) => return why,
         };
-        let there = pages.are_present(PageUse::Read, addr, into.len, now)
-            && (!proves || pages.are_present(PageUse::Read, cookie_addr, cookie_len, now));
+        let there = pages.are_present_now(PageUse::Read, addr, into.len, now)
+            && (!proves || pages.are_present_now(PageUse::Read, cookie_addr, cookie_len, now));
         match there {
             // SAFETY: the caller's contract.
             true => unsafe { self.copy(addr, into, proves.then_some(now)) },
@@ -152,7 +152,7 @@ impl CmaPeer {
             CopyWay::Write => libc::process_vm_writev,
         };
         let there = match self.space(now) {
-            Ok(space) => space.pages.are_present(way.page_use(), addr, len, now),
+            Ok(space) => space.pages.are_present_now(way.page_use(), addr, len, now),
             Err(why) => return why,
         };
         if !there {
@@ -222,7 +222,7 @@ impl CmaPeer {
     fn prove(&mut self, now: Instant) -> CopyOutcome {
         let (addr, len) = (self.cookie_addr, self.cookie.len());
         let is_there = match self.space(now) {
-            Ok(space) => space.pages.are_present(PageUse::Read, addr, len, now),
+            Ok(space) => space.pages.are_present_now(PageUse::Read, addr, len, now),
             Err(why) => return why,
         };
         match is_there {

@@ -1,10 +1,12 @@
 //! The pages of a process that are in memory, as `/proc/PID/pagemap` lists them.
 //!
-//! A look takes a microsecond, as long as a copy of 4 KiB. So a result stays valid for as long as
-//! the proof of the process's identity: copies out of the same few buffers cost one look in a
-//! millisecond. A peer that unmaps its memory in that time goes unnoticed.
+//! A look takes a microsecond, as long as a copy of 4 KiB. So short copies, which wait for a page
+//! of a file or of swap at most, remember that pages were present for as long as the proof of the
+//! process's identity counts: those out of the same few buffers cost one look in a millisecond.
+//! Long copies may wait for ever, and look each time.
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -23,6 +25,11 @@ const PRESENT: u64 = 1 << 63;
 const OF_FILE: u64 = 1 << 61;
 /// Writes to it wait for a handler of userfaultfd(2).
 const WRITES_WAIT: u64 = 1 << 57;
+
+/// The request of [`PageScan`], and its categories of pages.
+const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
+const IS_WRITTEN: u64 = 1 << 1;
+const IS_PRESENT: u64 = 1 << 3;
 
 /// The use of pages that are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,12 +58,32 @@ struct PresentRange {
     at: Instant,
 }
 
+/// A search for pages (`struct pm_scan_arg` of `linux/fs.h`).
+#[repr(C)]
+#[derive(Debug, Default)]
+struct PageScan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    found: u64,
+    found_len: u64,
+    max_pages: u64,
+    inverted: u64,
+    all_of: u64,
+    any_of: u64,
+    returned: u64,
+}
+
 /// The pages of a process.
 #[derive(Debug)]
 pub(super) struct PresentPages {
     map: File,
     found: [Option<PresentRange>; RANGES],
     next: usize,
+    /// The kernel searches for pages (Linux 6.7).
+    scans: bool,
 }
 
 impl PresentPages {
@@ -68,6 +95,7 @@ impl PresentPages {
             map,
             found: [None; RANGES],
             next: 0,
+            scans: true,
         })
     }
 
@@ -79,6 +107,30 @@ impl PresentPages {
         len == 0 || self.is_known(addr, end, now) || self.look_and_remember(of, addr, end, now)
     }
 
+    /// Whether all pages of a range that are mapped are present for a use at this moment. A copy of
+    /// others fails at once. That no file has the pages of a write may be known from a moment ago.
+    pub(super) fn are_present_now(
+        &mut self,
+        of: PageUse,
+        addr: u64,
+        len: usize,
+        now: Instant,
+    ) -> bool {
+        let Some(end) = addr.checked_add(len as u64) else {
+            return false;
+        };
+        if len == 0 {
+            return true;
+        }
+        if of == PageUse::Read || self.is_known(addr, end, now) {
+            match self.scan(of, addr, end) {
+                Ok(present) => return present,
+                Err(error) => self.scans &= error != Sys::ENOTTY,
+            }
+        }
+        self.look_and_remember(of, addr, end, now)
+    }
+
     /// Whether all pages of a range were present for every use a moment ago.
     fn is_known(&self, start: u64, end: u64, now: Instant) -> bool {
         let known = |found: &PresentRange| {
@@ -87,6 +139,36 @@ impl PresentPages {
                 && now.saturating_duration_since(found.at) < PROOF_LASTS
         };
         self.found.iter().flatten().any(known)
+    }
+
+    /// Lets the kernel search for a page that is not present: for many pages that is faster than
+    /// their entries. Whether a page is of a file would take as long as the entries do.
+    fn scan(&self, of: PageUse, start: u64, end: u64) -> nix::Result<bool> {
+        if !self.scans {
+            return Err(Sys::ENOTTY);
+        }
+        let size = page_bytes();
+        let wanted = match of {
+            PageUse::Read => IS_PRESENT,
+            // Pages that userfaultfd(2) protects are those that are not written.
+            PageUse::Write => IS_PRESENT | IS_WRITTEN,
+        };
+        let mut found = [0u64; 3];
+        let mut scan = PageScan {
+            size: size_of::<PageScan>() as u64,
+            start: start - start % size,
+            end: end.checked_next_multiple_of(size).ok_or(Sys::EFAULT)?,
+            found: found.as_mut_ptr() as u64,
+            found_len: 1,
+            max_pages: 1,
+            inverted: wanted,
+            any_of: wanted,
+            returned: IS_PRESENT,
+            ..PageScan::default()
+        };
+        // SAFETY: the argument is as long as the request says, and has room for one range.
+        let ranges = unsafe { libc::ioctl(self.map.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
+        Sys::result(ranges).map(|ranges| ranges == 0)
     }
 
     /// Pages of files are not remembered: a file system may drop them at any time.
@@ -143,6 +225,7 @@ fn page_bytes() -> u64 {
 mod tests {
     use std::time::Duration;
 
+    use ferrofabric_system::shared_memory::SharedMemory;
     use memmap2::{MmapMut, MmapOptions};
 
     use super::*;
@@ -179,5 +262,42 @@ mod tests {
         assert!(pages.are_present(PageUse::Read, start + 5, 10, now));
         assert!(!pages.are_present(PageUse::Read, start + 5, 10, now + PROOF_LASTS));
         assert!(PROOF_LASTS <= Duration::from_millis(1));
+    }
+
+    /// Both ways to look agree, and neither remembers.
+    #[test]
+    fn a_look_at_this_moment_sees_each_change() {
+        const MANY: usize = 3 * PAGES;
+        let size = page_bytes() as usize;
+        let len = MANY * size;
+        let mut memory = MmapOptions::new().len(len).map_anon().unwrap();
+        let start = memory.as_ptr() as u64;
+        // SAFETY: the range is ours. A kernel without huge pages refuses the advice.
+        unsafe { libc::madvise(memory.as_mut_ptr().cast(), len, libc::MADV_NOHUGEPAGE) };
+        let of_file = SharedMemory::new(len).unwrap();
+        // SAFETY: the memory is as long.
+        unsafe { of_file.as_ptr().write_bytes(1, len) };
+        let own = std::process::id() as i32;
+        for scans in [true, false] {
+            let mut pages = PresentPages::of(own).unwrap();
+            pages.scans &= scans;
+            let now = Instant::now();
+            let mut are = |of, addr, len| pages.are_present_now(of, addr, len, now);
+            for of in [PageUse::Read, PageUse::Write] {
+                memory.fill(1);
+                assert!(are(of, start, len) && are(of, start + 5, len - 5));
+                let last = (MANY - 1) * size;
+                // SAFETY: the page is ours, and nobody has a reference into it.
+                unsafe {
+                    let page = memory.as_mut_ptr().add(last);
+                    libc::madvise(page.cast(), size, libc::MADV_DONTNEED);
+                }
+                assert!(are(of, start, last) && !are(of, start + 5, last));
+                assert!(!are(of, u64::MAX - 100, 50) && !are(of, u64::MAX, 2));
+            }
+            let at = of_file.as_ptr().addr().get() as u64;
+            assert!(are(PageUse::Read, at, len) && !are(PageUse::Write, at, len));
+            assert!(!pages.are_present(PageUse::Write, at, len, now));
+        }
     }
 }

@@ -20,8 +20,8 @@ use crate::wire::{GO, READ, START, TAGGED, pack};
 use crate::{Cma, ShmConfig};
 
 const KEY: u64 = 9;
-/// Short copies.
-const LENGTHS: [usize; 2] = [64, 16_384];
+/// Copies by either call.
+const LENGTHS: [usize; 4] = [64, 16_384, 65_536, 1 << 20];
 
 /// Runs `act` in a thread. Fails if that does not end: the wait ends with the pages.
 fn returns<T: Send + 'static>(
@@ -138,6 +138,7 @@ impl Initiator {
 #[test]
 fn memory_that_goes_between_two_messages_does_not_hang_progress() {
     for len in LENGTHS {
+        // A call reads 256 KiB at most, and the pages stay for one message.
         let Some(pages) = MissingPages::map(len).map(Arc::new) else {
             return;
         };
