@@ -10,8 +10,9 @@
 //!
 //! A sender out of credit does not wait: it sends the message as a rendezvous request, and the
 //! receiver always takes the envelope. So a message never waits for credit, and a full receiver
-//! cannot deadlock. Envelopes that a receiver holds have a bound of their own ([`open_requests`]):
-//! at that bound the sender waits until the receiver takes one. And credit comes back: a receiver
+//! cannot deadlock. Requests that a receiver holds have a separate bound ([`open_requests`]): at that
+//! bound a message waits at its sender, and only its envelope goes
+//! ([`crate::envelopes`]). And credit comes back: a receiver
 //! that has consumed everything owes less than a quarter of the quota
 //! ([`ReceiveCredit::is_return_due`]), so the sender then has more than three quarters. Counters
 //! rather than increments make repeated, lost and overtaken returns harmless.
@@ -55,6 +56,9 @@ pub enum CreditError {
     /// More requests open than the quota allows.
     #[error("the peer sent more rendezvous requests than its quota")]
     OverRequested,
+    /// More envelopes of waiting messages than a receiver keeps.
+    #[error("the peer sent more envelopes of waiting messages than a receiver keeps")]
+    OverEnveloped,
 }
 
 /// How a message may go.

@@ -122,13 +122,17 @@ impl Assembly {
                 }
                 Ok(self.take(part))
             }
-            DataPacket::Eager { .. } | DataPacket::Rts { .. } => {
+            DataPacket::Eager { .. } | DataPacket::Rts { .. } | DataPacket::Envelope { .. } => {
                 self.check_complete()?;
                 Ok(PacketRole::Other)
             }
             DataPacket::Fin { .. }
             | DataPacket::Cts(_)
             | DataPacket::Done { .. }
+            | DataPacket::Pull { .. }
+            | DataPacket::Pulled { .. }
+            | DataPacket::PulledRts { .. }
+            | DataPacket::Unsent { .. }
             | DataPacket::Resume(_)
             | DataPacket::Credit
             | DataPacket::Ack => Ok(PacketRole::Other),

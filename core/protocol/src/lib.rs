@@ -7,8 +7,8 @@
 //! * the *service thread's*: [`handshake`] makes, checks and ends RC lanes over the lossy UD
 //!   channel;
 //! * the *engine's*: [`session`] (order, exactly-once, credits), [`datagram_lane`] (a session over
-//!   UD, made reliable), [`fragmentation`] (messages of several packets) and [`rendezvous`] (bulk
-//!   by RDMA read).
+//!   UD, made reliable), [`fragmentation`] (messages of several packets), [`rendezvous`] (bulk
+//!   by RDMA read) and [`envelopes`] (messages that wait at their sender).
 //!
 //! [`wire`] defines the packets of both; `docs/wire-protocol.md` has the pictures.
 
@@ -16,6 +16,7 @@
 
 pub mod credit;
 pub mod datagram_lane;
+pub mod envelopes;
 pub mod fragmentation;
 pub mod handshake;
 pub mod lane_policy;

@@ -65,7 +65,11 @@ pub fn cut_at_buffers(
 #[derive(Clone, Debug)]
 pub struct SendTable<T> {
     ops: KeyedTable<T>,
+    limit: usize,
 }
+
+/// Messages beyond the limit of a [`SendTable`] that its receiver has pulled: they have receives.
+const PULLED: usize = 4096;
 
 /// A Fin for an operation that is not (or no longer) there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -77,7 +81,8 @@ impl<T> SendTable<T> {
     #[must_use]
     pub fn new(limit: usize) -> Self {
         SendTable {
-            ops: KeyedTable::new(limit),
+            ops: KeyedTable::new(limit.saturating_add(PULLED)),
+            limit,
         }
     }
 
@@ -87,12 +92,25 @@ impl<T> SendTable<T> {
     /// # Errors
     /// Gives `message` back while the table is full: try again when one has ended.
     pub fn insert(&mut self, message: T) -> Result<u64, T> {
+        match self.is_full() {
+            true => Err(message),
+            false => self.insert_pulled(message),
+        }
+    }
+
+    /// As [`SendTable::insert`], for a message that the receiver has pulled: it waits for no
+    /// message without a receive.
+    ///
+    /// # Errors
+    /// Gives `message` back while too many pulled ones are under way.
+    pub fn insert_pulled(&mut self, message: T) -> Result<u64, T> {
         self.ops.insert(message).map(Key::to_bits)
     }
 
     /// Has it take another number of messages at most. Those that are there stay.
     pub fn change_limit(&mut self, limit: usize) {
-        self.ops.change_limit(limit);
+        self.ops.change_limit(limit.saturating_add(PULLED));
+        self.limit = limit;
     }
 
     /// Takes out the message that a Fin names.
@@ -122,6 +140,12 @@ impl<T> SendTable<T> {
     /// Whether no other can be entered now.
     #[must_use]
     pub fn is_full(&self) -> bool {
+        self.ops.len() >= self.limit
+    }
+
+    /// Whether no pulled one can be entered now.
+    #[must_use]
+    pub fn is_full_of_pulled(&self) -> bool {
         self.ops.is_full()
     }
 

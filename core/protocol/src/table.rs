@@ -44,6 +44,8 @@ pub struct KeyedTable<T> {
     free: VecDeque<u32>,
     limit: usize,
     len: usize,
+    /// The generation of a new position.
+    first_generation: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -61,6 +63,7 @@ impl<T> KeyedTable<T> {
             free: VecDeque::new(),
             limit: limit.min(u32::MAX as usize),
             len: 0,
+            first_generation: 1,
         }
     }
 
@@ -80,10 +83,10 @@ impl<T> KeyedTable<T> {
         }
         let index = self.slots.len() as u32; // below `limit`, which fits
         self.slots.push(TableSlot {
-            generation: 1,
+            generation: self.first_generation,
             value: Some(value),
         });
-        Ok(Key::new(index, 1))
+        Ok(Key::new(index, self.first_generation))
     }
 
     /// Has it take another number of entries at most. Those that are there stay.
@@ -127,6 +130,19 @@ impl<T> KeyedTable<T> {
         self.free.push_back(key.index() as u32);
         self.len -= 1;
         Some(value)
+    }
+
+    /// Gives the memory of more than `positions` positions back if the table is empty. Keys of
+    /// before stay stale.
+    pub fn give_back_room(&mut self, positions: usize) {
+        if self.len != 0 || self.slots.len() <= positions {
+            return;
+        }
+        // A position's generation counts up as it is freed: no key of before has this one.
+        let used = self.slots.iter().map(|slot| slot.generation);
+        self.first_generation = used.max().unwrap_or(1);
+        self.slots = Vec::new();
+        self.free = VecDeque::new();
     }
 
     /// Number of entries.
@@ -197,6 +213,26 @@ mod tests {
                 prop_assert_eq!(table.len(), model.len());
                 prop_assert!(gone.iter().all(|&key| table.get(key).is_none()));
                 prop_assert!(model.iter().all(|(&key, v)| table.get(key) == Some(v)));
+            }
+        }
+
+        /// A table that gave its memory back finds no key of before.
+        #[test]
+        fn keys_stay_stale_when_memory_is_given_back(rounds in proptest::collection::vec(1..20usize, 1..8)) {
+            let mut table = KeyedTable::new(32);
+            let mut gone: Vec<Key> = Vec::new();
+            for count in rounds {
+                let keys: Vec<Key> = (0..count).map(|n| table.insert(n).unwrap()).collect();
+                prop_assert!(keys.iter().all(|key| !gone.contains(key)));
+                table.give_back_room(0);
+                prop_assert_eq!(table.len(), count);
+                for (n, key) in keys.iter().enumerate() {
+                    prop_assert_eq!(table.remove(*key), Some(n));
+                }
+                table.give_back_room(4);
+                prop_assert!(table.slots.capacity() <= 4 || table.slots.len() <= 4);
+                gone.extend(keys);
+                prop_assert!(gone.iter().all(|&key| table.get(key).is_none()));
             }
         }
 

@@ -284,6 +284,12 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
     notice("credit", len, &room);
     let len = header.write_ack(&mut room);
     notice("ack", len, &room);
+    let len = header.write_envelope(&envelope, 1, 2, &mut room);
+    notice("envelope", len, &room);
+    let len = header.write_pull(1, 2, &mut room);
+    notice("pull", len, &room);
+    let len = header.write_unsent(1, &mut room);
+    notice("unsent", len, &room);
     let grant = Grant {
         op: 1,
         receive: 2,
@@ -307,6 +313,15 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
     notice("rts", len.unwrap_or(0), &room);
     let len = header.write_offer(&DataEnvelope::default(), 1, 1 << 20, &mut room);
     notice("offer", len, &room);
+    let len = header.write_pulled_rts(2, 1, &[memory; 3], &mut room);
+    notice("pulled_rts", len.unwrap_or(0), &room);
+    let len = header.write_pulled_offer(2, 1, 1 << 20, &mut room);
+    notice("pulled_offer", len, &room);
+    let mut room = [0; MAX_HEADER_BYTES + 4];
+    let mut head = [0; MAX_HEADER_BYTES];
+    let len = header.write_pulled(2, 4, &mut head);
+    room[..len].copy_from_slice(&head[..len]);
+    notice("pulled", len + 4, &room);
     let mut room = [0; MAX_FIRST_HEADER_BYTES + 4];
     let mut head = [0; MAX_FIRST_HEADER_BYTES];
     let len = header.write_first(&envelope, 100, 4, &mut head);

@@ -61,6 +61,7 @@ impl RcLane {
             || !state.reads.is_empty()
             || !state.writes.is_empty()
             || !state.resend_queue.is_empty()
+            || state.envelopes.has_pulled()
     }
 
     /// Whether anything but replayed packets can be posted.

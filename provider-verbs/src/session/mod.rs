@@ -27,7 +27,7 @@ pub(crate) use registered::Registered;
 pub(crate) use send_queue::{LaneSendQueue, LaneWqe, OneSidedWqe, PacketBuffer, WqeKind};
 pub(crate) use state::{
     ControlMessage, FragmentTarget, IncomingFragments, IncomingTransfer, OutgoingTransfer,
-    RendezvousSend, ResendKind, ResendPacket, SessionState,
+    PulledReceive, RendezvousSend, ResendKind, ResendPacket, SessionState,
 };
 pub(crate) use turns::{LaneTurn, TurnQueue};
 pub(crate) use ud_lane::{UdLane, UdRoute};

@@ -435,7 +435,7 @@ mod tests {
             we_grant_units: 1,
         };
         let numbers = Session::begin(Origin::default(), &start);
-        let state = SessionState::new(numbers, &start, limits, limits);
+        let state = SessionState::new(numbers, &start, limits, limits, 1);
         Some(Box::new(state))
     }
 

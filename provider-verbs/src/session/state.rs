@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, SendDone};
 use ferrofabric_contracts::types::MsgKind;
 use ferrofabric_protocol::credit::{CreditError, open_requests};
+use ferrofabric_protocol::envelopes::{PulledMessages, WaitingMessages};
 use ferrofabric_protocol::fragmentation::Assembly;
 use ferrofabric_protocol::lanes::SessionFacts;
 use ferrofabric_protocol::rendezvous::{SendTable, TransferLimits, Transfers};
@@ -16,6 +17,7 @@ use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{FinStatus, Grant, MemorySegment, readdress};
 
 use super::packet_pool::PacketPool;
+use super::pending::Pending;
 use super::registered::Registered;
 use crate::registration::MemoryRegion;
 
@@ -29,6 +31,10 @@ pub(crate) struct SessionState {
     unmatched: UnmatchedRequests,
     /// Messages of this side that were announced to the peer by an RTS and are not over.
     pub(crate) sends: SendTable<RendezvousSend>,
+    /// Messages of this side that wait here: the peer has their envelopes.
+    pub(crate) envelopes: WaitingMessages<Pending>,
+    /// Receives of this side whose messages wait at the peer.
+    pub(crate) pulls: PulledMessages<PulledReceive>,
     /// This side's messages that this side writes.
     pub(crate) writes: Transfers<OutgoingTransfer>,
     /// The peer's messages that this side reads.
@@ -60,6 +66,15 @@ pub(crate) enum ControlMessage {
     Cts(Grant),
     /// This side has written a message.
     Done(Key),
+    /// A receive has matched the envelope of a message that waits at the peer.
+    Pull {
+        /// The peer's operation.
+        op: u64,
+        /// The receive, in the session's [`pulls`](SessionState::pulls).
+        receive: u64,
+    },
+    /// The peer has pulled a message that cannot be sent, into this receive.
+    Unsent(u64),
 }
 
 /// The sender's side of a rendezvous: memory that is kept until the peer has finished.
@@ -107,6 +122,14 @@ impl IncomingTransfer {
         }
         None
     }
+}
+
+/// A receive whose message waits at the peer.
+#[derive(Clone, Copy)]
+pub(crate) struct PulledReceive {
+    pub(crate) kind: MsgKind,
+    pub(crate) arrived: Arrived,
+    pub(crate) matched: Matched,
 }
 
 /// A message whose fragments are arriving: the bytes that are here, and the destination of the
@@ -166,6 +189,7 @@ impl SessionState {
         start: &SessionStart,
         reads: TransferLimits,
         writes: TransferLimits,
+        waiting_sends: usize,
     ) -> Self {
         Self {
             numbers,
@@ -174,6 +198,8 @@ impl SessionState {
                 limit: open_requests(start.we_grant_units),
             },
             sends: SendTable::new(open_requests(start.peer_grants_units)),
+            envelopes: WaitingMessages::new(waiting_sends),
+            pulls: PulledMessages::default(),
             writes: Transfers::new(TransferLimits {
                 messages: MAX_MOVING,
                 ..writes
@@ -263,9 +289,9 @@ impl SessionState {
     }
 
     /// Whether this side has incomplete messages that later ones do not wait for: rendezvous
-    /// messages, which the peer completes at a time of its own.
+    /// messages, and messages that wait here, which the peer completes at a time of its own.
     pub(crate) fn has_unfinished(&self) -> bool {
-        !self.sends.is_empty() || !self.writes.is_empty()
+        !self.sends.is_empty() || !self.writes.is_empty() || !self.envelopes.is_empty()
     }
 
     /// Whether each packet of this side has arrived, and the peer has received each message.
@@ -287,7 +313,10 @@ impl SessionState {
         });
         let announced = self.sends.iter().filter(|send| is_injected(&send.done));
         let written = (self.writes.owners()).filter(|writing| is_injected(&writing.send.done));
-        packets.count() + announced.count() + written.count() + self.control_messages.len()
+        let waiting = self.envelopes.iter();
+        let waiting = waiting.filter(|waits| waits.op.kind.is_taken_for_sent(waits.op.flags));
+        let announced = announced.count() + waiting.count();
+        packets.count() + announced + written.count() + self.control_messages.len()
     }
 
     /// Whether the session has one of these parts of one-sided operations, by the contexts of their
@@ -301,8 +330,13 @@ impl SessionState {
         let mut sends = sends.chain(self.writes.owners().map(|writing| &writing.send));
         let receives = self.receives.iter().map(|(_, receive)| receive);
         let mut receives = receives.chain(self.reads.owners());
-        resent
-            .any(|kept| matches!(&kept.kind, ResendKind::Message(done) if is_reply_of(done, parts)))
+        let is_waiting_reply =
+            |waits: &Pending| waits.op.kind.is_reply() && parts.contains(&waits.op.context);
+        self.envelopes.iter().any(is_waiting_reply)
+            || (self.pulls.iter()).any(|pulled| is_write(pulled.kind, &pulled.matched))
+            || resent.any(
+                |kept| matches!(&kept.kind, ResendKind::Message(done) if is_reply_of(done, parts)),
+            )
             || sends.any(|send| is_reply_of(&send.done, parts))
             || receives.any(|receive| is_write(receive.kind, &receive.matched))
             || matches!(&self.incoming.target, FragmentTarget::Receive(kind, _, matched)
@@ -330,8 +364,8 @@ impl SessionState {
             && self.resend_queue.is_empty()
             && self.control_messages.is_empty()
             && self.unmatched.count == 0
-            && self.sends.is_empty()
-            && self.writes.is_empty()
+            && self.pulls.is_empty()
+            && !self.has_unfinished()
             && self.reads.is_empty()
             && self.receives.is_empty()
             && self.incoming.assembly.is_complete()

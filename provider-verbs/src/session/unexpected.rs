@@ -5,7 +5,7 @@ use slab::Slab;
 
 use super::payload::UnexpectedData;
 
-use ferrofabric_protocol::wire::data::MemorySegment;
+use ferrofabric_protocol::wire::data::{MemorySegment, RendezvousRequest};
 
 /// An unexpected message.
 pub(crate) struct RdmUnexpectedMessage {
@@ -17,6 +17,9 @@ pub(crate) struct RdmUnexpectedMessage {
     /// The message.
     pub(crate) body: UnexpectedBody,
 }
+
+// A peer makes this side keep a million envelopes.
+const _: () = assert!(size_of::<RdmUnexpectedMessage>() <= 96);
 
 /// The data that was kept of the message.
 pub(crate) enum UnexpectedBody {
@@ -36,6 +39,11 @@ pub(crate) enum UnexpectedBody {
         /// How the data comes.
         method: TransferMethod,
     },
+    /// The envelope of a message that waits at its sender.
+    Envelope {
+        /// The ID of the sender's operation.
+        op: u64,
+    },
 }
 
 /// How the data of a rendezvous message is moved.
@@ -44,6 +52,16 @@ pub(crate) enum TransferMethod {
     Read(Vec<MemorySegment>),
     /// The sender writes it, once it has a buffer for it.
     Written,
+}
+
+impl TransferMethod {
+    /// That of a request to send.
+    pub(crate) fn of(request: &RendezvousRequest<'_>) -> Self {
+        match request.sender_writes {
+            true => Self::Written,
+            false => Self::Read(request.segments().collect()),
+        }
+    }
 }
 
 /// All unexpected messages of an endpoint.

@@ -42,8 +42,9 @@ fn change_lane(ends: &mut [TrafficEnd; 2]) {
     }
 }
 
-/// A lane between two endpoints, by a real handshake over a bad network.
-fn lane(quota_units: u16, sender_writes: bool, seed: u64) -> [TrafficEnd; 2] {
+/// A lane between two endpoints, by a real handshake over a bad network. `rendezvous`: whether the
+/// sender writes, and the requests to send that it may have open.
+fn lane(quota_units: u16, rendezvous: (bool, usize), seed: u64) -> [TrafficEnd; 2] {
     let limits = LaneLimits {
         quota_units,
         ..LaneLimits::default()
@@ -66,7 +67,7 @@ fn lane(quota_units: u16, sender_writes: bool, seed: u64) -> [TrafficEnd; 2] {
     assert!(network.run_until(Duration::from_secs(60), SimNetwork::settled));
     let end = |at: usize, to: usize| {
         let (_, lane) = network.nodes[at].usable(&network.key(to)).unwrap();
-        TrafficEnd::new(&lane.up.unwrap(), limits, sender_writes)
+        TrafficEnd::new(&lane.up.unwrap(), limits, rendezvous)
     };
     [end(0, 1), end(1, 0)]
 }
@@ -85,9 +86,10 @@ proptest! {
             (prop_oneof![0..64u64, 0..600u64, 0..20_000u64], prop_oneof![4 => Just(u64::MAX), 1 => 0..1000u64]), 1..80),
         eagerness in 0..8u64,
         sender_writes in any::<bool>(),
+        requests in prop_oneof![Just(1000usize), 0..6usize],
         breaks in prop_oneof![Just(0u64), 1..30u64],
     ) {
-        let mut ends = lane(quota_units, sender_writes, seed);
+        let mut ends = lane(quota_units, (sender_writes, requests), seed);
         let mut rng = Rng::with_seed(seed);
         let mut to_send = [sizes.clone(), sizes.clone()];
         let mut to_post = [sizes.clone(), sizes.clone()];
@@ -119,6 +121,7 @@ proptest! {
             prop_assert!(end.max_held_units <= u32::from(quota_units));
             prop_assert_eq!(end.session.receive_credit.held_units(), 0);
             prop_assert!(end.sends.is_empty() && end.reads.is_empty() && end.unexpected.is_empty());
+            prop_assert!(end.envelopes.is_empty() && end.pulls.is_empty());
             prop_assert!(end.writes.is_empty() && end.written.is_empty() && end.kept.is_empty());
             prop_assert_eq!(end.completed_sends, sizes.len());
             end.completed_receives.sort();
@@ -136,7 +139,7 @@ proptest! {
 #[test]
 fn a_full_receiver_is_not_a_deadlock() {
     for sender_writes in [false, true] {
-        let mut ends = lane(64, sender_writes, 1);
+        let mut ends = lane(64, (sender_writes, 1000), 1);
         (0..500).for_each(|_| ends[0].send(8));
         assert_eq!(ends[0].eager, 32, "64 units of quota, 2 units a message");
         assert_eq!(ends[0].sends.len(), 468);
@@ -173,10 +176,27 @@ fn a_full_receiver_is_not_a_deadlock() {
     }
 }
 
+/// A receiver that takes nothing, and a sender whose credit and requests are used up: the envelopes
+/// of all messages come, whatever their number.
+#[test]
+fn a_full_receiver_has_the_envelopes_of_all_messages() {
+    let mut ends = lane(64, (false, 10), 1);
+    (0..500).for_each(|_| ends[0].send(8));
+    assert_eq!((ends[0].eager, ends[0].sends.len()), (32, 10));
+    assert_eq!(ends[0].enveloped, 458);
+    while !ends[0].wire.is_empty() {
+        deliver(&mut ends, 0);
+    }
+    assert_eq!(
+        (ends[1].max_held_units, ends[1].unexpected.len()),
+        (64, 500)
+    );
+}
+
 /// Headers can be written for any session state. The peer's session expects a stamped header.
 #[test]
 fn a_header_names_the_peers_session() {
-    let [mut a, b] = lane(64, false, 2);
+    let [mut a, b] = lane(64, (false, 1000), 2);
     let header = a.session.stamp().unwrap();
     assert_eq!(
         header,

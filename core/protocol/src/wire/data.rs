@@ -20,10 +20,12 @@ pub const MAX_SEGMENTS: usize = 16;
 mod again;
 mod envelope;
 mod fragments;
+mod pulled;
 mod resume;
 
 pub use again::{readdress, renew_credit};
 pub use fragments::MAX_FIRST_HEADER_BYTES;
+pub use pulled::PULLED_HEADER_BYTES;
 pub use resume::{Predecessor, Resume};
 
 /// Size of the largest packet that is not eager, in bytes.
@@ -113,6 +115,41 @@ pub enum DataPacket<'a> {
     /// The sender has written the message.
     Done {
         /// The receiver's operation, as given in [`Grant::receive`].
+        receive: u64,
+    },
+    /// The envelope of a message that waits at its sender.
+    Envelope {
+        /// The fields to match.
+        envelope: DataEnvelope,
+        /// The sender's operation, to be named in the Pull, or in a Fin.
+        op: u64,
+        /// Length of the message in bytes.
+        total_bytes: u64,
+    },
+    /// A receive has matched an envelope: its sender is to send the message.
+    Pull {
+        /// The sender's operation, as given in the Envelope.
+        op: u64,
+        /// The receiver's operation, to be named in the answer.
+        receive: u64,
+    },
+    /// A pulled message.
+    Pulled {
+        /// The receiver's operation, as given in the Pull.
+        receive: u64,
+        /// The message.
+        payload: &'a [u8],
+    },
+    /// A pulled message that goes by rendezvous.
+    PulledRts {
+        /// The receiver's operation, as given in the Pull.
+        receive: u64,
+        /// Where it is.
+        request: RendezvousRequest<'a>,
+    },
+    /// A pulled message that its sender cannot send.
+    Unsent {
+        /// The receiver's operation, as given in the Pull.
         receive: u64,
     },
     /// The first packet of a lane that continues a session: all below [`Header::sequence`] has
@@ -229,6 +266,11 @@ listed_constants! {
     const RESUME = 8;
     const EAGER_FIRST = 9;
     const EAGER_PART = 10;
+    const ENVELOPE = 11;
+    const PULL = 12;
+    const PULLED = 13;
+    const PULLED_RTS = 14;
+    const UNSENT = 15;
 }
 
 listed_constants! {
@@ -236,7 +278,7 @@ listed_constants! {
     pub const FLAGS: [u8];
     const TAGGED = 1 << 0;
     const CQ_DATA = 1 << 1;
-    /// Of an Rts: its sender will write the message.
+    /// Of an Rts or PulledRts: its sender will write the message.
     const WRITES = 1 << 2;
     /// The number of a part of a one-sided operation; 0 for other messages.
     const PART = 15 << 3;
@@ -281,16 +323,11 @@ impl Header {
         if segments.len() > MAX_SEGMENTS {
             return Err(WireError::Field);
         }
-        let mut raw = [RawSegment::new_zeroed(); MAX_SEGMENTS];
-        for (raw, segment) in raw.iter_mut().zip(segments) {
-            raw.address = segment.address.into();
-            raw.length_bytes = segment.length_bytes.into();
-            raw.rkey = segment.rkey.into();
-        }
+        let raw = raw_segments(segments);
         let raw = &raw[..segments.len()];
         let total = total_bytes(raw).ok_or(WireError::Field)?;
-        let flags = envelope.flags();
-        Ok(self.write_request(envelope, flags, op, total, raw.as_bytes(), out))
+        let head = (RTS, envelope.flags(), envelope);
+        Ok(self.write_request(head, op, total, raw.as_bytes(), out))
     }
 
     /// Writes a request for a message of `total_bytes` that the sender will write; returns its
@@ -302,14 +339,13 @@ impl Header {
         total_bytes: u64,
         out: &mut [u8; MAX_RTS_BYTES],
     ) -> usize {
-        let flags = envelope.flags() | WRITES;
-        self.write_request(envelope, flags, op, total_bytes, &[], out)
+        let head = (RTS, envelope.flags() | WRITES, envelope);
+        self.write_request(head, op, total_bytes, &[], out)
     }
 
     fn write_request(
         &self,
-        envelope: &DataEnvelope,
-        flags: u8,
+        (kind, flags, envelope): (u8, u8, &DataEnvelope),
         op: u64,
         total_bytes: u64,
         segments: &[u8],
@@ -323,7 +359,7 @@ impl Header {
         let tag = envelope.tag.unwrap_or(0);
         let mut head = [0; MAX_HEADER_BYTES];
         let at = self.write(
-            RTS,
+            kind,
             flags,
             tag,
             body_bytes as u32,
@@ -440,10 +476,25 @@ impl<'a> DataPacket<'a> {
             DONE if raw.names_only() => DataPacket::Done {
                 receive: raw.tag.get(),
             },
+            ENVELOPE => pulled::parse_envelope(raw, cq_data, body)?,
+            PULL if raw.flags == 0 => pulled::parse_pull(raw, body)?,
+            PULLED if raw.flags == 0 => DataPacket::Pulled {
+                receive: raw.tag.get(),
+                payload: body,
+            },
+            PULLED_RTS if raw.flags & !WRITES == 0 => DataPacket::PulledRts {
+                receive: raw.tag.get(),
+                request: RendezvousRequest::parse(body, raw.flags & WRITES != 0)?,
+            },
+            UNSENT if raw.names_only() => DataPacket::Unsent {
+                receive: raw.tag.get(),
+            },
             RESUME if raw.flags == 0 => DataPacket::Resume(Resume::parse(raw.tag.get(), body)?),
             CREDIT if raw.is_bare() => DataPacket::Credit,
             ACK if raw.is_bare() => DataPacket::Ack,
-            FIN | CTS | DONE | RESUME | CREDIT | ACK => return Err(WireError::Field),
+            FIN | CTS | DONE | RESUME | CREDIT | ACK | PULL | PULLED | PULLED_RTS | UNSENT => {
+                return Err(WireError::Field);
+            }
             other => return Err(WireError::Kind(other)),
         };
         Ok((raw.header(), packet))
@@ -561,6 +612,17 @@ impl FinStatus {
         let number = U32::read_from_bytes(body).map_err(|_| WireError::Length)?;
         Self::from_number(number.get()).ok_or(WireError::Field)
     }
+}
+
+/// The segments, at most [`MAX_SEGMENTS`], as a packet has them.
+fn raw_segments(segments: &[MemorySegment]) -> [RawSegment; MAX_SEGMENTS] {
+    let mut raw = [RawSegment::new_zeroed(); MAX_SEGMENTS];
+    for (raw, segment) in raw.iter_mut().zip(segments) {
+        raw.address = segment.address.into();
+        raw.length_bytes = segment.length_bytes.into();
+        raw.rkey = segment.rkey.into();
+    }
+    raw
 }
 
 /// The sum of the lengths, if no segment is empty or wraps around and the sum fits.

@@ -16,7 +16,7 @@ use super::table::Key;
 
 /// The version of both headers that this code speaks. One version per endpoint pair: it is checked
 /// by the handshake, so data headers need not repeat it.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 
 /// Why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -58,6 +58,10 @@ impl Poster {
                         kind = WqeKind::Done(transfer);
                         header.write_done(receive, &mut bytes)
                     }
+                    ControlMessage::Pull { op, receive } => {
+                        header.write_pull(op, receive, &mut bytes)
+                    }
+                    ControlMessage::Unsent(receive) => header.write_unsent(receive, &mut bytes),
                 };
                 self.control(lane, &bytes[..len], kind, header)?;
             } else {

@@ -17,6 +17,8 @@ pub(super) struct SentCounters {
     /// Of these, messages that were sent in several packets.
     pub(super) fragmented: u64,
     pub(super) rendezvous: u64,
+    /// Envelopes of messages that wait here. Each of these messages counts once more when it goes.
+    pub(super) envelopes: u64,
     pub(super) bytes: u64,
     /// Posted reads and writes of rendezvous messages.
     pub(super) chunks: u64,
@@ -75,6 +77,7 @@ impl RdmTransport {
         report("verbs_sent_eager", sent.eager);
         report("verbs_sent_in_parts", sent.fragmented);
         report("verbs_sent_rendezvous", sent.rendezvous);
+        report("verbs_sent_envelopes", sent.envelopes);
         report("verbs_chunks", sent.chunks);
         report("verbs_chunks_under_way", sent.chunks_under_way);
         report("verbs_rma_writes", sent.one_sided.writes);

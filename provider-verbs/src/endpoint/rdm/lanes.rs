@@ -310,6 +310,7 @@ impl RdmTransport {
             done += self.run_control_messages(session);
             done += self.run_reads(session);
             done += self.run_writes(session);
+            done += self.run_pulled(session, owner);
             done += self.run_pending(session, owner);
         }
         done

@@ -30,6 +30,8 @@ pub(super) enum PostError {
     LaneFull,
     /// A resource that all lanes share is exhausted.
     PoolExhausted,
+    /// The peer takes no more requests to send: only the envelope of the message may go.
+    RequestsFull,
     /// The message itself cannot be sent.
     Refused(Errno, &'static str),
     /// The lane is dead. The message was entered, and ends with the lane.

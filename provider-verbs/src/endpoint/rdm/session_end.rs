@@ -88,6 +88,12 @@ impl RdmTransport {
             (send.regions.iter()).for_each(|region| self.poster.registrations.forget(region));
             owner.fail_send(&send.done, errno, status, why);
         }
+        for pending in state.envelopes.drain() {
+            owner.fail_send(&pending.done(), errno, status, why);
+        }
+        for pulled in state.pulls.drain() {
+            owner.fail_recv(pulled.kind, &pulled.matched, &pulled.arrived, errno, 0, why);
+        }
         let receives = state.receives.drain().into_iter().map(|(_, r)| r);
         for r in state.reads.drain().chain(receives) {
             let regions = r.destinations.iter().map(|place| &place.region);
@@ -156,8 +162,8 @@ impl RdmTransport {
     }
 }
 
-/// Whether an unexpected message cannot be delivered any more, because it is a request to send of
-/// this session, or incomplete; then it is dropped.
+/// Whether an unexpected message cannot be delivered any more, because it is a request to send or an
+/// envelope of this session, or incomplete; then it is dropped.
 fn lost(
     (unexpected, peers, grants): (&mut RdmUnexpectedMessages, &mut PeerTable, &mut Grants),
     token: u64,

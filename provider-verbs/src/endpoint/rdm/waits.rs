@@ -11,6 +11,7 @@ struct WaitSums {
     resend: u64,
     control_messages: u64,
     announced: u64,
+    waiting: u64,
     written: u64,
     taken: u64,
     credit_units: u64,
@@ -22,9 +23,10 @@ impl WaitSums {
         self.resend += state.resend_queue.len() as u64;
         self.control_messages += state.control_messages.len() as u64;
         self.announced += state.sends.len() as u64;
+        self.waiting += state.envelopes.len() as u64;
         self.written += state.writes.len() as u64;
         self.credit_units += u64::from(state.numbers.send_credit.available_units());
-        self.taken += (state.reads.len() + state.receives.len()) as u64;
+        self.taken += (state.reads.len() + state.receives.len() + state.pulls.len()) as u64;
     }
 }
 
@@ -41,6 +43,7 @@ impl RdmTransport {
         let ending = lanes.count() + self.ending.len();
         report("verbs_sends_in_line_now", in_line.sum());
         report("verbs_sends_announced_now", sums.announced);
+        report("verbs_sends_enveloped_now", sums.waiting);
         report("verbs_sends_written_now", sums.written);
         report("verbs_receives_moved_now", sums.taken);
         report("verbs_packets_unconfirmed_now", sums.unconfirmed);

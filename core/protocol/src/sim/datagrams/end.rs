@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use crate::Time;
 use crate::credit::SendAdmission;
 use crate::datagram_lane::{DatagramLane, HeldPacket, PacketArrival, SharedLaneState};
+use crate::envelopes::{PulledMessages, WaitingMessages};
 use crate::fragmentation::{Assembly, FragmentPlan, PacketRole};
 use crate::session::{Accept, Session};
 use crate::wire::SessionId;
@@ -55,6 +56,9 @@ pub(super) struct Agreed {
     pub(super) start: u32,
 }
 
+/// Requests to send that an end has open at a time: beyond them the envelopes of messages go.
+const OPEN_REQUESTS: u64 = 4;
+
 #[derive(Clone, Debug)]
 pub(super) struct DatagramEnd {
     pub(super) agreed: Agreed,
@@ -75,8 +79,13 @@ pub(super) struct DatagramEnd {
     pub(super) consumes: bool,
     unconsumed: Vec<u32>,
     fins: VecDeque<u64>,
+    /// Messages that went without their bytes: as requests to send, or as envelopes.
     pub(super) requests: u64,
     pub(super) open_requests: u64,
+    /// Messages that wait here, by number and length, and those of the peer.
+    envelopes: WaitingMessages<(u64, u32)>,
+    pulls: PulledMessages<(u64, u64)>,
+    pulls_to_send: VecDeque<(u64, u64)>,
     pub(super) sent: u64,
     pub(super) received: u64,
     pub(super) acks_alone: u64,
@@ -102,6 +111,9 @@ impl DatagramEnd {
             fins: VecDeque::new(),
             requests: 0,
             open_requests: 0,
+            envelopes: WaitingMessages::new(usize::MAX),
+            pulls: PulledMessages::default(),
+            pulls_to_send: VecDeque::new(),
             sent: 0,
             received: 0,
             acks_alone: 0,
@@ -111,7 +123,11 @@ impl DatagramEnd {
 
     /// Nothing is left to be sent or confirmed.
     pub(super) fn is_done(&self) -> bool {
-        self.to_send.is_empty() && self.kept.is_empty() && self.open_requests == 0
+        self.to_send.is_empty()
+            && self.kept.is_empty()
+            && self.open_requests == 0
+            && self.envelopes.is_empty()
+            && self.pulls.is_empty()
     }
 
     /// Sends what can be sent now.
@@ -184,18 +200,40 @@ impl DatagramEnd {
             let length = header.write_fin(op, FinStatus::Ok, &mut bytes);
             self.kept.push_back(bytes[..length].to_vec());
         }
-        while self.allowance > 0 && !self.to_send.is_empty() {
-            let has_room = match self.rc.as_ref().is_some_and(|rc| rc.may_send) {
-                true => self.session.unconfirmed() < RC_DEPTH,
-                false => self.lane.has_room(&self.session),
+        while self.has_room() {
+            let Some((op, receive)) = self.pulls_to_send.pop_front() else {
+                break;
             };
-            if !has_room {
+            let header = self.session.stamp().unwrap();
+            let mut out = [0; MAX_NOTICE_BYTES];
+            let length = header.write_pull(op, receive, &mut out);
+            self.kept.push_back(out[..length].to_vec());
+        }
+        while self.has_room() {
+            let Some((receive, (number, bytes))) = self.envelopes.next_pulled() else {
+                break;
+            };
+            let header = self.session.stamp().unwrap();
+            let mut out = [0; MAX_HEADER_BYTES];
+            let length = header.write_pulled(receive, bytes, &mut out);
+            let packet = [&out[..length], &content(number, bytes)].concat();
+            self.kept.push_back(packet);
+        }
+        while self.allowance > 0 && !self.to_send.is_empty() {
+            if !self.has_room() {
                 return;
             }
             self.allowance -= 1;
             if let Some(bytes) = self.to_send.pop_front() {
                 self.stamp_message(bytes);
             }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        match self.rc.as_ref().is_some_and(|rc| rc.may_send) {
+            true => self.session.unconfirmed() < RC_DEPTH,
+            false => self.lane.has_room(&self.session),
         }
     }
 
@@ -208,6 +246,14 @@ impl DatagramEnd {
             part: None,
         };
         if self.session.send_credit.admit(bytes) == SendAdmission::Rendezvous {
+            if self.open_requests >= OPEN_REQUESTS && bytes <= ROOM {
+                self.requests += 1;
+                let op = self.envelopes.insert((number, bytes)).unwrap();
+                let header = self.session.stamp().unwrap();
+                let mut out = [0; MAX_NOTICE_BYTES];
+                let length = header.write_envelope(&envelope, op, bytes.into(), &mut out);
+                return self.kept.push_back(out[..length].to_vec());
+            }
             let segment = MemorySegment {
                 address: number,
                 length_bytes: u64::from(bytes.max(1)),
@@ -388,6 +434,24 @@ impl DatagramEnd {
                 assert_eq!(request.op, self.received);
                 self.message_came();
                 self.fins.push_back(request.op);
+            }
+            DataPacket::Envelope {
+                envelope,
+                op,
+                total_bytes,
+            } => {
+                self.expect(envelope);
+                let receive = self.pulls.pull((self.received, total_bytes)).unwrap();
+                self.message_came();
+                self.pulls_to_send.push_back((op, receive));
+            }
+            DataPacket::Pull { op, receive } => self.envelopes.on_pull(op, receive).unwrap(),
+            DataPacket::Pulled { receive, payload } => {
+                let (number, bytes) = self.pulls.on_answer(receive).unwrap();
+                assert_eq!(payload, content(number, bytes as u32));
+            }
+            DataPacket::PulledRts { .. } | DataPacket::Unsent { .. } => {
+                panic!("each message that waits fits into a datagram")
             }
             DataPacket::Fin { .. } => self.open_requests -= 1,
             DataPacket::Cts(_) | DataPacket::Done { .. } | DataPacket::Resume(_) => {

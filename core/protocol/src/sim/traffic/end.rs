@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::credit::SendAdmission;
+use crate::envelopes::{PulledMessages, WaitingMessages};
 use crate::handshake::{LaneKey, LaneUp};
 use crate::rendezvous::{Chunk, SendTable, TransferLimits, Transfers};
 use crate::session::{Accept, Origin, Session, SessionStart};
@@ -40,6 +41,23 @@ pub(super) enum UnexpectedSend {
         /// `None`: the sender writes.
         segments: Option<Vec<MemorySegment>>,
     },
+    /// An envelope.
+    Waiting {
+        op: u64,
+        total: u64,
+    },
+}
+
+/// A receive that has matched an envelope of a message of so many bytes.
+pub(super) struct PulledReceive {
+    receive: SimReceive,
+    total: u64,
+}
+
+/// A message of which the receiver has the envelope alone.
+pub(super) struct WaitingSend {
+    index: u64,
+    bytes: u64,
 }
 
 pub(super) struct SimReceive {
@@ -77,6 +95,10 @@ pub(super) struct TrafficEnd {
     pub(super) session: Session,
     sender_writes: bool,
     pub(super) sends: SendTable<OpenSend>,
+    /// Messages that wait here, and those of the peer.
+    pub(super) envelopes: WaitingMessages<WaitingSend>,
+    pub(super) pulls: PulledMessages<PulledReceive>,
+    pub(super) enveloped: usize,
     pub(super) reads: Transfers<Moving>,
     pub(super) writes: Transfers<u64>,
     /// Receives that are being written to.
@@ -102,7 +124,11 @@ pub(super) struct TrafficEnd {
 }
 
 impl TrafficEnd {
-    pub(super) fn new(up: &LaneUp, ours: LaneLimits, sender_writes: bool) -> Self {
+    pub(super) fn new(
+        up: &LaneUp,
+        ours: LaneLimits,
+        (sender_writes, requests): (bool, usize),
+    ) -> Self {
         TrafficEnd {
             lane: up.lane,
             session: Session::begin(
@@ -115,7 +141,10 @@ impl TrafficEnd {
                 },
             ),
             sender_writes,
-            sends: SendTable::new(1000),
+            sends: SendTable::new(requests),
+            envelopes: WaitingMessages::new(1000),
+            pulls: PulledMessages::default(),
+            enveloped: 0,
             reads: Transfers::new(LIMITS),
             writes: Transfers::new(TransferLimits {
                 messages: 1000,
@@ -168,6 +197,20 @@ impl TrafficEnd {
             self.completed_sends += 1;
             return;
         }
+        if self.sends.is_full() {
+            let op = self.envelopes.insert(WaitingSend { index, bytes });
+            let header = self.session.stamp().unwrap();
+            let mut out = [0; MAX_NOTICE_BYTES];
+            let length = header.write_envelope(&envelope, op.ok().unwrap(), bytes, &mut out);
+            self.post(header.sequence, out[..length].to_vec());
+            self.enveloped += 1;
+            return;
+        }
+        self.request(index, bytes, &envelope, None);
+    }
+
+    /// Sends a request to send; that of a message that a receive of the peer has pulled names it.
+    fn request(&mut self, index: u64, bytes: u64, envelope: &DataEnvelope, pulled: Option<u64>) {
         let pieces = (1 + index % MAX_SEGMENTS as u64).min(bytes);
         let mut at = 0;
         let segments: Vec<MemorySegment> = (1..=pieces)
@@ -185,15 +228,20 @@ impl TrafficEnd {
         let send = OpenSend {
             segments: segments.clone(),
         };
-        let op = self.sends.insert(send).ok().unwrap();
+        let op = match pulled {
+            Some(_) => self.sends.insert_pulled(send),
+            None => self.sends.insert(send),
+        };
+        let op = op.ok().unwrap();
         let header = self.session.stamp().unwrap();
         let mut out = [0; MAX_RTS_BYTES];
-        let length = match self.sender_writes {
-            true => header.write_offer(&envelope, op, bytes, &mut out),
-            false => header
-                .write_rts(&envelope, op, &segments, &mut out)
-                .unwrap(),
+        let length = match (self.sender_writes, pulled) {
+            (true, None) => Ok(header.write_offer(envelope, op, bytes, &mut out)),
+            (false, None) => header.write_rts(envelope, op, &segments, &mut out),
+            (true, Some(receive)) => Ok(header.write_pulled_offer(receive, op, bytes, &mut out)),
+            (false, Some(receive)) => header.write_pulled_rts(receive, op, &segments, &mut out),
         };
+        let length = length.unwrap();
         self.post(header.sequence, out[..length].to_vec());
     }
 
@@ -248,9 +296,44 @@ impl TrafficEnd {
                 total: request.total_bytes,
                 segments: (!request.sender_writes).then(|| request.segments().collect()),
             },
+            DataPacket::Envelope {
+                op, total_bytes, ..
+            } => {
+                self.pulls.count().unwrap();
+                UnexpectedSend::Waiting {
+                    op,
+                    total: total_bytes,
+                }
+            }
+            DataPacket::Pull { op, receive } => {
+                self.envelopes.on_pull(op, receive).unwrap();
+                return self.answer();
+            }
+            DataPacket::Pulled { receive, payload } => {
+                let PulledReceive { receive, total } = self.pulls.on_answer(receive).unwrap();
+                assert!((payload.iter()).all(|&byte| byte == receive.number as u8));
+                assert_eq!(payload.len() as u64, total);
+                let fit = total.min(receive.buffer_bytes);
+                (self.completed_receives).push((receive.number, fit, total));
+                return;
+            }
+            DataPacket::PulledRts { receive, request } => {
+                let PulledReceive { receive, total } = self.pulls.on_answer(receive).unwrap();
+                assert_eq!(request.total_bytes, total);
+                let held = UnexpectedSend::Request {
+                    op: request.op,
+                    total,
+                    segments: (!request.sender_writes).then(|| request.segments().collect()),
+                };
+                return self.matched(receive, held);
+            }
+            DataPacket::Unsent { .. } => panic!("each message can be sent"),
             DataPacket::Fin { op, status } => {
                 assert_eq!(status, FinStatus::Ok);
-                self.sends.on_fin(op).unwrap();
+                match WaitingMessages::<WaitingSend>::is_op(op) {
+                    true => drop(self.envelopes.on_fin(op).unwrap()),
+                    false => drop(self.sends.on_fin(op).unwrap()),
+                }
                 self.completed_sends += 1;
                 return;
             }
@@ -277,8 +360,40 @@ impl TrafficEnd {
         }
     }
 
+    /// Sends the messages that the peer has pulled.
+    fn answer(&mut self) {
+        while let Some((receive, WaitingSend { index, bytes })) = self.envelopes.next_pulled() {
+            if bytes > EAGER_BYTES {
+                self.request(index, bytes, &DataEnvelope::default(), Some(receive));
+                continue;
+            }
+            let header = self.session.stamp().unwrap();
+            let mut out = [0; MAX_HEADER_BYTES];
+            let length = header.write_pulled(receive, bytes as u32, &mut out);
+            let packet = [&out[..length], &vec![index as u8; bytes as usize]].concat();
+            self.post(header.sequence, packet);
+            self.completed_sends += 1;
+        }
+    }
+
     fn matched(&mut self, receive: SimReceive, held: UnexpectedSend) {
         match held {
+            UnexpectedSend::Waiting { op, total } => {
+                self.pulls.uncount();
+                let header = self.session.stamp().unwrap();
+                let mut out = [0; MAX_NOTICE_BYTES];
+                let length = match total.min(receive.buffer_bytes) {
+                    0 => {
+                        (self.completed_receives).push((receive.number, 0, total));
+                        header.write_fin(op, FinStatus::Ok, &mut out)
+                    }
+                    _ => {
+                        let pulled = self.pulls.pull(PulledReceive { receive, total });
+                        header.write_pull(op, pulled.ok().unwrap(), &mut out)
+                    }
+                };
+                self.post(header.sequence, out[..length].to_vec());
+            }
             UnexpectedSend::Eager { index, bytes } => {
                 assert_eq!(index, receive.number, "out of order");
                 self.session.receive_credit.release(bytes as u32);

@@ -71,6 +71,31 @@ fn print(header: Header, packet: DataPacket<'_>) -> Vec<u8> {
                 .unwrap();
             return out[..length].to_vec();
         }
+        DataPacket::Envelope {
+            envelope,
+            op,
+            total_bytes,
+        } => header.write_envelope(&envelope, op, total_bytes, &mut out),
+        DataPacket::Pull { op, receive } => header.write_pull(op, receive, &mut out),
+        DataPacket::Pulled { receive, payload } => {
+            let mut out = [0; MAX_HEADER_BYTES];
+            let length = header.write_pulled(receive, payload.len() as u32, &mut out);
+            return [&out[..length], payload].concat();
+        }
+        DataPacket::PulledRts { receive, request } => {
+            let mut out = [0; MAX_RTS_BYTES];
+            let segments: Vec<MemorySegment> = request.segments().collect();
+            let length = match request.sender_writes {
+                true => {
+                    header.write_pulled_offer(receive, request.op, request.total_bytes, &mut out)
+                }
+                false => header
+                    .write_pulled_rts(receive, request.op, &segments, &mut out)
+                    .unwrap(),
+            };
+            return out[..length].to_vec();
+        }
+        DataPacket::Unsent { receive } => header.write_unsent(receive, &mut out),
         DataPacket::Fin { op, status } => header.write_fin(op, status, &mut out),
         DataPacket::Cts(grant) => header.write_cts(&grant, &mut out),
         DataPacket::Done { receive } => header.write_done(receive, &mut out),
@@ -207,6 +232,19 @@ fn sound(kind: u8) -> Vec<u8> {
             let length = header.write_offer(&envelope, 1, 2, &mut out);
             return out[..length].to_vec();
         }
+        ENVELOPE => header.write_envelope(&envelope, 1, 2, &mut out),
+        PULL => header.write_pull(1, 2, &mut out),
+        PULLED => {
+            let mut out = [0; MAX_HEADER_BYTES];
+            let length = header.write_pulled(1, 4, &mut out);
+            return [&out[..length], b"text"].concat();
+        }
+        PULLED_RTS => {
+            let mut out = [0; MAX_RTS_BYTES];
+            let length = header.write_pulled_offer(1, 2, 3, &mut out);
+            return out[..length].to_vec();
+        }
+        UNSENT => header.write_unsent(1, &mut out),
         FIN => header.write_fin(1, FinStatus::Ok, &mut out),
         CREDIT => header.write_credit(&mut out),
         ACK => header.write_ack(&mut out),
@@ -272,7 +310,16 @@ proptest! {
         let grant = Grant { op, receive: total, address: 1 << 40, fit_bytes: (total.max(1) >> 1) | 1, rkey: 7 };
         let before = Predecessor { name: total, never_begun: op % 2 == 1 };
         let resume = Resume { name: op, before };
+        let length = header.write_pulled_rts(op, total, &segments, &mut out).unwrap();
+        let (read, packet) = DataPacket::parse(&out[..length]).unwrap();
+        let DataPacket::PulledRts { receive, request } = packet else { panic!("{packet:?}") };
+        prop_assert_eq!((read, receive, request.op), (header, op, total));
+        prop_assert_eq!(request.segments().collect::<Vec<_>>(), segments);
         let plain = [
+            DataPacket::Envelope { envelope, op, total_bytes: total },
+            DataPacket::Pull { op, receive: total },
+            DataPacket::Pulled { receive: op, payload: &payload },
+            DataPacket::Unsent { receive: op },
             DataPacket::Fin { op, status },
             DataPacket::Cts(grant),
             DataPacket::Done { receive: op },

@@ -154,11 +154,15 @@ fn datagrams(cookie: u32, session: SessionId) -> Vec<Vec<u8>> {
     add(&room[..len]);
     let len = header.write_fragment(4, 4, &mut room);
     add(&[&room[..len], b"part"].concat());
+    let len = header.write_pulled(1, 4, &mut room);
+    add(&[&room[..len], b"text"].concat());
     let mut room = [0; MAX_FIRST_HEADER_BYTES];
     let len = header.write_first(&envelope, 100, 4, &mut room);
     add(&[&room[..len], b"part"].concat());
     let mut room = [0; MAX_RTS_BYTES];
     let len = header.write_offer(&envelope, 1, 1 << 20, &mut room);
+    add(&room[..len]);
+    let len = header.write_pulled_offer(2, 1, 1 << 20, &mut room);
     add(&room[..len]);
     let grant = Grant {
         op: 1,
@@ -174,13 +178,16 @@ fn datagrams(cookie: u32, session: SessionId) -> Vec<Vec<u8>> {
             never_begun: true,
         },
     };
-    let notices: [&WriteNotice<'_>; 6] = [
+    let notices: [&WriteNotice<'_>; 9] = [
         &|room| header.write_fin(1, FinStatus::Ok, room),
         &|room| header.write_credit(room),
         &|room| header.write_ack(room),
         &|room| header.write_cts(&grant, room),
         &|room| header.write_done(4, room),
         &|room| header.write_resume(&resume, room),
+        &|room| header.write_envelope(&envelope, 1, 8, room),
+        &|room| header.write_pull(1, 2, room),
+        &|room| header.write_unsent(2, room),
     ];
     for write in notices {
         let mut room = [0; MAX_NOTICE_BYTES];

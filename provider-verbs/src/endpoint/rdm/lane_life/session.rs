@@ -105,7 +105,8 @@ impl RdmTransport {
             chunks_per_message: tuning.rendezvous.writes_per_lane,
             ..reads
         };
-        SessionState::new(numbers, &start(up), reads, writes)
+        let waiting_sends = tuning.waiting_sends;
+        SessionState::new(numbers, &start(up), reads, writes, waiting_sends)
     }
 
     fn enter_lane(

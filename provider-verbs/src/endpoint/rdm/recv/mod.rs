@@ -5,6 +5,7 @@ mod census;
 mod fragmentation;
 mod lost;
 mod own_queues;
+mod pulled;
 mod rendezvous;
 mod requests;
 mod shared_queue;
@@ -134,13 +135,23 @@ impl RdmTransport {
                 self.on_eager(session, from, envelope, payload, owner);
             }
             DataPacket::Rts { envelope, request } => {
-                let method = match request.sender_writes {
-                    true => TransferMethod::Written,
-                    false => TransferMethod::Read(request.segments().collect()),
-                };
+                let method = TransferMethod::of(&request);
                 let (op, total) = (request.op, request.total_bytes);
                 self.on_rts(session, from, envelope, (op, total, method), owner);
             }
+            DataPacket::Envelope {
+                envelope,
+                op,
+                total_bytes,
+            } => self.on_envelope(session, from, envelope, (op, total_bytes), owner),
+            DataPacket::Pull { op, receive } => self.on_pull(session, op, receive),
+            DataPacket::Pulled { receive, payload } => {
+                self.on_pulled(session, from.0, (receive, payload), owner);
+            }
+            DataPacket::PulledRts { receive, request } => {
+                self.on_pulled_rts(session, from, (receive, &request), owner);
+            }
+            DataPacket::Unsent { receive } => self.on_unsent(session, receive, owner),
             DataPacket::Fin { op, status } => self.on_fin(session, op, status, owner),
             DataPacket::EagerFirst { .. } | DataPacket::EagerPart { .. } => {
                 self.on_fragment(session, from, &packet, owner);
@@ -297,6 +308,10 @@ impl RdmTransport {
                 self.request_is_met(from);
                 self.start_transfer(from, (kind, arrived, matched), op, method, owner);
             }
+            UnexpectedBody::Envelope { op } => {
+                self.envelope_is_met(from);
+                self.pull(from, (kind, arrived, matched), op, owner);
+            }
         }
     }
 
@@ -314,6 +329,10 @@ impl RdmTransport {
             }
             UnexpectedBody::Request { op, .. } => {
                 self.request_is_met((peer, session));
+                self.notify(peer, session, ControlMessage::Fin(op, FinStatus::Cancelled));
+            }
+            UnexpectedBody::Envelope { op } => {
+                self.envelope_is_met((peer, session));
                 self.notify(peer, session, ControlMessage::Fin(op, FinStatus::Cancelled));
             }
         }
@@ -359,6 +378,9 @@ impl RdmTransport {
             Some(CreditError::OverRequested) => {
                 "the peer announced more unexpected messages than its quota"
             }
+            Some(CreditError::OverEnveloped) => {
+                "the peer sent more envelopes of waiting messages than are kept"
+            }
             _ => "the peer broke the protocol",
         };
         self.break_lane(session, protocol_broken(why));
@@ -401,7 +423,7 @@ pub(super) fn take_credit(
             state.incoming.assembly.on_packet(packet)?;
             (state.numbers.receive_credit).take(payload.len() as u32)?;
         }
-        DataPacket::Rts { .. } => {
+        DataPacket::Rts { .. } | DataPacket::Envelope { .. } => {
             state.incoming.assembly.on_packet(packet)?;
         }
         DataPacket::Resume(_) => return Err("a session is resumed in its middle".into()),

@@ -39,15 +39,7 @@ impl RdmTransport {
         }
         let fit = (matched.buf.len as u64).min(arrived.len);
         if fit == 0 {
-            owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
-            if kind.is_answered() {
-                self.send_refusals(peer, owner);
-            }
-            let status = match matched.is_refused() {
-                true => FinStatus::Cancelled,
-                false => FinStatus::Ok,
-            };
-            return self.notify(peer, name, ControlMessage::Fin(op, status));
+            return self.finish_unmoved((peer, name), (kind, arrived, matched), op, owner);
         }
         let Some((matched, buffers)) = buffers_for(&method, &matched, fit, owner) else {
             self.notify(peer, name, ControlMessage::Fin(op, FinStatus::ReadFailed));
@@ -89,6 +81,25 @@ impl RdmTransport {
             destinations,
         };
         self.enter_transfer((peer, name), receiving, method, fit, owner);
+    }
+
+    /// Completes a receive that needs no byte of its message, or has refused it.
+    pub(super) fn finish_unmoved<O: Owner>(
+        &mut self,
+        (peer, name): (u32, u64),
+        (kind, arrived, matched): (MsgKind, Arrived, Matched),
+        op: u64,
+        owner: &mut O,
+    ) {
+        owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
+        if kind.is_answered() {
+            self.send_refusals(peer, owner);
+        }
+        let status = match matched.is_refused() {
+            true => FinStatus::Cancelled,
+            false => FinStatus::Ok,
+        };
+        self.notify(peer, name, ControlMessage::Fin(op, status));
     }
 
     /// Enters a message of which `fit_bytes` have to be moved, and starts the move.

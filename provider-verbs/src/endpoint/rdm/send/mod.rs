@@ -3,6 +3,7 @@
 mod eager;
 mod fragmentation;
 mod rendezvous;
+mod waiting;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError};
@@ -54,7 +55,11 @@ impl RdmTransport {
                         let more = op.flags.contains(Flags::MORE);
                         match self.poster.message(lane, op, iov, None, more) {
                             Ok(()) => return Ok(()),
-                            Err(PostError::LaneFull | PostError::PoolExhausted) => {}
+                            Err(
+                                PostError::LaneFull
+                                | PostError::PoolExhausted
+                                | PostError::RequestsFull,
+                            ) => {}
                             Err(PostError::Refused(errno, _)) => {
                                 return Err(OpError::Failed(errno));
                             }
@@ -211,21 +216,26 @@ impl RdmTransport {
             let poster = &mut self.poster;
             let posted =
                 pending.with_buffers(|op, iov, copy| poster.message(lane, op, iov, copy, more));
+            let posted = match posted {
+                Err(PostError::RequestsFull) => poster.envelope(lane, pending),
+                Err(stop) => Err((stop, Some(pending))),
+                Ok(()) => Ok(()),
+            };
             match posted {
                 Ok(()) => done += 1,
-                Err(stop @ (PostError::LaneFull | PostError::PoolExhausted)) => {
+                Err((PostError::Broken, _) | (_, None)) => {
+                    self.lane_broke(session);
+                    return done;
+                }
+                Err((PostError::Refused(errno, why), Some(pending))) => {
+                    owner.fail_send(&pending.done(), errno, 0, why);
+                    done += 1;
+                }
+                Err((stop, Some(pending))) => {
                     peer.pending.push_front(pending);
                     if matches!(stop, PostError::PoolExhausted) {
                         self.stall(session);
                     }
-                    return done;
-                }
-                Err(PostError::Refused(errno, why)) => {
-                    owner.fail_send(&pending.done(), errno, 0, why);
-                    done += 1;
-                }
-                Err(PostError::Broken) => {
-                    self.lane_broke(session);
                     return done;
                 }
             }
@@ -275,6 +285,6 @@ impl Poster {
                 return Ok(());
             }
         }
-        self.request(lane, op, iov, copy)
+        self.request(lane, op, iov, copy, None)
     }
 }

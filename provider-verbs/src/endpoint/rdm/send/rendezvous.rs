@@ -7,6 +7,7 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, PART_REFUSED, SendDone};
 use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind, SendOp, total_len};
+use ferrofabric_protocol::envelopes::WaitingMessages;
 use ferrofabric_protocol::lanes::protocol_broken;
 use ferrofabric_protocol::rendezvous::Chunk;
 use ferrofabric_protocol::table::Key;
@@ -23,7 +24,7 @@ use crate::mr::Access;
 use crate::post::{RemoteMemory, SendRequest};
 use crate::registration::MemoryRegion;
 use crate::session::{
-    ControlMessage, OutgoingTransfer, RcLane, RendezvousSend, SessionState, WqeKind,
+    ControlMessage, OutgoingTransfer, Pending, RcLane, RendezvousSend, SessionState, WqeKind,
 };
 
 impl RdmTransport {
@@ -38,14 +39,18 @@ impl RdmTransport {
         let Some(state) = self.state_of(session) else {
             return;
         };
-        match state.sends.on_fin(op) {
-            Ok(send) => match status {
-                FinStatus::Cancelled if matches!(send.done.kind, MsgKind::Remote(_)) => {
-                    owner.fail_send(&send.done, Errno::EACCES, 0, PART_REFUSED);
+        let done = match WaitingMessages::<Pending>::is_op(op) {
+            false => state.sends.on_fin(op).map(|send| send.done),
+            true => (state.envelopes.on_fin(op)).map(|waits| SendDone::of(&waits.op, waits.len())),
+        };
+        match done {
+            Ok(done) => match status {
+                FinStatus::Cancelled if matches!(done.kind, MsgKind::Remote(_)) => {
+                    owner.fail_send(&done, Errno::EACCES, 0, PART_REFUSED);
                 }
-                FinStatus::Ok | FinStatus::Cancelled => owner.complete_send(&send.done),
+                FinStatus::Ok | FinStatus::Cancelled => owner.complete_send(&done),
                 FinStatus::ReadFailed => owner.fail_send(
-                    &send.done,
+                    &done,
                     Errno::EREMOTEIO,
                     0,
                     "the receiver could not receive the message",
@@ -146,7 +151,8 @@ impl RdmTransport {
 }
 
 impl Poster {
-    /// Posts a request to send for a message.
+    /// Posts a request to send for a message; `pulled` names the receive that has pulled it, if one
+    /// has.
     #[cold]
     pub(in super::super) fn request(
         &mut self,
@@ -154,12 +160,14 @@ impl Poster {
         op: &SendOp,
         iov: Readable<'_>,
         copy: Option<&[u8]>,
+        pulled: Option<u64>,
     ) -> std::result::Result<(), PostError> {
         if !self.has_place_for_control(lane, rts_bytes(iov.list().len().min(MAX_SEGMENTS))) {
             return Err(PostError::PoolExhausted);
         }
         let mut bytes = [0; MAX_RTS_BYTES];
-        let (len, header) = self.enter_rendezvous(&mut lane.session, op, iov, copy, &mut bytes)?;
+        let (len, header) =
+            self.enter_rendezvous(&mut lane.session, op, iov, (copy, pulled), &mut bytes)?;
         self.control(lane, &bytes[..len], WqeKind::Control, header)
     }
 
@@ -194,18 +202,20 @@ impl Poster {
     }
 
     /// Enters a rendezvous message, which the peer reads or gives a buffer for, and writes its
-    /// request to send (RTS).
+    /// request to send (RTS). `copy` and `pulled` are as in [`request`](Self::request).
     pub(in super::super) fn enter_rendezvous(
         &mut self,
         session: &mut SessionState,
         op: &SendOp,
         iov: Readable<'_>,
-        copy: Option<&[u8]>,
+        (copy, pulled): (Option<&[u8]>, Option<u64>),
         bytes: &mut [u8; MAX_RTS_BYTES],
     ) -> std::result::Result<(usize, Header), PostError> {
-        if session.sends.is_full() {
-            // The peer has to finish some first. Nothing is registered for this message until then.
-            return Err(PostError::LaneFull);
+        // The peer has to finish some first. Nothing is registered for this message until then.
+        match pulled {
+            None if session.sends.is_full() => return Err(PostError::RequestsFull),
+            Some(_) if session.sends.is_full_of_pulled() => return Err(PostError::LaneFull),
+            _ => {}
         }
         let mut copied = None;
         let mut owned = [IoBuf::EMPTY];
@@ -248,15 +258,18 @@ impl Poster {
             regions,
             _copy: copied,
         };
-        let number = session
-            .sends
-            .insert(send)
-            .map_err(|_| PostError::LaneFull)?;
+        let number = match pulled {
+            None => session.sends.insert(send),
+            Some(_) => session.sends.insert_pulled(send),
+        };
+        let number = number.map_err(|_| PostError::LaneFull)?;
         let header = session.numbers.stamp().ok_or(PostError::LaneFull)?;
         let envelope = envelope(op);
-        let written = match writes {
-            true => Ok(header.write_offer(&envelope, number, total, bytes)),
-            false => header.write_rts(&envelope, number, &segments, bytes),
+        let written = match (writes, pulled) {
+            (true, None) => Ok(header.write_offer(&envelope, number, total, bytes)),
+            (false, None) => header.write_rts(&envelope, number, &segments, bytes),
+            (true, Some(receive)) => Ok(header.write_pulled_offer(receive, number, total, bytes)),
+            (false, Some(receive)) => header.write_pulled_rts(receive, number, &segments, bytes),
         };
         // Room was checked above, and no segment is empty.
         let len = written.unwrap_or(0);

@@ -15,7 +15,7 @@ use ferrofabric_protocol::wire::data::{
 use super::super::RdmTransport;
 use super::super::poster::{PostError, Poster, RECEIVER_LEVELS, envelope};
 use crate::gather::Readable;
-use crate::session::{ControlMessage, PacketPool, ResendKind, ResendPacket, UdLane};
+use crate::session::{ControlMessage, PacketPool, Pending, ResendKind, ResendPacket, UdLane};
 
 /// The result of numbering a message.
 enum Stamped {
@@ -79,6 +79,7 @@ impl RdmTransport {
         }
         let now = self.ud.now();
         let mut done = self.stamp_control_messages(session);
+        done += self.stamp_pulled(session, now, owner);
         done += self.stamp_pending(session, now, owner);
         done += self.transmit(session, now);
         done += self.acknowledge(session, now);
@@ -120,6 +121,14 @@ impl RdmTransport {
                         ResendKind::Done(transfer),
                     )
                 }
+                ControlMessage::Pull { op, receive } => (
+                    header.write_pull(op, receive, &mut bytes),
+                    ResendKind::Control,
+                ),
+                ControlMessage::Unsent(receive) => (
+                    header.write_unsent(receive, &mut bytes),
+                    ResendKind::Control,
+                ),
             };
             lane.session.resend_queue.push_back(ResendPacket {
                 sequence: header.sequence,
@@ -167,7 +176,56 @@ impl RdmTransport {
                     }
                     done += 1;
                 }
+                Err(PostError::RequestsFull) => {
+                    let Some(pending) = peer.pending.pop_front() else {
+                        return done;
+                    };
+                    if let Err(pending) = stamp_envelope(lane, poster, packets, pending) {
+                        peer.pending.push_front(pending);
+                        return done;
+                    }
+                    done += 1;
+                }
                 Err(PostError::LaneFull | PostError::PoolExhausted | PostError::Broken) => {
+                    return done;
+                }
+            }
+        }
+    }
+
+    /// Gives numbers to the messages that the peer has pulled.
+    fn stamp_pulled<O: Owner>(&mut self, session: SessionId, now: Time, owner: &mut O) -> usize {
+        let mut done = 0;
+        loop {
+            let Some(lane) = self.ud.lanes.of(session).filter(|lane| lane.has_room()) else {
+                return done;
+            };
+            let Some((receive, pending)) = lane.session.envelopes.next_pulled() else {
+                return done;
+            };
+            let len = pending.len();
+            let (poster, packets) = (&mut self.poster, &mut self.ud.packets);
+            let stamped = pending.with_buffers(|op, iov, copy| {
+                stamp_answer(lane, poster, packets, (receive, op), iov, copy)
+            });
+            match stamped {
+                Ok(stamped) => {
+                    match stamped {
+                        Stamped::Outgrown => lane.session.envelopes.put_back(receive, pending),
+                        Stamped::Whole | Stamped::Rts => done += 1,
+                    }
+                    if !self.was_stamped(session, &stamped, len, now) {
+                        return done;
+                    }
+                }
+                Err(PostError::Refused(errno, why)) => {
+                    (lane.session.control_messages).push_back(ControlMessage::Unsent(receive));
+                    owner.fail_send(&pending.done(), errno, 0, why);
+                    self.list(session);
+                    done += 1;
+                }
+                Err(_) => {
+                    lane.session.envelopes.put_back(receive, pending);
                     return done;
                 }
             }
@@ -296,7 +354,7 @@ fn stamp_message(
         }
         let mut bytes = [0; MAX_RTS_BYTES];
         let (len, header) =
-            poster.enter_rendezvous(&mut lane.session, op, iov, copy, &mut bytes)?;
+            poster.enter_rendezvous(&mut lane.session, op, iov, (copy, None), &mut bytes)?;
         lane.session.resend_queue.push_back(ResendPacket {
             sequence: header.sequence,
             kind: ResendKind::Control,
@@ -345,5 +403,71 @@ fn stamp_message(
             rest: None,
         });
     }
+    Ok(Stamped::Whole)
+}
+
+/// Gives the envelope of a message its number, and keeps the message until the peer pulls it.
+fn stamp_envelope(
+    lane: &mut UdLane,
+    poster: &mut Poster,
+    packets: &mut PacketPool,
+    pending: Pending,
+) -> Result<(), Pending> {
+    let mut bytes = [0; MAX_NOTICE_BYTES];
+    let (len, header) = poster.enter_waiting(&mut lane.session, pending, &mut bytes)?;
+    lane.session.resend_queue.push_back(ResendPacket {
+        sequence: header.sequence,
+        kind: ResendKind::Control,
+        bytes: packets.copy(&bytes[..len]),
+        rest: None,
+    });
+    Ok(())
+}
+
+/// Gives a message that the peer has pulled its number, or the request to send of one that does not
+/// fit into a packet.
+fn stamp_answer(
+    lane: &mut UdLane,
+    poster: &mut Poster,
+    packets: &mut PacketPool,
+    (receive, op): (u64, &SendOp),
+    iov: Readable<'_>,
+    copy: Option<&[u8]>,
+) -> Result<Stamped, PostError> {
+    let len = iov.total_len();
+    if !poster.fits_whole(op, len, lane.packet_bytes) {
+        if lane.packet_bytes < MAX_RTS_BYTES {
+            return Ok(Stamped::Outgrown);
+        }
+        let mut bytes = [0; MAX_RTS_BYTES];
+        let pulled = (copy, Some(receive));
+        let (len, header) =
+            poster.enter_rendezvous(&mut lane.session, op, iov, pulled, &mut bytes)?;
+        lane.session.resend_queue.push_back(ResendPacket {
+            sequence: header.sequence,
+            kind: ResendKind::Control,
+            bytes: packets.copy(&bytes[..len]),
+            rest: None,
+        });
+        return Ok(Stamped::Rts);
+    }
+    let header = lane.session.numbers.stamp().ok_or(PostError::LaneFull)?;
+    poster.counters.sent.eager += 1;
+    poster.counters.sent.bytes += len as u64;
+    let mut head = [0; MAX_HEADER_BYTES];
+    let head_len = header.write_pulled(receive, len as u32, &mut head);
+    let mut packet = packets.take(head_len + len);
+    packet.extend_from_slice(&head[..head_len]);
+    // SAFETY: `packet` has room for `len` bytes behind the header, and all are written.
+    unsafe {
+        iov.gather(0, len, packet.as_mut_ptr().add(head_len));
+        packet.set_len(head_len + len);
+    }
+    lane.session.resend_queue.push_back(ResendPacket {
+        sequence: header.sequence,
+        kind: ResendKind::Message(SendDone::of(op, len)),
+        bytes: packet,
+        rest: None,
+    });
     Ok(Stamped::Whole)
 }
