@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
@@ -107,5 +107,67 @@ pub fn of_sends(domain_a: &dyn Domain, domain_b: &dyn Domain, count: u64) {
             done += ended.map(Result::unwrap).count() as u64;
             (done >= count).then_some(())
         });
+    }
+}
+
+/// Messages of all lengths behind a backlog, with and without a report of their delivery: a receive
+/// for the last finds it first, into buffers of any length, and so do a peek and a discard.
+pub fn of_all_lengths(domain_a: &dyn Domain, domain_b: &dyn Domain, backlog: u64) {
+    const LENS: [usize; 6] = [8, 0, 3000, 100_000, 1, 20_000];
+    const LEVELS: [Flags; 2] = [Flags::empty(), Flags::DELIVERY_COMPLETE];
+    let pair = QueuedPair::open(domain_a, domain_b);
+    let [from_a, at_b] = Side::both(&pair);
+    let from = from_a.end.memory(8, 0);
+    for n in 0..backlog {
+        // SAFETY: the memory is the endpoint's, and an inject has copied it at its return.
+        unsafe { from.as_mut_ptr().cast::<u64>().write_unaligned(n.to_le()) };
+        from_a.send(&pair, n, Flags::INJECT, from);
+    }
+    let kinds = (LENS.iter()).flat_map(|len| LEVELS.map(|level| (*len, level)));
+    let kinds: Vec<_> = kinds.chain([(5000, Flags::empty()); 3]).collect();
+    for (n, (len, level)) in (backlog..).zip(&kinds) {
+        let from = from_a.end.memory(*len, n as u8);
+        from_a.send(&pair, n, Flags::COMPLETION | *level, from);
+    }
+    // The last three are discarded, received in part, and received without a byte.
+    let probed = |n: u64, flags: Flags| RecvOp {
+        tag: n,
+        ignore: 0,
+        flags,
+        ..any_tagged(pair.b.context())
+    };
+    let last = backlog + kinds.len() as u64;
+    let found = probed(last - 1, Flags::PEEK | Flags::DISCARD);
+    pair.until("an envelope does not come", || pair.b.probe(&found).ok());
+    for (n, len) in [(last - 2, 100), (last - 3, 0)] {
+        let op = probed(n, Flags::COMPLETION);
+        let into = pair.b.memory(len, 0);
+        pair.b.recv(&op, &[into]).unwrap();
+        let error = pair.wait(&pair.b.rx, op.context).unwrap_err();
+        assert_eq!(error.errno, Errno::ETRUNC);
+        assert_eq!(pair.b.bytes(into.addr, len), vec![n as u8; len]);
+    }
+    for (at, (len, _)) in kinds[..kinds.len() - 3].iter().enumerate().rev() {
+        let n = backlog + at as u64;
+        let op = probed(n, Flags::COMPLETION);
+        let into = pair.b.memory(*len, 0);
+        pair.b.recv(&op, &[into]).unwrap();
+        let came = pair.wait(&pair.b.rx, op.context).unwrap();
+        assert_eq!((came.len, came.tag), (*len, n));
+        assert!(
+            pair.b
+                .bytes(into.addr, *len)
+                .iter()
+                .all(|byte| *byte == n as u8)
+        );
+    }
+    let mut done = 0;
+    pair.until("sends do not complete", || {
+        let ended = std::iter::from_fn(|| pair.a.tx.take());
+        done += ended.map(Result::unwrap).count();
+        (done >= kinds.len()).then_some(())
+    });
+    for n in 0..backlog {
+        at_b.receive(&pair, n);
     }
 }

@@ -236,8 +236,9 @@ fn a_level_that_is_not_reached_is_an_error() {
 #[test]
 #[file_serial(verbs)]
 fn messages_wait_each_way() {
-    both_paths(|a, b| backlogs::of_messages(a, b, 3_000, false));
+    both_paths(|a, b| backlogs::of_messages(a, b, 8_000, true));
     both_paths(|a, b| backlogs::of_sends(a, b, 2_000));
+    both_paths(|a, b| backlogs::of_all_lengths(a, b, 8_000));
 }
 
 #[test]

@@ -131,9 +131,16 @@ fn messages_wait_each_way() {
     for fabric in [roce, datagrams, promoted] {
         let fabric = fabric().unwrap();
         let (a, b) = (fabric.domain(0), fabric.domain(1));
-        backlogs::of_messages(a, b, 6_000, false);
-        backlogs::of_sends(a, b, 3_000);
+        backlogs::of_messages(a, b, 20_000, true);
+        backlogs::of_sends(a, b, 10_000);
+        backlogs::of_all_lengths(a, b, 8_000);
     }
+}
+
+#[test]
+fn a_million_messages_wait_each_way() {
+    let fabric = roce().unwrap();
+    backlogs::of_messages(fabric.domain(0), fabric.domain(1), 1_000_000, true);
 }
 
 /// Covers: AV-11, AV-17

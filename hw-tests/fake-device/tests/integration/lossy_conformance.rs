@@ -332,8 +332,9 @@ fn threads_that_take_turns_are_served() {
 #[test]
 fn messages_wait_each_way() {
     on_each_lane(|a, b| {
-        backlogs::of_messages(a, b, 2_000, false);
+        backlogs::of_messages(a, b, 8_000, true);
         backlogs::of_sends(a, b, 2_000);
+        backlogs::of_all_lengths(a, b, 8_000);
     });
 }
 

@@ -11,6 +11,7 @@ mod datagrams;
 mod device_events;
 mod dgram;
 mod endings;
+mod envelopes;
 mod faults;
 mod floods;
 mod flushes;
