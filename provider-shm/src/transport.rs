@@ -21,7 +21,9 @@ use std::sync::Arc;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::atomics::AtomicTarget;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
-use ferrofabric_contracts::peer::{MappedCall, Owner, SendDone, Shortcut, Start, Token, Transport};
+use ferrofabric_contracts::peer::{
+    MappedCall, Owner, PEER_REPLACED, SendDone, Shortcut, Start, Token, Transport,
+};
 use ferrofabric_contracts::types::{
     FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp, total_len,
 };
@@ -352,6 +354,10 @@ impl Transport for ShmTransport {
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
         self.removed(addr, owner);
+    }
+
+    fn peer_replaced<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        self.unroute(addr, Errno::ECONNRESET, PEER_REPLACED, owner);
     }
 
     fn arm(&mut self) -> Result<bool> {

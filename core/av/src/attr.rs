@@ -65,6 +65,10 @@ const INDEX_BITS: u32 = 32;
 /// Bits of a MAP address for the generation of its entry: at most, and at least.
 const GENERATION_BITS: (u32, u32) = (24, 8);
 
+/// The bits of an entry's incarnation that are its generation. Those above count how often another
+/// endpoint has replaced the one in the entry, which keeps its address (`docs/adr/0087`).
+pub(super) const GENERATION: u32 = (1 << GENERATION_BITS.0) - 1;
+
 /// How the addresses of one vector are made up: the entry's number in the low 32 bits; above it, in
 /// a MAP address, its generation; above that what is free for receive contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,13 +105,16 @@ impl AddrModel {
         u64::BITS - INDEX_BITS - self.generation_bits
     }
 
-    /// The address of an entry. It is neither [`FiAddr::NOTAVAIL`] nor [`FiAddr::UNSPEC`], which
+    /// The address of an entry of this generation or incarnation. It is neither [`FiAddr::NOTAVAIL`] nor [`FiAddr::UNSPEC`], which
     /// both end in the number of an entry that no table has.
     #[inline]
     pub(super) fn addr(self, entry: u32, generation: u32) -> FiAddr {
         match self.av_type {
             AvType::Table => FiAddr(entry.into()),
-            AvType::Map => FiAddr((u64::from(generation) << INDEX_BITS) | u64::from(entry)),
+            AvType::Map => {
+                let generation = u64::from(generation & GENERATION);
+                FiAddr((generation << INDEX_BITS) | u64::from(entry))
+            }
         }
     }
 

@@ -124,7 +124,7 @@ fn find_in_store(
         candidate,
     } in &*under_way
     {
-        let held = candidate.and_then(|entry| Some((entry, store.generation_of(entry, name)?)));
+        let held = candidate.and_then(|entry| Some((entry, store.incarnation_of(entry, name)?)));
         found(
             name,
             match held {

@@ -1,9 +1,11 @@
 //! A piece of a table: so many entries, and which of them are taken.
 //!
-//! An entry is 64 bytes of address and a generation, which is odd while the address is in. A reader
-//! takes the generation, then the address, then the generation again: if that is the same, the
-//! address is whole (the pairs of orderings are named where they are).
+//! An entry is 64 bytes of address and an incarnation: the generation, which is odd while an address
+//! is in, and above it the number of addresses that replaced each other under one generation. A
+//! reader takes the incarnation, then the address, then the incarnation again: if that is the same,
+//! the address is whole (the pairs of orderings are named where they are).
 
+use super::attr::GENERATION;
 use super::marks::{self, EntryMarks};
 use super::words::MappedWords;
 use ferrofabric_contracts::addr::{NATIVE_LEN, NativeWords};
@@ -63,13 +65,13 @@ impl<'a> EntryChunk<'a> {
         EntryMarks::new(self.words, marks_at(self.len), self.len)
     }
 
-    /// The generation of an entry.
+    /// The incarnation of an entry.
     #[inline]
-    pub(super) fn generation(&self, at: usize) -> u32 {
+    pub(super) fn incarnation(&self, at: usize) -> u32 {
         self.generation_word(at).load(Relaxed)
     }
 
-    /// The address of an entry and its generation; `None` when none is in.
+    /// The address of an entry and its incarnation; `None` when none is in.
     #[inline(always)]
     pub(super) fn read(&self, at: usize) -> Option<(NameWords, u32)> {
         let (word, words) = (self.generation_word(at), self.name_words(at)?);
@@ -102,9 +104,9 @@ impl<'a> EntryChunk<'a> {
         self.name_words(at).map_or([0; NAME_WORDS], loaded)
     }
 
-    /// The generation with which this address is in an entry; `None` when it is not.
+    /// The incarnation with which this address is in an entry; `None` when it is not.
     #[inline]
-    pub(super) fn generation_of(&self, at: usize, name: &NameWords) -> Option<u32> {
+    pub(super) fn incarnation_of(&self, at: usize, name: &NameWords) -> Option<u32> {
         let (word, words) = (self.generation_word(at), self.name_words(at)?);
         // The orderings are those of `read`. A changing entry is for some moment not this
         // address's.
@@ -115,7 +117,7 @@ impl<'a> EntryChunk<'a> {
         (differ == 0 && is_whole).then_some(generation)
     }
 
-    /// Puts an address in a taken entry, and returns its generation.
+    /// Puts an address in a taken entry, and returns its incarnation.
     pub(super) fn put(&self, at: usize, name: &NameWords) -> u32 {
         // Pairs with the Acquire fence in `read`.
         fence(Release);
@@ -129,12 +131,21 @@ impl<'a> EntryChunk<'a> {
         new
     }
 
-    /// Takes the address out of an entry, and returns its generation.
+    /// Takes the address out of an entry, and returns its next generation, which exceeds
+    /// [`GENERATION`] once they are used up.
     pub(super) fn clear(&self, at: usize) -> u32 {
-        let generation = self.generation_word(at);
-        let new = (generation.load(Relaxed) | 1).wrapping_add(1);
-        generation.store(new, Release);
-        new
+        let word = self.generation_word(at);
+        let before = word.load(Relaxed);
+        let next = (before & GENERATION | 1) + 1;
+        word.store(before & !GENERATION | next & GENERATION, Release);
+        next
+    }
+
+    /// Takes the address out of an entry that another one is put in, with the same generation.
+    pub(super) fn vacate(&self, at: usize) {
+        let word = self.generation_word(at);
+        let replaced = word.load(Relaxed).wrapping_add(GENERATION + 1);
+        word.store(replaced & !1, Release);
     }
 }
 
@@ -172,13 +183,36 @@ mod loom_tests {
                 chunk.put(0, &name(2))
             });
             let chunk = EntryChunk::new(&words, LEN);
-            let seen = chunk.generation_of(0, &name(2));
+            let seen = chunk.incarnation_of(0, &name(2));
             let second = writer.join().unwrap();
             assert!(
                 first != second && [None, Some(second)].contains(&seen),
                 "{seen:?}"
             );
-            assert_eq!(chunk.generation_of(0, &name(2)), Some(second));
+            assert_eq!(chunk.incarnation_of(0, &name(2)), Some(second));
+        });
+    }
+
+    /// An address replaces another one in its entry, under one generation, while the entry is read:
+    /// each is read whole or not at all. Fails where `vacate` leaves the incarnation's upper bits as
+    /// they are.
+    #[test]
+    fn an_address_that_is_replaced_is_read_whole() {
+        explore(2, || {
+            const LEN: usize = 2;
+            let words = Arc::new(MappedWords::private(bytes(LEN)).unwrap());
+            let first = EntryChunk::new(&words, LEN).put(0, &name(1));
+            let theirs = Arc::clone(&words);
+            let writer = thread::spawn(move || {
+                let chunk = EntryChunk::new(&theirs, LEN);
+                chunk.vacate(0);
+                chunk.put(0, &name(2))
+            });
+            let seen = EntryChunk::new(&words, LEN).read(0);
+            let second = writer.join().unwrap();
+            assert_eq!(first & GENERATION, second & GENERATION);
+            let may_be = [None, Some((name(1), first)), Some((name(2), second))];
+            assert!(may_be.contains(&seen), "{seen:?}");
         });
     }
 }

@@ -3,6 +3,7 @@
 //! A follower reports each entry that changed, in its last state, once the writer is done or dead.
 //! Removals come before insertions.
 
+use super::attr::GENERATION;
 use super::table::AvTable;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::types::FiAddr;
@@ -11,7 +12,7 @@ use ferrofabric_contracts::types::FiAddr;
 pub struct TableFollower {
     seen: u64,
     /// Of each entry, as this process knows it.
-    generations: Vec<u32>,
+    incarnations: Vec<u32>,
 }
 
 /// The changes of a table. All removals come before all insertions: an address may have moved to
@@ -20,6 +21,8 @@ pub struct TableFollower {
 pub struct TableChanges {
     /// The addresses that are no more.
     pub removed: Vec<FiAddr>,
+    /// The addresses whose endpoints were replaced by others (`docs/adr/0087`).
+    pub replaced: Vec<FiAddr>,
     /// Those that are there since.
     pub inserted: Vec<(FiAddr, NativeAddr)>,
     /// The entries that have changed, with their generations now. The IDs of earlier generations go
@@ -32,7 +35,7 @@ impl TableFollower {
     pub fn new(table: &AvTable) -> Self {
         let mut follower = Self {
             seen: 0,
-            generations: Vec::new(),
+            incarnations: Vec::new(),
         };
         follower.changes(table);
         follower
@@ -64,7 +67,7 @@ impl TableFollower {
         &'a self,
         table: &'a AvTable,
     ) -> impl Iterator<Item = (FiAddr, NativeAddr)> + 'a {
-        (0..).zip(&self.generations).filter_map(|(entry, known)| {
+        (0..).zip(&self.incarnations).filter_map(|(entry, known)| {
             let (now, there) = table.entry_now(entry);
             there.filter(|_| now == *known)
         })
@@ -72,18 +75,22 @@ impl TableFollower {
 
     fn look(&mut self, table: &AvTable, entry: u32, changes: &mut TableChanges) {
         let at = entry as usize;
-        let before = self.generations.get(at).copied().unwrap_or(0);
+        let before = self.incarnations.get(at).copied().unwrap_or(0);
         let (now, there) = table.entry_now(entry);
         if now == before {
             return;
         }
-        if self.generations.len() <= at {
-            self.generations.resize(at + 1, 0);
+        if self.incarnations.len() <= at {
+            self.incarnations.resize(at + 1, 0);
         }
-        self.generations[at] = now;
-        changes.changed.push((entry, now));
+        self.incarnations[at] = now;
+        changes.changed.push((entry, now & GENERATION));
         if before & 1 == 1 {
-            changes.removed.push(table.addr_of(entry, before));
+            let addr = table.addr_of(entry, before);
+            match (now ^ before) & GENERATION {
+                0 | 1 => changes.replaced.push(addr),
+                _ => changes.removed.push(addr),
+            }
         }
         changes.inserted.extend(there);
     }
@@ -132,6 +139,7 @@ mod tests {
             assert!(follower.is_behind(&reader));
             let changes = TableChanges {
                 removed: before.to_vec(),
+                replaced: vec![],
                 inserted: vec![(after, name(2))],
                 changed: vec![],
             };

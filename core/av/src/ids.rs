@@ -1,6 +1,7 @@
 //! The users' own IDs of addresses (`FI_AV_USER_ID`, fi_av(3)), which completions report in place
 //! of an address. They are a process's own, also where it shares the addresses.
 
+use super::attr::GENERATION;
 use super::column::Column;
 use ferrofabric_contracts::error::Result;
 use ferrofabric_contracts::types::FiAddr;
@@ -103,7 +104,8 @@ impl Ids {
         let _turn = self.writers.lock();
         let of = self.generations.as_ref().map_or(0, |all| all.get(entry)) as u32;
         // Generations wrap around.
-        if (generation.wrapping_sub(of) as i32) > 0 {
+        let ahead = generation.wrapping_sub(of) << GENERATION.leading_zeros();
+        if (ahead as i32) > 0 {
             self.forget(entry);
         }
     }

@@ -62,10 +62,12 @@
 //! # Invariants
 //!
 //! - *An entry never moves.* A table grows by further pieces, each as long as all before it.
-//! - *Generations.* The generation of an entry is odd while a native address is in, and grows with
+//! - *Generations.* The generation of an entry (24 bits) is odd while a native address is in, and grows with
 //!   each insertion and removal. A MAP address holds the generation, so a removed one is not found.
 //!   A TABLE address is the bare entry, lowest free one first. Resolution does not change a
-//!   `FiAddr`: it is made with the generation that the entry will have once it is resolved.
+//!   `FiAddr`: it is made with the generation that the entry will have once it is resolved. Where
+//!   another endpoint replaces a lost one, the incarnation (generation, and a count above it)
+//!   changes, and the generation stays.
 //! - *Writers take turns.* Only the holder of the turn changes entries and index: one thread, and
 //!   for a named table one process. No thread waits for the turn while it holds the domain's lock,
 //!   or for that lock in its turn.
@@ -86,7 +88,7 @@
 //!
 //! `docs/adr`: 15 (tables, named files, asynchronous insertion), 32 (symmetric vectors), 36
 //! (ranges), 38 (subscriptions), 42 (unresolved entries), 45 (turns and locks), 46 (stopped and
-//! killed processes). `docs/keys.md` describes the keys.
+//! killed processes), 87 (lost endpoints). `docs/keys.md` describes the keys.
 
 #![deny(unsafe_code)]
 
@@ -132,6 +134,7 @@ pub use entry_index::EntryIndex;
 pub use keys::{AuthKeys, HeldKey};
 pub use resolution::{admit, admit_nodes};
 pub use resolver_pool::ResolverPool;
+pub use resolving::RefoundEndpoint;
 pub use service::{Closing, Resolve, ResolveRequest, Services, cancelled};
 pub use table::{AvTable, Insertion, Paused, Placed, Reserved};
 pub use unresolved::{Resolution, Unresolved};

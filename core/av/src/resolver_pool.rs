@@ -8,6 +8,7 @@
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
+use super::resolving::{AttemptOutcome, RefoundEndpoint};
 use super::service::{Closing, Resolve, ResolveRequest};
 use super::table::AvTable;
 use ferrofabric_contracts::error::{Error, Result};
@@ -20,9 +21,9 @@ use ferrofabric_system::threads;
 /// meanwhile are the next one's.
 const MOST_THREADS: usize = 4;
 
-/// Called with addresses that threads have put in, and whether sends wait for a resolution that is
-/// over.
-pub(crate) type OnResolved = Box<dyn Fn(&[FiAddr], bool) + Send + Sync>;
+/// Called with addresses that threads have put in, the lost one that they have found again, and
+/// whether sends wait for a resolution that is over.
+pub(crate) type OnResolved = Box<dyn Fn(&[FiAddr], Option<RefoundEndpoint>, bool) + Send + Sync>;
 
 /// The resolver threads of one address vector; they end with this.
 pub struct ResolverPool(Arc<PoolShared>);
@@ -43,6 +44,7 @@ impl ResolverPool {
     /// None yet.
     pub fn new(table: Arc<AvTable>, resolver: Arc<dyn Resolve>, announce: OnResolved) -> Self {
         table.set_patience(resolver.patience());
+        table.set_served();
         Self(Arc::new(PoolShared {
             table,
             resolver,
@@ -123,7 +125,7 @@ impl PoolShared {
         while let Some(batch) = self.table.next_batch() {
             self.keep_one_idle();
             if batch.is_awaited {
-                (self.announce)(&[], true);
+                (self.announce)(&[], None, true);
             }
             let requests: Vec<ResolveRequest> = batch.all.iter().map(|one| one.request).collect();
             let mut report = |number: usize, found| {
@@ -131,9 +133,13 @@ impl PoolShared {
                     return;
                 };
                 let _publishing = self.publishing.lock();
-                let outcome = self.table.complete_attempt(attempt, found);
-                if outcome.new.is_some() || outcome.is_awaited {
-                    (self.announce)(outcome.new.as_slice(), outcome.is_awaited);
+                let AttemptOutcome {
+                    new,
+                    refound,
+                    is_awaited,
+                } = self.table.complete_attempt(attempt, found);
+                if new.is_some() || refound.is_some() || is_awaited {
+                    (self.announce)(new.as_slice(), refound, is_awaited);
                 }
             };
             self.resolver.resolve_all(&requests, closing, &mut report);

@@ -12,10 +12,12 @@ use super::service::ResolveRequest;
 use super::storage::Storage;
 use super::table::AvTable;
 use super::unresolved::{
-    LONGEST_PAUSE, Resolution, ResolutionSchedule, ResolutionStage, Unresolved, UnresolvedEntries,
+    LONGEST_PAUSE, Refound, Resolution, ResolutionSchedule, ResolutionStage, Unresolved,
+    UnresolvedEntries,
 };
 use ferrofabric_contracts::addr::{AuthKey, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::peer::PeerAv;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_system::locks::MutexGuard;
 
@@ -64,6 +66,19 @@ pub(super) struct AttemptOutcome {
     pub(super) new: Option<FiAddr>,
     /// The resolution is over, and sends wait for that.
     pub(super) is_awaited: bool,
+    /// The address of a lost endpoint.
+    pub(super) refound: Option<RefoundEndpoint>,
+}
+
+/// The resolution of a lost endpoint's address has ended well. The address stays lost until
+/// [`AvTable::note_refound`], so that no transport looks it up before all have left the former
+/// endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefoundEndpoint {
+    /// The address.
+    pub addr: FiAddr,
+    /// Whether another endpoint is there now.
+    pub is_replaced: bool,
 }
 
 impl AvTable {
@@ -120,9 +135,10 @@ impl AvTable {
             return None;
         }
         let entry = self.model.entry(addr)?;
-        let is_resolved = || self.store.generation(entry) & 1 == 1;
+        let has_name = || self.store.generation(entry) & 1 == 1;
         // No lock for an entry that is resolved, as most are.
-        if is_resolved() && self.addr_when_resolved(entry) == addr {
+        let is_it = self.addr_when_resolved(entry) == addr;
+        if is_it && has_name() && !self.unresolved.is_lost(&self.store, entry) {
             return Some(Unresolved::Resolved);
         }
         let Some(mut state) = state() else {
@@ -132,7 +148,7 @@ impl AvTable {
         if self.model.addr(entry, generation) != addr {
             return None;
         }
-        if is_resolved() {
+        if has_name() && !state.is_lost(&self.store, entry) {
             // Just now.
             return Some(Unresolved::Resolved);
         }
@@ -145,6 +161,10 @@ impl AvTable {
             ResolveFor::Receive => drop(state.awaited.insert(entry)),
             ResolveFor::Send => self.subscriptions.subscribe_for_send(entry),
             ResolveFor::LookUp => {}
+        }
+        if state.is_refound(entry) {
+            let round = 0;
+            return Some(Unresolved::Resolving(Resolution { generation, round }));
         }
         match state.search(entry, generation) {
             Some(mut search)
@@ -182,11 +202,14 @@ impl AvTable {
         if generation | 1 != of.generation {
             return None;
         }
-        if generation & 1 == 1 {
+        if generation & 1 == 1 && !state.is_lost(&self.store, entry) {
             return Some(Unresolved::Resolved);
         }
         if let Some(first) = state.same(&self.store, entry) {
             return Some(Unresolved::Same(self.addr_when_resolved(first)));
+        }
+        if state.is_refound(entry) {
+            return Some(Unresolved::Resolving(of));
         }
         let search = state.search(entry, of.generation);
         if let Some(failed) = search.filter(|search| search.round != of.round) {
@@ -206,6 +229,61 @@ impl AvTable {
     /// How long a resolution may take.
     pub(super) fn set_patience(&self, patience: Duration) {
         self.unresolved.state.lock().patience = patience;
+    }
+
+    /// There are threads for resolutions, or will be once there is a socket address.
+    pub(super) fn set_served(&self) {
+        self.unresolved.state.lock().is_served = true;
+    }
+
+    /// The endpoint at an address is gone, as its transport knows. Returns whether the address
+    /// counts as unresolved from now on, because it was inserted by a socket address at which
+    /// another endpoint may listen (`docs/adr/0087`). The next use starts the resolution. The
+    /// transport has to look the address up again.
+    #[cold]
+    pub fn note_lost(&self, addr: FiAddr) -> bool {
+        if !self.unresolved.any() {
+            return false;
+        }
+        let Some((entry, _)) = self.entry(addr) else {
+            return false;
+        };
+        let generation = self.store.generation(entry) | 1;
+        let of_its_own = self.sockets.of(&self.store, entry, generation);
+        let unresolved = &self.unresolved;
+        let mut state = unresolved.state.lock();
+        if !state.is_served {
+            return false;
+        }
+        if of_its_own.or_else(|| state.ranges.socket(entry)).is_none() {
+            // A socket address may stand for the same endpoint: its next use resolves it.
+            state.same.retain(|_, same| same.first != entry);
+            return false;
+        }
+        // The endpoint is an unknown source from now on.
+        self.subscriptions.subscribe_to_sources();
+        state.lose(&self.store, entry);
+        unresolved.count_lost(&state);
+        let failed_awaited = state.failed_awaited().count();
+        let epoch = unresolved.source_epoch.current();
+        if unresolved.source_epoch.note_failed(failed_awaited, epoch) {
+            unresolved.restart_failed(&mut state);
+        }
+        true
+    }
+
+    /// The transports have left the former endpoint of a lost address. Returns the endpoint there,
+    /// as [`PeerAv::lookup`](ferrofabric_contracts::peer::PeerAv) does from now on.
+    #[cold]
+    pub fn note_refound(&self, addr: FiAddr) -> Option<NativeAddr> {
+        let entry = self.model.entry(addr)?;
+        let mut state = self.unresolved.state.lock();
+        if state.is_refound(entry) {
+            state.lost.remove(&entry);
+            self.unresolved.count_lost(&state);
+        }
+        drop(state);
+        self.lookup(addr)
     }
 
     /// Threads that wait for entries to resolve.
@@ -248,7 +326,9 @@ impl AvTable {
             let generation = self.store.generation(entry) | 1;
             let of_its_own = self.sockets.of(&self.store, entry, generation);
             let at = of_its_own.or_else(|| state.ranges.socket(entry));
-            let at = at.filter(|_| self.store.generation(entry) & 1 == 0);
+            let is_unresolved =
+                self.store.generation(entry) & 1 == 0 || state.is_lost(&self.store, entry);
+            let at = at.filter(|_| is_unresolved);
             let (Some(at), Some(mut search)) = (at, state.search(entry, generation)) else {
                 is_awaited |= is_used;
                 state.end_search(entry);
@@ -291,20 +371,21 @@ impl AvTable {
         let Some(mut search) = state.search(attempt.entry, generation | 1) else {
             // Another process has removed it.
             return AttemptOutcome {
-                new: None,
                 is_awaited: is_used,
+                ..AttemptOutcome::default()
             };
         };
         if search.stage != ResolutionStage::Attempted(attempt.ticket) {
             return AttemptOutcome::default();
         }
         let is_awaited = is_used;
-        if generation & 1 == 1 {
+        let is_lost = state.is_lost(&self.store, attempt.entry);
+        if generation & 1 == 1 && !is_lost {
             // By another process.
             state.end_search(attempt.entry);
             return AttemptOutcome {
-                new: None,
                 is_awaited,
+                ..AttemptOutcome::default()
             };
         }
         let keyed = |name| match (attempt.key, self.auth_keys()) {
@@ -318,13 +399,22 @@ impl AvTable {
             }
         };
         let taken = turn.as_ref().map_err(Error::clone).and(found);
-        let placed = taken
-            .and_then(keyed)
-            .and_then(|name| state.resolved(&self.store, attempt.entry, &name.to_words()));
+        let addr = self.addr_when_resolved(attempt.entry);
+        let placed = taken.and_then(keyed).and_then(|name| {
+            let name = name.to_words();
+            if !is_lost {
+                let is_new = state.resolved(&self.store, attempt.entry, &name)?;
+                return Ok((is_new.then_some(addr), None));
+            }
+            let refound = state.refound(&self.store, attempt.entry, &name)?;
+            let is_replaced = refound == Refound::Replaced;
+            Ok((None, Some(RefoundEndpoint { addr, is_replaced })))
+        });
         match placed {
-            Ok(is_new) => AttemptOutcome {
-                new: is_new.then(|| self.addr_when_resolved(attempt.entry)),
+            Ok((new, refound)) => AttemptOutcome {
+                new,
                 is_awaited,
+                refound,
             },
             Err(error) => {
                 search.note(error.errno());
@@ -343,8 +433,8 @@ impl AvTable {
                     self.unresolved.came.notify_one();
                 }
                 AttemptOutcome {
-                    new: None,
                     is_awaited: is_over && is_awaited,
+                    ..AttemptOutcome::default()
                 }
             }
         }

@@ -53,7 +53,7 @@ impl Storage {
         }
     }
 
-    /// The generation of an entry and its address, where one is in.
+    /// The address of an entry and its incarnation, where one is in.
     #[inline(always)]
     pub(super) fn read(&self, entry: u32) -> Option<(NameWords, u32)> {
         of_either!(self, one => one.read(entry))
@@ -63,6 +63,15 @@ impl Storage {
     #[inline]
     pub(super) fn generation(&self, entry: u32) -> u32 {
         of_either!(self, one => one.generation(entry))
+    }
+
+    /// The generation of an entry, and above it how often the address in the entry was replaced.
+    /// Only processes that share a table need the latter.
+    pub(super) fn incarnation(&self, entry: u32) -> u32 {
+        match self {
+            Storage::Ordinary(store) => store.incarnation(entry),
+            Storage::Symmetric(table) => table.generation(entry),
+        }
     }
 
     /// The entry of an address and its generation. `Err`: writers were at work all the time.
@@ -154,6 +163,12 @@ impl Storage {
     /// generation.
     pub(super) fn clear(&self, entry: u32, reusable: impl Fn(u32) -> bool) {
         of_either!(self, one => one.clear(entry, reusable));
+    }
+
+    /// Takes the address out of an entry, which stays taken and keeps its generation: another
+    /// address is put in.
+    pub(super) fn vacate(&self, entry: u32) {
+        of_either!(self, one => one.vacate(entry));
     }
 
     /// Lists a change of an entry that stays as it is, for the other processes: its socket address.

@@ -6,6 +6,7 @@
 //! meanwhile, and searches again. Writers take turns; the table sees to that.
 
 use super::arena::{self, ArenaPieces, PIECES, PieceArena};
+use super::attr::GENERATION;
 use super::chunk::{self, EntryChunk, NameWords};
 use super::doubling::Doubling;
 use super::head::{self, HeadWord, TableHead};
@@ -130,7 +131,7 @@ impl Store {
         index::bytes(self.index_log2())
     }
 
-    /// The generation of an entry and its address, where one is in.
+    /// The address of an entry and its incarnation, where one is in.
     #[inline(always)]
     pub(super) fn read(&self, entry: u32) -> Option<(NameWords, u32)> {
         let (chunk, at) = self.locate(entry)?;
@@ -140,8 +141,14 @@ impl Store {
     /// The generation of an entry, odd while an address is in.
     #[inline]
     pub(super) fn generation(&self, entry: u32) -> u32 {
+        self.incarnation(entry) & GENERATION
+    }
+
+    /// The generation of an entry, and above it how often the address in the entry was replaced.
+    #[inline]
+    pub(super) fn incarnation(&self, entry: u32) -> u32 {
         self.locate(entry)
-            .map_or(0, |(chunk, at)| chunk.generation(at))
+            .map_or(0, |(chunk, at)| chunk.incarnation(at))
     }
 
     /// Has an entry brought closer that will be looked at soon.
@@ -152,7 +159,7 @@ impl Store {
         }
     }
 
-    /// The entry of an address and its generation. `Err`: writers were at work all the time.
+    /// The entry of an address and its incarnation. `Err`: writers were at work all the time.
     #[inline]
     pub(super) fn find(&self, name: &NameWords) -> Result<Option<(u32, u32)>, Busy> {
         self.find_hashed(index::hash(name, self.seed), name)
@@ -177,13 +184,13 @@ impl Store {
         self.version().read(|| self.search(hash, name))
     }
 
-    /// The entry of an address and its generation. Readers may miss an entry while a writer is at
+    /// The entry of an address and its incarnation. Readers may miss an entry while a writer is at
     /// work.
     #[inline]
     pub(super) fn search(&self, hash: u32, name: &NameWords) -> Option<(u32, u32)> {
         self.index()?.find(hash, |entry| {
             let (chunk, at) = self.locate(entry)?;
-            Some((entry, chunk.generation_of(at, name)?))
+            Some((entry, chunk.incarnation_of(at, name)?))
         })
     }
 
@@ -207,11 +214,11 @@ impl Store {
         self.index()?.find(hash, Some)
     }
 
-    /// The generation with which this address is in an entry; `None` when it is not.
+    /// The incarnation with which this address is in an entry; `None` when it is not.
     #[inline]
-    pub(super) fn generation_of(&self, entry: u32, name: &NameWords) -> Option<u32> {
+    pub(super) fn incarnation_of(&self, entry: u32, name: &NameWords) -> Option<u32> {
         let (chunk, at) = self.locate(entry)?;
-        chunk.generation_of(at, name)
+        chunk.incarnation_of(at, name)
     }
 
     #[inline]
@@ -396,16 +403,30 @@ impl Store {
     /// Takes the address out of an entry, if one is in; the entry is free afterwards if `reusable`
     /// says so of its new generation.
     pub(super) fn clear(&self, entry: u32, reusable: impl Fn(u32) -> bool) {
+        self.empty(entry, |chunk, at| reusable(chunk.clear(at)));
+    }
+
+    /// Takes the address out of an entry, which stays taken and keeps its generation: another
+    /// address is put in.
+    pub(super) fn vacate(&self, entry: u32) {
+        self.empty(entry, |chunk, at| {
+            chunk.vacate(at);
+            false
+        });
+    }
+
+    /// Empties an entry by `change`, which says whether the entry is free afterwards.
+    fn empty(&self, entry: u32, change: impl FnOnce(&EntryChunk<'_>, usize) -> bool) {
         let Some((chunk, at)) = self.locate(entry) else {
             return;
         };
         let hash = self.hash(&chunk.name(at));
-        let has_address = chunk.generation(at) & 1 == 1;
+        let has_address = chunk.incarnation(at) & 1 == 1;
         self.intend(entry);
         self.version().begin();
         self.note(entry);
         step();
-        let generation = chunk.clear(at);
+        let is_free = change(&chunk, at);
         step();
         if let Some(index) = self.index().filter(|_| has_address) {
             index.remove(hash, entry);
@@ -414,7 +435,7 @@ impl Store {
         let len = self.head.word(HeadWord::Len);
         let gone = u64::from(has_address);
         len.store(len.load(Relaxed).saturating_sub(gone), Relaxed);
-        if reusable(generation) {
+        if is_free {
             self.give_back(entry);
         }
         step();
@@ -569,8 +590,8 @@ impl Store {
     /// Every entry that has an address, from the lowest.
     pub(super) fn entries(&self) -> impl Iterator<Item = (u32, u32, NameWords)> + '_ {
         (0..self.capacity() as u32).filter_map(|entry| {
-            let (name, generation) = self.read(entry)?;
-            Some((entry, generation, name))
+            let (name, incarnation) = self.read(entry)?;
+            Some((entry, incarnation, name))
         })
     }
 }

@@ -330,10 +330,26 @@ impl Symmetric {
     /// Takes the address out of an entry that was [made removable](Self::make_removable), if one is
     /// in; it is free afterwards if `reusable` says so of its new generation.
     pub(super) fn clear(&self, entry: u32, reusable: impl Fn(u32) -> bool) {
+        self.empty(entry, || {
+            let removals = self.removals.as_ref().and_then(|all| all.there(entry));
+            if let Some(removals) = removals {
+                removals.store(removals.load(Relaxed) + 1, Relaxed);
+            }
+            reusable(self.generation(entry))
+        });
+    }
+
+    /// Takes the address out of an entry, which stays taken and keeps its generation: another
+    /// address is put in.
+    pub(super) fn vacate(&self, entry: u32) {
+        self.empty(entry, || false);
+    }
+
+    /// Empties an entry. `change` counts that, and says whether the entry is free afterwards.
+    fn empty(&self, entry: u32, change: impl FnOnce() -> bool) {
         let Some((lines, at)) = self.locate(entry) else {
             return;
         };
-        let removals = self.removals.as_ref().and_then(|all| all.there(entry));
         Version(&self.version).begin();
         let left = lines.has_address(at).then(|| {
             let key = lines.key(at);
@@ -345,14 +361,12 @@ impl Symmetric {
             lines.clear(at);
             key.node
         });
-        if let Some(removals) = removals {
-            removals.store(removals.load(Relaxed) + 1, Relaxed);
-        }
+        let is_free = change();
         if let Some(node) = left {
             self.leave_node(node);
             self.len.store(self.len().saturating_sub(1), Relaxed);
         }
-        if reusable(self.generation(entry)) {
+        if is_free {
             self.give_back(entry);
         }
         Version(&self.version).end();

@@ -180,15 +180,15 @@ impl AvTable {
         self.store.changed_since(seen)
     }
 
-    /// An entry's generation, and its address where one is in.
+    /// An entry's incarnation, and its address where one is in.
     pub(super) fn entry_now(&self, entry: u32) -> (u32, Option<(FiAddr, NativeAddr)>) {
-        let Some((name, generation)) = self.store.read(entry) else {
-            return (self.store.generation(entry) & !1, None);
+        let Some((name, incarnation)) = self.store.read(entry) else {
+            return (self.store.incarnation(entry) & !1, None);
         };
         let there = self.read_name(&name);
         (
-            generation,
-            there.map(|name| (self.model.addr(entry, generation), name)),
+            incarnation,
+            there.map(|name| (self.model.addr(entry, incarnation), name)),
         )
     }
 

@@ -5,19 +5,23 @@
 //! [`ResolverPool`](super::resolver_pool::ResolverPool); from then on it is an entry as any other.
 //! An entry of a range is resolved from its first use on, all others from their insertion on.
 //!
+//! A *lost* entry is resolved, and its endpoint is gone (`docs/adr/0087`). It counts as unresolved:
+//! its next use starts a resolution, which puts the endpoint that listens now in its place.
+//!
 //! This is the state. [`resolving`](super::resolving) works on it with the table that has it.
 
 mod schedule;
 mod unknown_sources;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 #[cfg(test)]
 pub(crate) use schedule::SIDE_BY_SIDE;
-pub(crate) use schedule::{LONGEST_PAUSE, ResolutionSchedule, ResolutionStage};
+pub(crate) use schedule::{LONGEST_PAUSE, Refound, ResolutionSchedule, ResolutionStage};
 use unknown_sources::UnknownSourceEpoch;
 
+use super::storage::Storage;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_system::locks::{Condvar, Mutex};
@@ -49,6 +53,8 @@ pub struct Resolution {
 pub(super) struct UnresolvedEntries {
     /// Whether anything ever was, or may be by another process.
     any: AtomicBool,
+    /// Number of entries whose endpoints are lost.
+    lost: AtomicUsize,
     pub(super) state: Mutex<ResolutionSchedule>,
     pub(super) came: Condvar,
     /// Counts unknown sources, and entries that receives wait for and whose resolution failed.
@@ -74,6 +80,17 @@ impl UnresolvedEntries {
         self.any.load(Ordering::Acquire)
     }
 
+    /// Whether the endpoint in an entry is lost. A load where none is.
+    #[inline]
+    pub(super) fn is_lost(&self, store: &Storage, entry: u32) -> bool {
+        self.lost.load(Ordering::Relaxed) != 0 && self.state.lock().is_lost(store, entry)
+    }
+
+    /// The number of lost endpoints has changed.
+    pub(super) fn count_lost(&self, state: &ResolutionSchedule) {
+        self.lost.store(state.lost.len(), Ordering::Relaxed);
+    }
+
     /// The socket address of an entry, if it is one of a range.
     pub(super) fn socket_of_range(&self, entry: u32) -> Option<SocketAddr> {
         self.any().then(|| self.state.lock().ranges.socket(entry))?
@@ -87,6 +104,8 @@ impl UnresolvedEntries {
             state.end_search(entry);
             state.same.remove(&entry);
             state.forget_key(entry);
+            state.lost.remove(&entry);
+            self.count_lost(&state);
             // Entries that shared its endpoint are unresolved again.
             state.same.retain(|_, same| same.first != entry);
         }

@@ -32,12 +32,24 @@ impl ShmTransport {
 
     /// A peer was removed: its waiting sends fail, and its link is closed once it is idle.
     pub(super) fn removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        owner.srx().forget_source(addr);
+        self.unroute(addr, Errno::ECANCELED, PEER_REMOVED, owner);
+    }
+
+    /// No send to an address goes to its peer any more: those that wait fail, and the link is closed
+    /// once it is idle.
+    pub(super) fn unroute<O: Owner>(
+        &mut self,
+        addr: FiAddr,
+        errno: Errno,
+        why: &'static str,
+        owner: &mut O,
+    ) {
         let mut id = self.peers.forget_addr(addr);
         for (_, link) in self.links.iter_mut().filter(|(_, l)| l.addr() == addr) {
             link.set_addr(FiAddr::NOTAVAIL);
             id = Some(link.id());
         }
-        owner.srx().forget_source(addr);
         let Some(id) = id else { return };
         let mut is_connecting = false;
         let queue = match self.peers.get_mut(id) {
@@ -64,12 +76,7 @@ impl ShmTransport {
             None => return,
         };
         for send in queue.take(|send| send.op.dest == addr) {
-            owner.fail_send(
-                &SendDone::of(&send.op, 0),
-                Errno::ECANCELED,
-                0,
-                PEER_REMOVED,
-            );
+            owner.fail_send(&SendDone::of(&send.op, 0), errno, 0, why);
         }
         if is_connecting && queue.is_empty() {
             self.peers.remove(id);

@@ -301,6 +301,7 @@ impl ShmTransport {
                 self.peers.set_gone(id, errno, addr);
                 if addr.is_some() {
                     owner.srx().fail_source(addr, errno, why, |_| false);
+                    owner.peer_gone(addr);
                 }
             }
             // The end of this link is known already.

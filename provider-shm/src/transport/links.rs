@@ -66,7 +66,7 @@ impl ShmTransport {
         if let Some(&mut PeerState::Up(key)) = self.peers.get_mut(new.id) {
             // The report of the old link's end was overtaken by the new link.
             self.drain(key, owner);
-            self.fail_link(key, Errno::ECONNRESET, "the peer has connected anew", owner);
+            self.end_link(key, Errno::ECONNRESET, "the peer has connected anew", owner);
         }
         let link = ShmLink::new(new, &self.shared, self.sizes);
         self.link_up(link, owner);
@@ -108,6 +108,7 @@ impl ShmTransport {
                 }
                 if errno == Errno::EHOSTUNREACH {
                     owner.srx().fail_source(peer, errno, why, |_| false);
+                    owner.peer_gone(peer);
                 }
             }
         }
@@ -145,7 +146,8 @@ impl ShmTransport {
         Some(link)
     }
 
-    /// Ends a link: operations that wait for its peer fail, all other links go on.
+    /// Ends the link to a peer that is gone: operations that wait for it fail, all other links go
+    /// on.
     #[cold]
     #[inline(never)]
     pub(super) fn fail_link<O: Owner>(
@@ -155,6 +157,15 @@ impl ShmTransport {
         why: &'static str,
         owner: &mut O,
     ) {
+        let addr = self.links.get(key).map(|link| link.addr());
+        self.end_link(key, errno, why, owner);
+        if let Some(addr) = addr {
+            owner.peer_gone(addr);
+        }
+    }
+
+    /// Ends a link and all its operations.
+    fn end_link<O: Owner>(&mut self, key: usize, errno: Errno, why: &'static str, owner: &mut O) {
         let Some(mut link) = self.remove_link(key) else {
             return;
         };

@@ -573,3 +573,72 @@ fn a_reused_entry_loses_its_old_meaning() {
         "a message reaches d"
     );
 }
+
+/// Sends until a message has arrived; returns the errors of the sends before. A send may complete
+/// that the former endpoint got as it closed.
+fn send_until_one_arrives(
+    from: &mut OwningEndpoint,
+    to: FiAddr,
+    at: &mut OwningEndpoint,
+) -> Vec<Errno> {
+    at.trecv(buffer(), FiAddr::UNSPEC, 1, 0, 0).unwrap();
+    let until = Instant::now() + PATIENCE;
+    let (mut errors, mut is_under_way, mut has_arrived) = (Vec::new(), false, false);
+    while is_under_way || !has_arrived {
+        if !is_under_way && !has_arrived {
+            match from.tsend(buffer(), 8, to, 1, 0) {
+                Ok(()) => is_under_way = true,
+                Err((OpError::Again, _)) => {}
+                Err((OpError::Failed(errno), _)) => errors.push(errno),
+            }
+        }
+        if let Some(done) = from.poll().unwrap() {
+            is_under_way = false;
+            errors.extend(done.outcome.err().map(|error| error.errno));
+        }
+        has_arrived |= at.poll().unwrap().is_some();
+        assert!(
+            Instant::now() < until,
+            "nothing arrives: {:?}",
+            errors.last()
+        );
+    }
+    errors
+}
+
+/// An endpoint closes and another one opens at its socket address. Sends reach that one, by the
+/// address of before, and its messages come from there. So it is each time.
+///
+/// Covers: AV-10, AV-15, AV-23
+#[test]
+fn sends_reach_the_next_endpoint_at_the_socket_address() {
+    for (symmetric, av_type) in [
+        (false, AvType::Map),
+        (false, AvType::Table),
+        (true, AvType::Map),
+        (true, AvType::Table),
+    ] {
+        let attr = AvAttr {
+            av_type: Some(av_type),
+            symmetric,
+            ..AvAttr::default()
+        };
+        let ports = Ports::new(PATIENCE);
+        let domain = domain();
+        let mut a = by_ports(&*domain, &ports, attr);
+        let (mut to_b, mut former) = (None, None);
+        for _ in 0..3 {
+            let mut b = OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap();
+            ports.listen(7, &b);
+            let addr = insert_port(&a, 7);
+            assert_eq!(*to_b.get_or_insert(addr), addr);
+            let errors = send_until_one_arrives(&mut a, addr, &mut b);
+            let is_of_its_end = |errno| [Errno::ESHUTDOWN, Errno::ECONNRESET].contains(errno);
+            assert!(errors.iter().all(is_of_its_end), "{errors:?}");
+            assert_eq!(a.av().lookup(addr).unwrap(), b.name());
+            assert_ne!(former.replace(b.name()), Some(b.name()));
+            let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
+            assert_eq!(exchange(&mut b, to_a, &mut a).src, addr);
+        }
+    }
+}

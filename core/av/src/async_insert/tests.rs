@@ -59,7 +59,7 @@ impl Party {
                 Arc::new(ResolverPool::new(
                     table.clone(),
                     resolver,
-                    Box::new(|_, _| ()),
+                    Box::new(|_, _, _| ()),
                 ))
             }),
             keeps_ranges: false,
@@ -442,7 +442,7 @@ fn a_range_that_is_found_later_ends_with_events_like_any_call() {
         })
         .unwrap(),
     );
-    let pool = ResolverPool::new(table.clone(), Arc::new(Nobody), Box::new(|_, _| ()));
+    let pool = ResolverPool::new(table.clone(), Arc::new(Nobody), Box::new(|_, _, _| ()));
     let place = InsertContext {
         table: table.clone(),
         naming: Naming {

@@ -99,8 +99,9 @@ impl Insertion<'_> {
         };
         if let Some(entry) = known {
             self.holes.extend(reserved);
-            let is_resolved = store.generation(entry) & 1 == 1;
-            if !is_resolved && state.same(store, entry).is_none() {
+            let is_resolved = store.generation(entry) & 1 == 1 && !state.is_lost(store, entry);
+            let is_over = is_resolved || state.is_refound(entry);
+            if !is_over && state.same(store, entry).is_none() {
                 state.awaited.insert(entry);
                 let generation = store.generation(entry) | 1;
                 let search = state.search(entry, generation);

@@ -1,3 +1,5 @@
+mod lost;
+
 use super::*;
 use crate::format::{Naming, ParsedAddr};
 use crate::resolver_pool::ResolverPool;
@@ -484,7 +486,7 @@ fn threads_resolve_used_entries_and_end_with_the_address_vector() {
     let (open, gate) = mpsc::channel();
     let (announced, found) = mpsc::channel();
     let gate = Arc::new(Gate(Mutex::new(gate), Rule::default()));
-    let announce = Box::new(move |new: &[FiAddr], _| {
+    let announce = Box::new(move |new: &[FiAddr], _, _| {
         (new.iter()).for_each(|addr| announced.send(*addr).unwrap());
     });
     let pool = ResolverPool::new(table.clone(), gate.clone(), announce);
@@ -531,7 +533,7 @@ fn an_address_that_is_found_is_announced() {
     let waits = Mutex::new(waits);
     let announced = Arc::new(AtomicBool::new(false));
     let is_announced = announced.clone();
-    let announce = Box::new(move |new: &[FiAddr], _| {
+    let announce = Box::new(move |new: &[FiAddr], _, _| {
         if !new.is_empty() {
             let _ = waits.lock().recv();
             announced.store(true, Ordering::SeqCst);

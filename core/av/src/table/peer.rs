@@ -67,6 +67,9 @@ impl AvTable {
     #[inline]
     pub(super) fn use_addr(&self, addr: FiAddr) -> Option<NativeAddr> {
         let (entry, name) = self.entry(addr)?;
+        if self.unresolved.is_lost(&self.store, entry) {
+            return None;
+        }
         match self.subscriptions.subscribe(entry) {
             false => Some(name),
             true => self.name(addr),

@@ -37,6 +37,10 @@ pub(crate) struct ResolutionSchedule {
     pub(crate) awaited: BTreeSet<u32>,
     /// Entries whose endpoints are in by other entries.
     pub(crate) same: HashMap<u32, SameEndpoint>,
+    /// Entries whose endpoints are gone, and the generations of these entries.
+    pub(crate) lost: HashMap<u32, u32>,
+    /// Whether there are threads that resolve entries.
+    pub(crate) is_served: bool,
     /// Keys of entries, in address vectors with authorization keys; and the entries by both.
     keys: HashMap<u32, EntryKey>,
     by_key: HashMap<(SocketAddr, AuthKey), u32>,
@@ -48,12 +52,21 @@ pub(crate) struct ResolutionSchedule {
 }
 
 /// An entry whose endpoint is in by another entry. Another process may give either of them to
-/// another address; then its generation differs.
+/// another address, or replace the endpoint; then its incarnation differs.
 pub(crate) struct SameEndpoint {
     /// The entry's own generation once it is resolved.
     generation: u32,
     pub(crate) first: u32,
-    generation_of_first: u32,
+    incarnation_of_first: u32,
+}
+
+/// What the resolution of a lost entry has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refound {
+    /// The endpoint that the entry has already.
+    Unchanged,
+    /// Another one, which is in the entry now, or is in by another entry.
+    Replaced,
 }
 
 /// The key of an entry, and the entry's generation once it is resolved.
@@ -120,7 +133,7 @@ impl ResolutionSchedule {
                 let same = SameEndpoint {
                     generation: store.generation(entry) | 1,
                     first,
-                    generation_of_first: store.generation(first),
+                    incarnation_of_first: store.incarnation(first),
                 };
                 self.same.insert(entry, same);
                 false
@@ -130,11 +143,67 @@ impl ResolutionSchedule {
         Ok(is_new)
     }
 
+    /// Whether the endpoint in an entry is lost. Another process may have given the entry to another
+    /// address.
+    pub(crate) fn is_lost(&self, store: &Storage, entry: u32) -> bool {
+        let lost = self.lost.get(&entry);
+        lost.is_some_and(|generation| *generation == store.generation(entry) | 1)
+    }
+
+    /// Whether the resolution of a lost entry has ended well, and transports have not all left the
+    /// former endpoint yet.
+    pub(crate) fn is_refound(&self, entry: u32) -> bool {
+        self.lost.contains_key(&entry) && !self.searches.contains_key(&entry)
+    }
+
+    /// The endpoint in an entry is gone. The next use of the entry starts a resolution, and so does
+    /// a message from an unknown source.
+    pub(crate) fn lose(&mut self, store: &Storage, entry: u32) {
+        let generation = store.generation(entry) | 1;
+        self.lost.insert(entry, generation);
+        // Entries that shared its endpoint are unresolved again.
+        self.same.retain(|_, same| same.first != entry);
+        self.awaited.insert(entry);
+        if self.search(entry, generation).is_none() {
+            let failed = PendingResolution {
+                stage: ResolutionStage::Reported,
+                generation,
+                until: Instant::now(),
+                pause: FIRST_PAUSE,
+                used: false,
+                seen: None,
+                round: 0,
+                last: Errno::ECONNRESET,
+            };
+            self.searches.insert(entry, failed);
+        }
+    }
+
+    /// Puts the endpoint that was found for a lost entry in the place of the former one.
+    pub(crate) fn refound(
+        &mut self,
+        store: &Storage,
+        entry: u32,
+        name: &NameWords,
+    ) -> Result<Refound> {
+        match store.read(entry) {
+            Some((there, _)) if there == *name => {
+                self.end_search(entry);
+                return Ok(Refound::Unchanged);
+            }
+            Some(_) => store.vacate(entry),
+            // An earlier attempt found no room.
+            None => {}
+        }
+        self.resolved(store, entry, name)?;
+        Ok(Refound::Replaced)
+    }
+
     /// The entry by which the endpoint of another one is in.
     pub(crate) fn same(&mut self, store: &Storage, entry: u32) -> Option<u32> {
         let same = self.same.get(&entry)?;
         if store.generation(entry) | 1 == same.generation
-            && store.generation(same.first) == same.generation_of_first
+            && store.incarnation(same.first) == same.incarnation_of_first
         {
             return Some(same.first);
         }

@@ -85,6 +85,7 @@ impl<O: Owner> AnyOwner for O {
         lost: &mut dyn FnMut(Token) -> bool,
     ) {
         self.srx().fail_source(src, errno, why, lost);
+        self.peer_gone(src);
     }
 
     fn complete_send(&mut self, done: &SendDone) {

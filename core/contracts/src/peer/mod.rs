@@ -52,6 +52,9 @@ pub const PART_REFUSED: &str = "the target refuses it: it has no such key, range
 /// Why the operations with a peer fail that was removed.
 pub const PEER_REMOVED: &str = "the peer was removed from the address vector";
 
+/// Why the operations with a peer fail in whose place another one was found.
+pub const PEER_REPLACED: &str = "another endpoint listens at the peer's socket address now";
+
 /// All that an owner lends to the peers of one endpoint.
 pub trait Owner {
     /// The shared receive context.
@@ -108,6 +111,14 @@ pub trait Owner {
     #[cold]
     fn shortcut_over(&mut self, number: u64, end: ShortcutEnd) {
         let _ = (number, end);
+    }
+
+    /// The endpoint at an address is gone, and its operations have failed. If the address was
+    /// inserted by a socket address, the owner looks for the endpoint that listens there now, and
+    /// calls [`Transport::peer_replaced`] at the end of this call into the transport.
+    #[cold]
+    fn peer_gone(&mut self, addr: FiAddr) {
+        let _ = addr;
     }
 
     /// Reports a send that is done.

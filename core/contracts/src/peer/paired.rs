@@ -402,6 +402,14 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
         self.far.peer_removed(addr, owner);
     }
 
+    fn peer_replaced<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        self.handed_back.remove(addr);
+        if let Some(near) = &mut self.near {
+            near.peer_replaced(addr, owner);
+        }
+        self.far.peer_replaced(addr, owner);
+    }
+
     fn arm(&mut self) -> Result<bool> {
         if self.left_out > 0 {
             // The far transport may have something there, for which no event comes any more.

@@ -108,6 +108,17 @@ impl<T: Transport> Routed<T> {
         self.routes.remove(addr);
         self.transport.peer_removed(addr, owner);
     }
+
+    /// Whether an operation was sent to an address, which leads to the same endpoint since then.
+    pub fn has_route(&mut self, addr: FiAddr) -> bool {
+        self.routes.get_mut(addr).is_some()
+    }
+
+    /// Another endpoint comes in place of the one at an address, as [`Transport::peer_replaced`].
+    pub fn peer_replaced<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        self.routes.remove(addr);
+        self.transport.peer_replaced(addr, owner);
+    }
 }
 
 impl<T: Transport> Deref for Routed<T> {

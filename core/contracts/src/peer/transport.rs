@@ -242,6 +242,14 @@ pub trait Transport: Send + 'static {
     /// whoever gets the number next.
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O);
 
+    /// The endpoint that `addr` leads to is gone, and another one may come in its place
+    /// (`docs/adr/0087`): operations to `addr` that wait for it fail with `ECONNRESET`, those that
+    /// are under way end with their session, and later ones look `addr` up again. Messages that have
+    /// arrived keep `addr` as their source.
+    fn peer_replaced<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        self.peer_removed(addr, owner);
+    }
+
     /// Arms the domain's wait descriptor: the next event wakes. Returns false when something is
     /// there already: the caller drives progress once more before it sleeps.
     ///

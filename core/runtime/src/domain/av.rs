@@ -10,13 +10,13 @@ use ferrofabric_av::async_insert::{AsyncInserter, InsertContext, OnInserted, Req
 use ferrofabric_av::follow::TableFollower;
 use ferrofabric_av::format::{Naming, ParsedAddr};
 use ferrofabric_av::{
-    AvAttr, AvTable, InsertReport, InsertRequest, Paused, ResolverPool, Services, Unresolved,
-    admit, admit_nodes,
+    AvAttr, AvTable, InsertReport, InsertRequest, Paused, RefoundEndpoint, ResolverPool, Services,
+    Unresolved, admit, admit_nodes,
 };
 use ferrofabric_contracts::addr::{Address, AuthKey, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::info::AV_AUTH_KEY;
-use ferrofabric_contracts::peer::{PeerAv, PeerEq, Transport};
+use ferrofabric_contracts::peer::{PEER_REPLACED, PeerAv, PeerEq, Transport};
 use ferrofabric_contracts::types::{AvType, FiAddr};
 use ferrofabric_system::locks::Mutex;
 
@@ -65,10 +65,13 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
     let keeps_ranges = table.takes_ranges() && naming.keeps_sockets();
     let pool = resolver.map(|resolver| {
         let (announce, domain) = (announcer(domain, index, &table), domain.clone());
-        let announce = Box::new(move |new: &[FiAddr], is_awaited| {
+        let announce = Box::new(move |new: &[FiAddr], refound, is_awaited: bool| {
             announce(new);
-            if is_awaited {
-                domain.defer([DeferredTask::Resolved].into_iter());
+            // The transports leave the former endpoint before sends go to the next one.
+            let refound = Option::map(refound, |one| DeferredTask::Refound(index, one));
+            let resolved = is_awaited.then_some(DeferredTask::Resolved);
+            if refound.is_some() || is_awaited {
+                domain.defer(refound.into_iter().chain(resolved));
             }
         });
         Arc::new(ResolverPool::new(table.clone(), resolver, announce))
@@ -128,6 +131,9 @@ impl<T: Transport> DomainState<T> {
             for addr in changes.removed {
                 self.retract(*av, addr);
             }
+            for addr in changes.replaced {
+                self.reroute(*av, addr);
+            }
             // The transports have ended their operations with the removed addresses, and have
             // reported them by the IDs.
             for (entry, generation) in changes.changed {
@@ -146,6 +152,44 @@ impl<T: Transport> DomainState<T> {
         let table = self.avs.get(av).filter(|table| !table.is_shared());
         if let Some(name) = table.and_then(|table| table.lookup(addr)) {
             self.announce(av, addr, &name);
+        }
+    }
+
+    /// The endpoint of an address that had lost its own has been found: informs those transports.
+    #[cold]
+    pub(super) fn refound(&mut self, av: usize, found: RefoundEndpoint) {
+        let Some(table) = self.avs.get(av).cloned() else {
+            return;
+        };
+        match (found.is_replaced, table.is_shared()) {
+            (true, true) => self.follow(),
+            (true, false) => self.reroute(av, found.addr),
+            (false, _) => {}
+        }
+        if let Some(name) = table.note_refound(found.addr) {
+            self.announce(av, found.addr, &name);
+        }
+    }
+
+    /// Another endpoint is at an address: those transports leave the former one.
+    #[cold]
+    fn reroute(&mut self, av: usize, addr: FiAddr) {
+        for (_, endpoint) in &mut self.endpoints {
+            if endpoint.binding.av == av {
+                let (transport, mut owner) =
+                    endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
+                if owner.srx.remote.given.has_holder(addr) {
+                    transport.cut_off(addr, &mut owner);
+                }
+                // Operations of an endpoint without a route wait for the next endpoint.
+                if transport.has_route(addr) {
+                    owner
+                        .srx
+                        .fail_remote(addr, Errno::ECONNRESET, PEER_REPLACED);
+                }
+                transport.peer_replaced(addr, &mut owner);
+                owner.start_deferred(transport);
+            }
         }
     }
 

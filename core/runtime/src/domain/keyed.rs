@@ -370,6 +370,13 @@ impl<T: Transport> Transport for Keyed<T> {
         }
     }
 
+    fn peer_replaced<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        for part in &mut self.parts {
+            let mut owner = PartOwner::new(part.of, owner);
+            part.transport.peer_replaced(addr, &mut owner);
+        }
+    }
+
     fn arm(&mut self) -> Result<bool> {
         let mut quiet = true;
         for part in &mut self.parts {
@@ -479,6 +486,10 @@ impl<O: Owner> Owner for PartOwner<'_, O> {
 
     fn shortcut_over(&mut self, number: u64, end: ShortcutEnd) {
         self.owner.shortcut_over(number, end);
+    }
+
+    fn peer_gone(&mut self, addr: FiAddr) {
+        self.owner.peer_gone(addr);
     }
 }
 

@@ -53,7 +53,7 @@ use slab::Slab;
 use crate::cq::CqQueue;
 use crate::fabric::{self, CntrAttr, CqAttr, EndpointConfig, Mr, MrAttr};
 use ferrofabric_av::follow::TableFollower;
-use ferrofabric_av::{AvAttr, AvTable, HeldKey, Resolve};
+use ferrofabric_av::{AvAttr, AvTable, HeldKey, RefoundEndpoint, Resolve};
 use ferrofabric_contracts::addr::{AuthKey, KeyedAddr, NativeAddr};
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
@@ -266,6 +266,8 @@ enum DeferredTask {
     Close(ObjectKey),
     /// An address came to an address vector, by its place.
     Announce(usize, FiAddr),
+    /// The endpoint of an address that had lost its own was found, in the address vector of a place.
+    Refound(usize, RefoundEndpoint),
     /// The resolution of an address with waiting sends is over.
     Resolved,
     /// A region closes: its grants are revoked.
@@ -512,6 +514,7 @@ impl<B: Backend> DomainShared<B> {
             match task {
                 DeferredTask::Close(object) => drop(state.remove(object)),
                 DeferredTask::Announce(av, addr) => state.announce_new(av, addr),
+                DeferredTask::Refound(av, refound) => state.refound(av, refound),
                 DeferredTask::Resolved => state.look_at_waiting = true,
                 DeferredTask::Revoke(region) => state.revoke(region),
                 DeferredTask::EndParts(region) => state.end_parts(region),

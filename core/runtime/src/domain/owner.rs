@@ -17,7 +17,7 @@ use ferrofabric_contracts::peer::{
     Transport,
 };
 use ferrofabric_contracts::requester::is_requester;
-use ferrofabric_contracts::types::{RemoteKind, RmaKind};
+use ferrofabric_contracts::types::{FiAddr, RemoteKind, RmaKind};
 
 /// The places of the objects that an endpoint is bound to.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +99,11 @@ impl EndpointOwner<'_> {
                     self.end_read(place, &op, outcome);
                 }
                 Deferred::SendParts => waits = self.send_parts(transport),
+                Deferred::PeerGone(addr) => {
+                    if self.avs[self.binding.av].note_lost(addr) {
+                        transport.peer_replaced(addr, self);
+                    }
+                }
             }
         }
         if waits {
@@ -195,5 +200,12 @@ impl Owner for EndpointOwner<'_> {
     #[cold]
     fn shortcut_over(&mut self, number: u64, end: ShortcutEnd) {
         self.end_shortcut(number, end);
+    }
+
+    #[cold]
+    fn peer_gone(&mut self, addr: FiAddr) {
+        if addr.is_some() && self.may_be_unresolved() {
+            self.srx.defer(Deferred::PeerGone(addr));
+        }
     }
 }

@@ -34,6 +34,8 @@ pub(super) enum Deferred {
     FailRead(ReadPlace, EndedRead),
     /// Parts of one-sided operations are to be sent.
     SendParts,
+    /// The endpoint at an address is gone.
+    PeerGone(FiAddr),
 }
 
 /// A shared receive context with its owner.

@@ -35,7 +35,7 @@ use std::mem::MaybeUninit;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::peer::{
-    Owner, PEER_REMOVED, PeerAv, PeerSrx, Shortcut, Start, Token, Transport,
+    Owner, PEER_REMOVED, PEER_REPLACED, PeerAv, PeerSrx, Shortcut, Start, Token, Transport,
 };
 use ferrofabric_contracts::types::{FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp};
 use ferrofabric_protocol::lanes::PeerLanes;
@@ -135,6 +135,20 @@ impl RdmTransport {
             .lookup(dest)
             .ok_or(OpError::Failed(Errno::EADDRNOTAVAIL))?;
         self.add_route(dest, &name)
+    }
+
+    /// No operation to an address goes to its peer any more: those that wait for a lane fail.
+    #[cold]
+    fn unroute<O: Owner>(&mut self, addr: FiAddr, errno: Errno, why: &'static str, owner: &mut O) {
+        if let Some(peer) = self.peers.unroute(addr) {
+            self.fail_pending(peer, |op| op.dest == addr, errno, why, owner);
+            if !self.peers.at(peer).is_routed() {
+                self.apply(owner, |life, view, now| life.removed(peer, view, now));
+            }
+        }
+        if self.peers.need_sorting() {
+            self.sort_peers();
+        }
     }
 
     #[inline]
@@ -350,22 +364,12 @@ impl Transport for RdmTransport {
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
-        if let Some(peer) = self.peers.unroute(addr) {
-            self.fail_pending(
-                peer,
-                |op| op.dest == addr,
-                Errno::ECANCELED,
-                PEER_REMOVED,
-                owner,
-            );
-            if !self.peers.at(peer).is_routed() {
-                self.apply(owner, |life, view, now| life.removed(peer, view, now));
-            }
-        }
+        self.unroute(addr, Errno::ECANCELED, PEER_REMOVED, owner);
         owner.srx().forget_source(addr);
-        if self.peers.need_sorting() {
-            self.sort_peers();
-        }
+    }
+
+    fn peer_replaced<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        self.unroute(addr, Errno::ECONNRESET, PEER_REPLACED, owner);
     }
 
     fn arm(&mut self) -> Result<bool> {

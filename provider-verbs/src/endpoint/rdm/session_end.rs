@@ -119,6 +119,7 @@ impl RdmTransport {
             _ => {
                 self.fail_pending(peer, |_| true, errno, why, owner);
                 self.fail_receives(peer, Some(state.numbers.name()), errno, why, owner);
+                owner.peer_gone(self.peers.at(peer).addr);
             }
         }
         self.publish_grant();

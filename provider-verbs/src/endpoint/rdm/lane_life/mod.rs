@@ -195,6 +195,7 @@ impl RdmTransport {
             LaneAction::FailWaiting { peer, end } => {
                 self.fail_pending(peer, |_| true, end.errno, end.why, owner);
                 self.fail_receives(peer, None, end.errno, end.why, owner);
+                owner.peer_gone(self.peers.at(peer).addr);
             }
             action => tracing::error!("{action:?} was not carried out"),
         }
