@@ -29,6 +29,7 @@ mod probes;
 mod quotas;
 mod receives;
 mod removals;
+mod restarts;
 mod revivals;
 mod rights;
 mod runs;
