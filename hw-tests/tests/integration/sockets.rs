@@ -12,7 +12,7 @@ use ferrofabric_av::{AvAttr, InsertRequest, Services};
 use ferrofabric_conformance::dgram;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::unknown_sources;
-use ferrofabric_contracts::addr::{AddrFormat, Address};
+use ferrofabric_contracts::addr::{AddrFormat, Address, NativeAddr};
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::EpType;
@@ -551,6 +551,72 @@ fn a_listener_that_dies_is_found_no_more_and_its_successor_is() {
     }
     second.signal(libc::SIGKILL);
     second.bury();
+}
+
+/// Sends until a message has gone to an endpoint; returns the errors of those before. A message to
+/// the former endpoint may complete without an error before its end is known.
+fn send_until_one_goes_to(
+    from: &mut OwningEndpoint,
+    to: FiAddr,
+    endpoint: &NativeAddr,
+) -> Vec<Errno> {
+    let until = Instant::now() + PATIENCE;
+    let mut errors = Vec::new();
+    loop {
+        let is_it = from.av().lookup(to).is_ok_and(|name| name == *endpoint);
+        let failed = match from.send(Buffer::new(8).unwrap(), 8, to, None, 1) {
+            Ok(()) => loop {
+                assert!(Instant::now() < until, "a send does not end");
+                if let Some(done) = from.poll().unwrap() {
+                    break done.outcome.err().map(|error| error.errno);
+                }
+            },
+            Err((OpError::Again, _)) => continue,
+            Err((OpError::Failed(errno), _)) => Some(errno),
+        };
+        match failed {
+            None if is_it => return errors,
+            failed => errors.extend(failed),
+        }
+        assert!(Instant::now() < until, "nothing goes there: {errors:?}");
+    }
+}
+
+/// A process is killed, and another one listens at its port. The operations of a client that kept
+/// the address end, and later ones reach the next process.
+///
+/// Covers: AV-15, AV-23
+#[test]
+#[file_serial(verbs)]
+fn sends_reach_the_successor_of_a_killed_process() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for lane in ["rc", "ud"] {
+        let short = [
+            ("FERRO_LANE", lane),
+            ("FERRO_RECONNECT_TIMEOUT", "1s"),
+            ("FERRO_PEER_TIMEOUT", "2s"),
+        ];
+        let domain = domain(EpType::Rdm, AddrFormat::SOCKADDR_IN, &short);
+        let mut client = endpoint(&*domain);
+        let at = SocketAddr::new(own(&*domain).ip(), 5098);
+        let program = env!("CARGO_BIN_EXE_test-peer");
+        let mut server = PeerProcess::start(program, "listen", &[], &[5098], &client.name());
+        let to = client.av().insert(&bytes_of(at)).unwrap();
+        assert_eq!(resolved(client.av(), to), Ok(server.name));
+        assert_eq!(send_until_one_goes_to(&mut client, to, &server.name), []);
+        for _ in 0..2 {
+            server.signal(libc::SIGKILL);
+            server.bury();
+            server = PeerProcess::start(program, "listen", &[], &[5098], &client.name());
+            let errors = send_until_one_goes_to(&mut client, to, &server.name);
+            println!("{lane}: {errors:?} until the next one was reached");
+            assert_eq!(client.av().address(to).unwrap().socket(), Some(at));
+        }
+        server.signal(libc::SIGKILL);
+        server.bury();
+    }
 }
 
 /// Private data of a client that is no endpoint is refused, and the listener goes on; so are
