@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::chunk::GENERATION;
 use super::service::Resolve;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::{AvType, FiAddr};
@@ -65,9 +66,7 @@ const INDEX_BITS: u32 = 32;
 /// Bits of a MAP address for the generation of its entry: at most, and at least.
 const GENERATION_BITS: (u32, u32) = (24, 8);
 
-/// The bits of an entry's incarnation that are its generation. Those above count how often another
-/// endpoint has replaced the one in the entry, which keeps its address (`docs/adr/0087`).
-pub(super) const GENERATION: u32 = (1 << GENERATION_BITS.0) - 1;
+const _: () = assert!(GENERATION == (1 << GENERATION_BITS.0) - 1);
 
 /// How the addresses of one vector are made up: the entry's number in the low 32 bits; above it, in
 /// a MAP address, its generation; above that what is free for receive contexts.

@@ -5,7 +5,6 @@
 //! reader takes the incarnation, then the address, then the incarnation again: if that is the same,
 //! the address is whole (the pairs of orderings are named where they are).
 
-use super::attr::GENERATION;
 use super::marks::{self, EntryMarks};
 use super::words::MappedWords;
 use ferrofabric_contracts::addr::{NATIVE_LEN, NativeWords};
@@ -15,6 +14,10 @@ use ferrofabric_system::sync::{AtomicU32, AtomicU64, fence};
 /// An address as the table holds it: by the word, so that none is taken apart or put together on
 /// the way.
 pub(super) type NameWords = NativeWords;
+
+/// The bits of an entry's incarnation that are its generation. Those above count how often another
+/// endpoint has replaced the one in the entry, which keeps its address (`docs/adr/0087`).
+pub(super) const GENERATION: u32 = (1 << 24) - 1;
 
 const NAME_WORDS: usize = NATIVE_LEN / 8;
 

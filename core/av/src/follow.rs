@@ -3,7 +3,7 @@
 //! A follower reports each entry that changed, in its last state, once the writer is done or dead.
 //! Removals come before insertions.
 
-use super::attr::GENERATION;
+use super::chunk::GENERATION;
 use super::table::AvTable;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::types::FiAddr;

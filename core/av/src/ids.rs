@@ -1,7 +1,7 @@
 //! The users' own IDs of addresses (`FI_AV_USER_ID`, fi_av(3)), which completions report in place
 //! of an address. They are a process's own, also where it shares the addresses.
 
-use super::attr::GENERATION;
+use super::chunk::GENERATION;
 use super::column::Column;
 use ferrofabric_contracts::error::Result;
 use ferrofabric_contracts::types::FiAddr;

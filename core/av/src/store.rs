@@ -6,8 +6,7 @@
 //! meanwhile, and searches again. Writers take turns; the table sees to that.
 
 use super::arena::{self, ArenaPieces, PIECES, PieceArena};
-use super::attr::GENERATION;
-use super::chunk::{self, EntryChunk, NameWords};
+use super::chunk::{self, EntryChunk, GENERATION, NameWords};
 use super::doubling::Doubling;
 use super::head::{self, HeadWord, TableHead};
 use super::index::{self, HashIndex};
