@@ -26,6 +26,8 @@ pub mod own_memory;
 pub mod pending_flag;
 #[allow(unsafe_code, reason = "a hint to the processor")]
 pub mod prefetch;
+#[allow(unsafe_code, reason = "membarrier(2)")]
+mod process_barrier;
 pub mod process_number;
 #[allow(unsafe_code, reason = "a call of the C library")]
 pub mod random;

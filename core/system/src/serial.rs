@@ -5,6 +5,12 @@
 //! where the domain belongs to the first thread that uses it, and nothing at all where the caller
 //! vouches for it (the C plugin: libfabric's contract says that the application serializes its
 //! calls).
+//!
+//! At the last two levels a thread of ours may visit the value between two calls
+//! (`docs/adr/0090`). A caller writes that it has the value, then reads whether there is a visitor.
+//! A visitor writes that it is there, has every processor that runs this process execute a barrier,
+//! and then reads whether a caller has the value. So one of them sees the other, and the caller
+//! executes no barrier.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
@@ -15,7 +21,8 @@ use parking_lot::lock_api::{RawMutex as _, RawMutexFair as _};
 use crate::foreign;
 use crate::forked::Birth;
 use crate::lock_order;
-use crate::sync::{AtomicUsize, Ordering};
+use crate::process_barrier;
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::info::Threading;
 
@@ -36,13 +43,17 @@ enum LockMode {
 pub struct Serial<T> {
     mode: LockMode,
     birth: Birth,
-    held: Cell<bool>,
+    /// A caller has it. Only callers that may have it write this.
+    held: AtomicBool,
+    /// A visitor has it, or looks whether it can.
+    is_visited: AtomicBool,
+    /// Held by the visitor.
+    visits: Mutex<()>,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: `lock` gives access to one caller at a time: by the mutex, by admitting one thread only,
-// or by the contract of `unchecked`. Only a thread that may have access reads and writes `held`
-// (with `OneThread`: that thread).
+// or by the contract of `unchecked`. `visit` gives access where no caller has it (`enter`).
 unsafe impl<T: Send> Sync for Serial<T> {}
 
 impl<T> Serial<T> {
@@ -58,7 +69,9 @@ impl<T> Serial<T> {
                 | Threading::Endpoint => LockMode::Mutex(RawMutex::INIT),
             },
             birth: Birth::here(),
-            held: Cell::new(false),
+            held: AtomicBool::new(false),
+            is_visited: AtomicBool::new(false),
+            visits: Mutex::new(()),
             value: UnsafeCell::new(value),
         }
     }
@@ -73,7 +86,9 @@ impl<T> Serial<T> {
         Self {
             mode: LockMode::Unchecked,
             birth: Birth::here(),
-            held: Cell::new(false),
+            held: AtomicBool::new(false),
+            is_visited: AtomicBool::new(false),
+            visits: Mutex::new(()),
             value: UnsafeCell::new(value),
         }
     }
@@ -106,7 +121,9 @@ impl<T> Serial<T> {
     fn is_held(&self) -> bool {
         match &self.mode {
             LockMode::Mutex(mutex) => mutex.is_locked(),
-            LockMode::OneThread(_) | LockMode::Unchecked => self.held.get(),
+            LockMode::OneThread(_) | LockMode::Unchecked => {
+                self.held.load(Ordering::Relaxed) || self.is_visited.load(Ordering::Relaxed)
+            }
         }
     }
 
@@ -124,15 +141,57 @@ impl<T> Serial<T> {
                 if !mutex.try_lock() {
                     self.wait_for(mutex)?;
                 }
+                if !self.hold() {
+                    return Err(Errno::EBUSY);
+                }
             }
-            LockMode::OneThread(_) => self.admit_thread()?,
-            LockMode::Unchecked => {}
-        }
-        if self.held.replace(true) {
-            return Err(Errno::EBUSY);
+            LockMode::OneThread(_) => {
+                self.admit_thread()?;
+                self.enter()?;
+            }
+            LockMode::Unchecked => self.enter()?,
         }
         lock_order::count_domain(1);
         Ok(SerialGuard(self))
+    }
+
+    /// Marks it as held. False: it was.
+    #[inline]
+    fn hold(&self) -> bool {
+        let is_free = !self.held.load(Ordering::Relaxed);
+        if is_free {
+            self.held.store(true, Ordering::Relaxed);
+        }
+        is_free
+    }
+
+    /// Takes the value where there is no mutex. Waits for a visitor.
+    #[inline]
+    fn enter(&self) -> Result<(), Errno> {
+        if !self.hold() {
+            return Err(Errno::EBUSY);
+        }
+        process_barrier::frequent_half();
+        match self.is_visited.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => self.await_visitor(),
+        }
+    }
+
+    #[cold]
+    fn await_visitor(&self) -> Result<(), Errno> {
+        loop {
+            self.held.store(false, Ordering::Release);
+            if foreign::is_inside() || !self.birth.is_this_process() {
+                return Err(Errno::EBUSY);
+            }
+            drop(self.visits.lock());
+            self.held.store(true, Ordering::Relaxed);
+            process_barrier::frequent_half();
+            if !self.is_visited.load(Ordering::Acquire) {
+                return Ok(());
+            }
+        }
     }
 
     /// Takes the value if that is sure to be allowed, and possible without waiting. At
@@ -140,16 +199,61 @@ impl<T> Serial<T> {
     /// [`unchecked`](Self::unchecked) is never taken: its caller may be any thread.
     pub fn try_lock(&self) -> Option<SerialGuard<'_, T>> {
         let is_ours = match &self.mode {
-            LockMode::Mutex(mutex) => mutex.try_lock(),
-            LockMode::OneThread(owner) => owner.load(Ordering::Relaxed) == thread_mark(),
+            // Nobody holds a value that could be locked.
+            LockMode::Mutex(mutex) => mutex.try_lock() && self.hold(),
+            LockMode::OneThread(owner) => {
+                owner.load(Ordering::Relaxed) == thread_mark() && self.try_enter()
+            }
             LockMode::Unchecked => false,
         };
-        // With a mutex, nobody holds a value that could be locked.
-        if !is_ours || self.held.replace(true) {
+        if !is_ours {
             return None;
         }
         lock_order::count_domain(1);
         Some(SerialGuard(self))
+    }
+
+    fn try_enter(&self) -> bool {
+        if !self.hold() {
+            return false;
+        }
+        process_barrier::frequent_half();
+        let is_visited = self.is_visited.load(Ordering::Acquire);
+        if is_visited {
+            self.held.store(false, Ordering::Release);
+        }
+        !is_visited
+    }
+
+    /// Takes the value for a thread of ours, at each level, if no caller and no other visitor has
+    /// it. A caller that comes meanwhile waits until the visit ends. Costs a system call where
+    /// there is no mutex; `None`, too, where the system does not have it.
+    #[cold]
+    pub fn visit(&self) -> Option<Visit<'_, T>> {
+        let kind = match &self.mode {
+            LockMode::Mutex(_) => VisitKind::Locked(self.try_lock()?),
+            LockMode::OneThread(_) | LockMode::Unchecked => {
+                VisitKind::BetweenCalls(self.visit_between_calls()?)
+            }
+        };
+        Some(Visit(kind))
+    }
+
+    fn visit_between_calls(&self) -> Option<BetweenCalls<'_, T>> {
+        if !self.birth.is_this_process() {
+            return None;
+        }
+        let visits = self.visits.try_lock()?;
+        self.is_visited.store(true, Ordering::Relaxed);
+        // From here on it is given back when it is dropped.
+        lock_order::count_domain(1);
+        let visit = BetweenCalls {
+            serial: self,
+            _visits: visits,
+        };
+        // Acquires what the last caller has written.
+        let is_free = process_barrier::rare_half() && !self.held.load(Ordering::Acquire);
+        is_free.then_some(visit)
     }
 
     #[cold]
@@ -184,7 +288,7 @@ impl<T> SerialGuard<'_, T> {
     /// only to lock again would mostly have it back before a waiter is awake.
     pub fn hand_over(self) {
         lock_order::count_domain(-1);
-        self.0.held.set(false);
+        self.0.held.store(false, Ordering::Release);
         if let LockMode::Mutex(mutex) = &self.0.mode {
             // SAFETY: `lock` took the mutex for this `SerialGuard`, which is forgotten below.
             unsafe { mutex.unlock_fair() };
@@ -216,11 +320,55 @@ impl<T> Drop for SerialGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         lock_order::count_domain(-1);
-        self.0.held.set(false);
+        self.0.held.store(false, Ordering::Release);
         if let LockMode::Mutex(mutex) = &self.0.mode {
             // SAFETY: `lock` took the mutex for this `SerialGuard`.
             unsafe { mutex.unlock() };
         }
+    }
+}
+
+/// Access of a visitor to a [`Serial`] value.
+pub struct Visit<'a, T>(VisitKind<'a, T>);
+
+enum VisitKind<'a, T> {
+    Locked(SerialGuard<'a, T>),
+    BetweenCalls(BetweenCalls<'a, T>),
+}
+
+/// The access where there is no mutex, or the attempt to get it.
+struct BetweenCalls<'a, T> {
+    serial: &'a Serial<T>,
+    _visits: MutexGuard<'a, ()>,
+}
+
+impl<T> Deref for Visit<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match &self.0 {
+            VisitKind::Locked(guard) => guard,
+            // SAFETY: no caller has the value, and one that comes waits; there is one visitor.
+            VisitKind::BetweenCalls(visit) => unsafe { &*visit.serial.value.get() },
+        }
+    }
+}
+
+impl<T> DerefMut for Visit<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        match &mut self.0 {
+            VisitKind::Locked(guard) => guard,
+            // SAFETY: as in `deref`; `&mut self` keeps out other uses of this visit.
+            VisitKind::BetweenCalls(visit) => unsafe { &mut *visit.serial.value.get() },
+        }
+    }
+}
+
+impl<T> Drop for BetweenCalls<'_, T> {
+    fn drop(&mut self) {
+        lock_order::count_domain(-1);
+        // Before the next visitor may come.
+        self.serial.is_visited.store(false, Ordering::Release);
     }
 }
 
@@ -370,6 +518,72 @@ mod tests {
         // SAFETY: one thread alone uses it.
         assert!(unsafe { Serial::unchecked(7) }.try_lock().is_none());
     }
+
+    #[test]
+    fn a_visitor_comes_between_two_calls() {
+        for value in each_mode() {
+            let held = value.lock().unwrap();
+            let comes = || std::thread::scope(|s| s.spawn(|| visited(&value)).join().unwrap());
+            assert_eq!(comes(), None);
+            drop(held);
+            assert_eq!(comes(), Some(8));
+            assert_eq!(comes(), Some(9));
+            assert_eq!(value.lock().map(|held| *held), Ok(9));
+        }
+    }
+
+    fn visited(value: &Serial<u32>) -> Option<u32> {
+        let mut visit = value.visit()?;
+        assert!(value.visit().is_none() && value.try_lock().is_none());
+        *visit += 1;
+        Some(*visit)
+    }
+
+    /// A foreign call that finds a visitor waits for nothing, nor does one of the visitor.
+    #[test]
+    fn a_foreign_call_waits_for_no_visitor() {
+        for value in each_mode() {
+            drop(value.lock());
+            let visit = value.visit().unwrap();
+            let call = ForeignCall::begin();
+            assert_eq!(value.lock().err(), Some(Errno::EBUSY));
+            assert_eq!(value.admit(), Err(Errno::EBUSY));
+            drop(call);
+            drop(visit);
+            assert_eq!(value.lock().map(|held| *held), Ok(7));
+        }
+    }
+
+    /// The caller executes no barrier, and both sides have the value often.
+    #[test]
+    fn a_caller_and_visitors_take_turns() {
+        const CALLS: u64 = 300_000;
+        // SAFETY: one thread calls, and the others visit.
+        let value = unsafe { Serial::unchecked([0u64; 2]) };
+        let ends = AtomicBool::new(false);
+        let visits = std::thread::scope(|threads| {
+            let visitors = [(); 2].map(|()| {
+                threads.spawn(|| {
+                    let mut visits = 0;
+                    while !ends.load(Ordering::Relaxed) || visits == 0 {
+                        if let Some(mut visit) = value.visit() {
+                            visit.iter_mut().for_each(|count| *count += 1);
+                            visits += 1;
+                        }
+                    }
+                    visits
+                })
+            });
+            for _ in 0..CALLS {
+                let mut held = value.lock().unwrap();
+                held.iter_mut().for_each(|count| *count += 1);
+            }
+            ends.store(true, Ordering::Relaxed);
+            let counts = visitors.map(|visitor| visitor.join().unwrap());
+            counts.iter().sum::<u64>()
+        });
+        assert_eq!(*value.lock().unwrap(), [CALLS + visits; 2]);
+    }
 }
 
 #[cfg(all(test, loom))]
@@ -404,6 +618,32 @@ mod loom_tests {
             let other = thread::spawn(move || uses(&theirs));
             let (ours, theirs) = (uses(&value), other.join().unwrap());
             assert_eq!([ours.min(theirs), ours.max(theirs)], [0, 2]);
+        });
+    }
+
+    /// In every order, a visitor has the value between two calls, or not at all.
+    #[test]
+    fn a_visitor_has_it_between_calls() {
+        loom::model(|| {
+            // SAFETY: one thread calls.
+            let value = Arc::new(unsafe { Serial::unchecked(UnsafeCell::new(0u32)) });
+            let theirs = Arc::clone(&value);
+            let visitor = thread::spawn(move || {
+                theirs.visit().is_some_and(|visit| {
+                    // SAFETY: nobody else has it; loom checks that.
+                    visit.with_mut(|value| unsafe { *value += 1 });
+                    true
+                })
+            });
+            for _ in 0..2 {
+                let held = value.lock().unwrap();
+                // SAFETY: as above.
+                held.with_mut(|value| unsafe { *value += 1 });
+            }
+            let visits = u32::from(visitor.join().unwrap());
+            let held = value.lock().unwrap();
+            // SAFETY: as above.
+            assert_eq!(held.with(|value| unsafe { *value }), 2 + visits);
         });
     }
 }

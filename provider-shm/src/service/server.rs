@@ -6,7 +6,6 @@
 
 mod attempts;
 mod listener;
-mod mover;
 mod rings;
 mod sweep;
 
@@ -17,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use ferrofabric_contracts::error::Errno;
+use ferrofabric_runtime::domain::MessageMover;
 use nix::errno::Errno as Sys;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use slab::Slab;
@@ -30,7 +30,6 @@ use crate::segment::{SegmentSide, ShmSegment};
 use crate::status::{CLOSED, DELIVERS};
 use attempts::Attempt;
 use listener::ClientListener;
-use mover::MessageMover;
 use rings::PendingRings;
 use sweep::Sweep;
 

@@ -16,10 +16,16 @@ use crate::party::{ChildProcess, await_line, print_line, role};
 const MESSAGES: u64 = 1000;
 const BYTES: usize = 1024;
 
-fn endpoint() -> OwningEndpoint {
+/// On a domain whose calls are serialized by a lock, or by the application.
+fn endpoint(has_lock: bool) -> OwningEndpoint {
     let settings = settings(&[]);
-    let found = ShmProvider::new().discover(&settings);
-    let domain = ShmProvider::new().open(&found.candidates[0], &settings);
+    let provider = ShmProvider::new();
+    let info = &provider.discover(&settings).candidates[0];
+    let domain = match has_lock {
+        true => provider.open(info, &settings),
+        // SAFETY: only the thread of the test uses it.
+        false => unsafe { provider.open_serialized(info, &settings) },
+    };
     OwningEndpoint::open(&*domain.unwrap(), &AvAttr::default()).unwrap()
 }
 
@@ -30,7 +36,7 @@ fn party() {
     if role().is_none() {
         return;
     }
-    let end = endpoint();
+    let end = endpoint(true);
     print_line(end.name());
     let parent: NativeAddr = await_line().parse().unwrap();
     let parent = end.av().insert(&parent.to_bytes()).unwrap();
@@ -45,10 +51,20 @@ fn party() {
     await_line();
 }
 
-/// No thread drives the receiver until the peer has closed.
 #[test]
 fn messages_come_while_their_receiver_waits_for_the_close() {
-    let mut end = endpoint();
+    receive_after_the_close(true);
+}
+
+/// As MPI libraries open their domains.
+#[test]
+fn messages_come_to_a_domain_without_a_lock() {
+    receive_after_the_close(false);
+}
+
+/// No thread drives the receiver until the peer has closed.
+fn receive_after_the_close(has_lock: bool) {
+    let mut end = endpoint(has_lock);
     let mut child = ChildProcess::start("inject");
     let from = end.av().insert(&child.read_name().to_bytes()).unwrap();
     child.write_line(&end.name().to_string());

@@ -20,6 +20,7 @@ mod keyed;
 mod keyed_dgram;
 mod lists;
 mod mapped_atomics;
+mod mover;
 mod neighbours;
 mod ordered_calls;
 mod orders;
@@ -40,7 +41,7 @@ mod srx;
 mod unresolved_peer;
 mod waiting;
 
-pub use neighbours::move_messages_of_idle_domains;
+pub use mover::MessageMover;
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;

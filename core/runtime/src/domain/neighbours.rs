@@ -15,7 +15,7 @@ trait Neighbour: Send + Sync {
     /// Drives it, unless a thread uses it now, or may use it without a lock.
     fn drive_if_free(&self);
 
-    /// Moves messages, unless a thread uses it now, or may use it without a lock. Whether any moved.
+    /// Moves messages, unless a thread uses it now. Whether any moved.
     fn move_if_free(&self) -> bool;
 }
 
@@ -33,7 +33,7 @@ impl<B: Backend> Neighbour for DomainShared<B> {
         if self.is_inherited() {
             return false;
         }
-        let Some(mut state) = self.serial.try_lock() else {
+        let Some(mut state) = self.serial.visit() else {
             return false;
         };
         // Without the deferred tasks: the close of an endpoint ends the thread that asks for this.
@@ -59,9 +59,9 @@ pub(super) fn drive() {
     }
 }
 
-/// Moves messages on all domains of this process that can be driven safely, and that no thread
-/// uses now. Whether any moved. The caller holds no lock of a domain.
-pub fn move_messages_of_idle_domains() -> bool {
+/// Moves messages on all domains of this process that no thread uses now, with a lock or without.
+/// Whether any moved. The caller holds no lock of a domain.
+pub(super) fn move_messages_of_idle_domains() -> bool {
     let mut moved = false;
     for domain in all() {
         moved |= domain.move_if_free();
