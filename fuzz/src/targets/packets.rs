@@ -210,6 +210,7 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
             ControlBody::KeepAliveAck { stamp_ns },
         ),
         ("challenge", both, ControlBody::Challenge { proof }),
+        ("drive", both, ControlBody::Drive),
     ]
     .map(|(name, lane, body)| (name.to_owned(), lane, body));
     let all = of_kinds.chain(rejects).chain(others);

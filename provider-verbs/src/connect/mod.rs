@@ -122,6 +122,9 @@ pub(crate) enum ToService {
     PathRetired(PeerKey),
     /// The peer of a UD lane confirms nothing.
     ProbePeer(LaneKey),
+    /// This side closes an endpoint or a region, and waits for a peer: have its endpoint driven
+    /// there.
+    RequestDrive(PeerKey),
     /// The session on a lane of the peer is over.
     SessionEnded {
         /// The peer.

@@ -20,6 +20,7 @@ use ferrofabric_protocol::handshake::{
 };
 use ferrofabric_protocol::wire::control::{CONTROL_BYTES, LaneKind};
 use ferrofabric_protocol::{PeerKey, Time};
+use ferrofabric_runtime::domain::MessageMover;
 use ferrofabric_system::clock::{Clock, ClockSleeper};
 use ferrofabric_system::forked::Birth;
 use ferrofabric_system::pending_flag::PendingFlag;
@@ -148,6 +149,7 @@ impl ServiceHandle {
             requests: requested,
             queues,
             inbox: inbox.clone(),
+            mover: MessageMover::default(),
             sleeper,
         };
         let named = std::thread::Builder::new().name("ferro-service".to_owned());
@@ -328,6 +330,8 @@ struct ServiceWorker {
     requests: Receiver<ToService>,
     queues: EventQueues,
     inbox: Arc<Inbox>,
+    /// For peers that close while the application computes.
+    mover: MessageMover,
     sleeper: ClockSleeper,
 }
 
@@ -433,6 +437,7 @@ impl ServiceWorker {
             ToService::Cancel(peer) => self.drive(|c, now, out| c.cancel(now, &peer, out)),
             ToService::PathRetired(peer) => self.retire_path(&peer),
             ToService::ProbePeer(lane) => self.drive(|c, now, out| c.check_lane(now, lane, out)),
+            ToService::RequestDrive(peer) => self.drive(|c, _, out| c.request_drive(&peer, out)),
             ToService::SessionEnded { peer, lane } => self.connector.session_ended(&peer, lane),
             ToService::Grant(quota_units) => self.connector.grant(quota_units),
             ToService::LaneHeard(lane) => self.drive(|c, now, out| c.lane_received(now, lane, out)),
@@ -490,6 +495,9 @@ impl ServiceWorker {
             HandshakeAction::ConnectFailed { peer, reason } => {
                 let reason = self.local_reason(reason);
                 self.tell(ToEngine::ConnectFailed { peer, reason });
+            }
+            HandshakeAction::Drive => {
+                self.mover.start();
             }
             HandshakeAction::Closed { .. } => {}
         }

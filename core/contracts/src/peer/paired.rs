@@ -306,6 +306,13 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
         self.far.cut_off(peer, owner)
     }
 
+    fn request_drive(&mut self, peer: FiAddr) {
+        if let Some(near) = &mut self.near {
+            near.request_drive(peer);
+        }
+        self.far.request_drive(peer);
+    }
+
     fn end_parts<O: Owner>(&mut self, parts: &[u64], owner: &mut O) {
         if let Some(near) = &mut self.near {
             near.end_parts(parts, owner);

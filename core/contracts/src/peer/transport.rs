@@ -177,6 +177,12 @@ pub trait Transport: Send + 'static {
         true
     }
 
+    /// Requests from the process of a peer that it drives the peer's endpoint, if the application
+    /// there does not: this side waits for an answer. The request may get lost, and the caller
+    /// repeats it. The default makes none.
+    #[cold]
+    fn request_drive(&mut self, _peer: FiAddr) {}
+
     /// Ends parts of one-sided operations that are on their way into the memory of regions that
     /// close, or out of it, by the contexts of their receives and of the replies. Each of them fails
     /// at once, or when the transport has been driven; then nothing uses the memory any more. If

@@ -423,6 +423,15 @@ impl Connector {
         }
     }
 
+    /// Requests from a peer whose lane is up that its endpoint be driven. The packet may get lost.
+    pub fn request_drive(&mut self, peer: &PeerKey, out: &mut Vec<HandshakeAction>) {
+        let found = self.find(peer).and_then(|key| self.peers.get(key));
+        if let Some(state) = found.filter(|state| state.phase == LanePhase::Up) {
+            let name = state.name;
+            self.send(*peer, name, ControlBody::Drive, out);
+        }
+    }
+
     /// The owner has evidence that `peer` cannot be reached (no address handle, no route). A
     /// request with a wait limit continues until that limit, because a link that is down may come
     /// up again; and while the link here is down, nothing is evidence.

@@ -222,6 +222,9 @@ pub enum HandshakeAction {
         /// There is no room here, rather than at the peer.
         here: bool,
     },
+    /// A peer that closes an endpoint or a region waits: drive the endpoint, if the application
+    /// does not.
+    Drive,
     /// The exchange with a closed peer is over: the peer has answered, or the close timeout
     /// has passed.
     Closed {

@@ -112,6 +112,7 @@ impl Connector {
             ControlBody::KeepAlive { stamp_ns } => self.on_keep_alive(now, packet, stamp_ns, out),
             ControlBody::KeepAliveAck { .. } => self.on_keep_alive_ack(now, packet),
             ControlBody::Challenge { proof } => self.on_challenge(now, packet, proof, out),
+            ControlBody::Drive => self.on_drive(now, packet, out),
             ControlBody::Reject { .. } => {}
         }
     }
@@ -437,6 +438,16 @@ impl Connector {
     fn on_keep_alive_ack(&mut self, now: Time, packet: &ControlPacket) {
         match self.find_sender(packet, |peer| peer.is_named_by(packet)) {
             Some((_, peer)) => peer.life.mark_alive(now),
+            None => self.counters.stale += 1,
+        }
+    }
+
+    fn on_drive(&mut self, now: Time, packet: &ControlPacket, out: &mut Vec<HandshakeAction>) {
+        match self.find_sender(packet, |peer| peer.is_named_by(packet)) {
+            Some((_, peer)) => {
+                peer.life.mark_alive(now);
+                out.push(HandshakeAction::Drive);
+            }
             None => self.counters.stale += 1,
         }
     }

@@ -54,6 +54,8 @@ pub(super) struct SimNode {
     /// The peers to which the engine requested a lane and has none yet.
     pub(super) requested: BTreeSet<PeerKey>,
     pub(super) failures: Vec<(PeerKey, EndReason)>,
+    /// Requests of peers to drive the endpoint.
+    pub(super) drives: usize,
     pub(super) downs: Vec<(PeerKey, EndReason)>,
     pub(super) closed: Vec<PeerKey>,
     pub(super) makes: usize,
@@ -75,6 +77,7 @@ impl SimNode {
             lanes: BTreeMap::new(),
             requested: BTreeSet::new(),
             failures: Vec::new(),
+            drives: 0,
             downs: Vec::new(),
             closed: Vec::new(),
             makes: 0,
@@ -192,6 +195,12 @@ impl SimNode {
     pub(super) fn heard(&mut self, now: Time, lane: LaneKey) -> Vec<NodeEffect> {
         let mut out = Vec::new();
         self.connector.lane_received(now, lane, &mut out);
+        self.perform(out)
+    }
+
+    pub(super) fn request_drive(&mut self, peer: PeerKey) -> Vec<NodeEffect> {
+        let mut out = Vec::new();
+        self.connector.request_drive(&peer, &mut out);
         self.perform(out)
     }
 
@@ -333,6 +342,7 @@ impl SimNode {
                     self.failures.push((peer, reason));
                 }
                 HandshakeAction::NoRoom { .. } => {}
+                HandshakeAction::Drive => self.drives += 1,
                 HandshakeAction::Closed { peer } => {
                     self.closing.remove(&peer);
                     self.closed.push(peer);

@@ -270,6 +270,25 @@ fn a_responder_sends_after_a_packet_on_the_lane_or_the_ready() {
 }
 
 #[test]
+fn a_request_to_drive_is_about_a_lane_that_is_up() {
+    for kind in [LaneKind::Rc, LaneKind::Ud] {
+        let (mut a, mut b) = joined_by(kind);
+        let requested = packets(&a.request_drive(b.key));
+        let [(to, request)] = requested[..] else {
+            panic!("{requested:?}")
+        };
+        assert_eq!((to, request.body), (b.key, ControlBody::Drive));
+        assert_eq!(b.receive(NOW, &request.to_bytes()), []);
+        assert_eq!(b.drives, 1);
+        // A third party does not know the lane's name.
+        let mut forged = request;
+        forged.lane.responder_nonce ^= 1;
+        assert_eq!(b.receive(NOW, &forged.to_bytes()), []);
+        assert_eq!((b.drives, b.connector.counters().stale), (1, 1));
+    }
+}
+
+#[test]
 fn a_lane_whose_other_end_was_dropped_is_reset_by_its_ready() {
     let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
     let ready = ready_of(&mut a, &mut b);

@@ -134,6 +134,10 @@ pub enum ControlBody {
         /// Echo of the KeepAlive's stamp.
         stamp_ns: u64,
     },
+    /// The sender closes an endpoint or a region and waits until the receiver's endpoint has taken
+    /// what was sent to it: have that endpoint driven, if its application does not drive it. It may
+    /// be lost, and is not answered.
+    Drive,
     /// To the endpoint in whose name a Hello or Bye came that proves nothing: send it with this.
     Challenge {
         /// The proof.
@@ -343,6 +347,7 @@ listed_constants! {
     const KEEP_ALIVE = 7;
     const KEEP_ALIVE_ACK = 8;
     const CHALLENGE = 9;
+    const DRIVE = 10;
 }
 
 impl ControlPacket {
@@ -481,6 +486,7 @@ impl ControlBody {
                 raw.proof = proof.into();
                 CHALLENGE
             }
+            ControlBody::Drive => DRIVE,
         };
     }
 
@@ -509,6 +515,7 @@ impl ControlBody {
             KEEP_ALIVE => ControlBody::KeepAlive { stamp_ns },
             KEEP_ALIVE_ACK => ControlBody::KeepAliveAck { stamp_ns },
             CHALLENGE => ControlBody::Challenge { proof },
+            DRIVE => ControlBody::Drive,
             other => return Err(WireError::Kind(other)),
         })
     }

@@ -287,6 +287,12 @@ impl<T: Transport> Transport for Keyed<T> {
         is_cut_off
     }
 
+    fn request_drive(&mut self, peer: FiAddr) {
+        for part in &mut self.parts {
+            part.transport.request_drive(peer);
+        }
+    }
+
     fn end_parts<O: Owner>(&mut self, parts: &[u64], owner: &mut O) {
         for part in &mut self.parts {
             let mut owner = PartOwner::new(part.of, owner);

@@ -273,6 +273,9 @@ enum DeferredTask {
     Resolved,
     /// A region closes: its grants are revoked.
     Revoke(usize),
+    /// A region closes, and grants are not returned: the processes of their holders are requested
+    /// to drive their endpoints.
+    RequestDrive(usize),
     /// A region closes, and parts of operations stay on their way: they are ended.
     EndParts(usize),
 }
@@ -518,6 +521,7 @@ impl<B: Backend> DomainShared<B> {
                 DeferredTask::Refound(av, refound) => state.refound(av, refound),
                 DeferredTask::Resolved => state.look_at_waiting = true,
                 DeferredTask::Revoke(region) => state.revoke(region),
+                DeferredTask::RequestDrive(region) => state.request_drive(region),
                 DeferredTask::EndParts(region) => state.end_parts(region),
             }
         }

@@ -16,6 +16,13 @@ use ferrofabric_system::locks::Mutex;
 /// that is at work fails at the device.
 const RETURN_TIME: Duration = Duration::from_millis(100);
 
+/// How long it waits until it requests from the processes of those holders that they drive their
+/// endpoints. A holder that is at work has mostly returned its grant by then.
+const BEFORE_REQUEST: Duration = Duration::from_micros(50);
+
+/// The time between two such requests, of which each may be lost.
+const BETWEEN_REQUESTS: Duration = Duration::from_millis(5);
+
 /// How long it waits for the parts of operations that are on their way, before it ends them.
 const PARTS_TIME: Duration = Duration::from_secs(1);
 
@@ -131,12 +138,14 @@ impl<B: Backend> Drop for RegionHandle<B> {
             return;
         }
         let defer = |task| self.domain.defer(std::iter::once(task));
-        if self.domain.regions.begin_close(self.number) {
+        let is_granted = self.domain.regions.begin_close(self.number);
+        if is_granted {
             defer(DeferredTask::Revoke(self.number));
         }
         let backend = &self.domain.backend;
         backend.hide_region(self.number);
         let begun = Instant::now();
+        let mut request_due = begun + BEFORE_REQUEST;
         let mut end_due = begun + PARTS_TIME;
         while backend.is_region_in_use(self.number) || !self.domain.regions.is_over(self.number) {
             let now = Instant::now();
@@ -145,6 +154,10 @@ impl<B: Backend> Drop for RegionHandle<B> {
                 && (self.domain.regions).leave(self.number, || self.mr.keep_device_key())
             {
                 break;
+            }
+            if is_granted && now >= request_due {
+                defer(DeferredTask::RequestDrive(self.number));
+                request_due = now + BETWEEN_REQUESTS;
             }
             if now >= end_due {
                 defer(DeferredTask::EndParts(self.number));
@@ -169,6 +182,18 @@ impl<T: Transport> DomainState<T> {
             let (transport, mut owner) = endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
             owner.srx.revoke(region);
             owner.start_deferred(transport);
+        }
+    }
+
+    /// Requests that the processes of the holders of a region's grants drive the endpoints that
+    /// hold them.
+    #[cold]
+    pub(super) fn request_drive(&mut self, region: usize) {
+        for (_, endpoint) in &mut self.endpoints {
+            let (transport, owner) = endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
+            for grant in owner.srx.remote.given.of_region(region) {
+                transport.request_drive(grant.holder);
+            }
         }
     }
 

@@ -188,6 +188,7 @@ fn as_kind(kind: u8, mut packet: ControlPacket, stamp_ns: u64, proof: u64) -> [u
         ControlBody::KeepAlive { stamp_ns },
         ControlBody::KeepAliveAck { stamp_ns },
         ControlBody::Challenge { proof },
+        ControlBody::Drive,
     ];
     for body in bodies {
         packet.body = body;

@@ -8,6 +8,7 @@
 
 mod bounces;
 mod chunks;
+mod closes;
 mod complete;
 mod completions;
 mod control_messages;
@@ -259,6 +260,10 @@ impl Transport for RdmTransport {
 
     fn cut_off<O: Owner>(&mut self, peer: FiAddr, owner: &mut O) -> bool {
         self.cut_off_peer(peer, owner)
+    }
+
+    fn request_drive(&mut self, peer: FiAddr) {
+        self.request_drive_of(peer);
     }
 
     fn end_parts<O: Owner>(&mut self, parts: &[u64], owner: &mut O) {

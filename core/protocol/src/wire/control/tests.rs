@@ -95,6 +95,7 @@ fn body(kind: u8) -> BoxedStrategy<ControlBody> {
         CHALLENGE => proof
             .prop_map(|proof| ControlBody::Challenge { proof })
             .boxed(),
+        DRIVE => Just(ControlBody::Drive).boxed(),
         other => panic!("say here what a packet of kind {other} says"),
     }
 }

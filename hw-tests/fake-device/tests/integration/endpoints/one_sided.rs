@@ -8,11 +8,12 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::{Flags, Order};
 use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaKind, RmaOp};
 use ferrofabric_fake_device::control::{FakeDevice, Fault, FaultEffect, FaultPoint};
+use ferrofabric_fake_device::profile::DeviceProfile;
 use ferrofabric_runtime::fabric::{Domain, EndpointConfig, Mr, MrAttr};
 use ferrofabric_verbs_sys::ibv_wc_status;
 
 use crate::endpoints::breakage::connections;
-use crate::endpoints::party::domain;
+use crate::endpoints::party::{domain, serialized};
 
 /// Bytes of each of the operations here.
 const LENGTHS: [usize; 3] = [8, 3000, 100_000];
@@ -262,6 +263,55 @@ fn a_holder_that_computes() {
         assert_eq!(target.stat("verbs_lanes_failed"), 0, "{nic}");
         assert_eq!(of_b("verbs_lanes_failed"), 0, "{nic}");
         drop(of_a);
+        drop(target);
+        assert_eq!(device.misuse(), "");
+    }
+}
+
+/// The kinds of NICs that make lanes of reliable connections.
+fn with_lanes() -> impl Iterator<Item = &'static str> {
+    let has_lanes = |nic: &DeviceProfile| nic.carries_reliable_datagrams();
+    DeviceProfile::names().filter(move |name| DeviceProfile::named(name).is_some_and(has_lanes))
+}
+
+/// A holder computes and makes no call while the region closes, again and again. It returns its
+/// grant all the same, and no lane breaks, though a write is under way of which it has not heard.
+#[test]
+fn a_holder_that_makes_no_calls() {
+    const CLOSES: u64 = 16;
+    for nic in with_lanes() {
+        let device = FakeDevice::take();
+        device.become_nic(nic);
+        let (a, b) = (serialized(&[]), domain(&[]));
+        let target = Target::open(&*a, &*b);
+        let of_b = |name: &str| {
+            let stats = target.pair.b.endpoint.stats().unwrap();
+            stats.iter().find(|(of, _)| *of == name).unwrap().1
+        };
+        let mut left = 0;
+        for round in 0..CLOSES {
+            let region = target.register(KEY, BOTH);
+            target.await_grant();
+            let (op, from) = (target.op(RmaKind::Write, 8), target.pair.a.memory(8, 3));
+            if round % 2 == 1 {
+                target.begin(&op, &[from]);
+            }
+            drop(region);
+            left += of_b("rma_regions_left_now");
+            if round % 2 == 1 {
+                target.over(&op).unwrap();
+                assert_eq!(target.content(8, 8), [3; 8], "{nic}");
+            }
+            let all = || (of_b("rma_regions_left_now") == 0).then_some(());
+            target.pair.until("a grant is not returned", all);
+        }
+        // On a machine that does other work, some may take longer than a close waits.
+        assert!(
+            left <= CLOSES / 2,
+            "{nic}: {left} of {CLOSES} closes left a grant"
+        );
+        assert_eq!(target.stat("verbs_lanes_failed"), 0, "{nic}");
+        assert_eq!(of_b("verbs_lanes_failed"), 0, "{nic}");
         drop(target);
         assert_eq!(device.misuse(), "");
     }

@@ -43,6 +43,16 @@ fn domain_of(provider: &VerbsProvider, pairs: &[(&str, &str)]) -> Arc<dyn Domain
     provider.open(info, &settings).unwrap()
 }
 
+/// A domain whose calls the application serializes, as MPI libraries open theirs: no close of
+/// another domain's object drives it.
+pub(crate) fn serialized(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
+    let settings = settings(pairs);
+    let found = VerbsProvider::new().discover(&settings);
+    let info = &found.candidates[0];
+    // SAFETY: only the thread of the test uses it.
+    unsafe { VerbsProvider::new().open_serialized(info, &settings) }.unwrap()
+}
+
 /// An endpoint on a domain of its own.
 pub(crate) fn endpoint(pairs: &[(&str, &str)]) -> OwningEndpoint {
     OwningEndpoint::open(&*domain(pairs), &AvAttr::default()).unwrap()

@@ -407,6 +407,7 @@ impl Scripted {
                 HandshakeAction::ConnectFailed { reason, .. } => panic!("{number}: {reason:?}"),
                 HandshakeAction::MaySend { .. }
                 | HandshakeAction::ReleaseLane { .. }
+                | HandshakeAction::Drive
                 | HandshakeAction::NoRoom { .. } => {}
             }
         }
