@@ -195,8 +195,9 @@ pub trait Transport: Send + 'static {
     /// before they leave the transport alone.
     fn flush<O: Owner>(&mut self, _owner: &mut O) {}
 
-    /// Has peers acknowledge the messages whose sends asked for no completion. An owner that waits
-    /// until the transport [is drained](Self::is_drained) calls this after each call to progress.
+    /// Has peers acknowledge the messages whose sends asked for no completion, and take those that
+    /// wait for room there. An owner that waits until the transport
+    /// [is drained](Self::is_drained) calls this after each call to progress.
     fn drain<O: Owner>(&mut self, owner: &mut O) {
         self.flush(owner);
     }

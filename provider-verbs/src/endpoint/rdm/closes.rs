@@ -1,10 +1,22 @@
 //! Closes of this side that wait for peers: a peer whose application computes does not drive its
 //! endpoint, so its service thread is requested to have it driven (`docs/adr/0089`).
 
+use std::collections::HashSet;
+use std::time::Duration;
+
 use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_protocol::PeerKey;
 
 use super::RdmTransport;
 use crate::connect::ToService;
+use crate::session::RdmPeer;
+
+/// How long the close of an endpoint waits for acknowledgements before it requests that peers be
+/// driven. Those of peers that are driven have mostly come by then.
+const BEFORE_REQUEST: Duration = Duration::from_millis(1);
+
+/// The time between two such requests, of which each may be lost, or come when nothing can move.
+const BETWEEN_REQUESTS: Duration = Duration::from_millis(5);
 
 impl RdmTransport {
     /// As [`Transport::request_drive`](ferrofabric_contracts::peer::Transport::request_drive).
@@ -14,5 +26,39 @@ impl RdmTransport {
             let peer = self.peers.at(peer).key;
             self.service.request(ToService::RequestDrive(peer));
         }
+    }
+
+    /// This endpoint closes, and waits until its peers have taken all that was sent.
+    #[cold]
+    pub(super) fn request_drive_of_all(&mut self) {
+        let now = self.ud.now();
+        let due = *self.drives_due.get_or_insert(now + BEFORE_REQUEST);
+        if now < due {
+            return;
+        }
+        self.drives_due = Some(now + BETWEEN_REQUESTS);
+        for peer in self.awaited_peers() {
+            self.service.request(ToService::RequestDrive(peer));
+        }
+    }
+
+    /// The peers that have not taken all that was sent to them.
+    fn awaited_peers(&mut self) -> HashSet<PeerKey> {
+        let by_rc = (self.lanes.iter())
+            .filter(|lane| lane.undelivered() != 0 || !lane.session.is_drained())
+            .map(|lane| lane.peer);
+        let by_datagrams = (self.ud.lanes.iter())
+            .filter(|lane| lane.session.undelivered() != 0 || !lane.session.is_drained())
+            .map(|lane| lane.peer);
+        let with_lanes: Vec<u32> = by_rc.chain(by_datagrams).collect();
+        let waits = |peer: &&RdmPeer| {
+            let parked = peer.parked.as_deref();
+            !peer.pending.is_empty() || parked.is_some_and(|session| !session.is_drained())
+        };
+        let mut awaited: HashSet<_> =
+            (self.peers.iter().filter(waits).map(|peer| peer.key)).collect();
+        let with_lanes = with_lanes.into_iter().map(|peer| self.peers.at(peer).key);
+        awaited.extend(with_lanes);
+        awaited
     }
 }

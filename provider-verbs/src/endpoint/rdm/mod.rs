@@ -39,6 +39,7 @@ use ferrofabric_contracts::peer::{
     Owner, PEER_REMOVED, PEER_REPLACED, PeerAv, PeerSrx, Shortcut, Start, Token, Transport,
 };
 use ferrofabric_contracts::types::{FiAddr, GrantedMemory, IoBuf, MsgKind, RmaOp, SendOp};
+use ferrofabric_protocol::Time;
 use ferrofabric_protocol::lanes::PeerLanes;
 use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
@@ -83,6 +84,8 @@ pub(crate) struct RdmTransport {
     unexpected: RdmUnexpectedMessages,
     grants: Grants,
     turns: TurnQueue,
+    /// While this endpoint closes: when it requests again that its peers be driven.
+    drives_due: Option<Time>,
     #[cfg(feature = "fault-injection")]
     faults: crate::fault::SeenBreaks,
 }
@@ -321,6 +324,7 @@ impl Transport for RdmTransport {
     fn drain<O: Owner>(&mut self, _owner: &mut O) {
         self.post_held_back();
         self.probe_lanes_with_requests();
+        self.request_drive_of_all();
     }
 
     fn is_drained(&self) -> bool {

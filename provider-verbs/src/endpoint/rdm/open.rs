@@ -340,6 +340,7 @@ impl RdmTransport {
             unexpected: RdmUnexpectedMessages::default(),
             grants: Grants::default(),
             turns: TurnQueue::default(),
+            drives_due: None,
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use ferrofabric_av::AvAttr;
 use ferrofabric_conformance::ends::{self, any_tagged};
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
@@ -10,7 +11,8 @@ use ferrofabric_fake_device::control::FakeDevice;
 use ferrofabric_runtime::owning::OwningEndpoint;
 
 use crate::endpoints::party::{
-    PATIENCE, PeerPair, assert_clean, domain, first, message, room, run,
+    PATIENCE, PeerPair, assert_clean, check, domain, endpoint, first, message, room, run,
+    serialized,
 };
 
 /// More than goes out at once.
@@ -116,6 +118,60 @@ fn a_close_in_a_promotion() {
     }
 }
 
+/// A peer injects messages and closes, while the receiver makes no call: all are in its memory
+/// when the close returns.
+#[test]
+fn messages_come_while_their_receiver_makes_no_calls() {
+    const BYTES: usize = 128;
+    /// More than there are receive buffers, and less than a peer may have unexpected.
+    const MESSAGES: u64 = 1200;
+    for (nic, lane) in [
+        ("mlx5-ib", "rc"),
+        ("worst-with-srq", "rc"),
+        ("mlx5-ib", "ud"),
+        ("worst", "ud"),
+        ("mlx5-ib", "auto"),
+    ] {
+        for knows in [false, true] {
+            let what = format!("{nic}, {lane}, connected before: {knows}");
+            let device = FakeDevice::take();
+            device.become_nic(nic);
+            let settings = [("FERRO_LANE", lane), ("FERRO_CLOSE_TIMEOUT", "100s")];
+            let a = endpoint(&settings);
+            let b = OwningEndpoint::open(&*serialized(&settings), &AvAttr::default()).unwrap();
+            let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
+            let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
+            let mut pair = PeerPair { a, b, to_b, to_a };
+            if knows {
+                pair.exchange(8, MESSAGES);
+            }
+            let PeerPair { a, mut b, .. } = pair;
+            for number in 0..MESSAGES {
+                let bytes = message(BYTES, number);
+                while let Err(error) = a.tinject(&bytes, to_b, number) {
+                    assert_eq!(error, OpError::Again, "{what}");
+                }
+            }
+            drop(a);
+            for number in 0..MESSAGES {
+                let receive = b.trecv(room(BYTES), to_a, number, 0, number);
+                receive.map_err(first).unwrap();
+            }
+            for done in run(&mut [&mut b], MESSAGES as usize) {
+                assert!(
+                    done.outcome.is_ok(),
+                    "{what}, {}: {:?}",
+                    done.token,
+                    done.outcome
+                );
+                check(&done.buffer, done.token, &what);
+            }
+            drop(b);
+            assert_clean(&device);
+        }
+    }
+}
+
 fn until(mut reached: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !reached() {
@@ -134,8 +190,8 @@ fn the_device_writes_injects_of_a_closing_endpoint() {
             ("FERRO_LANE", "rc"),
             ("FERRO_RENDEZVOUS", "write"),
             ("FERRO_MR_CACHE", kept),
-            // The close does not wait until the device goes on.
-            ("FERRO_CLOSE_TIMEOUT", "1ms"),
+            // The close does not wait until the device goes on, and has nobody drive the peer.
+            ("FERRO_CLOSE_TIMEOUT", "0s"),
         ];
         let domains = [(); 2].map(|()| domain(&settings));
         let len = domains[0].info().tx.inject_size;
