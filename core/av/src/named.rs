@@ -33,7 +33,7 @@ use ferrofabric_system::forked::{Birth, Unshared};
 use ferrofabric_system::sync::Mutex;
 
 /// Marks a file that is ready, with the version of its layout.
-const MAGIC: u64 = u64::from_be_bytes(*b"ferro av") ^ 5;
+const MAGIC: u64 = u64::from_be_bytes(*b"ferro av") ^ 6;
 
 /// Longest part of a file's name that says which address vector it is, in bytes.
 const MOST_NAME: usize = 180;

@@ -43,7 +43,7 @@ enum LockMode {
 pub struct Serial<T> {
     mode: LockMode,
     birth: Birth,
-    /// A caller has it. Only callers that may have it write this.
+    /// A caller has it, where there is no mutex. Only callers that may have it write this.
     held: AtomicBool,
     /// A visitor has it, or looks whether it can.
     is_visited: AtomicBool,
@@ -141,9 +141,6 @@ impl<T> Serial<T> {
                 if !mutex.try_lock() {
                     self.wait_for(mutex)?;
                 }
-                if !self.hold() {
-                    return Err(Errno::EBUSY);
-                }
             }
             LockMode::OneThread(_) => {
                 self.admit_thread()?;
@@ -178,10 +175,16 @@ impl<T> Serial<T> {
         }
     }
 
+    /// Gives the value back where there is no mutex.
+    #[inline]
+    fn leave(&self) {
+        self.held.store(false, Ordering::Release);
+    }
+
     #[cold]
     fn await_visitor(&self) -> Result<(), Errno> {
         loop {
-            self.held.store(false, Ordering::Release);
+            self.leave();
             if foreign::is_inside() || !self.birth.is_this_process() {
                 return Err(Errno::EBUSY);
             }
@@ -200,7 +203,7 @@ impl<T> Serial<T> {
     pub fn try_lock(&self) -> Option<SerialGuard<'_, T>> {
         let is_ours = match &self.mode {
             // Nobody holds a value that could be locked.
-            LockMode::Mutex(mutex) => mutex.try_lock() && self.hold(),
+            LockMode::Mutex(mutex) => mutex.try_lock(),
             LockMode::OneThread(owner) => {
                 owner.load(Ordering::Relaxed) == thread_mark() && self.try_enter()
             }
@@ -220,7 +223,7 @@ impl<T> Serial<T> {
         process_barrier::frequent_half();
         let is_visited = self.is_visited.load(Ordering::Acquire);
         if is_visited {
-            self.held.store(false, Ordering::Release);
+            self.leave();
         }
         !is_visited
     }
@@ -288,10 +291,10 @@ impl<T> SerialGuard<'_, T> {
     /// only to lock again would mostly have it back before a waiter is awake.
     pub fn hand_over(self) {
         lock_order::count_domain(-1);
-        self.0.held.store(false, Ordering::Release);
-        if let LockMode::Mutex(mutex) = &self.0.mode {
+        match &self.0.mode {
             // SAFETY: `lock` took the mutex for this `SerialGuard`, which is forgotten below.
-            unsafe { mutex.unlock_fair() };
+            LockMode::Mutex(mutex) => unsafe { mutex.unlock_fair() },
+            LockMode::OneThread(_) | LockMode::Unchecked => self.0.leave(),
         }
         std::mem::forget(self);
     }
@@ -320,7 +323,8 @@ impl<T> Drop for SerialGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         lock_order::count_domain(-1);
-        self.0.held.store(false, Ordering::Release);
+        // With a mutex nobody reads that.
+        self.0.leave();
         if let LockMode::Mutex(mutex) = &self.0.mode {
             // SAFETY: `lock` took the mutex for this `SerialGuard`.
             unsafe { mutex.unlock() };
