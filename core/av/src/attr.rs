@@ -104,8 +104,9 @@ impl AddrModel {
         u64::BITS - INDEX_BITS - self.generation_bits
     }
 
-    /// The address of an entry of this generation or incarnation. It is neither [`FiAddr::NOTAVAIL`] nor [`FiAddr::UNSPEC`], which
-    /// both end in the number of an entry that no table has.
+    /// The address of an entry of this generation or incarnation. It is neither
+    /// [`FiAddr::NOTAVAIL`] nor [`FiAddr::UNSPEC`], which both end in the number of an entry that no
+    /// table has.
     #[inline]
     pub(super) fn addr(self, entry: u32, generation: u32) -> FiAddr {
         match self.av_type {

@@ -62,8 +62,8 @@
 //! # Invariants
 //!
 //! - *An entry never moves.* A table grows by further pieces, each as long as all before it.
-//! - *Generations.* The generation of an entry (24 bits) is odd while a native address is in, and grows with
-//!   each insertion and removal. A MAP address holds the generation, so a removed one is not found.
+//! - *Generations.* The generation of an entry (24 bits) is odd while a native address is in, and
+//!   grows with each insertion and removal. A MAP address holds the generation, so a removed one is not found.
 //!   A TABLE address is the bare entry, lowest free one first. Resolution does not change a
 //!   `FiAddr`: it is made with the generation that the entry will have once it is resolved. Where
 //!   another endpoint replaces a lost one, the incarnation (generation, and a count above it)

@@ -119,7 +119,7 @@ impl DescribedRegion {
         Some(self.registry.pd.keep_key(rkey))
     }
 
-    /// Has `report` called with each key that ends because the pages have changed.
+    /// From now on `report` is called with each key that ends because the pages have changed.
     pub(crate) fn on_lost_key(&self, report: LostKeyReport) {
         self.registry.described.table.set_report(self.at, report);
     }
@@ -440,7 +440,7 @@ impl Registry {
                 Ok(watcher)
             });
             watcher
-                .map_err(|error| tracing::warn!("peers reach regions by messages alone: {error}"))
+                .map_err(|error| tracing::warn!("devices of peers reach no region: {error}"))
                 .ok()
         });
         let start = buf.addr as u64;

@@ -90,7 +90,7 @@ fn of_b(target: &Target<'_>, name: &str) -> u64 {
 }
 
 /// The key that a holder has ends without a call of the target, as soon as its pages have changed.
-/// What the holder writes by it goes by messages, and then by the next key.
+/// What the holder writes by it comes in messages, and after that by the next key.
 #[test]
 fn a_key_ends_with_its_pages() {
     let device = FakeDevice::take();
@@ -191,14 +191,14 @@ fn memory_without_reports() {
     assert_eq!(device.misuse(), "");
 }
 
-/// Has the pages watched by a descriptor of ours (userfaultfd(2)).
+/// Watches the pages by a descriptor of ours (userfaultfd(2)).
 fn watched_elsewhere(pages: &OwnPages) -> Option<File> {
     const API: u64 = 0xaa;
     const ASK_API: libc::c_ulong = 0xc018_aa3f;
     const ASK_REGISTER: libc::c_ulong = 0xc020_aa00;
     const OF_WRITE_PROTECTION: u64 = 2;
     const USER_MODE_ONLY: i32 = 1;
-    // SAFETY: takes flags alone, and what it gives is nobody else's.
+    // SAFETY: takes only flags, and what it gives is nobody else's.
     let watcher = unsafe {
         let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY);
         if fd < 0 {
