@@ -457,6 +457,12 @@ mod tests {
         to.write_all(b"go\nhere\n").unwrap();
         from.read_exact(&mut byte).unwrap();
         assert_eq!(reads(&mut peer, at, &mut out, now), CopyOutcome::Refused);
+        // Not even the look of a long copy finds pages of the next program.
+        let mut long = vec![0; 2 * memory::MOST_BYTES];
+        let outcome = reads(&mut peer, at, &mut long, now);
+        assert_ne!(outcome, CopyOutcome::Complete);
+        let space = peer.space.as_mut().unwrap();
+        assert!(!space.pages.are_present_now(PageUse::Read, at, 16, now));
         drop(to);
         shell.wait().unwrap();
     }

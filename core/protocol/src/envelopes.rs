@@ -37,19 +37,27 @@ const KEPT_POSITIONS: usize = 1024;
 /// The sender's messages of one session whose envelopes are at the receiver.
 #[derive(Clone, Debug)]
 pub struct WaitingMessages<T> {
+    limit: usize,
     waiting: KeyedTable<T>,
     /// Those that the receiver has pulled, with the receiver's operation, in the order of the
     /// pulls.
     pulled: VecDeque<(u64, T)>,
+    is_counted: fn(&T) -> bool,
+    counted: usize,
 }
 
 impl<T> WaitingMessages<T> {
-    /// No messages yet, and at most `limit`, or [`MAX_ENVELOPES`] if that is less.
+    /// No messages yet, and at most `limit`, or [`MAX_ENVELOPES`] if that is less. Those that
+    /// `is_counted` are [counted](Self::counted).
     #[must_use]
-    pub fn new(limit: usize) -> Self {
+    pub fn new(limit: usize, is_counted: fn(&T) -> bool) -> Self {
+        let limit = limit.min(MAX_ENVELOPES);
         WaitingMessages {
-            waiting: KeyedTable::new(limit.min(MAX_ENVELOPES)),
+            limit,
+            waiting: KeyedTable::new(limit),
             pulled: VecDeque::new(),
+            is_counted,
+            counted: 0,
         }
     }
 
@@ -59,10 +67,17 @@ impl<T> WaitingMessages<T> {
         op & WAITS != 0
     }
 
-    /// Whether no other message can be entered now.
+    /// Whether no other message can be entered now. Those that were pulled take room until they are
+    /// sent.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.waiting.is_full()
+        self.len() >= self.limit
+    }
+
+    /// The number of messages that count.
+    #[must_use]
+    pub fn counted(&self) -> usize {
+        self.counted
     }
 
     /// Enters a message before its envelope goes out; returns its number.
@@ -70,9 +85,13 @@ impl<T> WaitingMessages<T> {
     /// # Errors
     /// Gives `message` back while too many wait.
     pub fn insert(&mut self, message: T) -> Result<u64, T> {
-        self.waiting
-            .insert(message)
-            .map(|key| key.to_bits() | WAITS)
+        if self.is_full() {
+            return Err(message);
+        }
+        let counts = usize::from((self.is_counted)(&message));
+        let key = self.waiting.insert(message)?;
+        self.counted += counts;
+        Ok(key.to_bits() | WAITS)
     }
 
     /// The receiver pulls a message: it is to be sent, with the name of the receiver's operation.
@@ -90,7 +109,9 @@ impl<T> WaitingMessages<T> {
     /// # Errors
     /// [`StaleOp`]: the peer is broken or hostile.
     pub fn on_fin(&mut self, op: u64) -> Result<T, StaleOp> {
-        self.take(op)
+        let message = self.take(op)?;
+        self.counted -= usize::from((self.is_counted)(&message));
+        Ok(message)
     }
 
     fn take(&mut self, op: u64) -> Result<T, StaleOp> {
@@ -109,11 +130,13 @@ impl<T> WaitingMessages<T> {
         if self.pulled.is_empty() {
             self.pulled.shrink_to(KEPT_POSITIONS);
         }
+        self.counted -= usize::from((self.is_counted)(&next.1));
         Some(next)
     }
 
     /// A pulled message cannot be sent yet.
     pub fn put_back(&mut self, receive: u64, message: T) {
+        self.counted += usize::from((self.is_counted)(&message));
         self.pulled.push_front((receive, message));
     }
 
@@ -131,6 +154,7 @@ impl<T> WaitingMessages<T> {
 
     /// Takes out all messages: the session failed.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
+        self.counted = 0;
         let pulled = std::mem::take(&mut self.pulled).into_iter();
         let waiting = self.waiting.drain().into_iter();
         (waiting.map(|(_, message)| message)).chain(pulled.map(|(_, message)| message))
@@ -161,8 +185,8 @@ impl<T> Default for PulledMessages<T> {
     fn default() -> Self {
         PulledMessages {
             envelopes: 0,
-            // The application has posted each of them.
-            receives: KeyedTable::new(usize::MAX),
+            // A sender has no more messages with an envelope.
+            receives: KeyedTable::new(MAX_ENVELOPES),
         }
     }
 }
@@ -188,7 +212,7 @@ impl<T> PulledMessages<T> {
     /// Enters a receive that has matched an envelope; returns the number for the Pull.
     ///
     /// # Errors
-    /// Gives `receive` back if there are 2³² of them.
+    /// Gives `receive` back beyond [`MAX_ENVELOPES`]: the peer is broken or hostile.
     pub fn pull(&mut self, receive: T) -> Result<u64, T> {
         self.receives.insert(receive).map(Key::to_bits)
     }
@@ -271,7 +295,8 @@ mod tests {
         #[test]
         fn messages_are_as_in_lists(steps in proptest::collection::vec(step(), 0..300)) {
             const LIMIT: usize = 12;
-            let mut sender = WaitingMessages::new(LIMIT);
+            let is_odd: fn(&usize) -> bool = |number| number % 2 == 1;
+            let mut sender = WaitingMessages::new(LIMIT, is_odd);
             let mut receiver = PulledMessages::default();
             let (mut waiting, mut gone) = (Vec::<(u64, usize)>::new(), Vec::new());
             let mut pulled = VecDeque::<(u64, usize)>::new();
@@ -284,7 +309,8 @@ mod tests {
                             waiting.push((op, number));
                         }
                         Err(back) => {
-                            prop_assert_eq!((back, waiting.len()), (number, LIMIT));
+                            let len = waiting.len() + pulled.len();
+                            prop_assert_eq!((back, len), (number, LIMIT));
                         }
                     },
                     EnvelopeStep::Pull(at) if !waiting.is_empty() => {
@@ -325,7 +351,9 @@ mod tests {
                 }
                 prop_assert_eq!(sender.len(), waiting.len() + pulled.len());
                 prop_assert_eq!(sender.has_pulled(), !pulled.is_empty());
-                prop_assert_eq!(sender.is_full(), waiting.len() == LIMIT);
+                prop_assert_eq!(sender.is_full(), sender.len() == LIMIT);
+                let all = waiting.iter().chain(&pulled);
+                prop_assert_eq!(sender.counted(), all.filter(|one| is_odd(&one.1)).count());
                 prop_assert_eq!(receiver.len(), pulled.len());
                 prop_assert_eq!(receiver.is_empty(), waiting.is_empty() && pulled.is_empty());
             }
@@ -342,7 +370,7 @@ mod tests {
     #[test]
     fn a_sender_has_so_many_envelopes_and_no_more() {
         let mut receiver = PulledMessages::<()>::default();
-        let mut sender = WaitingMessages::new(usize::MAX);
+        let mut sender = WaitingMessages::new(usize::MAX, |()| true);
         for _ in 0..MAX_ENVELOPES {
             assert!(sender.insert(()).is_ok());
             assert_eq!(receiver.count(), Ok(()));

@@ -421,8 +421,8 @@ pub trait Mr: Send + Sync + Any {
     }
 
     /// From now on `lost` is called with each key of a device that ends because the pages of the
-    /// memory have changed: no device reaches anything by it afterwards, and it is kept from other
-    /// memory until it is dropped. `lost` is called by any thread, and only defers work.
+    /// memory have changed: no device reaches anything by it once the operations of this side on the
+    /// memory have ended, and it is kept from other memory until it is dropped. `lost` is called by any thread, and only defers work.
     fn on_lost_key(&self, lost: LostKeyReport) {
         let _ = lost;
     }

@@ -152,27 +152,29 @@ impl<T> Serial<T> {
         Ok(SerialGuard(self))
     }
 
-    /// Marks it as held. False: it was.
-    #[inline]
-    fn hold(&self) -> bool {
-        let is_free = !self.held.load(Ordering::Relaxed);
-        if is_free {
-            self.held.store(true, Ordering::Relaxed);
-        }
-        is_free
-    }
-
     /// Takes the value where there is no mutex. Waits for a visitor.
     #[inline]
     fn enter(&self) -> Result<(), Errno> {
-        if !self.hold() {
-            return Err(Errno::EBUSY);
+        match self.try_enter() {
+            true => Ok(()),
+            false => self.await_visitor(),
         }
+    }
+
+    /// Takes the value where there is no mutex, unless a caller or a visitor has it. A thread that
+    /// visits sees that it does, so a call from within its visit does not touch the callers' mark.
+    #[inline]
+    fn try_enter(&self) -> bool {
+        if self.held.load(Ordering::Relaxed) | self.is_visited.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.held.store(true, Ordering::Relaxed);
         process_barrier::frequent_half();
-        match self.is_visited.load(Ordering::Acquire) {
-            false => Ok(()),
-            true => self.await_visitor(),
+        let is_visited = self.is_visited.load(Ordering::Acquire);
+        if is_visited {
+            self.leave();
         }
+        !is_visited
     }
 
     /// Gives the value back where there is no mutex.
@@ -184,14 +186,15 @@ impl<T> Serial<T> {
     #[cold]
     fn await_visitor(&self) -> Result<(), Errno> {
         loop {
-            self.leave();
+            // A call within a call, which has to fail.
+            if self.held.load(Ordering::Relaxed) {
+                return Err(Errno::EBUSY);
+            }
             if foreign::is_inside() || !self.birth.is_this_process() {
                 return Err(Errno::EBUSY);
             }
             drop(self.visits.lock());
-            self.held.store(true, Ordering::Relaxed);
-            process_barrier::frequent_half();
-            if !self.is_visited.load(Ordering::Acquire) {
+            if self.try_enter() {
                 return Ok(());
             }
         }
@@ -214,18 +217,6 @@ impl<T> Serial<T> {
         }
         lock_order::count_domain(1);
         Some(SerialGuard(self))
-    }
-
-    fn try_enter(&self) -> bool {
-        if !self.hold() {
-            return false;
-        }
-        process_barrier::frequent_half();
-        let is_visited = self.is_visited.load(Ordering::Acquire);
-        if is_visited {
-            self.leave();
-        }
-        !is_visited
     }
 
     /// Takes the value for a thread of ours, at each level, if no caller and no other visitor has

@@ -366,7 +366,7 @@ fn registered_between(fabric: &Fabric, map: fn(usize) -> RemappableMemory, renew
             for (number, (way, renew)) in
                 renewals.iter().cycle().take(4 * renewals.len()).enumerate()
             {
-                between.await_device();
+                between.await_device(!local.desc().is_none());
                 let kind = [RmaKind::Write, RmaKind::Read][number / renewals.len() % 2];
                 match number / renewals.len() < 2 {
                     true => renew(&mut between.remote),
@@ -456,17 +456,20 @@ impl<'a> OperationsBetween<'a> {
         unsafe { domain.register_region(&request) }.unwrap()
     }
 
-    /// Writes until a device does it, if one does.
-    fn await_device(&self) {
+    /// Writes until a device does it, where the endpoints have a connection. A query that came while
+    /// pages went is repeated after 1024 operations.
+    fn await_device(&self, is_registered: bool) {
         let before = self.target.by_device();
-        for _ in 0..8 {
+        for _ in 0..10_000 {
             let op = self.target.op(RmaKind::Write, 0);
             self.target.done(&op, &[self.local.whole().part(0, 8)]);
-            if self.target.by_device() > before {
+            let has_lane = self.target.stat("verbs_rc_lanes_now") > 0;
+            if self.target.by_device() > before || !is_registered || !has_lane {
                 return;
             }
             self.target.pair.drive();
         }
+        panic!("no operation went by a device");
     }
 
     /// Sends the initiator's memory by its descriptor, and receives into it.

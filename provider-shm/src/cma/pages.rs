@@ -107,8 +107,7 @@ impl PresentPages {
         len == 0 || self.is_known(addr, end, now) || self.look_and_remember(of, addr, end, now)
     }
 
-    /// Whether all pages of a range that are mapped are present for a use at this moment. A copy of
-    /// others fails at once. That no file has the pages of a write may be known from a moment ago.
+    /// Whether all pages of a range are present for a use at this moment. That no file has the pages of a write may be known from a moment ago.
     pub(super) fn are_present_now(
         &mut self,
         of: PageUse,
@@ -141,8 +140,9 @@ impl PresentPages {
         self.found.iter().flatten().any(known)
     }
 
-    /// Lets the kernel search for a page that is not present: for many pages that is faster than
-    /// their entries. Whether a page is of a file would take as long as the entries do.
+    /// Lets the kernel search for present pages: for many pages that is faster than their entries.
+    /// All are present if it finds one range, which is the whole: an address space that no process
+    /// has any more has none. Whether a page is of a file would take as long as the entries do.
     fn scan(&self, of: PageUse, start: u64, end: u64) -> nix::Result<bool> {
         if !self.scans {
             return Err(Sys::ENOTTY);
@@ -154,21 +154,24 @@ impl PresentPages {
             PageUse::Write => IS_PRESENT | IS_WRITTEN,
         };
         let mut found = [0u64; 3];
+        let start = start - start % size;
+        let end = end.checked_next_multiple_of(size).ok_or(Sys::EFAULT)?;
         let mut scan = PageScan {
             size: size_of::<PageScan>() as u64,
-            start: start - start % size,
-            end: end.checked_next_multiple_of(size).ok_or(Sys::EFAULT)?,
+            start,
+            end,
             found: found.as_mut_ptr() as u64,
             found_len: 1,
-            max_pages: 1,
-            inverted: wanted,
-            any_of: wanted,
+            all_of: wanted,
             returned: IS_PRESENT,
             ..PageScan::default()
         };
         // SAFETY: the argument is as long as the request says, and has room for one range.
         let ranges = unsafe { libc::ioctl(self.map.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
-        Sys::result(ranges).map(|ranges| ranges == 0)
+        let ranges = Sys::result(ranges)?;
+        // The kernel wrote to it behind the compiler's back.
+        let found = std::hint::black_box(found);
+        Ok(ranges == 1 && found[..2] == [start, end])
     }
 
     /// Pages of files are not remembered: a file system may drop them at any time.

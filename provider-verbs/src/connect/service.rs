@@ -46,6 +46,9 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the thread polls when a wake-up may be missing because a queue or a descriptor failed.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
 
+/// The least time between two requests of peers to drive the endpoint that count.
+const BETWEEN_DRIVES: Duration = Duration::from_millis(1);
+
 /// The resources and settings of the service thread.
 pub(crate) struct ServiceConfig {
     /// The protection domain of the endpoint.
@@ -150,6 +153,7 @@ impl ServiceHandle {
             queues,
             inbox: inbox.clone(),
             mover: MessageMover::default(),
+            drive_due: None,
             sleeper,
         };
         let named = std::thread::Builder::new().name("ferro-service".to_owned());
@@ -332,6 +336,8 @@ struct ServiceWorker {
     inbox: Arc<Inbox>,
     /// For peers that close while the application computes.
     mover: MessageMover,
+    /// When the next request of a peer to drive the endpoint counts.
+    drive_due: Option<Time>,
     sleeper: ClockSleeper,
 }
 
@@ -497,7 +503,12 @@ impl ServiceWorker {
                 self.tell(ToEngine::ConnectFailed { peer, reason });
             }
             HandshakeAction::Drive => {
-                self.mover.start();
+                // Peers repeat it, and one that sends it all the time takes no processor for that.
+                let now = self.now();
+                if self.drive_due.is_none_or(|due| due <= now) {
+                    self.drive_due = Some(now + BETWEEN_DRIVES);
+                    self.mover.start();
+                }
             }
             HandshakeAction::Closed { .. } => {}
         }

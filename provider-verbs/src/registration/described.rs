@@ -11,6 +11,7 @@
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_runtime::fabric::LostKeyReport;
@@ -54,26 +55,44 @@ pub(super) struct WantedMemory {
 
 #[derive(Debug)]
 enum RegistrationState {
-    /// A thread registers it. Its pages may have changed meanwhile.
-    Begun { changed: bool },
+    /// A thread registers it. Its pages may have changed meanwhile, as in `Changed`.
+    Begun { changed: Option<Option<Instant>> },
     /// It is registered. Requests of this side name it if it is pinned.
     Made {
         region: Arc<MemoryRegion>,
         is_pinned: bool,
     },
-    /// Its pages have changed since.
-    Changed,
+    /// Its pages have changed since, or change until some time: registered before that, it might
+    /// keep the pages that are given up.
+    Changed { until: Option<Instant> },
     /// It could not be registered anew.
     Refused,
 }
+
+/// Who wants memory registered anew that is not registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    /// A request of this side: one attempt after each change.
+    ForRequest,
+    /// A peer, which asks seldom: after each refusal, too.
+    ForPeer,
+    /// The application, which has changed the pages before.
+    Refresh,
+}
+
+/// How long pages may take to go that are given up, after the report. The thread that gives them up
+/// is awake by then, and does nothing in between.
+const GIVING_UP: Duration = Duration::from_millis(10);
 
 /// What the table has for an operation.
 #[derive(Debug)]
 pub(super) enum Found {
     /// This region.
     Region(Arc<MemoryRegion>),
-    /// One whose pages have changed.
+    /// One whose pages have changed, or that was refused.
     Changed,
+    /// One that a thread registers now.
+    Begun,
     /// Nothing that counts.
     Nothing,
 }
@@ -94,18 +113,27 @@ impl std::fmt::Debug for DescribedMemory {
 }
 
 impl DescribedMemory {
-    /// Ends the registration, if there is one.
-    fn lose(&mut self) -> Option<LostRegion> {
-        match std::mem::replace(&mut self.state, RegistrationState::Changed) {
+    /// Ends the registration, if there is one, since pages change until some time, or have changed.
+    fn lose(&mut self, until: Option<Instant>) -> Option<LostRegion> {
+        let changed = RegistrationState::Changed { until };
+        match std::mem::replace(&mut self.state, changed) {
             RegistrationState::Made { region, .. } => Some(LostRegion {
                 region,
                 report: self.lost.clone(),
             }),
             RegistrationState::Begun { .. } => {
-                self.state = RegistrationState::Begun { changed: true };
+                self.state = RegistrationState::Begun {
+                    changed: Some(until),
+                };
                 None
             }
-            RegistrationState::Changed | RegistrationState::Refused => None,
+            RegistrationState::Changed { until: before } => {
+                self.state = RegistrationState::Changed {
+                    until: before.max(until),
+                };
+                None
+            }
+            RegistrationState::Refused => None,
         }
     }
 
@@ -138,43 +166,46 @@ impl Described {
         place.generation = place.generation.wrapping_add(1);
         place.memory = Some(DescribedMemory {
             wanted,
-            state: RegistrationState::Begun { changed: false },
+            state: RegistrationState::Begun { changed: None },
             lost: None,
         });
         MrDesc::from_number((u64::from(place.generation) << 32) | (u64::from(at) + 1))
     }
 
-    /// Begins to register memory another time, if it is not registered: its pages have changed, or
-    /// an attempt has failed and this one is `insistent`.
-    pub(super) fn begin_again(&self, desc: MrDesc, insistent: bool) -> Option<WantedMemory> {
+    /// Begins to register memory another time, if it is not registered and may be.
+    pub(super) fn begin_again(&self, desc: MrDesc, again: Again) -> Option<WantedMemory> {
         let mut slots = self.write();
         let memory = slots.memory_mut(desc)?;
-        match memory.state {
-            RegistrationState::Changed => {}
-            RegistrationState::Refused if insistent => {}
-            _ => return None,
-        }
-        memory.state = RegistrationState::Begun { changed: false };
-        Some(memory.wanted)
+        let is_due = match memory.state {
+            RegistrationState::Changed { until } => {
+                again == Again::Refresh || until.is_none_or(|until| until <= Instant::now())
+            }
+            RegistrationState::Refused => again != Again::ForRequest,
+            RegistrationState::Begun { .. } | RegistrationState::Made { .. } => false,
+        };
+        is_due.then(|| {
+            memory.state = RegistrationState::Begun { changed: None };
+            memory.wanted
+        })
     }
 
-    /// Memory is registered. Returns `false`, and keeps nothing, if its pages have changed since
-    /// that began: then it begins anew.
-    pub(super) fn end(&self, desc: MrDesc, made: Arc<MemoryRegion>, is_pinned: bool) -> bool {
+    /// Memory is registered. Nothing is kept if its pages have changed since that began.
+    pub(super) fn end(&self, desc: MrDesc, made: Arc<MemoryRegion>, is_pinned: bool) {
         let mut slots = self.write();
         let Some(memory) = slots.memory_mut(desc) else {
-            return true;
+            return;
         };
-        let is_current =
-            !is_pinned || !matches!(memory.state, RegistrationState::Begun { changed: true });
-        memory.state = match is_current {
-            true => RegistrationState::Made {
+        let changed = match memory.state {
+            RegistrationState::Begun { changed } if is_pinned => changed,
+            _ => None,
+        };
+        memory.state = match changed {
+            None => RegistrationState::Made {
                 region: made,
                 is_pinned,
             },
-            false => RegistrationState::Begun { changed: false },
+            Some(until) => RegistrationState::Changed { until },
         };
-        is_current
     }
 
     /// Memory could not be registered.
@@ -214,7 +245,7 @@ impl Described {
             }) if region.mr.access().contains(access) && region.contains(buf) => {
                 Found::Region(Arc::clone(region))
             }
-            Some(RegistrationState::Changed) => Found::Changed,
+            Some(RegistrationState::Changed { .. }) => Found::Changed,
             _ => Found::Nothing,
         }
     }
@@ -223,23 +254,27 @@ impl Described {
     pub(super) fn region(&self, desc: MrDesc) -> Found {
         match self.read().memory(desc).map(|memory| &memory.state) {
             Some(RegistrationState::Made { region, .. }) => Found::Region(Arc::clone(region)),
-            Some(RegistrationState::Changed) => Found::Changed,
-            _ => Found::Nothing,
+            Some(RegistrationState::Changed { .. } | RegistrationState::Refused) => Found::Changed,
+            Some(RegistrationState::Begun { .. }) => Found::Begun,
+            None => Found::Nothing,
         }
     }
 
     /// Ends the registrations whose pages have changed, of all that may.
     pub(super) fn lose_changed(&self, gone: &[Unmapped]) -> Vec<LostRegion> {
+        let going_until = Instant::now() + GIVING_UP;
         let mut slots = self.write();
         let memories = slots
             .places
             .iter_mut()
             .filter_map(|place| place.memory.as_mut());
         let lost = memories
-            .filter(|memory| {
-                !memory.stays() && gone.iter().any(|gone| is_hit(memory.wanted.buf, gone))
-            })
-            .filter_map(DescribedMemory::lose);
+            .filter(|memory| !memory.stays())
+            .filter_map(|memory| {
+                let buf = memory.wanted.buf;
+                let hits = gone.iter().filter_map(|gone| hit(buf, gone, going_until));
+                memory.lose(hits.max()?)
+            });
         lost.collect()
     }
 
@@ -251,7 +286,7 @@ impl Described {
             RegistrationState::Made {
                 is_pinned: false, ..
             } => None,
-            _ => memory.lose(),
+            _ => memory.lose(None),
         }
     }
 
@@ -283,14 +318,16 @@ impl DescriptorSlots {
     }
 }
 
-/// Whether some of a buffer's memory is gone.
-fn is_hit(buf: IoBuf, gone: &Unmapped) -> bool {
+/// Whether some of a buffer's memory is gone, or goes until this time.
+fn hit(buf: IoBuf, gone: &Unmapped, going_until: Instant) -> Option<Option<Instant>> {
+    let overlaps = |range: &Range<u64>| {
+        let from = buf.addr as u64;
+        from < range.end && range.start < from.saturating_add(buf.len as u64)
+    };
     match gone {
-        Unmapped::Range(Range { start, end }) => {
-            let from = buf.addr as u64;
-            from < *end && *start < from.saturating_add(buf.len as u64)
-        }
-        Unmapped::Much => true,
+        Unmapped::Range(range) => overlaps(range).then_some(None),
+        Unmapped::Soon(range) => overlaps(range).then_some(Some(going_until)),
+        Unmapped::Much => Some(Some(going_until)),
     }
 }
 

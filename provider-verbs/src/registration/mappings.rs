@@ -20,6 +20,9 @@ const SHARED: u64 = 0x08;
 /// descriptor.
 const HUGE_PAGES: &str = "/anon_hugepage";
 
+/// The beginning of its names for System V segments.
+const SEGMENTS: &str = "/SYSV";
+
 /// `struct procmap_query`.
 #[repr(C)]
 #[derive(Debug, Default)]
@@ -48,7 +51,18 @@ const _: () = assert!(size_of::<ProcmapQuery>() == 0x68);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MemoryMapping {
     range: Range<u64>,
-    is_private: bool,
+    owner: MemoryOwner,
+}
+
+/// Who can take the pages of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum MemoryOwner {
+    /// Another process or this one, and the kernel does not report that this one detaches it.
+    Segment,
+    /// Whoever has the file, or shares the memory.
+    Shared,
+    /// This process.
+    Private,
 }
 
 /// The mappings of this process, read from the kernel.
@@ -81,8 +95,18 @@ impl Mappings {
     /// Whether no page of the range, all of which is mapped, belongs to a file or is shared with
     /// another process. `false` if the kernel gives no answer.
     pub(super) fn are_private(&self, range: &Range<u64>) -> bool {
+        self.are_all(range, MemoryOwner::Private)
+    }
+
+    /// Whether all of the range is mapped, and the kernel reports it when this process unmaps it.
+    /// `false` if the kernel gives no answer.
+    pub(super) fn are_reported(&self, range: &Range<u64>) -> bool {
+        self.are_all(range, MemoryOwner::Shared)
+    }
+
+    fn are_all(&self, range: &Range<u64>, least: MemoryOwner) -> bool {
         if self.answers.load(Ordering::Relaxed) {
-            match self.ask(range) {
+            match self.ask(range, least) {
                 Ok(private) => return private,
                 Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
                     self.answers.store(false, Ordering::Relaxed);
@@ -90,14 +114,14 @@ impl Mappings {
                 Err(_) => return false,
             }
         }
-        self.read(range).unwrap_or(false)
+        self.read(range, least).unwrap_or(false)
     }
 
     /// Queries mapping by mapping.
-    fn ask(&self, range: &Range<u64>) -> std::io::Result<bool> {
+    fn ask(&self, range: &Range<u64>, least: MemoryOwner) -> std::io::Result<bool> {
         let mut at = range.start;
         while at < range.end {
-            let mut name = [0u8; HUGE_PAGES.len() + " (deleted)".len() + 1];
+            let mut name = [0u8; 64];
             let mut query = ProcmapQuery {
                 size: size_of::<ProcmapQuery>() as u64,
                 query_flags: COVERING_OR_NEXT,
@@ -105,17 +129,21 @@ impl Mappings {
                 ..ProcmapQuery::default()
             };
             self.query(&mut query)?;
-            if query.vma_start > at || query.vma_end <= at || query.vma_flags & SHARED != 0 {
+            if query.vma_start > at || query.vma_end <= at {
                 return Ok(false);
             }
-            if query.inode != 0 {
+            let is_shared = query.vma_flags & SHARED != 0;
+            // Shared memory without a file has an inode, too.
+            if is_shared || query.inode != 0 {
                 query.query_addr = at;
                 (query.vma_name_size, query.vma_name_addr) =
                     (name.len() as u32, name.as_mut_ptr() as u64);
                 // A name that does not fit is another name.
-                let known =
-                    self.query(&mut query).is_ok() && name.starts_with(HUGE_PAGES.as_bytes());
-                if !known {
+                let name = match self.query(&mut query) {
+                    Ok(()) => name.split(|byte| *byte == 0).next().unwrap_or_default(),
+                    Err(_) => &[],
+                };
+                if owner_of(is_shared, true, name) < least {
                     return Ok(false);
                 }
             }
@@ -134,7 +162,7 @@ impl Mappings {
     }
 
     /// Reads all mappings from the first one to the end of the range.
-    fn read(&self, range: &Range<u64>) -> std::io::Result<bool> {
+    fn read(&self, range: &Range<u64>, least: MemoryOwner) -> std::io::Result<bool> {
         let mut file = &self.file;
         file.rewind()?;
         let mut lines = BufReader::with_capacity(1 << 16, file);
@@ -151,12 +179,24 @@ impl Mappings {
             if mapping.range.end <= at {
                 continue;
             }
-            if mapping.range.start > at || !mapping.is_private {
+            if mapping.range.start > at || mapping.owner < least {
                 return Ok(false);
             }
             at = mapping.range.end;
         }
         Ok(true)
+    }
+}
+
+/// Who can take the pages of a mapping, if it is of a file of this name.
+fn owner_of(is_shared: bool, is_file: bool, name: &[u8]) -> MemoryOwner {
+    if name.starts_with(SEGMENTS.as_bytes()) {
+        return MemoryOwner::Segment;
+    }
+    let is_own_file = name == HUGE_PAGES.as_bytes() || name == b"/anon_hugepage (deleted)";
+    match !is_shared && (!is_file || is_own_file) {
+        true => MemoryOwner::Private,
+        false => MemoryOwner::Shared,
     }
 }
 
@@ -171,7 +211,7 @@ fn parse(line: &str) -> Option<MemoryMapping> {
     let name = words.next().unwrap_or("");
     Some(MemoryMapping {
         range,
-        is_private: !is_shared && (inode == "0" || name == HUGE_PAGES),
+        owner: owner_of(is_shared, inode != "0", name.as_bytes()),
     })
 }
 
@@ -215,8 +255,13 @@ mod tests {
         ];
         for (line, is_private) in cases {
             let range = 0x7f00_0000_0000..0x7f00_0000_1000;
-            let expected = is_private.map(|is_private| MemoryMapping { range, is_private });
-            assert_eq!(parse(line), expected, "{line}");
+            let parsed = parse(line);
+            assert!(
+                parsed.iter().all(|mapping| mapping.range == range),
+                "{line}"
+            );
+            let parsed = parsed.map(|mapping| mapping.owner == MemoryOwner::Private);
+            assert_eq!(parsed, is_private, "{line}");
         }
     }
 
@@ -236,10 +281,12 @@ mod tests {
         assert_ne!(at as isize, -1, "{}", std::io::Error::last_os_error());
         let range = at as u64..at as u64 + BYTES as u64;
         let mappings = Mappings::open().unwrap();
-        let private = [mappings.are_private(&range), mappings.read(&range).unwrap()];
+        let read = |least| mappings.read(&range, least).unwrap();
+        let private = [mappings.are_private(&range), read(MemoryOwner::Private)];
+        let reported = [mappings.are_reported(&range), read(MemoryOwner::Shared)];
         // SAFETY: attached above, and nobody refers to it.
         assert_eq!(unsafe { libc::shmdt(at) }, 0);
-        assert_eq!(private, [false, false]);
+        assert_eq!((private, reported), ([false; 2], [false; 2]));
     }
 
     /// The two kinds of query agree about the mappings of this program, and about ranges across
@@ -247,7 +294,7 @@ mod tests {
     #[test]
     fn answers_and_lists_agree() {
         let mappings = Mappings::open().unwrap();
-        if mappings.ask(&(0..1)).is_err() {
+        if mappings.ask(&(0..1), MemoryOwner::Private).is_err() {
             println!("SKIP: this kernel has no PROCMAP_QUERY");
             return;
         }
@@ -258,12 +305,17 @@ mod tests {
             let Range { start, end } = mapping.range;
             // Other tests' threads map and unmap: ranges that have changed since are not compared.
             let [inside, across] = [start..end, start..end + 1].map(|range| {
-                let (asked, read) = (mappings.ask(&range), mappings.read(&range).unwrap());
-                asked.is_ok_and(|asked| asked == read)
+                [MemoryOwner::Private, MemoryOwner::Shared]
+                    .iter()
+                    .all(|&least| {
+                        let read = mappings.read(&range, least).unwrap();
+                        mappings.ask(&range, least).is_ok_and(|asked| asked == read)
+                    })
             });
             let same = inside && across;
-            private += usize::from(same && mapping.is_private);
-            other += usize::from(same && !mapping.is_private);
+            let is_private = mapping.owner == MemoryOwner::Private;
+            private += usize::from(same && is_private);
+            other += usize::from(same && !is_private);
         }
         assert!(
             private > 0 && other > 0,

@@ -26,7 +26,7 @@ use crate::mr::{Access, Mr};
 use crate::pd::{KeptRkey, Pd};
 use cache::{Cache, CacheLimits, RegionRequest};
 use changes::ApplicationRegions;
-use described::{Found, WantedMemory};
+use described::{Again, Found, WantedMemory};
 use pages::PageNumbers;
 use watcher::{Unmapped, Watcher, page_bytes};
 
@@ -101,7 +101,7 @@ impl DescribedRegion {
     pub(crate) fn rkey(&self) -> Option<u32> {
         let registry = &self.registry;
         if matches!(registry.described.table.region(self.at), Found::Changed) {
-            registry.register_again(self.at, true);
+            registry.register_again(self.at, Again::ForPeer);
         }
         self.present_rkey()
     }
@@ -109,7 +109,7 @@ impl DescribedRegion {
     fn present_rkey(&self) -> Option<u32> {
         match self.registry.described.table.region(self.at) {
             Found::Region(region) => Some(region.rkey()),
-            Found::Changed | Found::Nothing => None,
+            Found::Changed | Found::Begun | Found::Nothing => None,
         }
     }
 
@@ -132,13 +132,18 @@ impl DescribedRegion {
     pub(crate) fn refresh(&self) -> Result<()> {
         let described = &self.registry.described;
         let _ = described.look();
+        // Another thread that registers it may have begun before the pages changed.
+        while matches!(described.table.region(self.at), Found::Begun) {
+            std::thread::yield_now();
+        }
         let lost = described.table.lose(self.at);
         if let Some(ended) = lost.map(|lost| described.end(lost)) {
             ended.report();
         }
-        self.registry.register_again(self.at, true);
+        self.registry.register_again(self.at, Again::Refresh);
         match described.table.region(self.at) {
-            Found::Region(_) => Ok(()),
+            // Another thread has begun since.
+            Found::Region(_) | Found::Begun => Ok(()),
             Found::Changed | Found::Nothing => Err(Error::new(Errno::EFAULT, "refresh", "region")
                 .mend("its memory can not be registered: peers reach it by messages")),
         }
@@ -390,35 +395,32 @@ impl Registry {
             access,
             may_change,
         } = *wanted;
-        loop {
-            // Watched before it is registered, so that no change stays unnoticed.
-            let stays = !may_change || self.watch(buf);
-            let pinned = match stays {
-                // SAFETY: the caller's promise.
-                true => unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, access) },
-                false => Err(Error::new(Errno::EFAULT, "watch", "memory")),
-            };
-            let (mr, is_pinned) = match pinned {
-                Ok(mr) => (mr, true),
-                // SAFETY: as above.
-                Err(error) => match unsafe { self.register_unpinned(buf, access, error) } {
-                    Ok(mr) => (mr, false),
-                    Err(_) if !stays => return Ok(None),
-                    Err(error) => return Err(error),
-                },
-            };
-            let region = Arc::new(MemoryRegion { mr, pages: None });
-            if self.described.table.end(at, region, is_pinned) {
-                return Ok(Some(is_pinned));
-            }
-        }
+        // Watched before it is registered, so that no change stays unnoticed.
+        let stays = !may_change || self.watch(buf);
+        let pinned = match stays {
+            // SAFETY: the caller's promise.
+            true => unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, access) },
+            false => Err(Error::new(Errno::EFAULT, "watch", "memory")),
+        };
+        let (mr, is_pinned) = match pinned {
+            Ok(mr) => (mr, true),
+            // SAFETY: as above.
+            Err(error) => match unsafe { self.register_unpinned(buf, access, error) } {
+                Ok(mr) => (mr, false),
+                Err(_) if !stays => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        let region = Arc::new(MemoryRegion { mr, pages: None });
+        // If its pages have changed meanwhile, the next use registers it.
+        self.described.table.end(at, region, is_pinned);
+        Ok(Some(is_pinned))
     }
 
-    /// Registers memory of the table another time, if its pages have changed, or if an attempt has
-    /// failed and this one is `insistent`.
+    /// Registers memory of the table another time, if it is not registered and may be.
     #[cold]
-    fn register_again(&self, at: MrDesc, insistent: bool) {
-        let Some(wanted) = self.described.table.begin_again(at, insistent) else {
+    fn register_again(&self, at: MrDesc, again: Again) {
+        let Some(wanted) = self.described.table.begin_again(at, again) else {
             return;
         };
         // SAFETY: the memory is the application's until it closes the region, and what it has
@@ -487,7 +489,7 @@ impl Registry {
         match self.described.table.get(desc, buf, access) {
             Found::Region(region) => Some(region),
             Found::Changed => self.described_again(desc, buf, access),
-            Found::Nothing => None,
+            Found::Begun | Found::Nothing => None,
         }
     }
 
@@ -498,10 +500,10 @@ impl Registry {
         buf: IoBuf,
         access: Access,
     ) -> Option<Arc<MemoryRegion>> {
-        self.register_again(desc, false);
+        self.register_again(desc, Again::ForRequest);
         match self.described.table.get(desc, buf, access) {
             Found::Region(region) => Some(region),
-            Found::Changed | Found::Nothing => None,
+            Found::Changed | Found::Begun | Found::Nothing => None,
         }
     }
 
@@ -608,7 +610,7 @@ impl Registry {
         }
         let before = cache.len();
         let complete = watcher.catch_up(|gone| match gone {
-            Unmapped::Range(range) => cache.forget_range(&range),
+            Unmapped::Range(range) | Unmapped::Soon(range) => cache.forget_range(&range),
             Unmapped::Much => cache.clear(),
         });
         let gone = before - cache.len();

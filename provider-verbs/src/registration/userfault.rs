@@ -19,7 +19,8 @@ const EVENTS: u32 =
     raw::UFFD_FEATURE_EVENT_UNMAP | raw::UFFD_FEATURE_EVENT_REMOVE | raw::UFFD_FEATURE_EVENT_REMAP;
 
 /// Events that one read returns at most.
-pub(super) const AT_A_TIME: usize = ferrofabric_system::event_log::MOST_AT_ONCE;
+/// Each makes two entries of the log at most.
+pub(super) const AT_A_TIME: usize = ferrofabric_system::event_log::MOST_AT_ONCE / 2;
 
 /// Some memory that is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub(super) struct UnmapEvent {
     pub(super) range: Range<u64>,
     /// Its new address, if it was moved.
     pub(super) moved_to: Option<u64>,
+    /// It is about to go: the thread that gives it up goes on to that once the event is read.
+    pub(super) goes_later: bool,
 }
 
 /// A descriptor that reports which memory of this process is unmapped.
@@ -129,12 +132,13 @@ impl Userfault {
         for event in events.iter().take(there) {
             let argument = event.arg;
             match u32::from(event.event) {
-                raw::UFFD_EVENT_UNMAP | raw::UFFD_EVENT_REMOVE => {
+                kind @ (raw::UFFD_EVENT_UNMAP | raw::UFFD_EVENT_REMOVE) => {
                     // SAFETY: the member of these events; any bits are a number.
                     let gone = unsafe { argument.remove };
                     report(UnmapEvent {
                         range: gone.start..gone.end,
                         moved_to: None,
+                        goes_later: kind == raw::UFFD_EVENT_REMOVE,
                     });
                 }
                 raw::UFFD_EVENT_REMAP => {
@@ -143,6 +147,7 @@ impl Userfault {
                     report(UnmapEvent {
                         range: moved.from..moved.from.saturating_add(moved.len),
                         moved_to: Some(moved.to),
+                        goes_later: false,
                     });
                 }
                 // Other events were not requested.

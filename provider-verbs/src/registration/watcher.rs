@@ -30,6 +30,9 @@ use super::userfault::Userfault;
 /// Huge pages are watched whole.
 const HUGE_PAGES: [u64; 2] = [2 << 20, 1 << 30];
 
+/// In the start of an entry: see [`UnmapEvent::goes_later`](super::userfault::UnmapEvent).
+const GOES_LATER: u64 = 1;
+
 /// The monitor of this process, while there are watchers.
 static RUNNING: Mutex<Weak<Monitor>> = Mutex::new(Weak::new());
 
@@ -76,6 +79,8 @@ pub(super) trait ReportListener: Debug + Send + Sync {
 pub(super) enum Unmapped {
     /// This range.
     Range(Range<u64>),
+    /// This range, or in a moment: the thread that gives it up may not have done it yet.
+    Soon(Range<u64>),
     /// So much memory that the log has no ranges any more.
     Much,
 }
@@ -175,6 +180,10 @@ fn running() -> MutexGuard<'static, Weak<Monitor>> {
 #[must_use]
 pub(super) fn catch_up(follower: &mut LogReader, mut report: impl FnMut(Unmapped)) -> bool {
     follower.read(|logged| match logged {
+        // Ranges begin with a page.
+        LogEvent::Entry([start, end]) if start & GOES_LATER != 0 => {
+            report(Unmapped::Soon(start & !GOES_LATER..end));
+        }
         LogEvent::Entry([start, end]) => report(Unmapped::Range(start..end)),
         LogEvent::Missed => report(Unmapped::Much),
     })
@@ -266,17 +275,26 @@ impl Monitor {
     }
 
     fn watch_shared(&self, range: &Range<u64>) -> bool {
+        // Of a range with holes, larger pages would be those of others.
+        if !self.mappings.are_reported(range) {
+            return false;
+        }
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         [self.page].into_iter().chain(HUGE_PAGES).any(|page| {
             let Some(end) = range.end.checked_next_multiple_of(page) else {
                 return false;
             };
             let pages = range.start / page * page..end;
-            let is_watched = self.source.userfault.watch(pages.clone()).is_ok();
-            if is_watched {
-                note(&mut watched, pages);
+            if self.source.userfault.watch(pages.clone()).is_err() {
+                return false;
             }
-            is_watched
+            // As above; what comes into a hole later is not watched.
+            let is_reported = self.mappings.are_reported(&pages);
+            match is_reported {
+                true => note(&mut watched, pages),
+                false => self.unwatch(&watched, &pages),
+            }
+            is_reported
         })
     }
 
@@ -374,7 +392,9 @@ fn is_reported(follower: &mut LogReader, range: &Range<u64>) -> bool {
     let mut found = false;
     // The thread is between reading and logging for a moment only.
     while !catch_up(follower, |gone| match gone {
-        Unmapped::Range(gone) => found |= gone.start <= range.start && range.end <= gone.end,
+        Unmapped::Range(gone) | Unmapped::Soon(gone) => {
+            found |= gone.start <= range.start && range.end <= gone.end
+        }
         Unmapped::Much => found = true,
     }) {
         std::thread::yield_now();
@@ -407,11 +427,14 @@ fn follow(source: &EventSource, mut writer: LogWriter) {
         let mut listing = writer.begin();
         source.userfault.read(|gone| {
             if let Some(to) = gone.moved_to {
-                // Moved memory stays watched at its new address, where no watcher needs it.
-                let len = gone.range.end - gone.range.start;
-                let _ = source.userfault.unwatch(to..to.saturating_add(len));
+                // Moved memory stays watched at its new address, where no watcher needs it. One that
+                // has begun to watch it there since finds it in the log.
+                let end = to.saturating_add(gone.range.end - gone.range.start);
+                let _ = source.userfault.unwatch(to..end);
+                listing.push([to, end]);
             }
-            listing.push([gone.range.start, gone.range.end]);
+            let mark = if gone.goes_later { GOES_LATER } else { 0 };
+            listing.push([gone.range.start | mark, gone.range.end]);
         });
         drop(listing);
         if source.has_listeners.load(Ordering::SeqCst) {

@@ -78,6 +78,7 @@ impl RcLane {
             && self.queue.iter().all(small)
             && self.queue.one_sided.is_empty()
             && state.control_messages.is_empty()
+            && !state.envelopes.has_pulled()
             && state.reads.is_empty()
             && state.writes.is_empty()
             && state.receives.is_empty()

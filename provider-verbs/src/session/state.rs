@@ -198,7 +198,9 @@ impl SessionState {
                 limit: open_requests(start.we_grant_units),
             },
             sends: SendTable::new(open_requests(start.peer_grants_units)),
-            envelopes: WaitingMessages::new(waiting_sends),
+            envelopes: WaitingMessages::new(waiting_sends, |waits: &Pending| {
+                waits.op.kind.is_taken_for_sent(waits.op.flags)
+            }),
             pulls: PulledMessages::default(),
             writes: Transfers::new(TransferLimits {
                 messages: MAX_MOVING,
@@ -313,9 +315,7 @@ impl SessionState {
         });
         let announced = self.sends.iter().filter(|send| is_injected(&send.done));
         let written = (self.writes.owners()).filter(|writing| is_injected(&writing.send.done));
-        let waiting = self.envelopes.iter();
-        let waiting = waiting.filter(|waits| waits.op.kind.is_taken_for_sent(waits.op.flags));
-        let announced = announced.count() + waiting.count();
+        let announced = announced.count() + self.envelopes.counted();
         packets.count() + announced + written.count() + self.control_messages.len()
     }
 

@@ -443,7 +443,9 @@ impl Connector {
     }
 
     fn on_drive(&mut self, now: Time, packet: &ControlPacket, out: &mut Vec<HandshakeAction>) {
-        match self.find_sender(packet, |peer| peer.is_named_by(packet)) {
+        match self.find_sender(packet, |peer| {
+            peer.is_named_by(packet) && peer.phase != LanePhase::Closing
+        }) {
             Some((_, peer)) => {
                 peer.life.mark_alive(now);
                 out.push(HandshakeAction::Drive);

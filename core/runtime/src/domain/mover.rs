@@ -47,9 +47,8 @@ impl MessageMover {
         };
         self.finish();
         let turn = self.turn.clone();
-        let named = Builder::new()
-            .name("ferro-mover".into())
-            .stack_size(256 * 1024);
+        // Providers of others may run on its stack.
+        let named = Builder::new().name("ferro-mover".into());
         match threads::spawn(named, move || run(&turn)) {
             Ok(thread) => self.thread = Some(thread),
             Err(error) => {

@@ -3,8 +3,10 @@
 //! closes may wait for a domain that no thread of this one drives now.
 
 use std::sync::{Arc, Weak};
+use std::thread::Builder;
 
 use ferrofabric_system::locks::Mutex;
+use ferrofabric_system::threads;
 
 use super::{Backend, DomainShared};
 
@@ -17,6 +19,10 @@ trait Neighbour: Send + Sync {
 
     /// Moves messages, unless a thread uses it now. Whether any moved.
     fn move_if_free(&self) -> bool;
+
+    /// Ends the use of it. If its handles are gone by now, another thread ends the domain: that
+    /// waits for the domain's threads, of which this may be one.
+    fn release(self: Arc<Self>);
 }
 
 impl<B: Backend> Neighbour for DomainShared<B> {
@@ -42,6 +48,16 @@ impl<B: Backend> Neighbour for DomainShared<B> {
         self.rearm(&mut state, moved);
         moved
     }
+
+    fn release(self: Arc<Self>) {
+        if let Some(last) = Arc::into_inner(self) {
+            let named = Builder::new().name("ferro-ending".into());
+            let ending = threads::spawn(named, move || drop(last));
+            if let Err(error) = ending {
+                tracing::debug!(%error, "no thread for the end of a domain");
+            }
+        }
+    }
 }
 
 /// Enters a domain.
@@ -56,6 +72,7 @@ pub(super) fn enter<B: Backend>(domain: &Arc<DomainShared<B>>) {
 pub(super) fn drive() {
     for domain in all() {
         domain.drive_if_free();
+        domain.release();
     }
 }
 
@@ -65,6 +82,7 @@ pub(super) fn move_messages_of_idle_domains() -> bool {
     let mut moved = false;
     for domain in all() {
         moved |= domain.move_if_free();
+        domain.release();
     }
     moved
 }

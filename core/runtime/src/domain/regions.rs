@@ -199,6 +199,17 @@ impl Regions {
     }
 }
 
+impl Regions {
+    /// The region with a key, if it may be granted.
+    fn grantable(&mut self, key: u64) -> Option<(usize, &mut Region)> {
+        let number = *self.by_key.get(&key)?;
+        let region = &mut self.slots[number];
+        let is_counted = region.counters != RegionCounters::NONE;
+        let is_grantable = region.further.is_empty() && !is_counted && !region.is_revoked;
+        is_grantable.then_some((number, region))
+    }
+}
+
 impl RegionTable {
     /// Adds a region under a key, or under one that no other region has. Returns its number and its
     /// key. It is granted to no peer yet.
@@ -348,13 +359,11 @@ impl RegionTable {
     /// operation on it (no device reaches a region for atomic operations alone). It counts until it
     /// is returned. The rights are those of the region.
     pub(super) fn grant(&self, key: u64) -> Option<(usize, GrantFields)> {
+        // The device may have to register the memory anew, which takes long: without the lock.
+        let device = self.0.lock().grantable(key)?.1.device.clone()?;
+        device.device_key()?;
         let regions = &mut *self.0.lock();
-        let number = *regions.by_key.get(&key)?;
-        let region = &mut regions.slots[number];
-        let is_counted = region.counters != RegionCounters::NONE;
-        if !region.further.is_empty() || is_counted || region.is_revoked {
-            return None;
-        }
+        let (number, region) = regions.grantable(key)?;
         let fields = GrantFields {
             address: region.memory.addr as u64,
             len: region.memory.len as u64,

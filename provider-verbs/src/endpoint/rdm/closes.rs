@@ -15,8 +15,10 @@ use crate::session::RdmPeer;
 /// driven. Those of peers that are driven have mostly come by then.
 const BEFORE_REQUEST: Duration = Duration::from_millis(1);
 
-/// The time between two such requests, of which each may be lost, or come when nothing can move.
+/// The time between the first two such requests, of which each may be lost, or come when nothing can
+/// move. It doubles each time, up to the longest.
 const BETWEEN_REQUESTS: Duration = Duration::from_millis(5);
+const LONGEST_BETWEEN_REQUESTS: Duration = Duration::from_millis(160);
 
 impl RdmTransport {
     /// As [`Transport::request_drive`](ferrofabric_contracts::peer::Transport::request_drive).
@@ -32,11 +34,13 @@ impl RdmTransport {
     #[cold]
     pub(super) fn request_drive_of_all(&mut self) {
         let now = self.ud.now();
-        let due = *self.drives_due.get_or_insert(now + BEFORE_REQUEST);
+        let first = (now + BEFORE_REQUEST, BETWEEN_REQUESTS);
+        let (due, pause) = *self.drives_due.get_or_insert(first);
         if now < due {
             return;
         }
-        self.drives_due = Some(now + BETWEEN_REQUESTS);
+        let next_pause = (2 * pause).min(LONGEST_BETWEEN_REQUESTS);
+        self.drives_due = Some((now + pause, next_pause));
         for peer in self.awaited_peers() {
             self.service.request(ToService::RequestDrive(peer));
         }
@@ -45,10 +49,10 @@ impl RdmTransport {
     /// The peers that have not taken all that was sent to them.
     fn awaited_peers(&mut self) -> HashSet<PeerKey> {
         let by_rc = (self.lanes.iter())
-            .filter(|lane| lane.undelivered() != 0 || !lane.session.is_drained())
+            .filter(|lane| !lane.session.is_drained() || lane.undelivered() != 0)
             .map(|lane| lane.peer);
         let by_datagrams = (self.ud.lanes.iter())
-            .filter(|lane| lane.session.undelivered() != 0 || !lane.session.is_drained())
+            .filter(|lane| !lane.session.is_drained() || lane.session.undelivered() != 0)
             .map(|lane| lane.peer);
         let with_lanes: Vec<u32> = by_rc.chain(by_datagrams).collect();
         let waits = |peer: &&RdmPeer| {

@@ -32,6 +32,7 @@ mod ud;
 mod waits;
 
 use std::mem::MaybeUninit;
+use std::time::Duration;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
@@ -84,8 +85,9 @@ pub(crate) struct RdmTransport {
     unexpected: RdmUnexpectedMessages,
     grants: Grants,
     turns: TurnQueue,
-    /// While this endpoint closes: when it requests again that its peers be driven.
-    drives_due: Option<Time>,
+    /// While this endpoint closes: when it requests again that its peers be driven, and the pause
+    /// after that.
+    drives_due: Option<(Time, Duration)>,
     #[cfg(feature = "fault-injection")]
     faults: crate::fault::SeenBreaks,
 }
@@ -240,6 +242,7 @@ impl Transport for RdmTransport {
         _owner: &mut O,
     ) -> Result<(), OpError> {
         self.check_works()?;
+        self.poster.registrations.end_changed();
         let peer = self.peers.of_requester(op.dest);
         let peer = peer.ok_or(OpError::Failed(Errno::ECONNRESET))?;
         // SAFETY: the caller's promise.
@@ -254,6 +257,8 @@ impl Transport for RdmTransport {
         route: &mut PeerRoute,
         _owner: &mut O,
     ) -> Shortcut {
+        // As in `send`.
+        self.poster.registrations.end_changed();
         match self.peers.follow(route) {
             // SAFETY: the caller's promise.
             Some(peer) => unsafe { self.one_sided(peer, op, iov, memory) },

@@ -113,7 +113,7 @@ fn unmapped_memory_is_reported_before_the_call_returns() {
             go(&pages);
             let mut told = false;
             let looked = watcher.catch_up(|gone| match gone {
-                Unmapped::Range(range) => {
+                Unmapped::Range(range) | Unmapped::Soon(range) => {
                     told |= range.start <= pages.at && pages.range().end <= range.end;
                 }
                 Unmapped::Much => told = true,

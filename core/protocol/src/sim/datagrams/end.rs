@@ -111,7 +111,7 @@ impl DatagramEnd {
             fins: VecDeque::new(),
             requests: 0,
             open_requests: 0,
-            envelopes: WaitingMessages::new(usize::MAX),
+            envelopes: WaitingMessages::new(usize::MAX, |_| true),
             pulls: PulledMessages::default(),
             pulls_to_send: VecDeque::new(),
             sent: 0,

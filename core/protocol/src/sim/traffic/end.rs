@@ -142,7 +142,7 @@ impl TrafficEnd {
             ),
             sender_writes,
             sends: SendTable::new(requests),
-            envelopes: WaitingMessages::new(1000),
+            envelopes: WaitingMessages::new(1000, |_| true),
             pulls: PulledMessages::default(),
             enveloped: 0,
             reads: Transfers::new(LIMITS),

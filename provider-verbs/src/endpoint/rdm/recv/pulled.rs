@@ -4,6 +4,7 @@
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, deliver};
 use ferrofabric_contracts::types::MsgKind;
+use ferrofabric_protocol::credit::CreditError;
 use ferrofabric_protocol::lanes::protocol_broken;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{DataEnvelope, RendezvousRequest};
@@ -84,14 +85,17 @@ impl RdmTransport {
                     self.run_control_messages(lane);
                 }
             }
-            Err(_) => owner.fail_recv(
+            Err(PulledReceive {
                 kind,
-                &matched,
-                &arrived,
-                Errno::ENOMEM,
-                0,
-                "too many transfers at a time",
-            ),
+                arrived,
+                matched,
+            }) => {
+                let why = "its sender has sent too many envelopes";
+                owner.fail_recv(kind, &matched, &arrived, Errno::EPROTO, 0, why);
+                if let Some(lane) = lane {
+                    self.break_protocol(lane, &CreditError::OverEnveloped);
+                }
+            }
         }
     }
 
