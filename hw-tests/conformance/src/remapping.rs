@@ -372,6 +372,9 @@ fn registered_between(fabric: &Fabric, map: fn(usize) -> RemappableMemory, renew
                     true => renew(&mut between.remote),
                     false => renew(&mut between.local),
                 }
+                // The peers of an application that has made no call since may be faster than its
+                // threads.
+                between.target.pair.b.rx.pump();
                 let byte = number as u8 + 1;
                 let (from, into) = match kind {
                     RmaKind::Write => (&between.local, &between.remote),

@@ -131,7 +131,9 @@ impl DescribedRegion {
     /// As [`Mr::register`].
     pub(crate) fn refresh(&self) -> Result<()> {
         let described = &self.registry.described;
-        let _ = described.look();
+        while !described.look() {
+            std::thread::yield_now();
+        }
         // Another thread that registers it may have begun before the pages changed.
         while matches!(described.table.region(self.at), Found::Begun) {
             std::thread::yield_now();
@@ -270,11 +272,13 @@ impl Registrations {
         self.end_changed();
     }
 
-    /// Ends registrations of the application whose pages have changed.
+    /// Ends registrations of the application whose pages have changed. While a report is being
+    /// logged, this waits for it: the thread that logs it waits for nobody.
     #[inline]
     pub(crate) fn end_changed(&self) {
-        // If an entry is just being logged, the next look finds it.
-        let _ = self.registry.described.look();
+        while !self.registry.described.look() {
+            std::thread::yield_now();
+        }
     }
 
     #[cold]
@@ -397,19 +401,23 @@ impl Registry {
         } = *wanted;
         // Watched before it is registered, so that no change stays unnoticed.
         let stays = !may_change || self.watch(buf);
-        let pinned = match stays {
-            // SAFETY: the caller's promise.
-            true => unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, access) },
-            false => Err(Error::new(Errno::EFAULT, "watch", "memory")),
-        };
+        // SAFETY: the caller's promise.
+        let pinned = unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, access) };
+        let is_unreported = pinned.is_ok() && !stays;
         let (mr, is_pinned) = match pinned {
-            Ok(mr) => (mr, true),
-            // SAFETY: as above.
-            Err(error) => match unsafe { self.register_unpinned(buf, access, error) } {
-                Ok(mr) => (mr, false),
-                Err(_) if !stays => return Ok(None),
-                Err(error) => return Err(error),
-            },
+            Ok(mr) if stays => (mr, true),
+            other => {
+                let why = match other {
+                    Ok(_) => Error::new(Errno::EFAULT, "watch", "memory"),
+                    Err(error) => error,
+                };
+                // SAFETY: as above.
+                match unsafe { self.register_unpinned(buf, access, why) } {
+                    Ok(mr) => (mr, false),
+                    Err(_) if is_unreported => return Ok(None),
+                    Err(error) => return Err(error),
+                }
+            }
         };
         let region = Arc::new(MemoryRegion { mr, pages: None });
         // If its pages have changed meanwhile, the next use registers it.
