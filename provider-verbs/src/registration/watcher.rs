@@ -248,12 +248,23 @@ impl Monitor {
     }
 
     fn watch(&self, range: Range<u64>) -> bool {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         // Buffers in shared memory come again and again: watching them each time would cost more
         // than registering them.
         if self.mappings.has_quick_answer() && !self.mappings.are_private(&range) {
             return false;
         }
+        self.watch_pages(&range, |pages| self.mappings.are_private(pages))
+    }
+
+    fn watch_shared(&self, range: &Range<u64>) -> bool {
+        // Of a range with holes, larger pages would be those of others.
+        self.mappings.are_reported(range)
+            && self.watch_pages(range, |pages| self.mappings.are_reported(pages))
+    }
+
+    /// Watches the pages of a range, if they are then what `are_fit` wants.
+    fn watch_pages(&self, range: &Range<u64>, are_fit: impl Fn(&Range<u64>) -> bool) -> bool {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         [self.page].into_iter().chain(HUGE_PAGES).any(|page| {
             let Some(end) = range.end.checked_next_multiple_of(page) else {
                 return false;
@@ -263,38 +274,14 @@ impl Monitor {
                 return false;
             }
             // The mappings are read once the range is watched: if other memory replaces it, the
-            // kernel reports that.
-            let is_reported = self.mappings.are_private(&pages);
-            match is_reported {
+            // kernel reports that. What comes into a hole later is not watched.
+            let is_fit = are_fit(&pages);
+            match is_fit {
                 true => note(&mut watched, pages),
                 // The part of the range that could be watched is not watched either.
                 false => self.unwatch(&watched, &pages),
             }
-            is_reported
-        })
-    }
-
-    fn watch_shared(&self, range: &Range<u64>) -> bool {
-        // Of a range with holes, larger pages would be those of others.
-        if !self.mappings.are_reported(range) {
-            return false;
-        }
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        [self.page].into_iter().chain(HUGE_PAGES).any(|page| {
-            let Some(end) = range.end.checked_next_multiple_of(page) else {
-                return false;
-            };
-            let pages = range.start / page * page..end;
-            if self.source.userfault.watch(pages.clone()).is_err() {
-                return false;
-            }
-            // As above; what comes into a hole later is not watched.
-            let is_reported = self.mappings.are_reported(&pages);
-            match is_reported {
-                true => note(&mut watched, pages),
-                false => self.unwatch(&watched, &pages),
-            }
-            is_reported
+            is_fit
         })
     }
 
