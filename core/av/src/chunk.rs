@@ -166,8 +166,28 @@ mod loom_tests {
     use super::*;
     use ferrofabric_system::sync::explore;
 
+    const LEN: usize = 2;
+
     fn name(number: u64) -> NameWords {
         std::array::from_fn(|i| if i < KEPT { number } else { 0 })
+    }
+
+    /// Looks at an entry while another thread empties it and puts in an address. Returns the
+    /// entry's incarnations before and after that, what was seen, and the entry.
+    fn look_while_replaced<R>(
+        empty: fn(&EntryChunk<'_>),
+        look: impl FnOnce(&EntryChunk<'_>) -> R,
+    ) -> (u32, R, u32, Arc<MappedWords>) {
+        let words = Arc::new(MappedWords::private(bytes(LEN)).unwrap());
+        let first = EntryChunk::new(&words, LEN).put(0, &name(1));
+        let theirs = Arc::clone(&words);
+        let writer = thread::spawn(move || {
+            let chunk = EntryChunk::new(&theirs, LEN);
+            empty(&chunk);
+            chunk.put(0, &name(2))
+        });
+        let seen = look(&EntryChunk::new(&words, LEN));
+        (first, seen, writer.join().unwrap(), words)
     }
 
     /// An entry becomes another's while it is compared with both addresses: each is in with its own
@@ -176,23 +196,16 @@ mod loom_tests {
     #[test]
     fn an_address_is_held_with_its_own_generation() {
         explore(2, || {
-            const LEN: usize = 2;
-            let words = Arc::new(MappedWords::private(bytes(LEN)).unwrap());
-            let first = EntryChunk::new(&words, LEN).put(0, &name(1));
-            let theirs = Arc::clone(&words);
-            let writer = thread::spawn(move || {
-                let chunk = EntryChunk::new(&theirs, LEN);
-                chunk.clear(0);
-                chunk.put(0, &name(2))
-            });
-            let chunk = EntryChunk::new(&words, LEN);
-            let seen = chunk.incarnation_of(0, &name(2));
-            let second = writer.join().unwrap();
+            let (first, seen, second, words) = look_while_replaced(
+                |chunk| chunk.clear(0),
+                |chunk| chunk.incarnation_of(0, &name(2)),
+            );
             assert!(
                 first != second && [None, Some(second)].contains(&seen),
                 "{seen:?}"
             );
-            assert_eq!(chunk.incarnation_of(0, &name(2)), Some(second));
+            let after = EntryChunk::new(&words, LEN).incarnation_of(0, &name(2));
+            assert_eq!(after, Some(second));
         });
     }
 
@@ -202,17 +215,8 @@ mod loom_tests {
     #[test]
     fn an_address_that_is_replaced_is_read_whole() {
         explore(2, || {
-            const LEN: usize = 2;
-            let words = Arc::new(MappedWords::private(bytes(LEN)).unwrap());
-            let first = EntryChunk::new(&words, LEN).put(0, &name(1));
-            let theirs = Arc::clone(&words);
-            let writer = thread::spawn(move || {
-                let chunk = EntryChunk::new(&theirs, LEN);
-                chunk.vacate(0);
-                chunk.put(0, &name(2))
-            });
-            let seen = EntryChunk::new(&words, LEN).read(0);
-            let second = writer.join().unwrap();
+            let (first, seen, second, _) =
+                look_while_replaced(|chunk| chunk.vacate(0), |chunk| chunk.read(0));
             assert_eq!(first & GENERATION, second & GENERATION);
             let may_be = [None, Some((name(1), first)), Some((name(2), second))];
             assert!(may_be.contains(&seen), "{seen:?}");

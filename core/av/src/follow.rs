@@ -11,8 +11,16 @@ use ferrofabric_contracts::types::FiAddr;
 /// The state of a table as a process has seen it last.
 pub struct TableFollower {
     seen: u64,
-    /// Of each entry, as this process knows it.
-    incarnations: Vec<u32>,
+    entries: Vec<KnownEntry>,
+}
+
+/// An entry as this process knows it.
+#[derive(Clone, Copy, Default)]
+struct KnownEntry {
+    incarnation: u32,
+    /// Whether an address of its generation was in. It stays where the entry was emptied for the
+    /// next endpoint.
+    has_address: bool,
 }
 
 /// The changes of a table. All removals come before all insertions: an address may have moved to
@@ -35,7 +43,7 @@ impl TableFollower {
     pub fn new(table: &AvTable) -> Self {
         let mut follower = Self {
             seen: 0,
-            incarnations: Vec::new(),
+            entries: Vec::new(),
         };
         follower.changes(table);
         follower
@@ -67,30 +75,34 @@ impl TableFollower {
         &'a self,
         table: &'a AvTable,
     ) -> impl Iterator<Item = (FiAddr, NativeAddr)> + 'a {
-        (0..).zip(&self.incarnations).filter_map(|(entry, known)| {
+        (0..).zip(&self.entries).filter_map(|(entry, known)| {
             let (now, there) = table.entry_now(entry);
-            there.filter(|_| now == *known)
+            there.filter(|_| now == known.incarnation)
         })
     }
 
     fn look(&mut self, table: &AvTable, entry: u32, changes: &mut TableChanges) {
         let at = entry as usize;
-        let before = self.incarnations.get(at).copied().unwrap_or(0);
+        let before = self.entries.get(at).copied().unwrap_or_default();
         let (now, there) = table.entry_now(entry);
-        if now == before {
+        if now == before.incarnation {
             return;
         }
-        if self.incarnations.len() <= at {
-            self.incarnations.resize(at + 1, 0);
+        if self.entries.len() <= at {
+            self.entries.resize(at + 1, KnownEntry::default());
         }
-        self.incarnations[at] = now;
+        // The lowest bit says whether an endpoint is in.
+        let is_same_address = (now ^ before.incarnation) & GENERATION <= 1;
+        self.entries[at] = KnownEntry {
+            incarnation: now,
+            has_address: there.is_some() || (before.has_address && is_same_address),
+        };
         changes.changed.push((entry, now & GENERATION));
-        if before & 1 == 1 {
-            let addr = table.addr_of(entry, before);
-            match (now ^ before) & GENERATION {
-                0 | 1 => changes.replaced.push(addr),
-                _ => changes.removed.push(addr),
-            }
+        let addr = table.addr_of(entry, before.incarnation | 1);
+        if before.has_address && !is_same_address {
+            changes.removed.push(addr);
+        } else if before.incarnation & 1 == 1 {
+            changes.replaced.push(addr);
         }
         changes.inserted.extend(there);
     }

@@ -21,9 +21,9 @@ use ferrofabric_system::threads;
 /// meanwhile are the next one's.
 const MOST_THREADS: usize = 4;
 
-/// Called with addresses that threads have put in, the lost one that they have found again, and
+/// Called with addresses that threads have put in, the lost ones that they have found again, and
 /// whether sends wait for a resolution that is over.
-pub(crate) type OnResolved = Box<dyn Fn(&[FiAddr], Option<RefoundEndpoint>, bool) + Send + Sync>;
+pub(crate) type OnResolved = Box<dyn Fn(&[FiAddr], &[RefoundEndpoint], bool) + Send + Sync>;
 
 /// The resolver threads of one address vector; they end with this.
 pub struct ResolverPool(Arc<PoolShared>);
@@ -125,7 +125,7 @@ impl PoolShared {
         while let Some(batch) = self.table.next_batch() {
             self.keep_one_idle();
             if batch.is_awaited {
-                (self.announce)(&[], None, true);
+                (self.announce)(&[], &[], true);
             }
             let requests: Vec<ResolveRequest> = batch.all.iter().map(|one| one.request).collect();
             let mut report = |number: usize, found| {
@@ -138,8 +138,8 @@ impl PoolShared {
                     refound,
                     is_awaited,
                 } = self.table.complete_attempt(attempt, found);
-                if new.is_some() || refound.is_some() || is_awaited {
-                    (self.announce)(new.as_slice(), refound, is_awaited);
+                if new.is_some() || !refound.is_empty() || is_awaited {
+                    (self.announce)(new.as_slice(), &refound, is_awaited);
                 }
             };
             self.resolver.resolve_all(&requests, closing, &mut report);

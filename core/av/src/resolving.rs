@@ -60,14 +60,14 @@ pub(super) struct ResolutionAttempt {
 }
 
 /// The outcome of an attempt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AttemptOutcome {
     /// The address that was resolved, unless its endpoint was in by another.
     pub(super) new: Option<FiAddr>,
     /// The resolution is over, and sends wait for that.
     pub(super) is_awaited: bool,
-    /// The address of a lost endpoint.
-    pub(super) refound: Option<RefoundEndpoint>,
+    /// Addresses whose endpoints were lost.
+    pub(super) refound: Vec<RefoundEndpoint>,
 }
 
 /// The resolution of a lost endpoint's address has ended well. The address stays lost until
@@ -155,14 +155,19 @@ impl AvTable {
         let of_its_own = self.sockets.of(&self.store, entry, generation);
         of_its_own.or_else(|| state.ranges.socket(entry))?;
         if let Some(first) = state.same(&self.store, entry) {
-            return Some(Unresolved::Same(self.addr_when_resolved(first)));
+            let round = 0;
+            return Some(match state.is_lost(&self.store, first) {
+                // It has answered, and transports do not use it yet.
+                true => Unresolved::Resolving(Resolution { generation, round }),
+                false => Unresolved::Same(self.addr_when_resolved(first)),
+            });
         }
         match wanted {
             ResolveFor::Receive => drop(state.awaited.insert(entry)),
             ResolveFor::Send => self.subscriptions.subscribe_for_send(entry),
             ResolveFor::LookUp => {}
         }
-        if state.is_refound(entry) {
+        if state.is_refound(&self.store, entry) {
             let round = 0;
             return Some(Unresolved::Resolving(Resolution { generation, round }));
         }
@@ -174,14 +179,12 @@ impl AvTable {
                 state.searches.insert(entry, search);
                 return Some(Unresolved::Failed(search.last));
             }
-            Some(search)
-                if matches!(
-                    search.stage,
-                    ResolutionStage::Queued(_) | ResolutionStage::Attempted(_)
-                ) =>
-            {
-                if wanted == ResolveFor::Send && !search.used {
-                    state.use_search(entry, search);
+            Some(search) if !search.has_failed() => {
+                let is_sooner = match wanted {
+                    ResolveFor::Send => state.use_search(entry, search),
+                    ResolveFor::LookUp | ResolveFor::Receive => state.hasten(entry, search),
+                };
+                if is_sooner {
                     self.unresolved.came.notify_one();
                 }
             }
@@ -206,24 +209,25 @@ impl AvTable {
             return Some(Unresolved::Resolved);
         }
         if let Some(first) = state.same(&self.store, entry) {
-            return Some(Unresolved::Same(self.addr_when_resolved(first)));
+            return Some(match state.is_lost(&self.store, first) {
+                true => Unresolved::Resolving(of),
+                false => Unresolved::Same(self.addr_when_resolved(first)),
+            });
         }
-        if state.is_refound(entry) {
+        if state.is_refound(&self.store, entry) {
             return Some(Unresolved::Resolving(of));
         }
         let search = state.search(entry, of.generation);
-        if let Some(failed) = search.filter(|search| search.round != of.round) {
+        if let Some(failed) = search.filter(|search| search.round > of.round) {
             return Some(Unresolved::Failed(failed.last));
         }
-        Some(match search.map(|search| search.stage) {
-            Some(_) => Unresolved::Resolving(of),
-            // The entry that it was the same as is no more.
-            None => {
-                state.start(entry, of.generation, true);
-                self.unresolved.came.notify_one();
-                Unresolved::Resolving(Resolution { round: 0, ..of })
-            }
-        })
+        if search.is_none_or(|search| search.has_failed()) {
+            // The entry that it was the same as is no more, or its endpoint was lost once more.
+            state.start(entry, of.generation, true);
+            self.unresolved.came.notify_one();
+        }
+        let round = state.searches.get(&entry).map_or(0, |search| search.round);
+        Some(Unresolved::Resolving(Resolution { round, ..of }))
     }
 
     /// How long a resolution may take.
@@ -238,10 +242,11 @@ impl AvTable {
 
     /// The endpoint at an address is gone, as its transport knows. Returns whether the address
     /// counts as unresolved from now on, because it was inserted by a socket address at which
-    /// another endpoint may listen (`docs/adr/0087`). The next use starts the resolution. The
+    /// another endpoint may listen (`docs/adr/0087`). The next use starts the resolution; it starts
+    /// at once if transports have unknown sources, of which one may be the next endpoint. The
     /// transport has to look the address up again.
     #[cold]
-    pub fn note_lost(&self, addr: FiAddr) -> bool {
+    pub fn note_lost(&self, addr: FiAddr, has_unknown_sources: bool) -> bool {
         if !self.unresolved.any() {
             return false;
         }
@@ -262,8 +267,11 @@ impl AvTable {
         }
         // The endpoint is an unknown source from now on.
         self.subscriptions.subscribe_to_sources();
-        state.lose(&self.store, entry);
-        unresolved.count_lost(&state);
+        unresolved.lose(&mut state, &self.store, entry);
+        if has_unknown_sources {
+            state.restart(entry);
+            unresolved.came.notify_one();
+        }
         let failed_awaited = state.failed_awaited().count();
         let epoch = unresolved.source_epoch.current();
         if unresolved.source_epoch.note_failed(failed_awaited, epoch) {
@@ -278,9 +286,8 @@ impl AvTable {
     pub fn note_refound(&self, addr: FiAddr) -> Option<NativeAddr> {
         let entry = self.model.entry(addr)?;
         let mut state = self.unresolved.state.lock();
-        if state.is_refound(entry) {
-            state.lost.remove(&entry);
-            self.unresolved.count_lost(&state);
+        if state.is_refound(&self.store, entry) {
+            self.unresolved.forget_loss(&mut state, entry);
         }
         drop(state);
         self.lookup(addr)
@@ -402,13 +409,19 @@ impl AvTable {
         let addr = self.addr_when_resolved(attempt.entry);
         let placed = taken.and_then(keyed).and_then(|name| {
             let name = name.to_words();
-            if !is_lost {
-                let is_new = state.resolved(&self.store, attempt.entry, &name)?;
-                return Ok((is_new.then_some(addr), None));
-            }
-            let refound = state.refound(&self.store, attempt.entry, &name)?;
-            let is_replaced = refound == Refound::Replaced;
-            Ok((None, Some(RefoundEndpoint { addr, is_replaced })))
+            let refound_here = |is_replaced| Some(RefoundEndpoint { addr, is_replaced });
+            let (first, new, refound) = match is_lost {
+                false => {
+                    let first = state.resolved(&self.store, attempt.entry, &name)?;
+                    (first, first.is_none().then_some(addr), None)
+                }
+                true => match state.refound(&self.store, attempt.entry, &name)? {
+                    Refound::Unchanged => (None, None, refound_here(false)),
+                    Refound::Replaced(first) => (first, None, refound_here(true)),
+                },
+            };
+            let by_alias = self.refound_by_alias(&mut state, first);
+            Ok((new, refound.into_iter().chain(by_alias).collect()))
         });
         match placed {
             Ok((new, refound)) => AttemptOutcome {
@@ -438,6 +451,21 @@ impl AvTable {
                 }
             }
         }
+    }
+
+    /// The endpoint in an entry has answered at another socket address: if it counted as lost, its
+    /// resolution has ended, too.
+    fn refound_by_alias(
+        &self,
+        state: &mut ResolutionSchedule,
+        first: Option<u32>,
+    ) -> Option<RefoundEndpoint> {
+        let first = first.filter(|first| state.is_lost(&self.store, *first))?;
+        state.end_search(first);
+        Some(RefoundEndpoint {
+            addr: self.addr_when_resolved(first),
+            is_replaced: false,
+        })
     }
 
     /// Each attempt of the batch has its outcome. Starts failed ones anew if an unknown source came

@@ -396,8 +396,10 @@ impl AvTable {
         }
     }
 
-    /// An entry of a shared table is of this generation: an ID of an earlier one is no more.
-    pub fn forget_id(&self, entry: u32, generation: u32) {
+    /// An entry of a shared table is of this generation: the ID and the loss of an earlier address
+    /// are no more.
+    pub fn forget_earlier(&self, entry: u32, generation: u32) {
+        self.unresolved.forget_earlier_loss(&self.store, entry);
         if self.model.av_type == AvType::Table {
             self.ids.forget_before(entry, generation);
         }

@@ -14,13 +14,14 @@ mod schedule;
 mod unknown_sources;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(test)]
 pub(crate) use schedule::SIDE_BY_SIDE;
 pub(crate) use schedule::{LONGEST_PAUSE, Refound, ResolutionSchedule, ResolutionStage};
 use unknown_sources::UnknownSourceEpoch;
 
+use super::column::Column;
 use super::storage::Storage;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
@@ -53,12 +54,49 @@ pub struct Resolution {
 pub(super) struct UnresolvedEntries {
     /// Whether anything ever was, or may be by another process.
     any: AtomicBool,
-    /// Number of entries whose endpoints are lost.
-    lost: AtomicUsize,
+    /// Entries whose endpoints may be lost.
+    lost: MarkedEntries,
     pub(super) state: Mutex<ResolutionSchedule>,
     pub(super) came: Condvar,
     /// Counts unknown sources, and entries that receives wait for and whose resolution failed.
     pub(super) source_epoch: UnknownSourceEpoch,
+}
+
+/// A set of entries that is read without a lock, and changed with the lock of the state.
+#[derive(Default)]
+struct MarkedEntries {
+    any: AtomicBool,
+    /// A bit for each entry.
+    bits: Column,
+    /// A bit found no room: each entry may be in.
+    is_short: AtomicBool,
+}
+
+impl MarkedEntries {
+    #[inline]
+    fn has(&self, entry: u32) -> bool {
+        self.any.load(Ordering::Relaxed)
+            && (self.bits.get(entry / u64::BITS) & bit(entry) != 0
+                || self.is_short.load(Ordering::Relaxed))
+    }
+
+    fn mark(&self, entry: u32) {
+        match self.bits.make(entry / u64::BITS) {
+            Ok(bits) => drop(bits.fetch_or(bit(entry), Ordering::Relaxed)),
+            Err(_) => self.is_short.store(true, Ordering::Relaxed),
+        }
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    fn unmark(&self, entry: u32) {
+        if let Some(bits) = self.bits.there(entry / u64::BITS) {
+            bits.fetch_and(!bit(entry), Ordering::Relaxed);
+        }
+    }
+}
+
+fn bit(entry: u32) -> u64 {
+    1 << (entry % u64::BITS)
 }
 
 impl UnresolvedEntries {
@@ -80,15 +118,33 @@ impl UnresolvedEntries {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Whether the endpoint in an entry is lost. A load where none is.
+    /// Whether the endpoint in an entry is lost. A few loads where it is not.
     #[inline]
     pub(super) fn is_lost(&self, store: &Storage, entry: u32) -> bool {
-        self.lost.load(Ordering::Relaxed) != 0 && self.state.lock().is_lost(store, entry)
+        self.lost.has(entry) && self.state.lock().is_lost(store, entry)
     }
 
-    /// The number of lost endpoints has changed.
-    pub(super) fn count_lost(&self, state: &ResolutionSchedule) {
-        self.lost.store(state.lost.len(), Ordering::Relaxed);
+    /// The endpoint in an entry is lost.
+    pub(super) fn lose(&self, state: &mut ResolutionSchedule, store: &Storage, entry: u32) {
+        state.lose(store, entry);
+        self.lost.mark(entry);
+    }
+
+    /// The endpoint in an entry is not lost any more.
+    pub(super) fn forget_loss(&self, state: &mut ResolutionSchedule, entry: u32) {
+        if state.lost.remove(&entry).is_some() {
+            self.lost.unmark(entry);
+        }
+    }
+
+    /// An entry is of this generation: the loss of an earlier address is no more.
+    pub(super) fn forget_earlier_loss(&self, store: &Storage, entry: u32) {
+        if self.lost.has(entry) {
+            let mut state = self.state.lock();
+            if !state.is_lost(store, entry) {
+                self.forget_loss(&mut state, entry);
+            }
+        }
     }
 
     /// The socket address of an entry, if it is one of a range.
@@ -104,8 +160,7 @@ impl UnresolvedEntries {
             state.end_search(entry);
             state.same.remove(&entry);
             state.forget_key(entry);
-            state.lost.remove(&entry);
-            self.count_lost(&state);
+            self.forget_loss(&mut state, entry);
             // Entries that shared its endpoint are unresolved again.
             state.same.retain(|_, same| same.first != entry);
         }
@@ -123,9 +178,7 @@ impl UnresolvedEntries {
     pub(super) fn restart_failed(&self, state: &mut ResolutionSchedule) {
         let anew: Vec<_> = state.failed_awaited().collect();
         for entry in anew {
-            if let Some(search) = state.searches.get(&entry).copied() {
-                state.start(entry, search.generation, false);
-            }
+            state.restart(entry);
         }
         self.source_epoch.restart_failed();
         self.came.notify_one();

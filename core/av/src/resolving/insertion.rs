@@ -6,7 +6,7 @@ use crate::format::no_endpoint;
 use crate::ranges::RangeHost;
 use crate::service::Nodes;
 use crate::table::{AvTable, Insertion, Placed, Reserved};
-use crate::unresolved::{ResolutionSchedule, ResolutionStage};
+use crate::unresolved::ResolutionSchedule;
 use ferrofabric_contracts::addr::AuthKey;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::FiAddr;
@@ -100,17 +100,12 @@ impl Insertion<'_> {
         if let Some(entry) = known {
             self.holes.extend(reserved);
             let is_resolved = store.generation(entry) & 1 == 1 && !state.is_lost(store, entry);
-            let is_over = is_resolved || state.is_refound(entry);
+            let is_over = is_resolved || state.is_refound(store, entry);
             if !is_over && state.same(store, entry).is_none() {
                 state.awaited.insert(entry);
                 let generation = store.generation(entry) | 1;
                 let search = state.search(entry, generation);
-                if search.is_none_or(|one| {
-                    matches!(
-                        one.stage,
-                        ResolutionStage::Failed | ResolutionStage::Reported
-                    )
-                }) {
+                if search.is_none_or(|search| search.has_failed()) {
                     state.start(entry, generation, false);
                     table.unresolved.came.notify_one();
                 }

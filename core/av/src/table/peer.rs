@@ -84,7 +84,9 @@ impl AvTable {
             if !addr.is_some() && self.subscriptions.subscribe_to_sources() {
                 addr = self.addr(name);
             }
-            let Some(entry) = self.model.entry(addr).filter(|_| addr.is_some()) else {
+            let entry = self.model.entry(addr).filter(|_| addr.is_some());
+            let is_there = |entry: &u32| !self.unresolved.is_lost(&self.store, *entry);
+            let Some(entry) = entry.filter(is_there) else {
                 self.unresolved.unknown_source();
                 return FiAddr::NOTAVAIL;
             };

@@ -20,6 +20,9 @@ pub(crate) const SIDE_BY_SIDE: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// How often the pause doubles between two resolutions of a lost entry that nobody uses.
+const MOST_DOUBLINGS: u32 = 9;
+
 /// The resolutions of a table that are not over, and those that failed.
 ///
 /// An entry has at most one resolution. It is queued, or attempted by one thread with a ticket, or
@@ -65,8 +68,8 @@ pub(crate) struct SameEndpoint {
 pub(crate) enum Refound {
     /// The endpoint that the entry has already.
     Unchanged,
-    /// Another one, which is in the entry now, or is in by another entry.
-    Replaced,
+    /// Another one, which is in the entry now, or is in by this other entry.
+    Replaced(Option<u32>),
 }
 
 /// The key of an entry, and the entry's generation once it is resolved.
@@ -100,6 +103,14 @@ pub(crate) struct PendingResolution {
 }
 
 impl PendingResolution {
+    /// Whether no thread is to make an attempt.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(
+            self.stage,
+            ResolutionStage::Failed | ResolutionStage::Reported
+        )
+    }
+
     /// An attempt has failed. The last one counts, but that a host answers is known from then on: a
     /// late attempt may be too short to find the way to it.
     pub(crate) fn note(&mut self, errno: Errno) {
@@ -120,15 +131,15 @@ pub(crate) enum ResolutionStage {
 }
 
 impl ResolutionSchedule {
-    /// Puts in the endpoint of an entry. Returns whether it was not in by another entry.
+    /// Puts in the endpoint of an entry. Returns the other entry by which it was in.
     pub(crate) fn resolved(
         &mut self,
         store: &Storage,
         entry: u32,
         name: &NameWords,
-    ) -> Result<bool> {
-        let is_new = match store.place(name, Some(entry))? {
-            Placement::New(_) => true,
+    ) -> Result<Option<u32>> {
+        let first = match store.place(name, Some(entry))? {
+            Placement::New(_) => None,
             Placement::Found(first) => {
                 let same = SameEndpoint {
                     generation: store.generation(entry) | 1,
@@ -136,11 +147,11 @@ impl ResolutionSchedule {
                     incarnation_of_first: store.incarnation(first),
                 };
                 self.same.insert(entry, same);
-                false
+                Some(first)
             }
         };
         self.end_search(entry);
-        Ok(is_new)
+        Ok(first)
     }
 
     /// Whether the endpoint in an entry is lost. Another process may have given the entry to another
@@ -152,8 +163,8 @@ impl ResolutionSchedule {
 
     /// Whether the resolution of a lost entry has ended well, and transports have not all left the
     /// former endpoint yet.
-    pub(crate) fn is_refound(&self, entry: u32) -> bool {
-        self.lost.contains_key(&entry) && !self.searches.contains_key(&entry)
+    pub(crate) fn is_refound(&self, store: &Storage, entry: u32) -> bool {
+        self.is_lost(store, entry) && !self.searches.contains_key(&entry)
     }
 
     /// The endpoint in an entry is gone. The next use of the entry starts a resolution, and so does
@@ -195,8 +206,7 @@ impl ResolutionSchedule {
             // An earlier attempt found no room.
             None => {}
         }
-        self.resolved(store, entry, name)?;
-        Ok(Refound::Replaced)
+        self.resolved(store, entry, name).map(Refound::Replaced)
     }
 
     /// The entry by which the endpoint of another one is in.
@@ -295,6 +305,45 @@ impl ResolutionSchedule {
         self.enqueue(entry, search, now);
     }
 
+    /// An unknown source may be the endpoint that was not found for an entry: starts to resolve it
+    /// anew. A lost entry's endpoint may have gone for good, so it is asked for once, and after a
+    /// pause that doubles with each failure.
+    pub(crate) fn restart(&mut self, entry: u32) {
+        let search = self.searches.get(&entry).copied();
+        let Some(search) = search.filter(PendingResolution::has_failed) else {
+            return;
+        };
+        if self.lost.get(&entry) != Some(&search.generation) {
+            return self.start(entry, search.generation, false);
+        }
+        let now = Instant::now();
+        let at = match search.round {
+            0 => now,
+            failed => now.max(search.until + FIRST_PAUSE * (1 << failed.min(MOST_DOUBLINGS))),
+        };
+        let search = PendingResolution {
+            until: at + LONGEST_PAUSE.min(self.patience),
+            pause: FIRST_PAUSE,
+            seen: None,
+            ..search
+        };
+        self.enqueue(entry, search, at);
+    }
+
+    /// A receive or a look-up waits for an entry. Returns whether that makes its resolution sooner.
+    pub(crate) fn hasten(&mut self, entry: u32, search: PendingResolution) -> bool {
+        match search.stage {
+            ResolutionStage::Queued(position @ (_, at, _))
+                if at > Instant::now() + LONGEST_PAUSE =>
+            {
+                self.dequeue(position);
+                self.start(entry, search.generation, false);
+                true
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn enqueue(&mut self, entry: u32, search: PendingResolution, at: Instant) {
         self.tickets += 1;
         let position = (usize::from(!search.used), at, self.tickets);
@@ -305,8 +354,11 @@ impl ResolutionSchedule {
     }
 
     /// A send waits for an entry from now on: its time starts anew, and it goes before those that
-    /// nobody waits for.
-    pub(crate) fn use_search(&mut self, entry: u32, mut search: PendingResolution) {
+    /// nobody waits for. Returns whether that makes its resolution sooner.
+    pub(crate) fn use_search(&mut self, entry: u32, mut search: PendingResolution) -> bool {
+        if search.used {
+            return false;
+        }
         let now = Instant::now();
         search.used = true;
         search.until = now + self.patience;
@@ -318,18 +370,14 @@ impl ResolutionSchedule {
             }
             _ => drop(self.searches.insert(entry, search)),
         }
+        true
     }
 
     /// Entries that messages may come from, and that could not be resolved.
     pub(crate) fn failed_awaited(&self) -> impl Iterator<Item = u32> + '_ {
         let failed = |entry: &u32| {
             let search = self.searches.get(entry);
-            search.is_some_and(|one| {
-                matches!(
-                    one.stage,
-                    ResolutionStage::Failed | ResolutionStage::Reported
-                )
-            })
+            search.is_some_and(PendingResolution::has_failed)
         };
         self.awaited.iter().copied().filter(failed)
     }

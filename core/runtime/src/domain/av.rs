@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::endpoint_state::EndpointState;
+use super::owner::EndpointOwner;
 use super::{Backend, DeferredTask, DomainState, Inner, ObjectKey};
 use crate::fabric::{Av, ObjectId};
 use ferrofabric_av::async_insert::{AsyncInserter, InsertContext, OnInserted, RequestKeys};
@@ -16,7 +17,7 @@ use ferrofabric_av::{
 use ferrofabric_contracts::addr::{Address, AuthKey, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::info::AV_AUTH_KEY;
-use ferrofabric_contracts::peer::{PEER_REPLACED, PeerAv, PeerEq, Transport};
+use ferrofabric_contracts::peer::{PEER_REPLACED, PeerAv, PeerEq, Routed, Transport};
 use ferrofabric_contracts::types::{AvType, FiAddr};
 use ferrofabric_system::locks::Mutex;
 
@@ -65,15 +66,17 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
     let keeps_ranges = table.takes_ranges() && naming.keeps_sockets();
     let pool = resolver.map(|resolver| {
         let (announce, domain) = (announcer(domain, index, &table), domain.clone());
-        let announce = Box::new(move |new: &[FiAddr], refound, is_awaited: bool| {
-            announce(new);
-            // The transports leave the former endpoint before sends go to the next one.
-            let refound = Option::map(refound, |one| DeferredTask::Refound(index, one));
-            let resolved = is_awaited.then_some(DeferredTask::Resolved);
-            if refound.is_some() || is_awaited {
-                domain.defer(refound.into_iter().chain(resolved));
-            }
-        });
+        let announce = Box::new(
+            move |new: &[FiAddr], refound: &[RefoundEndpoint], is_awaited: bool| {
+                announce(new);
+                // The transports leave the former endpoint before sends go to the next one.
+                let left = refound.iter().map(|one| DeferredTask::Refound(index, *one));
+                let resolved = is_awaited.then_some(DeferredTask::Resolved);
+                if is_awaited || !refound.is_empty() {
+                    domain.defer(left.chain(resolved));
+                }
+            },
+        );
         Arc::new(ResolverPool::new(table.clone(), resolver, announce))
     });
     // From here on, dropping the handle closes the address vector.
@@ -137,7 +140,7 @@ impl<T: Transport> DomainState<T> {
             // The transports have ended their operations with the removed addresses, and have
             // reported them by the IDs.
             for (entry, generation) in changes.changed {
-                table.forget_id(entry, generation);
+                table.forget_earlier(entry, generation);
             }
             for (addr, name) in changes.inserted {
                 self.announce(*av, addr, &name);
@@ -169,37 +172,56 @@ impl<T: Transport> DomainState<T> {
         if let Some(name) = table.note_refound(found.addr) {
             self.announce(av, found.addr, &name);
         }
+        // One may have been begun since the endpoint was found.
+        self.look_at_waiting |= self.waiting_sends != 0;
     }
 
     /// Another endpoint is at an address: those transports leave the former one.
     #[cold]
     fn reroute(&mut self, av: usize, addr: FiAddr) {
-        for (_, endpoint) in &mut self.endpoints {
-            if endpoint.binding.av == av {
-                let (transport, mut owner) =
-                    endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
-                if owner.srx.remote.given.has_holder(addr) {
-                    transport.cut_off(addr, &mut owner);
-                }
-                // Operations of an endpoint without a route wait for the next endpoint.
-                if transport.has_route(addr) {
-                    owner
-                        .srx
-                        .fail_remote(addr, Errno::ECONNRESET, PEER_REPLACED);
-                }
-                transport.peer_replaced(addr, &mut owner);
-                owner.start_deferred(transport);
+        self.each_transport(av, |transport, owner| {
+            if owner.srx.remote.given.has_holder(addr) {
+                transport.cut_off(addr, owner);
             }
-        }
+            // Operations of an endpoint without a route wait for the next endpoint.
+            if transport.has_route(addr) {
+                owner
+                    .srx
+                    .fail_remote(addr, Errno::ECONNRESET, PEER_REPLACED);
+            }
+            transport.peer_replaced(addr, owner);
+        });
     }
 
     /// Announces an address to those transports.
     fn announce(&mut self, av: usize, addr: FiAddr, name: &NativeAddr) {
+        self.each_transport(av, |transport, owner| {
+            transport.peer_inserted(addr, name, owner);
+        });
+    }
+
+    /// Informs those transports of a removal.
+    fn retract(&mut self, av: usize, addr: FiAddr) {
+        self.each_transport(av, |transport, owner| {
+            // Afterwards nothing leads to its lane.
+            if owner.srx.remote.given.has_holder(addr) {
+                transport.cut_off(addr, owner);
+            }
+            transport.peer_removed(addr, owner);
+        });
+    }
+
+    /// Calls a function for the transport of each endpoint of an address vector.
+    fn each_transport(
+        &mut self,
+        av: usize,
+        mut each: impl FnMut(&mut Routed<T>, &mut EndpointOwner<'_>),
+    ) {
         for (_, endpoint) in &mut self.endpoints {
             if endpoint.binding.av == av {
                 let (transport, mut owner) =
                     endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
-                transport.peer_inserted(addr, name, &mut owner);
+                each(transport, &mut owner);
                 owner.start_deferred(transport);
             }
         }
@@ -232,22 +254,6 @@ impl<T: Transport> DomainState<T> {
         let of_this_av = |endpoint: &EndpointState<T>| endpoint.binding.av == av;
         let mut endpoints = self.endpoints.iter().map(|(_, endpoint)| endpoint);
         endpoints.any(|endpoint| of_this_av(endpoint) && endpoint.transport.has_unknown_sources())
-    }
-
-    /// Informs those transports of a removal.
-    fn retract(&mut self, av: usize, addr: FiAddr) {
-        for (_, endpoint) in &mut self.endpoints {
-            if endpoint.binding.av == av {
-                let (transport, mut owner) =
-                    endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
-                // Afterwards nothing leads to its lane.
-                if owner.srx.remote.given.has_holder(addr) {
-                    transport.cut_off(addr, &mut owner);
-                }
-                transport.peer_removed(addr, &mut owner);
-                owner.start_deferred(transport);
-            }
-        }
     }
 }
 

@@ -100,7 +100,8 @@ impl EndpointOwner<'_> {
                 }
                 Deferred::SendParts => waits = self.send_parts(transport),
                 Deferred::PeerGone(addr) => {
-                    if self.avs[self.binding.av].note_lost(addr) {
+                    let has_unknown_sources = transport.has_unknown_sources();
+                    if self.avs[self.binding.av].note_lost(addr, has_unknown_sources) {
                         transport.peer_replaced(addr, self);
                     }
                 }

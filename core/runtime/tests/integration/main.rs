@@ -10,6 +10,7 @@
 mod foreign_calls;
 mod getinfo;
 mod informed_of_all;
+mod lost_addresses;
 mod named_address_vectors;
 mod named_av_faults;
 mod parts_of_pairs;

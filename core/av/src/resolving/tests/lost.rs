@@ -37,21 +37,21 @@ fn the_next_endpoint_comes_in_place_of_a_lost_one() {
     for (av_type, symmetric) in KINDS {
         let table = served(av_type, symmetric);
         let addr = insert_listening(&table, at(1, 9), name(1));
-        assert!(table.note_lost(addr));
+        assert!(table.note_lost(addr, false));
         assert_eq!(table.lookup(addr), None);
         assert!(line(&table).is_empty(), "nobody uses it yet");
         let Some(Unresolved::Resolving(waits)) = table.resolve_for_send(addr) else {
             panic!("it is being resolved");
         };
         // It is lost once more before that is over.
-        assert!(table.note_lost(addr));
+        assert!(table.note_lost(addr, false));
         let refound = RefoundEndpoint {
             addr,
             is_replaced: true,
         };
         let outcome = answer(&table, name(2));
-        assert_eq!((outcome.new, outcome.refound), (None, Some(refound)));
         assert!(outcome.is_awaited);
+        assert_eq!((outcome.new, outcome.refound), (None, vec![refound]));
         // Transports may not have left the former one yet.
         let is_waiting = Some(Unresolved::Resolving(waits));
         assert_eq!(table.outcome(addr, waits), is_waiting);
@@ -78,7 +78,7 @@ fn a_lost_endpoint_may_be_there_still_or_nobody() {
         let table = served(av_type, symmetric);
         let addr = insert_listening(&table, at(1, 9), name(1));
         let mut follower = TableFollower::new(&table);
-        assert!(table.note_lost(addr));
+        assert!(table.note_lost(addr, false));
         table.set_patience(Duration::ZERO);
         let Some(Unresolved::Resolving(waits)) = table.resolve_for_send(addr) else {
             panic!("it is being resolved");
@@ -99,7 +99,7 @@ fn a_lost_endpoint_may_be_there_still_or_nobody() {
             addr,
             is_replaced: false,
         };
-        assert_eq!(answer(&table, name(1)).refound, Some(refound));
+        assert_eq!(answer(&table, name(1)).refound, [refound]);
         assert_eq!(table.note_refound(addr), Some(name(1)));
         assert_eq!(table.lookup(addr), Some(name(1)));
         assert_eq!(follower.changes(&table).replaced, []);
@@ -112,20 +112,20 @@ fn an_endpoint_without_a_socket_address_is_not_lost() {
     for (av_type, symmetric) in KINDS {
         let table = served(av_type, symmetric);
         let first = table.insert(&name(1)).unwrap().addr;
-        assert!(!table.note_lost(first));
+        assert!(!table.note_lost(first, false));
         let alias = insert(&table, at(1, 9)).unwrap().addr;
         assert_eq!(answer(&table, name(1)).new, None);
         let same = Some(Unresolved::Same(first));
         assert_eq!(table.resolve_for_send(alias), same);
         // The other address of the same endpoint is resolved anew.
-        assert!(!table.note_lost(first));
+        assert!(!table.note_lost(first, false));
         assert_eq!(table.lookup(first), Some(name(1)));
         assert!(is_resolving(table.resolve_for_send(alias)));
         assert_eq!(answer(&table, name(2)).new, Some(alias));
         // And where the next endpoint of an address is in by another one.
-        assert!(table.note_lost(alias));
+        assert!(table.note_lost(alias, false));
         assert!(is_resolving(table.resolve_for_send(alias)));
-        assert!(answer(&table, name(1)).refound.unwrap().is_replaced);
+        assert!(answer(&table, name(1)).refound[0].is_replaced);
         assert_eq!(table.note_refound(alias), None);
         assert_eq!(table.resolve_for_send(alias), same);
         assert_eq!(table.find(&name(2)), FiAddr::NOTAVAIL);
@@ -151,23 +151,210 @@ fn the_next_endpoint_in_a_named_table_is_all_holders() {
         other.set_user_id(addr, FiAddr(77)).unwrap();
         let mut follower = TableFollower::new(&other);
         for incarnation in 2..600 {
-            assert!(one.note_lost(addr));
+            assert!(one.note_lost(addr, false));
             assert!(is_resolving(one.resolve_for_send(addr)));
-            assert!(answer(&one, name(incarnation)).refound.unwrap().is_replaced);
+            assert!(answer(&one, name(incarnation)).refound[0].is_replaced);
             one.note_refound(addr);
             let changes = follower.changes(&other);
             assert_eq!(changes.replaced, [addr]);
             assert_eq!(changes.removed, []);
             assert_eq!(changes.inserted, [(addr, name(incarnation))]);
             for (entry, generation) in changes.changed {
-                other.forget_id(entry, generation);
+                other.forget_earlier(entry, generation);
             }
             assert_eq!(other.lookup(addr), Some(name(incarnation)));
             assert_eq!(other.reported(addr), FiAddr(77));
         }
         other.remove(addr).unwrap();
         assert_eq!(one.lookup(addr), None);
-        assert!(!one.note_lost(addr));
+        assert!(!one.note_lost(addr, false));
+    }
+}
+
+/// An address is lost again while sends wait for room in its transport: they wait for the next
+/// endpoint, whatever failed before.
+///
+/// Covers: AV-15
+#[test]
+fn sends_wait_for_an_address_that_is_lost_again() {
+    for (av_type, symmetric) in KINDS {
+        for failed_before in [false, true] {
+            let table = served(av_type, symmetric);
+            let addr = insert_listening(&table, at(1, 9), name(1));
+            assert!(table.note_lost(addr, false));
+            if failed_before {
+                table.set_patience(Duration::ZERO);
+                assert!(is_resolving(table.resolve_for_send(addr)));
+                let batch = table.next_batch().unwrap();
+                let refused = Error::new(Errno::ECONNREFUSED, "resolve", "nobody");
+                assert!(
+                    table
+                        .complete_attempt(&batch.all[0], Err(refused))
+                        .is_awaited
+                );
+                table.set_patience(Duration::from_secs(60));
+            }
+            let Some(Unresolved::Resolving(waits)) = table.resolve_for_send(addr) else {
+                panic!("it is being resolved");
+            };
+            assert!(answer(&table, name(2)).refound.len() == 1);
+            table.note_refound(addr);
+            assert!(table.note_lost(addr, false));
+            assert!(line(&table).is_empty(), "nobody has used it yet");
+            let Some(Unresolved::Resolving(waits)) = table.outcome(addr, waits) else {
+                panic!("sends wait for it");
+            };
+            assert!(answer(&table, name(3)).refound.len() == 1);
+            table.note_refound(addr);
+            assert_eq!(table.outcome(addr, waits), Some(Unresolved::Resolved));
+            assert_eq!(table.lookup(addr), Some(name(3)));
+        }
+    }
+}
+
+/// Another process removes a lost address, and another address gets its entry.
+///
+/// Covers: AV-17
+#[test]
+fn the_next_address_in_the_entry_of_a_lost_one_is_resolved() {
+    for av_type in [AvType::Map, AvType::Table] {
+        let attr = AvAttr {
+            av_type: Some(av_type),
+            name: Some(format!("next-{av_type:?}-{}", std::process::id())),
+            ..AvAttr::default()
+        };
+        let [one, other] = [(); 2].map(|()| AvTable::open(&attr, "tests").unwrap());
+        one.set_served();
+        one.set_patience(Duration::from_secs(60));
+        let addr = insert_listening(&one, at(1, 9), name(1));
+        assert!(one.note_lost(addr, false));
+        assert!(is_resolving(one.resolve_for_send(addr)));
+        other.remove(addr).unwrap();
+        assert_eq!(one.next_batch().unwrap().all.len(), 0);
+        let next = insert(&other, at(1, 8)).unwrap().addr;
+        assert_eq!(
+            one.model.entry(next),
+            one.model.entry(addr),
+            "the same entry"
+        );
+        assert!(is_resolving(one.resolve_for_send(next)));
+        assert_eq!(answer(&one, name(2)).new, Some(next));
+        assert_eq!(one.resolve_for_send(next), Some(Unresolved::Resolved));
+    }
+}
+
+/// The next endpoint has sent before the loss is noticed: nobody uses its address, and it is found.
+#[test]
+fn an_endpoint_that_has_sent_before_the_loss_is_found() {
+    for (av_type, symmetric) in KINDS {
+        let table = served(av_type, symmetric);
+        let addr = insert_listening(&table, at(1, 9), name(1));
+        assert_eq!(table.find(&name(2)), FiAddr::NOTAVAIL);
+        assert!(table.note_lost(addr, true));
+        assert!(answer(&table, name(2)).refound[0].is_replaced);
+        assert_eq!(table.note_refound(addr), Some(name(2)));
+        assert_eq!(table.find(&name(2)), addr);
+    }
+}
+
+/// Transports get a lost address neither by itself nor by the name of its endpoint.
+#[test]
+fn a_lost_endpoint_is_an_unknown_source() {
+    for (av_type, symmetric) in KINDS {
+        let table = served(av_type, symmetric);
+        let addr = insert_listening(&table, at(1, 9), name(1));
+        assert_eq!(table.find(&name(1)), addr);
+        assert!(table.note_lost(addr, false));
+        assert_eq!(table.find(&name(1)), FiAddr::NOTAVAIL);
+        // It says that it is there.
+        assert!(!answer(&table, name(1)).refound[0].is_replaced);
+        assert_eq!(table.note_refound(addr), Some(name(1)));
+        assert_eq!(table.find(&name(1)), addr);
+    }
+}
+
+/// Unknown sources come, and a peer that has gone for good is asked for less and less often; a use
+/// asks at once.
+#[test]
+fn a_departed_peer_is_seldom_asked_for() {
+    for (av_type, symmetric) in KINDS {
+        let table = served(av_type, symmetric);
+        table.set_patience(Duration::ZERO);
+        let addr = insert_listening(&table, at(1, 9), name(1));
+        let mut earlier = Instant::now();
+        assert!(table.note_lost(addr, true));
+        for round in 1..6 {
+            let batch = table.next_batch().unwrap();
+            let refused = Error::new(Errno::ECONNREFUSED, "resolve", "nobody");
+            table.complete_attempt(&batch.all[0], Err(refused));
+            table.complete_batch(&batch);
+            for source in 100..110 {
+                table.find(&name(source));
+            }
+            let state = table.unresolved.state.lock();
+            let queues = state.queues.iter().flat_map(BTreeMap::keys);
+            let due: Vec<_> = queues.map(|(due, _)| *due).collect();
+            assert_eq!(due.len(), 1, "round {round}");
+            let pause = due[0].duration_since(earlier);
+            assert!(pause >= Duration::from_millis(50 << round), "{pause:?}");
+            assert!(due[0] < Instant::now() + Duration::from_secs(60));
+            earlier = due[0];
+        }
+        table.set_patience(Duration::from_secs(60));
+        assert!(is_resolving(table.resolve_for_recv(addr)));
+        let state = table.unresolved.state.lock();
+        let (due, _) = *state.queues[1].keys().next().unwrap();
+        assert!(due <= Instant::now() + LONGEST_PAUSE);
+        drop(state);
+        assert!(answer(&table, name(1)).refound.len() == 1);
+    }
+}
+
+/// The next endpoint is in by another address, so the entry is empty: its removal is followed.
+///
+/// Covers: AV-17
+#[test]
+fn the_removal_of_an_emptied_entry_is_followed() {
+    let attr = AvAttr {
+        av_type: Some(AvType::Map),
+        name: Some(format!("emptied-{}", std::process::id())),
+        ..AvAttr::default()
+    };
+    let [one, other] = [(); 2].map(|()| AvTable::open(&attr, "tests").unwrap());
+    one.set_served();
+    one.set_patience(Duration::from_secs(60));
+    one.insert(&name(2)).unwrap();
+    let addr = insert_listening(&one, at(1, 9), name(1));
+    let mut follower = TableFollower::new(&other);
+    assert!(one.note_lost(addr, true));
+    assert!(answer(&one, name(2)).refound[0].is_replaced);
+    assert_eq!(follower.changes(&other).replaced, [addr]);
+    one.remove(addr).unwrap();
+    assert_eq!(follower.changes(&other).removed, [addr]);
+}
+
+/// The endpoint of a lost address answers at another socket address.
+#[test]
+fn an_endpoint_that_answers_elsewhere_is_not_lost() {
+    for (av_type, symmetric) in KINDS {
+        let table = served(av_type, symmetric);
+        let addr = insert_listening(&table, at(1, 9), name(1));
+        assert!(table.note_lost(addr, false));
+        let alias = insert(&table, at(2, 9)).unwrap().addr;
+        let refound = RefoundEndpoint {
+            addr,
+            is_replaced: false,
+        };
+        let outcome = answer(&table, name(1));
+        assert_eq!((outcome.new, outcome.refound), (None, vec![refound]));
+        let Some(Unresolved::Resolving(waits)) = table.resolve_for_send(alias) else {
+            panic!("transports do not use the endpoint yet");
+        };
+        assert!(is_resolving(table.outcome(alias, waits)));
+        assert_eq!(table.note_refound(addr), Some(name(1)));
+        let same = Some(Unresolved::Same(addr));
+        assert_eq!(table.outcome(alias, waits), same);
+        assert_eq!(table.resolve_for_send(alias), same);
     }
 }
 
@@ -237,7 +424,7 @@ fn run_steps((av_type, symmetric): (AvType, bool), steps: Vec<Step>) {
             }
             Step::Lose(port) => {
                 if let Some(one) = known.get_mut(&port) {
-                    assert_eq!(table.note_lost(one.addr), one.name.is_some());
+                    assert_eq!(table.note_lost(one.addr, false), one.name.is_some());
                     one.is_lost = one.name.is_some();
                 }
             }
@@ -259,7 +446,7 @@ fn run_steps((av_type, symmetric): (AvType, bool), steps: Vec<Step>) {
                     for attempt in &batch.all {
                         let listens = name(listening[&attempt.request.at.port()]);
                         let outcome = table.complete_attempt(attempt, Ok(listens));
-                        if let Some(found) = outcome.refound {
+                        for found in outcome.refound {
                             table.note_refound(found.addr);
                         }
                     }

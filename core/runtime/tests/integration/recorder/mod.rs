@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use ferrofabric_contracts::addr::{AddrFormat, NativeAddr};
 use ferrofabric_contracts::config::Settings;
-use ferrofabric_contracts::error::{OpError, Result};
+use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{Info, Threading, rdm_endpoints};
 use ferrofabric_contracts::peer::{
-    HandsBack, Owner, Reaches, SendDone, Start, TakesOver, Token, Transport, Unsent,
+    HandsBack, Owner, PeerAv, Reaches, SendDone, Start, TakesOver, Token, Transport, Unsent,
 };
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
 use ferrofabric_runtime::domain::{Backend, OpenedTransport, Opening, RdmDomain};
@@ -42,6 +42,8 @@ pub(crate) struct Record {
     pub(crate) near: Option<SharedRecord>,
     /// The near transport's turns at its own last turn.
     near_turns: usize,
+    /// Addresses whose endpoints its next turn reports as gone.
+    pub(crate) gone: Vec<FiAddr>,
     /// The near transport's turns since then, each time that it was armed.
     pub(crate) behind_at_arm: Vec<usize>,
 }
@@ -94,6 +96,9 @@ impl<const ALL: bool, const PARTS: bool> Transport for Recorder<ALL, PARTS> {
         (): &mut (),
         owner: &mut O,
     ) -> Result<(), OpError> {
+        if owner.av().lookup(op.dest).is_none() {
+            return Err(OpError::Failed(Errno::EADDRNOTAVAIL));
+        }
         self.record.lock().unwrap().sent.push(op.kind);
         owner.complete_send(&SendDone::of(op, total_len(iov)));
         Ok(())
@@ -109,8 +114,13 @@ impl<const ALL: bool, const PARTS: bool> Transport for Recorder<ALL, PARTS> {
 
     fn discard<O: Owner>(&mut self, _kind: MsgKind, _token: Token, _owner: &mut O) {}
 
-    fn progress<O: Owner>(&mut self, _owner: &mut O) -> usize {
-        self.record.lock().unwrap().turn();
+    fn progress<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let gone = {
+            let mut record = self.record.lock().unwrap();
+            record.turn();
+            std::mem::take(&mut record.gone)
+        };
+        gone.iter().for_each(|addr| owner.peer_gone(*addr));
         let Some(callback) = self.callback.lock().unwrap().take() else {
             return self.moves;
         };
