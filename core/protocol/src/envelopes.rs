@@ -34,6 +34,17 @@ const WAITS: u64 = 1 << 31;
 /// Positions of a table that an idle session keeps the memory of.
 const KEPT_POSITIONS: usize = 1024;
 
+/// What a waiting message is, as far as a sender counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitingKind {
+    /// A message whose end its application awaits.
+    Plain,
+    /// A message that its application takes for sent.
+    TakenForSent,
+    /// An answer to a request of the receiver.
+    Answer,
+}
+
 /// The sender's messages of one session whose envelopes are at the receiver.
 #[derive(Clone, Debug)]
 pub struct WaitingMessages<T> {
@@ -42,22 +53,22 @@ pub struct WaitingMessages<T> {
     /// Those that the receiver has pulled, with the receiver's operation, in the order of the
     /// pulls.
     pulled: VecDeque<(u64, T)>,
-    is_counted: fn(&T) -> bool,
-    counted: usize,
+    kind_of: fn(&T) -> WaitingKind,
+    /// By kind.
+    counts: [usize; 3],
 }
 
 impl<T> WaitingMessages<T> {
-    /// No messages yet, and at most `limit`, or [`MAX_ENVELOPES`] if that is less. Those that
-    /// `is_counted` are [counted](Self::counted).
+    /// No messages yet, and at most `limit`, or [`MAX_ENVELOPES`] if that is less.
     #[must_use]
-    pub fn new(limit: usize, is_counted: fn(&T) -> bool) -> Self {
+    pub fn new(limit: usize, kind_of: fn(&T) -> WaitingKind) -> Self {
         let limit = limit.min(MAX_ENVELOPES);
         WaitingMessages {
             limit,
             waiting: KeyedTable::new(limit),
             pulled: VecDeque::new(),
-            is_counted,
-            counted: 0,
+            kind_of,
+            counts: [0; 3],
         }
     }
 
@@ -74,10 +85,14 @@ impl<T> WaitingMessages<T> {
         self.len() >= self.limit
     }
 
-    /// The number of messages that count.
+    /// The number of messages of a kind.
     #[must_use]
-    pub fn counted(&self) -> usize {
-        self.counted
+    pub fn count(&self, kind: WaitingKind) -> usize {
+        self.counts[kind as usize]
+    }
+
+    fn count_mut(&mut self, message: &T) -> &mut usize {
+        &mut self.counts[(self.kind_of)(message) as usize]
     }
 
     /// Enters a message before its envelope goes out; returns its number.
@@ -88,9 +103,9 @@ impl<T> WaitingMessages<T> {
         if self.is_full() {
             return Err(message);
         }
-        let counts = usize::from((self.is_counted)(&message));
+        let kind = (self.kind_of)(&message);
         let key = self.waiting.insert(message)?;
-        self.counted += counts;
+        self.counts[kind as usize] += 1;
         Ok(key.to_bits() | WAITS)
     }
 
@@ -110,7 +125,7 @@ impl<T> WaitingMessages<T> {
     /// [`StaleOp`]: the peer is broken or hostile.
     pub fn on_fin(&mut self, op: u64) -> Result<T, StaleOp> {
         let message = self.take(op)?;
-        self.counted -= usize::from((self.is_counted)(&message));
+        *self.count_mut(&message) -= 1;
         Ok(message)
     }
 
@@ -130,13 +145,13 @@ impl<T> WaitingMessages<T> {
         if self.pulled.is_empty() {
             self.pulled.shrink_to(KEPT_POSITIONS);
         }
-        self.counted -= usize::from((self.is_counted)(&next.1));
+        *self.count_mut(&next.1) -= 1;
         Some(next)
     }
 
     /// A pulled message cannot be sent yet.
     pub fn put_back(&mut self, receive: u64, message: T) {
-        self.counted += usize::from((self.is_counted)(&message));
+        *self.count_mut(&message) += 1;
         self.pulled.push_front((receive, message));
     }
 
@@ -154,7 +169,7 @@ impl<T> WaitingMessages<T> {
 
     /// Takes out all messages: the session failed.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
-        self.counted = 0;
+        self.counts = [0; 3];
         let pulled = std::mem::take(&mut self.pulled).into_iter();
         let waiting = self.waiting.drain().into_iter();
         (waiting.map(|(_, message)| message)).chain(pulled.map(|(_, message)| message))
@@ -295,8 +310,9 @@ mod tests {
         #[test]
         fn messages_are_as_in_lists(steps in proptest::collection::vec(step(), 0..300)) {
             const LIMIT: usize = 12;
-            let is_odd: fn(&usize) -> bool = |number| number % 2 == 1;
-            let mut sender = WaitingMessages::new(LIMIT, is_odd);
+            const KINDS: [WaitingKind; 3] =
+                [WaitingKind::Plain, WaitingKind::TakenForSent, WaitingKind::Answer];
+            let mut sender = WaitingMessages::new(LIMIT, |number: &usize| KINDS[number % 3]);
             let mut receiver = PulledMessages::default();
             let (mut waiting, mut gone) = (Vec::<(u64, usize)>::new(), Vec::new());
             let mut pulled = VecDeque::<(u64, usize)>::new();
@@ -353,7 +369,9 @@ mod tests {
                 prop_assert_eq!(sender.has_pulled(), !pulled.is_empty());
                 prop_assert_eq!(sender.is_full(), sender.len() == LIMIT);
                 let all = waiting.iter().chain(&pulled);
-                prop_assert_eq!(sender.counted(), all.filter(|one| is_odd(&one.1)).count());
+                let mut counts = [0; KINDS.len()];
+                all.for_each(|(_, number)| counts[number % 3] += 1);
+                prop_assert_eq!(KINDS.map(|kind| sender.count(kind)), counts);
                 prop_assert_eq!(receiver.len(), pulled.len());
                 prop_assert_eq!(receiver.is_empty(), waiting.is_empty() && pulled.is_empty());
             }
@@ -370,7 +388,7 @@ mod tests {
     #[test]
     fn a_sender_has_so_many_envelopes_and_no_more() {
         let mut receiver = PulledMessages::<()>::default();
-        let mut sender = WaitingMessages::new(usize::MAX, |()| true);
+        let mut sender = WaitingMessages::new(usize::MAX, |()| WaitingKind::TakenForSent);
         for _ in 0..MAX_ENVELOPES {
             assert!(sender.insert(()).is_ok());
             assert_eq!(receiver.count(), Ok(()));

@@ -4,6 +4,7 @@ use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::peer::SendDone;
 use ferrofabric_contracts::send_line::WaitingSend;
 use ferrofabric_contracts::types::{SendOp, total_len};
+use ferrofabric_protocol::envelopes::WaitingKind;
 
 use crate::gather::Readable;
 
@@ -26,6 +27,18 @@ impl Pending {
         Self {
             op: *op,
             buffers: buffers.keep(op.flags),
+        }
+    }
+
+    /// What it is among the messages that wait for the peer.
+    pub(crate) fn waiting_kind(&self) -> WaitingKind {
+        let SendOp { kind, flags, .. } = self.op;
+        if kind.passes_fences() {
+            WaitingKind::Answer
+        } else if kind.is_taken_for_sent(flags) {
+            WaitingKind::TakenForSent
+        } else {
+            WaitingKind::Plain
         }
     }
 

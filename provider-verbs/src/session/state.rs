@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, SendDone};
 use ferrofabric_contracts::types::MsgKind;
 use ferrofabric_protocol::credit::{CreditError, open_requests};
-use ferrofabric_protocol::envelopes::{PulledMessages, WaitingMessages};
+use ferrofabric_protocol::envelopes::{PulledMessages, WaitingKind, WaitingMessages};
 use ferrofabric_protocol::fragmentation::Assembly;
 use ferrofabric_protocol::lanes::SessionFacts;
 use ferrofabric_protocol::rendezvous::{SendTable, TransferLimits, Transfers};
@@ -198,9 +198,7 @@ impl SessionState {
                 limit: open_requests(start.we_grant_units),
             },
             sends: SendTable::new(open_requests(start.peer_grants_units)),
-            envelopes: WaitingMessages::new(waiting_sends, |waits: &Pending| {
-                waits.op.kind.is_taken_for_sent(waits.op.flags)
-            }),
+            envelopes: WaitingMessages::new(waiting_sends, Pending::waiting_kind),
             pulls: PulledMessages::default(),
             writes: Transfers::new(TransferLimits {
                 messages: MAX_MOVING,
@@ -315,7 +313,7 @@ impl SessionState {
         });
         let announced = self.sends.iter().filter(|send| is_injected(&send.done));
         let written = (self.writes.owners()).filter(|writing| is_injected(&writing.send.done));
-        let announced = announced.count() + self.envelopes.counted();
+        let announced = announced.count() + self.envelopes.count(WaitingKind::TakenForSent);
         packets.count() + announced + written.count() + self.control_messages.len()
     }
 

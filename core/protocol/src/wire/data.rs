@@ -320,14 +320,7 @@ impl Header {
         segments: &[MemorySegment],
         out: &mut [u8; MAX_RTS_BYTES],
     ) -> Result<usize, WireError> {
-        if segments.len() > MAX_SEGMENTS {
-            return Err(WireError::Field);
-        }
-        let raw = raw_segments(segments);
-        let raw = &raw[..segments.len()];
-        let total = total_bytes(raw).ok_or(WireError::Field)?;
-        let head = (RTS, envelope.flags(), envelope);
-        Ok(self.write_request(head, op, total, raw.as_bytes(), out))
+        self.write_segments((RTS, envelope.flags(), envelope), op, segments, out)
     }
 
     /// Writes a request for a message of `total_bytes` that the sender will write; returns its
@@ -341,6 +334,22 @@ impl Header {
     ) -> usize {
         let head = (RTS, envelope.flags() | WRITES, envelope);
         self.write_request(head, op, total_bytes, &[], out)
+    }
+
+    fn write_segments(
+        &self,
+        head: (u8, u8, &DataEnvelope),
+        op: u64,
+        segments: &[MemorySegment],
+        out: &mut [u8; MAX_RTS_BYTES],
+    ) -> Result<usize, WireError> {
+        if segments.len() > MAX_SEGMENTS {
+            return Err(WireError::Field);
+        }
+        let raw = raw_segments(segments);
+        let raw = &raw[..segments.len()];
+        let total = total_bytes(raw).ok_or(WireError::Field)?;
+        Ok(self.write_request(head, op, total, raw.as_bytes(), out))
     }
 
     fn write_request(

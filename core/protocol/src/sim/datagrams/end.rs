@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crate::Time;
 use crate::credit::SendAdmission;
 use crate::datagram_lane::{DatagramLane, HeldPacket, PacketArrival, SharedLaneState};
-use crate::envelopes::{PulledMessages, WaitingMessages};
+use crate::envelopes::{PulledMessages, WaitingKind, WaitingMessages};
 use crate::fragmentation::{Assembly, FragmentPlan, PacketRole};
 use crate::session::{Accept, Session};
 use crate::wire::SessionId;
@@ -111,7 +111,7 @@ impl DatagramEnd {
             fins: VecDeque::new(),
             requests: 0,
             open_requests: 0,
-            envelopes: WaitingMessages::new(usize::MAX, |_| true),
+            envelopes: WaitingMessages::new(usize::MAX, |_| WaitingKind::Plain),
             pulls: PulledMessages::default(),
             pulls_to_send: VecDeque::new(),
             sent: 0,

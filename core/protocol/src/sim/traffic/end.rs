@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::credit::SendAdmission;
-use crate::envelopes::{PulledMessages, WaitingMessages};
+use crate::envelopes::{PulledMessages, WaitingKind, WaitingMessages};
 use crate::handshake::{LaneKey, LaneUp};
 use crate::rendezvous::{Chunk, SendTable, TransferLimits, Transfers};
 use crate::session::{Accept, Origin, Session, SessionStart};
@@ -142,7 +142,7 @@ impl TrafficEnd {
             ),
             sender_writes,
             sends: SendTable::new(requests),
-            envelopes: WaitingMessages::new(1000, |_| true),
+            envelopes: WaitingMessages::new(1000, |_| WaitingKind::Plain),
             pulls: PulledMessages::default(),
             enveloped: 0,
             reads: Transfers::new(LIMITS),

@@ -6,8 +6,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
     DataEnvelope, DataPacket, ENVELOPE, HEADER_BYTES, Header, MAX_HEADER_BYTES, MAX_NOTICE_BYTES,
-    MAX_RTS_BYTES, MAX_SEGMENTS, MemorySegment, PULL, PULLED, PULLED_RTS, RawHeader, RawRts,
-    UNSENT, WRITES, WireError, raw_segments, total_bytes,
+    MAX_RTS_BYTES, MemorySegment, PULL, PULLED, PULLED_RTS, RawHeader, RawRts, UNSENT, WRITES,
+    WireError,
 };
 
 const _: () = assert!(MAX_HEADER_BYTES + size_of::<RawRts>() <= MAX_NOTICE_BYTES);
@@ -68,14 +68,7 @@ impl Header {
         segments: &[MemorySegment],
         out: &mut [u8; MAX_RTS_BYTES],
     ) -> Result<usize, WireError> {
-        if segments.len() > MAX_SEGMENTS {
-            return Err(WireError::Field);
-        }
-        let raw = raw_segments(segments);
-        let raw = &raw[..segments.len()];
-        let total = total_bytes(raw).ok_or(WireError::Field)?;
-        let head = (PULLED_RTS, 0, &named(receive));
-        Ok(self.write_request(head, op, total, raw.as_bytes(), out))
+        self.write_segments((PULLED_RTS, 0, &named(receive)), op, segments, out)
     }
 
     /// Writes a request for a pulled message of `total_bytes` that the sender will write; returns

@@ -11,6 +11,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, PeerSrx};
 use ferrofabric_contracts::types::{FiAddr, MAX_REQUESTS, SendOp};
 use ferrofabric_protocol::credit::SendAdmission;
+use ferrofabric_protocol::envelopes::WaitingKind;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MAX_RTS_BYTES};
 
@@ -164,15 +165,19 @@ impl RdmTransport {
         if refusals.is_empty() {
             return;
         }
-        let at = self.peers.at(peer);
+        let lane = self.peers.at(peer).lane;
+        // The peer has envelopes of some.
+        let state = lane.and_then(|session| self.state_of(session));
+        let at_peer = state.map_or(0, |state| state.envelopes.count(WaitingKind::Answer));
         // The application's own sends, of which very many may wait, have another limit.
-        let is_answer = |waits: &&Pending| waits.op.kind.passes_fences();
-        let waiting = at.pending.iter().filter(is_answer).count();
+        let pending = self.peers.at(peer).pending.iter();
+        let in_line = pending.filter(|waits| waits.waiting_kind() == WaitingKind::Answer);
+        let waiting = at_peer + in_line.count();
         if waiting + refusals.len() > MOST_ANSWERS {
             // A peer may query beyond its requests, and can do without the answer.
             refusals.retain(|refusal| !refusal.kind.is_dispensable());
         }
-        if let (Some(session), true) = (at.lane, waiting + refusals.len() > MOST_ANSWERS) {
+        if let (Some(session), true) = (lane, waiting + refusals.len() > MOST_ANSWERS) {
             let why: Box<dyn std::error::Error> = "the peer takes no answers".into();
             return self.break_protocol(session, &*why);
         }
