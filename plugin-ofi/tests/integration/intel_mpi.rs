@@ -10,6 +10,7 @@ jobs! { Intel;
     leaves_first: Default, 4 ranks, ["leaves_first.py", "1", "8"], 1 messages;
     leaves_first_long: Default, 2 ranks, ["leaves_first.py", "100", "1024"], 100 messages;
     sends_first_verbs: Verbs, 2 ranks, ["sends_first.py", "20000", "1024"], 40000 messages;
+    leaves_first_one_verbs: Verbs, 4 ranks, ["leaves_first.py", "1", "8"], 1 messages;
     leaves_first_verbs: Verbs, 4 ranks, ["leaves_first.py", "100", "1024"], 100 messages;
     threads: Default, 2 ranks, ["threads.py"], 300 messages;
 
@@ -28,6 +29,8 @@ jobs! { Intel;
     fetched_sums: Default, 2 ranks, ["fetched_sums.py"], 50 messages;
     one_sided_2_verbs: Verbs, 2 ranks, ["one_sided.py"], 150 messages;
     one_sided_4_verbs: Verbs, 4 ranks, ["one_sided.py"], 500 messages;
+    dynamic_4_verbs: Verbs, 4 ranks, ["dynamic.py"], 12 messages;
+    fetched_sums_verbs: Verbs, 2 ranks, ["fetched_sums.py"], 50 messages;
 
     atomic_2: Default, 2 ranks, ["one_sided.py", "disable_shm_accumulate=true"], 150 messages;
     atomic_4: Default, 4 ranks, ["one_sided.py", "disable_shm_accumulate=true"], 500 messages;

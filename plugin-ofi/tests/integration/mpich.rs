@@ -35,6 +35,8 @@ jobs! { Mpich;
     fetched_sums: Default, 2 ranks, ["fetched_sums.py"], 50 messages;
     one_sided_2_verbs: Verbs, 2 ranks, ["one_sided.py"], 150 messages;
     one_sided_4_verbs: Verbs, 4 ranks, ["one_sided.py"], 500 messages;
+    dynamic_4_verbs: Verbs, 4 ranks, ["dynamic.py"], 12 messages;
+    fetched_sums_verbs: Verbs, 2 ranks, ["fetched_sums.py"], 50 messages;
 
     atomic_2: Default, 2 ranks, ["one_sided.py", "accumulate_ops=same_op"], 150 messages;
     atomic_4: Default, 4 ranks, ["one_sided.py", "accumulate_ops=same_op"], 500 messages;

@@ -16,6 +16,7 @@ macro_rules! all_jobs {
             leaves_first: Default, 4 ranks, ["leaves_first.py", "1", "8"], 1 messages;
             leaves_first_long: Default, 2 ranks, ["leaves_first.py", "100", "1024"], 100 messages;
             sends_first_verbs: Verbs, 2 ranks, ["sends_first.py", "20000", "1024"], 40000 messages;
+            leaves_first_one_verbs: Verbs, 4 ranks, ["leaves_first.py", "1", "8"], 1 messages;
             leaves_first_verbs: Verbs, 4 ranks, ["leaves_first.py", "100", "1024"], 100 messages;
 
             pingpong_verbs: Verbs, 2 ranks, ["pingpong.py"], 300 messages;
