@@ -222,8 +222,8 @@ unsafe fn with_list<'a>(
     Some((unsafe { buffers(iov, count) }, op))
 }
 
-/// The operation of a `fi_msg_rma`; `None` where it is none: a list is not there, the peer's memory
-/// is not one range (`rma_iov_limit`), or is not as long as the buffers.
+/// The operation of a `fi_msg_rma`; `None` where it is none: the peer's memory is not one range
+/// (`rma_iov_limit`), or is not as long as the buffers.
 ///
 /// # Safety
 ///
@@ -242,9 +242,10 @@ unsafe fn described<'a>(kind: RmaKind, msg: *const fi_msg_rma) -> Option<(&'a [I
         data: msg.data,
         ..rma_op(kind, msg.addr, (addr, key), desc, msg.context)
     };
+    // A NULL list has no bytes, whatever its count says: so a transfer of 0 bytes needs no list.
     // SAFETY: the caller's contract.
-    let operation = unsafe { with_list(msg.msg_iov, msg.iov_count, op) };
-    operation.filter(|(iov, _)| total_len(iov) == len)
+    let iov = unsafe { buffers(msg.msg_iov, msg.iov_count) };
+    (total_len(iov) == len).then_some((iov, op))
 }
 
 /// Begins an operation, with the flags that the endpoint's operations have then. `None` stands for

@@ -386,6 +386,49 @@ fn write_behind_reads(info: &Info<'_>, write: Write) {
     pair.close();
 }
 
+/// A transfer of 0 bytes needs no list of buffers, whatever its count says.
+#[test]
+fn transfers_of_nothing_need_no_list() {
+    asking_everywhere("transfers_of_nothing_need_no_list", |libfabric, domain| {
+        let info = offer(libfabric, domain);
+        let pair = Pair::open(&info);
+        let mut memory = vec![0xee; 64];
+        let mr = register(&pair.opened, &mut memory, BOTH, KEY).unwrap();
+        let range = fi_rma_iov {
+            addr: 0,
+            len: 0,
+            key: KEY,
+        };
+        for iov_count in [0, 1, 2, usize::MAX] {
+            let msg = fi_msg_rma {
+                msg_iov: null(),
+                desc: null_mut(),
+                iov_count,
+                addr: pair.to_b,
+                rma_iov: &raw const range,
+                rma_iov_count: 1,
+                context: std::ptr::without_provenance_mut(77),
+                data: 0,
+            };
+            // SAFETY: as fi_rma(3) has it; there are no bytes.
+            let (write, read) = unsafe {
+                let table = &*(*pair.a.ep).rma;
+                (table.writemsg.unwrap(), table.readmsg.unwrap())
+            };
+            // SAFETY: as above.
+            assert_eq!(unsafe { write(pair.a.ep, &raw const msg, 0) }, 0);
+            pair.a.done(77, WRITE_DONE);
+            // SAFETY: as above.
+            assert_eq!(unsafe { read(pair.a.ep, &raw const msg, 0) }, 0);
+            pair.a.done(77, READ_DONE);
+        }
+        assert_eq!(memory, [0xee; 64]);
+        pair.a.is_quiet();
+        assert_eq!(close(mr.cast()), 0);
+        pair.close();
+    });
+}
+
 /// Calls with lists, lengths and peers that are none are refused, and touch nothing.
 #[test]
 fn malformed_calls_are_refused() {
