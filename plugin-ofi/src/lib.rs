@@ -25,6 +25,7 @@ mod memory;
 mod mr;
 mod nic;
 mod no_calls;
+mod open_objects;
 pub mod peer;
 pub mod provider;
 mod reasons;

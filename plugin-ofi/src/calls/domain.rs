@@ -1,6 +1,7 @@
 //! The calls of a domain (fi_domain(3)), and how one is opened.
 
 use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
 
 use ferrofabric_contracts::error::Errno;
 
@@ -16,11 +17,11 @@ use crate::domain::{DomainObject, ImportedDomain};
 use crate::endpoint::object::EndpointObject;
 use crate::endpoint::{atomics, collectives};
 use crate::fabric::FabricObject;
-use crate::fid::{Object, SharedObject, open_on, ops_of};
+use crate::fid::{Object, SharedObject, open_on, ops_of, raw_of};
 use crate::guard::{Refused, control};
 use crate::srx::SrxObject;
 use crate::unsupported::Unsupported;
-use crate::{discovery, mr};
+use crate::{discovery, mr, open_objects};
 
 static OPS: Roomy<fi_ops_domain> = Roomy::new(fi_ops_domain {
     size: size_of::<fi_ops_domain>(),
@@ -49,6 +50,15 @@ unsafe impl Object for DomainObject {
             ops: OPS.as_ptr(),
             mr: mr::OPS.as_ptr(),
         }
+    }
+
+    fn opened(&self, raw: NonNull<fid_domain>) {
+        let name = self.domain.info().domain.name.clone();
+        open_objects::add_domain(raw, raw_of(&self.fabric), name);
+    }
+
+    fn closed(&self, raw: NonNull<fid_domain>) {
+        open_objects::remove_domain(raw);
     }
 }
 
