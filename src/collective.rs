@@ -141,7 +141,8 @@ impl RdmEndpoint {
             true => {
                 let operator = operator.operator;
                 let collective = Collective::Allreduce {
-                    element: size_of::<T>(),
+                    datatype: T::DATATYPE,
+                    operator,
                     combine: Box::new(move |lower, upper| combine::<T>(operator, lower, upper)),
                 };
                 Ok((collective, bytes(values)))

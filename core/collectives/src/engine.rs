@@ -2,7 +2,7 @@
 //!
 //! The contract:
 //!
-//! - The owner of the engine carries out the [actions](Engine::next_action) after each call, in
+//! - The owner of the engine carries out the [actions](Planner::next_action) after each call, in
 //!   their order, and reports the end of each message. A piece of memory that an action names is
 //!   read before the next call.
 //! - An operation fails with its group, and so do all others of the group, at once. The other
@@ -17,7 +17,7 @@ mod reports;
 mod retries;
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::time::Instant;
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
@@ -25,105 +25,12 @@ use rustc_hash::FxHashMap;
 
 use crate::group_id::{GroupId, MAX_GROUPS};
 use crate::groups::{GroupState, Joins, Membership};
+use crate::planner::{Action, Collective, Combine, MessageBytes, Outcome, Planner};
 use crate::schedule::{self, Incoming, MemberSchedule, MessageUse, Round};
 use crate::tags::{PROBE, of_join, of_operation};
 use probes::{ProbedWait, Probing};
 use reports::{AwaitedReport, SentReport};
 use retries::{RETRY_DELAY, RetriedMessage, Retries};
-
-/// Combines elements: each of the first piece changes to the operator's result of it and its
-/// counterpart of the second.
-pub type Combine = Box<dyn Fn(&mut [u8], &[u8]) + Send>;
-
-/// An operation of a group.
-pub enum Collective {
-    /// No member leaves it before all have entered it.
-    Barrier,
-    /// All members get the bytes of the root, which has as many as the others have room for.
-    Broadcast {
-        /// The rank of the root.
-        root: usize,
-    },
-    /// All members get the operator's result of the elements of all.
-    Allreduce {
-        /// Bytes of an element.
-        element: usize,
-        /// The operator.
-        combine: Combine,
-    },
-    /// All members get the bytes of all, in the order of their ranks.
-    Allgather,
-    /// Each member gets as many bytes of the root: the first ones that of rank 0, and so on.
-    Scatter {
-        /// The rank of the root, which alone has bytes.
-        root: usize,
-        /// Bytes for a member.
-        block: usize,
-    },
-}
-
-/// A message for the endpoint to send or to receive, or the end of an operation.
-#[derive(Debug)]
-pub enum Action {
-    /// Sends a message, and reports its end by [`Engine::sent`].
-    Send {
-        /// The message's number.
-        message: u64,
-        /// The receiver.
-        to: FiAddr,
-        /// The tag.
-        tag: u64,
-        /// The bytes, for [`Engine::bytes`].
-        bytes: MessageBytes,
-        /// Whether the send ends when the message is received (`FI_DELIVERY_COMPLETE`).
-        is_probe: bool,
-    },
-    /// Receives a message, and reports its end by [`Engine::received`], or [`Engine::refused`].
-    Receive {
-        /// The message's number.
-        message: u64,
-        /// The sender, or `FI_ADDR_UNSPEC`.
-        from: FiAddr,
-        /// The tag.
-        tag: u64,
-        /// Bits of it that are not compared.
-        ignore: u64,
-        /// The length of the buffer.
-        len: usize,
-    },
-    /// Cancels a receive. Its end is no news to the engine.
-    Cancel {
-        /// The message's number.
-        message: u64,
-    },
-    /// An operation is over.
-    End {
-        /// Its number.
-        operation: u64,
-        /// Its result, or the errno with which it has failed.
-        result: Result<Outcome, Errno>,
-    },
-}
-
-/// The result of an operation.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Of a join.
-    Joined(GroupId),
-    /// Of any other one.
-    Bytes(Vec<u8>),
-}
-
-/// The bytes of a message.
-#[derive(Debug)]
-pub enum MessageBytes {
-    /// None.
-    Empty,
-    /// A piece of the memory of an operation.
-    Piece(u64, Range<usize>),
-    /// These.
-    Own([u8; 4]),
-}
 
 /// The groups of an endpoint, and their operations.
 #[derive(Default)]
@@ -202,153 +109,6 @@ impl Engine {
         };
         this.await_probe();
         this
-    }
-
-    /// Joins a group, which has the number that is returned. All members call this, and those that
-    /// join several groups of the same members do so in the same order. The members of all groups
-    /// have names, or those of none.
-    ///
-    /// # Errors
-    ///
-    /// `ENOSPC`: there are no more numbers of groups.
-    pub fn join(&mut self, operation: u64, members: Membership) -> Result<GroupId, Errno> {
-        if self.next_group == MAX_GROUPS {
-            return Err(Errno::ENOSPC);
-        }
-        let id = GroupId(self.next_group);
-        self.next_group += 1;
-        let keys = self.joins.next(&members);
-        let alarms = self.await_reports(id, &members, &keys);
-        // The members exchange their numbers of the group.
-        let number = id.to_bytes().to_vec();
-        let schedule = schedule::allgather(members.rank(), members.len(), number.len());
-        let group = GroupState {
-            members,
-            keys,
-            numbers: Vec::new(),
-            operations: 0,
-            failed: None,
-            gone: Vec::new(),
-            alarms,
-        };
-        self.groups.insert(id, group);
-        let work = Work {
-            schedule,
-            input: number,
-            combine: None,
-        };
-        self.start(operation, id, Tag::Join, work);
-        Ok(id)
-    }
-
-    /// Begins an operation of a group with some bytes. All members begin the same ones, in the same
-    /// order.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the endpoint has left the group; the root is no rank of a member, or the bytes are
-    /// not as many as it has for all. That with which the group has failed.
-    pub fn begin(
-        &mut self,
-        operation: u64,
-        group: GroupId,
-        collective: Collective,
-        bytes: Vec<u8>,
-    ) -> Result<(), Errno> {
-        let of = self.groups.get_mut(&group).ok_or(Errno::EINVAL)?;
-        if let Some(errno) = of.failed {
-            return Err(errno);
-        }
-        let work = Work::of(collective, bytes, &of.members)?;
-        let tag = Tag::Operation(of.operations);
-        of.operations += 1;
-        self.start(operation, group, tag, work);
-        Ok(())
-    }
-
-    /// The next action, if there is one.
-    pub fn next_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
-    }
-
-    /// The bytes of a message. `None`: its operation has failed, so it is not sent.
-    pub fn bytes<'a>(&'a self, bytes: &'a MessageBytes) -> Option<&'a [u8]> {
-        match bytes {
-            MessageBytes::Empty => Some(&[]),
-            MessageBytes::Own(bytes) => Some(bytes),
-            MessageBytes::Piece(operation, range) => {
-                let operation = self.operations.get(operation)?;
-                operation.memory.get(range.clone())
-            }
-        }
-    }
-
-    /// Whether an operation has begun and is not over.
-    pub fn is_under_way(&self, operation: u64) -> bool {
-        self.operations.contains_key(&operation)
-    }
-
-    /// A message that was sent is over.
-    pub fn sent(&mut self, message: u64, result: Result<(), Errno>) {
-        match self.messages.remove(&message) {
-            Some(MessagePurpose::Send { operation, to }) => match result {
-                Ok(()) => self.finish_message(operation),
-                Err(errno) => self.fail(operation, errno, Some(to)),
-            },
-            Some(MessagePurpose::Probe(probed)) => self.take_probe_end(&probed, result),
-            Some(MessagePurpose::Report(report)) => self.take_report_end(report, result),
-            _ => {}
-        }
-    }
-
-    /// A message was received, or its receive has failed. `from` is the sender: `FI_ADDR_UNSPEC` if
-    /// it has no address here.
-    pub fn received(&mut self, message: u64, from: FiAddr, result: Result<&[u8], Errno>) {
-        match self.messages.remove(&message) {
-            Some(MessagePurpose::Receive { operation, receive }) => match result {
-                Ok(bytes) => self.take_bytes(operation, &receive, bytes),
-                // The error may have no source.
-                Err(errno) => {
-                    let of = self.operations.get(&operation);
-                    let group = of.and_then(|of| self.groups.get(&of.group));
-                    let members = group.map(|group| group.members.addresses());
-                    let member = members.and_then(|members| members.get(receive.from).copied());
-                    self.fail(operation, errno, member);
-                }
-            },
-            Some(MessagePurpose::Alarm(awaited)) => {
-                self.take_alarm(message, awaited, from, result);
-            }
-            // A message that is longer than the receive is over, too. Another error may be that of
-            // an endpoint that ends all its receives.
-            Some(MessagePurpose::Discard(group)) => match result {
-                Ok(_) | Err(Errno::ETRUNC) => self.discard(group),
-                Err(_) => self
-                    .retries
-                    .add(RetriedMessage::Discard(group), RETRY_DELAY),
-            },
-            Some(MessagePurpose::AnyProbe) => match result {
-                Ok(_) | Err(Errno::ETRUNC) => self.await_probe(),
-                Err(_) => self.retries.add(RetriedMessage::AnyProbe, RETRY_DELAY),
-            },
-            _ => {}
-        }
-    }
-
-    /// The endpoint has refused to receive a message.
-    pub fn refused(&mut self, message: u64, errno: Errno) {
-        match self.messages.remove(&message) {
-            Some(MessagePurpose::Receive { operation, .. }) => self.fail(operation, errno, None),
-            Some(MessagePurpose::Alarm(awaited)) => self.retry_alarm(message, awaited),
-            Some(MessagePurpose::Discard(group)) => {
-                self.retries
-                    .add(RetriedMessage::Discard(group), RETRY_DELAY);
-            }
-            Some(MessagePurpose::AnyProbe) => {
-                self.retries.add(RetriedMessage::AnyProbe, RETRY_DELAY)
-            }
-            _ => {}
-        }
     }
 
     /// Begins an operation of a group that there is.
@@ -526,10 +286,152 @@ impl Engine {
     }
 }
 
+impl Planner for Engine {
+    fn join(&mut self, operation: u64, members: Membership) -> Result<GroupId, Errno> {
+        if self.next_group == MAX_GROUPS {
+            return Err(Errno::ENOSPC);
+        }
+        let id = GroupId(self.next_group);
+        self.next_group += 1;
+        let keys = self.joins.next(&members);
+        let alarms = self.await_reports(id, &members, &keys);
+        // The members exchange their numbers of the group.
+        let number = id.to_bytes().to_vec();
+        let schedule = schedule::allgather(members.rank(), members.len(), number.len());
+        let group = GroupState {
+            members,
+            keys,
+            numbers: Vec::new(),
+            operations: 0,
+            failed: None,
+            gone: Vec::new(),
+            alarms,
+        };
+        self.groups.insert(id, group);
+        let work = Work {
+            schedule,
+            input: number,
+            combine: None,
+        };
+        self.start(operation, id, Tag::Join, work);
+        Ok(id)
+    }
+
+    fn check(&self, group: GroupId) -> Result<(), Errno> {
+        let group = self.groups.get(&group).ok_or(Errno::EINVAL)?;
+        group.failed.map_or(Ok(()), Err)
+    }
+
+    fn begin(
+        &mut self,
+        operation: u64,
+        group: GroupId,
+        collective: Collective,
+        bytes: Vec<u8>,
+    ) -> Result<(), Errno> {
+        self.check(group)?;
+        let of = self.groups.get_mut(&group).ok_or(Errno::EINVAL)?;
+        let work = Work::of(collective, bytes, &of.members)?;
+        let tag = Tag::Operation(of.operations);
+        of.operations += 1;
+        self.start(operation, group, tag, work);
+        Ok(())
+    }
+
+    fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn bytes<'a>(&'a self, bytes: &'a MessageBytes) -> Option<&'a [u8]> {
+        match bytes {
+            MessageBytes::Empty => Some(&[]),
+            MessageBytes::Own(bytes) => Some(bytes),
+            MessageBytes::Piece(operation, range) => {
+                let operation = self.operations.get(operation)?;
+                operation.memory.get(range.clone())
+            }
+        }
+    }
+
+    fn sent(&mut self, message: u64, result: Result<(), Errno>) {
+        match self.messages.remove(&message) {
+            Some(MessagePurpose::Send { operation, to }) => match result {
+                Ok(()) => self.finish_message(operation),
+                Err(errno) => self.fail(operation, errno, Some(to)),
+            },
+            Some(MessagePurpose::Probe(probed)) => self.take_probe_end(&probed, result),
+            Some(MessagePurpose::Report(report)) => self.take_report_end(report, result),
+            _ => {}
+        }
+    }
+
+    fn received(&mut self, message: u64, from: FiAddr, result: Result<&[u8], Errno>) {
+        match self.messages.remove(&message) {
+            Some(MessagePurpose::Receive { operation, receive }) => match result {
+                Ok(bytes) => self.take_bytes(operation, &receive, bytes),
+                // The error may have no source.
+                Err(errno) => {
+                    let of = self.operations.get(&operation);
+                    let group = of.and_then(|of| self.groups.get(&of.group));
+                    let members = group.map(|group| group.members.addresses());
+                    let member = members.and_then(|members| members.get(receive.from).copied());
+                    self.fail(operation, errno, member);
+                }
+            },
+            Some(MessagePurpose::Alarm(awaited)) => {
+                self.take_alarm(message, awaited, from, result);
+            }
+            // A message that is longer than the receive is over, too. Another error may be that of
+            // an endpoint that ends all its receives.
+            Some(MessagePurpose::Discard(group)) => match result {
+                Ok(_) | Err(Errno::ETRUNC) => self.discard(group),
+                Err(_) => self
+                    .retries
+                    .add(RetriedMessage::Discard(group), RETRY_DELAY),
+            },
+            Some(MessagePurpose::AnyProbe) => match result {
+                Ok(_) | Err(Errno::ETRUNC) => self.await_probe(),
+                Err(_) => self.retries.add(RetriedMessage::AnyProbe, RETRY_DELAY),
+            },
+            _ => {}
+        }
+    }
+
+    fn refused(&mut self, message: u64, errno: Errno) {
+        match self.messages.remove(&message) {
+            Some(MessagePurpose::Receive { operation, .. }) => self.fail(operation, errno, None),
+            Some(MessagePurpose::Alarm(awaited)) => self.retry_alarm(message, awaited),
+            Some(MessagePurpose::Discard(group)) => {
+                self.retries
+                    .add(RetriedMessage::Discard(group), RETRY_DELAY);
+            }
+            Some(MessagePurpose::AnyProbe) => {
+                self.retries.add(RetriedMessage::AnyProbe, RETRY_DELAY)
+            }
+            _ => {}
+        }
+    }
+
+    fn leave(&mut self, group: GroupId) {
+        self.leave_group(group);
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.retry(now);
+        self.probe(now);
+    }
+
+    fn next_tick(&self) -> Option<Instant> {
+        (self.next_probe().into_iter())
+            .chain(self.retries.next())
+            .min()
+    }
+}
+
 impl Work {
     /// # Errors
     ///
-    /// As [`Engine::begin`].
+    /// As [`Planner::begin`].
     fn of(collective: Collective, mut input: Vec<u8>, members: &Membership) -> Result<Self, Errno> {
         let (rank, count, bytes) = (members.rank(), members.len(), input.len());
         let checked = |root: usize| (root < count).then_some(root).ok_or(Errno::EINVAL);
@@ -540,9 +442,11 @@ impl Work {
             Collective::Broadcast { root } => {
                 schedule::broadcast(rank, count, checked(root)?, bytes)
             }
-            Collective::Allreduce { element, combine } => {
+            Collective::Allreduce {
+                datatype, combine, ..
+            } => {
                 combine_by = Some(combine);
-                schedule::allreduce(rank, count, bytes, element.max(1))
+                schedule::allreduce(rank, count, bytes, datatype.size())
             }
             Collective::Allgather => {
                 of_all(bytes)?;

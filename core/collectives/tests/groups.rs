@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_collectives::{Action, Collective, Engine, GroupId, Membership, Outcome};
+use ferrofabric_collectives::{Action, Collective, Engine, GroupId, Membership, Outcome, Planner};
+use ferrofabric_contracts::atomics::{AtomicOperator, Datatype};
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
 use proptest::prelude::*;
@@ -381,8 +382,13 @@ impl Kind {
             }
             Self::Allreduce(count) => {
                 let combine = Box::new(multiply);
-                let element = ELEMENT;
-                (Collective::Allreduce { element, combine }, data(count))
+                let collective = Collective::Allreduce {
+                    // As long as an element. The product is a function of the test's.
+                    datatype: Datatype::Uint32,
+                    operator: AtomicOperator::Prod,
+                    combine,
+                };
+                (collective, data(count))
             }
             Self::Allgather(count) => (Collective::Allgather, data(count)),
             Self::Scatter(root, count) => {

@@ -198,7 +198,8 @@ unsafe extern "C" fn allreduce(
             let (datatype, operator) = reduction(datatype, op)?;
             let CallBytes { own, .. } = elements.bytes(1, max_msg)?;
             let collective = Collective::Allreduce {
-                element: datatype.size(),
+                datatype,
+                operator,
                 combine: Box::new(move |lower, upper| combine(datatype, operator, lower, upper)),
             };
             Ok((collective, elements.copy(own), elements.result(own)))

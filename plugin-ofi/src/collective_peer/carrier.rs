@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ferrofabric_collectives::{Action, Collective, Engine, GroupId, Membership, Outcome};
+use ferrofabric_collectives::{Action, Collective, Engine, GroupId, Membership, Outcome, Planner};
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, Done, EqError};

@@ -5,9 +5,10 @@ use ferrofabric_contracts::types::FiAddr;
 
 use super::reports::{AwaitedReport, SentReport};
 use super::retries::{RETRY_DELAY, RetriedMessage};
-use super::{Action, Engine, MessageBytes, MessagePurpose};
+use super::{Engine, MessagePurpose};
 use crate::group_id::GroupId;
 use crate::groups::{JoinKeys, Membership};
+use crate::planner::{Action, MessageBytes};
 use crate::tags::{of_all_operations, of_failure};
 
 /// The errno of a group that has failed at another member.
@@ -30,7 +31,7 @@ const REPORT_LEN: usize = size_of::<u32>();
 
 impl Engine {
     /// The endpoint leaves a group. Operations that are under way fail, at the other members, too.
-    pub fn leave(&mut self, group: GroupId) {
+    pub(super) fn leave_group(&mut self, group: GroupId) {
         let is_busy = (self.operations.values()).any(|operation| operation.group == group);
         if is_busy {
             self.fail_group(group, Errno::ECANCELED, None);

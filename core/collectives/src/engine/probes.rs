@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
 
-use super::{Engine, MessageBytes, MessagePurpose};
+use super::{Engine, MessagePurpose};
+use crate::planner::MessageBytes;
 use crate::tags::PROBE;
 
 /// The time for which an operation waits for a message before it probes the sender.
@@ -33,10 +34,8 @@ pub(super) struct ProbedWait {
 
 impl Engine {
     /// Probes the senders for whose messages operations have waited for a while, and fails the
-    /// operations whose probes have failed. The owner calls this when no end of a message is left
-    /// to report, before it sleeps, and at the time of [`next_tick`](Self::next_tick).
-    pub fn tick(&mut self, now: Instant) {
-        self.retry(now);
+    /// operations whose probes have failed.
+    pub(super) fn probe(&mut self, now: Instant) {
         let (mut due, mut failed) = (Vec::new(), Vec::new());
         for (&operation, state) in &mut self.operations {
             let Some(awaited) = &mut state.waits_for else {
@@ -66,12 +65,11 @@ impl Engine {
         }
     }
 
-    /// The time of the next tick: that of the next probe, if an operation waits for a message, or
-    /// of a message that is tried again.
-    pub fn next_tick(&self) -> Option<Instant> {
+    /// The time of the next probe, if an operation waits for a message.
+    pub(super) fn next_probe(&self) -> Option<Instant> {
         let awaited = (self.operations.values()).filter_map(|one| one.waits_for.as_ref());
         let probes = awaited.filter_map(|awaited| Some(awaited.probing.next?.0));
-        probes.chain(self.retries.next()).min()
+        probes.min()
     }
 
     /// A probe is over. Its member may have closed its endpoint because it has done its part: its
