@@ -64,7 +64,7 @@ impl RdmEndpoint {
         &self,
         elements: &[T],
     ) -> Result<AtomicRegion<T, R>> {
-        let elements = SharedElements::open(&**self.domain(), elements, R::FLAGS)?;
+        let elements = SharedElements::open(&**self.domain(), elements, R::RIGHTS)?;
         Ok(AtomicRegion::over(elements))
     }
 
@@ -79,7 +79,7 @@ impl RdmEndpoint {
         &self,
         elements: &[T],
     ) -> Result<AtomicRegion<T, R>> {
-        let elements = SharedElements::open_mapped(&**self.domain(), elements, R::FLAGS)?;
+        let elements = SharedElements::open_mapped(&**self.domain(), elements, R::RIGHTS)?;
         Ok(AtomicRegion::over(elements))
     }
 

@@ -48,7 +48,7 @@ impl RdmEndpoint {
     /// Memory that the device does not register, for example beyond the limit of locked memory, is
     /// reached by messages alone; a warning in the log has the device's error.
     pub fn share<R: RegionRights>(&self, buffer: Buffer) -> Result<PeerRegion<R>> {
-        let memory = SharedBuffer::open(&**self.domain(), buffer, R::FLAGS)?;
+        let memory = SharedBuffer::open(&**self.domain(), buffer, R::RIGHTS)?;
         Ok(PeerRegion::over(memory))
     }
 

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::{Bound, Range, RangeBounds};
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::Rights;
 use ferrofabric_runtime::owning::{Buffer, SharedBuffer};
 
 /// Peers may read the region, and not write to it.
@@ -21,7 +21,7 @@ pub enum PeersWrite {}
 pub enum PeersReadWrite {}
 
 /// The rights of peers to a region: [`PeersRead`], [`PeersWrite`] or [`PeersReadWrite`].
-pub trait RegionRights: sealed::RightFlags {}
+pub trait RegionRights: sealed::HasRights {}
 
 /// Rights that allow reads.
 pub trait AllowsRead: RegionRights {}
@@ -38,24 +38,24 @@ impl AllowsWrite for PeersWrite {}
 impl AllowsWrite for PeersReadWrite {}
 
 mod sealed {
-    use super::{Flags, PeersRead, PeersReadWrite, PeersWrite};
+    use super::{PeersRead, PeersReadWrite, PeersWrite, Rights};
 
-    /// The rights, as registrations have them.
-    pub trait RightFlags {
+    /// The rights, as a value.
+    pub trait HasRights {
         /// Them.
-        const FLAGS: Flags;
+        const RIGHTS: Rights;
     }
 
-    impl RightFlags for PeersRead {
-        const FLAGS: Flags = Flags::REMOTE_READ;
+    impl HasRights for PeersRead {
+        const RIGHTS: Rights = Rights::READ;
     }
 
-    impl RightFlags for PeersWrite {
-        const FLAGS: Flags = Flags::REMOTE_WRITE;
+    impl HasRights for PeersWrite {
+        const RIGHTS: Rights = Rights::WRITE;
     }
 
-    impl RightFlags for PeersReadWrite {
-        const FLAGS: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
+    impl HasRights for PeersReadWrite {
+        const RIGHTS: Rights = Rights::all();
     }
 }
 
@@ -306,7 +306,7 @@ impl<R: RegionRights> RemoteRegion<R> {
 
     /// As [`to_bytes`](Self::to_bytes), with the number of the type of the region's elements.
     pub(crate) fn encode(&self, elements: u64) -> [u8; 32] {
-        let kind = right_bits::<R>() | (elements << RIGHT_BITS);
+        let kind = u64::from(R::RIGHTS.bits()) | (elements << RIGHT_BITS);
         let words = [self.key, self.place, self.len as u64, kind];
         let mut bytes = [0; 32];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -335,7 +335,6 @@ impl<R: RegionRights> RemoteRegion<R> {
         }
         let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         let (key, place) = (word(0), word(8));
-        let rights = word(24) & ((1 << RIGHT_BITS) - 1);
         let len = match usize::try_from(word(16)) {
             Ok(len) if place.checked_add(len as u64).is_some() => len,
             _ => return refused("it has a range beyond the last address"),
@@ -343,10 +342,10 @@ impl<R: RegionRights> RemoteRegion<R> {
         if word(24) >> RIGHT_BITS != elements {
             return refused("the region has other elements");
         }
-        if rights & !ALL_RIGHTS != 0 {
+        let Some(rights) = Rights::from_bits(word(24) as u8) else {
             return refused("it has rights that there are not");
-        }
-        if rights & right_bits::<R>() != right_bits::<R>() {
+        };
+        if !rights.contains(R::RIGHTS) {
             return refused("the region gives peers fewer rights");
         }
         Ok(Self {
@@ -403,19 +402,10 @@ const NO_ELEMENTS: u64 = 0;
 /// The bits of the last word of a handle that are for rights. The others have the elements.
 const RIGHT_BITS: u32 = 8;
 
-const READ_BIT: u64 = 1;
-const WRITE_BIT: u64 = 2;
-const ALL_RIGHTS: u64 = READ_BIT | WRITE_BIT;
-
-fn right_bits<R: RegionRights>() -> u64 {
-    let bit = |right, bit| if R::FLAGS.contains(right) { bit } else { 0 };
-    bit(Flags::REMOTE_READ, READ_BIT) | bit(Flags::REMOTE_WRITE, WRITE_BIT)
-}
-
 pub(crate) fn rights<R: RegionRights>() -> &'static str {
-    match right_bits::<R>() {
-        READ_BIT => "which peers read",
-        WRITE_BIT => "which peers write",
+    match R::RIGHTS {
+        Rights::READ => "which peers read",
+        Rights::WRITE => "which peers write",
         _ => "which peers read and write",
     }
 }

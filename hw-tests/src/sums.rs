@@ -7,7 +7,7 @@ use fastrand::Rng;
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::atomics::{AtomicForm, AtomicOp, AtomicOperator};
 use ferrofabric_contracts::error::OpError;
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
 use ferrofabric_contracts::types::{FiAddr, MrDesc};
 use ferrofabric_runtime::owning::{AtomicElement, AtomicValues, OwningEndpoint, SharedElements};
 use ferrofabric_verbs::fault;
@@ -34,7 +34,7 @@ impl CountingHub {
     /// counters that are 0.
     pub fn open(overrides: &[(&str, &str)]) -> Self {
         let domain = party::domain(overrides);
-        let rights = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
+        let rights = Rights::all();
         Self {
             endpoint: OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap(),
             wide: SharedElements::open(&*domain, &[0; 4], rights).unwrap(),

@@ -17,8 +17,8 @@ mod tests;
 #[cfg(not(loom))]
 pub(crate) use self::memory::{BoardMemory, PeerBoard, SEAL_FUTURE_WRITE};
 use crate::sync::{AtomicU64, Ordering, fence};
-use ferrofabric_contracts::atomics::Datatype;
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::Rights;
+use ferrofabric_contracts::region_window::{Elements, RegionWindow};
 use ferrofabric_system::shared_memory::MemoryBacking;
 
 /// The entries of a bucket.
@@ -27,80 +27,36 @@ const BUCKETS: usize = 64;
 /// The entries of a board.
 pub(crate) const ENTRIES: usize = WAYS * BUCKETS;
 
-/// Rights, as entries have them: peers may read.
-pub(crate) const MAY_READ: u64 = 1;
-/// Peers may write.
-pub(crate) const MAY_WRITE: u64 = 2;
-
-/// The rights of peers among these flags, as entries have them.
-pub(crate) fn rights_of(flags: Flags) -> u64 {
-    let right = |flag, right| if flags.contains(flag) { right } else { 0 };
-    right(Flags::REMOTE_READ, MAY_READ) | right(Flags::REMOTE_WRITE, MAY_WRITE)
-}
-
 /// A region, as its entry describes it. A peer may write anything to a board of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BoardRegion {
     pub(crate) key: u64,
-    /// Its memory, in the process of its owner.
-    pub(crate) addr: u64,
-    pub(crate) len: u64,
-    /// The place of its first byte.
-    pub(crate) first_place: u64,
-    /// `MAY_READ`, `MAY_WRITE`.
-    pub(crate) rights: u64,
-    /// The elements for which it alone is, as [`elements_of`] numbers them.
-    pub(crate) elements: u64,
+    pub(crate) window: RegionWindow,
     /// Where it lies in memory that peers may map, if it does.
     pub(crate) backing: Option<MemoryBacking>,
 }
 
-/// The access of an operation to its part of a region.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BoardAccess {
-    /// The rights that it needs.
-    pub(crate) rights: u64,
-    /// Its elements, as [`elements_of`] numbers them.
-    pub(crate) elements: u64,
-}
-
-/// The number of a type of elements on the board; 0 for a region of bytes, and for an operation
-/// that is not atomic.
-pub(crate) fn elements_of(datatype: Option<Datatype>) -> u64 {
-    datatype.map_or(0, |datatype| datatype as u64 + 1)
-}
-
 /// The rights and the elements in their word of an entry. Above them are a descriptor and 1, 0 for
 /// no memory that peers may map.
-const RIGHTS_MASK: u64 = 0xff;
 const ELEMENTS_SHIFT: u32 = 8;
-const ELEMENTS_MASK: u64 = 0xff;
 const DESCRIPTOR_SHIFT: u32 = 32;
 
 impl BoardRegion {
-    /// The address of `len` bytes from `place` on, for an operation.
-    pub(crate) fn part(&self, place: u64, len: u64, access: BoardAccess) -> Option<u64> {
-        let start = place.checked_sub(self.first_place)?;
-        let end = start.checked_add(len)?;
-        let has_rights = self.rights & access.rights == access.rights;
-        let is_for_it = self.elements == 0 || self.elements == access.elements;
-        (end <= self.len && has_rights && is_for_it).then_some(())?;
-        self.addr.checked_add(end)?;
-        Some(self.addr + start)
-    }
-
-    /// Where a [part](Self::part) at this address lies in the memory that peers may map.
-    pub(crate) fn backing_at(&self, addr: u64) -> Option<MemoryBacking> {
+    /// Where an address of its [window](RegionWindow::address_of) is in the memory that peers may
+    /// map.
+    pub(crate) fn backing_at(&self, address: u64) -> Option<MemoryBacking> {
         let backing = self.backing?;
-        let start = addr.checked_sub(self.addr)?;
+        let start = address.checked_sub(self.window.address)?;
         let offset = backing.offset.checked_add(start)?;
         Some(MemoryBacking { offset, ..backing })
     }
 
     /// The last words of its entry.
     fn backing_words(&self) -> [u64; 3] {
-        let elements = (self.elements & ELEMENTS_MASK) << ELEMENTS_SHIFT;
-        let rights = (self.rights & RIGHTS_MASK) | elements;
+        let RegionWindow {
+            rights, elements, ..
+        } = self.window;
+        let rights = u64::from(rights.bits()) | (u64::from(elements.number()) << ELEMENTS_SHIFT);
         let above = |backing: MemoryBacking| Some((backing, backing.descriptor.checked_add(1)?));
         match self.backing.and_then(above) {
             Some((backing, above @ 1..)) => {
@@ -147,14 +103,13 @@ impl BoardEntry {
 
     /// Owner: shows a region in a free entry.
     pub(crate) fn show(&self, region: &BoardRegion) {
-        let BoardRegion {
-            key,
-            addr,
+        let RegionWindow {
+            address,
             len,
             first_place,
             ..
-        } = *region;
-        let words = [key, addr, len, first_place].into_iter();
+        } = region.window;
+        let words = [region.key, address, len, first_place].into_iter();
         let words = words.chain(region.backing_words());
         for (word, value) in self.words.iter().zip(words) {
             word.store(value, Ordering::Relaxed);
@@ -188,11 +143,13 @@ impl BoardEntry {
         let last = [word(4), word(5), word(6)];
         let region = BoardRegion {
             key,
-            addr: word(1),
-            len: word(2),
-            first_place: word(3),
-            rights: last[0] & RIGHTS_MASK,
-            elements: (last[0] >> ELEMENTS_SHIFT) & ELEMENTS_MASK,
+            window: RegionWindow {
+                address: word(1),
+                len: word(2),
+                first_place: word(3),
+                rights: Rights::from_bits_retain(last[0] as u8),
+                elements: Elements::from_number((last[0] >> ELEMENTS_SHIFT) as u8),
+            },
             backing: BoardRegion::backing_of(last),
         };
         Some((generation, region))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::Rights;
 
 use crate::regions::RegionBoard;
 use crate::wire::UNDER_WAY_MAX;
@@ -33,9 +33,9 @@ pub enum Unreachable {
 pub struct ShownRegions {
     /// The regions of its domain.
     pub board: Arc<RegionBoard>,
-    /// The rights of peers by way of the endpoint, of `REMOTE_READ` and `REMOTE_WRITE`, for
-    /// operations of which the endpoint need not see each.
-    pub rights: Flags,
+    /// The rights of peers by way of the endpoint, for operations of which the endpoint need not
+    /// see each.
+    pub rights: Rights,
 }
 
 /// Settings of a [`ShmTransport`](crate::ShmTransport).

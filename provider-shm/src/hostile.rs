@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Rights;
 use ferrofabric_contracts::peer::PeerAv;
 use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
@@ -52,7 +53,7 @@ impl HostilePeer {
     }
 
     /// A peer with a board, and the rights to the regions on it.
-    fn connect_with(ep: &mut Ep, id: u64, board: Option<(PeerBoard, u64)>) -> (Self, FiAddr) {
+    fn connect_with(ep: &mut Ep, id: u64, board: Option<(PeerBoard, Rights)>) -> (Self, FiAddr) {
         let native = NativeAddr {
             incarnation: 1,
             node: ep.name().node,

@@ -13,7 +13,7 @@ use ferrofabric_runtime::fabric::MrAttr;
 use ferrofabric_system::forked::Birth;
 use ferrofabric_system::locks::Mutex;
 
-use crate::board::{BoardMemory, BoardRegion, elements_of, rights_of};
+use crate::board::{BoardMemory, BoardRegion};
 use crate::liveness::Liveness;
 use crate::segment::{SegmentSide, ShmSegment};
 use crate::sync::{Ordering, fence};
@@ -86,11 +86,7 @@ impl RegionBoard {
         state.entries.remove(&number);
         let shown = memory.show(&BoardRegion {
             key,
-            addr: attr.memory.addr as u64,
-            len: attr.memory.len as u64,
-            first_place: attr.first_place,
-            rights: rights_of(attr.access),
-            elements: elements_of(attr.elements),
+            window: attr.window(),
             backing: attr.backing,
         });
         if let Some(entry) = shown {

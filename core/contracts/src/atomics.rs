@@ -5,7 +5,7 @@ mod request;
 
 pub use request::{AtomicArrays, AtomicHead, RequestError};
 
-use crate::flags::Flags;
+use crate::flags::{Flags, Rights};
 use crate::listed_enum;
 use crate::types::{FiAddr, IoBuf, MrDesc, RmaKind};
 
@@ -219,11 +219,11 @@ impl AtomicForm {
 
     /// The rights at the target that an operation needs (fi_mr(3)).
     #[must_use]
-    pub const fn rights(self, operator: AtomicOperator) -> Flags {
+    pub const fn rights(self, operator: AtomicOperator) -> Rights {
         match (self, operator) {
-            (Self::Base, _) => Flags::REMOTE_WRITE,
-            (_, AtomicOperator::Read) => Flags::REMOTE_READ,
-            _ => Flags::REMOTE_READ.union(Flags::REMOTE_WRITE),
+            (Self::Base, _) => Rights::WRITE,
+            (_, AtomicOperator::Read) => Rights::READ,
+            _ => Rights::all(),
         }
     }
 }
@@ -282,7 +282,7 @@ pub struct AtomicTarget {
     /// Its length in bytes: whole elements.
     pub len: usize,
     /// The rights that the operation needs.
-    pub rights: Flags,
+    pub rights: Rights,
     /// The type of the elements.
     pub datatype: Datatype,
 }

@@ -105,6 +105,46 @@ bitflags! {
 }
 
 bitflags! {
+    /// The rights of peers to memory. The bits are those of grants, boards and handles of regions
+    /// (`docs/wire-protocol.md`, `docs/shared-memory.md`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct Rights: u8 {
+        /// Peers may read.
+        const READ = 1 << 0;
+        /// Peers may write.
+        const WRITE = 1 << 1;
+    }
+}
+
+impl Rights {
+    /// The rights among libfabric's flags: `REMOTE_READ`, `REMOTE_WRITE`.
+    #[must_use]
+    pub const fn of(flags: Flags) -> Self {
+        let read = match flags.contains(Flags::REMOTE_READ) {
+            true => Self::READ,
+            false => Self::empty(),
+        };
+        match flags.contains(Flags::REMOTE_WRITE) {
+            true => read.union(Self::WRITE),
+            false => read,
+        }
+    }
+
+    /// libfabric's flags for these rights.
+    #[must_use]
+    pub const fn flags(self) -> Flags {
+        let read = match self.contains(Self::READ) {
+            true => Flags::REMOTE_READ,
+            false => Flags::empty(),
+        };
+        match self.contains(Self::WRITE) {
+            true => read.union(Flags::REMOTE_WRITE),
+            false => read,
+        }
+    }
+}
+
+bitflags! {
     /// Duties of an application towards a provider, or that a provider takes over
     /// (`fi_info::mode`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -201,5 +241,22 @@ bitflags! {
         const ATOMIC_WAR = 1 << 38;
         /// As `WAW`, for atomics alone.
         const ATOMIC_WAW = 1 << 39;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_two_of_the_flags() {
+        for rights in (0..4).map(Rights::from_bits_retain) {
+            assert_eq!(
+                Rights::of(rights.flags() | Flags::READ | Flags::WRITE),
+                rights
+            );
+        }
+        assert_eq!(Rights::of(Flags::REMOTE_READ), Rights::READ);
+        assert_eq!(Rights::all().bits(), 3);
     }
 }

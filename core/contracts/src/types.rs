@@ -1,7 +1,7 @@
 //! The small values that every object passes around: fabric addresses, buffers, receive and send
 //! operations.
 
-use crate::flags::Flags;
+use crate::flags::{Flags, Rights};
 use crate::listed_enum;
 
 /// A peer's address as an address vector hands it out (`fi_addr_t`).
@@ -320,6 +320,15 @@ impl RmaKind {
             Self::Write => Flags::RMA.union(Flags::WRITE),
         }
     }
+
+    /// The right at the target that an operation of this kind needs.
+    #[inline]
+    pub const fn right(self) -> Rights {
+        match self {
+            Self::Read => Rights::READ,
+            Self::Write => Rights::WRITE,
+        }
+    }
 }
 
 /// A one-sided operation, without its buffers (fi_rma(3)).
@@ -355,8 +364,8 @@ pub struct GrantedMemory {
     pub address: u64,
     /// The key at the peer's device.
     pub rkey: u32,
-    /// The device may read the memory, too, if the operation is a write.
-    pub may_read: bool,
+    /// The rights of the device to the memory.
+    pub rights: Rights,
     /// The owner's number of the operation.
     pub number: u64,
 }

@@ -7,7 +7,7 @@ use ferrofabric_contracts::atomics::{
     AtomicBuffers, AtomicForm, AtomicOp, AtomicOperator as Operator, Datatype, MAX_ATOMIC_BYTES,
 };
 use ferrofabric_contracts::error::{Errno, OpError};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
 use ferrofabric_runtime::fabric::{Cntr, Domain, EndpointConfig};
 
@@ -464,7 +464,7 @@ pub fn refusals_at_the_target(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         assert!(target.content(0, REGION) == all);
     }
     // By way of an endpoint without a right, no region has it.
-    let only = |config: &mut EndpointConfig| config.remote_rights = Flags::REMOTE_READ;
+    let only = |config: &mut EndpointConfig| config.remote_rights = Rights::READ;
     let target = Target::open_with((domain_a, domain_b), |_| {}, only);
     let _region = target.register(KEY, BOTH);
     let initiator = Initiator::of(&target);

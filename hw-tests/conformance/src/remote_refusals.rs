@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
 use ferrofabric_contracts::types::{IoBuf, RmaKind, RmaOp};
 use ferrofabric_runtime::fabric::{Cntr, Domain, EndpointConfig, MrAttr};
 
@@ -232,8 +232,8 @@ pub fn addresses_of_pieces(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 /// Covers: GI-3
 pub fn rights_of_endpoints(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     for (right, granted, refused) in [
-        (Flags::REMOTE_READ, RmaKind::Read, RmaKind::Write),
-        (Flags::REMOTE_WRITE, RmaKind::Write, RmaKind::Read),
+        (Rights::READ, RmaKind::Read, RmaKind::Write),
+        (Rights::WRITE, RmaKind::Write, RmaKind::Read),
     ] {
         let only = |config: &mut EndpointConfig| config.remote_rights = right;
         let target = Target::open_with((domain_a, domain_b), |_| {}, only);

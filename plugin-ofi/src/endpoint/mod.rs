@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use ferrofabric_contracts::addr::{AUTH_KEY_LEN, Address};
 use ferrofabric_contracts::error::{Errno, Error};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
 use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::info::{AV_AUTH_KEY, with_all_orders};
 use ferrofabric_runtime::fabric::{CqAttr, Endpoint, EndpointConfig, TxConfig};
@@ -132,7 +132,7 @@ impl EndpointObject {
                 true => info.caps | Flags::COLLECTIVE,
                 false => info.caps,
             },
-            remote_rights: offer.caps & (Flags::REMOTE_READ | Flags::REMOTE_WRITE),
+            remote_rights: Rights::of(offer.caps),
             source: offer.src_addr.as_ref().and_then(Address::socket),
             auth_key: info.ep.auth_key,
             tclass: info.tx.tclass,

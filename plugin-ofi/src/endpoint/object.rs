@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ferrofabric_contracts::addr::AuthKey;
 use ferrofabric_contracts::error::{Errno, OpError};
-use ferrofabric_contracts::flags::{Flags, Order};
+use ferrofabric_contracts::flags::{Flags, Order, Rights};
 use ferrofabric_runtime::fabric::Endpoint;
 
 use crate::av::imported::ImportedAv;
@@ -57,7 +57,7 @@ pub(super) struct Setup {
     pub(super) eq: Option<SharedObject<EqObject>>,
     pub(super) caps: Flags,
     /// The rights of peers by way of it.
-    pub(super) remote_rights: Flags,
+    pub(super) remote_rights: Rights,
     /// Where it is to be found, in domains whose addresses are those of sockets.
     pub(super) source: Option<SocketAddr>,
     pub(super) auth_key: Option<AuthKey>,

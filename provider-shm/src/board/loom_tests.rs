@@ -1,8 +1,10 @@
 //! The close of a region beside a peer's copy, in every order of their steps.
 
-use super::{BoardEntry, BoardRegion, MAY_WRITE};
+use super::{BoardEntry, BoardRegion};
 use crate::hazard::Hazard;
 use crate::sync::UnsafeCell;
+use ferrofabric_contracts::flags::Rights;
+use ferrofabric_contracts::region_window::{Elements, RegionWindow};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -11,11 +13,13 @@ const KEY: u64 = 7;
 fn region(addr: u64) -> BoardRegion {
     BoardRegion {
         key: KEY,
-        addr,
-        len: 10 * addr,
-        first_place: 0,
-        rights: MAY_WRITE,
-        elements: 0,
+        window: RegionWindow {
+            address: addr,
+            len: 10 * addr,
+            first_place: 0,
+            rights: Rights::WRITE,
+            elements: Elements::BYTES,
+        },
         backing: None,
     }
 }

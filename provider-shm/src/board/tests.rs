@@ -14,17 +14,28 @@ use super::*;
 fn region(key: u64) -> BoardRegion {
     BoardRegion {
         key,
-        addr: key % 1000 + 0x1000,
-        len: 100,
-        first_place: 0,
-        rights: MAY_READ | MAY_WRITE,
-        elements: key % 3 * 7,
+        window: RegionWindow {
+            address: key % 1000 + 0x1000,
+            len: 100,
+            first_place: 0,
+            rights: Rights::all(),
+            elements: Elements::from_number((key % 3 * 7) as u8),
+        },
         backing: (key % 2 == 1).then_some(MemoryBacking {
             descriptor: (key % 100) as i32,
             inode: key << 40,
             offset: key,
         }),
     }
+}
+
+/// The same region at another address.
+fn at(address: u64, region: BoardRegion) -> BoardRegion {
+    let window = RegionWindow {
+        address,
+        ..region.window
+    };
+    BoardRegion { window, ..region }
 }
 
 fn pair() -> (BoardMemory, PeerBoard) {
@@ -46,10 +57,7 @@ fn a_peer_finds_what_is_shown_and_nothing_else() {
     assert!(!theirs.entry(entry).is_still(generation));
     assert_eq!(theirs.find(7), None);
     // Another region has the entry now.
-    let other = BoardRegion {
-        addr: 5,
-        ..region(7)
-    };
+    let other = at(5, region(7));
     assert_eq!(ours.show(&other), Some(entry));
     assert!(!theirs.entry(entry).is_still(generation));
     assert_eq!(theirs.find(7).unwrap().2, other);
@@ -130,33 +138,6 @@ fn memory_that_may_change_its_size_is_no_board() {
 }
 
 proptest! {
-    /// A part lies in the region, whatever the board says, and is refused without the right.
-    #[test]
-    fn parts_lie_in_their_region(
-        region in (any::<u64>(), prop_oneof![0u64..200, any::<u64>()], prop_oneof![0u64..200, any::<u64>()], (0u64..4, 0u64..3))
-            .prop_map(|(addr, len, first_place, (rights, elements))| BoardRegion {
-                key: 1, addr, len, first_place, rights, elements, backing: None,
-            }),
-        place in prop_oneof![0u64..400, any::<u64>()],
-        len in prop_oneof![0u64..200, any::<u64>()],
-        rights in 1u64..4,
-        elements in 0u64..3,
-    ) {
-        let wide = u128::from;
-        let last = wide(place) + wide(len);
-        let end = wide(region.first_place) + wide(region.len);
-        let fits = place >= region.first_place
-            && last <= end
-            && wide(region.addr) + (last - wide(region.first_place)) <= wide(u64::MAX)
-            && region.rights & rights == rights
-            && [0, elements].contains(&region.elements);
-        let part = region.part(place, len, BoardAccess { rights, elements });
-        prop_assert_eq!(part.is_some(), fits);
-        if let Some(addr) = part {
-            prop_assert_eq!(wide(addr), wide(region.addr) + wide(place - region.first_place));
-        }
-    }
-
     /// A part is where its region is, in the memory that peers may map, too.
     #[test]
     fn parts_lie_in_the_backing_of_their_region(
@@ -165,7 +146,7 @@ proptest! {
         (addr, start) in (0u64..1000, 0u64..100),
     ) {
         let backing = MemoryBacking { descriptor, inode, offset };
-        let region = BoardRegion { addr, backing: Some(backing), ..region(7) };
+        let region = BoardRegion { backing: Some(backing), ..at(addr, region(7)) };
         let (ours, mut theirs) = pair();
         ours.show(&region).unwrap();
         let (_, _, seen) = theirs.find(7).unwrap();
@@ -185,7 +166,7 @@ proptest! {
             match (opens, open.remove(&key)) {
                 (_, Some((entry, _))) => ours.entry(entry).hide(),
                 (true, None) => {
-                    let shown = BoardRegion { addr: n as u64, ..region(key) };
+                    let shown = at(n as u64, region(key));
                     if let Some(entry) = ours.show(&shown) {
                         open.insert(key, (entry, shown));
                     }

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrofabric_contracts::addr::NativeAddr;
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
 use ferrofabric_contracts::peer::{Shortcut, Transport};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RmaKind, RmaOp};
 use ferrofabric_runtime::fabric::MrAttr;
 
 use crate::ShmConfig;
-use crate::board::{BoardMemory, ENTRIES, MAY_READ, PeerBoard, bucket_of};
+use crate::board::{BoardMemory, ENTRIES, PeerBoard, bucket_of};
 use crate::cma::CmaPeer;
 use crate::owner::Ep;
 use crate::regions::RegionBoard;
@@ -162,7 +162,7 @@ impl<'a> Attack<'a> {
             // The peer's memory is that of this process, so nothing is to be written there.
             regions: (PeerBoard::accept(boards.1.fd()).ok()).map(|board| PeerRegions {
                 board,
-                rights: MAY_READ,
+                rights: Rights::READ,
                 pid: std::process::id() as i32,
             }),
             watch: Some(boards.0.watch(&segment, SegmentSide::Initiator, (1, id))),
@@ -260,9 +260,12 @@ impl<'a> Attack<'a> {
     /// The endpoint's domain closes a region. The peer claims to be at work, and is not there.
     fn close_region(&mut self, steps: &mut Steps<'_>) {
         let memory = IoBuf { addr: 8, len: 8 };
-        let rights = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
         let regions = &self.boards.0;
-        regions.show(0, steps.number(), &MrAttr::new(memory, rights));
+        regions.show(
+            0,
+            steps.number(),
+            &MrAttr::new(memory, Rights::all().flags()),
+        );
         let claim = self.segment.hazard_word(SegmentSide::Acceptor);
         write(claim, steps.number() % (ENTRIES as u64 + 2));
         regions.hide(0);

@@ -4,8 +4,9 @@
 use std::os::fd::AsRawFd;
 
 use ferrofabric_contracts::atomics::{AtomicTarget, Datatype};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
 use ferrofabric_contracts::peer::{MappedCall, Shortcut};
+use ferrofabric_contracts::region_window::{Elements, RegionWindow};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RmaKind, RmaOp};
 use ferrofabric_system::shared_memory::{MemoryBacking, SharedMemory};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -13,7 +14,7 @@ use nix::sys::stat::fstat;
 use nix::unistd::ftruncate;
 
 use super::{HostilePeer, ID};
-use crate::board::{BoardMemory, BoardRegion, MAY_READ, MAY_WRITE, PeerBoard, elements_of};
+use crate::board::{BoardMemory, BoardRegion, PeerBoard};
 use crate::owner::Ep;
 use crate::{Cma, ShmConfig};
 
@@ -26,7 +27,7 @@ fn open() -> (Ep, BoardMemory, FiAddr, HostilePeer) {
     });
     let board = BoardMemory::create().unwrap();
     let theirs = PeerBoard::accept(board.fd()).unwrap();
-    let shown = Some((theirs, MAY_READ | MAY_WRITE));
+    let shown = Some((theirs, Rights::all()));
     let (enemy, addr) = HostilePeer::connect_with(&mut ep, ID, shown);
     // From now on there is a route.
     ep.tsend(addr, 1, &[1; 8], 1).unwrap();
@@ -54,13 +55,13 @@ fn doubtful_regions_are_not_touched() {
     let (mut ep, board, addr, _enemy) = open();
     let memory = [7u8; 100];
     let there = memory.as_ptr() as u64;
-    let both = MAY_READ | MAY_WRITE;
+    let both = Rights::all();
     for (at, len, first_place, rights) in [
         // Not the range, not the right, or beyond the last address.
         (there, 49, 0, both),
         (there, 100, 51, both),
-        (there, 100, 0, 0),
-        (there, 100, 0, !both),
+        (there, 100, 0, Rights::empty()),
+        (there, 100, 0, Rights::from_bits_retain(!3)),
         (there, u64::MAX, u64::MAX, both),
         (u64::MAX - 40, 100, 0, both),
         (u64::MAX, u64::MAX, 0, both),
@@ -72,11 +73,13 @@ fn doubtful_regions_are_not_touched() {
     ] {
         let region = BoardRegion {
             key: KEY,
-            addr: at,
-            len,
-            first_place,
-            rights,
-            elements: 0,
+            window: RegionWindow {
+                address: at,
+                len,
+                first_place,
+                rights,
+                elements: Elements::BYTES,
+            },
             backing: None,
         };
         let entry = board.show(&region).unwrap();
@@ -92,11 +95,13 @@ fn doubtful_regions_are_not_touched() {
     // All doubts are over, and so is the pause after the failed ones.
     board.show(&BoardRegion {
         key: KEY,
-        addr: there,
-        len: 100,
-        first_place: 0,
-        rights: both,
-        elements: 0,
+        window: RegionWindow {
+            address: there,
+            len: 100,
+            first_place: 0,
+            rights: both,
+            elements: Elements::BYTES,
+        },
         backing: None,
     });
     let mut bytes = [1; 50];
@@ -137,12 +142,14 @@ fn doubtful_memory_is_not_mapped() {
     let show = |backing: MemoryBacking| {
         board.show(&BoardRegion {
             key: KEY,
-            // No memory: the kernel copies nothing there.
-            addr: 1,
-            len: 100,
-            first_place: 0,
-            rights: MAY_READ | MAY_WRITE,
-            elements: 0,
+            window: RegionWindow {
+                // No memory: the kernel copies nothing there.
+                address: 1,
+                len: 100,
+                first_place: 0,
+                rights: Rights::all(),
+                elements: Elements::BYTES,
+            },
             backing: Some(backing),
         })
     };
@@ -196,11 +203,13 @@ fn doubtful_elements_are_not_touched() {
     let show = |offset, elements| {
         board.show(&BoardRegion {
             key: KEY,
-            addr: 1 << 20,
-            len: all,
-            first_place: 0,
-            rights: MAY_READ | MAY_WRITE,
-            elements,
+            window: RegionWindow {
+                address: 1 << 20,
+                len: all,
+                first_place: 0,
+                rights: Rights::all(),
+                elements,
+            },
             backing: Some(memory.backing(offset)),
         })
     };
@@ -210,7 +219,7 @@ fn doubtful_elements_are_not_touched() {
             key: KEY,
             place,
             len: 8,
-            rights: Flags::REMOTE_READ | Flags::REMOTE_WRITE,
+            rights: Rights::all(),
             datatype,
         };
         let mut address = None;
@@ -220,7 +229,7 @@ fn doubtful_elements_are_not_touched() {
         is_reached
     };
     // The owner's addresses are aligned, and those in its memory are not.
-    let entry = show(4, 0).unwrap();
+    let entry = show(4, Elements::BYTES).unwrap();
     for (place, datatype, is_reached) in [
         (0, Datatype::Uint64, false),
         (4, Datatype::Uint64, true),
@@ -239,7 +248,7 @@ fn doubtful_elements_are_not_touched() {
         );
     }
     board.entry(entry).hide();
-    let entry = show(0, elements_of(Some(Datatype::Uint64))).unwrap();
+    let entry = show(0, Elements::of(Some(Datatype::Uint64))).unwrap();
     assert!(reaches(&mut ep, 0, Datatype::Uint64));
     for datatype in [Datatype::Int64, Datatype::Double, Datatype::Uint8] {
         assert!(!reaches(&mut ep, 0, datatype));
@@ -251,7 +260,7 @@ fn doubtful_elements_are_not_touched() {
     board.entry(entry).hide();
     assert!(!reaches(&mut ep, 0, Datatype::Uint64));
     // No type has that number.
-    show(0, 0xff).unwrap();
+    show(0, Elements::from_number(0xff)).unwrap();
     assert!(!reaches(&mut ep, 0, Datatype::Uint64));
 }
 
@@ -262,11 +271,13 @@ fn nothing_goes_to_a_region_that_is_gone() {
     let memory = [7u8; 8];
     let region = BoardRegion {
         key: KEY,
-        addr: memory.as_ptr() as u64,
-        len: 8,
-        first_place: 0,
-        rights: MAY_WRITE,
-        elements: 0,
+        window: RegionWindow {
+            address: memory.as_ptr() as u64,
+            len: 8,
+            first_place: 0,
+            rights: Rights::WRITE,
+            elements: Elements::BYTES,
+        },
         backing: None,
     };
     let entry = board.show(&region).unwrap();

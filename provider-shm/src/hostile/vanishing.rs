@@ -7,12 +7,13 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
 use ferrofabric_contracts::peer::Shortcut;
+use ferrofabric_contracts::region_window::{Elements, RegionWindow};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RmaKind, RmaOp};
 
 use super::{COOKIE, HostilePeer, ID};
-use crate::board::{BoardMemory, BoardRegion, MAY_READ, MAY_WRITE, PeerBoard};
+use crate::board::{BoardMemory, BoardRegion, PeerBoard};
 use crate::cma::{CmaPeer, CopyOutcome, CopyWay};
 use crate::missing_pages::MissingPages;
 use crate::owner::Ep;
@@ -93,17 +94,19 @@ impl Initiator {
         let mut ep = open();
         let board = BoardMemory::create().unwrap();
         let theirs = PeerBoard::accept(board.fd()).unwrap();
-        let shown = Some((theirs, MAY_READ | MAY_WRITE));
+        let shown = Some((theirs, Rights::all()));
         let (enemy, dest) = HostilePeer::connect_with(&mut ep, ID, shown);
         // From now on there is a route.
         ep.tsend(dest, 1, &[1; 8], 1).unwrap();
         let region = BoardRegion {
             key: KEY,
-            addr: pages.addr(),
-            len: len as u64,
-            first_place: 0,
-            rights: MAY_READ | MAY_WRITE,
-            elements: 0,
+            window: RegionWindow {
+                address: pages.addr(),
+                len: len as u64,
+                first_place: 0,
+                rights: Rights::all(),
+                elements: Elements::BYTES,
+            },
             backing: None,
         };
         board.show(&region).unwrap();

@@ -10,7 +10,9 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use ferrofabric_contracts::atomics::AtomicTarget;
+use ferrofabric_contracts::flags::Rights;
 use ferrofabric_contracts::peer::{MappedCall, Owner, PeerSrx};
+use ferrofabric_contracts::region_window::{Elements, RegionAccess};
 use ferrofabric_contracts::types::{IoBuf, MsgKind, RemoteKind, RmaKind, RmaOp, total_len};
 use ferrofabric_system::shared_memory::MemoryBacking;
 
@@ -18,7 +20,7 @@ use super::ShmLink;
 use super::mapped::{MappedMemories, MappedPart, copy_mapped};
 use super::pause::Pause;
 use super::receiver::LinkReceiver;
-use crate::board::{BoardAccess, MAY_READ, MAY_WRITE, PeerBoard, elements_of, rights_of};
+use crate::board::PeerBoard;
 use crate::cma::{CopyOutcome, CopyWay};
 use crate::config::Cma;
 use crate::paths::MessagePath;
@@ -35,7 +37,7 @@ const MOST_BYTES: usize = 64 << 20;
 pub(super) struct LinkShortcuts {
     board: PeerBoard,
     /// The rights to the regions on it.
-    rights: u64,
+    rights: Rights,
     /// Memory of the peer that is mapped.
     memories: MappedMemories,
     /// After a copy of the kernel that failed.
@@ -76,13 +78,13 @@ impl LinkShortcuts {
         &mut self,
         key: u64,
         (place, len): (u64, usize),
-        access: BoardAccess,
+        access: RegionAccess,
     ) -> Option<FoundPart> {
-        if self.rights & access.rights != access.rights {
+        if !self.rights.contains(access.rights) {
             return None;
         }
         let (entry, generation, region) = self.board.find(key)?;
-        let addr = region.part(place, len as u64, access)?;
+        let addr = region.window.address_of(place, len as u64, access)?;
         Some(FoundPart {
             entry,
             generation,
@@ -178,13 +180,7 @@ impl ShmLink {
         owner: &mut O,
     ) -> bool {
         let len = total_len(iov);
-        let access = BoardAccess {
-            rights: match op.kind {
-                RmaKind::Read => MAY_READ,
-                RmaKind::Write => MAY_WRITE,
-            },
-            elements: elements_of(None),
-        };
+        let access = op.kind.right().into();
         if !self.may_shortcut() || len > MOST_BYTES {
             return false;
         }
@@ -221,9 +217,9 @@ impl ShmLink {
         target: &AtomicTarget,
         act: impl FnOnce(NonNull<u8>),
     ) -> MappedCall {
-        let access = BoardAccess {
-            rights: rights_of(target.rights),
-            elements: elements_of(Some(target.datatype)),
+        let access = RegionAccess {
+            rights: target.rights,
+            elements: Elements::of(Some(target.datatype)),
         };
         let shortcuts = self.shortcuts.as_mut();
         let found = shortcuts.and_then(|s| s.find(target.key, (target.place, target.len), access));

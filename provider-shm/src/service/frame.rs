@@ -2,10 +2,10 @@
 //! size.
 
 use ferrofabric_contracts::addr::NATIVE_LEN;
+use ferrofabric_contracts::flags::Rights;
 use ferrofabric_contracts::listed_constants;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::board::{MAY_READ, MAY_WRITE};
 use crate::cma::Cookie;
 
 const MAGIC: u32 = 0x4d48_5346;
@@ -76,13 +76,13 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// The rights to the regions on the sender's board, as the entries of boards have them.
-    pub(crate) fn board_rights(&self) -> u64 {
+    /// The rights to the regions on the sender's board.
+    pub(crate) fn board_rights(&self) -> Rights {
         let of = |flag, right| match self.flags & flag {
-            0 => 0,
+            0 => Rights::empty(),
             _ => right,
         };
-        of(SHOWS_READ, MAY_READ) | of(SHOWS_WRITE, MAY_WRITE)
+        of(SHOWS_READ, Rights::READ) | of(SHOWS_WRITE, Rights::WRITE)
     }
 
     /// An empty record.

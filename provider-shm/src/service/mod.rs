@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender};
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::Rights;
 use ferrofabric_system::forked::Birth;
 use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::threads;
@@ -90,8 +90,8 @@ pub(crate) struct NewLink {
 /// The regions of a peer that this side may reach by itself.
 pub(crate) struct PeerRegions {
     pub(crate) board: PeerBoard,
-    /// The rights to them, as entries have them.
-    pub(crate) rights: u64,
+    /// The rights to them.
+    pub(crate) rights: Rights,
     /// The process that has them; 0 if it can not be seen from here.
     pub(crate) pid: i32,
 }
@@ -198,8 +198,8 @@ impl EndpointShared {
         let ShownRegions { board, rights } = self.shown.as_ref()?;
         let mut flags = 0;
         for (right, flag) in [
-            (Flags::REMOTE_READ, frame::SHOWS_READ),
-            (Flags::REMOTE_WRITE, frame::SHOWS_WRITE),
+            (Rights::READ, frame::SHOWS_READ),
+            (Rights::WRITE, frame::SHOWS_WRITE),
         ] {
             if rights.contains(right) {
                 flags |= flag;

@@ -14,7 +14,7 @@ use ferrofabric_contracts::atomics::{
     AtomicBuffers, AtomicForm, AtomicOp, AtomicOperator, Datatype,
 };
 use ferrofabric_contracts::error::{Errno, OpError};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
 use ferrofabric_contracts::types::{AvType, FiAddr, IoBuf, MrDesc};
 use ferrofabric_runtime::fabric::{CntrAttr, MrAttr};
 use ferrofabric_runtime::owning::SharedElements;
@@ -150,7 +150,7 @@ fn each_operation_on_words_goes_by_mapping() {
 #[test]
 fn a_region_of_elements_is_mapped_for_them_alone() {
     let ([_, b], pair) = connected("on");
-    let region = SharedElements::<u32>::open_mapped(&*b, &[7; 1024], BOTH).unwrap();
+    let region = SharedElements::<u32>::open_mapped(&*b, &[7; 1024], Rights::all()).unwrap();
     let at = |place| (region.key(), place);
     for round in 0..100 {
         let sum = Sum::new(&pair.a, pair.to_b, at(4 * 1023), Datatype::Uint32);
@@ -178,7 +178,7 @@ fn a_region_of_elements_is_mapped_for_them_alone() {
 #[test]
 fn a_region_that_withholds_a_right_is_not_changed() {
     let ([_, b], pair) = connected("on");
-    for rights in [Flags::REMOTE_READ, Flags::REMOTE_WRITE] {
+    for rights in [Rights::READ, Rights::WRITE] {
         let region = SharedElements::<u64>::open_mapped(&*b, &[7], rights).unwrap();
         let sum = Sum::new(&pair.a, pair.to_b, (region.key(), 0), Datatype::Uint64);
         sum.begin(&pair.a).unwrap();
@@ -295,8 +295,8 @@ fn sums_of_processes_and_of_the_owner_are_exact() {
 
     let domain = domain("on");
     let end = QueuedEndpoint::open(&*domain);
-    let wide = SharedElements::<u64>::open_mapped(&*domain, &[0], BOTH).unwrap();
-    let narrow = SharedElements::<u32>::open_mapped(&*domain, &[0], BOTH).unwrap();
+    let wide = SharedElements::<u64>::open_mapped(&*domain, &[0], Rights::all()).unwrap();
+    let narrow = SharedElements::<u32>::open_mapped(&*domain, &[0], Rights::all()).unwrap();
     let ways = [("on", BY_MAPPING), ("on", BY_MAPPING), ("off", BY_MESSAGES)];
     let mut adders = ways.map(|(cma, each)| {
         let mut child = ChildProcess::start("adder");

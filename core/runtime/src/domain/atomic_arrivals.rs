@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ferrofabric_contracts::peer::Arrived;
+use ferrofabric_contracts::part::RemotePlace;
 use ferrofabric_contracts::types::FiAddr;
 use rustc_hash::FxHashMap;
 
@@ -20,8 +20,8 @@ pub(super) struct AtomicArrivals {
 struct ArrivingRequest {
     /// The room for its bytes.
     room: u64,
-    /// The message, once its bytes are there.
-    whole: Option<Arrived>,
+    /// What it is for, once its bytes are there.
+    whole: Option<RemotePlace>,
 }
 
 impl AtomicArrivals {
@@ -37,10 +37,10 @@ impl AtomicArrivals {
     }
 
     /// The bytes of a request are there.
-    pub(super) fn set_whole(&mut self, src: FiAddr, room: u64, a: &Arrived) {
+    pub(super) fn set_whole(&mut self, src: FiAddr, room: u64, at: RemotePlace) {
         let mut requests = self.arrivals.get_mut(&src).into_iter().flatten();
         if let Some(request) = requests.find(|request| request.room == room) {
-            request.whole = Some(*a);
+            request.whole = Some(at);
         }
     }
 
@@ -54,7 +54,7 @@ impl AtomicArrivals {
 
     /// Takes out the request of a source whose turn it is: the first one, if its bytes are there.
     /// Long ones may be overtaken on their way, and are not here.
-    pub(super) fn take_next(&mut self, src: FiAddr) -> Option<(u64, Arrived)> {
+    pub(super) fn take_next(&mut self, src: FiAddr) -> Option<(u64, RemotePlace)> {
         let requests = self.arrivals.get_mut(&src)?;
         let &ArrivingRequest { room, whole } = requests.front()?;
         let whole = whole?;

@@ -224,9 +224,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         let remote = &mut state.endpoints[self.index].srx.remote;
         let begun = match op.kind {
             RmaKind::Write => Ok((remote.begin_write(op), None)),
-            RmaKind::Read => {
-                (remote.begin_read(op, iov, None)).map(|(part, read)| (part, Some(read)))
-            }
+            RmaKind::Read => (remote.begin_read(op, iov)).map(|(part, read)| (part, Some(read))),
         };
         let (part, request) = match begun {
             Ok(begun) => begun,

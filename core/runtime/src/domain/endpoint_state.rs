@@ -16,7 +16,7 @@ use crate::fabric::{Cntr, EndpointConfig};
 use ferrofabric_av::{AuthKeys, AvTable, HeldKey};
 use ferrofabric_contracts::addr::{AddrFormat, Address, KeyedAddr, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::Rights;
 use ferrofabric_contracts::info::traffic_class;
 use ferrofabric_contracts::peer::{Routed, Transport};
 use ferrofabric_contracts::types::FiAddr;
@@ -175,13 +175,13 @@ fn own_cntr<B: Backend>(
 }
 
 /// The rights of peers to operations that no counter of the endpoint counts.
-fn unseen_rights(config: &EndpointConfig) -> Flags {
+fn unseen_rights(config: &EndpointConfig) -> Rights {
     let mut rights = config.remote_rights;
     if config.remote_read_cntr.is_some() {
-        rights -= Flags::REMOTE_READ;
+        rights -= Rights::READ;
     }
     if config.remote_write_cntr.is_some() {
-        rights -= Flags::REMOTE_WRITE;
+        rights -= Rights::WRITE;
     }
     rights
 }

@@ -1,11 +1,11 @@
 //! The parts about grants (`docs/adr/0063`), as they come and go: queries, grants, revocations.
 
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Arrived, Matched};
-use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, RemoteKind, RmaOp, SendOp};
+use ferrofabric_contracts::part::Part;
+use ferrofabric_contracts::types::{FiAddr, MrDesc, RmaOp, SendOp};
 
 use super::NO_CNTR;
-use super::grants::GrantFields;
+use super::grants::{GrantFields, NO_GRANT};
 use super::owner::EndpointOwner;
 use super::part_outbox::{PartBytes, RemoteSend};
 use super::srx::SharedRx;
@@ -14,11 +14,8 @@ impl SharedRx {
     /// Queries the target of an operation for a grant, if it is time for that.
     pub(super) fn query_if_due(&mut self, op: &RmaOp, lane: u64) {
         if let Some(query) = self.remote.held.missed(op.dest, op.key, lane) {
-            let op = about_grant(RemoteKind::Query, op.dest, op.key, query);
-            self.send_part(RemoteSend {
-                op,
-                from: PartBytes::NONE,
-            });
+            let part = Part::Query { key: op.key, query };
+            self.send_about_grant(part, op.dest);
         }
     }
 
@@ -26,71 +23,56 @@ impl SharedRx {
     pub(super) fn revoke(&mut self, region: usize) {
         for grant in self.remote.given.of_region(region) {
             self.remote.given.revoked += 1;
-            self.send_part(RemoteSend {
-                op: about_grant(RemoteKind::Revoke, grant.holder, grant.number, 0),
-                from: PartBytes::NONE,
-            });
+            let part = Part::Revoke {
+                grant: grant.number,
+            };
+            self.send_about_grant(part, grant.holder);
         }
     }
 
     /// No operation uses a grant any more that its peer has revoked.
     pub(super) fn send_revoked(&mut self, peer: FiAddr, grant: u64) {
+        self.send_about_grant(Part::Revoked { grant }, peer);
+    }
+
+    fn send_about_grant(&mut self, part: Part, dest: FiAddr) {
         self.send_part(RemoteSend {
-            op: about_grant(RemoteKind::Revoked, peer, grant, 0),
+            op: about_grant(part, dest),
             from: PartBytes::NONE,
         });
     }
 }
 
-/// A part about a grant.
-fn about_grant(kind: RemoteKind, dest: FiAddr, tag: u64, data: u64) -> SendOp {
-    SendOp {
-        kind: MsgKind::Remote(kind),
-        dest,
-        tag,
-        data,
-        desc: MrDesc::NONE,
-        context: 0,
-        flags: Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::INJECT,
-    }
+/// The message of a part about a grant.
+fn about_grant(part: Part, dest: FiAddr) -> SendOp {
+    part.message(dest, MrDesc::NONE, 0, Flags::INJECT)
 }
 
 impl EndpointOwner<'_> {
-    /// A part about a grant has come.
-    pub(super) fn part_of_grant_came(
-        &mut self,
-        kind: RemoteKind,
-        m: &Matched,
-        a: &Arrived,
-        is_lost: bool,
-    ) {
-        match kind {
-            RemoteKind::Grant => {
-                let bytes = self.srx.remote.take_room(m.context);
-                let fields = bytes.filter(|_| a.data != 0 && !is_lost);
-                let fields =
-                    fields.and_then(|(_, bytes)| GrantFields::from_bytes(bytes.first_chunk()?));
-                self.srx.remote.held.answered(a.tag, a.data, fields);
-            }
-            _ if is_lost => {}
-            RemoteKind::Query => self.answer_query(a),
-            RemoteKind::Revoke => {
-                self.srx.remote.held.revoke(a.src, a.tag);
-                if self.srx.remote.shortcuts.revoke(a.src, a.tag) {
-                    self.srx.send_revoked(a.src, a.tag);
-                }
-            }
-            RemoteKind::Revoked => self.srx.remote.returned(a.tag, a.src),
-            _ => {}
+    /// The answer to a query has come: into a room the fields of the grant, unless they are lost.
+    pub(super) fn grant_came(&mut self, room: u64, query: u64, grant: Option<u64>, is_lost: bool) {
+        let bytes = self.srx.remote.take_room(room);
+        let bytes = bytes.filter(|_| grant.is_some() && !is_lost);
+        let fields = bytes.and_then(|(_, bytes)| GrantFields::from_bytes(bytes.first_chunk()?));
+        let grant = grant.unwrap_or(NO_GRANT);
+        self.srx.remote.held.answered(query, grant, fields);
+    }
+
+    /// A peer revokes a grant.
+    pub(super) fn grant_is_revoked(&mut self, peer: FiAddr, grant: u64) {
+        self.srx.remote.held.revoke(peer, grant);
+        if self.srx.remote.shortcuts.revoke(peer, grant) {
+            self.srx.send_revoked(peer, grant);
         }
     }
 
     /// Answers a peer that queries for a grant. A device's operations count nowhere at the target,
     /// so none is granted where counters are bound. Nor is one to a source outside the address
     /// vector: no address leads there to revoke it.
-    fn answer_query(&mut self, a: &Arrived) {
-        if !a.src.is_some() {
-            let none = about_grant(RemoteKind::Grant, FiAddr::NOTAVAIL, a.data, 0);
+    pub(super) fn answer_query(&mut self, peer: FiAddr, key: u64, query: u64) {
+        if !peer.is_some() {
+            let none = Part::Grant { query, grant: None };
+            let none = about_grant(none, FiAddr::NOTAVAIL);
             return self.srx.remote.refusals.push(none);
         }
         let counts = [
@@ -98,13 +80,13 @@ impl EndpointOwner<'_> {
             self.binding.remote_write_cntr,
         ];
         let granted = match counts == [NO_CNTR; 2] {
-            true => self.srx.remote.grant(a.src, a.tag),
+            true => self.srx.remote.grant(peer, key),
             false => None,
         };
-        let number = granted.map_or(0, |(number, _)| number);
+        let (grant, fields) = granted.unzip();
         self.srx.send_part(RemoteSend {
-            op: about_grant(RemoteKind::Grant, a.src, a.data, number),
-            from: granted.map_or(PartBytes::NONE, |(_, fields)| {
+            op: about_grant(Part::Grant { query, grant }, peer),
+            from: fields.map_or(PartBytes::NONE, |fields| {
                 PartBytes::Copied(fields.to_bytes().to_vec())
             }),
         });

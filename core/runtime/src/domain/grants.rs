@@ -5,11 +5,15 @@
 //! the holder's device has no way to this domain's memory any more. A grant that is held is used
 //! for the lane alone that the query was for.
 
-use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{FiAddr, GrantedMemory, RmaKind, RmaOp};
+use ferrofabric_contracts::flags::Rights;
+use ferrofabric_contracts::region_window::{Elements, RegionWindow};
+use ferrofabric_contracts::types::{FiAddr, GrantedMemory, RmaOp};
 use ferrofabric_system::random;
 use rustc_hash::FxHashMap;
 use slab::Slab;
+
+/// The number of a grant that there is not.
+pub(super) const NO_GRANT: u64 = 0;
 
 /// Bytes of a grant's message: address (8), length (8), place of the first byte (8), key of the
 /// device (4), rights (4: 1 read, 2 write).
@@ -24,30 +28,29 @@ const MAX_GIVEN: usize = 65_536;
 /// Operations with a key for which there was no grant, until the peer is queried again.
 const USES_BETWEEN_QUERIES: u32 = 1024;
 
-const MAY_READ: u32 = 1;
-const MAY_WRITE: u32 = 2;
-
 /// A region as a device reaches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GrantFields {
-    pub(super) address: u64,
-    pub(super) len: u64,
-    /// The place of the first byte.
-    pub(super) first_place: u64,
+    /// Of bytes: no device reaches elements.
+    pub(super) window: RegionWindow,
     pub(super) rkey: u32,
-    pub(super) rights: Flags,
 }
 
 impl GrantFields {
     pub(super) fn to_bytes(self) -> [u8; GRANT_BYTES] {
-        let right = |flag, bit| if self.rights.contains(flag) { bit } else { 0 };
-        let rights = right(Flags::REMOTE_READ, MAY_READ) | right(Flags::REMOTE_WRITE, MAY_WRITE);
+        let RegionWindow {
+            address,
+            len,
+            first_place,
+            rights,
+            ..
+        } = self.window;
         let mut bytes = [0; GRANT_BYTES];
-        bytes[..8].copy_from_slice(&self.address.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.len.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.first_place.to_le_bytes());
+        bytes[..8].copy_from_slice(&address.to_le_bytes());
+        bytes[8..16].copy_from_slice(&len.to_le_bytes());
+        bytes[16..24].copy_from_slice(&first_place.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.rkey.to_le_bytes());
-        bytes[28..].copy_from_slice(&rights.to_le_bytes());
+        bytes[28..].copy_from_slice(&u32::from(rights.bits()).to_le_bytes());
         bytes
     }
 
@@ -58,35 +61,17 @@ impl GrantFields {
         let (address, len, first_place) = (long(0), long(8), long(16));
         address.checked_add(len)?;
         first_place.checked_add(len)?;
-        let bits = short(28);
-        if bits & !(MAY_READ | MAY_WRITE) != 0 {
-            return None;
-        }
-        let mut rights = Flags::empty();
-        rights.set(Flags::REMOTE_READ, bits & MAY_READ != 0);
-        rights.set(Flags::REMOTE_WRITE, bits & MAY_WRITE != 0);
+        let rights = Rights::from_bits(u8::try_from(short(28)).ok()?)?;
         Some(Self {
-            address,
-            len,
-            first_place,
+            window: RegionWindow {
+                address,
+                len,
+                first_place,
+                rights,
+                elements: Elements::BYTES,
+            },
             rkey: short(24),
-            rights,
         })
-    }
-
-    /// The address of `len` bytes from `place` on, for an operation that needs `right`.
-    fn address_of(&self, place: u64, len: u64, right: Flags) -> Option<u64> {
-        let start = place.checked_sub(self.first_place)?;
-        let fits = start.checked_add(len)? <= self.len && self.rights.contains(right);
-        fits.then(|| self.address.checked_add(start)).flatten()
-    }
-}
-
-/// The right that an operation needs.
-pub(super) fn right_for(kind: RmaKind) -> Flags {
-    match kind {
-        RmaKind::Read => Flags::REMOTE_READ,
-        RmaKind::Write => Flags::REMOTE_WRITE,
     }
 }
 
@@ -141,12 +126,13 @@ impl HeldGrants {
         else {
             return None;
         };
-        let address = fields.address_of(op.place, len, right_for(op.kind))?;
+        let access = op.kind.right().into();
+        let address = fields.window.address_of(op.place, len, access)?;
         let memory = GrantedMemory {
             lane: *lane,
             address,
             rkey: fields.rkey,
-            may_read: fields.rights.contains(Flags::REMOTE_READ),
+            rights: fields.window.rights,
             number,
         };
         Some((memory, *grant))
@@ -311,7 +297,7 @@ impl GivenGrants {
             return None;
         }
         // Who knows the number may name the region by it, so nobody can guess it. No grant has
-        // number 0.
+        // `NO_GRANT`.
         let drawn = (random::number().ok()? >> 32).max(1);
         self.count = self.count.wrapping_add(1);
         let entry = self.given.vacant_entry();
@@ -376,18 +362,22 @@ impl GivenGrants {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use ferrofabric_contracts::types::MrDesc;
+    use ferrofabric_contracts::flags::Flags;
+    use ferrofabric_contracts::types::{MrDesc, RmaKind};
     use proptest::prelude::*;
 
-    const BOTH: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
+    const BOTH: Rights = Rights::all();
 
-    fn fields(len: u64, first_place: u64, rights: Flags) -> GrantFields {
+    fn fields(len: u64, first_place: u64, rights: Rights) -> GrantFields {
         GrantFields {
-            address: 0x10_0000,
-            len,
-            first_place,
+            window: RegionWindow {
+                address: 0x10_0000,
+                len,
+                first_place,
+                rights,
+                elements: Elements::BYTES,
+            },
             rkey: 7,
-            rights,
         }
     }
 
@@ -414,7 +404,7 @@ mod tests {
 
     #[test]
     fn bytes_of_a_grant() {
-        let sound = fields(0x20, 3, Flags::REMOTE_WRITE);
+        let sound = fields(0x20, 3, Rights::WRITE);
         let bytes = sound.to_bytes();
         let golden = [
             0, 0, 0x10, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0,
@@ -540,7 +530,7 @@ mod tests {
                 if let Some((memory, grant)) = found {
                     prop_assert_eq!((memory.lane, memory.rkey, memory.number, grant), (5, 7, 77, 3));
                     prop_assert_eq!(memory.address, address + (place - first_place));
-                    prop_assert_eq!(memory.may_read, bits & 1 != 0);
+                    prop_assert_eq!(u32::from(memory.rights.bits()), bits);
                 }
             }
         }

@@ -58,7 +58,7 @@ use ferrofabric_av::{AvAttr, AvTable, HeldKey, RefoundEndpoint, Resolve};
 use ferrofabric_contracts::addr::{AuthKey, KeyedAddr, NativeAddr};
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
 use ferrofabric_contracts::info::{Info, Progress, Threading};
 use ferrofabric_contracts::peer::Transport;
 use ferrofabric_contracts::types::FiAddr;
@@ -175,9 +175,9 @@ pub struct Opening<'a> {
     pub tclass: u32,
     /// The keys of its address vector, if endpoints have those.
     pub keys: &'a [HeldKey],
-    /// The rights with which peers reach regions by way of this endpoint, of `REMOTE_READ` and
-    /// `REMOTE_WRITE`, for operations of which it need not see each: no counter counts them.
-    pub unseen_rights: Flags,
+    /// The rights with which peers reach regions by way of this endpoint, for operations of which
+    /// it need not see each: no counter counts them.
+    pub unseen_rights: Rights,
 }
 
 /// A transport, and the addresses of its endpoint.
@@ -402,7 +402,7 @@ impl<B: Backend, E: EndpointKind<B>> fabric::Domain for DomainOf<B, E> {
         }
         // SAFETY: the caller of this function has the same contract.
         let mr = unsafe { self.inner.backend.register(attr) };
-        if !access.intersects(REMOTE_RIGHTS) {
+        if Rights::of(access).is_empty() {
             return mr;
         }
         // Messages reach it all the same, and it may be memory that comes later, or that is more
@@ -414,9 +414,6 @@ impl<B: Backend, E: EndpointKind<B>> fabric::Domain for DomainOf<B, E> {
         region::open(&self.inner, mr, attr)
     }
 }
-
-/// The rights of peers to a region.
-const REMOTE_RIGHTS: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
 
 impl<B: Backend> DomainShared<B> {
     /// The state, for a data-path call.

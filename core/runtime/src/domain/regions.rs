@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use ferrofabric_contracts::atomics::Datatype;
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
+use ferrofabric_contracts::region_window::{RegionAccess, RegionWindow};
 use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_matching::ReceiveBuffers;
 use ferrofabric_system::locks::Mutex;
@@ -34,18 +34,13 @@ struct Regions {
 struct Region {
     key: u64,
     /// The first piece, or all of it.
-    memory: IoBuf,
-    /// The place of its first byte.
-    first_place: u64,
-    /// The other pieces, each with the place of its first byte.
-    further: Box<[(IoBuf, u64)]>,
+    window: RegionWindow,
+    /// The other pieces.
+    further: Box<[RegionWindow]>,
     desc: MrDesc,
-    rights: Flags,
     /// Some of its addresses may have no memory: the application has registered all from 0 on, or has
     /// unmapped some.
     has_holes: bool,
-    /// The elements, where peers reach it by atomic operations on them alone.
-    elements: Option<Datatype>,
     /// What has the key by which devices reach it, until it closes.
     device: Option<Arc<dyn Mr>>,
     /// Parts of operations on their way.
@@ -61,25 +56,6 @@ struct Region {
     /// The keys that have ended and that those peers know.
     kept_keys: Vec<Box<dyn KeptKey>>,
     counters: RegionCounters,
-}
-
-/// The access of an operation to its part of a region.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PartAccess {
-    /// The rights that it needs.
-    pub(super) rights: Flags,
-    /// The elements of an atomic operation.
-    pub(super) elements: Option<Datatype>,
-}
-
-/// That of a read or a write.
-impl From<Flags> for PartAccess {
-    fn from(rights: Flags) -> Self {
-        Self {
-            rights,
-            elements: None,
-        }
-    }
 }
 
 /// The places of the counters of a region.
@@ -110,39 +86,34 @@ pub(super) struct RegionPart {
 }
 
 impl Region {
-    fn allows(&self, access: PartAccess) -> bool {
-        let is_reached = self.elements.is_none() || self.elements == access.elements;
-        is_reached && self.rights.contains(access.rights)
+    /// The buffers of `len` bytes from `place` on, if all of them are in the region and the
+    /// operation may access them.
+    fn range(&self, place: u64, len: u64, access: RegionAccess) -> Option<ReceiveBuffers> {
+        match self.window.address_of(place, len, access) {
+            Some(address) => Some(ReceiveBuffers::One(buffer_at(address, len))),
+            None if self.further.is_empty() || !self.window.allows(access) => None,
+            None => self.range_of_pieces(place, len),
+        }
     }
 
-    /// The buffers of `len` bytes from `place` on, if all of them lie in the region.
-    fn range(&self, place: u64, len: u64) -> Option<ReceiveBuffers> {
-        if let Some(start) = offset_in(&self.memory, self.first_place, place) {
-            if len <= self.memory.len as u64 - start {
-                let part = self.memory.part(start as usize, len as usize);
-                return Some(ReceiveBuffers::One(part));
-            }
-        }
-        let pieces = || {
-            let further = self.further.iter().map(|(piece, first)| (piece, *first));
-            std::iter::once((&self.memory, self.first_place)).chain(further)
-        };
+    /// The same of several pieces, which all have the rights and the elements of the first.
+    fn range_of_pieces(&self, place: u64, len: u64) -> Option<ReceiveBuffers> {
+        let pieces = || std::iter::once(&self.window).chain(&self.further);
         let (mut place, mut left) = (place, len);
         let mut bufs = Vec::new();
         while left > 0 {
-            let (piece, start) = pieces().find_map(|(piece, first)| {
-                let start = offset_in(piece, first, place)?;
-                (start < piece.len as u64).then_some((piece, start))
-            })?;
-            let part = left.min(piece.len as u64 - start);
-            bufs.push(piece.part(start as usize, part as usize));
+            let (address, rest) = pieces()
+                .filter_map(|piece| piece.rest_from(place))
+                .find(|(_, rest)| *rest != 0)?;
+            let part = left.min(rest);
+            bufs.push(buffer_at(address, part));
             left -= part;
             // It goes beyond the last place only where nothing is left.
             place = place.wrapping_add(part);
         }
         match bufs[..] {
             [] => pieces()
-                .any(|(piece, first)| offset_in(piece, first, place).is_some())
+                .any(|piece| piece.rest_from(place).is_some())
                 .then_some(ReceiveBuffers::One(IoBuf::EMPTY)),
             [one] => Some(ReceiveBuffers::One(one)),
             _ => Some(ReceiveBuffers::Many(bufs.into())),
@@ -150,24 +121,32 @@ impl Region {
     }
 }
 
-/// The offset of a place in a piece whose first byte has the place `first`; its end counts.
-fn offset_in(piece: &IoBuf, first: u64, place: u64) -> Option<u64> {
-    let offset = place.checked_sub(first)?;
-    (offset <= piece.len as u64).then_some(offset)
+/// Memory of this process.
+fn buffer_at(address: u64, len: u64) -> IoBuf {
+    IoBuf {
+        addr: address as usize,
+        len: len as usize,
+    }
 }
 
-/// The pieces of a region behind the first one, with the place of the first byte of each.
-fn with_places(attr: &MrAttr<'_>) -> Box<[(IoBuf, u64)]> {
-    let mut next = attr.first_place.wrapping_add(attr.memory.len as u64);
-    let placed = attr.further.iter().map(|&piece| {
-        let first = match attr.places_are_addresses {
-            true => piece.addr as u64,
+/// The windows of a region's pieces behind the first one.
+fn further_windows(attr: &MrAttr<'_>, first: &RegionWindow) -> Box<[RegionWindow]> {
+    let mut next = first.first_place.wrapping_add(first.len);
+    let windows = attr.further.iter().map(|piece| {
+        let (address, len) = (piece.addr as u64, piece.len as u64);
+        let first_place = match attr.places_are_addresses {
+            true => address,
             false => next,
         };
-        next = next.wrapping_add(piece.len as u64);
-        (piece, first)
+        next = next.wrapping_add(len);
+        RegionWindow {
+            address,
+            len,
+            first_place,
+            ..*first
+        }
     });
-    placed.collect()
+    windows.collect()
 }
 
 impl Regions {
@@ -177,14 +156,14 @@ impl Regions {
         number: usize,
         place: u64,
         len: u64,
-        access: PartAccess,
+        access: RegionAccess,
     ) -> Option<RegionPart> {
         let region = self.slots.get_mut(number)?;
-        if region.is_closing || !region.allows(access) {
+        if region.is_closing {
             return None;
         }
-        let bufs = region.range(place, len)?;
-        let writes = access.rights.contains(Flags::REMOTE_WRITE);
+        let bufs = region.range(place, len, access)?;
+        let writes = access.rights.contains(Rights::WRITE);
         let is_there = |buf: &IoBuf| own_memory::is_there(buf.addr, buf.len, writes);
         if region.has_holes && !bufs.segments().iter().all(is_there) {
             return None;
@@ -241,15 +220,13 @@ impl RegionTable {
                 }
             },
         };
+        let window = attr.window();
         let number = regions.slots.insert(Region {
             key,
-            memory: attr.memory,
-            first_place: attr.first_place,
-            further: with_places(attr),
+            window,
+            further: further_windows(attr, &window),
             desc,
-            rights: attr.access,
             has_holes: pieces_of(attr).any(|piece| piece.addr == 0 && piece.len != 0),
-            elements: attr.elements,
             device: None,
             parts: 0,
             grants: 0,
@@ -298,11 +275,11 @@ impl RegionTable {
         key: u64,
         place: u64,
         len: u64,
-        access: impl Into<PartAccess>,
+        access: RegionAccess,
     ) -> Option<RegionPart> {
         let regions = &mut *self.0.lock();
         let number = *regions.by_key.get(&key)?;
-        regions.take(number, place, len, access.into())
+        regions.take(number, place, len, access)
     }
 
     /// The same of the region with a number, which was granted. `None`, too: it closes.
@@ -311,10 +288,10 @@ impl RegionTable {
         region: usize,
         place: u64,
         len: u64,
-        rights: Flags,
+        access: RegionAccess,
     ) -> Option<RegionPart> {
         let regions = &mut *self.0.lock();
-        regions.take(region, place, len, rights.into())
+        regions.take(region, place, len, access)
     }
 
     /// A part is over. Returns the counters of its region, which stay while the lock of the domain
@@ -365,11 +342,8 @@ impl RegionTable {
         let regions = &mut *self.0.lock();
         let (number, region) = regions.grantable(key)?;
         let fields = GrantFields {
-            address: region.memory.addr as u64,
-            len: region.memory.len as u64,
-            first_place: region.first_place,
+            window: region.window,
             rkey: region.device.as_ref()?.device_key()?,
-            rights: region.rights,
         };
         region.grants += 1;
         Some((number, fields))
@@ -460,6 +434,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use ferrofabric_contracts::atomics::Datatype;
+    use ferrofabric_contracts::region_window::Elements;
     use proptest::prelude::*;
 
     const MEMORY: IoBuf = IoBuf {
@@ -539,13 +515,17 @@ mod tests {
         let (region, key) = table.enter(&MrAttr::new(all, BOTH), MrDesc::NONE).unwrap();
         let memory = [0u8; 100];
         let place = memory.as_ptr().addr() as u64;
-        for rights in [Flags::REMOTE_READ, Flags::REMOTE_WRITE] {
-            let part = table.take(key, place, 100, rights).unwrap();
+        for rights in [Rights::READ, Rights::WRITE] {
+            let part = table.take(key, place, 100, rights.into()).unwrap();
             let bufs = ReceiveBuffers::One(IoBuf::new(memory.as_ptr(), 100));
             assert_eq!(part.bufs, bufs);
             table.give(region);
             for (place, len) in [(16, 8), (u64::MAX - 8, 8), (place, 1 << 62)] {
-                assert_eq!(table.take(key, place, len, rights), None, "{place:#x}");
+                assert_eq!(
+                    table.take(key, place, len, rights.into()),
+                    None,
+                    "{place:#x}"
+                );
             }
         }
         assert!(!table.begin_close(region) && table.is_over(region));
@@ -555,11 +535,11 @@ mod tests {
     fn a_region_is_over_with_its_last_part() {
         let table = RegionTable::default();
         let (region, key) = enter(&table, None).unwrap();
-        let part = table.take(key, 10, 20, Flags::REMOTE_WRITE).unwrap();
+        let part = table.take(key, 10, 20, Rights::WRITE.into()).unwrap();
         let bufs = ReceiveBuffers::One(MEMORY.part(10, 20));
         assert_eq!((part.region, part.bufs), (region, bufs));
         assert!(!table.begin_close(region));
-        assert_eq!(table.take(key, 10, 20, Flags::REMOTE_WRITE), None);
+        assert_eq!(table.take(key, 10, 20, Rights::WRITE.into()), None);
         assert!(!table.is_over(region));
         table.give(region);
         assert!(table.is_over(region));
@@ -574,7 +554,7 @@ mod tests {
         let (region, key) = enter(&table, None).unwrap();
         let (granted, fields) = table.grant(key).unwrap();
         assert_eq!((granted, fields.rkey), (region, 9));
-        assert_eq!((fields.address, fields.len), (0x1000, 100));
+        assert_eq!((fields.window.address, fields.window.len), (0x1000, 100));
         assert!(table.begin_close(region));
         assert_eq!(table.grant(key), None);
         assert!(!table.is_over(region));
@@ -592,7 +572,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(table.grant(key).unwrap().0, region);
         }
-        assert!(table.take(key, 0, 1, Flags::REMOTE_READ).is_some());
+        assert!(table.take(key, 0, 1, Rights::READ.into()).is_some());
         assert!(table.begin_close(region));
         assert!(!table.leave(region, keep), "with a part under way");
         table.give(region);
@@ -643,7 +623,7 @@ mod tests {
         let taken = table.count(region, 4, BOTH).unwrap_err();
         assert_eq!(taken.errno(), Errno::EINVAL);
         table.count(region, 4, Flags::REMOTE_READ).unwrap();
-        let part = table.take(key, 0, 1, Flags::REMOTE_READ).unwrap();
+        let part = table.take(key, 0, 1, Rights::READ.into()).unwrap();
         let counters = RegionCounters { read: 4, write: 3 };
         assert_eq!((part.counters, table.give(region)), (counters, counters));
         assert_eq!(table.give(region + 1), RegionCounters::NONE);
@@ -673,19 +653,25 @@ mod tests {
         };
         let (_, key) = table.enter(&attr, MrDesc::NONE).unwrap();
         let (_, of_bytes) = enter(&table, None).unwrap();
-        let access = |rights, elements| PartAccess { rights, elements };
+        let access = |rights, elements| RegionAccess {
+            rights,
+            elements: Elements::of(elements),
+        };
         let fits = |key, access| table.take(key, 0, 8, access).is_some();
-        let write = Flags::REMOTE_WRITE;
+        let write = Rights::WRITE;
         assert!(fits(key, access(write, Some(Datatype::Uint64))));
         for refused in [
             access(write, None),
             access(write, Some(Datatype::Int64)),
             access(write, Some(Datatype::Uint32)),
-            access(BOTH, Some(Datatype::Uint64)),
+            access(Rights::all(), Some(Datatype::Uint64)),
         ] {
             assert!(!fits(key, refused), "{refused:?}");
         }
-        assert!(fits(of_bytes, access(BOTH, Some(Datatype::Uint32))));
+        assert!(fits(
+            of_bytes,
+            access(Rights::all(), Some(Datatype::Uint32))
+        ));
     }
 
     proptest! {
@@ -696,21 +682,21 @@ mod tests {
             len in prop_oneof![0u64..200, any::<u64>()],
             first_place in prop::sample::select(vec![0, 60, 0x1000]),
             rights in prop::sample::select(vec![Flags::REMOTE_READ, Flags::REMOTE_WRITE, BOTH, Flags::SEND]),
-            right in prop::sample::select(vec![Flags::REMOTE_READ, Flags::REMOTE_WRITE]),
+            right in prop::sample::select(vec![Rights::READ, Rights::WRITE]),
         ) {
             let table = RegionTable::default();
             let attr = MrAttr { first_place, ..MrAttr::new(MEMORY, rights) };
             let (_, key) = table.enter(&attr, MrDesc::NONE).unwrap();
             let last = u128::from(place) + u128::from(len);
             let in_range = place >= first_place && last <= u128::from(first_place) + 100;
-            let fits = in_range && rights.contains(right);
-            let part = table.take(key, place, len, right);
+            let fits = in_range && Rights::of(rights).contains(right);
+            let part = table.take(key, place, len, right.into());
             prop_assert_eq!(part.is_some(), fits);
             if let Some(part) = part {
                 let buf = MEMORY.part((place - first_place) as usize, len as usize);
                 prop_assert_eq!(part.bufs, ReceiveBuffers::One(buf));
             }
-            prop_assert_eq!(table.take(key.wrapping_add(1), 0, 0, right), None);
+            prop_assert_eq!(table.take(key.wrapping_add(1), 0, 0, right.into()), None);
         }
 
         /// Where places are addresses, a part has the bytes at its addresses, and is refused where
@@ -733,7 +719,7 @@ mod tests {
             let each = |buf: &IoBuf| buf.addr..buf.addr + buf.len;
             let wanted: Vec<_> = (place as usize..(place + len) as usize).collect();
             let is_there = |at: &usize| pieces.iter().any(|piece| each(piece).contains(at));
-            let part = table.take(key, place, len, Flags::REMOTE_WRITE);
+            let part = table.take(key, place, len, Rights::WRITE.into());
             prop_assert_eq!(part.is_some(), wanted.iter().all(is_there));
             if let Some(part) = part {
                 let bytes: Vec<_> = part.bufs.segments().iter().flat_map(each).collect();
@@ -757,7 +743,7 @@ mod tests {
             let (_, key) = table.enter(&attr, MrDesc::NONE).unwrap();
             let each = |buf: &IoBuf| buf.addr..buf.addr + buf.len;
             let all: Vec<_> = pieces.iter().flat_map(each).collect();
-            let part = table.take(key, place, len, Flags::REMOTE_READ);
+            let part = table.take(key, place, len, Rights::READ.into());
             prop_assert_eq!(part.is_some(), place + len <= all.len() as u64);
             if let Some(part) = part {
                 let bufs = part.bufs.segments();

@@ -6,7 +6,9 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::{Errno, OpError};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
+use ferrofabric_contracts::part::{Part, RegionName, RemotePlace};
+use ferrofabric_contracts::region_window::RegionAccess;
 use ferrofabric_contracts::types::{
     FiAddr, IoBuf, MAX_REQUESTS, MrDesc, MsgKind, RemoteKind, RmaKind, RmaOp, SendOp, total_len,
 };
@@ -19,7 +21,7 @@ use super::mapped_atomics::MappedAtomics;
 use super::orders::Orders;
 use super::part_outbox::PartOutbox;
 use super::read_order::{ReadOrder, ReadPlace};
-use super::regions::{PartAccess, RegionCounters, RegionPart, RegionTable};
+use super::regions::{RegionCounters, RegionPart, RegionTable};
 use super::shortcuts::Shortcuts;
 
 /// Bytes of a request to read: the number of the read, and its length.
@@ -29,7 +31,7 @@ pub(super) const REQUEST_BYTES: usize = 16;
 pub(super) struct RemoteOperations {
     regions: Arc<RegionTable>,
     /// Of peers, by way of this endpoint.
-    rights: Flags,
+    rights: Rights,
     /// Of the endpoint's own operations.
     pub(super) orders: Orders,
     reads: Slab<ReadUnderWay>,
@@ -145,7 +147,7 @@ struct RoomBytes(Box<[UnsafeCell<u8>]>);
 unsafe impl Send for RoomBytes {}
 
 impl RemoteOperations {
-    pub(super) fn new(regions: Arc<RegionTable>, rights: Flags) -> Self {
+    pub(super) fn new(regions: Arc<RegionTable>, rights: Rights) -> Self {
         Self {
             regions,
             rights,
@@ -170,7 +172,7 @@ impl RemoteOperations {
 
     /// Whether peers may write by way of this endpoint.
     pub(super) fn accepts_writes(&self) -> bool {
-        self.rights.contains(Flags::REMOTE_WRITE)
+        self.rights.contains(Rights::WRITE)
     }
 
     /// Whether parts wait to be sent.
@@ -196,7 +198,7 @@ impl RemoteOperations {
     /// number of the grant.
     pub(super) fn grant(&mut self, holder: FiAddr, key: u64) -> Option<(u64, GrantFields)> {
         let (region, mut fields) = self.regions.grant(key)?;
-        fields.rights &= self.rights;
+        fields.window.rights &= self.rights;
         match self.given.give(holder, region) {
             Some((number, true)) => Some((number, fields)),
             // It counts once.
@@ -241,38 +243,24 @@ impl RemoteOperations {
         }
     }
 
-    /// Takes a part of a region. The number gives it back.
+    /// Takes `len` bytes of a region. The number gives them back. `None`: there is no such region,
+    /// range or right, or it is of a grant, and closes.
     pub(super) fn take(
         &mut self,
-        key: u64,
-        place: u64,
+        at: RemotePlace,
         len: u64,
-        access: impl Into<PartAccess>,
+        access: RegionAccess,
     ) -> Option<(u64, RegionPart)> {
-        let access = access.into();
         if !self.rights.contains(access.rights) {
             return None;
         }
-        let part = self.regions.take(key, place, len, access)?;
-        Some((
-            self.taken.insert(TakenPart::Region(part.region)) as u64,
-            part,
-        ))
-    }
-
-    /// The same of the region of a grant. `None`, too: it is closed, or closes.
-    pub(super) fn take_granted(
-        &mut self,
-        grant: u64,
-        place: u64,
-        len: u64,
-        rights: Flags,
-    ) -> Option<(u64, RegionPart)> {
-        if !self.rights.contains(rights) {
-            return None;
-        }
-        let region = self.given.region_of(grant)?;
-        let part = self.regions.take_granted(region, place, len, rights)?;
+        let part = match at.region {
+            RegionName::Key(key) => self.regions.take(key, at.place, len, access)?,
+            RegionName::Grant(grant) => {
+                let region = self.given.region_of(grant)?;
+                self.regions.take_granted(region, at.place, len, access)?
+            }
+        };
         let number = self.taken.insert(TakenPart::Region(part.region)) as u64;
         Some((number, part))
     }
@@ -331,14 +319,24 @@ impl RemoteOperations {
         parts.map(|(number, _)| number as u64).collect()
     }
 
-    /// Begins a read, which stands in its peer's line already if it has a place. Returns the message
-    /// that requests it.
+    /// Begins a read. Returns the message that requests it.
     ///
     /// # Errors
     ///
     /// `Again`: as many reads as there may be are under way.
     pub(super) fn begin_read(
         &mut self,
+        op: &RmaOp,
+        into: &[IoBuf],
+    ) -> Result<(SendOp, [u8; REQUEST_BYTES]), OpError> {
+        self.begin_read_at(place_of(op), op, into, None)
+    }
+
+    /// As [`begin_read`](Self::begin_read), of a read that may name its region by a grant, and that
+    /// is in its peer's line already if it has a place there.
+    pub(super) fn begin_read_at(
+        &mut self,
+        at: RemotePlace,
         op: &RmaOp,
         into: &[IoBuf],
         place: Option<ReadPlace>,
@@ -355,7 +353,7 @@ impl RemoteOperations {
         request[..8].copy_from_slice(&number.to_le_bytes());
         request[8..].copy_from_slice(&(len as u64).to_le_bytes());
         let flags = (op.flags & (Flags::MORE | Flags::FENCE)) | Flags::INJECT;
-        Ok((part_of(op, RemoteKind::Read, number, flags), request))
+        Ok((message_of(op, Part::Read(at), number, flags), request))
     }
 
     /// A request of a read begins: the reads of the device take their places before it.
@@ -417,29 +415,23 @@ impl RemoteOperations {
     /// The message of a write.
     pub(super) fn begin_write(&mut self, op: &RmaOp) -> SendOp {
         match op.flags.contains(Flags::REMOTE_CQ_DATA) || self.orders.is_any() {
-            true => self.begin_noticed_write(op, RemoteKind::NoticedWrite),
+            true => self.begin_noticed_write(op, place_of(op)),
             false => {
                 let flags = op.flags & (KEPT_OF_WRITES | Flags::COMPLETION);
-                part_of(op, RemoteKind::Write, op.context, flags)
+                message_of(op, Part::Write(place_of(op)), op.context, flags)
             }
         }
     }
 
-    fn begin_noticed_write(&mut self, op: &RmaOp, kind: RemoteKind) -> SendOp {
+    /// The message of a write that others wait for, or that names its region by a grant.
+    pub(super) fn begin_noticed_write(&mut self, op: &RmaOp, at: RemotePlace) -> SendOp {
         let write = NoticedWrite {
             op: *op,
             to: op.dest,
         };
         let number = self.noticed.insert(write) as u64;
-        part_of(op, kind, number, op.flags & KEPT_OF_WRITES)
-    }
-
-    /// The message of a write that a device may have carried out, by this grant.
-    pub(super) fn begin_write_again(&mut self, op: &RmaOp, grant: u64) -> SendOp {
-        SendOp {
-            tag: grant,
-            ..self.begin_noticed_write(op, RemoteKind::WriteAgain)
-        }
+        let flags = op.flags & KEPT_OF_WRITES;
+        message_of(op, Part::NoticedWrite(at), number, flags)
     }
 
     /// The operations that wait for a reply.
@@ -584,24 +576,22 @@ impl RemoteOperations {
 /// The flags of a write that its message has, too.
 const KEPT_OF_WRITES: Flags = Flags::INJECT.union(Flags::MORE).union(Flags::FENCE);
 
-/// The message that is a part of an operation.
-pub(super) fn part_of(op: &RmaOp, kind: RemoteKind, context: u64, flags: Flags) -> SendOp {
-    let kind = MsgKind::Remote(kind);
-    let level = match kind.is_request() {
-        // The reply says whether the target took it.
-        true => Flags::empty(),
-        // The answer to the message says that.
-        false => Flags::DELIVERY_COMPLETE,
-    };
-    SendOp {
-        kind,
-        dest: op.dest,
-        tag: op.key,
-        data: op.place,
-        desc: op.desc,
-        context,
-        flags: flags | Flags::RMA | Flags::REMOTE_CQ_DATA | level,
+/// The place of an operation, in the region with its key.
+pub(super) fn place_of(op: &RmaOp) -> RemotePlace {
+    RemotePlace {
+        region: RegionName::Key(op.key),
+        place: op.place,
     }
+}
+
+/// The message that is a part of an operation.
+pub(super) fn message_of(op: &RmaOp, part: Part, context: u64, flags: Flags) -> SendOp {
+    let mut message = part.message(op.dest, op.desc, context, flags);
+    // The reply to a request says whether the target took it. Else the answer to the message does.
+    if !message.kind.is_request() {
+        message.flags |= Flags::DELIVERY_COMPLETE;
+    }
+    message
 }
 
 /// The number of the bytes that a reply has, if it has none.
@@ -610,20 +600,10 @@ pub(super) const NO_BYTES: u64 = u64::MAX;
 /// A reply to the request with a number: with bytes, which have a number, too, by which they are
 /// given back, or with an error.
 pub(super) fn reply_to(dest: FiAddr, request: u64, bytes: Result<(u64, MrDesc), Errno>) -> SendOp {
-    let (data, (context, desc)) = match bytes {
-        Ok(bytes) => (0, bytes),
-        Err(errno) => (errno.0 as u64, (NO_BYTES, MrDesc::NONE)),
-    };
-    SendOp {
-        kind: MsgKind::Remote(RemoteKind::Reply),
-        dest,
-        tag: request,
-        data,
-        desc,
-        context,
-        // With a completion, transports report it soon: the region may wait for it.
-        flags: Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::COMPLETION,
-    }
+    let error = bytes.as_ref().err().copied();
+    let (context, desc) = bytes.unwrap_or((NO_BYTES, MrDesc::NONE));
+    // With a completion, transports report it soon: the region may wait for it.
+    Part::Reply { request, error }.message(dest, desc, context, Flags::COMPLETION)
 }
 
 impl Drop for RemoteOperations {

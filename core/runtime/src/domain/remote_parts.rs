@@ -2,18 +2,19 @@
 //! that come, and the effect of those that are over.
 
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
+use ferrofabric_contracts::part::{Part, RemotePlace};
 use ferrofabric_contracts::peer::{
     Arrived, Completion, CqError, Matched, Owner, PART_REFUSED, PEER_REMOVED, PeerAv, PeerCntr,
     PeerCq, Piece, SendDone,
 };
 use ferrofabric_contracts::types::{
-    FiAddr, IoBuf, MAX_REQUESTS, MrDesc, MsgKind, RemoteKind, RmaKind, RmaOp, SendOp,
+    FiAddr, IoBuf, MAX_REQUESTS, MrDesc, MsgKind, RemoteKind, RmaKind, RmaOp,
 };
 use ferrofabric_matching::{MatchedReceive, ReceiveBuffers};
 
 use super::atomics::error_of_reply;
-use super::grants::GRANT_BYTES;
+use super::grants::{GRANT_BYTES, NO_GRANT};
 use super::owner::EndpointOwner;
 use super::part_outbox::{PartBytes, RemoteSend};
 use super::read_order::{EndedRead, ReadPlace, Why};
@@ -34,15 +35,10 @@ impl SharedRx {
             piece: Piece::NONE,
         };
         let remote = &mut self.remote;
-        let memory = match kind {
+        let memory = match Part::of(kind, a.tag, a.data) {
             _ if !a.flags.contains(Flags::REMOTE_CQ_DATA) => None,
-            RemoteKind::Write | RemoteKind::NoticedWrite | RemoteKind::WriteAgain => {
-                let right = Flags::REMOTE_WRITE;
-                let taken = match kind {
-                    RemoteKind::WriteAgain => remote.take_granted(a.tag, a.data, a.len, right),
-                    _ => remote.take(a.tag, a.data, a.len, right),
-                };
-                let Some((context, part)) = taken else {
+            Part::Write(at) | Part::NoticedWrite(at) => {
+                let Some((context, part)) = remote.take(at, a.len, Rights::WRITE.into()) else {
                     return Matched::REFUSED;
                 };
                 let matched = MatchedReceive {
@@ -54,54 +50,56 @@ impl SharedRx {
                 };
                 return self.matched_of(matched, a.len);
             }
-            RemoteKind::Read | RemoteKind::ReadAgain if a.len != REQUEST_BYTES as u64 => None,
-            RemoteKind::Read | RemoteKind::ReadAgain => {
+            Part::Read(_) if a.len != REQUEST_BYTES as u64 => None,
+            Part::Read(_) => {
                 let src = remote.source_to_serve(a.src, 0);
                 let (number, room) = remote.room_for(src, REQUEST_BYTES);
                 Some(to(room, MrDesc::NONE, number))
             }
-            RemoteKind::Atomic => remote
+            Part::Atomic(_) => remote
                 .room_for_atomic(a)
                 .map(|(number, room)| to(room, MrDesc::NONE, number)),
-            RemoteKind::Reply => return self.arrive_reply(a),
-            RemoteKind::Grant => {
-                let len = if a.data == 0 { 0 } else { GRANT_BYTES };
-                let is_awaited =
-                    a.len == len as u64 && remote.held.answer_arrives(a.src, a.tag, a.data);
+            Part::Reply { request, error } => return self.arrive_reply(a, request, error),
+            Part::Grant { query, grant } => {
+                let len = grant.map_or(0, |_| GRANT_BYTES);
+                let is_awaited = a.len == len as u64
+                    && remote
+                        .held
+                        .answer_arrives(a.src, query, grant.unwrap_or(NO_GRANT));
                 is_awaited.then(|| {
                     let (number, room) = remote.room_for(a.src, len);
                     to(room, MrDesc::NONE, number)
                 })
             }
             _ if a.len != 0 => None,
-            RemoteKind::Notice if !remote.accepts_writes() => None,
-            RemoteKind::Revoke if !a.src.is_some() => None,
-            RemoteKind::Query | RemoteKind::Revoke => {
+            Part::Notice { .. } if !remote.accepts_writes() => None,
+            Part::Revoke { .. } if !a.src.is_some() => None,
+            Part::Query { .. } | Part::Revoke { .. } => {
                 let may_answer = remote.outbox.len_for(a.src) < MAX_REQUESTS;
                 may_answer.then(|| to(IoBuf::EMPTY, MrDesc::NONE, 0))
             }
-            RemoteKind::Notice | RemoteKind::Revoked => Some(to(IoBuf::EMPTY, MrDesc::NONE, 0)),
+            Part::Notice { .. } | Part::Revoked { .. } => Some(to(IoBuf::EMPTY, MrDesc::NONE, 0)),
         };
         memory.unwrap_or(Matched::REFUSED)
     }
 
-    fn arrive_reply(&mut self, a: &Arrived) -> Matched {
-        let Some(read) = self.remote.read(a.tag) else {
+    fn arrive_reply(&mut self, a: &Arrived, request: u64, error: Option<Errno>) -> Matched {
+        let Some(read) = self.remote.read(request) else {
             return Matched::REFUSED;
         };
-        let len = if a.data == 0 { read.len } else { 0 };
+        let len = error.map_or(read.len, |_| 0);
         if read.from != a.src || read.arrives || a.len != len {
             return Matched::REFUSED;
         }
         read.arrives = true;
-        let buf = match a.data {
-            0 => std::mem::replace(&mut read.into, ReceiveBuffers::One(IoBuf::EMPTY)),
-            _ => ReceiveBuffers::One(IoBuf::EMPTY),
+        let buf = match error {
+            None => std::mem::replace(&mut read.into, ReceiveBuffers::One(IoBuf::EMPTY)),
+            Some(_) => ReceiveBuffers::One(IoBuf::EMPTY),
         };
         let matched = MatchedReceive {
             buf,
             desc: read.op.desc,
-            context: a.tag,
+            context: request,
             flags: Flags::empty(),
             piece: Piece::NONE,
         };
@@ -374,17 +372,13 @@ impl EndpointOwner<'_> {
     /// Sends the CQ data of a write whose bytes are at the target.
     fn notify(&mut self, op: &RmaOp, len: usize) {
         let asked = op.flags & Flags::COMPLETION;
-        let notice = SendOp {
-            kind: MsgKind::Remote(RemoteKind::Notice),
-            dest: op.dest,
-            tag: len as u64,
+        let notice = Part::Notice {
+            len: len as u64,
             data: op.data,
-            desc: MrDesc::NONE,
-            context: op.context,
-            flags: asked | Flags::RMA | Flags::REMOTE_CQ_DATA | Flags::DELIVERY_COMPLETE,
         };
+        let flags = asked | Flags::DELIVERY_COMPLETE;
         self.srx.send_part(RemoteSend {
-            op: notice,
+            op: notice.message(op.dest, MrDesc::NONE, op.context, flags),
             from: PartBytes::NONE,
         });
     }
@@ -400,8 +394,8 @@ impl EndpointOwner<'_> {
         if m.is_refused() {
             return;
         }
-        match kind {
-            RemoteKind::Write | RemoteKind::NoticedWrite | RemoteKind::WriteAgain => {
+        match Part::of(kind, a.tag, a.data) {
+            Part::Write(_) | Part::NoticedWrite(_) => {
                 if let Some(list) = m.piece.list() {
                     // SAFETY: the region is not closed before its part is given back.
                     unsafe { self.srx.end_list(list) };
@@ -412,34 +406,42 @@ impl EndpointOwner<'_> {
                     self.region_cntr(counters.write).inc(a.len as usize);
                 }
             }
-            RemoteKind::Read | RemoteKind::ReadAgain => {
+            Part::Read(at) => {
                 let request = self.srx.remote.take_room(m.context);
                 if let (Some((src, request)), None) = (request, failed) {
-                    self.reply(kind, src, a, &request);
+                    self.reply(src, at, &request);
                 }
             }
-            RemoteKind::Atomic => self.atomic_came(m.context, a, failed.is_none()),
-            RemoteKind::Reply => self.reply_came(m, a, failed),
-            RemoteKind::Grant | RemoteKind::Query | RemoteKind::Revoke | RemoteKind::Revoked => {
-                self.part_of_grant_came(kind, m, a, failed.is_some());
+            Part::Atomic(at) => self.atomic_came(m.context, at, failed.is_none()),
+            Part::Reply { error, .. } => self.reply_came(m, error, failed),
+            Part::Grant { query, grant } => {
+                self.grant_came(m.context, query, grant, failed.is_some());
             }
-            RemoteKind::Notice if failed.is_none() => {
+            _ if failed.is_some() => {}
+            Part::Query { key, query } => self.answer_query(a.src, key, query),
+            Part::Revoke { grant } => self.grant_is_revoked(a.src, grant),
+            Part::Revoked { grant } => self.srx.remote.returned(grant, a.src),
+            Part::Notice { len, data } => {
                 let src = self.av().reported(a.src);
                 let completion = Completion {
                     flags: Flags::RMA | Flags::REMOTE_WRITE | Flags::REMOTE_CQ_DATA,
-                    len: a.tag as usize,
-                    data: a.data,
+                    len: len as usize,
+                    data,
                     src,
                     ..Completion::BLANK
                 };
                 report(self.rx_cq(), &completion);
             }
-            RemoteKind::Notice => {}
         }
     }
 
     /// The answer to a read or an atomic operation is there, or it has failed.
-    fn reply_came(&mut self, m: &Matched, a: &Arrived, failed: Option<(Errno, &'static str)>) {
+    fn reply_came(
+        &mut self,
+        m: &Matched,
+        error: Option<Errno>,
+        failed: Option<(Errno, &'static str)>,
+    ) {
         if let Some(list) = m.piece.list() {
             // SAFETY: the caller of the read vouched for its buffers until its completion,
             // which comes after this.
@@ -448,10 +450,10 @@ impl EndpointOwner<'_> {
         let Some(read) = self.srx.remote.take_read(m.context) else {
             return;
         };
-        let failed = match a.data {
-            0 => failed,
-            number if read.is_atomic() => Some(error_of_reply(number)),
-            _ => Some((Errno::EACCES, PART_REFUSED)),
+        let failed = match error {
+            None => failed,
+            Some(errno) if read.is_atomic() => Some(error_of_reply(errno)),
+            Some(_) => Some((Errno::EACCES, PART_REFUSED)),
         };
         let outcome = match failed {
             None => Ok(read.target_bytes),
@@ -463,18 +465,13 @@ impl EndpointOwner<'_> {
     /// Answers a request to read, with a copy of the bytes: an initiator that computes, or is
     /// stopped, holds up neither the counters of reads nor the close of the region. Where the copies
     /// are too many, the bytes come out of the region, and are counted when they have left.
-    fn reply(&mut self, kind: RemoteKind, src: FiAddr, a: &Arrived, request: &[u8]) {
+    fn reply(&mut self, src: FiAddr, at: RemotePlace, request: &[u8]) {
         if !src.is_some() {
             return self.srx.refuse_request(request);
         }
         let (number, len) = (number_at(request, 0), number_at(request, 8));
         let remote = &mut self.srx.remote;
-        let right = Flags::REMOTE_READ;
-        let taken = match kind {
-            RemoteKind::ReadAgain => remote.take_granted(a.tag, a.data, len, right),
-            _ => remote.take(a.tag, a.data, len, right),
-        };
-        let Some((context, part)) = taken else {
+        let Some((context, part)) = remote.take(at, len, Rights::READ.into()) else {
             let op = reply_to(src, number, Err(Errno::EACCES));
             let from = PartBytes::NONE;
             return self.srx.send_part(RemoteSend { op, from });

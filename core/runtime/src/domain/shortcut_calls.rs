@@ -6,12 +6,13 @@ use std::collections::VecDeque;
 use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::part::{RegionName, RemotePlace};
 use ferrofabric_contracts::peer::{Routed, Shortcut, ShortcutEnd, Transport};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RemoteKind, RmaKind, RmaOp, total_len};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, RmaKind, RmaOp, total_len};
 
 use super::orders::effects_of;
 use super::owner::EndpointOwner;
-use super::remote::RemoteOperations;
+use super::remote::{RemoteOperations, place_of};
 use super::remote_parts::failure;
 use super::shortcuts::ShortcutUnderWay;
 use super::{Backend, DomainState, Inner};
@@ -183,10 +184,17 @@ impl EndpointOwner<'_> {
     ) -> Result<(), OpError> {
         let (op, list) = (&one.op, one.buffers.list());
         let remote = &mut self.srx.remote;
+        let at = match one.is_in_doubt {
+            true => RemotePlace {
+                region: RegionName::Grant(one.grant),
+                place: op.place,
+            },
+            false => place_of(op),
+        };
         match op.kind {
             RmaKind::Write => {
                 let part = match one.is_in_doubt {
-                    true => remote.begin_write_again(op, one.grant),
+                    true => remote.begin_noticed_write(op, at),
                     false => remote.begin_write(op),
                 };
                 // SAFETY: the application keeps the buffers until the operation completes; a copy
@@ -198,11 +206,7 @@ impl EndpointOwner<'_> {
                 sent
             }
             RmaKind::Read => {
-                let (mut part, request) = remote.begin_read(op, list, one.place)?;
-                if one.is_in_doubt {
-                    part.kind = MsgKind::Remote(RemoteKind::ReadAgain);
-                    part.tag = one.grant;
-                }
+                let (part, request) = remote.begin_read_at(at, op, list, one.place)?;
                 let from = [IoBuf::new(request.as_ptr(), request.len())];
                 // SAFETY: a request is copied (`INJECT`).
                 let sent = unsafe { transport.send(&part, &from, self) };

@@ -11,7 +11,7 @@ use super::regions::RegionTable;
 use super::remote::RemoteOperations;
 use crate::fabric::MIN_MULTI_RECV;
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
 use ferrofabric_contracts::peer::{
     Arrived, Completion, CqError, Matched, PEER_REMOVED, PeerSrx, Piece, Start, Token,
 };
@@ -52,7 +52,7 @@ pub(super) struct SharedRx {
 }
 
 impl SharedRx {
-    pub(super) fn new(regions: Arc<RegionTable>, remote_rights: Flags) -> Self {
+    pub(super) fn new(regions: Arc<RegionTable>, remote_rights: Rights) -> Self {
         Self {
             tagged: Matcher::new(MIN_MULTI_RECV),
             untagged: Matcher::new(MIN_MULTI_RECV),

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::addr::AuthKey;
 use ferrofabric_contracts::atomics::Datatype;
-use ferrofabric_contracts::flags::{Flags, Order};
+use ferrofabric_contracts::flags::{Flags, Order, Rights};
 use ferrofabric_contracts::info::traffic_class;
+use ferrofabric_contracts::region_window::{Elements, RegionWindow};
 use ferrofabric_contracts::types::IoBuf;
 use ferrofabric_system::shared_memory::MemoryBacking;
 
@@ -58,6 +59,18 @@ impl MrAttr<'_> {
             elements: None,
             backing: None,
             pages_may_change: false,
+        }
+    }
+
+    /// The first piece, as peers reach it.
+    #[must_use]
+    pub fn window(&self) -> RegionWindow {
+        RegionWindow {
+            address: self.memory.addr as u64,
+            len: self.memory.len as u64,
+            first_place: self.first_place,
+            rights: Rights::of(self.access),
+            elements: Elements::of(self.elements),
         }
     }
 }
@@ -112,9 +125,9 @@ pub struct EndpointConfig {
     pub remote_read_cntr: Option<Arc<dyn Cntr>>,
     /// The counter of peers' writes to this domain's memory, by way of this endpoint.
     pub remote_write_cntr: Option<Arc<dyn Cntr>>,
-    /// The rights with which peers reach the domain's regions by way of this endpoint:
-    /// `REMOTE_READ`, `REMOTE_WRITE`. A region may have fewer.
-    pub remote_rights: Flags,
+    /// The rights with which peers reach the domain's regions by way of this endpoint. A region may
+    /// have fewer.
+    pub remote_rights: Rights,
     /// Whether receives may name their source (`FI_DIRECTED_RECV`); without it the source of a
     /// receive is ignored.
     pub directed_recv: bool,
@@ -158,7 +171,7 @@ impl EndpointConfig {
             write_cntr: None,
             remote_read_cntr: None,
             remote_write_cntr: None,
-            remote_rights: Flags::REMOTE_READ.union(Flags::REMOTE_WRITE),
+            remote_rights: Rights::all(),
             directed_recv: true,
             source: None,
             auth_key: None,

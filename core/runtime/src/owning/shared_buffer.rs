@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use super::Buffer;
 use crate::fabric::{Domain, Mr, MrAttr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::Rights;
 
 const WORD: usize = size_of::<u64>();
 
@@ -33,25 +33,24 @@ pub struct SharedBuffer {
     // The region ends before the memory is freed.
     mr: Arc<dyn Mr>,
     buffer: Buffer,
-    rights: Flags,
+    rights: Rights,
 }
 
 impl SharedBuffer {
-    /// Registers a buffer with rights for peers: `REMOTE_READ`, `REMOTE_WRITE`.
+    /// Registers a buffer with rights for peers.
     ///
     /// # Errors
     ///
-    /// As [`Domain::register`]. `EINVAL` for an empty buffer, and for other rights.
-    pub fn open(domain: &dyn Domain, mut buffer: Buffer, rights: Flags) -> Result<Self> {
-        const OF_PEERS: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
-        if buffer.is_empty() || rights.is_empty() || !OF_PEERS.contains(rights) {
+    /// As [`Domain::register`]. `EINVAL` for an empty buffer, and without a right.
+    pub fn open(domain: &dyn Domain, mut buffer: Buffer, rights: Rights) -> Result<Self> {
+        if buffer.is_empty() || rights.is_empty() {
             let what = format!("{} bytes for peers", buffer.len());
             return Err(Error::new(Errno::EINVAL, "register", what));
         }
         buffer.mr = None;
         let attr = MrAttr {
             backing: buffer.backing(),
-            ..MrAttr::new(buffer.io(usize::MAX), rights)
+            ..MrAttr::new(buffer.io(usize::MAX), rights.flags())
         };
         // SAFETY: the memory is freed after the region (`drop`, `close`). This value gives out no
         // reference to it, but for shared ones where peers have no right to write (`bytes`).
@@ -71,7 +70,7 @@ impl SharedBuffer {
 
     /// The bytes; `None` if peers may write to them.
     pub fn bytes(&self) -> Option<&[u8]> {
-        (!self.rights.contains(Flags::REMOTE_WRITE)).then_some(&self.buffer)
+        (!self.rights.contains(Rights::WRITE)).then_some(&self.buffer)
     }
 
     /// Copies bytes from `at` on. A byte that a peer writes meanwhile is an old one or a new one.

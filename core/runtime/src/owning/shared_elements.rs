@@ -16,7 +16,7 @@ use super::elements::{AtomicElement, StdAtomicInteger, buffer_of, of_bytes};
 use crate::domain::atomics::AtomicWord;
 use crate::fabric::{Domain, Mr, MrAttr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::Rights;
 
 /// Elements in a region of a domain: peers with its key reach them.
 ///
@@ -30,12 +30,12 @@ pub struct SharedElements<E> {
 }
 
 impl<E: AtomicElement> SharedElements<E> {
-    /// Registers a copy of some elements, with rights for peers: `REMOTE_READ`, `REMOTE_WRITE`.
+    /// Registers a copy of some elements, with rights for peers.
     ///
     /// # Errors
     ///
-    /// As [`Domain::register_region`]. `EINVAL`: there are no elements, or no such rights.
-    pub fn open(domain: &dyn Domain, values: &[E], rights: Flags) -> Result<Self> {
+    /// As [`Domain::register_region`]. `EINVAL`: there are no elements, or no rights.
+    pub fn open(domain: &dyn Domain, values: &[E], rights: Rights) -> Result<Self> {
         Self::open_in(Buffer::new, domain, values, rights)
     }
 
@@ -46,7 +46,7 @@ impl<E: AtomicElement> SharedElements<E> {
     /// # Errors
     ///
     /// As [`open`](Self::open), and those of [`Buffer::shared`].
-    pub fn open_mapped(domain: &dyn Domain, values: &[E], rights: Flags) -> Result<Self> {
+    pub fn open_mapped(domain: &dyn Domain, values: &[E], rights: Rights) -> Result<Self> {
         Self::open_in(Buffer::shared, domain, values, rights)
     }
 
@@ -54,10 +54,9 @@ impl<E: AtomicElement> SharedElements<E> {
         allocate: impl FnOnce(usize) -> Result<Buffer>,
         domain: &dyn Domain,
         values: &[E],
-        rights: Flags,
+        rights: Rights,
     ) -> Result<Self> {
-        const OF_PEERS: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
-        if values.is_empty() || rights.is_empty() || !OF_PEERS.contains(rights) {
+        if values.is_empty() || rights.is_empty() {
             let what = format!("{} elements for peers", values.len());
             return Err(Error::new(Errno::EINVAL, "register", what));
         }
@@ -65,7 +64,7 @@ impl<E: AtomicElement> SharedElements<E> {
         let attr = MrAttr {
             elements: Some(E::DATATYPE),
             backing: buffer.backing(),
-            ..MrAttr::new(buffer.io(usize::MAX), rights)
+            ..MrAttr::new(buffer.io(usize::MAX), rights.flags())
         };
         // SAFETY: the memory is freed after the region (`drop`, `close`). This value gives out no
         // reference to it but to atomic types, whose accesses those of peers do not race with.

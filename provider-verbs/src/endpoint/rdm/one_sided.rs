@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
 use ferrofabric_contracts::peer::{Owner, Shortcut, ShortcutEnd};
 use ferrofabric_contracts::types::{FiAddr, GrantedMemory, IoBuf, RmaKind, RmaOp, total_len};
 use ferrofabric_protocol::lanes::BROKEN;
@@ -72,7 +72,10 @@ impl RdmTransport {
             return Shortcut::Again;
         }
         let is_scarce = self.poster.is_scarce() && !self.poster.has_share(lane);
-        if is_scarce || is_flushed && !(memory.may_read && self.poster.has_read_scratch()) {
+        if is_scarce
+            || is_flushed
+                && !(memory.rights.contains(Rights::READ) && self.poster.has_read_scratch())
+        {
             return Shortcut::Impossible;
         }
         if self.poster.holds_back()

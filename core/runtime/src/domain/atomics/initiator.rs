@@ -6,12 +6,13 @@ use ferrofabric_contracts::atomics::{
 use ferrofabric_contracts::buffers::gather;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::part::Part;
 use ferrofabric_contracts::peer::Transport;
-use ferrofabric_contracts::types::{IoBuf, MrDesc, RemoteKind, RmaOp, SendOp, total_len};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaOp, SendOp, total_len};
 
 use super::super::ordered_calls::in_order;
 use super::super::orders::{Effects, OrderedWay};
-use super::super::remote::{RemoteOperations, part_of};
+use super::super::remote::{RemoteOperations, message_of, place_of};
 use super::super::send_calls::{flush, send_locked, wait_for_remote};
 use super::super::{Backend, DomainState, Inner};
 use super::mapped::took_mapping;
@@ -186,7 +187,7 @@ impl RemoteOperations {
         let part = SendOp {
             // That of the operation is of the memory for the results.
             desc: MrDesc::NONE,
-            ..part_of(&awaited, RemoteKind::Atomic, number, flags)
+            ..message_of(&awaited, Part::Atomic(place_of(&awaited)), number, flags)
         };
         Ok((part, request))
     }

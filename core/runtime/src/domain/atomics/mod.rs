@@ -27,11 +27,11 @@ const MISALIGNED: &str = "the target refuses it: an element's address is no mult
 /// Why a target refuses an operation that it does not have.
 const UNSUPPORTED: &str = "the target refuses it: it has no such operator, data type or form";
 
-/// The error of an operation, by the number in its reply.
-pub(super) fn error_of_reply(number: u64) -> (Errno, &'static str) {
-    match number {
-        _ if number == Errno::EINVAL.0 as u64 => (Errno::EINVAL, MISALIGNED),
-        _ if number == Errno::EOPNOTSUPP.0 as u64 => (Errno::EOPNOTSUPP, UNSUPPORTED),
+/// The error of an operation, by that in its reply.
+pub(super) fn error_of_reply(errno: Errno) -> (Errno, &'static str) {
+    match errno {
+        Errno::EINVAL => (Errno::EINVAL, MISALIGNED),
+        Errno::EOPNOTSUPP => (Errno::EOPNOTSUPP, UNSUPPORTED),
         _ => (Errno::EACCES, PART_REFUSED),
     }
 }

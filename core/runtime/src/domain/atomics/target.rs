@@ -2,13 +2,15 @@
 
 use ferrofabric_contracts::atomics::{AtomicArrays, AtomicForm, AtomicHead, RequestError};
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
+use ferrofabric_contracts::part::RemotePlace;
 use ferrofabric_contracts::peer::{Arrived, PeerCntr};
+use ferrofabric_contracts::region_window::{Elements, RegionAccess};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
 
 use super::super::owner::EndpointOwner;
 use super::super::part_outbox::{PartBytes, RemoteSend};
-use super::super::regions::{PartAccess, RegionCounters};
+use super::super::regions::RegionCounters;
 use super::super::remote::{NO_BYTES, RemoteOperations, reply_to};
 use super::engine::execute;
 
@@ -33,13 +35,13 @@ impl RemoteOperations {
 impl EndpointOwner<'_> {
     /// The bytes of a request have come, or will not.
     #[cold]
-    pub(in super::super) fn atomic_came(&mut self, room: u64, a: &Arrived, is_whole: bool) {
+    pub(in super::super) fn atomic_came(&mut self, room: u64, at: RemotePlace, is_whole: bool) {
         let remote = &mut self.srx.remote;
         let Some(src) = remote.room_source(room) else {
             return;
         };
         if is_whole && src.is_some() {
-            remote.atomics.set_whole(src, room, a);
+            remote.atomics.set_whole(src, room, at);
         } else {
             remote.atomics.drop_request_of(src, room);
             let request = remote.take_room(room);
@@ -47,17 +49,17 @@ impl EndpointOwner<'_> {
                 self.srx.refuse_request(&request);
             }
         }
-        while let Some((room, a)) = self.srx.remote.atomics.take_next(src) {
+        while let Some((room, at)) = self.srx.remote.atomics.take_next(src) {
             if let Some((_, request)) = self.srx.remote.take_room(room) {
-                self.answer_atomic(src, &a, &request);
+                self.answer_atomic(src, at, &request);
             }
         }
     }
 
     /// Carries a request out, or refuses it.
-    fn answer_atomic(&mut self, src: FiAddr, a: &Arrived, request: &[u8]) {
+    fn answer_atomic(&mut self, src: FiAddr, at: RemotePlace, request: &[u8]) {
         let (number, result) = match AtomicHead::parse(request) {
-            Ok((head, arrays)) => (head.number, self.carry_out(a, &head, &arrays)),
+            Ok((head, arrays)) => (head.number, self.carry_out(at, &head, &arrays)),
             Err(RequestError::Unsupported { number }) => (number, Err(Errno::EOPNOTSUPP)),
             Err(RequestError::Length { number }) => (number, Err(Errno::EINVAL)),
             // No request is accepted that is shorter than a head.
@@ -85,18 +87,18 @@ impl EndpointOwner<'_> {
     /// then.
     fn carry_out(
         &mut self,
-        a: &Arrived,
+        at: RemotePlace,
         head: &AtomicHead,
         arrays: &AtomicArrays<'_>,
     ) -> Result<Vec<u8>, Errno> {
         let remote = &mut self.srx.remote;
         let len = head.target_bytes();
         let rights = head.form.rights(head.operator);
-        let access = PartAccess {
+        let access = RegionAccess {
             rights,
-            elements: Some(head.datatype),
+            elements: Elements::of(Some(head.datatype)),
         };
-        let part = remote.take(a.tag, a.data, len as u64, access);
+        let part = remote.take(at, len as u64, access);
         let (number, part) = part.ok_or(Errno::EACCES)?;
         let mut results = match head.form {
             AtomicForm::Base => Vec::new(),
@@ -124,13 +126,13 @@ impl EndpointOwner<'_> {
 
     /// Counts an operation at the region. One that fetches, and may change the region, is both a
     /// read and a write there: the counter of writes moves with each change (fi_mr(3)).
-    fn count_at_region(&mut self, counters: RegionCounters, rights: Flags, len: usize) {
-        let reads = rights.contains(Flags::REMOTE_READ);
+    fn count_at_region(&mut self, counters: RegionCounters, rights: Rights, len: usize) {
+        let reads = rights.contains(Rights::READ);
         if reads {
             self.region_cntr(counters.read).inc(len);
         }
         let is_counted = reads && counters.read == counters.write;
-        if rights.contains(Flags::REMOTE_WRITE) && !is_counted {
+        if rights.contains(Rights::WRITE) && !is_counted {
             self.region_cntr(counters.write).inc(len);
         }
     }

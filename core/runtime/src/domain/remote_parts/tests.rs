@@ -9,6 +9,7 @@ use ferrofabric_av::{AvAttr, AvTable};
 use ferrofabric_contracts::flags::Order;
 use ferrofabric_contracts::peer::PeerSrx;
 use ferrofabric_contracts::requester::requester;
+use ferrofabric_contracts::types::SendOp;
 use slab::Slab;
 
 use super::super::count::CounterValues;
@@ -30,10 +31,9 @@ struct Lent {
 
 impl Lent {
     fn new() -> Self {
-        let rights = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
         let table = AvTable::new(&AvAttr::default()).unwrap();
         Self {
-            srx: SharedRx::new(Arc::default(), rights),
+            srx: SharedRx::new(Arc::default(), Rights::all()),
             cqs: Slab::from_iter([(0, CqQueue::new(4).unwrap())]),
             cntrs: Slab::from_iter([(0, CounterValues::default())]),
             avs: Slab::from_iter([(0, Arc::new(table))]),
@@ -84,7 +84,7 @@ fn read_of(into: &mut [u8]) -> (RmaOp, IoBuf) {
 /// A read that is requested, and the number of it.
 fn requested(lent: &mut Lent, into: &mut [u8]) -> SendOp {
     let (op, into) = read_of(into);
-    let (part, _) = lent.srx.remote.begin_read(&op, &[into], None).unwrap();
+    let (part, _) = lent.srx.remote.begin_read(&op, &[into]).unwrap();
     lent.srx.remote.set_requested(part.context);
     part
 }
@@ -177,7 +177,7 @@ fn a_read_by_another_address_belongs_to_both() {
         let (op, into) = read_of(&mut into);
         let op = RmaOp { dest: ALIAS, ..op };
         let remote = &mut lent.srx.remote;
-        let (part, _) = remote.begin_read(&op, &[into], None).unwrap();
+        let (part, _) = remote.begin_read(&op, &[into]).unwrap();
         remote.redirect(&SendOp {
             dest: TARGET,
             ..part
@@ -204,7 +204,7 @@ fn a_read_by_another_address_belongs_to_both() {
 fn a_read_that_is_not_requested_yet_has_no_error_of_its_peer() {
     let (mut lent, mut into) = (Lent::new(), [0; LEN as usize]);
     let (op, into) = read_of(&mut into);
-    let (part, _) = lent.srx.remote.begin_read(&op, &[into], None).unwrap();
+    let (part, _) = lent.srx.remote.begin_read(&op, &[into]).unwrap();
     lent.srx.fail_remote(TARGET, Errno::ECONNRESET, "lost");
     assert!(!lent.srx.has_deferred());
     lent.srx.remote.set_requested(part.context);
@@ -222,7 +222,7 @@ fn a_notice_of_a_write_needs_the_right_to_write() {
     let mut lent = Lent::new();
     let accepted = lent.srx.arrive_remote(RemoteKind::Notice, &notice);
     assert!(!accepted.is_refused());
-    let mut reads_alone = SharedRx::new(Arc::default(), Flags::REMOTE_READ);
+    let mut reads_alone = SharedRx::new(Arc::default(), Rights::READ);
     let refused = reads_alone.arrive_remote(RemoteKind::Notice, &notice);
     assert!(refused.is_refused());
 }

@@ -7,7 +7,7 @@ use ferrofabric_contracts::atomics::{
     AtomicForm, AtomicHead, AtomicOperator, Datatype, MAX_ATOMIC_BYTES,
 };
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, Rights};
 use ferrofabric_contracts::peer::{Arrived, Matched, PeerSrx};
 use ferrofabric_contracts::requester::requester;
 use ferrofabric_contracts::types::{
@@ -48,7 +48,7 @@ impl TargetEnd {
         regions.enter(&attr, MrDesc::NONE).unwrap();
         let table = AvTable::new(&AvAttr::default()).unwrap();
         Self {
-            srx: SharedRx::new(regions.clone(), BOTH),
+            srx: SharedRx::new(regions.clone(), Rights::all()),
             cqs: Slab::from_iter([(0, CqQueue::new(4).unwrap())]),
             cntrs: Slab::from_iter([(0, CounterValues::default())]),
             avs: Slab::from_iter([(0, Arc::new(table))]),

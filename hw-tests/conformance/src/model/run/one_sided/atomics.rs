@@ -3,6 +3,7 @@
 use ferrofabric_contracts::atomics::{
     AtomicBuffers, AtomicForm, AtomicOp, AtomicOperator, Datatype, MAX_ATOMIC_BYTES,
 };
+use ferrofabric_contracts::flags::Rights;
 
 use super::*;
 use crate::model::oracle::elements;
@@ -153,7 +154,7 @@ impl MessageRun<'_> {
         if let Some((key, place)) = region.place_with(step.fault, len) {
             return refused(key, place, Errno::EACCES);
         }
-        if region.is_closed || !region.rights.contains(form.rights(operator)) {
+        if region.is_closed || !Rights::of(region.rights).contains(form.rights(operator)) {
             return refused(region.key, region.first_place, Errno::EACCES);
         }
         if step.fault == OneSidedFault::Alignment && alignment > 1 && len < region.len() {
