@@ -17,4 +17,5 @@ pub mod eq;
 pub mod fabric;
 #[allow(unsafe_code, reason = "it fulfils the contracts of the data path")]
 pub mod owning;
+pub mod rma;
 mod wait;

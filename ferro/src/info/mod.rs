@@ -4,6 +4,7 @@
 mod devices;
 mod explain;
 mod kind;
+mod one_sided;
 
 use std::fmt::Display;
 
@@ -29,6 +30,9 @@ pub(crate) struct InfoOptions {
     /// Print the settings (environment variables) in place of the domains
     #[arg(long, conflicts_with = "explain")]
     settings: bool,
+    /// Print the ways of one-sided operations, and when each is taken, in place of the domains
+    #[arg(long, conflicts_with_all = ["explain", "settings"])]
+    one_sided: bool,
     /// Explain for every domain why an application gets it, or the field that rules it out with a
     /// remedy
     #[arg(long)]
@@ -37,7 +41,7 @@ pub(crate) struct InfoOptions {
     wanted: Wanted,
 }
 
-/// Prints the domains, their explanation or the settings.
+/// Prints the domains, their explanation, the settings or the ways of one-sided operations.
 ///
 /// # Errors
 ///
@@ -45,6 +49,9 @@ pub(crate) struct InfoOptions {
 pub(crate) fn run(options: &InfoOptions) -> Result<()> {
     if options.settings {
         return print_settings(options.json);
+    }
+    if options.one_sided {
+        return one_sided::run(options.json);
     }
     if options.explain {
         return explain::run(&options.wanted, options.json);

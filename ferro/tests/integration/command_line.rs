@@ -228,6 +228,29 @@ fn the_settings_are_a_table() {
     );
 }
 
+/// The ways of one-sided operations are printed, each rule with its way and its cost.
+#[test]
+fn the_ways_of_one_sided_operations_are_a_table() {
+    let text = stdout(&output(&["info", "--one-sided"]));
+    let is_row = |line: &str, words: [&str; 3]| words.iter().all(|word| line.contains(word));
+    for words in [
+        ["link", "mapped", "instructions"],
+        ["link", "kernel", "system call"],
+        ["lane", "device", "round trip"],
+        ["any", "message", "two processes"],
+    ] {
+        assert!(text.lines().any(|line| is_row(line, words)), "{text}");
+    }
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&output(&["info", "--one-sided", "--json"]))).unwrap();
+    let rules = json["rules"].as_array().unwrap();
+    let granted = rules.iter().find(|rule| rule["rule"] == "Granted").unwrap();
+    assert_eq!(
+        (&granted["way"], &granted["route"]),
+        (&"device".into(), &"lane".into())
+    );
+}
+
 #[test]
 fn pingpong_verifies_every_size() {
     for block in [&[][..], &["--block"]] {

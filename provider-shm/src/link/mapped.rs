@@ -19,16 +19,6 @@ const MOST_BYTES: usize = 1 << 40;
 /// A memory that was not used for this number of operations gives its place away without a pause.
 const UNUSED_FOR: u64 = 1024;
 
-/// Whether a part of a region was reached.
-pub(super) enum MappedPart<T> {
-    /// It is mapped, and this is the result of the call.
-    Is(T),
-    /// It is not mapped: another way has to do.
-    IsNot,
-    /// The region or its owner is not there any more.
-    Gone,
-}
-
 /// The memory of a peer that is mapped.
 pub(super) struct MappedMemories {
     pid: i32,

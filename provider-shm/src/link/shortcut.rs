@@ -1,8 +1,8 @@
 //! One-sided operations that this side carries out by itself: the peer's board says where a region
 //! lies. Memory that the peer lets others map is reached by loads and stores (`docs/adr/0067`), and
 //! the kernel copies all other (`docs/adr/0062`). Any doubt sends the operation as messages, and
-//! the peer's answer to those counts. Between the kernel and messages measurement
-//! [chooses](self::choice).
+//! the peer's answer to those counts. [`plan`] has the choice. Between the kernel and messages
+//! measurement [chooses](self::choice).
 
 mod choice;
 
@@ -14,15 +14,19 @@ use ferrofabric_contracts::flags::Rights;
 use ferrofabric_contracts::peer::{MappedCall, Owner, PeerSrx};
 use ferrofabric_contracts::region_window::{Elements, RegionAccess};
 use ferrofabric_contracts::types::{IoBuf, MsgKind, RemoteKind, RmaKind, RmaOp, total_len};
+use ferrofabric_runtime::rma::plan::{LinkMemory, Operation, Order, Route, Way, plan};
 use ferrofabric_system::shared_memory::MemoryBacking;
 
 use super::ShmLink;
-use super::mapped::{MappedMemories, MappedPart, copy_mapped};
+use super::mapped::{MappedMemories, copy_mapped};
 use super::pause::Pause;
 use super::receiver::LinkReceiver;
+use super::sender::LinkSender;
+use super::waker::PeerWaker;
 use crate::board::PeerBoard;
 use crate::cma::{CopyOutcome, CopyWay};
 use crate::config::Cma;
+use crate::hazard::Protection;
 use crate::paths::MessagePath;
 use crate::service::PeerRegions;
 use crate::stats::CarriedOut;
@@ -59,6 +63,42 @@ struct FoundPart {
     backing: Option<MemoryBacking>,
 }
 
+impl FoundPart {
+    /// Keeps the region from its close until the result is dropped. `None`: the region or its owner
+    /// is not there any more.
+    #[inline]
+    fn protect<'a>(&self, board: &PeerBoard, waker: &'a PeerWaker) -> Option<Protection<'a>> {
+        let (entry, peer) = (board.entry(self.entry), waker.peer_status());
+        let is_still = || entry.is_still(self.generation) && peer.load() & CLOSED == 0;
+        waker.own_hazard().protect(self.entry, is_still)
+    }
+}
+
+/// The bytes of an operation, as this process reaches them.
+enum Reached<'a> {
+    /// Messages to the peer wait in line. Later the bytes may be mapped here.
+    NotReady { is_mappable: bool },
+    /// The board does not show them to the operation, or not any more.
+    Hidden,
+    /// They are mapped here, from this byte on, and the region does not close meanwhile.
+    Mapped(NonNull<u8>, Protection<'a>),
+    /// They are not mapped here.
+    NotMapped(FoundPart),
+}
+
+impl Reached<'_> {
+    /// The route to them, where `not_mapped` says what else is possible.
+    #[inline(always)]
+    fn route(&self, not_mapped: impl FnOnce() -> LinkMemory) -> Route {
+        match self {
+            Self::NotReady { .. } => Route::NotReady,
+            Self::Hidden => Route::Link(LinkMemory::Hidden),
+            Self::Mapped(..) => Route::Link(LinkMemory::Mapped),
+            Self::NotMapped(_) => Route::Link(not_mapped()),
+        }
+    }
+}
+
 impl LinkShortcuts {
     pub(super) fn new(regions: PeerRegions, setting: Cma) -> Box<Self> {
         Box::new(Self {
@@ -91,6 +131,109 @@ impl LinkShortcuts {
             addr,
             backing: region.backing_at(addr),
         })
+    }
+
+    /// Reaches the bytes of an operation: its key, its place and its length.
+    #[inline(always)]
+    fn reach<'a>(
+        &mut self,
+        (key, place, len): (u64, u64, usize),
+        access: RegionAccess,
+        is_ready: bool,
+        waker: &'a PeerWaker,
+    ) -> Reached<'a> {
+        let Some(part) = self.find(key, (place, len), access) else {
+            return Reached::Hidden;
+        };
+        if !is_ready {
+            let is_mappable = part.backing.is_some();
+            return Reached::NotReady { is_mappable };
+        }
+        let Some(backing) = &part.backing else {
+            return Reached::NotMapped(part);
+        };
+        let Some(protection) = part.protect(&self.board, waker) else {
+            return Reached::Hidden;
+        };
+        match self.memories.find(backing, len) {
+            Some(at) => Reached::Mapped(at, protection),
+            None => Reached::NotMapped(part),
+        }
+    }
+
+    /// Whether the kernel is to carry out an operation on memory that is not mapped, of this kind
+    /// and length: it may, and messages are not faster.
+    fn kernel_is_chosen<O: Owner>(
+        &mut self,
+        chosen: (RmaKind, usize),
+        (sender, receiver): (&mut LinkSender, &LinkReceiver),
+        waker: &PeerWaker,
+        owner: &mut O,
+    ) -> bool {
+        if !receiver.has_cma() || self.pause.takes_one() {
+            return false;
+        }
+        let behind = self.look_ahead(receiver);
+        // A peer that sleeps would have to wake up for a message.
+        let (Some(choice), 0) = (&mut self.choice, waker.peer_status().load() & SLEEPS) else {
+            return true;
+        };
+        let path = match chosen.0 {
+            RmaKind::Write => {
+                let on_their_way = sender.in_flight().len();
+                choice.choose(chosen, on_their_way, behind, Instant::now)
+            }
+            RmaKind::Read => match owner.srx().next_request() {
+                Some(tag) => {
+                    let path = choice.choose(chosen, 0, behind, Instant::now);
+                    choice.started(PartAnswer::Reply(tag));
+                    path
+                }
+                // The request could not go now.
+                None => MessagePath::Cma,
+            },
+        };
+        path == MessagePath::Cma
+    }
+
+    /// Has the kernel carry out an operation on a part of a region. False: it could not.
+    ///
+    /// # Safety
+    ///
+    /// As [`ShmLink::carry_out`].
+    #[inline(never)]
+    unsafe fn copy_by_kernel(
+        &mut self,
+        (kind, iov): (RmaKind, &[IoBuf]),
+        part: &FoundPart,
+        receiver: &mut LinkReceiver,
+        waker: &PeerWaker,
+    ) -> bool {
+        let Some(_protection) = part.protect(&self.board, waker) else {
+            return false;
+        };
+        let way = match kind {
+            RmaKind::Read => CopyWay::Read,
+            RmaKind::Write => CopyWay::Write,
+        };
+        let since = Instant::now();
+        // SAFETY: the caller's contract.
+        match unsafe { receiver.copy_memory(way, part.addr, iov, since) } {
+            CopyOutcome::Complete => {}
+            CopyOutcome::Missing => {
+                self.pause.begin();
+                return false;
+            }
+            CopyOutcome::Refused => {
+                receiver.give_up_cma();
+                return false;
+            }
+        }
+        self.pause.end();
+        if let Some(choice) = &mut self.choice {
+            choice.copied((kind, total_len(iov)), since.elapsed());
+        }
+        true
     }
 
     /// An answer has come. The slots that are taken: if that of the answer was the last one.
@@ -179,33 +322,47 @@ impl ShmLink {
         counts: &mut CarriedOut,
         owner: &mut O,
     ) -> bool {
-        let len = total_len(iov);
-        let access = op.kind.right().into();
-        if !self.may_shortcut() || len > MOST_BYTES {
-            return false;
-        }
-        let shortcuts = self.shortcuts.as_mut();
-        let found = shortcuts.and_then(|s| s.find(op.key, (op.place, len), access));
-        let Some(part) = found else {
+        let (is_ready, len) = (self.is_ready(), total_len(iov));
+        let Self {
+            sender,
+            receiver,
+            waker,
+            shortcuts,
+            ..
+        } = self;
+        // A peer without a board shows nothing.
+        let Some(shortcuts) = shortcuts else {
             return false;
         };
-        // SAFETY: the caller's contract, and the memory has as many bytes.
-        let copy = |at| unsafe { copy_mapped(op.kind, at, iov) };
-        match self.with_mapped_part(&part, len, copy) {
-            MappedPart::Gone => return false,
-            MappedPart::Is(()) => {
-                counts.mapped += 1;
-                counts.count(op.kind);
-                return true;
+        let bytes = (op.key, op.place, len);
+        let reached = match len <= MOST_BYTES {
+            true => shortcuts.reach(bytes, op.kind.right().into(), is_ready, waker),
+            false => Reached::Hidden,
+        };
+        let route = reached.route(|| {
+            let choice = (op.kind, len);
+            match shortcuts.kernel_is_chosen(choice, (sender, receiver), waker, owner) {
+                true => LinkMemory::Copyable,
+                false => LinkMemory::NotCopyable,
             }
-            MappedPart::IsNot => {}
-        }
-        // SAFETY: the caller's contract.
-        let is_copied = unsafe { self.copy_by_kernel(op, iov, &part, owner) };
-        if is_copied {
+        });
+        let is_done = match (plan(Operation::of(op), Order::Free, route).way(), reached) {
+            (Way::Mapped, Reached::Mapped(at, _protection)) => {
+                // SAFETY: the caller's contract, and the memory has as many bytes.
+                unsafe { copy_mapped(op.kind, at, iov) };
+                counts.mapped += 1;
+                true
+            }
+            // SAFETY: the caller's contract.
+            (Way::Kernel, Reached::NotMapped(part)) => unsafe {
+                shortcuts.copy_by_kernel((op.kind, iov), &part, receiver, waker)
+            },
+            _ => false,
+        };
+        if is_done {
             counts.count(op.kind);
         }
-        is_copied
+        is_done
     }
 
     /// Calls `act` with a part of a region of the peer, for an atomic operation, if that memory is
@@ -217,135 +374,33 @@ impl ShmLink {
         target: &AtomicTarget,
         act: impl FnOnce(NonNull<u8>),
     ) -> MappedCall {
+        let is_ready = self.is_ready();
+        let Some(shortcuts) = &mut self.shortcuts else {
+            return MappedCall::Impossible;
+        };
         let access = RegionAccess {
             rights: target.rights,
             elements: Elements::of(Some(target.datatype)),
         };
-        let shortcuts = self.shortcuts.as_mut();
-        let found = shortcuts.and_then(|s| s.find(target.key, (target.place, target.len), access));
-        let Some(part) = found else {
-            return MappedCall::Impossible;
-        };
-        if !self.may_shortcut() {
-            return match part.backing {
-                Some(_) => MappedCall::InLine,
-                None => MappedCall::Impossible,
-            };
-        }
-        let alignment = target.datatype.alignment();
-        let act_on_elements = |at: NonNull<u8>| {
-            let is_aligned = at.addr().get() % alignment == 0;
-            if is_aligned {
+        let bytes = (target.key, target.place, target.len);
+        let reached = shortcuts.reach(bytes, access, is_ready, &self.waker);
+        let route = reached.route(|| LinkMemory::NotCopyable);
+        let operation = Operation::atomic(target.datatype);
+        match (plan(operation, Order::Free, route).way(), reached) {
+            (Way::Mapped, Reached::Mapped(at, _protection))
+                if at.addr().get() % target.datatype.alignment() == 0 =>
+            {
                 act(at);
+                MappedCall::Made
             }
-            is_aligned
-        };
-        match self.with_mapped_part(&part, target.len, act_on_elements) {
-            MappedPart::Is(true) => MappedCall::Made,
+            (_, Reached::NotReady { is_mappable: true }) => MappedCall::InLine,
             _ => MappedCall::Impossible,
         }
     }
 
     /// Whether operations of now may be carried out now: those behind a fence wait with it.
     #[inline]
-    fn may_shortcut(&self) -> bool {
+    fn is_ready(&self) -> bool {
         self.sender.has_no_pending() && !self.close.has_requested()
-    }
-
-    /// Calls `act` with a part of a region, if it is in memory that is mapped here, or can be. The
-    /// region does not close meanwhile.
-    #[inline]
-    fn with_mapped_part<T>(
-        &mut self,
-        part: &FoundPart,
-        len: usize,
-        act: impl FnOnce(NonNull<u8>) -> T,
-    ) -> MappedPart<T> {
-        let (Some(shortcuts), Some(backing)) = (&mut self.shortcuts, &part.backing) else {
-            return MappedPart::IsNot;
-        };
-        let entry = shortcuts.board.entry(part.entry);
-        let peer = self.waker.peer_status();
-        let is_still = || entry.is_still(part.generation) && peer.load() & CLOSED == 0;
-        let Some(_protection) = self.waker.own_hazard().protect(part.entry, is_still) else {
-            return MappedPart::Gone;
-        };
-        match shortcuts.memories.find(backing, len) {
-            Some(at) => MappedPart::Is(act(at)),
-            None => MappedPart::IsNot,
-        }
-    }
-
-    /// Has the kernel carry out an operation on memory of the peer, at an address that an entry of
-    /// its board gives. False: the operation has to go as messages.
-    ///
-    /// # Safety
-    ///
-    /// As [`carry_out`](Self::carry_out).
-    #[inline(never)]
-    unsafe fn copy_by_kernel<O: Owner>(
-        &mut self,
-        op: &RmaOp,
-        iov: &[IoBuf],
-        part: &FoundPart,
-        owner: &mut O,
-    ) -> bool {
-        let Some(shortcuts) = &mut self.shortcuts else {
-            return false;
-        };
-        if !self.receiver.has_cma() || shortcuts.pause.takes_one() {
-            return false;
-        }
-        let behind = shortcuts.look_ahead(&self.receiver);
-        let (len, peer) = (total_len(iov), self.waker.peer_status());
-        // A peer that sleeps would have to wake up for a message.
-        if let (Some(choice), 0) = (&mut shortcuts.choice, peer.load() & SLEEPS) {
-            let chosen = (op.kind, len);
-            let path = match op.kind {
-                RmaKind::Write => {
-                    let on_their_way = self.sender.in_flight().len();
-                    choice.choose(chosen, on_their_way, behind, Instant::now)
-                }
-                RmaKind::Read => match owner.srx().next_request() {
-                    Some(tag) => {
-                        let path = choice.choose(chosen, 0, behind, Instant::now);
-                        choice.started(PartAnswer::Reply(tag));
-                        path
-                    }
-                    // The request could not go now.
-                    None => MessagePath::Cma,
-                },
-            };
-            if path == MessagePath::Ring {
-                return false;
-            }
-        }
-        let entry = shortcuts.board.entry(part.entry);
-        let is_still = || entry.is_still(part.generation) && peer.load() & CLOSED == 0;
-        let Some(_protection) = self.waker.own_hazard().protect(part.entry, is_still) else {
-            return false;
-        };
-        let way = match op.kind {
-            RmaKind::Read => CopyWay::Read,
-            RmaKind::Write => CopyWay::Write,
-        };
-        let since = Instant::now();
-        // SAFETY: the caller's contract.
-        match unsafe { self.receiver.copy_memory(way, part.addr, iov, since) } {
-            CopyOutcome::Complete => {}
-            CopyOutcome::Missing => {
-                shortcuts.pause.begin();
-                return false;
-            }
-            CopyOutcome::Refused => {
-                self.receiver.give_up_cma();
-                return false;
-            }
-        }
-        shortcuts.pause.end();
-        if let Some(choice) = &mut shortcuts.choice {
-            choice.copied((op.kind, len), since.elapsed());
-        }
-        true
     }
 }

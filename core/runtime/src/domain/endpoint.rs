@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use super::atomics;
 use super::endpoint_state::{EndpointName, Entered, enter};
-use super::ordered_calls::in_order;
-use super::orders::{Effects, OrderedWay, Orders};
+use super::ordered_calls::{in_order, order_of};
+use super::orders::{Effects, Orders, effects_of};
 use super::probe::{self, Probe, Probed};
 use super::send_calls::{flush, refuse, send_checked, send_locked};
 use super::shortcut_calls::took_shortcut;
 use super::srx::SharedRx;
 use super::{Backend, EndpointKind, Inner};
 use crate::fabric::{Endpoint, EndpointConfig};
+use crate::rma::plan::{Operation, Route, Way, plan};
 use ferrofabric_av::HeldKey;
 use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::atomics::{AtomicBuffers, AtomicOp};
@@ -203,19 +204,20 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         }
         let mut state = self.domain.lock()?;
         state.follow_changes();
-        let way = match state.way_of(self.index, op) {
-            Ok(way) => way,
+        let (operation, effects) = (Operation::of(op), effects_of(op));
+        let order = match order_of(&mut state, self.index, (effects, op.flags), op.dest) {
+            Ok(order) => order,
             Err(error) => {
                 self.domain.wake(&mut state);
                 return Err(error);
             }
         };
-        if way != OrderedWay::Messages {
+        if plan(operation, order, Route::Unknown).way() == Way::LookUp {
             // SAFETY: the caller keeps the buffers until the operation completes.
             if unsafe { took_shortcut(&self.domain, &mut state, self.index, op, iov) }? {
                 return Ok(());
             }
-            if way == OrderedWay::Device {
+            if plan(operation, order, Route::Declined).way() == Way::Again {
                 flush(&mut state, self.index);
                 self.domain.wake(&mut state);
                 return Err(OpError::Again);

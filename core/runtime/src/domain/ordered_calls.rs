@@ -4,24 +4,25 @@
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Transport;
-use ferrofabric_contracts::types::{FiAddr, MsgKind, RemoteKind, RmaOp};
+use ferrofabric_contracts::types::{FiAddr, MsgKind, RemoteKind};
 
 use super::DomainState;
-use super::orders::{Effects, OrderedWay, effects_of, kept_by_devices};
+use super::orders::{Effects, effects_of, kept_by_devices};
 use super::remote::RemoteOperations;
 use super::send_calls::{flush, wait_for_remote};
+use crate::rma::plan::Order;
 
 impl RemoteOperations {
-    /// The way of an operation, or `None` if it has to wait for some before it. `peers`: its
+    /// What the operations before one leave open, or `None` if it has to wait for some. `peers`: its
     /// target's address, and another one of the same peer.
-    pub(super) fn ordered_way(
+    pub(super) fn order_of(
         &self,
         effects: Effects,
         peers: (FiAddr, Option<FiAddr>),
-    ) -> Option<OrderedWay> {
+    ) -> Option<Order> {
         let before = self.orders.before(effects);
         if before.is_empty() {
-            return Some(OrderedWay::Any);
+            return Some(Order::Free);
         }
         if self.waits_for_messages(effects, peers) {
             return None;
@@ -29,12 +30,12 @@ impl RemoteOperations {
         let by_device = self.shortcuts.effects_under_way(peers) & before;
         let follows_sends = before.contains(Effects::SEND);
         match by_device.is_empty() {
-            true if follows_sends => Some(OrderedWay::Messages),
-            true => Some(OrderedWay::Any),
+            true if follows_sends => Some(Order::BehindMessages),
+            true => Some(Order::Free),
             false if follows_sends => None,
             false => kept_by_devices(effects)
                 .contains(by_device)
-                .then_some(OrderedWay::Device),
+                .then_some(Order::BehindDevice),
         }
     }
 
@@ -70,7 +71,7 @@ impl RemoteOperations {
     }
 }
 
-/// The way of an operation, once those before it are over or go the same way.
+/// What the operations before one leave open, once it need not wait for any of them.
 ///
 /// # Errors
 ///
@@ -81,31 +82,35 @@ pub(super) fn in_order<T: Transport>(
     index: usize,
     effects: Effects,
     peer: FiAddr,
-) -> Result<OrderedWay, OpError> {
+) -> Result<Order, OpError> {
     let (_, owner) = state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
     let peers = (peer, owner.first_of(peer));
-    if let Some(way) = owner.srx.remote.ordered_way(effects, peers) {
-        return Ok(way);
+    if let Some(order) = owner.srx.remote.order_of(effects, peers) {
+        return Ok(order);
     }
     flush(state, index);
     Err(OpError::Again)
 }
 
-impl<T: Transport> DomainState<T> {
-    /// The way of a read or a write, after those before it that it must not overtake.
-    ///
-    /// # Errors
-    ///
-    /// `Again`: some are not over.
-    #[inline]
-    pub(super) fn way_of(&mut self, index: usize, op: &RmaOp) -> Result<OrderedWay, OpError> {
-        if op.flags.contains(Flags::FENCE) {
-            wait_for_remote(self, index, op.dest)?;
-            return Ok(OrderedWay::Messages);
-        }
-        match self.endpoints[index].srx.remote.orders.is_any() {
-            true => in_order(self, index, effects_of(op), op.dest),
-            false => Ok(OrderedWay::Any),
-        }
+/// What the operations before one on a peer's memory leave open, after those that it must not
+/// overtake. `effects` and `flags` are its own.
+///
+/// # Errors
+///
+/// `Again`: some are not over.
+#[inline]
+pub(super) fn order_of<T: Transport>(
+    state: &mut DomainState<T>,
+    index: usize,
+    (effects, flags): (Effects, Flags),
+    peer: FiAddr,
+) -> Result<Order, OpError> {
+    if flags.contains(Flags::FENCE) {
+        wait_for_remote(state, index, peer)?;
+        return Ok(Order::BehindMessages);
+    }
+    match state.endpoints[index].srx.remote.orders.is_any() {
+        true => in_order(state, index, effects, peer),
+        false => Ok(Order::Free),
     }
 }

@@ -44,17 +44,6 @@ pub(super) struct Orders {
     atomic_writes: Effects,
 }
 
-/// The way of an operation that need not wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OrderedWay {
-    /// By itself, or as messages.
-    Any,
-    /// A device carries out those before it, and keeps them in order: it goes by itself, or waits.
-    Device,
-    /// As messages, behind those that were sent before.
-    Messages,
-}
-
 impl Orders {
     /// Of the orders that an endpoint has. Sends after sends, and atomic operations after atomic
     /// operations, keep their order anyway.

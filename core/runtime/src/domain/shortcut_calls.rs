@@ -32,14 +32,13 @@ pub(super) unsafe fn took_shortcut<B: Backend>(
     op: &RmaOp,
     iov: &[IoBuf],
 ) -> Result<bool, OpError> {
-    let op = &RmaOp {
-        // A request that is held back would wake no thread that sleeps.
-        flags: match state.is_watched() {
-            true => op.flags - Flags::MORE,
-            false => op.flags,
-        },
-        ..*op
-    };
+    let at_once;
+    let mut op = op;
+    // A request that is held back would wake no thread that sleeps.
+    if op.flags.contains(Flags::MORE) && state.is_watched() {
+        at_once = without_more(op);
+        op = &at_once;
+    }
     let (transport, mut owner) =
         state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
     let remote = &mut owner.srx.remote;
@@ -73,10 +72,7 @@ pub(super) unsafe fn took_shortcut<B: Backend>(
                 }
             }
             let one = ShortcutUnderWay {
-                op: RmaOp {
-                    flags: op.flags - Flags::MORE,
-                    ..*op
-                },
+                op: without_more(op),
                 // SAFETY: the caller's contract.
                 buffers: unsafe { SendBuffers::new(op.flags, iov) },
                 grant: grant.unwrap_or(0),
@@ -94,6 +90,15 @@ pub(super) unsafe fn took_shortcut<B: Backend>(
     owner.start_deferred(transport);
     domain.wake(state);
     Ok(true)
+}
+
+/// An operation whose request is not held back.
+#[inline]
+fn without_more(op: &RmaOp) -> RmaOp {
+    RmaOp {
+        flags: op.flags - Flags::MORE,
+        ..*op
+    }
 }
 
 impl EndpointOwner<'_> {

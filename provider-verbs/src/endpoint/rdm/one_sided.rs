@@ -12,10 +12,11 @@ use ferrofabric_contracts::peer::{Owner, Shortcut, ShortcutEnd};
 use ferrofabric_contracts::types::{FiAddr, GrantedMemory, IoBuf, RmaKind, RmaOp, total_len};
 use ferrofabric_protocol::lanes::BROKEN;
 use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_runtime::rma::plan::{LaneMemory, Operation, Order, Route, Rule, Way, plan};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::RdmTransport;
-use super::poster::{PostError, Poster, RECEIVER_LEVELS};
+use super::poster::{PostError, Poster};
 use crate::gather::{Readable, entry};
 use crate::mr::Access;
 use crate::post::{RemoteMemory, SendFlags, SendRequest};
@@ -51,49 +52,52 @@ impl RdmTransport {
         iov: &[IoBuf],
         memory: Option<&GrantedMemory>,
     ) -> Shortcut {
+        let operation = Operation::of(op);
         let at = self.peers.at(peer);
-        let (Some(session), true) = (at.lane, at.pending.is_empty()) else {
-            return Shortcut::Impossible;
+        let session = at.lane.filter(|_| at.pending.is_empty());
+        let lane = session.and_then(|session| Some((session, self.lanes.of(session)?)));
+        let Some((session, lane)) = lane.filter(|(_, lane)| lane.open) else {
+            // No grant is for another lane than one that is open.
+            let rule = plan(operation, Order::Free, Route::NotReady);
+            return refusal(rule, 0).unwrap_or(Shortcut::Impossible);
         };
-        let Some(lane) = self.lanes.of(session) else {
-            return Shortcut::Impossible;
-        };
-        if !lane.open || !self.poster.could_do(lane, op, iov) {
-            return Shortcut::Impossible;
-        }
         let number = lane.key.to_bits();
-        let memory = match memory {
-            Some(memory) if memory.lane == number => *memory,
-            _ => return Shortcut::NeedsGrant { lane: number },
+        let granted = memory.filter(|memory| memory.lane == number);
+        let reached = (self.poster).lane_memory(lane, (operation, op), iov, granted);
+        let rule = plan(operation, Order::Free, Route::Lane(reached));
+        if let Some(refused) = refusal(rule, number) {
+            return refused;
+        }
+        let Some(memory) = granted else {
+            return Shortcut::Impossible;
         };
-        let is_flushed = needs_flush(op);
-        let requests = 1 + usize::from(is_flushed);
-        if !lane.queue.has_room_for(requests) {
-            return Shortcut::Again;
-        }
-        let is_scarce = self.poster.is_scarce() && !self.poster.has_share(lane);
-        if is_scarce
-            || is_flushed
-                && !(memory.rights.contains(Rights::READ) && self.poster.has_read_scratch())
-        {
-            return Shortcut::Impossible;
-        }
-        if self.poster.holds_back()
-            && (self.poster.chain_of() != session || !self.poster.has_room_in_chain(requests))
-        {
-            self.post_held_back();
-        }
-        let Some(lane) = self.lanes.of(session) else {
-            return Shortcut::Impossible;
+        let must_post = self.poster.holds_back()
+            && (self.poster.chain_of() != session
+                || !self.poster.has_room_in_chain(requests_of(operation)));
+        let lane = match must_post {
+            false => lane,
+            true => {
+                self.post_held_back();
+                match self.lanes.of(session) {
+                    Some(lane) => lane,
+                    None => return Shortcut::Impossible,
+                }
+            }
         };
         // SAFETY: the caller's promise.
-        match unsafe { self.poster.one_sided(lane, op, iov, &memory) } {
-            Some(Ok(())) => {}
+        match unsafe { self.poster.one_sided(lane, (operation, op), iov, memory) } {
+            Some(Ok(())) => Shortcut::UnderWay,
             // It was entered, and ends with the lane.
-            Some(Err(_)) => self.lane_broke(session),
-            None => return Shortcut::Impossible,
+            Some(Err(_)) => {
+                self.lane_broke(session);
+                Shortcut::UnderWay
+            }
+            None => {
+                let route = Route::Lane(LaneMemory::Unregistered);
+                let rule = plan(operation, Order::Free, route);
+                refusal(rule, number).unwrap_or(Shortcut::Impossible)
+            }
         }
-        Shortcut::UnderWay
     }
 
     /// A peer's device has denied the request with this number.
@@ -142,12 +146,51 @@ impl RdmTransport {
     }
 }
 
-/// Whether an operation is over only when its bytes are visible at the target.
-fn needs_flush(op: &RmaOp) -> bool {
-    op.kind == RmaKind::Write && op.flags.intersects(RECEIVER_LEVELS)
+/// The answer to the owner by a rule that does not let the device carry an operation out.
+#[inline]
+fn refusal(rule: Rule, lane: u64) -> Option<Shortcut> {
+    match (rule.way(), rule) {
+        (Way::Device, _) => None,
+        (Way::Again, _) => Some(Shortcut::Again),
+        (Way::Message, Rule::NotGranted) => Some(Shortcut::NeedsGrant { lane }),
+        (Way::Message | Way::Mapped | Way::Kernel | Way::LookUp, _) => Some(Shortcut::Impossible),
+    }
+}
+
+/// Work requests of an operation: a write that has to be visible is read back.
+fn requests_of(operation: Operation) -> usize {
+    1 + usize::from(operation == Operation::VisibleWrite)
 }
 
 impl Poster {
+    /// The memory of an operation, as the device reaches it over a lane.
+    #[inline]
+    fn lane_memory(
+        &mut self,
+        lane: &RcLane,
+        (operation, op): (Operation, &RmaOp),
+        iov: &[IoBuf],
+        granted: Option<&GrantedMemory>,
+    ) -> LaneMemory {
+        if !self.could_do(lane, op, iov) {
+            return LaneMemory::Unfit;
+        }
+        let Some(memory) = granted else {
+            return LaneMemory::NotGranted;
+        };
+        if !lane.queue.has_room_for(requests_of(operation)) {
+            return LaneMemory::Full;
+        }
+        if self.is_scarce() && !self.has_share(lane) {
+            return LaneMemory::Scarce;
+        }
+        let is_read_back = operation == Operation::VisibleWrite;
+        if is_read_back && !(memory.rights.contains(Rights::READ) && self.has_read_scratch()) {
+            return LaneMemory::Unreadable;
+        }
+        LaneMemory::Granted
+    }
+
     /// Whether an operation is of a kind that the device carries out on a lane.
     fn could_do(&self, lane: &RcLane, op: &RmaOp, iov: &[IoBuf]) -> bool {
         let len = total_len(iov);
@@ -174,13 +217,13 @@ impl Poster {
     unsafe fn one_sided(
         &mut self,
         lane: &mut RcLane,
-        op: &RmaOp,
+        (operation, op): (Operation, &RmaOp),
         iov: &[IoBuf],
         memory: &GrantedMemory,
     ) -> Option<Result<(), PostError>> {
         // SAFETY: the caller's promise.
         let local = unsafe { self.local_memory(lane, op, iov) }?;
-        let is_flushed = needs_flush(op);
+        let is_flushed = operation == Operation::VisibleWrite;
         let more = op.flags.contains(Flags::MORE) && !op.flags.contains(Flags::INJECT);
         let (wr_id, signaled) = lane.next(!is_flushed);
         let flags = match signaled {

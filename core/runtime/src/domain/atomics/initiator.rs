@@ -7,15 +7,15 @@ use ferrofabric_contracts::buffers::gather;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::part::Part;
-use ferrofabric_contracts::peer::Transport;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaOp, SendOp, total_len};
 
-use super::super::ordered_calls::in_order;
-use super::super::orders::{Effects, OrderedWay};
+use super::super::ordered_calls::order_of;
+use super::super::orders::Effects;
 use super::super::remote::{RemoteOperations, message_of, place_of};
-use super::super::send_calls::{flush, send_locked, wait_for_remote};
-use super::super::{Backend, DomainState, Inner};
+use super::super::send_calls::{flush, send_locked};
+use super::super::{Backend, Inner};
 use super::mapped::took_mapping;
+use crate::rma::plan::{Operation, Route, Way, plan};
 
 /// The buffers of an operation that count: `Read` has no operands (fi_atomic(3)).
 pub(in super::super) fn used_buffers<'a>(
@@ -78,14 +78,16 @@ pub(in super::super) unsafe fn begin<B: Backend>(
 ) -> Result<(), OpError> {
     let state = &mut *domain.lock()?;
     state.follow_changes();
-    let way = match way_of(state, index, op) {
-        Ok(way) => way,
+    let operation = Operation::atomic(op.datatype);
+    let effects = Effects::of(op.form.kind(), Flags::ATOMIC);
+    let order = match order_of(state, index, (effects, op.flags), op.dest) {
+        Ok(order) => order,
         Err(error) => {
             domain.wake(state);
             return Err(error);
         }
     };
-    if way == OrderedWay::Any && op.datatype.is_one_word() {
+    if plan(operation, order, Route::Unknown).way() == Way::LookUp {
         // SAFETY: the caller's contract.
         if unsafe {
             took_mapping(
@@ -117,27 +119,6 @@ pub(in super::super) unsafe fn begin<B: Backend>(
         Err(_) => remote.forget(part.kind, part.context),
     }
     sent
-}
-
-/// The way of an operation, after those before it that it must not overtake.
-///
-/// # Errors
-///
-/// `Again`: some are not over.
-fn way_of<T: Transport>(
-    state: &mut DomainState<T>,
-    index: usize,
-    op: &AtomicOp,
-) -> Result<OrderedWay, OpError> {
-    if op.flags.contains(Flags::FENCE) {
-        wait_for_remote(state, index, op.dest)?;
-        return Ok(OrderedWay::Messages);
-    }
-    let effects = Effects::of(op.form.kind(), Flags::ATOMIC);
-    match state.endpoints[index].srx.remote.orders.is_any() {
-        true => in_order(state, index, effects, op.dest),
-        false => Ok(OrderedWay::Any),
-    }
 }
 
 impl RemoteOperations {

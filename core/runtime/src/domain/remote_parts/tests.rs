@@ -13,9 +13,10 @@ use ferrofabric_contracts::types::SendOp;
 use slab::Slab;
 
 use super::super::count::CounterValues;
-use super::super::orders::{OrderedWay, Orders, effects_of};
+use super::super::orders::{Orders, effects_of};
 use super::super::owner::Binding;
 use crate::cq::CqQueue;
+use crate::rma::plan;
 
 const TARGET: FiAddr = FiAddr(3);
 const READER: FiAddr = requester(0, 3, 1);
@@ -297,11 +298,11 @@ fn operations_with_a_removed_target_hold_no_others_up() {
     lent.srx.remote.begin_write(&write);
     let matched = lent.srx.arrive_remote(RemoteKind::Reply, &sound);
     assert!(!matched.is_refused());
-    let way = |lent: &Lent| (lent.srx.remote).ordered_way(effects_of(&write), (TARGET, None));
+    let way = |lent: &Lent| (lent.srx.remote).order_of(effects_of(&write), (TARGET, None));
     assert_eq!(way(&lent), None);
     assert!(lent.srx.remote.is_busy_with(TARGET));
     lent.srx.forget_source(TARGET);
-    assert_eq!(way(&lent), Some(OrderedWay::Any));
+    assert_eq!(way(&lent), Some(plan::Order::Free));
     assert!(!lent.srx.remote.is_busy_with(TARGET));
 }
 
