@@ -17,5 +17,6 @@ pub mod eq;
 pub mod fabric;
 #[allow(unsafe_code, reason = "it fulfils the contracts of the data path")]
 pub mod owning;
+#[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 pub mod rma;
 mod wait;

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use ferrofabric_collectives::Collective;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_runtime::domain::combine;
+use ferrofabric_runtime::rma::combine;
 
 use super::carrier::{RankPlace, ResultMemory};
 use super::elements::{MAX_BYTES, reduction};

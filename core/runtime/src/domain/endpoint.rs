@@ -5,17 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::atomics;
 use super::endpoint_state::{EndpointName, Entered, enter};
-use super::ordered_calls::{in_order, order_of};
-use super::orders::{Effects, Orders, effects_of};
 use super::probe::{self, Probe, Probed};
-use super::send_calls::{flush, refuse, send_checked, send_locked};
-use super::shortcut_calls::took_shortcut;
+use super::rma::ordered_calls::in_order;
+use super::rma::{atomic_calls, rma_calls};
+use super::send_calls::{refuse, send_checked, send_locked};
 use super::srx::SharedRx;
 use super::{Backend, EndpointKind, Inner};
 use crate::fabric::{Endpoint, EndpointConfig};
-use crate::rma::plan::{Operation, Route, Way, plan};
+use crate::rma::orders::{Effects, Orders};
 use ferrofabric_av::HeldKey;
 use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::atomics::{AtomicBuffers, AtomicOp};
@@ -202,57 +200,13 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         if let Err(error) = self.check_sizes(op.flags, iov) {
             return refuse(&self.domain, self.index, error);
         }
-        let mut state = self.domain.lock()?;
-        state.follow_changes();
-        let (operation, effects) = (Operation::of(op), effects_of(op));
-        let order = match order_of(&mut state, self.index, (effects, op.flags), op.dest) {
-            Ok(order) => order,
-            Err(error) => {
-                self.domain.wake(&mut state);
-                return Err(error);
-            }
-        };
-        if plan(operation, order, Route::Unknown).way() == Way::LookUp {
-            // SAFETY: the caller keeps the buffers until the operation completes.
-            if unsafe { took_shortcut(&self.domain, &mut state, self.index, op, iov) }? {
-                return Ok(());
-            }
-            if plan(operation, order, Route::Declined).way() == Way::Again {
-                flush(&mut state, self.index);
-                self.domain.wake(&mut state);
-                return Err(OpError::Again);
-            }
-        }
-        let remote = &mut state.endpoints[self.index].srx.remote;
-        let begun = match op.kind {
-            RmaKind::Write => Ok((remote.begin_write(op), None)),
-            RmaKind::Read => (remote.begin_read(op, iov)).map(|(part, read)| (part, Some(read))),
-        };
-        let (part, request) = match begun {
-            Ok(begun) => begun,
-            Err(error) => {
-                flush(&mut state, self.index);
-                return Err(error);
-            }
-        };
-        let from = request
-            .as_ref()
-            .map(|request| [IoBuf::new(request.as_ptr(), request.len())]);
-        let from = from.as_ref().map_or(iov, |from| &from[..]);
-        // SAFETY: the caller keeps the buffers of a write; a request is copied (`INJECT`).
-        let sent = unsafe { send_locked(&self.domain, &mut state, self.index, &part, from) };
-        let remote = &mut state.endpoints[self.index].srx.remote;
-        match (&sent, op.kind) {
-            (Ok(()), RmaKind::Read) => remote.set_requested(part.context),
-            (Ok(()), RmaKind::Write) => {}
-            (Err(_), _) => remote.forget(part.kind, part.context),
-        }
-        sent
+        // SAFETY: the caller's contract.
+        unsafe { rma_calls::begin(&self.domain, self.index, op, iov) }
     }
 
     unsafe fn atomic(&self, op: &AtomicOp, buffers: &AtomicBuffers<'_>) -> Result<(), OpError> {
-        let buffers = &atomics::used_buffers(op, buffers);
-        let checked = atomics::check(op, buffers)
+        let buffers = &atomic_calls::used_buffers(op, buffers);
+        let checked = atomic_calls::check(op, buffers)
             .and_then(|()| self.check_sizes(op.flags, buffers.operands))
             .and_then(|()| self.check_sizes(op.flags, buffers.compares))
             .and_then(|()| self.check_sizes(op.flags - Flags::INJECT, buffers.results));
@@ -260,7 +214,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
             return refuse(&self.domain, self.index, error);
         }
         // SAFETY: the caller's contract.
-        unsafe { atomics::begin(&self.domain, self.index, op, buffers) }
+        unsafe { atomic_calls::begin(&self.domain, self.index, op, buffers) }
     }
 
     fn claim_oldest(

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::count::CounterValues;
-use super::orders::Orders;
 use super::owner::{Binding, EndpointOwner};
 use super::report::CounterReport;
 use super::srx::SharedRx;
@@ -13,6 +12,7 @@ use super::unresolved_peer::UnresolvedSends;
 use super::{Backend, Inner, Listening, NO_CNTR, OpenedTransport, Opening};
 use crate::cq::CqQueue;
 use crate::fabric::{Cntr, EndpointConfig};
+use crate::rma::orders::Orders;
 use ferrofabric_av::{AuthKeys, AvTable, HeldKey};
 use ferrofabric_contracts::addr::{AddrFormat, Address, KeyedAddr, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};

@@ -3,8 +3,6 @@
 //! Invariant: all state of a domain is in one value behind its [`Serial`] lock; the objects that an
 //! application holds are handles into it.
 
-mod atomic_arrivals;
-pub(crate) mod atomics;
 mod auto_progress;
 mod av;
 mod av_keys;
@@ -14,29 +12,17 @@ mod cq;
 mod dgram;
 mod endpoint;
 mod endpoint_state;
-mod grant_parts;
-mod grants;
 mod keyed;
 mod keyed_dgram;
 mod lists;
-mod mapped_atomics;
 mod mover;
 mod neighbours;
-mod ordered_calls;
-mod orders;
 mod owner;
-mod part_outbox;
 mod probe;
 mod progressor;
-mod read_order;
-mod region;
-mod regions;
-mod remote;
-mod remote_parts;
 mod report;
+mod rma;
 mod send_calls;
-mod shortcut_calls;
-mod shortcuts;
 mod srx;
 mod unresolved_peer;
 mod waiting;
@@ -53,6 +39,7 @@ use slab::Slab;
 
 use crate::cq::CqQueue;
 use crate::fabric::{self, CntrAttr, CqAttr, EndpointConfig, Mr, MrAttr};
+use crate::rma::as_target::regions::{NO_CNTR, RegionTable};
 use ferrofabric_av::follow::TableFollower;
 use ferrofabric_av::{AvAttr, AvTable, HeldKey, RefoundEndpoint, Resolve};
 use ferrofabric_contracts::addr::{AuthKey, KeyedAddr, NativeAddr};
@@ -70,7 +57,6 @@ use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::serial::{Serial, SerialGuard};
 use ferrofabric_system::wait::{WaitSet, WakeBell};
 
-pub use atomics::combine;
 pub use dgram::DgramDomain;
 pub use keyed::{Keyed, KeyedBackend, KeyedParts, KeyedRoute};
 pub use keyed_dgram::KeyedDgramDomain;
@@ -79,7 +65,7 @@ use auto_progress::AutoProgressState;
 use count::CounterValues;
 use endpoint_state::EndpointState;
 use progressor::Progressor;
-use regions::RegionTable;
+use rma::region;
 use waiting::DomainWaiter;
 
 /// The provider's half of a domain.
@@ -296,9 +282,6 @@ struct DomainState<T: Transport> {
     may_have_capacity: bool,
     auto_progress: AutoProgressState,
 }
-
-/// The counter of endpoints that bound none.
-const NO_CNTR: usize = 0;
 
 impl<B: Backend, E> DomainOf<B, E> {
     /// A domain whose info says how its calls are serialized. A domain with automatic progress has

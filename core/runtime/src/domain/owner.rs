@@ -6,9 +6,9 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::count::CounterValues;
-use super::read_order::EndedRead;
 use super::srx::{Deferred, SharedRx};
 use crate::cq::CqQueue;
+use crate::rma::as_initiator::read_order::EndedRead;
 use ferrofabric_av::AvTable;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;

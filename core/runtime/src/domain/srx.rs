@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::keyed;
 use super::lists::BufferLists;
-use super::read_order::{EndedRead, ReadPlace};
-use super::regions::RegionTable;
-use super::remote::RemoteOperations;
 use crate::fabric::MIN_MULTI_RECV;
+use crate::rma::as_initiator::read_order::{EndedRead, ReadPlace};
+use crate::rma::as_target::regions::RegionTable;
+use crate::rma::operations::RemoteOperations;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::{Flags, Rights};
 use ferrofabric_contracts::peer::{

@@ -6,7 +6,7 @@ use std::sync::atomic::{
 };
 
 use super::Buffer;
-use crate::domain::atomics::{AtomicWord, Element, combine_on};
+use crate::rma::atomics::{AtomicWord, Element, combine_on};
 use ferrofabric_contracts::atomics::{AtomicOperator, Datatype};
 use ferrofabric_contracts::error::Result;
 

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use super::Buffer;
 use super::elements::{AtomicElement, StdAtomicInteger, buffer_of, of_bytes};
-use crate::domain::atomics::AtomicWord;
 use crate::fabric::{Domain, Mr, MrAttr};
+use crate::rma::atomics::AtomicWord;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Rights;
 

@@ -10,14 +10,14 @@ use rustc_hash::FxHashMap;
 
 /// A part to be sent.
 #[derive(Clone, Debug)]
-pub(super) struct RemoteSend {
-    pub(super) op: SendOp,
-    pub(super) from: PartBytes,
+pub(crate) struct RemoteSend {
+    pub(crate) op: SendOp,
+    pub(crate) from: PartBytes,
 }
 
 /// The bytes of a part.
 #[derive(Clone, Debug)]
-pub(super) enum PartBytes {
+pub(crate) enum PartBytes {
     /// In memory that stays until the part is sent and over.
     Memory(ReceiveBuffers),
     /// A grant, or results. The part has `INJECT`.
@@ -25,10 +25,10 @@ pub(super) enum PartBytes {
 }
 
 impl PartBytes {
-    pub(super) const NONE: Self = Self::Memory(ReceiveBuffers::One(IoBuf::EMPTY));
+    pub(crate) const NONE: Self = Self::Memory(ReceiveBuffers::One(IoBuf::EMPTY));
 
     /// Calls with the buffers that they are in.
-    pub(super) fn with_list<R>(&self, call: impl FnOnce(&[IoBuf]) -> R) -> R {
+    pub(crate) fn with_list<R>(&self, call: impl FnOnce(&[IoBuf]) -> R) -> R {
         match self {
             Self::Memory(bufs) => call(bufs.segments()),
             Self::Copied(bytes) => call(&[IoBuf::new(bytes.as_ptr(), bytes.len())]),
@@ -38,7 +38,7 @@ impl PartBytes {
 
 /// The parts that wait, in order for each peer.
 #[derive(Default)]
-pub(super) struct PartOutbox {
+pub(crate) struct PartOutbox {
     waiting: FxHashMap<FiAddr, VecDeque<RemoteSend>>,
     /// The memory of parts that have gone, for the next ones.
     spare: VecDeque<RemoteSend>,
@@ -49,17 +49,17 @@ pub(super) struct PartOutbox {
 const SPARE: usize = 16;
 
 impl PartOutbox {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
     /// Number of parts that wait for a peer.
-    pub(super) fn len_for(&self, peer: FiAddr) -> usize {
+    pub(crate) fn len_for(&self, peer: FiAddr) -> usize {
         self.waiting.get(&peer).map_or(0, VecDeque::len)
     }
 
     /// Number of replies that wait for a peer.
-    pub(super) fn replies_to(&self, peer: FiAddr) -> usize {
+    pub(crate) fn replies_to(&self, peer: FiAddr) -> usize {
         let is_reply = |part: &&RemoteSend| part.op.kind.is_reply();
         match self.len_for(peer) {
             // As most of the time, there are not too many, whatever they are.
@@ -68,7 +68,7 @@ impl PartOutbox {
         }
     }
 
-    pub(super) fn push(&mut self, part: RemoteSend) {
+    pub(crate) fn push(&mut self, part: RemoteSend) {
         let spare = &mut self.spare;
         let of_peer = self.waiting.entry(part.op.dest);
         let parts = of_peer.or_insert_with(|| std::mem::take(spare));
@@ -76,24 +76,24 @@ impl PartOutbox {
     }
 
     /// The parts that wait for a peer.
-    pub(super) fn of(&self, peer: FiAddr) -> impl Iterator<Item = &RemoteSend> {
+    pub(crate) fn of(&self, peer: FiAddr) -> impl Iterator<Item = &RemoteSend> {
         self.waiting.get(&peer).into_iter().flatten()
     }
 
     /// Takes the parts of a peer out.
-    pub(super) fn take_of(&mut self, peer: FiAddr) -> VecDeque<RemoteSend> {
+    pub(crate) fn take_of(&mut self, peer: FiAddr) -> VecDeque<RemoteSend> {
         self.waiting.remove(&peer).unwrap_or_default()
     }
 
     /// The peers that parts wait for.
-    pub(super) fn peers(&mut self) -> Vec<FiAddr> {
+    pub(crate) fn peers(&mut self) -> Vec<FiAddr> {
         let mut peers = std::mem::take(&mut self.spare_peers);
         peers.extend(self.waiting.keys().copied());
         peers
     }
 
     /// Takes the memory of a list of peers back.
-    pub(super) fn put_back_peers(&mut self, mut peers: Vec<FiAddr>) {
+    pub(crate) fn put_back_peers(&mut self, mut peers: Vec<FiAddr>) {
         if peers.capacity() <= SPARE {
             peers.clear();
             self.spare_peers = peers;
@@ -101,7 +101,7 @@ impl PartOutbox {
     }
 
     /// Puts parts of a peer back, before those that were pushed since.
-    pub(super) fn put_back(&mut self, peer: FiAddr, mut parts: VecDeque<RemoteSend>) {
+    pub(crate) fn put_back(&mut self, peer: FiAddr, mut parts: VecDeque<RemoteSend>) {
         if !self.waiting.is_empty() {
             parts.extend(self.take_of(peer));
         }

@@ -10,11 +10,11 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{MappedCall, Transport};
 use ferrofabric_contracts::types::{FiAddr, IoBuf};
 
-use super::super::owner::EndpointOwner;
-use super::super::remote::ReadUnderWay;
-use super::super::send_calls::flush;
-use super::super::{Backend, DomainState, Inner};
-use super::engine::execute;
+use crate::domain::owner::EndpointOwner;
+use crate::domain::send_calls::flush;
+use crate::domain::{Backend, DomainState, Inner};
+use crate::rma::atomics::execute;
+use crate::rma::operations::ReadUnderWay;
 
 /// Bytes of the elements that are copied at one time.
 const CHUNK_BYTES: usize = 64;
@@ -31,7 +31,7 @@ const CHUNK_BYTES: usize = 64;
 /// # Errors
 ///
 /// `Again`: it has to wait for some of those.
-pub(super) unsafe fn took_mapping<B: Backend>(
+pub(in crate::domain) unsafe fn took_mapping<B: Backend>(
     domain: &Inner<B>,
     state: &mut DomainState<B::Transport>,
     index: usize,

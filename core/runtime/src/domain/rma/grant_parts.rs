@@ -4,15 +4,15 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::part::Part;
 use ferrofabric_contracts::types::{FiAddr, MrDesc, RmaOp, SendOp};
 
-use super::NO_CNTR;
-use super::grants::{GrantFields, NO_GRANT};
-use super::owner::EndpointOwner;
-use super::part_outbox::{PartBytes, RemoteSend};
-use super::srx::SharedRx;
+use crate::domain::owner::EndpointOwner;
+use crate::domain::srx::SharedRx;
+use crate::rma::as_target::regions::NO_CNTR;
+use crate::rma::grants::{GrantFields, NO_GRANT};
+use crate::rma::outbox::{PartBytes, RemoteSend};
 
 impl SharedRx {
     /// Queries the target of an operation for a grant, if it is time for that.
-    pub(super) fn query_if_due(&mut self, op: &RmaOp, lane: u64) {
+    pub(in crate::domain) fn query_if_due(&mut self, op: &RmaOp, lane: u64) {
         if let Some(query) = self.remote.held.missed(op.dest, op.key, lane) {
             let part = Part::Query { key: op.key, query };
             self.send_about_grant(part, op.dest);
@@ -20,7 +20,7 @@ impl SharedRx {
     }
 
     /// Revokes the grants of a region.
-    pub(super) fn revoke(&mut self, region: usize) {
+    pub(in crate::domain) fn revoke(&mut self, region: usize) {
         for grant in self.remote.given.of_region(region) {
             self.remote.given.revoked += 1;
             let part = Part::Revoke {
@@ -31,7 +31,7 @@ impl SharedRx {
     }
 
     /// No operation uses a grant any more that its peer has revoked.
-    pub(super) fn send_revoked(&mut self, peer: FiAddr, grant: u64) {
+    pub(in crate::domain) fn send_revoked(&mut self, peer: FiAddr, grant: u64) {
         self.send_about_grant(Part::Revoked { grant }, peer);
     }
 
@@ -50,7 +50,13 @@ fn about_grant(part: Part, dest: FiAddr) -> SendOp {
 
 impl EndpointOwner<'_> {
     /// The answer to a query has come: into a room the fields of the grant, unless they are lost.
-    pub(super) fn grant_came(&mut self, room: u64, query: u64, grant: Option<u64>, is_lost: bool) {
+    pub(in crate::domain) fn grant_came(
+        &mut self,
+        room: u64,
+        query: u64,
+        grant: Option<u64>,
+        is_lost: bool,
+    ) {
         let bytes = self.srx.remote.take_room(room);
         let bytes = bytes.filter(|_| grant.is_some() && !is_lost);
         let fields = bytes.and_then(|(_, bytes)| GrantFields::from_bytes(bytes.first_chunk()?));
@@ -59,7 +65,7 @@ impl EndpointOwner<'_> {
     }
 
     /// A peer revokes a grant.
-    pub(super) fn grant_is_revoked(&mut self, peer: FiAddr, grant: u64) {
+    pub(in crate::domain) fn grant_is_revoked(&mut self, peer: FiAddr, grant: u64) {
         self.srx.remote.held.revoke(peer, grant);
         if self.srx.remote.shortcuts.revoke(peer, grant) {
             self.srx.send_revoked(peer, grant);
@@ -69,7 +75,7 @@ impl EndpointOwner<'_> {
     /// Answers a peer that queries for a grant. A device's operations count nowhere at the target,
     /// so none is granted where counters are bound. Nor is one to a source outside the address
     /// vector: no address leads there to revoke it.
-    pub(super) fn answer_query(&mut self, peer: FiAddr, key: u64, query: u64) {
+    pub(in crate::domain) fn answer_query(&mut self, peer: FiAddr, key: u64, query: u64) {
         if !peer.is_some() {
             let none = Part::Grant { query, grant: None };
             let none = about_grant(none, FiAddr::NOTAVAIL);

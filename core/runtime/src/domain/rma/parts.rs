@@ -13,20 +13,19 @@ use ferrofabric_contracts::types::{
 };
 use ferrofabric_matching::{MatchedReceive, ReceiveBuffers};
 
-use super::atomics::error_of_reply;
-use super::grants::{GRANT_BYTES, NO_GRANT};
-use super::owner::EndpointOwner;
-use super::part_outbox::{PartBytes, RemoteSend};
-use super::read_order::{EndedRead, ReadPlace, Why};
-use super::regions::RegionCounters;
-use super::remote::{NO_BYTES, NoticedWrite, REQUEST_BYTES, ReadUnderWay, reply_to};
-use super::shortcuts::ShortcutUnderWay;
-use super::srx::{Deferred, SharedRx};
+use crate::domain::owner::EndpointOwner;
+use crate::domain::srx::{Deferred, SharedRx};
+use crate::rma::as_initiator::read_order::{EndedRead, ReadPlace, Why};
+use crate::rma::as_initiator::shortcuts::ShortcutUnderWay;
+use crate::rma::as_target::regions::RegionCounters;
+use crate::rma::grants::{GRANT_BYTES, NO_GRANT};
+use crate::rma::operations::{NO_BYTES, NoticedWrite, REQUEST_BYTES, ReadUnderWay, reply_to};
+use crate::rma::outbox::{PartBytes, RemoteSend};
 
 impl SharedRx {
     /// The memory for a part of a one-sided operation that has come.
     #[cold]
-    pub(super) fn arrive_remote(&mut self, kind: RemoteKind, a: &Arrived) -> Matched {
+    pub(in crate::domain) fn arrive_remote(&mut self, kind: RemoteKind, a: &Arrived) -> Matched {
         let to = |buf, desc, context| Matched {
             buf,
             desc,
@@ -108,7 +107,7 @@ impl SharedRx {
 
     /// Refuses the request of a source that has too many. Nothing of it is carried out.
     #[cold]
-    pub(super) fn refuse_request(&mut self, request: &[u8]) {
+    pub(in crate::domain) fn refuse_request(&mut self, request: &[u8]) {
         let refusal = reply_to(FiAddr::NOTAVAIL, number_at(request, 0), Err(Errno::EACCES));
         self.remote.refusals.push(refusal);
     }
@@ -116,7 +115,7 @@ impl SharedRx {
     /// A peer is gone, or was removed: the reads of its memory fail, and the parts that wait for
     /// it. No lane leads to it any more, or from it to granted memory.
     #[cold]
-    pub(super) fn fail_remote(&mut self, peer: FiAddr, errno: Errno, why: &'static str) {
+    pub(in crate::domain) fn fail_remote(&mut self, peer: FiAddr, errno: Errno, why: &'static str) {
         self.remote.held.forget_peer(peer);
         self.remote.holder_is_gone(peer);
         for one in self.remote.shortcuts.end_peer(peer, errno, why) {
@@ -153,7 +152,7 @@ impl SharedRx {
 
     /// Ends the replies among these parts that wait to be sent: their initiators get an error.
     #[cold]
-    pub(super) fn end_waiting_replies(&mut self, parts: &[u64]) {
+    pub(in crate::domain) fn end_waiting_replies(&mut self, parts: &[u64]) {
         for peer in self.remote.outbox.peers() {
             let mut waiting = self.remote.outbox.take_of(peer);
             for part in &mut waiting {
@@ -168,7 +167,7 @@ impl SharedRx {
     }
 
     /// Sends a part when the present call into the transport is over.
-    pub(super) fn send_part(&mut self, part: RemoteSend) {
+    pub(in crate::domain) fn send_part(&mut self, part: RemoteSend) {
         if !self.remote.has_parts_to_send() {
             self.defer(Deferred::SendParts);
         }
@@ -176,11 +175,28 @@ impl SharedRx {
     }
 
     /// A lost operation is to go again, as messages, when the present call is over.
-    pub(super) fn send_again(&mut self, one: ShortcutUnderWay) {
+    pub(in crate::domain) fn send_again(&mut self, one: ShortcutUnderWay) {
         if !self.remote.has_parts_to_send() {
             self.defer(Deferred::SendParts);
         }
         self.remote.shortcuts.lose(one);
+    }
+}
+
+/// Why a target refuses an operation on an address that its elements can not have.
+const MISALIGNED: &str = "the target refuses it: an element's address is no multiple of its \
+                          alignment, or it goes over the end of a piece, or the request has a wrong \
+                          length";
+
+/// Why a target refuses an operation that it does not have.
+const UNSUPPORTED: &str = "the target refuses it: it has no such operator, data type or form";
+
+/// The error of an operation, by that in its reply.
+fn error_of_atomic_reply(errno: Errno) -> (Errno, &'static str) {
+    match errno {
+        Errno::EINVAL => (Errno::EINVAL, MISALIGNED),
+        Errno::EOPNOTSUPP => (Errno::EOPNOTSUPP, UNSUPPORTED),
+        _ => (Errno::EACCES, PART_REFUSED),
     }
 }
 
@@ -199,7 +215,7 @@ fn number_at(request: &[u8], at: usize) -> u64 {
 }
 
 /// The error of an operation with a peer.
-pub(super) fn failure(kind: RmaKind, context: u64, peer: FiAddr, why: Why) -> CqError {
+pub(in crate::domain) fn failure(kind: RmaKind, context: u64, peer: FiAddr, why: Why) -> CqError {
     let (errno, prov_errno, why) = why;
     CqError {
         completion: Completion {
@@ -233,7 +249,13 @@ fn completion_flags(kind: RmaKind, flags: Flags) -> Flags {
 
 impl EndpointOwner<'_> {
     /// Counts and reports an operation that is done.
-    pub(super) fn rma_done(&mut self, kind: RmaKind, context: u64, flags: Flags, len: usize) {
+    pub(in crate::domain) fn rma_done(
+        &mut self,
+        kind: RmaKind,
+        context: u64,
+        flags: Flags,
+        len: usize,
+    ) {
         if flags.contains(Flags::COMPLETION) {
             let completion = Completion {
                 context,
@@ -247,14 +269,19 @@ impl EndpointOwner<'_> {
 
     /// Counts and reports an operation that has failed.
     #[cold]
-    pub(super) fn rma_failed(&mut self, kind: RmaKind, mut error: CqError) {
+    pub(in crate::domain) fn rma_failed(&mut self, kind: RmaKind, mut error: CqError) {
         error.completion.src = self.av().reported(error.completion.src);
         self.tx_cq().write_error(error);
         self.initiator_cntr(kind).inc_error();
     }
 
     /// As [`Owner::remote_part_sent`].
-    pub(super) fn part_sent(&mut self, kind: RemoteKind, done: &SendDone, failed: Option<Why>) {
+    pub(in crate::domain) fn part_sent(
+        &mut self,
+        kind: RemoteKind,
+        done: &SendDone,
+        failed: Option<Why>,
+    ) {
         match (kind, failed) {
             (RemoteKind::Write | RemoteKind::Notice, None) => {
                 let len = match kind {
@@ -321,7 +348,12 @@ impl EndpointOwner<'_> {
 
     /// The transport has carried out an operation by itself, which is a read if it has a place.
     #[inline]
-    pub(super) fn shortcut_done(&mut self, op: &RmaOp, place: Option<ReadPlace>, len: usize) {
+    pub(in crate::domain) fn shortcut_done(
+        &mut self,
+        op: &RmaOp,
+        place: Option<ReadPlace>,
+        len: usize,
+    ) {
         match (place, op.flags.contains(Flags::REMOTE_CQ_DATA)) {
             (Some(place), _) => self.end_read(place, op, Ok(len)),
             (None, true) => self.notify(op, len),
@@ -330,7 +362,12 @@ impl EndpointOwner<'_> {
     }
 
     /// A read ends: it is reported when those before it have ended.
-    pub(super) fn end_read(&mut self, place: ReadPlace, op: &RmaOp, outcome: Result<usize, Why>) {
+    pub(in crate::domain) fn end_read(
+        &mut self,
+        place: ReadPlace,
+        op: &RmaOp,
+        outcome: Result<usize, Why>,
+    ) {
         let op = RmaOp {
             flags: op.flags - Flags::ATOMIC,
             ..*op
@@ -384,7 +421,7 @@ impl EndpointOwner<'_> {
     }
 
     /// As [`Owner::remote_part_came`].
-    pub(super) fn part_came(
+    pub(in crate::domain) fn part_came(
         &mut self,
         kind: RemoteKind,
         m: &Matched,
@@ -452,7 +489,7 @@ impl EndpointOwner<'_> {
         };
         let failed = match error {
             None => failed,
-            Some(errno) if read.is_atomic() => Some(error_of_reply(errno)),
+            Some(errno) if read.is_atomic() => Some(error_of_atomic_reply(errno)),
             Some(_) => Some((Errno::EACCES, PART_REFUSED)),
         };
         let outcome = match failed {

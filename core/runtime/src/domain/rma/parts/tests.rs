@@ -12,10 +12,10 @@ use ferrofabric_contracts::requester::requester;
 use ferrofabric_contracts::types::SendOp;
 use slab::Slab;
 
-use super::super::count::CounterValues;
-use super::super::orders::{Orders, effects_of};
-use super::super::owner::Binding;
 use crate::cq::CqQueue;
+use crate::domain::count::CounterValues;
+use crate::domain::owner::Binding;
+use crate::rma::orders::{Orders, effects_of};
 use crate::rma::plan;
 
 const TARGET: FiAddr = FiAddr(3);

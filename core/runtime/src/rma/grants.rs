@@ -13,11 +13,11 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 /// The number of a grant that there is not.
-pub(super) const NO_GRANT: u64 = 0;
+pub(crate) const NO_GRANT: u64 = 0;
 
 /// Bytes of a grant's message: address (8), length (8), place of the first byte (8), key of the
 /// device (4), rights (4: 1 read, 2 write).
-pub(super) const GRANT_BYTES: usize = 32;
+pub(crate) const GRANT_BYTES: usize = 32;
 
 /// Keys of peers that an endpoint remembers at most.
 const MAX_HELD: usize = 4096;
@@ -30,14 +30,14 @@ const USES_BETWEEN_QUERIES: u32 = 1024;
 
 /// A region as a device reaches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct GrantFields {
+pub(crate) struct GrantFields {
     /// Of bytes: no device reaches elements.
-    pub(super) window: RegionWindow,
-    pub(super) rkey: u32,
+    pub(crate) window: RegionWindow,
+    pub(crate) rkey: u32,
 }
 
 impl GrantFields {
-    pub(super) fn to_bytes(self) -> [u8; GRANT_BYTES] {
+    pub(crate) fn to_bytes(self) -> [u8; GRANT_BYTES] {
         let RegionWindow {
             address,
             len,
@@ -55,7 +55,7 @@ impl GrantFields {
     }
 
     /// `None`: the region would end beyond the last address or place, or has an unknown right.
-    pub(super) fn from_bytes(bytes: &[u8; GRANT_BYTES]) -> Option<Self> {
+    pub(crate) fn from_bytes(bytes: &[u8; GRANT_BYTES]) -> Option<Self> {
         let long = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         let short = |at: usize| bytes[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
         let (address, len, first_place) = (long(0), long(8), long(16));
@@ -105,19 +105,19 @@ struct Query {
 
 /// The grants that this endpoint holds.
 #[derive(Default)]
-pub(super) struct HeldGrants {
+pub(crate) struct HeldGrants {
     keys: FxHashMap<(FiAddr, u64), KeyState>,
     queries: FxHashMap<u64, Query>,
     /// Number of queries so far.
     queried: u64,
     /// Number of grants that came.
-    pub(super) came: u64,
+    pub(crate) came: u64,
 }
 
 impl HeldGrants {
     /// The memory of an operation on `len` bytes, and the number of its grant.
     #[inline]
-    pub(super) fn find(&self, op: &RmaOp, len: u64, number: u64) -> Option<(GrantedMemory, u64)> {
+    pub(crate) fn find(&self, op: &RmaOp, len: u64, number: u64) -> Option<(GrantedMemory, u64)> {
         let KeyState::Held {
             number: grant,
             lane,
@@ -140,7 +140,7 @@ impl HeldGrants {
 
     /// An operation could use a grant for a lane, and there is none that fits. Returns the number
     /// of a query, if it is time for one.
-    pub(super) fn missed(&mut self, peer: FiAddr, key: u64, lane: u64) -> Option<u64> {
+    pub(crate) fn missed(&mut self, peer: FiAddr, key: u64, lane: u64) -> Option<u64> {
         let is_due = match self.keys.get_mut(&(peer, key)) {
             None => {
                 self.make_room();
@@ -197,7 +197,7 @@ impl HeldGrants {
     }
 
     /// The answer to a query begins to arrive. Returns whether it is awaited.
-    pub(super) fn answer_arrives(&mut self, src: FiAddr, query: u64, grant: u64) -> bool {
+    pub(crate) fn answer_arrives(&mut self, src: FiAddr, query: u64, grant: u64) -> bool {
         match self.queries.get_mut(&query) {
             Some(query) if query.peer == src && query.arriving.is_none() => {
                 query.arriving = Some(grant);
@@ -208,7 +208,7 @@ impl HeldGrants {
     }
 
     /// The answer to a query is there; `None`: nothing is granted.
-    pub(super) fn answered(&mut self, query: u64, grant: u64, fields: Option<GrantFields>) {
+    pub(crate) fn answered(&mut self, query: u64, grant: u64, fields: Option<GrantFields>) {
         let is_it = |query: &Query| query.arriving == Some(grant);
         if !self.queries.get(&query).is_some_and(is_it) {
             // It was revoked, or the peer removed, while it arrived.
@@ -233,7 +233,7 @@ impl HeldGrants {
     }
 
     /// A peer revokes a grant.
-    pub(super) fn revoke(&mut self, peer: FiAddr, grant: u64) {
+    pub(crate) fn revoke(&mut self, peer: FiAddr, grant: u64) {
         let queries = &mut self.queries;
         self.keys.retain(|(of, _), state| {
             let is_revoked = *of == peer
@@ -252,7 +252,7 @@ impl HeldGrants {
     }
 
     /// The peer's device has denied an operation with a key that was granted.
-    pub(super) fn deny(&mut self, peer: FiAddr, key: u64) {
+    pub(crate) fn deny(&mut self, peer: FiAddr, key: u64) {
         if let Some(state) = self.keys.get_mut(&(peer, key)) {
             if let KeyState::Held { number, .. } = *state {
                 *state = KeyState::Denied(number);
@@ -261,7 +261,7 @@ impl HeldGrants {
     }
 
     /// A peer is gone.
-    pub(super) fn forget_peer(&mut self, peer: FiAddr) {
+    pub(crate) fn forget_peer(&mut self, peer: FiAddr) {
         self.keys.retain(|(of, _), _| *of != peer);
         self.queries.retain(|_, query| query.peer != peer);
     }
@@ -269,27 +269,27 @@ impl HeldGrants {
 
 /// A grant that was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct GivenGrant {
-    pub(super) number: u64,
-    pub(super) holder: FiAddr,
-    pub(super) region: usize,
+pub(crate) struct GivenGrant {
+    pub(crate) number: u64,
+    pub(crate) holder: FiAddr,
+    pub(crate) region: usize,
 }
 
 /// The grants that this endpoint has given.
 #[derive(Default)]
-pub(super) struct GivenGrants {
+pub(crate) struct GivenGrants {
     given: Slab<GivenGrant>,
     by_holder: FxHashMap<(FiAddr, usize), usize>,
     /// Number of grants so far.
-    pub(super) count: u32,
+    pub(crate) count: u32,
     /// Number of those that were revoked.
-    pub(super) revoked: u64,
+    pub(crate) revoked: u64,
 }
 
 impl GivenGrants {
     /// Gives a grant of a region, or the same again. Returns its number, and whether it is new.
     /// `None`: there are too many, or the kernel has no random number.
-    pub(super) fn give(&mut self, holder: FiAddr, region: usize) -> Option<(u64, bool)> {
+    pub(crate) fn give(&mut self, holder: FiAddr, region: usize) -> Option<(u64, bool)> {
         if let Some(&at) = self.by_holder.get(&(holder, region)) {
             return Some((self.given[at].number, false));
         }
@@ -312,13 +312,13 @@ impl GivenGrants {
     }
 
     /// The grants of a region.
-    pub(super) fn of_region(&self, region: usize) -> Vec<GivenGrant> {
+    pub(crate) fn of_region(&self, region: usize) -> Vec<GivenGrant> {
         let given = self.given.iter().map(|(_, grant)| *grant);
         given.filter(|grant| grant.region == region).collect()
     }
 
     /// A holder returns a grant. Returns the region.
-    pub(super) fn take(&mut self, number: u64, holder: FiAddr) -> Option<usize> {
+    pub(crate) fn take(&mut self, number: u64, holder: FiAddr) -> Option<usize> {
         let at = number as u32 as usize;
         let grant = self.given.get(at)?;
         if grant.number != number || grant.holder != holder {
@@ -330,18 +330,18 @@ impl GivenGrants {
     }
 
     /// The region of a grant.
-    pub(super) fn region_of(&self, number: u64) -> Option<usize> {
+    pub(crate) fn region_of(&self, number: u64) -> Option<usize> {
         let grant = self.given.get(number as u32 as usize)?;
         (grant.number == number).then_some(grant.region)
     }
 
     /// Whether a peer holds a grant.
-    pub(super) fn has_holder(&self, holder: FiAddr) -> bool {
+    pub(crate) fn has_holder(&self, holder: FiAddr) -> bool {
         self.given.iter().any(|(_, grant)| grant.holder == holder)
     }
 
     /// A holder is gone. Returns the regions of its grants.
-    pub(super) fn take_of(&mut self, holder: FiAddr) -> Vec<usize> {
+    pub(crate) fn take_of(&mut self, holder: FiAddr) -> Vec<usize> {
         let of_holder = self
             .given
             .iter()
@@ -352,7 +352,7 @@ impl GivenGrants {
     }
 
     /// The endpoint is closed. Returns the regions of all grants.
-    pub(super) fn take_all(&mut self) -> Vec<usize> {
+    pub(crate) fn take_all(&mut self) -> Vec<usize> {
         self.by_holder.clear();
         self.given.drain().map(|grant| grant.region).collect()
     }

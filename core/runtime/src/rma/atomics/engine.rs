@@ -62,7 +62,7 @@ pub(crate) fn combine_on<E: Element>(
 ///
 /// `target` is a multiple of the elements' alignment, and has room for the elements of the head.
 /// Nothing uses them at the same time but by atomic instructions.
-pub(super) unsafe fn execute(
+pub(crate) unsafe fn execute(
     head: &AtomicHead,
     target: *mut u8,
     arrays: &AtomicArrays<'_>,

@@ -8,7 +8,7 @@ use ferrofabric_contracts::types::{RmaKind, RmaOp};
 bitflags! {
     /// The effects of operations that orders tell apart.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-    pub(super) struct Effects: u8 {
+    pub(crate) struct Effects: u8 {
         const SEND = 1 << 0;
         const READ = 1 << 1;
         const WRITE = 1 << 2;
@@ -23,7 +23,7 @@ impl Effects {
     const ATOMIC: Self = Self::ATOMIC_READ.union(Self::ATOMIC_WRITE);
 
     /// Of an operation on a peer's memory, whose flags have `ATOMIC` if it is atomic.
-    pub(super) fn of(kind: RmaKind, flags: Flags) -> Self {
+    pub(crate) fn of(kind: RmaKind, flags: Flags) -> Self {
         match (kind, flags.contains(Flags::ATOMIC)) {
             (RmaKind::Read, false) => Self::READ,
             (RmaKind::Write, false) => Self::WRITE,
@@ -36,7 +36,7 @@ impl Effects {
 /// The effects that must be over before an operation with another one begins, unless a transport
 /// keeps that order by itself.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Orders {
+pub(crate) struct Orders {
     sends: Effects,
     reads: Effects,
     writes: Effects,
@@ -47,7 +47,7 @@ pub(super) struct Orders {
 impl Orders {
     /// Of the orders that an endpoint has. Sends after sends, and atomic operations after atomic
     /// operations, keep their order anyway.
-    pub(super) fn of(order: Order) -> Self {
+    pub(crate) fn of(order: Order) -> Self {
         let after = |pairs: &[(Order, Effects)]| {
             let asked = pairs.iter().filter(|(bits, _)| order.intersects(*bits));
             asked
@@ -83,12 +83,12 @@ impl Orders {
     }
 
     /// Whether sends wait for other operations.
-    pub(super) fn hold_sends(&self) -> bool {
+    pub(crate) fn hold_sends(&self) -> bool {
         !self.sends.is_empty()
     }
 
     /// Whether there is any order that the transports do not keep by themselves.
-    pub(super) fn is_any(&self) -> bool {
+    pub(crate) fn is_any(&self) -> bool {
         let Self {
             sends,
             reads,
@@ -100,7 +100,7 @@ impl Orders {
     }
 
     /// The effects that must be over before an operation.
-    pub(super) fn before(&self, effects: Effects) -> Effects {
+    pub(crate) fn before(&self, effects: Effects) -> Effects {
         let of = [
             (Effects::SEND, self.sends),
             (Effects::READ, self.reads),
@@ -115,14 +115,14 @@ impl Orders {
 }
 
 /// The effects of a read or a write.
-pub(super) fn effects_of(op: &RmaOp) -> Effects {
+pub(crate) fn effects_of(op: &RmaOp) -> Effects {
     Effects::of(op.kind, op.flags - Flags::ATOMIC)
 }
 
 /// The operations before which a device carries out an operation by itself, in the order of their
 /// requests on one queue pair: a read is answered after the writes and the reads before it, and
 /// a write is carried out after the writes, but not after the answers to the reads.
-pub(super) fn kept_by_devices(effects: Effects) -> Effects {
+pub(crate) fn kept_by_devices(effects: Effects) -> Effects {
     match effects {
         Effects::READ => Effects::READ | Effects::WRITE,
         Effects::WRITE => Effects::WRITE,

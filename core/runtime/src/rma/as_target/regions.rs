@@ -15,13 +15,15 @@ use ferrofabric_system::own_memory;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use super::NO_CNTR;
-use super::grants::GrantFields;
 use crate::fabric::{KeptKey, Mr, MrAttr};
+use crate::rma::grants::GrantFields;
+
+/// The place of the counter of endpoints and regions that have none.
+pub(crate) const NO_CNTR: usize = 0;
 
 /// The regions of a domain.
 #[derive(Default)]
-pub(super) struct RegionTable(Mutex<Regions>);
+pub(crate) struct RegionTable(Mutex<Regions>);
 
 #[derive(Default)]
 struct Regions {
@@ -60,15 +62,15 @@ struct Region {
 
 /// The places of the counters of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RegionCounters {
+pub(crate) struct RegionCounters {
     /// Of peers' reads.
-    pub(super) read: usize,
+    pub(crate) read: usize,
     /// Of their writes.
-    pub(super) write: usize,
+    pub(crate) write: usize,
 }
 
 impl RegionCounters {
-    pub(super) const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         read: NO_CNTR,
         write: NO_CNTR,
     };
@@ -76,13 +78,13 @@ impl RegionCounters {
 
 /// A part of a region, until it is given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RegionPart {
+pub(crate) struct RegionPart {
     /// The region.
-    pub(super) region: usize,
+    pub(crate) region: usize,
     /// Several buffers where it goes over the end of a piece.
-    pub(super) bufs: ReceiveBuffers,
-    pub(super) desc: MrDesc,
-    pub(super) counters: RegionCounters,
+    pub(crate) bufs: ReceiveBuffers,
+    pub(crate) desc: MrDesc,
+    pub(crate) counters: RegionCounters,
 }
 
 impl Region {
@@ -197,7 +199,7 @@ impl RegionTable {
     ///
     /// `ENOKEY`: another region has the key, or it is `FI_KEY_NOTAVAIL`, which stands for none.
     /// `EFAULT`: the memory ends beyond the last address.
-    pub(super) fn enter(&self, attr: &MrAttr<'_>, desc: MrDesc) -> Result<(usize, u64)> {
+    pub(crate) fn enter(&self, attr: &MrAttr<'_>, desc: MrDesc) -> Result<(usize, u64)> {
         check_memory(attr)?;
         let regions = &mut *self.0.lock();
         let refused = |key: u64, why| {
@@ -241,12 +243,12 @@ impl RegionTable {
     }
 
     /// From now on peers are granted what devices reach by the key of `device`.
-    pub(super) fn set_device(&self, region: usize, device: Arc<dyn Mr>) {
+    pub(crate) fn set_device(&self, region: usize, device: Arc<dyn Mr>) {
         self.0.lock().slots[region].device = Some(device);
     }
 
     /// Some addresses of a region may have no memory.
-    pub(super) fn note_holes(&self, region: usize) {
+    pub(crate) fn note_holes(&self, region: usize) {
         if let Some(region) = self.0.lock().slots.get_mut(region) {
             region.has_holes = true;
         }
@@ -254,7 +256,7 @@ impl RegionTable {
 
     /// A key of a device has ended, since the pages of the region have changed. Returns whether
     /// peers hold grants of it: then it is kept until all of them are returned.
-    pub(super) fn lose_key(&self, region: usize, key: Box<dyn KeptKey>) -> bool {
+    pub(crate) fn lose_key(&self, region: usize, key: Box<dyn KeptKey>) -> bool {
         let regions = &mut *self.0.lock();
         let Some(region) = regions.slots.get_mut(region) else {
             return false;
@@ -270,7 +272,7 @@ impl RegionTable {
     /// Takes `len` bytes from `place` on of the region with a key, for a part of an operation.
     /// `None`: there is no such region, range or right, or the region is for other operations, or
     /// it covers addresses without memory, and these are such.
-    pub(super) fn take(
+    pub(crate) fn take(
         &self,
         key: u64,
         place: u64,
@@ -283,7 +285,7 @@ impl RegionTable {
     }
 
     /// The same of the region with a number, which was granted. `None`, too: it closes.
-    pub(super) fn take_granted(
+    pub(crate) fn take_granted(
         &self,
         region: usize,
         place: u64,
@@ -296,7 +298,7 @@ impl RegionTable {
 
     /// A part is over. Returns the counters of its region, which stay while the lock of the domain
     /// is held.
-    pub(super) fn give(&self, region: usize) -> RegionCounters {
+    pub(crate) fn give(&self, region: usize) -> RegionCounters {
         match self.0.lock().slots.get_mut(region) {
             Some(region) => {
                 region.parts -= 1;
@@ -312,7 +314,7 @@ impl RegionTable {
     /// # Errors
     ///
     /// `EINVAL`: another one counts some of them.
-    pub(super) fn count(&self, region: usize, cntr: usize, counted: Flags) -> Result<bool> {
+    pub(crate) fn count(&self, region: usize, cntr: usize, counted: Flags) -> Result<bool> {
         let regions = &mut *self.0.lock();
         let region = &mut regions.slots[region];
         let mut bound = region.counters;
@@ -335,7 +337,7 @@ impl RegionTable {
     /// A grant of the region with a key, if devices reach all of it and no counter is to see each
     /// operation on it (no device reaches a region for atomic operations alone). It counts until it
     /// is returned. The rights are those of the region.
-    pub(super) fn grant(&self, key: u64) -> Option<(usize, GrantFields)> {
+    pub(crate) fn grant(&self, key: u64) -> Option<(usize, GrantFields)> {
         // The device may have to register the memory anew, which takes long: without the lock.
         let device = self.0.lock().grantable(key)?.1.device.clone()?;
         device.device_key()?;
@@ -350,7 +352,7 @@ impl RegionTable {
     }
 
     /// A grant is returned.
-    pub(super) fn ungrant(&self, region: usize) {
+    pub(crate) fn ungrant(&self, region: usize) {
         let regions = &mut *self.0.lock();
         if let Some(granted) = regions.slots.get_mut(region) {
             granted.grants -= 1;
@@ -366,7 +368,7 @@ impl RegionTable {
 
     /// From now on no part of the region is taken, and it is not granted. Returns whether peers
     /// hold grants of it.
-    pub(super) fn begin_close(&self, region: usize) -> bool {
+    pub(crate) fn begin_close(&self, region: usize) -> bool {
         let regions = &mut *self.0.lock();
         let closing = &mut regions.slots[region];
         closing.is_closing = true;
@@ -376,7 +378,7 @@ impl RegionTable {
     }
 
     /// Whether a region that closes is over, for all its parts and grants are: then it is removed.
-    pub(super) fn is_over(&self, region: usize) -> bool {
+    pub(crate) fn is_over(&self, region: usize) -> bool {
         let regions = &mut *self.0.lock();
         let closing = &regions.slots[region];
         let is_over = closing.parts == 0 && closing.grants == 0;
@@ -388,7 +390,7 @@ impl RegionTable {
 
     /// Leaves a region that closes to the peers that have not returned their grants, with the key
     /// that they know. Returns whether it did: no part may be under way.
-    pub(super) fn leave(
+    pub(crate) fn leave(
         &self,
         region: usize,
         keep_key: impl FnOnce() -> Option<Box<dyn KeptKey>>,
@@ -404,7 +406,7 @@ impl RegionTable {
     }
 
     /// Number of closed regions of which peers hold grants.
-    pub(super) fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         let regions = self.0.lock();
         (regions.slots.iter().filter(|(_, one)| one.is_left)).count()
     }

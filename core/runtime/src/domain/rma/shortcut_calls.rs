@@ -10,12 +10,12 @@ use ferrofabric_contracts::part::{RegionName, RemotePlace};
 use ferrofabric_contracts::peer::{Routed, Shortcut, ShortcutEnd, Transport};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, RmaKind, RmaOp, total_len};
 
-use super::orders::effects_of;
-use super::owner::EndpointOwner;
-use super::remote::{RemoteOperations, place_of};
-use super::remote_parts::failure;
-use super::shortcuts::ShortcutUnderWay;
-use super::{Backend, DomainState, Inner};
+use crate::domain::owner::EndpointOwner;
+use crate::domain::rma::parts::failure;
+use crate::domain::{Backend, DomainState, Inner};
+use crate::rma::as_initiator::shortcuts::ShortcutUnderWay;
+use crate::rma::operations::{RemoteOperations, place_of};
+use crate::rma::orders::effects_of;
 /// Has the transport carry out a one-sided operation by itself. Returns whether it did, or does.
 ///
 /// # Safety
@@ -25,7 +25,7 @@ use super::{Backend, DomainState, Inner};
 /// # Errors
 ///
 /// `Again`: the transport has no room now.
-pub(super) unsafe fn took_shortcut<B: Backend>(
+pub(in crate::domain) unsafe fn took_shortcut<B: Backend>(
     domain: &Inner<B>,
     state: &mut DomainState<B::Transport>,
     index: usize,
@@ -103,7 +103,7 @@ fn without_more(op: &RmaOp) -> RmaOp {
 
 impl EndpointOwner<'_> {
     /// As [`Owner::shortcut_over`](ferrofabric_contracts::peer::Owner::shortcut_over).
-    pub(super) fn end_shortcut(&mut self, number: u64, end: ShortcutEnd) {
+    pub(in crate::domain) fn end_shortcut(&mut self, number: u64, end: ShortcutEnd) {
         let RemoteOperations {
             shortcuts,
             read_order,
@@ -146,7 +146,7 @@ impl EndpointOwner<'_> {
 
     /// Issues the lost operations again as messages, as far as the transport takes them. Those to
     /// one peer keep their order.
-    pub(super) fn send_lost<T: Transport>(&mut self, transport: &mut Routed<T>) {
+    pub(in crate::domain) fn send_lost<T: Transport>(&mut self, transport: &mut Routed<T>) {
         let lost = std::mem::take(&mut self.srx.remote.shortcuts.lost);
         let mut full: Vec<FiAddr> = Vec::new();
         let mut waiting = VecDeque::new();

@@ -16,12 +16,12 @@ use ferrofabric_contracts::types::{
 use proptest::prelude::*;
 use slab::Slab;
 
-use super::super::super::count::CounterValues;
-use super::super::super::owner::{Binding, EndpointOwner};
-use super::super::super::regions::RegionTable;
-use super::super::super::srx::SharedRx;
 use crate::cq::CqQueue;
+use crate::domain::count::CounterValues;
+use crate::domain::owner::{Binding, EndpointOwner};
+use crate::domain::srx::SharedRx;
 use crate::fabric::MrAttr;
+use crate::rma::as_target::regions::RegionTable;
 
 const SRC: FiAddr = requester(0, 3, 1);
 const OTHER: FiAddr = requester(0, 4, 2);

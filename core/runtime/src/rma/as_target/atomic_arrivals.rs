@@ -8,11 +8,11 @@ use rustc_hash::FxHashMap;
 
 /// The operations that peers have requested of an endpoint.
 #[derive(Default)]
-pub(super) struct AtomicArrivals {
+pub(crate) struct AtomicArrivals {
     /// The requests of each source that come, in the order of their announcements.
     arrivals: FxHashMap<FiAddr, VecDeque<ArrivingRequest>>,
     /// How many were carried out here.
-    pub(super) carried_out: u64,
+    pub(crate) carried_out: u64,
 }
 
 /// A request of a peer.
@@ -26,18 +26,18 @@ struct ArrivingRequest {
 
 impl AtomicArrivals {
     /// Number of requests of a source that come.
-    pub(super) fn requests_of(&self, src: FiAddr) -> usize {
+    pub(crate) fn requests_of(&self, src: FiAddr) -> usize {
         self.arrivals.get(&src).map_or(0, VecDeque::len)
     }
 
     /// A request begins to come into a room.
-    pub(super) fn announced(&mut self, src: FiAddr, room: u64) {
+    pub(crate) fn announced(&mut self, src: FiAddr, room: u64) {
         let requests = self.arrivals.entry(src).or_default();
         requests.push_back(ArrivingRequest { room, whole: None });
     }
 
     /// The bytes of a request are there.
-    pub(super) fn set_whole(&mut self, src: FiAddr, room: u64, at: RemotePlace) {
+    pub(crate) fn set_whole(&mut self, src: FiAddr, room: u64, at: RemotePlace) {
         let mut requests = self.arrivals.get_mut(&src).into_iter().flatten();
         if let Some(request) = requests.find(|request| request.room == room) {
             request.whole = Some(at);
@@ -45,7 +45,7 @@ impl AtomicArrivals {
     }
 
     /// The bytes of a request will not come, or it is not to be carried out.
-    pub(super) fn drop_request_of(&mut self, src: FiAddr, room: u64) {
+    pub(crate) fn drop_request_of(&mut self, src: FiAddr, room: u64) {
         if let Some(requests) = self.arrivals.get_mut(&src) {
             requests.retain(|request| request.room != room);
             self.drop_if_empty(src);
@@ -54,7 +54,7 @@ impl AtomicArrivals {
 
     /// Takes out the request of a source whose turn it is: the first one, if its bytes are there.
     /// Long ones may be overtaken on their way, and are not here.
-    pub(super) fn take_next(&mut self, src: FiAddr) -> Option<(u64, RemotePlace)> {
+    pub(crate) fn take_next(&mut self, src: FiAddr) -> Option<(u64, RemotePlace)> {
         let requests = self.arrivals.get_mut(&src)?;
         let &ArrivingRequest { room, whole } = requests.front()?;
         let whole = whole?;
@@ -71,7 +71,7 @@ impl AtomicArrivals {
 
     /// Number of requests that come.
     #[cfg(test)]
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.arrivals.values().map(VecDeque::len).sum()
     }
 }

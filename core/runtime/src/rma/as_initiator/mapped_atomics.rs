@@ -7,11 +7,11 @@ const MOST_BEHIND: u32 = 64;
 
 /// The state of these operations.
 #[derive(Default)]
-pub(super) struct MappedAtomics {
+pub(crate) struct MappedAtomics {
     /// How many were carried out.
-    pub(super) carried_out: u64,
+    pub(crate) carried_out: u64,
     /// Atomic operations of the endpoint that are under way as messages.
-    pub(super) by_messages: usize,
+    pub(crate) by_messages: usize,
     /// Operations in a row that went as messages because earlier ones did.
     behind: u32,
     /// After too many of them, the number of operations that had begun by then.
@@ -21,7 +21,7 @@ pub(super) struct MappedAtomics {
 impl MappedAtomics {
     /// Operations on the peer of this one are under way as messages. Returns how many operations
     /// had begun when too many had followed others: this one has to wait for those.
-    pub(super) fn follows(&mut self, begun: u32) -> Option<u32> {
+    pub(crate) fn follows(&mut self, begun: u32) -> Option<u32> {
         if self.behind == MOST_BEHIND {
             return Some(*self.begun.get_or_insert(begun));
         }
@@ -32,7 +32,7 @@ impl MappedAtomics {
     /// The count begins again: no operation is under way as a message, those that this one had to
     /// wait for are over, or it goes as a message in any case.
     #[inline]
-    pub(super) fn begin_anew(&mut self) {
+    pub(crate) fn begin_anew(&mut self) {
         (self.behind, self.begun) = (0, None);
     }
 }

@@ -8,15 +8,15 @@ use ferrofabric_contracts::peer::{Arrived, PeerCntr};
 use ferrofabric_contracts::region_window::{Elements, RegionAccess};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
 
-use super::super::owner::EndpointOwner;
-use super::super::part_outbox::{PartBytes, RemoteSend};
-use super::super::regions::RegionCounters;
-use super::super::remote::{NO_BYTES, RemoteOperations, reply_to};
-use super::engine::execute;
+use crate::domain::owner::EndpointOwner;
+use crate::rma::as_target::regions::RegionCounters;
+use crate::rma::atomics::execute;
+use crate::rma::operations::{NO_BYTES, RemoteOperations, reply_to};
+use crate::rma::outbox::{PartBytes, RemoteSend};
 
 impl RemoteOperations {
     /// Room for a request that comes, and its number. `None`: it can be none.
-    pub(in super::super) fn room_for_atomic(&mut self, a: &Arrived) -> Option<(u64, IoBuf)> {
+    pub(in crate::domain) fn room_for_atomic(&mut self, a: &Arrived) -> Option<(u64, IoBuf)> {
         const LENGTHS: std::ops::RangeInclusive<usize> =
             AtomicHead::BYTES..=AtomicHead::MAX_REQUEST_BYTES;
         let len = usize::try_from(a.len).ok()?;
@@ -35,7 +35,7 @@ impl RemoteOperations {
 impl EndpointOwner<'_> {
     /// The bytes of a request have come, or will not.
     #[cold]
-    pub(in super::super) fn atomic_came(&mut self, room: u64, at: RemotePlace, is_whole: bool) {
+    pub(in crate::domain) fn atomic_came(&mut self, room: u64, at: RemotePlace, is_whole: bool) {
         let remote = &mut self.srx.remote;
         let Some(src) = remote.room_source(room) else {
             return;
@@ -176,3 +176,6 @@ fn take_front<'a>(array: &mut &'a [u8], len: usize) -> &'a [u8] {
     *array = rest;
     first
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,57 +8,57 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::{FiAddr, RmaOp};
 use slab::Slab;
 
-use super::orders::{Effects, effects_of};
-use super::read_order::ReadPlace;
+use crate::rma::as_initiator::read_order::ReadPlace;
+use crate::rma::orders::{Effects, effects_of};
 
 /// An operation, until it is over.
-pub(super) struct ShortcutUnderWay {
-    pub(super) op: RmaOp,
-    pub(super) buffers: SendBuffers,
+pub(crate) struct ShortcutUnderWay {
+    pub(crate) op: RmaOp,
+    pub(crate) buffers: SendBuffers,
     /// The number of its grant.
-    pub(super) grant: u64,
+    pub(crate) grant: u64,
     /// Of a read: its place among the reads of its peer, if it stands in their line.
-    pub(super) place: Option<ReadPlace>,
+    pub(crate) place: Option<ReadPlace>,
     /// It goes again, and nobody knows whether the device has carried it out.
-    pub(super) is_in_doubt: bool,
+    pub(crate) is_in_doubt: bool,
     /// Its peer is gone: it does not go again. In a box, because it is rare.
-    pub(super) ended: Option<Box<(Errno, &'static str)>>,
+    pub(crate) ended: Option<Box<(Errno, &'static str)>>,
 }
 
 /// The operations under way at the transport, those that are to go again, and revocations that wait
 /// for some of them.
 #[derive(Default)]
-pub(super) struct Shortcuts {
-    pub(super) under_way: Slab<ShortcutUnderWay>,
-    pub(super) lost: VecDeque<ShortcutUnderWay>,
-    pub(super) revocations: Vec<(FiAddr, u64)>,
+pub(crate) struct Shortcuts {
+    pub(crate) under_way: Slab<ShortcutUnderWay>,
+    pub(crate) lost: VecDeque<ShortcutUnderWay>,
+    pub(crate) revocations: Vec<(FiAddr, u64)>,
 }
 
 impl Shortcuts {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.under_way.is_empty() && self.lost.is_empty()
     }
 
     /// Whether some are to go again.
-    pub(super) fn has_lost(&self) -> bool {
+    pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
     /// The operations that are not over.
-    pub(super) fn not_over(&self) -> impl Iterator<Item = &RmaOp> {
+    pub(crate) fn not_over(&self) -> impl Iterator<Item = &RmaOp> {
         let under_way = self.under_way.iter().map(|(_, one)| one);
         let going = (under_way.chain(&self.lost)).filter(|one| one.ended.is_none());
         going.map(|one| &one.op)
     }
 
     /// Whether operations on a peer's memory are not over.
-    pub(super) fn is_busy_with(&self, peer: FiAddr) -> bool {
+    pub(crate) fn is_busy_with(&self, peer: FiAddr) -> bool {
         let under_way = self.under_way.iter().map(|(_, one)| one);
         (under_way.chain(&self.lost)).any(|one| one.op.dest == peer && one.ended.is_none())
     }
 
     /// The effects of the operations under way on a peer's memory, under any of its addresses.
-    pub(super) fn effects_under_way(&self, peers: (FiAddr, Option<FiAddr>)) -> Effects {
+    pub(crate) fn effects_under_way(&self, peers: (FiAddr, Option<FiAddr>)) -> Effects {
         let is_of = |of: FiAddr| of == peers.0 || Some(of) == peers.1;
         (self.under_way.iter().map(|(_, one)| one))
             .filter(|one| is_of(one.op.dest) && one.ended.is_none())
@@ -74,7 +74,7 @@ impl Shortcuts {
 
     /// An operation with a grant has ended, or has gone again. Returns whether the peer has revoked
     /// the grant and waited for this operation: then the grant can be returned.
-    pub(super) fn was_last(&mut self, peer: FiAddr, grant: u64) -> bool {
+    pub(crate) fn was_last(&mut self, peer: FiAddr, grant: u64) -> bool {
         if self.revocations.is_empty() || self.uses(peer, grant) {
             return false;
         }
@@ -86,7 +86,7 @@ impl Shortcuts {
     }
 
     /// A peer revokes a grant. Returns whether no operation uses it: else that is reported later.
-    pub(super) fn revoke(&mut self, peer: FiAddr, grant: u64) -> bool {
+    pub(crate) fn revoke(&mut self, peer: FiAddr, grant: u64) -> bool {
         let is_used = self.uses(peer, grant);
         if is_used && !self.revocations.contains(&(peer, grant)) {
             self.revocations.push((peer, grant));
@@ -95,7 +95,7 @@ impl Shortcuts {
     }
 
     /// A peer is gone. Returns the operations that were to go again.
-    pub(super) fn end_peer(
+    pub(crate) fn end_peer(
         &mut self,
         peer: FiAddr,
         errno: Errno,
@@ -114,7 +114,7 @@ impl Shortcuts {
     }
 
     /// An operation is to go again.
-    pub(super) fn lose(&mut self, one: ShortcutUnderWay) {
+    pub(crate) fn lose(&mut self, one: ShortcutUnderWay) {
         self.lost.push_back(one);
     }
 }

@@ -9,20 +9,20 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 /// Why an operation fails: an errno, the transport's own number, and words.
-pub(super) type Why = (Errno, i32, &'static str);
+pub(crate) type Why = (Errno, i32, &'static str);
 
 /// The place of a read in the line of its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ReadPlace {
+pub(crate) struct ReadPlace {
     line: u32,
     number: u32,
 }
 
 /// A read that has ended: its length, or why it failed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EndedRead {
-    pub(super) op: RmaOp,
-    pub(super) outcome: Result<usize, Why>,
+pub(crate) struct EndedRead {
+    pub(crate) op: RmaOp,
+    pub(crate) outcome: Result<usize, Why>,
 }
 
 /// The reads of one peer, from the oldest one that is under way.
@@ -37,7 +37,7 @@ struct Line {
 /// The reads that are under way, in a line for each peer. While no request of a read is under way,
 /// the reads of a device stand in no line: the device keeps their order.
 #[derive(Default)]
-pub(super) struct ReadOrder {
+pub(crate) struct ReadOrder {
     lines: Slab<Line>,
     by_peer: FxHashMap<FiAddr, usize>,
     /// The line of the read that began last.
@@ -45,19 +45,19 @@ pub(super) struct ReadOrder {
     /// Reads in all lines.
     lined: usize,
     /// Reads by devices that stand in no line.
-    pub(super) unlined: usize,
+    pub(crate) unlined: usize,
 }
 
 impl ReadOrder {
     /// Whether no read stands in a line.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lined == 0
     }
 
     /// A read begins.
     #[inline]
-    pub(super) fn begin(&mut self, peer: FiAddr) -> ReadPlace {
+    pub(crate) fn begin(&mut self, peer: FiAddr) -> ReadPlace {
         if (self.lines.get(self.last)).is_none_or(|line| line.peer != peer) {
             self.last = self.line_of(peer);
         }
@@ -87,7 +87,7 @@ impl ReadOrder {
     /// that have ended come from [`next_ended`](Self::next_over). Otherwise it is to be
     /// [kept](Self::keep).
     #[inline]
-    pub(super) fn end(&mut self, place: ReadPlace) -> bool {
+    pub(crate) fn end(&mut self, place: ReadPlace) -> bool {
         let Some(line) = self.lines.get_mut(place.line as usize) else {
             return false;
         };
@@ -102,7 +102,7 @@ impl ReadOrder {
 
     /// Keeps a read that has ended until those before it have.
     #[cold]
-    pub(super) fn keep(&mut self, place: ReadPlace, over: EndedRead) {
+    pub(crate) fn keep(&mut self, place: ReadPlace, over: EndedRead) {
         let Some(line) = self.lines.get_mut(place.line as usize) else {
             return;
         };
@@ -113,7 +113,7 @@ impl ReadOrder {
     }
 
     /// Takes the read that is now first in the line of another out, if it has ended.
-    pub(super) fn next_ended(&mut self, before: ReadPlace) -> Option<EndedRead> {
+    pub(crate) fn next_ended(&mut self, before: ReadPlace) -> Option<EndedRead> {
         let line = self.lines.get_mut(before.line as usize)?;
         let over = line.reads.front_mut()?.take()?;
         line.reads.pop_front();
@@ -123,7 +123,7 @@ impl ReadOrder {
     }
 
     /// A peer is gone: the lines in which no read stands go, too.
-    pub(super) fn forget_empty_lines(&mut self) {
+    pub(crate) fn forget_empty_lines(&mut self) {
         let lines = &mut self.lines;
         self.by_peer.retain(|_, line| {
             let is_empty = lines[*line].reads.is_empty();
@@ -135,7 +135,7 @@ impl ReadOrder {
     }
 
     /// The read that began last in its line did not begin after all.
-    pub(super) fn withdraw(&mut self, place: ReadPlace) {
+    pub(crate) fn withdraw(&mut self, place: ReadPlace) {
         if let Some(line) = self.lines.get_mut(place.line as usize) {
             let next = place.number.wrapping_add(1).wrapping_sub(line.first);
             debug_assert_eq!(next as usize, line.reads.len(), "a read began since");

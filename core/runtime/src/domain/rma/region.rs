@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Backend, DeferredTask, DomainState, Inner, neighbours};
+use crate::domain::{Backend, DeferredTask, DomainState, Inner, neighbours};
 use crate::fabric::{Cntr, KeptKey, Mr, MrAttr};
 use ferrofabric_contracts::atomics::Datatype;
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
@@ -39,7 +39,7 @@ struct RegionHandle<B: Backend> {
 }
 
 /// Checks the number of pieces of a region that is to be.
-pub(super) fn check_pieces(attr: &MrAttr<'_>, limit: usize) -> Result<()> {
+pub(in crate::domain) fn check_pieces(attr: &MrAttr<'_>, limit: usize) -> Result<()> {
     let pieces = 1 + attr.further.len();
     if pieces > limit {
         return Err(
@@ -58,7 +58,7 @@ fn is_for_shortcuts(attr: &MrAttr<'_>) -> bool {
 }
 
 /// Adds registered memory to the regions of a domain.
-pub(super) fn open<B: Backend>(
+pub(in crate::domain) fn open<B: Backend>(
     domain: &Arc<Inner<B>>,
     mr: Arc<dyn Mr>,
     attr: &MrAttr<'_>,
@@ -177,7 +177,7 @@ impl<B: Backend> Drop for RegionHandle<B> {
 impl<T: Transport> DomainState<T> {
     /// Revokes the grants of a region.
     #[cold]
-    pub(super) fn revoke(&mut self, region: usize) {
+    pub(in crate::domain) fn revoke(&mut self, region: usize) {
         for (_, endpoint) in &mut self.endpoints {
             let (transport, mut owner) = endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
             owner.srx.revoke(region);
@@ -188,7 +188,7 @@ impl<T: Transport> DomainState<T> {
     /// Requests that the processes of the holders of a region's grants drive the endpoints that
     /// hold them.
     #[cold]
-    pub(super) fn request_drive(&mut self, region: usize) {
+    pub(in crate::domain) fn request_drive(&mut self, region: usize) {
         for (_, endpoint) in &mut self.endpoints {
             let (transport, owner) = endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
             for grant in owner.srx.remote.given.of_region(region) {
@@ -199,7 +199,7 @@ impl<T: Transport> DomainState<T> {
 
     /// Ends the parts of operations that are on their way into a region or out of it.
     #[cold]
-    pub(super) fn end_parts(&mut self, region: usize) {
+    pub(in crate::domain) fn end_parts(&mut self, region: usize) {
         for (_, endpoint) in &mut self.endpoints {
             let (transport, mut owner) = endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
             let parts = owner.srx.remote.parts_of(region);

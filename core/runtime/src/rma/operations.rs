@@ -15,36 +15,36 @@ use ferrofabric_contracts::types::{
 use ferrofabric_matching::ReceiveBuffers;
 use slab::Slab;
 
-use super::atomic_arrivals::AtomicArrivals;
-use super::grants::{GivenGrants, GrantFields, HeldGrants};
-use super::mapped_atomics::MappedAtomics;
-use super::orders::Orders;
-use super::part_outbox::PartOutbox;
-use super::read_order::{ReadOrder, ReadPlace};
-use super::regions::{RegionCounters, RegionPart, RegionTable};
-use super::shortcuts::Shortcuts;
+use crate::rma::as_initiator::mapped_atomics::MappedAtomics;
+use crate::rma::as_initiator::read_order::{ReadOrder, ReadPlace};
+use crate::rma::as_initiator::shortcuts::Shortcuts;
+use crate::rma::as_target::atomic_arrivals::AtomicArrivals;
+use crate::rma::as_target::regions::{RegionCounters, RegionPart, RegionTable};
+use crate::rma::grants::{GivenGrants, GrantFields, HeldGrants};
+use crate::rma::orders::Orders;
+use crate::rma::outbox::PartOutbox;
 
 /// Bytes of a request to read: the number of the read, and its length.
-pub(super) const REQUEST_BYTES: usize = 16;
+pub(crate) const REQUEST_BYTES: usize = 16;
 
 /// The state of an endpoint's one-sided operations.
-pub(super) struct RemoteOperations {
+pub(crate) struct RemoteOperations {
     regions: Arc<RegionTable>,
     /// Of peers, by way of this endpoint.
     rights: Rights,
     /// Of the endpoint's own operations.
-    pub(super) orders: Orders,
+    pub(crate) orders: Orders,
     reads: Slab<ReadUnderWay>,
     /// Number of reads so far.
     reads_begun: u32,
     /// In which the reads complete.
-    pub(super) read_order: ReadOrder,
+    pub(crate) read_order: ReadOrder,
     /// Writes by messages that are not over: those with CQ data, until their notice goes, and where
     /// operations keep an order, all others.
-    pub(super) noticed: Slab<NoticedWrite>,
+    pub(crate) noticed: Slab<NoticedWrite>,
     rooms: Slab<PartRoom>,
     /// Refusals that the transport takes when the message is over that they are for.
-    pub(super) refusals: Vec<SendOp>,
+    pub(crate) refusals: Vec<SendOp>,
     /// The parts on their way here or from here.
     taken: Slab<TakenPart>,
     /// Bytes of the copies among them.
@@ -52,68 +52,68 @@ pub(super) struct RemoteOperations {
     /// The memory of a small copy that was sent, for the next one.
     spare: Option<Box<[MaybeUninit<u8>]>>,
     /// Parts that this endpoint is to send.
-    pub(super) outbox: PartOutbox,
+    pub(crate) outbox: PartOutbox,
     /// Grants of peers' regions.
-    pub(super) held: HeldGrants,
+    pub(crate) held: HeldGrants,
     /// Grants that peers hold by way of this endpoint.
-    pub(super) given: GivenGrants,
+    pub(crate) given: GivenGrants,
     /// Operations that the transport carries out by itself.
-    pub(super) shortcuts: Shortcuts,
+    pub(crate) shortcuts: Shortcuts,
     /// Atomic operations of peers.
-    pub(super) atomics: AtomicArrivals,
+    pub(crate) atomics: AtomicArrivals,
     /// Own ones in mapped memory.
-    pub(super) mapped_atomics: MappedAtomics,
+    pub(crate) mapped_atomics: MappedAtomics,
 }
 
 /// A read, or an atomic operation, that its initiator awaits. Its flags have `ATOMIC` if it is one.
-pub(super) struct ReadUnderWay {
+pub(crate) struct ReadUnderWay {
     number: u64,
     /// Of a read: its place among the reads of its peer.
-    pub(super) place: Option<ReadPlace>,
-    pub(super) op: RmaOp,
+    pub(crate) place: Option<ReadPlace>,
+    pub(crate) op: RmaOp,
     /// The address that its reply comes from: the first one of the peer, if the operation has
     /// another; `NOTAVAIL` once one of them is removed.
-    pub(super) from: FiAddr,
-    pub(super) into: ReceiveBuffers,
+    pub(crate) from: FiAddr,
+    pub(crate) into: ReceiveBuffers,
     /// Bytes of the reply.
-    pub(super) len: u64,
+    pub(crate) len: u64,
     /// Bytes of the target's memory.
-    pub(super) target_bytes: usize,
+    pub(crate) target_bytes: usize,
     /// The transport has taken the request. Until then an error is that of the call.
     is_requested: bool,
     /// Its bytes are on their way into the buffers.
-    pub(super) arrives: bool,
+    pub(crate) arrives: bool,
 }
 
 impl ReadUnderWay {
     /// Whether it is an atomic operation.
     #[inline]
-    pub(super) fn is_atomic(&self) -> bool {
+    pub(crate) fn is_atomic(&self) -> bool {
         self.op.flags.contains(Flags::ATOMIC)
     }
 
     /// Whether it is among the first reads of its endpoint, `begun` of them (modulo 2³²).
-    pub(super) fn is_of_the_first(&self, begun: u32) -> bool {
+    pub(crate) fn is_of_the_first(&self, begun: u32) -> bool {
         begun.wrapping_sub((self.number >> 32) as u32) <= u32::MAX / 2
     }
 
     /// The addresses of its target; none once one of them is removed.
-    pub(super) fn targets(&self) -> Option<[FiAddr; 2]> {
+    pub(crate) fn targets(&self) -> Option<[FiAddr; 2]> {
         (self.from != FiAddr::NOTAVAIL).then_some([self.op.dest, self.from])
     }
 }
 
 /// A write whose CQ data follows it, or that others wait for.
-pub(super) struct NoticedWrite {
-    pub(super) op: RmaOp,
+pub(crate) struct NoticedWrite {
+    pub(crate) op: RmaOp,
     /// The address that the data goes to: the first one of the peer, if the operation has another;
     /// `NOTAVAIL` once one of them is removed.
-    pub(super) to: FiAddr,
+    pub(crate) to: FiAddr,
 }
 
 impl NoticedWrite {
     /// The addresses of its target; none once one of them is removed.
-    pub(super) fn targets(&self) -> Option<[FiAddr; 2]> {
+    pub(crate) fn targets(&self) -> Option<[FiAddr; 2]> {
         (self.to != FiAddr::NOTAVAIL).then_some([self.op.dest, self.to])
     }
 }
@@ -147,7 +147,7 @@ struct RoomBytes(Box<[UnsafeCell<u8>]>);
 unsafe impl Send for RoomBytes {}
 
 impl RemoteOperations {
-    pub(super) fn new(regions: Arc<RegionTable>, rights: Rights) -> Self {
+    pub(crate) fn new(regions: Arc<RegionTable>, rights: Rights) -> Self {
         Self {
             regions,
             rights,
@@ -171,22 +171,22 @@ impl RemoteOperations {
     }
 
     /// Whether peers may write by way of this endpoint.
-    pub(super) fn accepts_writes(&self) -> bool {
+    pub(crate) fn accepts_writes(&self) -> bool {
         self.rights.contains(Rights::WRITE)
     }
 
     /// Whether parts wait to be sent.
-    pub(super) fn has_parts_to_send(&self) -> bool {
+    pub(crate) fn has_parts_to_send(&self) -> bool {
         !self.outbox.is_empty() || self.shortcuts.has_lost()
     }
 
     /// Number of reads so far, modulo 2³².
-    pub(super) fn reads_begun(&self) -> u32 {
+    pub(crate) fn reads_begun(&self) -> u32 {
         self.reads_begun
     }
 
     /// Whether operations on a peer's memory wait for something but for a message that was sent.
-    pub(super) fn is_busy_with(&self, peer: FiAddr) -> bool {
+    pub(crate) fn is_busy_with(&self, peer: FiAddr) -> bool {
         let reads = self.reads().map(ReadUnderWay::targets);
         let writes = self.noticed.iter().map(|(_, one)| one.targets());
         (reads.chain(writes).flatten().flatten()).any(|with| with == peer)
@@ -196,7 +196,7 @@ impl RemoteOperations {
 
     /// Grants a region to a peer's device, with the rights that this endpoint has. Returns the
     /// number of the grant.
-    pub(super) fn grant(&mut self, holder: FiAddr, key: u64) -> Option<(u64, GrantFields)> {
+    pub(crate) fn grant(&mut self, holder: FiAddr, key: u64) -> Option<(u64, GrantFields)> {
         let (region, mut fields) = self.regions.grant(key)?;
         fields.window.rights &= self.rights;
         match self.given.give(holder, region) {
@@ -210,21 +210,21 @@ impl RemoteOperations {
     }
 
     /// A grant is returned, or its holder cut off.
-    pub(super) fn returned(&mut self, number: u64, holder: FiAddr) {
+    pub(crate) fn returned(&mut self, number: u64, holder: FiAddr) {
         if let Some(region) = self.given.take(number, holder) {
             self.regions.ungrant(region);
         }
     }
 
     /// A holder is gone.
-    pub(super) fn holder_is_gone(&mut self, holder: FiAddr) {
+    pub(crate) fn holder_is_gone(&mut self, holder: FiAddr) {
         for region in self.given.take_of(holder) {
             self.regions.ungrant(region);
         }
     }
 
     /// Reports the statistics of grants and of atomic operations, by name.
-    pub(super) fn report(&self, report: &mut dyn FnMut(&'static str, u64)) {
+    pub(crate) fn report(&self, report: &mut dyn FnMut(&'static str, u64)) {
         report("rma_grants_given", self.given.count.into());
         report("rma_grants_revoked", self.given.revoked);
         report("rma_regions_left_now", self.regions.left() as u64);
@@ -234,7 +234,7 @@ impl RemoteOperations {
     }
 
     /// Reports the peers to which injected operations go on, and their number.
-    pub(super) fn report_injected(&self, report: &mut dyn FnMut(FiAddr, usize)) {
+    pub(crate) fn report_injected(&self, report: &mut dyn FnMut(FiAddr, usize)) {
         let noticed = self.noticed.iter().map(|(_, write)| &write.op);
         let atomics = self.reads.iter().map(|(_, atomic)| &atomic.op);
         let operations = noticed.chain(atomics).chain(self.shortcuts.not_over());
@@ -245,7 +245,7 @@ impl RemoteOperations {
 
     /// Takes `len` bytes of a region. The number gives them back. `None`: there is no such region,
     /// range or right, or it is of a grant, and closes.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         at: RemotePlace,
         len: u64,
@@ -268,7 +268,7 @@ impl RemoteOperations {
     /// Copies a part that was taken to be sent, and gives it back: the region may close then, and
     /// its bytes may change. Returns the copy, which has the number of the part. `None`: there are
     /// too many copies, and nothing has happened.
-    pub(super) fn copy(&mut self, number: u64, part: &RegionPart) -> Option<IoBuf> {
+    pub(crate) fn copy(&mut self, number: u64, part: &RegionPart) -> Option<IoBuf> {
         let taken = self.taken.get_mut(number as usize)?;
         let pieces = part.bufs.segments();
         let len = total_len(pieces);
@@ -299,7 +299,7 @@ impl RemoteOperations {
     }
 
     /// Ends a part. Returns the counters of its region, unless it was copied.
-    pub(super) fn give(&mut self, number: u64) -> Option<RegionCounters> {
+    pub(crate) fn give(&mut self, number: u64) -> Option<RegionCounters> {
         match self.taken.try_remove(number as usize)? {
             TakenPart::Region(region) => Some(self.regions.give(region)),
             TakenPart::Copy(copy) => {
@@ -313,7 +313,7 @@ impl RemoteOperations {
     }
 
     /// The numbers of the parts that are on their way into a region or out of it.
-    pub(super) fn parts_of(&self, region: usize) -> Vec<u64> {
+    pub(crate) fn parts_of(&self, region: usize) -> Vec<u64> {
         let is_of = |part: &TakenPart| matches!(part, TakenPart::Region(of) if *of == region);
         let parts = self.taken.iter().filter(|(_, part)| is_of(part));
         parts.map(|(number, _)| number as u64).collect()
@@ -324,7 +324,7 @@ impl RemoteOperations {
     /// # Errors
     ///
     /// `Again`: as many reads as there may be are under way.
-    pub(super) fn begin_read(
+    pub(crate) fn begin_read(
         &mut self,
         op: &RmaOp,
         into: &[IoBuf],
@@ -334,7 +334,7 @@ impl RemoteOperations {
 
     /// As [`begin_read`](Self::begin_read), of a read that may name its region by a grant, and that
     /// is in its peer's line already if it has a place there.
-    pub(super) fn begin_read_at(
+    pub(crate) fn begin_read_at(
         &mut self,
         at: RemotePlace,
         op: &RmaOp,
@@ -372,7 +372,7 @@ impl RemoteOperations {
     /// # Errors
     ///
     /// `Again`: there are too many of them.
-    pub(super) fn next_read(&self) -> Result<u64, OpError> {
+    pub(crate) fn next_read(&self) -> Result<u64, OpError> {
         if self.reads.len() == MAX_REQUESTS {
             return Err(OpError::Again);
         }
@@ -385,7 +385,7 @@ impl RemoteOperations {
     /// # Errors
     ///
     /// As [`begin_read`](Self::begin_read).
-    pub(super) fn enter_read(
+    pub(crate) fn enter_read(
         &mut self,
         op: &RmaOp,
         into: &[IoBuf],
@@ -413,7 +413,7 @@ impl RemoteOperations {
     }
 
     /// The message of a write.
-    pub(super) fn begin_write(&mut self, op: &RmaOp) -> SendOp {
+    pub(crate) fn begin_write(&mut self, op: &RmaOp) -> SendOp {
         match op.flags.contains(Flags::REMOTE_CQ_DATA) || self.orders.is_any() {
             true => self.begin_noticed_write(op, place_of(op)),
             false => {
@@ -424,7 +424,7 @@ impl RemoteOperations {
     }
 
     /// The message of a write that others wait for, or that names its region by a grant.
-    pub(super) fn begin_noticed_write(&mut self, op: &RmaOp, at: RemotePlace) -> SendOp {
+    pub(crate) fn begin_noticed_write(&mut self, op: &RmaOp, at: RemotePlace) -> SendOp {
         let write = NoticedWrite {
             op: *op,
             to: op.dest,
@@ -435,12 +435,12 @@ impl RemoteOperations {
     }
 
     /// The operations that wait for a reply.
-    pub(super) fn reads(&self) -> impl Iterator<Item = &ReadUnderWay> {
+    pub(crate) fn reads(&self) -> impl Iterator<Item = &ReadUnderWay> {
         self.reads.iter().map(|(_, read)| read)
     }
 
     /// An operation was not sent after all.
-    pub(super) fn forget(&mut self, kind: MsgKind, number: u64) {
+    pub(crate) fn forget(&mut self, kind: MsgKind, number: u64) {
         match kind {
             _ if kind.is_request() => {
                 if let Some(place) = self.take_read(number).and_then(|read| read.place) {
@@ -456,7 +456,7 @@ impl RemoteOperations {
 
     /// A part goes to the address under which its peer came first: the answer comes from there.
     #[cold]
-    pub(super) fn redirect(&mut self, part: &SendOp) {
+    pub(crate) fn redirect(&mut self, part: &SendOp) {
         match part.kind {
             kind if kind.is_request() => {
                 if let Some(read) = self.read(part.context) {
@@ -473,7 +473,7 @@ impl RemoteOperations {
     }
 
     /// The transport has taken the request of a read.
-    pub(super) fn set_requested(&mut self, number: u64) {
+    pub(crate) fn set_requested(&mut self, number: u64) {
         if let Some(read) = self.read(number) {
             read.is_requested = true;
         }
@@ -482,7 +482,7 @@ impl RemoteOperations {
     /// The source of a request; `NOTAVAIL` if the request is to be refused, since the source has as
     /// many requests and replies waiting here as an initiator may have. `requests` is the number of
     /// its requests that are not carried out yet.
-    pub(super) fn source_to_serve(&self, src: FiAddr, requests: usize) -> FiAddr {
+    pub(crate) fn source_to_serve(&self, src: FiAddr, requests: usize) -> FiAddr {
         match self.outbox.replies_to(src) + requests < MAX_REQUESTS {
             true => src,
             false => FiAddr::NOTAVAIL,
@@ -491,20 +491,20 @@ impl RemoteOperations {
 
     /// Room for `len` bytes of a request or a grant that has come from `src`, and the number by
     /// which it is taken out again.
-    pub(super) fn room_for(&mut self, src: FiAddr, len: usize) -> (u64, IoBuf) {
+    pub(crate) fn room_for(&mut self, src: FiAddr, len: usize) -> (u64, IoBuf) {
         let bytes = RoomBytes((0..len).map(|_| UnsafeCell::new(0)).collect());
         let buf = IoBuf::new(bytes.0.as_ptr().cast::<u8>(), len);
         (self.rooms.insert(PartRoom { bytes, src }) as u64, buf)
     }
 
     /// The source of the part that a room is for; `NOTAVAIL` if it is to be refused.
-    pub(super) fn room_source(&self, number: u64) -> Option<FiAddr> {
+    pub(crate) fn room_source(&self, number: u64) -> Option<FiAddr> {
         Some(self.rooms.get(number as usize)?.src)
     }
 
     /// Takes out the bytes that have come into a room, and their source; `NOTAVAIL` for those to be
     /// refused.
-    pub(super) fn take_room(&mut self, number: u64) -> Option<(FiAddr, Vec<u8>)> {
+    pub(crate) fn take_room(&mut self, number: u64) -> Option<(FiAddr, Vec<u8>)> {
         let room = self.rooms.try_remove(number as usize)?;
         let bytes = room.bytes.0.into_vec().into_iter();
         Some((room.src, bytes.map(UnsafeCell::into_inner).collect()))
@@ -512,18 +512,18 @@ impl RemoteOperations {
 
     /// Number of requests and grants on their way here.
     #[cfg(test)]
-    pub(super) fn rooms(&self) -> usize {
+    pub(crate) fn rooms(&self) -> usize {
         self.rooms.len()
     }
 
     /// A read that waits for its reply.
-    pub(super) fn read(&mut self, number: u64) -> Option<&mut ReadUnderWay> {
+    pub(crate) fn read(&mut self, number: u64) -> Option<&mut ReadUnderWay> {
         let read = self.reads.get_mut(number as u32 as usize)?;
         (read.number == number).then_some(read)
     }
 
     /// Takes out a read.
-    pub(super) fn take_read(&mut self, number: u64) -> Option<ReadUnderWay> {
+    pub(crate) fn take_read(&mut self, number: u64) -> Option<ReadUnderWay> {
         self.read(number)?;
         Some(self.remove_read(number as u32 as usize))
     }
@@ -536,7 +536,7 @@ impl RemoteOperations {
 
     /// Takes out a read whose request has failed, unless its bytes are on their way: then it ends
     /// with them.
-    pub(super) fn take_lost_read(&mut self, number: u64) -> Option<ReadUnderWay> {
+    pub(crate) fn take_lost_read(&mut self, number: u64) -> Option<ReadUnderWay> {
         let arrives = self.read(number)?.arrives;
         if arrives {
             None
@@ -547,7 +547,7 @@ impl RemoteOperations {
 
     /// The address of a target is removed, or the target is gone: notices of writes to it are not
     /// sent, for the address may be another peer's by then.
-    pub(super) fn forget_notices_to(&mut self, target: FiAddr) {
+    pub(crate) fn forget_notices_to(&mut self, target: FiAddr) {
         for (_, write) in &mut self.noticed {
             if [write.op.dest, write.to].contains(&target) {
                 write.to = FiAddr::NOTAVAIL;
@@ -556,7 +556,7 @@ impl RemoteOperations {
     }
 
     /// Takes out the reads of a target that is gone, but for those whose bytes are on their way.
-    pub(super) fn take_reads_of(&mut self, target: FiAddr) -> Vec<ReadUnderWay> {
+    pub(crate) fn take_reads_of(&mut self, target: FiAddr) -> Vec<ReadUnderWay> {
         let mut lost = Vec::new();
         for (key, read) in &mut self.reads {
             if ![read.op.dest, read.from].contains(&target) || !read.is_requested {
@@ -577,7 +577,7 @@ impl RemoteOperations {
 const KEPT_OF_WRITES: Flags = Flags::INJECT.union(Flags::MORE).union(Flags::FENCE);
 
 /// The place of an operation, in the region with its key.
-pub(super) fn place_of(op: &RmaOp) -> RemotePlace {
+pub(crate) fn place_of(op: &RmaOp) -> RemotePlace {
     RemotePlace {
         region: RegionName::Key(op.key),
         place: op.place,
@@ -585,7 +585,7 @@ pub(super) fn place_of(op: &RmaOp) -> RemotePlace {
 }
 
 /// The message that is a part of an operation.
-pub(super) fn message_of(op: &RmaOp, part: Part, context: u64, flags: Flags) -> SendOp {
+pub(crate) fn message_of(op: &RmaOp, part: Part, context: u64, flags: Flags) -> SendOp {
     let mut message = part.message(op.dest, op.desc, context, flags);
     // The reply to a request says whether the target took it. Else the answer to the message does.
     if !message.kind.is_request() {
@@ -595,11 +595,11 @@ pub(super) fn message_of(op: &RmaOp, part: Part, context: u64, flags: Flags) -> 
 }
 
 /// The number of the bytes that a reply has, if it has none.
-pub(super) const NO_BYTES: u64 = u64::MAX;
+pub(crate) const NO_BYTES: u64 = u64::MAX;
 
 /// A reply to the request with a number: with bytes, which have a number, too, by which they are
 /// given back, or with an error.
-pub(super) fn reply_to(dest: FiAddr, request: u64, bytes: Result<(u64, MrDesc), Errno>) -> SendOp {
+pub(crate) fn reply_to(dest: FiAddr, request: u64, bytes: Result<(u64, MrDesc), Errno>) -> SendOp {
     let error = bytes.as_ref().err().copied();
     let (context, desc) = bytes.unwrap_or((NO_BYTES, MrDesc::NONE));
     // With a completion, transports report it soon: the region may wait for it.

@@ -9,16 +9,16 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::part::Part;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaOp, SendOp, total_len};
 
-use super::super::ordered_calls::order_of;
-use super::super::orders::Effects;
-use super::super::remote::{RemoteOperations, message_of, place_of};
-use super::super::send_calls::{flush, send_locked};
-use super::super::{Backend, Inner};
-use super::mapped::took_mapping;
+use super::mapped_atomic_calls::took_mapping;
+use super::ordered_calls::{leave_to_messages, order_of};
+use crate::domain::send_calls::{flush, send_locked};
+use crate::domain::{Backend, Inner};
+use crate::rma::operations::{RemoteOperations, message_of, place_of};
+use crate::rma::orders::Effects;
 use crate::rma::plan::{Operation, Route, Way, plan};
 
 /// The buffers of an operation that count: `Read` has no operands (fi_atomic(3)).
-pub(in super::super) fn used_buffers<'a>(
+pub(in crate::domain) fn used_buffers<'a>(
     op: &AtomicOp,
     buffers: &AtomicBuffers<'a>,
 ) -> AtomicBuffers<'a> {
@@ -36,7 +36,7 @@ pub(in super::super) fn used_buffers<'a>(
 /// # Errors
 ///
 /// As of [`Endpoint::atomic`](crate::fabric::Endpoint::atomic).
-pub(in super::super) fn check(op: &AtomicOp, buffers: &AtomicBuffers<'_>) -> Result<(), OpError> {
+pub(in crate::domain) fn check(op: &AtomicOp, buffers: &AtomicBuffers<'_>) -> Result<(), OpError> {
     let refuse = |errno| Err(OpError::Failed(errno));
     if !op.form.has(op.operator, op.datatype) || op.flags.contains(Flags::TAGGED) {
         return refuse(Errno::EOPNOTSUPP);
@@ -70,7 +70,7 @@ fn target_bytes(op: &AtomicOp, buffers: &AtomicBuffers<'_>) -> usize {
 /// # Safety
 ///
 /// As [`Endpoint::atomic`](crate::fabric::Endpoint::atomic).
-pub(in super::super) unsafe fn begin<B: Backend>(
+pub(in crate::domain) unsafe fn begin<B: Backend>(
     domain: &Inner<B>,
     index: usize,
     op: &AtomicOp,
@@ -100,6 +100,7 @@ pub(in super::super) unsafe fn begin<B: Backend>(
         }? {
             return Ok(());
         }
+        leave_to_messages(domain, state, index, (operation, order))?;
     }
     let remote = &mut state.endpoints[index].srx.remote;
     // SAFETY: the caller's contract.

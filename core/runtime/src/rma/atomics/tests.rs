@@ -1,7 +1,5 @@
 //! The engine against a model that computes with wider numbers.
 
-mod parts;
-
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ferrofabric_contracts::atomics::{

@@ -1,21 +1,16 @@
-//! How operations keep an order (`docs/adr/0065`): one waits until those are over that it must come
-//! after, or where a device keeps the order by itself, goes the same way.
+//! What an operation has to wait for, among those of its endpoint that are under way
+//! (`docs/adr/0065`).
 
-use ferrofabric_contracts::error::OpError;
-use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::Transport;
 use ferrofabric_contracts::types::{FiAddr, MsgKind, RemoteKind};
 
-use super::DomainState;
+use super::operations::RemoteOperations;
 use super::orders::{Effects, effects_of, kept_by_devices};
-use super::remote::RemoteOperations;
-use super::send_calls::{flush, wait_for_remote};
-use crate::rma::plan::Order;
+use super::plan::Order;
 
 impl RemoteOperations {
     /// What the operations before one leave open, or `None` if it has to wait for some. `peers`: its
     /// target's address, and another one of the same peer.
-    pub(super) fn order_of(
+    pub(crate) fn order_of(
         &self,
         effects: Effects,
         peers: (FiAddr, Option<FiAddr>),
@@ -40,7 +35,7 @@ impl RemoteOperations {
     }
 
     /// Whether an operation has to wait for some that go as messages.
-    pub(super) fn waits_for_messages(
+    pub(crate) fn waits_for_messages(
         &self,
         effects: Effects,
         peers: (FiAddr, Option<FiAddr>),
@@ -68,49 +63,5 @@ impl RemoteOperations {
             .filter(|part| part.op.kind == MsgKind::Remote(RemoteKind::Notice))
             .map(|_| Effects::WRITE);
         (reads.chain(writes).chain(lost).chain(notices)).fold(Effects::empty(), Effects::union)
-    }
-}
-
-/// What the operations before one leave open, once it need not wait for any of them.
-///
-/// # Errors
-///
-/// `Again`: some are not over.
-#[cold]
-pub(super) fn in_order<T: Transport>(
-    state: &mut DomainState<T>,
-    index: usize,
-    effects: Effects,
-    peer: FiAddr,
-) -> Result<Order, OpError> {
-    let (_, owner) = state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
-    let peers = (peer, owner.first_of(peer));
-    if let Some(order) = owner.srx.remote.order_of(effects, peers) {
-        return Ok(order);
-    }
-    flush(state, index);
-    Err(OpError::Again)
-}
-
-/// What the operations before one on a peer's memory leave open, after those that it must not
-/// overtake. `effects` and `flags` are its own.
-///
-/// # Errors
-///
-/// `Again`: some are not over.
-#[inline]
-pub(super) fn order_of<T: Transport>(
-    state: &mut DomainState<T>,
-    index: usize,
-    (effects, flags): (Effects, Flags),
-    peer: FiAddr,
-) -> Result<Order, OpError> {
-    if flags.contains(Flags::FENCE) {
-        wait_for_remote(state, index, peer)?;
-        return Ok(Order::BehindMessages);
-    }
-    match state.endpoints[index].srx.remote.orders.is_any() {
-        true => in_order(state, index, effects, peer),
-        false => Ok(Order::Free),
     }
 }

@@ -1,0 +1,78 @@
+//! How operations keep an order (`docs/adr/0065`): one waits until those are over that it must come
+//! after, or where a device keeps the order by itself, goes the same way.
+
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Transport;
+use ferrofabric_contracts::types::FiAddr;
+
+use crate::domain::send_calls::{flush, wait_for_remote};
+use crate::domain::{Backend, DomainState, Inner};
+use crate::rma::orders::Effects;
+use crate::rma::plan::{Operation, Order, Route, Way, plan};
+
+/// What the operations before one leave open, once it need not wait for any of them.
+///
+/// # Errors
+///
+/// `Again`: some are not over.
+#[cold]
+pub(in crate::domain) fn in_order<T: Transport>(
+    state: &mut DomainState<T>,
+    index: usize,
+    effects: Effects,
+    peer: FiAddr,
+) -> Result<Order, OpError> {
+    let (_, owner) = state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+    let peers = (peer, owner.first_of(peer));
+    if let Some(order) = owner.srx.remote.order_of(effects, peers) {
+        return Ok(order);
+    }
+    flush(state, index);
+    Err(OpError::Again)
+}
+
+/// What the operations before one on a peer's memory leave open, after those that it must not
+/// overtake. `effects` and `flags` are its own.
+///
+/// # Errors
+///
+/// `Again`: some are not over.
+#[inline]
+pub(in crate::domain) fn order_of<T: Transport>(
+    state: &mut DomainState<T>,
+    index: usize,
+    (effects, flags): (Effects, Flags),
+    peer: FiAddr,
+) -> Result<Order, OpError> {
+    if flags.contains(Flags::FENCE) {
+        wait_for_remote(state, index, peer)?;
+        return Ok(Order::BehindMessages);
+    }
+    match state.endpoints[index].srx.remote.orders.is_any() {
+        true => in_order(state, index, effects, peer),
+        false => Ok(Order::Free),
+    }
+}
+
+/// The transport has left an operation to messages.
+///
+/// # Errors
+///
+/// `Again`: an order leaves only the device, which can not carry it out now.
+#[inline]
+pub(super) fn leave_to_messages<B: Backend>(
+    domain: &Inner<B>,
+    state: &mut DomainState<B::Transport>,
+    index: usize,
+    (operation, order): (Operation, Order),
+) -> Result<(), OpError> {
+    match plan(operation, order, Route::Declined).way() {
+        Way::Again => {
+            flush(state, index);
+            domain.wake(state);
+            Err(OpError::Again)
+        }
+        Way::Message | Way::Device | Way::Mapped | Way::Kernel | Way::LookUp => Ok(()),
+    }
+}

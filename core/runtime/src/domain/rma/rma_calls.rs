@@ -1,0 +1,70 @@
+//! How an endpoint begins a read or a write.
+
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::types::{IoBuf, RmaKind, RmaOp};
+
+use super::ordered_calls::{leave_to_messages, order_of};
+use super::shortcut_calls::took_shortcut;
+use crate::domain::send_calls::{flush, send_locked};
+use crate::domain::{Backend, Inner};
+use crate::rma::orders::effects_of;
+use crate::rma::plan::{Operation, Route, Way, plan};
+
+/// Begins an operation whose limits were checked.
+///
+/// # Safety
+///
+/// As [`Endpoint::rma`](crate::fabric::Endpoint::rma).
+///
+/// # Errors
+///
+/// As there.
+pub(in crate::domain) unsafe fn begin<B: Backend>(
+    domain: &Inner<B>,
+    index: usize,
+    op: &RmaOp,
+    iov: &[IoBuf],
+) -> Result<(), OpError> {
+    let state = &mut *domain.lock()?;
+    state.follow_changes();
+    let (operation, effects) = (Operation::of(op), effects_of(op));
+    let order = match order_of(state, index, (effects, op.flags), op.dest) {
+        Ok(order) => order,
+        Err(error) => {
+            domain.wake(state);
+            return Err(error);
+        }
+    };
+    if plan(operation, order, Route::Unknown).way() == Way::LookUp {
+        // SAFETY: the caller keeps the buffers until the operation completes.
+        if unsafe { took_shortcut(domain, state, index, op, iov) }? {
+            return Ok(());
+        }
+        leave_to_messages(domain, state, index, (operation, order))?;
+    }
+    let remote = &mut state.endpoints[index].srx.remote;
+    let begun = match op.kind {
+        RmaKind::Write => Ok((remote.begin_write(op), None)),
+        RmaKind::Read => (remote.begin_read(op, iov)).map(|(part, read)| (part, Some(read))),
+    };
+    let (part, request) = match begun {
+        Ok(begun) => begun,
+        Err(error) => {
+            flush(state, index);
+            return Err(error);
+        }
+    };
+    let from = request
+        .as_ref()
+        .map(|request| [IoBuf::new(request.as_ptr(), request.len())]);
+    let from = from.as_ref().map_or(iov, |from| &from[..]);
+    // SAFETY: the caller keeps the buffers of a write; a request is copied (`INJECT`).
+    let sent = unsafe { send_locked(domain, state, index, &part, from) };
+    let remote = &mut state.endpoints[index].srx.remote;
+    match (&sent, op.kind) {
+        (Ok(()), RmaKind::Read) => remote.set_requested(part.context),
+        (Ok(()), RmaKind::Write) => {}
+        (Err(_), _) => remote.forget(part.kind, part.context),
+    }
+    sent
+}
