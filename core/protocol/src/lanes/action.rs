@@ -1,4 +1,5 @@
-//! Actions that the owner of the lanes carries out, and questions that it answers ([`Facts`]).
+//! Actions that the caller of [`super::PeerLanes`] carries out, and questions that it answers
+//! ([`Facts`]).
 
 use std::time::Duration;
 
@@ -8,9 +9,31 @@ use crate::session::ResumeState;
 use crate::wire::control::LaneKind;
 use crate::wire::data::Predecessor;
 
-/// A request of [`super::PeerLanes`] to its owner. The owner carries actions out in order.
+/// A request of [`super::PeerLanes`] to its caller, which carries requests out in their order.
 #[derive(Clone, Copy, Debug)]
 pub enum LaneAction {
+    /// It ends no operation.
+    Order(LaneOrder),
+    /// It may end operations.
+    Settle(Settlement),
+}
+
+impl From<LaneOrder> for LaneAction {
+    fn from(order: LaneOrder) -> Self {
+        LaneAction::Order(order)
+    }
+}
+
+impl From<Settlement> for LaneAction {
+    fn from(settlement: Settlement) -> Self {
+        LaneAction::Settle(settlement)
+    }
+}
+
+/// An action that ends no operation: it needs nothing but the lanes, the sessions and the
+/// handshake.
+#[derive(Clone, Copy, Debug)]
+pub enum LaneOrder {
     /// Ask the handshake for a lane.
     Connect {
         /// To whom.
@@ -31,7 +54,7 @@ pub enum LaneAction {
         peer: u32,
         /// The lane that it has left.
         lane: LaneKey,
-        /// As in [`LaneAction::Connect`].
+        /// As in [`LaneOrder::Connect`].
         limited: bool,
     },
     /// Tell the handshake: the path to a removed peer is not needed for it any more.
@@ -91,11 +114,6 @@ pub enum LaneAction {
         /// The lane.
         lane: LaneKey,
     },
-    /// A peer lives: it is to have its number in the address vector.
-    PeerAlive {
-        /// The peer.
-        peer: u32,
-    },
     /// Begin the session of a lane, parked at the peer.
     Begin {
         /// The peer.
@@ -112,16 +130,6 @@ pub enum LaneAction {
         lane: LaneKey,
         /// Call [`super::PeerLanes::resume_is_due`] after this time: the Resume may get lost.
         again_after: Option<Duration>,
-    },
-    /// Compare the parked session with the peer's Resume
-    /// ([`Session::meet`](crate::session::Session::meet)), and call [`super::PeerLanes::met`].
-    Meet {
-        /// The peer.
-        peer: u32,
-        /// The lane.
-        lane: LaneKey,
-        /// The peer's Resume.
-        received: ResumeState,
     },
     /// The lane carries a session from here on: the parked one, or one that begins.
     Enter {
@@ -154,6 +162,31 @@ pub enum LaneAction {
         /// The peer.
         peer: u32,
     },
+    /// A peer has no lane, and none was requested: it may be in use no longer.
+    Idle {
+        /// The peer.
+        peer: u32,
+    },
+}
+
+/// An action that may end operations: only a caller that can report their ends carries it out.
+#[derive(Clone, Copy, Debug)]
+pub enum Settlement {
+    /// A peer lives: it is to have its number in the address vector.
+    PeerAlive {
+        /// The peer.
+        peer: u32,
+    },
+    /// Compare the parked session with the peer's Resume
+    /// ([`Session::meet`](crate::session::Session::meet)), and call [`super::PeerLanes::met`].
+    Meet {
+        /// The peer.
+        peer: u32,
+        /// The lane.
+        lane: LaneKey,
+        /// The peer's Resume.
+        received: ResumeState,
+    },
     /// Take the session off a lane, which is no more, and end it with all that hangs on it.
     EndCarried {
         /// The peer.
@@ -178,11 +211,6 @@ pub enum LaneAction {
         peer: u32,
         /// The cause of the end.
         end: LaneEnd,
-    },
-    /// A peer has no lane, and none was requested: it may be in use no longer.
-    Idle {
-        /// The peer.
-        peer: u32,
     },
 }
 

@@ -2,8 +2,8 @@
 
 use super::end::{LOST_BY_PEER, evidence};
 use super::{
-    AfterLane, BROKEN, Facts, LaneAction, LaneEnd, LaneEntry, LaneStage, Parked, PeerLanes,
-    PeerLink, PendingStep, Resuming, SessionFacts, SessionRecord,
+    AfterLane, BROKEN, Facts, LaneEnd, LaneEntry, LaneOrder, LaneStage, OrderEvents, Parked,
+    PeerLanes, PeerLink, PendingStep, Resuming, SessionFacts, SessionRecord, Settlement,
 };
 use crate::Time;
 use crate::handshake::{EndReason, LaneKey, LaneUp};
@@ -75,7 +75,7 @@ impl PeerLanes {
             LaneKind::Ud => self.policy.down(peer, now),
         }
         self.peer(peer).link = PeerLink::Up(id);
-        self.act(LaneAction::Enter {
+        self.act(LaneOrder::Enter {
             peer,
             lane: key,
             begins,
@@ -107,12 +107,12 @@ impl PeerLanes {
             if lane.down.is_none() {
                 lane.down = Some(end);
                 let lane = lane.key;
-                self.act(LaneAction::TakeAll { lane });
+                self.act(LaneOrder::TakeAll { lane });
             }
         }
     }
 
-    /// All was taken that had come when [`LaneAction::TakeAll`] was returned: the lane may carry a
+    /// All was taken that had come when [`LaneOrder::TakeAll`] was returned: the lane may carry a
     /// session by now.
     pub fn taken(&mut self, lane: LaneKey, facts: &mut impl Facts, now: Time) {
         let id = lane.session();
@@ -129,60 +129,15 @@ impl PeerLanes {
         }
     }
 
-    /// We have evidence that a lane is dead, and packets that arrived on it may not be taken yet.
-    /// The peer counts them as received, so they are taken first.
-    pub fn failed(&mut self, id: SessionId, end: LaneEnd, facts: &mut impl Facts, now: Time) {
+    /// As [`OrderEvents::failed`], but all packets that arrived on the lane were taken, unless it
+    /// carries a session.
+    pub fn broke(&mut self, id: SessionId, end: LaneEnd, facts: &mut impl Facts, now: Time) {
         match self.lanes.get(&id).copied() {
             Some(lane) if matches!(lane.stage, LaneStage::Resuming(_)) => {
-                self.act(LaneAction::ReportBroken { lane: lane.key });
-                self.end_when_taken(id, end);
-            }
-            _ => self.broke(id, end, facts, now),
-        }
-    }
-
-    /// We have evidence that a lane is dead, and all packets that arrived on it were taken, unless
-    /// it carries a session.
-    pub fn broke(&mut self, id: SessionId, end: LaneEnd, facts: &mut impl Facts, now: Time) {
-        let Some(lane) = self.lanes.get(&id).copied() else {
-            return;
-        };
-        let broken = LaneAction::ReportBroken { lane: lane.key };
-        match (lane.stage, lane.kind) {
-            (LaneStage::Resuming(_), _) => {
-                self.act(broken);
+                self.act(LaneOrder::ReportBroken { lane: lane.key });
                 self.resuming_down(id, end, facts);
             }
-            (LaneStage::Carries(_), LaneKind::Rc) => {
-                self.act(broken);
-                self.give_up(id, end, now);
-            }
-            (LaneStage::Carries(session), LaneKind::Ud) => {
-                if let Some(at) = self.lanes.get_mut(&id) {
-                    at.stage = LaneStage::Ending(session, end);
-                }
-                self.act(broken);
-                let lane = lane.key;
-                self.act(LaneAction::Stop { lane });
-                self.end_when_taken(id, end);
-            }
-            (LaneStage::Ending(..), _) => {}
-        }
-    }
-
-    /// As [`PeerLanes::broke`], but this error ends the session, for any end of its lane.
-    pub fn broke_for_good(
-        &mut self,
-        id: SessionId,
-        end: LaneEnd,
-        facts: &mut impl Facts,
-        now: Time,
-    ) {
-        self.broke(id, end, facts, now);
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            if let LaneStage::Ending(session, _) = lane.stage {
-                lane.stage = LaneStage::Ending(session, end);
-            }
+            _ => self.orders().failed(id, end, now),
         }
     }
 
@@ -198,7 +153,7 @@ impl PeerLanes {
         let (lane, peer) = (lane.key, lane.peer);
         self.policy.down(peer, now);
         let in_order = end.then.is_in_order();
-        self.act(LaneAction::Fail { lane, in_order });
+        self.act(LaneOrder::Fail { lane, in_order });
     }
 
     /// All that was posted on an RC lane is flushed, and all that came was taken.
@@ -290,9 +245,9 @@ impl PeerLanes {
         };
         let was_resting = parked == Some(true);
         if !goes_on {
-            self.act(LaneAction::SessionEnded { peer, lane });
+            self.act(LaneOrder::SessionEnded { peer, lane });
             match parked {
-                None => self.act(LaneAction::EndCarried { peer, lane, end }),
+                None => self.act(Settlement::EndCarried { peer, lane, end }),
                 Some(rests) => {
                     let parked = Parked {
                         session,
@@ -312,13 +267,13 @@ impl PeerLanes {
             });
             entry.last_lane = Some(lane);
             if parked.is_none() {
-                self.act(LaneAction::Park { peer, lane });
+                self.act(LaneOrder::Park { peer, lane });
             }
             if lost {
-                self.act(LaneAction::MoveLess { peer });
+                self.act(LaneOrder::MoveLess { peer });
             }
             if rests && !was_resting {
-                self.act(LaneAction::LendCredit { peer });
+                self.act(LaneOrder::LendCredit { peer });
             }
         }
         self.steps.push_back(PendingStep::Next(peer));
@@ -328,7 +283,7 @@ impl PeerLanes {
     pub(super) fn end_parked(&mut self, peer: u32, mut parked: Parked, end: LaneEnd) {
         let rested = parked.rests;
         self.wake(peer, &mut parked);
-        self.act(LaneAction::EndParked { peer, end, rested });
+        self.act(Settlement::EndParked { peer, end, rested });
     }
 
     /// A session goes on, or ends: it rests no longer.
@@ -336,7 +291,7 @@ impl PeerLanes {
         if std::mem::take(&mut parked.rests) {
             let entry = self.peer(peer);
             entry.returns = entry.returns.saturating_add(u32::from(entry.removed));
-            self.act(LaneAction::ReclaimCredit { peer });
+            self.act(LaneOrder::ReclaimCredit { peer });
         }
     }
 
@@ -349,8 +304,48 @@ impl PeerLanes {
             }
             Some(_) => {}
             None => {
-                self.request_lane(peer, facts);
+                self.orders().request_lane(peer, facts);
                 self.became_idle(peer, now);
+            }
+        }
+    }
+}
+
+impl OrderEvents<'_> {
+    /// We have evidence that a lane is dead. Packets that arrived on it may not be taken yet. The
+    /// peer counts them as received, so they are taken before the session leaves the lane.
+    pub fn failed(&mut self, id: SessionId, end: LaneEnd, now: Time) {
+        let life = &mut *self.0;
+        let Some(lane) = life.lanes.get_mut(&id) else {
+            return;
+        };
+        let (key, kind, stage) = (lane.key, lane.kind, lane.stage);
+        let broken = LaneOrder::ReportBroken { lane: key };
+        match (stage, kind) {
+            (LaneStage::Resuming(_), _) => {
+                life.act(broken);
+                life.end_when_taken(id, end);
+            }
+            (LaneStage::Carries(_), LaneKind::Rc) => {
+                life.act(broken);
+                life.give_up(id, end, now);
+            }
+            (LaneStage::Carries(session), LaneKind::Ud) => {
+                lane.stage = LaneStage::Ending(session, end);
+                life.act(broken);
+                life.act(LaneOrder::Stop { lane: key });
+                life.end_when_taken(id, end);
+            }
+            (LaneStage::Ending(..), _) => {}
+        }
+    }
+
+    /// As [`OrderEvents::failed`], but this error ends the session, for any end of its lane.
+    pub fn failed_for_good(&mut self, id: SessionId, end: LaneEnd, now: Time) {
+        self.failed(id, end, now);
+        if let Some(lane) = self.0.lanes.get_mut(&id) {
+            if let LaneStage::Ending(session, _) = lane.stage {
+                lane.stage = LaneStage::Ending(session, end);
             }
         }
     }

@@ -3,35 +3,39 @@
 use ferrofabric_contracts::config::LaneChoice;
 
 use super::{
-    AfterLane, Demand, Facts, LaneAction, LaneEnd, PeerClose, PeerLanes, PeerLink, evidence,
+    AfterLane, Demand, Facts, LaneEnd, LaneOrder, OrderEvents, PeerClose, PeerLanes, PeerLink,
+    Settlement, evidence,
 };
 use crate::Time;
 use crate::handshake::{EndReason, LaneKey};
 use crate::wire::control::LaneKind;
 
-impl PeerLanes {
+impl OrderEvents<'_> {
     /// Requests a lane to a peer, if anything waits for one.
     pub fn request_lane(&mut self, peer: u32, facts: &mut impl Facts) {
-        let entry = self.at(peer);
+        let life = &mut *self.0;
+        let entry = life.at(peer);
         let is_due = match entry.link {
             PeerLink::Idle => true,
             // The application has inserted the peer again.
-            PeerLink::Connecting => entry.limited && !self.limits(peer),
+            PeerLink::Connecting => entry.limited && !life.limits(peer),
             _ => false,
         };
         if !is_due || !(entry.goes_on() || facts.waits(peer)) {
             return;
         }
-        self.peer(peer).link = PeerLink::Connecting;
-        self.connect(peer, facts.demand(peer));
+        life.peer(peer).link = PeerLink::Connecting;
+        life.connect(peer, facts.demand(peer));
     }
+}
 
+impl PeerLanes {
     /// Requests a lane, of the kind that suits the peer now.
     pub(super) fn connect(&mut self, peer: u32, demand: Demand) {
         let kind = self.kind_for(peer, demand);
         let limited = self.limits(peer);
         self.peer(peer).limited = limited;
-        self.act(LaneAction::Connect {
+        self.act(LaneOrder::Connect {
             peer,
             kind,
             limited,
@@ -87,7 +91,7 @@ impl PeerLanes {
         }
         let expected = expected.filter(|_| entry.last_lane == Some(lane));
         if entry.link == PeerLink::Connecting {
-            self.act(LaneAction::Cancel { peer });
+            self.act(LaneOrder::Cancel { peer });
         }
         self.connect_failed(peer, EndReason::PeerClosed { expected }, now);
     }
@@ -119,7 +123,7 @@ impl PeerLanes {
         let entry = self.peer(peer);
         if entry.link == PeerLink::Connecting {
             entry.link = PeerLink::Idle;
-            self.act(LaneAction::Cancel { peer });
+            self.act(LaneOrder::Cancel { peer });
         }
         self.end_waiting(peer, end, now);
     }
@@ -129,7 +133,7 @@ impl PeerLanes {
         match self.peer(peer).parked.take() {
             // The lane that carried the session last does not matter: the session is over.
             Some(parked) => self.end_parked(peer, parked, end),
-            None => self.act(LaneAction::FailWaiting { peer, end }),
+            None => self.act(Settlement::FailWaiting { peer, end }),
         }
         self.became_idle(peer, now);
     }
@@ -142,9 +146,9 @@ impl PeerLanes {
             return;
         }
         if entry.removed {
-            self.act(LaneAction::ReleasePath { peer });
+            self.act(LaneOrder::ReleasePath { peer });
         }
         self.policy.down(peer, now);
-        self.act(LaneAction::Idle { peer });
+        self.act(LaneOrder::Idle { peer });
     }
 }

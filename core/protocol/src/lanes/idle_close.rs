@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::end::REST;
-use super::{Facts, LaneAction, PeerLanes, PeerLink};
+use super::{Facts, LaneOrder, PeerLanes, PeerLink};
 use crate::Time;
 use crate::handshake::LaneKey;
 use crate::wire::SessionId;
@@ -54,7 +54,7 @@ impl PeerLanes {
             }
             PeerLink::Connecting => {
                 entry.link = PeerLink::Idle;
-                self.act(LaneAction::Cancel { peer });
+                self.act(LaneOrder::Cancel { peer });
                 self.became_idle(peer, now);
             }
             _ => self.watch_if_removed(peer),
@@ -117,7 +117,7 @@ impl PeerLanes {
     fn close(&mut self, id: SessionId, lane: LaneKey, kind: LaneKind, facts: &mut impl Facts) {
         // The queue pair of an RC lane goes after the peer was notified: a packet from the peer
         // before that would break its lane, and make it reconnect.
-        self.act(LaneAction::ReportLeft { lane });
+        self.act(LaneOrder::ReportLeft { lane });
         if kind == LaneKind::Ud {
             self.datagrams_down(id, REST, facts);
         }

@@ -4,14 +4,14 @@
 //!
 //! [`PeerLanes`] takes events and returns [`LaneAction`]s. The endpoint carries them out in order
 //! and decides nothing itself. [`PeerLanes`] sees no packet that carries a message: sends and
-//! receives use the lane that [`LaneAction::Enter`] named last. It reads the state of sessions from
+//! receives use the lane that [`LaneOrder::Enter`] named last. It reads the state of sessions from
 //! [`Facts`].
 //!
 //! Invariants:
 //!
 //! * A session is in one place: on one lane, or parked at its peer.
-//! * A lane that came up ends with exactly one of [`LaneAction::Park`], [`LaneAction::EndCarried`]
-//!   (the session leaves it) and [`LaneAction::Release`] (it never carried one).
+//! * A lane that came up ends with exactly one of [`LaneOrder::Park`], [`Settlement::EndCarried`]
+//!   (the session leaves it) and [`LaneOrder::Release`] (it never carried one).
 //! * A session leaves a lane only once all its arrivals were taken, and all requests posted on it
 //!   are flushed. So nothing of the old lane comes after anything of the next.
 //! * One lane at a time: of the lanes on which a session is to be resumed, the next has its turn
@@ -26,6 +26,7 @@ mod carry;
 mod connect;
 mod end;
 mod idle_close;
+mod order_events;
 mod recycle;
 mod resume;
 
@@ -41,8 +42,9 @@ use super::session::ResumeState;
 use super::wire::SessionId;
 use super::wire::control::LaneKind;
 
-pub use action::{Demand, Facts, LaneAction, SessionFacts};
+pub use action::{Demand, Facts, LaneAction, LaneOrder, SessionFacts, Settlement};
 pub use end::{AfterLane, BROKEN, LaneEnd, evidence, protocol_broken};
+pub use order_events::OrderEvents;
 
 use idle_close::IdleClose;
 
@@ -237,20 +239,32 @@ impl PeerLanes {
     /// The next action. The caller carries each out before it takes the next; carrying it out may
     /// be an event. Call this after each event until it returns none.
     pub fn next_action(&mut self, facts: &mut impl Facts, now: Time) -> Option<LaneAction> {
-        loop {
-            if let Some(action) = self.actions.pop_front() {
-                return Some(action);
+        self.decide(facts, now);
+        self.actions.pop_front()
+    }
+
+    /// The next action if it is an order. Else it and all actions behind it wait for the next call
+    /// of [`PeerLanes::next_action`].
+    pub fn next_order(&mut self, facts: &mut impl Facts, now: Time) -> Option<LaneOrder> {
+        self.decide(facts, now);
+        match *self.actions.front()? {
+            LaneAction::Order(order) => {
+                self.actions.pop_front();
+                Some(order)
             }
-            match self.steps.pop_front()? {
-                PendingStep::Next(peer) => self.next_lane(peer, facts, now),
-                PendingStep::Meet(lane) => self.meet(lane, now),
-            }
+            LaneAction::Settle(_) => None,
         }
     }
 
-    /// Puts back the action that was returned last: the caller can not carry it out.
-    pub fn put_back(&mut self, action: LaneAction) {
-        self.actions.push_front(action);
+    /// Makes the decisions that are due: all actions before them were carried out.
+    fn decide(&mut self, facts: &mut impl Facts, now: Time) {
+        while self.actions.is_empty() {
+            match self.steps.pop_front() {
+                Some(PendingStep::Next(peer)) => self.next_lane(peer, facts, now),
+                Some(PendingStep::Meet(lane)) => self.meet(lane, now),
+                None => return,
+            }
+        }
     }
 
     /// Whether an action or a decision is outstanding.
@@ -273,15 +287,6 @@ impl PeerLanes {
         self.policy.forget(peer);
         self.idle_close.forget(peer);
         entry.parked.and(entry.last_lane)
-    }
-
-    /// Nothing but its session keeps a peer: that rests from here on, also if it was never used.
-    pub fn rest(&mut self, peer: u32) {
-        if let Some(parked) = &mut self.peer(peer).parked {
-            if !std::mem::replace(&mut parked.rests, true) {
-                self.actions.push_back(LaneAction::LendCredit { peer });
-            }
-        }
     }
 
     /// Whether a peer has a lane, or one was requested.
@@ -359,8 +364,19 @@ impl PeerLanes {
         &mut self.peers[at]
     }
 
-    fn act(&mut self, action: LaneAction) {
-        self.actions.push_back(action);
+    fn act(&mut self, action: impl Into<LaneAction>) {
+        self.actions.push_back(action.into());
+    }
+}
+
+impl OrderEvents<'_> {
+    /// Nothing but its session keeps a peer: that rests from here on, also if it was never used.
+    pub fn rest(&mut self, peer: u32) {
+        if let Some(parked) = &mut self.0.peer(peer).parked {
+            if !std::mem::replace(&mut parked.rests, true) {
+                self.0.act(LaneOrder::LendCredit { peer });
+            }
+        }
     }
 }
 

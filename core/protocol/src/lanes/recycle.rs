@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use ferrofabric_contracts::config::LaneChoice;
 
 use super::end::CHANGE;
-use super::{Facts, LaneAction, LaneEntry, LaneStage, Parked, PeerEntry, PeerLanes, PeerLink};
+use super::{
+    Facts, LaneEntry, LaneOrder, LaneStage, OrderEvents, Parked, PeerEntry, PeerLanes, PeerLink,
+};
 use crate::Time;
 use crate::lane_policy::{LaneAdmission, Need};
 use crate::wire::SessionId;
@@ -23,69 +25,10 @@ impl PeerLanes {
     }
 
     /// A message of `bytes` goes to a peer by datagrams. Returns whether the peer has traffic
-    /// enough for an RC lane: then call [`PeerLanes::has_traffic`].
+    /// enough for an RC lane: then call [`OrderEvents::has_traffic`].
     #[inline]
     pub fn message(&mut self, peer: u32, bytes: u64, now: Time) -> bool {
         self.counts_traffic() && self.policy.message(peer, bytes, now)
-    }
-
-    /// A peer has traffic enough for an RC lane. Says whether there is room for one, which may
-    /// recycle another: then call [`PeerLanes::promote`] as soon as its session can leave.
-    pub fn has_traffic(&mut self, peer: u32, facts: &mut impl Facts, now: Time) -> bool {
-        self.look_at_use(facts, now);
-        let Self {
-            policy,
-            peers,
-            lanes,
-            ..
-        } = self;
-        let is_quiet = |at| is_quiet(peers, lanes, at, facts);
-        match policy.admit(peer, Need::Traffic, now, is_quiet) {
-            LaneAdmission::Full => return false,
-            LaneAdmission::Make => {}
-            LaneAdmission::Recycle(victim) => self.recycle(victim, now),
-        }
-        true
-    }
-
-    /// Has the session on a lane of the UD kind leave for an RC lane. Says whether it does: a lane
-    /// that is down already has its end decide what becomes of the session.
-    pub fn promote(&mut self, id: SessionId, facts: &mut impl Facts) -> bool {
-        let Some(&LaneEntry {
-            key,
-            peer,
-            stage,
-            kind,
-            down,
-            ..
-        }) = self.lanes.get(&id)
-        else {
-            return false;
-        };
-        let (LaneStage::Carries(session), LaneKind::Ud, None) = (stage, kind, down) else {
-            return false;
-        };
-        self.lanes.remove(&id);
-        let session_facts = facts.carried(key);
-        // The handshake still has the lane, and makes no other beside it until it learns that the
-        // session has left this one. For an unused session, silence of the peer means nothing.
-        let limited = !session_facts.is_unused;
-        let entry = self.peer(peer);
-        entry.parked = Some(Parked {
-            session,
-            is_unused: session_facts.is_unused,
-            rests: false,
-        });
-        entry.last_lane = Some(key);
-        entry.link = PeerLink::Connecting;
-        entry.falls_back = false;
-        self.act(LaneAction::Park { peer, lane: key });
-        self.act(LaneAction::Promote {
-            peer,
-            lane: key,
-            limited,
-        });
-        true
     }
 
     /// There was no room for an RC lane, here or at the peer.
@@ -124,7 +67,7 @@ impl PeerLanes {
         }
         let lane = lane.key;
         self.peer(peer).falls_back = true;
-        self.act(LaneAction::ReportRecycled { lane });
+        self.act(LaneOrder::ReportRecycled { lane });
         self.give_up(id, CHANGE, now);
     }
 
@@ -140,6 +83,68 @@ impl PeerLanes {
                 self.policy.used(lane.peer, now);
             }
         }
+    }
+}
+
+impl OrderEvents<'_> {
+    /// A peer has traffic enough for an RC lane. Says whether there is room for one, which may
+    /// recycle another: then call [`OrderEvents::promote`] as soon as its session can leave.
+    pub fn has_traffic(&mut self, peer: u32, facts: &mut impl Facts, now: Time) -> bool {
+        self.0.look_at_use(facts, now);
+        let PeerLanes {
+            policy,
+            peers,
+            lanes,
+            ..
+        } = &mut *self.0;
+        let is_quiet = |at| is_quiet(peers, lanes, at, facts);
+        match policy.admit(peer, Need::Traffic, now, is_quiet) {
+            LaneAdmission::Full => return false,
+            LaneAdmission::Make => {}
+            LaneAdmission::Recycle(victim) => self.0.recycle(victim, now),
+        }
+        true
+    }
+
+    /// Has the session on a lane of the UD kind leave for an RC lane. Says whether it does: a lane
+    /// that is down already has its end decide what becomes of the session.
+    pub fn promote(&mut self, id: SessionId, facts: &mut impl Facts) -> bool {
+        let life = &mut *self.0;
+        let Some(&LaneEntry {
+            key,
+            peer,
+            stage,
+            kind,
+            down,
+            ..
+        }) = life.lanes.get(&id)
+        else {
+            return false;
+        };
+        let (LaneStage::Carries(session), LaneKind::Ud, None) = (stage, kind, down) else {
+            return false;
+        };
+        life.lanes.remove(&id);
+        let session_facts = facts.carried(key);
+        // The handshake still has the lane, and makes no other beside it until it learns that the
+        // session has left this one. For an unused session, silence of the peer means nothing.
+        let limited = !session_facts.is_unused;
+        let entry = life.peer(peer);
+        entry.parked = Some(Parked {
+            session,
+            is_unused: session_facts.is_unused,
+            rests: false,
+        });
+        entry.last_lane = Some(key);
+        entry.link = PeerLink::Connecting;
+        entry.falls_back = false;
+        life.act(LaneOrder::Park { peer, lane: key });
+        life.act(LaneOrder::Promote {
+            peer,
+            lane: key,
+            limited,
+        });
+        true
     }
 }
 

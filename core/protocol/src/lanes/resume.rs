@@ -7,8 +7,9 @@
 use super::carry::Leaving;
 use super::end::LOST_BY_PEER;
 use super::{
-    Facts, LaneAction, LaneEnd, LaneStage, MAX_RESUME_INTERVAL, Parked, PeerLanes, PeerLink,
-    PendingStep, RESUME_INTERVAL, Resuming, SessionFacts, SessionRecord, protocol_broken,
+    Facts, LaneEnd, LaneOrder, LaneStage, MAX_RESUME_INTERVAL, Parked, PeerLanes, PeerLink,
+    PendingStep, RESUME_INTERVAL, Resuming, SessionFacts, SessionRecord, Settlement,
+    protocol_broken,
 };
 use crate::Time;
 use crate::handshake::LaneKey;
@@ -48,7 +49,7 @@ impl PeerLanes {
     pub fn may_send(&mut self, id: SessionId) {
         if let Some((_, peer, resuming)) = self.resuming(id) {
             resuming.may_send = true;
-            self.act(LaneAction::PeerAlive { peer });
+            self.act(Settlement::PeerAlive { peer });
             self.resume(id);
         }
     }
@@ -64,8 +65,8 @@ impl PeerLanes {
         }
         resuming.received = Some(received);
         if !std::mem::replace(&mut resuming.may_send, true) {
-            self.act(LaneAction::ReportArrival { lane });
-            self.act(LaneAction::PeerAlive { peer });
+            self.act(LaneOrder::ReportArrival { lane });
+            self.act(Settlement::PeerAlive { peer });
         }
         self.resume(id);
         true
@@ -87,7 +88,7 @@ impl PeerLanes {
         if let Some(at) = self.lanes.get(&id) {
             let repeats = at.kind == LaneKind::Ud;
             let lane = at.key;
-            self.act(LaneAction::SendResume {
+            self.act(LaneOrder::SendResume {
                 peer,
                 lane,
                 again_after: repeats.then(|| wait.min(MAX_RESUME_INTERVAL)),
@@ -114,7 +115,7 @@ impl PeerLanes {
                     is_unused: true,
                     rests: false,
                 });
-                self.act(LaneAction::Begin { peer, lane });
+                self.act(LaneOrder::Begin { peer, lane });
             }
             self.send_resume(id);
         }
@@ -135,7 +136,7 @@ impl PeerLanes {
         }
         match self.at(peer).parked {
             None => self.enter(id, SessionRecord::new(), Some(Predecessor::default()), now),
-            Some(_) => self.act(LaneAction::Meet {
+            Some(_) => self.act(Settlement::Meet {
                 peer,
                 lane,
                 received,
@@ -143,7 +144,7 @@ impl PeerLanes {
         }
     }
 
-    /// The outcome of [`LaneAction::Meet`] for the parked session.
+    /// The outcome of [`Settlement::Meet`] for the parked session.
     pub fn met(
         &mut self,
         lane: LaneKey,
@@ -168,9 +169,9 @@ impl PeerLanes {
                 self.enter(id, SessionRecord::new(), Some(before), now);
             }
             Err(_) => {
-                self.act(LaneAction::ReportBroken { lane });
+                self.act(LaneOrder::ReportBroken { lane });
                 self.lanes.remove(&id);
-                self.act(LaneAction::Release { lane });
+                self.act(LaneOrder::Release { lane });
                 let end = protocol_broken("the peer confirmed packets that were never sent");
                 self.leave_unresumed(lane, peer, parked, (end, facts.parked(peer)));
             }
@@ -183,7 +184,7 @@ impl PeerLanes {
             return;
         };
         self.lanes.remove(&id);
-        self.act(LaneAction::Release { lane });
+        self.act(LaneOrder::Release { lane });
         let entry = self.peer(peer);
         if entry.link == PeerLink::Resuming(id) {
             if let Some(parked) = entry.parked.take() {

@@ -84,7 +84,10 @@ fn up(number: u64, kind: LaneKind, resumes: bool) -> LaneUp {
 fn actions(life: &mut PeerLanes, facts: &mut Stub, now: Time) -> Vec<String> {
     let next = || life.next_action(facts, now);
     let name = |action: LaneAction| {
-        let text = format!("{action:?}");
+        let text = match action {
+            LaneAction::Order(order) => format!("{order:?}"),
+            LaneAction::Settle(settlement) => format!("{settlement:?}"),
+        };
         text.split_once(' ')
             .map_or(text.clone(), |(name, _)| name.to_owned())
     };
@@ -161,7 +164,7 @@ fn a_lane_that_fails_carries_what_has_arrived_on_it() {
     life.lane_up(PEER, &up(2, LaneKind::Rc, true), NOW);
     let said = actions(&mut life, &mut facts, NOW);
     assert_eq!(said.last().map(String::as_str), Some("SendResume"));
-    life.failed(lane(2).session(), BROKEN, &mut facts, NOW);
+    life.orders().failed(lane(2).session(), BROKEN, NOW);
     let failed = actions(&mut life, &mut facts, NOW);
     assert_eq!(failed, ["ReportBroken", "TakeAll"]);
     assert!(life.resume_arrived(lane(2).session(), ResumeState::default()));
@@ -216,7 +219,7 @@ fn a_resume_over_datagrams_is_repeated_at_ever_longer_intervals() {
         let action = life.next_action(&mut facts, NOW);
         let wait = Some(Duration::from_millis(wait));
         assert!(
-            matches!(action, Some(LaneAction::SendResume { again_after, .. }) if again_after == wait),
+            matches!(action, Some(LaneAction::Order(LaneOrder::SendResume { again_after, .. })) if again_after == wait),
             "{action:?}"
         );
         assert!(actions(&mut life, &mut facts, NOW).is_empty());
@@ -235,7 +238,7 @@ fn an_idle_lane_of_a_removed_peer_closes_later_each_time_that_it_comes_back() {
                 life.close_idle(&mut facts);
             }
             facts.waits = true;
-            life.request_lane(PEER, &mut facts);
+            life.orders().request_lane(PEER, &mut facts);
             facts.waits = false;
             assert_eq!(actions(&mut life, &mut facts, NOW), ["Connect"]);
             number += 1;
@@ -288,17 +291,20 @@ fn traffic_promotes_and_the_idle_lane_of_another_makes_room() {
     assert!(!life.message(PEER, 8, later));
     assert!(life.message(PEER, 8, later));
     facts.is_busy = true;
-    assert!(!life.has_traffic(PEER, &mut facts, later), "none is quiet");
+    assert!(
+        !life.orders().has_traffic(PEER, &mut facts, later),
+        "none is quiet"
+    );
     let later = later + Duration::from_secs(2);
     facts.is_busy = false;
-    assert!(life.has_traffic(PEER, &mut facts, later));
+    assert!(life.orders().has_traffic(PEER, &mut facts, later));
     assert_eq!(
         actions(&mut life, &mut facts, later),
         ["ReportRecycled", "Fail"]
     );
-    assert!(life.promote(lane(1).session(), &mut facts));
+    assert!(life.orders().promote(lane(1).session(), &mut facts));
     assert_eq!(actions(&mut life, &mut facts, later), ["Park", "Promote"]);
-    assert!(!life.promote(lane(1).session(), &mut facts));
+    assert!(!life.orders().promote(lane(1).session(), &mut facts));
     // The recycled peer goes on over datagrams.
     life.drained(lane(7), &mut facts);
     facts.waits = true;
@@ -309,7 +315,7 @@ fn traffic_promotes_and_the_idle_lane_of_another_makes_room() {
 
 fn kind_of(action: LaneAction) -> Option<LaneKind> {
     match action {
-        LaneAction::Connect { kind, .. } => Some(kind),
+        LaneAction::Order(LaneOrder::Connect { kind, .. }) => Some(kind),
         _ => None,
     }
 }
@@ -323,7 +329,7 @@ fn a_session_is_promoted_while_an_older_lane_ends() {
     life.lane_up(PEER, &up(2, LaneKind::Ud, false), NOW);
     let begun = actions(&mut life, &mut facts, NOW);
     assert_eq!(begun.last().map(String::as_str), Some("Enter"));
-    assert!(life.promote(lane(2).session(), &mut facts));
+    assert!(life.orders().promote(lane(2).session(), &mut facts));
     assert_eq!(actions(&mut life, &mut facts, NOW), ["Park", "Promote"]);
 }
 
@@ -332,7 +338,7 @@ fn a_lane_that_is_down_is_not_promoted_from() {
     let (mut life, mut facts) = carrying(LaneChoice::Auto, LaneKind::Ud);
     let closed = EndReason::PeerClosed { expected: Some(3) };
     life.lane_down(lane(1), Some(PEER), closed, NOW);
-    assert!(!life.promote(lane(1).session(), &mut facts));
+    assert!(!life.orders().promote(lane(1).session(), &mut facts));
     assert!(life.is_closed(PEER));
     life.taken(lane(1), &mut facts, NOW);
     let ended = actions(&mut life, &mut facts, NOW);
@@ -381,7 +387,7 @@ fn a_silent_end_of_a_wait_gives_the_error_of_the_last_lane() {
     drop(actions(&mut life, &mut facts, NOW));
     life.connect_failed(PEER, EndReason::Timeout, NOW);
     let ended = life.next_action(&mut facts, NOW);
-    let Some(LaneAction::EndParked { end, rested, .. }) = ended else {
+    let Some(LaneAction::Settle(Settlement::EndParked { end, rested, .. })) = ended else {
         panic!("{ended:?}");
     };
     assert_eq!((end.status, end.then, rested), (12, AfterLane::Fail, false));
@@ -393,8 +399,8 @@ fn an_attempt_for_a_removed_peer_alone_is_cancelled() {
     let (mut life, mut facts) = (life(LaneChoice::Rc, 1), Stub::default());
     life.inserted(PEER);
     facts.waits = true;
-    life.request_lane(PEER, &mut facts);
-    life.request_lane(PEER, &mut facts);
+    life.orders().request_lane(PEER, &mut facts);
+    life.orders().request_lane(PEER, &mut facts);
     assert_eq!(actions(&mut life, &mut facts, NOW), ["Connect"]);
     facts.waits = false;
     life.removed(PEER, &mut facts, NOW);
@@ -410,20 +416,26 @@ fn an_attempt_for_a_removed_peer_goes_on_while_a_reply_waits() {
     let (mut life, mut facts) = (life(LaneChoice::Rc, 1), Stub::default());
     life.inserted(PEER);
     facts.waits = true;
-    life.request_lane(PEER, &mut facts);
+    life.orders().request_lane(PEER, &mut facts);
     assert_eq!(actions(&mut life, &mut facts, NOW), ["Connect"]);
     life.removed(PEER, &mut facts, NOW);
     // A peer that is silent for too long ends it, though no session needs the lane.
     let action = life.next_action(&mut facts, NOW);
-    let is_limited = matches!(action, Some(LaneAction::Connect { limited: true, .. }));
+    let is_limited = matches!(
+        action,
+        Some(LaneAction::Order(LaneOrder::Connect { limited: true, .. }))
+    );
     assert!(is_limited, "{action:?}");
     assert!(!life.has_actions());
     // Once it is inserted again, and is sent a message, that waits as long as it takes.
     life.inserted(PEER);
-    life.request_lane(PEER, &mut facts);
+    life.orders().request_lane(PEER, &mut facts);
     let action = life.next_action(&mut facts, NOW);
-    let is_unlimited = matches!(action, Some(LaneAction::Connect { limited: false, .. }));
+    let is_unlimited = matches!(
+        action,
+        Some(LaneAction::Order(LaneOrder::Connect { limited: false, .. }))
+    );
     assert!(is_unlimited, "{action:?}");
-    life.request_lane(PEER, &mut facts);
+    life.orders().request_lane(PEER, &mut facts);
     assert!(!life.has_actions());
 }

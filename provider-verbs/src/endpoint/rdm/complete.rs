@@ -124,7 +124,7 @@ impl RdmTransport {
             if is_datagram(session) {
                 return self.sent_elsewhere(session, number, Some(status));
             }
-            return self.break_any_lane(session, BROKEN, owner);
+            return self.break_emptied_lane(session, BROKEN, owner);
         };
         if lane.is_ending {
             // The request was flushed. Once the last request of the lane is flushed, all are.

@@ -66,9 +66,7 @@ impl RdmTransport {
             .map(|lane| lane.key.session())
             .collect();
         for &session in &open {
-            self.apply_without_owner(|life, view, now| {
-                life.broke_for_good(session, end, view, now)
-            });
+            self.apply_without_owner(|life, _, now| life.failed_for_good(session, end, now));
             if let Some(lane) = self.lanes.of(session) {
                 lane.unflushed = true;
             }
@@ -81,7 +79,7 @@ impl RdmTransport {
     fn end_new_lanes<O: Owner>(&mut self, end: LaneEnd, owner: &mut O) -> usize {
         let new = self.lanes_that_resume();
         for (lane, _) in &new {
-            self.break_any_lane(lane.session(), end, owner);
+            self.break_emptied_lane(lane.session(), end, owner);
         }
         new.len()
     }

@@ -54,7 +54,7 @@ impl RdmTransport {
                     });
                     self.check_data_queue_pair();
                     self.probe_idle_lanes();
-                    self.probe_resuming_lanes(owner);
+                    self.probe_resuming_lanes();
                 }
                 ToEngine::NoRoom { peer, here } => {
                     let at = peer.and_then(|peer| self.peers.find(&peer));
@@ -65,7 +65,7 @@ impl RdmTransport {
                         self.apply(owner, |life, _, now| life.connect_failed(at, reason, now));
                     }
                 }
-                ToEngine::LaneFailed(lane) => self.fail_any_lane(lane.session(), owner),
+                ToEngine::LaneFailed(lane) => self.lane_broke(lane.session()),
                 ToEngine::NewPath { lane, destination } => self.renew_path(lane, destination),
                 ToEngine::Failed(why) => done += self.fail_for_good(why, owner),
             }
@@ -139,7 +139,7 @@ impl RdmTransport {
         }
     }
 
-    /// Posting has failed.
+    /// Posting has failed, or the device reports an error of the lane.
     #[cold]
     pub(super) fn lane_broke(&mut self, session: SessionId) {
         self.break_lane(session, BROKEN);
@@ -148,7 +148,6 @@ impl RdmTransport {
     /// Moves a lane's queue pair to error. Posted requests are flushed, and after that the session
     /// leaves the lane.
     pub(super) fn fail_lane(&mut self, session: SessionId, in_order: bool) {
-        self.post_held_back();
         let last_receive_due = self.last_receive_deadline();
         let Some(lane) = self.lanes.of(session) else {
             return;

@@ -72,8 +72,6 @@ pub(crate) struct RdmTransport {
     ud: UdLanes,
     /// Decides which lane carries a session, and how a lane ends.
     life: PeerLanes,
-    /// An action of `life` is being carried out.
-    is_acting: bool,
     /// Objects that end once the completion queue is empty.
     ending: Endings,
     // Behind the queue pairs in `ending`: their Resumes may lie in its slots.
@@ -266,8 +264,8 @@ impl Transport for RdmTransport {
         }
     }
 
-    fn cut_off<O: Owner>(&mut self, peer: FiAddr, owner: &mut O) -> bool {
-        self.cut_off_peer(peer, owner)
+    fn cut_off<O: Owner>(&mut self, peer: FiAddr, _owner: &mut O) -> bool {
+        self.cut_off_peer(peer)
     }
 
     fn request_drive(&mut self, peer: FiAddr) {

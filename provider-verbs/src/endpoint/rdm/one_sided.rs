@@ -133,13 +133,13 @@ impl RdmTransport {
 
     /// As [`Transport::cut_off`](ferrofabric_contracts::peer::Transport::cut_off).
     #[cold]
-    pub(super) fn cut_off_peer<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) -> bool {
+    pub(super) fn cut_off_peer(&mut self, addr: FiAddr) -> bool {
         let Some(session) = (self.peers.routed(addr)).and_then(|peer| self.peers.at(peer).lane)
         else {
             return true;
         };
         if (self.lanes.of(session)).is_some_and(|lane| !lane.is_ending) {
-            self.break_any_lane(session, BROKEN, owner);
+            self.break_lane(session, BROKEN);
         }
         // In error, its queue pair takes no request any more.
         (self.lanes.of(session)).is_none_or(|lane| lane.is_ending && !lane.unflushed)

@@ -327,7 +327,6 @@ impl RdmTransport {
             lanes: LaneTable::default(),
             ud,
             life,
-            is_acting: false,
             new_lanes: NewLanes::new(timeouts.reconnect_timeout, resumes),
             ending: Endings::new(completions.polls_that_empty_it()),
             #[cfg(feature = "fault-injection")]

@@ -29,8 +29,8 @@ impl RdmTransport {
         let sessions = by_rc.map(|lane| lane.key.session());
         let sessions = sessions.chain(by_datagrams.map(|lane| lane.key.session()));
         for session in sessions.collect::<Vec<_>>() {
-            self.apply(owner, |life, view, now| {
-                life.broke_for_good(session, REGION_CLOSED, view, now)
+            self.apply_without_owner(|life, _, now| {
+                life.failed_for_good(session, REGION_CLOSED, now)
             });
         }
         let has_parked =

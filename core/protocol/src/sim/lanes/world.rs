@@ -11,7 +11,9 @@ use super::end::{EndFacts, LanesEnd, SimPeer, id, next_packet};
 use super::link::{LanePacket, PeerPair, SimLane, SimLaneState, key, place};
 use crate::handshake::{EndReason, LaneUp};
 use crate::lane_policy;
-use crate::lanes::{BROKEN, LaneAction, LanesConfig, PeerLanes, protocol_broken};
+use crate::lanes::{
+    BROKEN, LaneAction, LaneOrder, LanesConfig, OrderEvents, PeerLanes, Settlement, protocol_broken,
+};
 use crate::session::{Accept, Origin, ResumeOutcome, ResumeState, Session, SessionStart};
 use crate::wire::control::{LaneKind, LaneLimits};
 use crate::wire::data::Resume;
@@ -191,7 +193,31 @@ impl LanesWorld {
             else {
                 return;
             };
-            self.act(at, action);
+            match action {
+                LaneAction::Order(order) => self.order(at, order),
+                LaneAction::Settle(settlement) => self.settlement(at, settlement),
+            }
+        }
+    }
+
+    /// An event that ends no operation, and the orders that follow: nothing else does.
+    fn order_event<R>(
+        &mut self,
+        at: usize,
+        event: impl FnOnce(&mut OrderEvents<'_>, &mut EndFacts<'_>, Time) -> R,
+    ) -> R {
+        let LanesEnd { life, peers } = &mut self.ends[at];
+        let pairs = &self.pairs;
+        let mut facts = EndFacts { at, peers, pairs };
+        let result = event(&mut life.orders(), &mut facts, self.now);
+        loop {
+            let LanesEnd { life, peers } = &mut self.ends[at];
+            let pairs = &self.pairs;
+            let Some(order) = life.next_order(&mut EndFacts { at, peers, pairs }, self.now) else {
+                assert!(!life.has_actions(), "an order has ended operations");
+                return result;
+            };
+            self.order(at, order);
         }
     }
 
@@ -203,7 +229,7 @@ impl LanesWorld {
         if self.ends[at].peers[pair].on.is_some() {
             return self.send(at, pair);
         }
-        self.event(at, |life, view, _| life.request_lane(pair as u32, view));
+        self.order_event(at, |life, view, _| life.request_lane(pair as u32, view));
     }
 
     /// The handshake makes a lane if one was requested.
@@ -316,9 +342,8 @@ impl LanesWorld {
             if self.lane(pair, lane).kind == LaneKind::Rc && self.rng.bool() {
                 let arrived = self.rng.usize(..4);
                 self.lane(pair, lane).close(at, arrived);
-                return self.event(at, |life, view, now| {
-                    life.failed(id(pair, lane), BROKEN, view, now)
-                });
+                return self
+                    .order_event(at, |life, _, now| life.failed(id(pair, lane), BROKEN, now));
             }
             self.event(at, |life, view, now| {
                 life.broke(id(pair, lane), BROKEN, view, now)
@@ -414,7 +439,7 @@ impl LanesWorld {
         if !self.ends.iter().all(is_over) || self.pairs[pair].has_lane() {
             return;
         }
-        self.event(at, |life, _, _| life.rest(pair as u32));
+        self.order_event(at, |life, _, _| life.rest(pair as u32));
         if let Some(lane) = self.ends[at].life.forget(pair as u32) {
             self.session_ended(at, pair, lane);
         }
@@ -438,7 +463,7 @@ impl LanesWorld {
             let peer = &mut self.ends[at].peers[pair];
             if is_ud && (peer.waits_for_rc() || this.outgrown[at]) {
                 count(1);
-                self.event(at, |life, view, _| life.promote(id(pair, lane), view));
+                self.order_event(at, |life, view, _| life.promote(id(pair, lane), view));
                 return;
             }
             let (Some(session), Some(message)) = (&mut peer.session, peer.waiting.pop_front())
@@ -450,7 +475,7 @@ impl LanesWorld {
             self.post(at, pair, lane, LanePacket::Data { sequence, message });
             let now = self.now;
             if is_ud && self.ends[at].life.message(pair as u32, 8, now) {
-                let promotes = self.event(at, |life, view, now| {
+                let promotes = self.order_event(at, |life, view, now| {
                     life.has_traffic(pair as u32, view, now)
                 });
                 self.lane(pair, lane).outgrown[at] |= promotes;

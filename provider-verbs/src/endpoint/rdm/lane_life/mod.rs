@@ -12,7 +12,9 @@ mod session;
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::Time;
 use ferrofabric_protocol::handshake::LaneKey;
-use ferrofabric_protocol::lanes::{BROKEN, LaneAction, LaneEnd, PeerLanes};
+use ferrofabric_protocol::lanes::{
+    LaneAction, LaneEnd, LaneOrder, OrderEvents, PeerLanes, Settlement,
+};
 use ferrofabric_protocol::wire::SessionId;
 
 use super::RdmTransport;
@@ -37,14 +39,24 @@ impl RdmTransport {
     }
 
     /// As [`RdmTransport::event`], and carries out the actions.
+    ///
+    /// Requests that were held back are posted before, which may be such an event, too. So carrying
+    /// out an action never carries out another: the events that it causes only queue theirs.
     #[cold]
     pub(super) fn apply<O: Owner, R>(
         &mut self,
         owner: &mut O,
         event: impl FnOnce(&mut PeerLanes, &mut SessionsView<'_>, Time) -> R,
     ) -> R {
+        self.post_held_back();
         let result = self.event(event);
-        self.carry_out(owner);
+        while self.life.has_actions() {
+            match self.event(|life, view, now| life.next_action(view, now)) {
+                Some(LaneAction::Order(order)) => self.order(order),
+                Some(LaneAction::Settle(settlement)) => self.settle(settlement, owner),
+                None => break,
+            }
+        }
         result
     }
 
@@ -52,46 +64,23 @@ impl RdmTransport {
     #[cold]
     pub(super) fn apply_without_owner<R>(
         &mut self,
-        event: impl FnOnce(&mut PeerLanes, &mut SessionsView<'_>, Time) -> R,
+        event: impl FnOnce(&mut OrderEvents<'_>, &mut SessionsView<'_>, Time) -> R,
     ) -> R {
-        let result = self.event(event);
-        while let Some(action) = self.next_action() {
-            let undone = self.order(action);
-            self.is_acting = false;
-            if let Err(action) = undone {
-                debug_assert!(false, "{action:?} has no owner");
-                self.life.put_back(action);
-                break;
+        self.post_held_back();
+        let result = self.event(|life, view, now| event(&mut life.orders(), view, now));
+        while self.life.has_actions() {
+            match self.event(|life, view, now| life.next_order(view, now)) {
+                Some(order) => self.order(order),
+                None => break,
             }
         }
         result
     }
 
-    /// The next action, unless one is being carried out: the actions that it causes come behind it.
-    fn next_action(&mut self) -> Option<LaneAction> {
-        if self.is_acting || !self.life.has_actions() {
-            return None;
-        }
-        let action = self.event(|life, view, now| life.next_action(view, now));
-        self.is_acting = action.is_some();
-        action
-    }
-
-    /// Carries out all actions.
-    #[cold]
-    fn carry_out<O: Owner>(&mut self, owner: &mut O) {
-        while let Some(action) = self.next_action() {
-            if let Err(action) = self.order(action) {
-                self.act_for(action, owner);
-            }
-            self.is_acting = false;
-        }
-    }
-
-    /// Carries out an action that ends no operation; returns any other action.
-    fn order(&mut self, action: LaneAction) -> Result<(), LaneAction> {
-        match action {
-            LaneAction::Connect {
+    /// Carries out an action that ends no operation.
+    fn order(&mut self, order: LaneOrder) {
+        match order {
+            LaneOrder::Connect {
                 peer,
                 kind,
                 limited,
@@ -103,11 +92,11 @@ impl RdmTransport {
                 };
                 self.service.request(request);
             }
-            LaneAction::Cancel { peer } => {
+            LaneOrder::Cancel { peer } => {
                 let key = self.peers.at(peer).key;
                 self.service.request(ToService::Cancel(key));
             }
-            LaneAction::Promote {
+            LaneOrder::Promote {
                 peer,
                 lane,
                 limited,
@@ -119,85 +108,75 @@ impl RdmTransport {
                 };
                 self.service.request(request);
             }
-            LaneAction::ReleasePath { peer } => {
+            LaneOrder::ReleasePath { peer } => {
                 let key = self.peers.at(peer).key;
                 self.service.request(ToService::PathRetired(key));
             }
-            LaneAction::SessionEnded { peer, lane } => {
+            LaneOrder::SessionEnded { peer, lane } => {
                 let peer = self.peers.at(peer).key;
                 self.service.request(ToService::SessionEnded { peer, lane });
             }
-            LaneAction::ReportBroken { lane } => self.service.request(ToService::LaneBroken(lane)),
-            LaneAction::ReportArrival { lane } => self.service.request(ToService::LaneHeard(lane)),
-            LaneAction::ReportRecycled { lane } => {
+            LaneOrder::ReportBroken { lane } => self.service.request(ToService::LaneBroken(lane)),
+            LaneOrder::ReportArrival { lane } => self.service.request(ToService::LaneHeard(lane)),
+            LaneOrder::ReportRecycled { lane } => {
                 self.poster.counters.lanes.recycled += 1;
                 self.service.request(ToService::Recycled(lane));
             }
-            LaneAction::ReportLeft { lane } => {
+            LaneOrder::ReportLeft { lane } => {
                 self.poster.counters.lanes.left += 1;
                 self.service.request(ToService::Left(lane));
             }
-            LaneAction::Idle { peer } => self.peers.list(peer),
-            _ => return self.order_lane(action),
-        }
-        Ok(())
-    }
-
-    fn order_lane(&mut self, action: LaneAction) -> Result<(), LaneAction> {
-        match action {
-            LaneAction::Fail { lane, in_order } => self.fail_lane(lane.session(), in_order),
-            LaneAction::Stop { lane } => {
+            LaneOrder::Idle { peer } => self.peers.list(peer),
+            LaneOrder::Fail { lane, in_order } => self.fail_lane(lane.session(), in_order),
+            LaneOrder::Stop { lane } => {
                 if let Some(lane) = self.ud.lanes.of(lane.session()) {
                     lane.is_ending = true;
                 }
             }
-            LaneAction::TakeAll { lane } => self.ending.push(Ending::Lane(lane)),
-            LaneAction::Release { lane } => self.release(lane),
-            LaneAction::Begin { peer, lane } => self.begin_session(peer, lane.session()),
-            LaneAction::SendResume {
+            LaneOrder::TakeAll { lane } => self.ending.push(Ending::Lane(lane)),
+            LaneOrder::Release { lane } => self.release(lane),
+            LaneOrder::Begin { peer, lane } => self.begin_session(peer, lane.session()),
+            LaneOrder::SendResume {
                 peer,
                 lane,
                 again_after,
             } => self.post_resume(peer, lane.session(), again_after),
-            LaneAction::Enter { peer, lane, begins } => self.enter(peer, lane.session(), begins),
-            LaneAction::Park { peer, lane } => self.park(peer, lane.session()),
-            LaneAction::MoveLess { peer } => {
+            LaneOrder::Enter { peer, lane, begins } => self.enter(peer, lane.session(), begins),
+            LaneOrder::Park { peer, lane } => self.park(peer, lane.session()),
+            LaneOrder::MoveLess { peer } => {
                 if let Some(state) = &mut self.peers.at(peer).parked {
                     state.reduce_transfers();
                 }
             }
-            LaneAction::LendCredit { peer } => self.lend_credit(peer),
-            LaneAction::ReclaimCredit { peer } => self.reclaim_credit(peer),
-            action => return Err(action),
+            LaneOrder::LendCredit { peer } => self.lend_credit(peer),
+            LaneOrder::ReclaimCredit { peer } => self.reclaim_credit(peer),
         }
-        Ok(())
     }
 
     /// Carries out an action that may end operations.
-    fn act_for<O: Owner>(&mut self, action: LaneAction, owner: &mut O) {
-        match action {
-            LaneAction::PeerAlive { peer } => self.is_heard(peer, owner),
-            LaneAction::Meet {
+    fn settle<O: Owner>(&mut self, settlement: Settlement, owner: &mut O) {
+        match settlement {
+            Settlement::PeerAlive { peer } => self.is_heard(peer, owner),
+            Settlement::Meet {
                 peer,
                 lane,
                 received,
             } => self.meet(peer, lane, received, owner),
-            LaneAction::EndCarried { peer, lane, end } => {
+            Settlement::EndCarried { peer, lane, end } => {
                 if let Some(state) = self.take_off(peer, lane.session()) {
                     self.end_session(peer, state, (end, false), owner);
                 }
             }
-            LaneAction::EndParked { peer, end, rested } => {
+            Settlement::EndParked { peer, end, rested } => {
                 if let Some(state) = self.peers.at(peer).parked.take() {
                     self.end_session(peer, *state, (end, rested), owner);
                 }
             }
-            LaneAction::FailWaiting { peer, end } => {
+            Settlement::FailWaiting { peer, end } => {
                 self.fail_pending(peer, |_| true, end.errno, end.why, owner);
                 self.fail_receives(peer, None, end.errno, end.why, owner);
                 owner.peer_gone(self.peers.at(peer).addr);
             }
-            action => tracing::error!("{action:?} was not carried out"),
         }
     }
 
@@ -219,30 +198,23 @@ impl RdmTransport {
         self.list_stalled();
     }
 
-    /// Closes a lane that carries a session, because there is evidence that the lane is dead.
+    /// Closes a lane, because there is evidence that it is dead. Packets that have arrived on it may
+    /// be in the completion queue.
     #[cold]
     pub(super) fn break_lane(&mut self, session: SessionId, end: LaneEnd) {
-        self.apply_without_owner(|life, view, now| life.broke(session, end, view, now));
+        self.apply_without_owner(|life, _, now| life.failed(session, end, now));
     }
 
-    /// Closes a lane, with a session or without, because there is evidence that the lane is dead.
+    /// As [`break_lane`](Self::break_lane), where all packets that have arrived on the lane were
+    /// taken, unless it carries a session.
     #[cold]
-    pub(super) fn break_any_lane<O: Owner>(
+    pub(super) fn break_emptied_lane<O: Owner>(
         &mut self,
         session: SessionId,
         end: LaneEnd,
         owner: &mut O,
     ) {
         self.apply(owner, |life, view, now| life.broke(session, end, view, now));
-    }
-
-    /// As [`break_any_lane`](Self::break_any_lane), where packets that have arrived on the lane may
-    /// be in the completion queue.
-    #[cold]
-    pub(super) fn fail_any_lane<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
-        self.apply(owner, |life, view, now| {
-            life.failed(session, BROKEN, view, now)
-        });
     }
 
     /// Requests a lane to a peer, if any operation waits for one.

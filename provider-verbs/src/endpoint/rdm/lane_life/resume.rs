@@ -128,7 +128,7 @@ impl RdmTransport {
                 });
                 if let None | Some(Err(_)) = posted {
                     tracing::warn!("posting to {} failed: {posted:?}", **qp);
-                    self.event(|life, view, now| life.failed(session, BROKEN, view, now));
+                    self.event(|life, _, now| life.orders().failed(session, BROKEN, now));
                 }
             }
             LaneCarrier::Ud(destination) => {
@@ -156,7 +156,7 @@ impl RdmTransport {
 
     /// A lane that waits for its peer's Resume would not notice if the peer gave up the lane and
     /// its notice got lost. So each such lane gets a probe.
-    pub(in super::super) fn probe_resuming_lanes<O: Owner>(&mut self, owner: &mut O) {
+    pub(in super::super) fn probe_resuming_lanes(&mut self) {
         let mut broken = Vec::new();
         for lane in self.new_lanes.iter_mut() {
             let session = lane.up.lane.session();
@@ -176,7 +176,7 @@ impl RdmTransport {
             }
         }
         for session in broken {
-            self.fail_any_lane(session, owner);
+            self.lane_broke(session);
         }
     }
 

@@ -1,6 +1,5 @@
 //! Sessions that leave datagrams for an RC lane.
 
-use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::{Time, datagram_lane};
 
@@ -34,10 +33,9 @@ impl RdmTransport {
 
     /// Moves a session from datagrams to an RC lane.
     #[cold]
-    pub(super) fn promote<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> usize {
-        let promotes = self.event(|life, view, _| life.promote(session, view));
+    pub(super) fn promote(&mut self, session: SessionId) -> usize {
+        let promotes = self.apply_without_owner(|life, view, _| life.promote(session, view));
         self.poster.counters.lanes.promotions += u64::from(promotes);
-        self.apply(owner, |_, _, _| ());
         usize::from(promotes)
     }
 

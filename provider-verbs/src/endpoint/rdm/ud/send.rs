@@ -85,7 +85,7 @@ impl RdmTransport {
         done += self.acknowledge(session, now);
         self.set_deadline(session);
         if self.ud.lanes.of(session).is_some_and(|lane| lane.outgrown) {
-            done += self.promote(session, owner);
+            done += self.promote(session);
         }
         done
     }

@@ -5,28 +5,28 @@ use super::*;
 use crate::handshake::LaneKey;
 
 impl LanesWorld {
-    pub(super) fn act(&mut self, at: usize, action: LaneAction) {
-        match action {
-            LaneAction::Connect { peer, kind, .. } => {
+    pub(super) fn order(&mut self, at: usize, order: LaneOrder) {
+        match order {
+            LaneOrder::Connect { peer, kind, .. } => {
                 self.pairs[peer as usize].requested[at] = Some(kind);
             }
-            LaneAction::Cancel { peer } => {
+            LaneOrder::Cancel { peer } => {
                 self.pairs[peer as usize].requested[at] = None;
                 self.fail_waiting(at, peer as usize);
             }
-            LaneAction::Promote { peer, lane, .. } => {
+            LaneOrder::Promote { peer, lane, .. } => {
                 let pair = peer as usize;
                 self.pairs[pair].requested[at] = Some(LaneKind::Rc);
                 self.lane(pair, place(lane))
                     .drop_at(at, EndReason::PeerReset);
             }
-            LaneAction::SessionEnded { peer, lane } => self.session_ended(at, peer as usize, lane),
-            LaneAction::ReportBroken { lane } => self.report_end(at, lane, EndReason::PeerReset),
-            LaneAction::ReportRecycled { lane } => {
+            LaneOrder::SessionEnded { peer, lane } => self.session_ended(at, peer as usize, lane),
+            LaneOrder::ReportBroken { lane } => self.report_end(at, lane, EndReason::PeerReset),
+            LaneOrder::ReportRecycled { lane } => {
                 count(2);
                 self.report_end(at, lane, EndReason::Recycled);
             }
-            LaneAction::ReportLeft { lane } => {
+            LaneOrder::ReportLeft { lane } => {
                 count(3);
                 self.report_end(at, lane, EndReason::Left);
                 let this = self.by_key(lane).0;
@@ -34,37 +34,24 @@ impl LanesWorld {
                     this.down[at] = Some(EndReason::Left);
                 }
             }
-            LaneAction::Fail { lane, .. } | LaneAction::Stop { lane } => {
+            LaneOrder::Fail { lane, .. } | LaneOrder::Stop { lane } => {
                 self.by_key(lane).0.state[at] = SimLaneState::Failed;
             }
-            LaneAction::TakeAll { lane } => self.by_key(lane).0.take_all[at] = true,
-            LaneAction::Release { lane } => self.release(at, lane),
-            LaneAction::ReleasePath { .. }
-            | LaneAction::ReportArrival { .. }
-            | LaneAction::PeerAlive { .. }
-            | LaneAction::MoveLess { .. }
-            | LaneAction::Idle { .. } => {}
-            LaneAction::FailWaiting { peer, .. } => self.fail_waiting(at, peer as usize),
-            LaneAction::LendCredit { peer } => self.lend(at, peer, true),
-            LaneAction::ReclaimCredit { peer } => self.lend(at, peer, false),
-            _ => self.act_on_session(at, action),
-        }
-    }
-
-    pub(super) fn session_ended(&mut self, at: usize, pair: usize, lane: LaneKey) {
-        let last_up = &mut self.pairs[pair].last_up[at];
-        *last_up = last_up.filter(|&last| last != place(lane));
-    }
-
-    fn act_on_session(&mut self, at: usize, action: LaneAction) {
-        match action {
-            LaneAction::Begin { peer, lane } => {
+            LaneOrder::TakeAll { lane } => self.by_key(lane).0.take_all[at] = true,
+            LaneOrder::Release { lane } => self.release(at, lane),
+            LaneOrder::ReleasePath { .. }
+            | LaneOrder::ReportArrival { .. }
+            | LaneOrder::MoveLess { .. }
+            | LaneOrder::Idle { .. } => {}
+            LaneOrder::LendCredit { peer } => self.lend(at, peer, true),
+            LaneOrder::ReclaimCredit { peer } => self.lend(at, peer, false),
+            LaneOrder::Begin { peer, lane } => {
                 let start = start(peer as usize, place(lane));
                 let peer = &mut self.ends[at].peers[peer as usize];
                 assert!(peer.session.is_none());
                 peer.session = Some(Session::begin(self.origin, &start));
             }
-            LaneAction::SendResume {
+            LaneOrder::SendResume {
                 peer,
                 lane,
                 again_after,
@@ -80,14 +67,7 @@ impl LanesWorld {
                 self.lane(pair, place(lane)).repeats[at] = again_after.is_some();
                 self.post(at, pair, place(lane), LanePacket::Resume(said));
             }
-            LaneAction::Meet {
-                peer,
-                lane,
-                received,
-            } => {
-                self.meet(at, peer as usize, place(lane), received);
-            }
-            LaneAction::Enter { peer, lane, begins } => {
+            LaneOrder::Enter { peer, lane, begins } => {
                 let (pair, lane) = (peer as usize, place(lane));
                 if begins.is_some() {
                     self.leave_behind(at, pair);
@@ -107,12 +87,26 @@ impl LanesWorld {
                 self.replay(at, pair, lane);
                 self.send(at, pair);
             }
-            LaneAction::Park { peer, lane } => {
+            LaneOrder::Park { peer, lane } => {
                 let peer = &mut self.ends[at].peers[peer as usize];
                 assert_eq!(peer.on.take(), Some(place(lane)));
                 self.release(at, lane);
             }
-            LaneAction::EndCarried { peer, lane, .. } => {
+        }
+    }
+
+    pub(super) fn settlement(&mut self, at: usize, settlement: Settlement) {
+        match settlement {
+            Settlement::PeerAlive { .. } => {}
+            Settlement::FailWaiting { peer, .. } => self.fail_waiting(at, peer as usize),
+            Settlement::Meet {
+                peer,
+                lane,
+                received,
+            } => {
+                self.meet(at, peer as usize, place(lane), received);
+            }
+            Settlement::EndCarried { peer, lane, .. } => {
                 self.release(at, lane);
                 let peers = &mut self.ends[at].peers[peer as usize];
                 let is_this = |older: &OlderSession| older.lane == place(lane);
@@ -124,9 +118,13 @@ impl LanesWorld {
                     }
                 }
             }
-            LaneAction::EndParked { peer, .. } => self.end_session(at, peer as usize),
-            _ => unreachable!("{action:?}"),
+            Settlement::EndParked { peer, .. } => self.end_session(at, peer as usize),
         }
+    }
+
+    pub(super) fn session_ended(&mut self, at: usize, pair: usize, lane: LaneKey) {
+        let last_up = &mut self.pairs[pair].last_up[at];
+        *last_up = last_up.filter(|&last| last != place(lane));
     }
 
     /// Another session begins while an older lane still carries one.
