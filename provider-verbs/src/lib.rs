@@ -12,6 +12,7 @@ mod endpoint;
 #[cfg(feature = "fault-injection")]
 pub mod fault;
 mod gather;
+mod lane;
 #[cfg_attr(not(feature = "raw-verbs"), allow(dead_code, unreachable_pub))]
 mod mr;
 pub mod near;

@@ -74,11 +74,6 @@ pub enum LaneOrder {
         /// The lane.
         lane: LaneKey,
     },
-    /// Tell the handshake: a packet has come on a lane that might not send yet.
-    ReportArrival {
-        /// The lane.
-        lane: LaneKey,
-    },
     /// Notify the handshake: a lane is given up because queue pairs ran out.
     ReportRecycled {
         /// The lane.
@@ -172,11 +167,6 @@ pub enum LaneOrder {
 /// An action that may end operations: only a caller that can report their ends carries it out.
 #[derive(Clone, Copy, Debug)]
 pub enum Settlement {
-    /// A peer lives: it is to have its number in the address vector.
-    PeerAlive {
-        /// The peer.
-        peer: u32,
-    },
     /// Compare the parked session with the peer's Resume
     /// ([`Session::meet`](crate::session::Session::meet)), and call [`super::PeerLanes::met`].
     Meet {
@@ -256,4 +246,6 @@ pub trait Facts {
     fn is_quiet(&mut self, lane: LaneKey) -> bool;
     /// Whether a lane is usable, and nothing that was posted on it is under way.
     fn is_empty(&mut self, lane: LaneKey) -> bool;
+    /// Whether the peer's end of a lane is up.
+    fn may_send(&mut self, lane: LaneKey) -> bool;
 }

@@ -2,8 +2,8 @@
 
 use super::end::{LOST_BY_PEER, evidence};
 use super::{
-    AfterLane, BROKEN, Facts, LaneEnd, LaneEntry, LaneOrder, LaneStage, OrderEvents, Parked,
-    PeerLanes, PeerLink, PendingStep, Resuming, SessionFacts, SessionRecord, Settlement,
+    AfterLane, BROKEN, Facts, IdleWatch, LaneEnd, LaneEntry, LaneOrder, LaneStage, OrderEvents,
+    Parked, PeerLanes, PeerLink, PendingStep, Resuming, SessionFacts, SessionRecord, Settlement,
 };
 use crate::Time;
 use crate::handshake::{EndReason, LaneKey, LaneUp};
@@ -26,23 +26,20 @@ pub(super) struct Leaving {
 
 impl PeerLanes {
     /// A lane is up: it is the owner's now.
-    pub fn lane_up(&mut self, peer: u32, up: &LaneUp, now: Time) {
+    pub fn lane_up(&mut self, peer: u32, up: &LaneUp, facts: &mut impl Facts, now: Time) {
         let id = up.lane.session();
-        let resuming = Resuming {
-            may_send: up.may_send,
-            ..Resuming::default()
-        };
         let lane = LaneEntry {
             key: up.lane,
             peer,
             kind: up.kind,
-            stage: LaneStage::Resuming(resuming),
+            stage: LaneStage::Resuming(Resuming::default()),
             down: None,
             used: (0, 0),
+            watch: IdleWatch::default(),
         };
         self.lanes.insert(id, lane);
         if up.resumes {
-            return self.begin_resuming(peer, id);
+            return self.begin_resuming(peer, id, facts);
         }
         if let Some(parked) = self.peer(peer).parked.take() {
             self.end_parked(peer, parked, LOST_BY_PEER);
@@ -65,7 +62,6 @@ impl PeerLanes {
         let LaneEntry {
             key, peer, kind, ..
         } = *lane;
-        self.watch_if_removed(peer);
         match kind {
             LaneKind::Rc => {
                 self.policy.took(peer, now);
@@ -300,7 +296,7 @@ impl PeerLanes {
         match self.newer_lane(peer) {
             Some(newer) if !matches!(self.at(peer).link, PeerLink::Up(_)) => {
                 self.peer(peer).link = PeerLink::Resuming(newer);
-                self.resume(newer);
+                self.resume(newer, facts);
             }
             Some(_) => {}
             None => {

@@ -46,7 +46,7 @@ pub use action::{Demand, Facts, LaneAction, LaneOrder, SessionFacts, Settlement}
 pub use end::{AfterLane, BROKEN, LaneEnd, evidence, protocol_broken};
 pub use order_events::OrderEvents;
 
-use idle_close::IdleClose;
+use idle_close::IdleWatch;
 
 /// How an endpoint makes and changes lanes.
 #[derive(Clone, Copy, Debug)]
@@ -179,6 +179,8 @@ struct LaneEntry {
     down: Option<LaneEnd>,
     /// Requests posted and completions taken at the last check of its use.
     used: (u32, u32),
+    /// If its peer was removed: whether anything happens on it.
+    watch: IdleWatch,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -192,8 +194,6 @@ enum LaneStage {
 /// A lane that does not carry the session yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Resuming {
-    /// The peer's end is up.
-    may_send: bool,
     /// Number of Resumes that this side sent: over datagrams they may get lost.
     sent_resumes: u32,
     /// The peer's session, and what it has taken of it.
@@ -216,7 +216,6 @@ pub struct PeerLanes {
     policy: LanePolicy,
     peers: Vec<PeerEntry>,
     lanes: BTreeMap<SessionId, LaneEntry>,
-    idle_close: IdleClose,
     actions: VecDeque<LaneAction>,
     steps: VecDeque<PendingStep>,
 }
@@ -230,7 +229,6 @@ impl PeerLanes {
             policy: LanePolicy::new(config.policy),
             peers: Vec::new(),
             lanes: BTreeMap::new(),
-            idle_close: IdleClose::default(),
             actions: VecDeque::new(),
             steps: VecDeque::new(),
         }
@@ -285,7 +283,6 @@ impl PeerLanes {
     pub fn forget(&mut self, peer: u32) -> Option<LaneKey> {
         let entry = std::mem::replace(self.peer(peer), UNKNOWN);
         self.policy.forget(peer);
-        self.idle_close.forget(peer);
         entry.parked.and(entry.last_lane)
     }
 

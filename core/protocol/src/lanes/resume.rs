@@ -20,13 +20,13 @@ use crate::wire::data::Predecessor;
 
 impl PeerLanes {
     /// A lane is up on which an earlier session may go on.
-    pub(super) fn begin_resuming(&mut self, peer: u32, id: SessionId) {
+    pub(super) fn begin_resuming(&mut self, peer: u32, id: SessionId, facts: &mut impl Facts) {
         let entry = self.peer(peer);
         // One lane at a time: this one comes after those that are there.
         if !matches!(entry.link, PeerLink::Up(_) | PeerLink::Resuming(_)) {
             entry.link = PeerLink::Resuming(id);
         }
-        self.resume(id);
+        self.resume(id, facts);
     }
 
     /// A lane to a peer on which the session is to be resumed.
@@ -45,30 +45,27 @@ impl PeerLanes {
         }
     }
 
-    /// The peer's end is up of a lane that does not carry its session yet.
-    pub fn may_send(&mut self, id: SessionId) {
-        if let Some((_, peer, resuming)) = self.resuming(id) {
-            resuming.may_send = true;
-            self.act(Settlement::PeerAlive { peer });
-            self.resume(id);
-        }
+    /// The peer's end of a lane is up, which may not carry its session yet.
+    pub fn may_send(&mut self, id: SessionId, facts: &mut impl Facts) {
+        self.resume(id, facts);
     }
 
     /// The peer's Resume has arrived on a lane. Returns whether the lane waits for it; a repeated
     /// Resume has no effect.
-    pub fn resume_arrived(&mut self, id: SessionId, received: ResumeState) -> bool {
-        let Some((lane, peer, resuming)) = self.resuming(id) else {
+    pub fn resume_arrived(
+        &mut self,
+        id: SessionId,
+        received: ResumeState,
+        facts: &mut impl Facts,
+    ) -> bool {
+        let Some((_, _, resuming)) = self.resuming(id) else {
             return false;
         };
         if resuming.received.is_some() {
             return false;
         }
         resuming.received = Some(received);
-        if !std::mem::replace(&mut resuming.may_send, true) {
-            self.act(LaneOrder::ReportArrival { lane });
-            self.act(Settlement::PeerAlive { peer });
-        }
-        self.resume(id);
+        self.resume(id, facts);
         true
     }
 
@@ -98,11 +95,11 @@ impl PeerLanes {
 
     /// Resumes the session, as far as possible: the old lane must be drained, the peer's end up,
     /// and both Resumes received.
-    pub(super) fn resume(&mut self, id: SessionId) {
+    pub(super) fn resume(&mut self, id: SessionId, facts: &mut impl Facts) {
         let Some((lane, peer, &mut resuming)) = self.resuming(id) else {
             return;
         };
-        if self.at(peer).link != PeerLink::Resuming(id) || !resuming.may_send {
+        if self.at(peer).link != PeerLink::Resuming(id) || !facts.may_send(lane) {
             return;
         }
         if resuming.sent_resumes == 0 {

@@ -42,6 +42,9 @@ impl Facts for Stub {
     fn is_empty(&mut self, _lane: LaneKey) -> bool {
         !self.is_busy
     }
+    fn may_send(&mut self, _lane: LaneKey) -> bool {
+        true
+    }
 }
 
 fn life(choice: LaneChoice, max_lanes: usize) -> PeerLanes {
@@ -100,7 +103,7 @@ const NOW: Time = Time(1_000_000_000);
 fn carrying(choice: LaneChoice, kind: LaneKind) -> (PeerLanes, Stub) {
     let (mut life, mut facts) = (life(choice, 4), Stub::default());
     life.inserted(PEER);
-    life.lane_up(PEER, &up(1, kind, false), NOW);
+    life.lane_up(PEER, &up(1, kind, false), &mut facts, NOW);
     assert_eq!(actions(&mut life, &mut facts, NOW), ["Enter"]);
     facts.session.is_settled = true;
     (life, facts)
@@ -108,11 +111,15 @@ fn carrying(choice: LaneChoice, kind: LaneKind) -> (PeerLanes, Stub) {
 
 /// The peer of a session that waits between lanes says that it holds the same.
 fn resume(life: &mut PeerLanes, facts: &mut Stub, number: u64, kind: LaneKind) -> Vec<String> {
-    life.lane_up(PEER, &up(number, kind, true), NOW);
+    life.lane_up(PEER, &up(number, kind, true), facts, NOW);
     let mut done = actions(life, facts, NOW);
     let expected = 0;
     let held = Resume::default();
-    assert!(life.resume_arrived(lane(number).session(), ResumeState { held, expected }));
+    assert!(life.resume_arrived(
+        lane(number).session(),
+        ResumeState { held, expected },
+        facts
+    ));
     done.extend(actions(life, facts, NOW));
     if done.last().is_some_and(|last| last == "Meet") {
         let replay = Replay { first: 0, count: 0 };
@@ -136,7 +143,7 @@ fn a_broken_lane_is_drained_before_the_session_leaves_it() {
         ["ReportBroken", "Fail"]
     );
     // The next lane has to wait.
-    life.lane_up(PEER, &up(2, LaneKind::Rc, true), NOW);
+    life.lane_up(PEER, &up(2, LaneKind::Rc, true), &mut facts, NOW);
     assert!(actions(&mut life, &mut facts, NOW).is_empty());
     life.drained(lane(1), &mut facts);
     let left = actions(&mut life, &mut facts, NOW);
@@ -161,13 +168,13 @@ fn a_lane_that_fails_carries_what_has_arrived_on_it() {
     let (mut life, mut facts) = carrying(LaneChoice::Rc, LaneKind::Rc);
     life.broke(lane(1).session(), BROKEN, &mut facts, NOW);
     life.drained(lane(1), &mut facts);
-    life.lane_up(PEER, &up(2, LaneKind::Rc, true), NOW);
+    life.lane_up(PEER, &up(2, LaneKind::Rc, true), &mut facts, NOW);
     let said = actions(&mut life, &mut facts, NOW);
     assert_eq!(said.last().map(String::as_str), Some("SendResume"));
     life.orders().failed(lane(2).session(), BROKEN, NOW);
     let failed = actions(&mut life, &mut facts, NOW);
     assert_eq!(failed, ["ReportBroken", "TakeAll"]);
-    assert!(life.resume_arrived(lane(2).session(), ResumeState::default()));
+    assert!(life.resume_arrived(lane(2).session(), ResumeState::default(), &mut facts));
     assert_eq!(actions(&mut life, &mut facts, NOW), ["Meet"]);
     let replay = Replay { first: 0, count: 0 };
     let outcome = Ok(ResumeOutcome::Continues(replay));
@@ -214,7 +221,7 @@ fn a_resume_over_datagrams_is_repeated_at_ever_longer_intervals() {
     assert_eq!(actions(&mut life, &mut facts, NOW), ["TakeAll"]);
     life.taken(lane(1), &mut facts, NOW);
     assert_eq!(actions(&mut life, &mut facts, NOW), ["Park", "Connect"]);
-    life.lane_up(PEER, &up(2, LaneKind::Ud, true), NOW);
+    life.lane_up(PEER, &up(2, LaneKind::Ud, true), &mut facts, NOW);
     for wait in [10, 20, 40, 80, 160, 320, 640, 1000, 1000] {
         let action = life.next_action(&mut facts, NOW);
         let wait = Some(Duration::from_millis(wait));
@@ -284,8 +291,8 @@ fn a_lane_with_anything_on_it_is_not_idle() {
 #[test]
 fn traffic_promotes_and_the_idle_lane_of_another_makes_room() {
     let (mut life, mut facts) = (life(LaneChoice::Auto, 1), Stub::default());
-    life.lane_up(1, &up(7, LaneKind::Rc, false), NOW);
-    life.lane_up(PEER, &up(1, LaneKind::Ud, false), NOW);
+    life.lane_up(1, &up(7, LaneKind::Rc, false), &mut facts, NOW);
+    life.lane_up(PEER, &up(1, LaneKind::Ud, false), &mut facts, NOW);
     assert_eq!(actions(&mut life, &mut facts, NOW), ["Enter", "Enter"]);
     let later = NOW + Duration::from_secs(2);
     assert!(!life.message(PEER, 8, later));
@@ -324,9 +331,9 @@ fn kind_of(action: LaneAction) -> Option<LaneKind> {
 #[test]
 fn a_session_is_promoted_while_an_older_lane_ends() {
     let (mut life, mut facts) = (life(LaneChoice::Auto, 4), Stub::default());
-    life.lane_up(PEER, &up(1, LaneKind::Ud, true), NOW);
+    life.lane_up(PEER, &up(1, LaneKind::Ud, true), &mut facts, NOW);
     life.lane_down(lane(1), Some(PEER), EndReason::PeerReset, NOW);
-    life.lane_up(PEER, &up(2, LaneKind::Ud, false), NOW);
+    life.lane_up(PEER, &up(2, LaneKind::Ud, false), &mut facts, NOW);
     let begun = actions(&mut life, &mut facts, NOW);
     assert_eq!(begun.last().map(String::as_str), Some("Enter"));
     assert!(life.orders().promote(lane(2).session(), &mut facts));

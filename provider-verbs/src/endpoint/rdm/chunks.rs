@@ -4,8 +4,8 @@ use ferrofabric_protocol::table::Key;
 use ferrofabric_protocol::wire::SessionId;
 
 use super::RdmTransport;
+use crate::lane::{RcLane, WqeKind};
 use crate::post::{SendFlags, SendRequest};
-use crate::session::{RcLane, WqeKind};
 
 impl RdmTransport {
     /// Posts the reads or writes that `next` gives, as many as a lane may have under way. The
@@ -20,10 +20,10 @@ impl RdmTransport {
         // Requests that were held back before go first.
         self.post_held_back();
         loop {
-            let Some(lane) = self.lanes.of(session) else {
+            let Some(lane) = self.lanes.rc(session) else {
                 return done;
             };
-            if !lane.is_usable() || !lane.has_reserved_room() {
+            if !lane.head.gate.is_usable() || !lane.has_reserved_room() {
                 return done;
             }
             if self.poster.is_scarce() && !self.poster.has_share(lane) {

@@ -9,7 +9,8 @@ use ferrofabric_protocol::PeerKey;
 
 use super::RdmTransport;
 use crate::connect::ToService;
-use crate::session::RdmPeer;
+use crate::lane::Lane;
+use crate::session::{RdmPeer, SessionState};
 
 /// How long the close of an endpoint waits for acknowledgements before it requests that peers be
 /// driven. Those of peers that are driven have mostly come by then.
@@ -48,13 +49,13 @@ impl RdmTransport {
 
     /// The peers that have not taken all that was sent to them.
     fn awaited_peers(&mut self) -> HashSet<PeerKey> {
-        let by_rc = (self.lanes.iter())
-            .filter(|lane| !lane.session.is_drained() || lane.undelivered() != 0)
-            .map(|lane| lane.peer);
-        let by_datagrams = (self.ud.lanes.iter())
-            .filter(|lane| !lane.session.is_drained() || lane.session.undelivered() != 0)
-            .map(|lane| lane.peer);
-        let with_lanes: Vec<u32> = by_rc.chain(by_datagrams).collect();
+        let is_drained = |lane: &Lane| {
+            lane.session().is_none_or(SessionState::is_drained) && lane.undelivered() == 0
+        };
+        let with_lanes: Vec<u32> = (self.lanes.iter())
+            .filter(|lane| !is_drained(lane))
+            .map(|lane| lane.head().peer)
+            .collect();
         let waits = |peer: &&RdmPeer| {
             let parked = peer.parked.as_deref();
             !peer.pending.is_empty() || parked.is_some_and(|session| !session.is_drained())

@@ -7,7 +7,7 @@ use ferrofabric_verbs_sys::ibv_wc_status;
 
 use super::RdmTransport;
 use super::lane_ends::lane_end_of;
-use crate::session::{LaneWqe, PacketBuffer, WqeKind, is_datagram};
+use crate::lane::{LaneWqe, PacketBuffer, WqeKind, is_datagram};
 
 impl RdmTransport {
     /// A request of a lane has completed, and so have all that were posted before it.
@@ -22,7 +22,7 @@ impl RdmTransport {
         if let Some(status) = error {
             return self.request_failed(session, number, status, owner);
         }
-        let Some(mut lane) = self.lanes.of(session) else {
+        let Some(mut lane) = self.lanes.rc(session) else {
             return self.sent_elsewhere(session, number, None);
         };
         while let Some(wqe) = lane.queue.pop() {
@@ -30,7 +30,7 @@ impl RdmTransport {
             match wqe.packet {
                 PacketBuffer::Nowhere => {}
                 PacketBuffer::Record(record) => lane.queue.records.release(record),
-                PacketBuffer::Resume(slot) => self.new_lanes.give_slot(slot),
+                PacketBuffer::Resume(slot) => self.resume_slots.give(slot),
                 PacketBuffer::Bounce { slot, .. } => self.poster.bounces.give(slot),
                 PacketBuffer::Split { slot, .. } => {
                     self.poster.bounces.give(slot);
@@ -47,7 +47,7 @@ impl RdmTransport {
                 WqeKind::Control | WqeKind::Marker => {}
                 moved => {
                     self.moved(session, moved, owner);
-                    let Some(still) = self.lanes.of(session) else {
+                    let Some(still) = self.lanes.rc(session) else {
                         return;
                     };
                     lane = still;
@@ -57,7 +57,7 @@ impl RdmTransport {
                 break;
             }
         }
-        if lane.is_busy() || !self.peers.at(lane.peer).pending.is_empty() {
+        if lane.is_busy() || !self.peers.at(lane.head.peer).pending.is_empty() {
             self.list(session);
         }
     }
@@ -66,7 +66,7 @@ impl RdmTransport {
     /// of a one-sided operation was carried out.
     #[inline(never)]
     fn moved<O: Owner>(&mut self, session: SessionId, what: WqeKind, owner: &mut O) {
-        let Some(lane) = self.lanes.of(session) else {
+        let Some(lane) = self.lanes.rc(session) else {
             return;
         };
         match what {
@@ -120,13 +120,13 @@ impl RdmTransport {
         status: ibv_wc_status,
         owner: &mut O,
     ) {
-        let Some(lane) = self.lanes.of(session) else {
+        let Some(lane) = self.lanes.rc(session) else {
             if is_datagram(session) {
                 return self.sent_elsewhere(session, number, Some(status));
             }
             return self.break_emptied_lane(session, BROKEN, owner);
         };
-        if lane.is_ending {
+        if lane.head.gate.is_ending() {
             // The request was flushed. Once the last request of the lane is flushed, all are.
             let last = lane.queue.last().map(|wqe| (wqe.number, &wqe.kind));
             if matches!(last, Some((last, WqeKind::Marker)) if last == number) {

@@ -5,16 +5,17 @@ use ferrofabric_protocol::wire::data::MAX_NOTICE_BYTES;
 
 use super::RdmTransport;
 use super::poster::{PostError, Poster};
+use crate::lane::{RcLane, WqeKind};
 use crate::post::SendRequest;
-use crate::session::{ControlMessage, RcLane, WqeKind};
+use crate::session::ControlMessage;
 
 impl RdmTransport {
     /// Posts the control messages that wait for a lane.
     pub(super) fn run_control_messages(&mut self, session: SessionId) -> usize {
-        let Some(lane) = self.lanes.of(session) else {
+        let Some(lane) = self.lanes.rc(session) else {
             return 0;
         };
-        if !lane.open {
+        if !lane.head.gate.is_open() {
             return 0;
         }
         match self.poster.control_messages(lane) {

@@ -95,9 +95,9 @@ impl RdmTransport {
         report("verbs_unexpected_now", self.unexpected.len() as u64);
         report("verbs_units_granted", u64::from(self.grants.in_use()));
         report("verbs_lanes_failed", lanes.failed);
-        let sessions = self.lanes.count() + self.ud.lanes.count() + self.peers.parked();
+        let sessions = self.lanes.carried().count() + self.peers.parked();
         report("verbs_sessions_now", sessions as u64);
-        report("verbs_rc_lanes_now", self.lanes.count() as u64);
+        report("verbs_rc_lanes_now", self.lanes.rc_lanes().count() as u64);
         report("verbs_peers_now", self.peers.count() as u64);
         report("verbs_peers_unlisted_now", self.peers.unlisted() as u64);
         self.report_waits(report);

@@ -55,19 +55,19 @@ impl RdmTransport {
     }
 
     fn end_lanes(&mut self, end: LaneEnd) -> usize {
-        let datagrams: Vec<_> = (self.ud.lanes.iter_mut())
-            .map(|lane| lane.key.session())
+        let datagrams: Vec<_> = (self.lanes.ud_lanes())
+            .map(|lane| lane.head.key.session())
             .collect();
         for session in datagrams {
             self.break_lane(session, end);
         }
-        let open: Vec<_> = (self.lanes.iter_mut())
+        let open: Vec<_> = (self.lanes.rc_lanes())
             .filter(|lane| !lane.unflushed)
-            .map(|lane| lane.key.session())
+            .map(|lane| lane.head.key.session())
             .collect();
         for &session in &open {
             self.apply_without_owner(|life, _, now| life.failed_for_good(session, end, now));
-            if let Some(lane) = self.lanes.of(session) {
+            if let Some(lane) = self.lanes.rc(session) {
                 lane.unflushed = true;
             }
             self.list(session);

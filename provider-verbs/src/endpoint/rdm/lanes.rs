@@ -8,14 +8,13 @@ use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_protocol::handshake::{LaneKey, LaneUp};
 use ferrofabric_protocol::lanes::BROKEN;
 use ferrofabric_protocol::rendezvous::Chunk;
-use ferrofabric_protocol::session::SessionStart;
 use ferrofabric_protocol::wire::SessionId;
 
 use super::complete::entered;
 use super::{POLL, RdmTransport};
-use crate::connect::{LaneCarrier, ToEngine, UdDestination, native_addr};
+use crate::connect::{LaneCarrier, ToEngine, ToService, UdDestination, native_addr};
+use crate::lane::{Lane, LaneHead, PacketBuffer, RcLane, SilentLane, WqeKind};
 use crate::post::{SendFlags, SendRequest};
-use crate::session::{PacketBuffer, RcLane, SilentLane, WqeKind};
 
 impl RdmTransport {
     /// Takes the messages of the service thread.
@@ -27,20 +26,8 @@ impl RdmTransport {
             match message {
                 ToEngine::LaneUp { up, carrier } => self.lane_up(up, carrier, owner),
                 ToEngine::MaySend(key) => {
-                    if let Some(lane) = self.lanes.of(key.session()) {
-                        lane.may_send = true;
-                        lane.reconsider();
-                        let peer = lane.peer;
-                        self.is_heard(peer, owner);
-                        self.list(key.session());
-                    } else if let Some(lane) = self.ud.lanes.of(key.session()) {
-                        lane.may_send = true;
-                        let peer = lane.peer;
-                        self.is_heard(peer, owner);
-                        self.list(key.session());
-                    } else {
-                        self.apply(owner, |life, _, _| life.may_send(key.session()));
-                    }
+                    self.peer_came_up(key.session(), owner);
+                    self.apply(owner, |life, view, _| life.may_send(key.session(), view));
                 }
                 ToEngine::LaneDown { lane, peer, reason } => {
                     tracing::debug!("lane to {peer:?} is down: {reason:?}");
@@ -95,11 +82,15 @@ impl RdmTransport {
 
     /// In the room that there is for them; [`probe_lanes`](Self::probe_lanes) takes it back.
     fn silent_lanes(&mut self) -> Vec<SilentLane> {
-        let is_silent = |lane: &&RcLane| lane.open && lane.queue.has_no_signaled();
-        let silent = self.lanes.iter().filter(is_silent).map(|lane| SilentLane {
-            session: lane.key.session(),
-            has_requests: !lane.queue.is_empty(),
-        });
+        let is_silent = |lane: &&RcLane| lane.head.gate.is_open() && lane.queue.has_no_signaled();
+        let silent = self
+            .lanes
+            .rc_lanes()
+            .filter(is_silent)
+            .map(|lane| SilentLane {
+                session: lane.head.key.session(),
+                has_requests: !lane.queue.is_empty(),
+            });
         let mut room = std::mem::take(&mut self.turns.silent);
         room.extend(silent);
         room
@@ -107,7 +98,7 @@ impl RdmTransport {
 
     fn probe_lanes(&mut self, mut lanes: Vec<SilentLane>) {
         for SilentLane { session, .. } in lanes.drain(..) {
-            if let Some(lane) = self.lanes.of(session) {
+            if let Some(lane) = self.lanes.rc(session) {
                 if self.poster.probe(lane).is_err() {
                     self.lane_broke(session);
                 }
@@ -125,18 +116,38 @@ impl RdmTransport {
         }
         self.peers.begin_lane(peer);
         self.begin_lane(peer, up, carrier);
-        self.apply(owner, |life, _, now| life.lane_up(peer, &up, now));
+        self.apply(owner, |life, view, now| life.lane_up(peer, &up, view, now));
     }
 
     /// The path of a UD lane has another address handle. Datagrams under way keep the old one.
     #[cold]
     fn renew_path(&mut self, lane: LaneKey, destination: UdDestination) {
-        let session = lane.session();
-        if let Some(lane) = self.ud.lanes.of(session) {
-            lane.route.destination = destination;
-        } else {
-            self.new_lanes.renew_path(session, destination);
+        match self.lanes.of(lane.session()) {
+            Some(Lane::Ud(lane)) => lane.route.destination = destination,
+            Some(Lane::New(lane)) => lane.carrier = LaneCarrier::Ud(destination),
+            Some(Lane::Rc(_)) | None => {}
         }
+    }
+
+    /// A packet has come on a lane: the peer's end is up, if the handshake has not said so.
+    pub(super) fn packet_came<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
+        if let Some(key) = self.peer_came_up(session, owner) {
+            self.service.request(ToService::LaneHeard(key));
+        }
+    }
+
+    /// The peer's end of a lane is up. Returns the lane if that is new.
+    #[cold]
+    fn peer_came_up<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> Option<LaneKey> {
+        let lane = self
+            .lanes
+            .of(session)
+            .filter(|lane| !lane.head().gate.peer_is_up())?;
+        lane.peer_came_up();
+        let &LaneHead { key, peer, .. } = lane.head();
+        self.is_heard(peer, owner);
+        self.list(session);
+        Some(key)
     }
 
     /// Posting has failed, or the device reports an error of the lane.
@@ -149,12 +160,11 @@ impl RdmTransport {
     /// leaves the lane.
     pub(super) fn fail_lane(&mut self, session: SessionId, in_order: bool) {
         let last_receive_due = self.last_receive_deadline();
-        let Some(lane) = self.lanes.of(session) else {
+        let Some(lane) = self.lanes.rc(session) else {
             return;
         };
         self.poster.counters.lanes.failed += u64::from(!in_order);
-        lane.is_ending = true;
-        lane.reconsider();
+        lane.head.gate.end();
         self.receives.ends(lane.qp.number());
         let moved = lane.qp.to_error();
         let (wr_id, _) = lane.next(true);
@@ -176,7 +186,7 @@ impl RdmTransport {
     /// session leaves the lane.
     #[cold]
     pub(super) fn drained<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
-        let Some(lane) = self.lanes.of(session) else {
+        let Some(lane) = self.lanes.rc(session) else {
             return;
         };
         let waiting = std::mem::take(&mut lane.session.resend_queue);
@@ -212,7 +222,7 @@ impl RdmTransport {
                 }
                 WqeKind::Message(_) | WqeKind::Done(_) | WqeKind::Control => {
                     if let PacketBuffer::Resume(slot) = wqe.packet {
-                        self.new_lanes.give_slot(slot);
+                        self.resume_slots.give(slot);
                     }
                     let slot = wqe.packet.slot();
                     let (records, described) = (&lane.queue.records, &mut lane.queue.described);
@@ -225,7 +235,7 @@ impl RdmTransport {
         }
         unsure.extend(waiting);
         lane.session.resend_queue = unsure;
-        let key = lane.key;
+        let key = lane.head.key;
         let lost = std::mem::take(&mut lane.queue.one_sided);
         self.end_lost_one_sided(lost, owner);
         self.apply(owner, |life, view, _| life.drained(key, view));
@@ -234,13 +244,12 @@ impl RdmTransport {
 
     #[inline]
     pub(super) fn list_if_busy(&mut self, session: SessionId) {
-        if let Some(lane) = self.lanes.of(session) {
-            if lane.is_busy() || !self.peers.at(lane.peer).pending.is_empty() {
-                self.list(session);
+        if let Some(lane) = self.lanes.rc(session) {
+            if !lane.is_busy() && self.peers.at(lane.head.peer).pending.is_empty() {
+                return;
             }
-            return;
         }
-        self.list_ud_lane(session);
+        self.list(session);
     }
 
     /// Ends a lane without flushing its requests. Packets that came on it are in the completion
@@ -267,11 +276,21 @@ impl RdmTransport {
     pub(super) fn end_queue_pairs(&mut self) {
         let mut named = Vec::new();
         for lane in std::mem::take(&mut self.lanes).into_lanes() {
-            let RcLane {
-                qp, session, queue, ..
-            } = lane;
-            self.service.verbs().destroy(qp);
-            named.push((session, queue));
+            match lane {
+                Lane::Rc(lane) => {
+                    let RcLane {
+                        qp, session, queue, ..
+                    } = *lane;
+                    self.service.verbs().destroy(qp);
+                    named.push((session, queue));
+                }
+                Lane::New(lane) => {
+                    if let LaneCarrier::Rc(qp) = lane.carrier {
+                        self.service.verbs().destroy(qp);
+                    }
+                }
+                Lane::Ud(_) => {}
+            }
         }
         self.service.verbs().wait();
     }
@@ -284,7 +303,7 @@ impl RdmTransport {
             let Some(session) = self.turns.next() else {
                 break;
             };
-            let Some(lane) = self.lanes.of(session) else {
+            let Some(lane) = self.lanes.rc(session) else {
                 done += self.run_ud_lane(session, owner);
                 continue;
             };
@@ -303,7 +322,7 @@ impl RdmTransport {
                 }
                 continue;
             }
-            if !lane.open {
+            if !lane.head.gate.is_open() {
                 done += self.run_replay(session);
             }
             done += self.run_control_messages(session);
@@ -313,15 +332,5 @@ impl RdmTransport {
             done += self.run_pending(session, owner);
         }
         done
-    }
-}
-
-/// The start of a session that begins with a lane, from the result of the lane's handshake.
-pub(super) fn start(up: &LaneUp) -> SessionStart {
-    SessionStart {
-        name: up.name,
-        remote: up.remote_session,
-        peer_grants_units: up.remote_limits.quota_units,
-        we_grant_units: up.local_quota_units,
     }
 }

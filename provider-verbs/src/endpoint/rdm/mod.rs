@@ -46,9 +46,9 @@ use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
 use crate::connect::{ServiceHandle, ToService, peer_key};
 use crate::gather::Readable;
+use crate::lane::{LaneTable, ResumeSlots, TurnQueue, WrId};
 use crate::session::{
-    Grants, LaneTable, PeerRoute, PeerTable, Pending, RdmPeer, RdmUnexpectedMessages, SessionState,
-    TurnQueue, WrId,
+    Grants, PeerRoute, PeerTable, Pending, RdmPeer, RdmUnexpectedMessages, SessionState,
 };
 
 pub(crate) use crate::session::TRANSPORT;
@@ -56,10 +56,9 @@ pub(crate) use open::{PeerTimeouts, RdmConfig};
 
 use completions::Completions;
 use endings::Endings;
-use lane_life::NewLanes;
 use poster::Poster;
 use recv::ReceivePool;
-use ud::UdLanes;
+use ud::UdShared;
 
 /// Completions taken in one poll.
 const POLL: usize = 16;
@@ -69,13 +68,15 @@ pub(crate) struct RdmTransport {
     // The queue pairs go first: from then on the device reads no more memory for its sends.
     service: ServiceHandle,
     lanes: LaneTable,
-    ud: UdLanes,
+    ud: UdShared,
     /// Decides which lane carries a session, and how a lane ends.
     life: PeerLanes,
     /// Objects that end once the completion queue is empty.
     ending: Endings,
-    // Behind the queue pairs in `ending`: their Resumes may lie in its slots.
-    new_lanes: NewLanes,
+    // Behind the queue pairs: Resumes may lie in these slots.
+    resume_slots: ResumeSlots,
+    /// How long a session waits for a lane; `None`: for ever.
+    reconnect_timeout: Option<Duration>,
     receives: ReceivePool,
     completions: Completions,
     poster: Poster,
@@ -289,7 +290,7 @@ impl Transport for RdmTransport {
     fn progress<O: Owner>(&mut self, owner: &mut O) -> usize {
         #[cfg(feature = "fault-injection")]
         if self.faults.take() {
-            for lane in self.lanes.iter_mut() {
+            for lane in self.lanes.rc_lanes() {
                 let _ = lane.qp.to_error();
             }
         }
@@ -334,17 +335,18 @@ impl Transport for RdmTransport {
         let is_peer_drained = |peer: &RdmPeer| {
             peer.pending.is_empty() && peer.parked.as_deref().is_none_or(SessionState::is_drained)
         };
-        self.lanes.iter().all(|lane| lane.session.is_drained())
-            && (self.ud.lanes.iter()).all(|lane| lane.session.is_drained())
+        self.lanes
+            .carried()
+            .all(|(_, session)| session.is_drained())
             && self.peers.iter().all(is_peer_drained)
     }
 
     fn report_undelivered(&self, report: &mut dyn FnMut(FiAddr, usize)) {
-        let by_rc = (self.lanes.iter()).map(|lane| (lane.peer, lane.undelivered()));
-        let by_datagrams =
-            (self.ud.lanes.iter()).map(|lane| (lane.peer, lane.session.undelivered()));
-        for (peer, count) in by_rc.chain(by_datagrams).filter(|(_, count)| *count != 0) {
-            report(self.peers.addr(peer), count);
+        for lane in self.lanes.iter() {
+            match lane.undelivered() {
+                0 => {}
+                count => report(self.peers.addr(lane.head().peer), count),
+            }
         }
         for peer in self.peers.iter() {
             let is_injected = |waits: &&Pending| waits.op.kind.is_taken_for_sent(waits.op.flags);

@@ -18,10 +18,10 @@ use ferrofabric_verbs_sys::ibv_sge;
 use super::RdmTransport;
 use super::poster::{PostError, Poster};
 use crate::gather::{Readable, entry};
+use crate::lane::{OneSidedWqe, PacketBuffer, RcLane};
 use crate::mr::Access;
 use crate::post::{RemoteMemory, SendFlags, SendRequest};
 use crate::registration::MemoryRegion;
-use crate::session::{OneSidedWqe, PacketBuffer, RcLane};
 use crate::slots::SlotPool;
 
 /// Bytes that a read behind a write reads.
@@ -55,13 +55,13 @@ impl RdmTransport {
         let operation = Operation::of(op);
         let at = self.peers.at(peer);
         let session = at.lane.filter(|_| at.pending.is_empty());
-        let lane = session.and_then(|session| Some((session, self.lanes.of(session)?)));
-        let Some((session, lane)) = lane.filter(|(_, lane)| lane.open) else {
+        let lane = session.and_then(|session| Some((session, self.lanes.rc(session)?)));
+        let Some((session, lane)) = lane.filter(|(_, lane)| lane.head.gate.is_open()) else {
             // No grant is for another lane than one that is open.
             let rule = plan(operation, Order::Free, Route::NotReady);
             return refusal(rule, 0).unwrap_or(Shortcut::Impossible);
         };
-        let number = lane.key.to_bits();
+        let number = lane.head.key.to_bits();
         let granted = memory.filter(|memory| memory.lane == number);
         let reached = (self.poster).lane_memory(lane, (operation, op), iov, granted);
         let rule = plan(operation, Order::Free, Route::Lane(reached));
@@ -78,7 +78,7 @@ impl RdmTransport {
             false => lane,
             true => {
                 self.post_held_back();
-                match self.lanes.of(session) {
+                match self.lanes.rc(session) {
                     Some(lane) => lane,
                     None => return Shortcut::Impossible,
                 }
@@ -103,7 +103,7 @@ impl RdmTransport {
     /// A peer's device has denied the request with this number.
     #[cold]
     pub(super) fn one_sided_denied(&mut self, session: SessionId, number: u32) {
-        let Some(lane) = self.lanes.of(session) else {
+        let Some(lane) = self.lanes.rc(session) else {
             return;
         };
         // The operation's last request has its number. The one that failed may be the one before.
@@ -138,11 +138,11 @@ impl RdmTransport {
         else {
             return true;
         };
-        if (self.lanes.of(session)).is_some_and(|lane| !lane.is_ending) {
+        if (self.lanes.rc(session)).is_some_and(|lane| !lane.head.gate.is_ending()) {
             self.break_lane(session, BROKEN);
         }
         // In error, its queue pair takes no request any more.
-        (self.lanes.of(session)).is_none_or(|lane| lane.is_ending && !lane.unflushed)
+        (self.lanes.rc(session)).is_none_or(|lane| lane.head.gate.is_ending() && !lane.unflushed)
     }
 }
 

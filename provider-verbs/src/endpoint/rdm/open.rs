@@ -20,19 +20,19 @@ use super::RdmTransport;
 use super::bounces::BounceBuffers;
 use super::completions::Completions;
 use super::endings::Endings;
-use super::lane_life::{NewLanes, ResumeSlots};
 use super::poster::Poster;
 use super::recv::{ReceivePool, ReceivingQueuePair};
-use super::ud::{DataQueuePair, UdLanes};
+use super::ud::{DataQueuePair, UdShared};
 use crate::connect::{ControlQueuePair, ServiceConfig, ServiceHandle, peer_key};
 use crate::cq::{CompChannel, Cq, CqConfig};
 use crate::device::{EventReader, InlineLimit, inline_limit};
+use crate::lane::{LaneTable, ResumeSlots, TurnQueue};
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::qp::{QpCaps, QpConfig, RcQp, UdInit, UdQp};
 use crate::registration::Registrations;
-use crate::session::{Grants, LaneTable, PeerTable, QUOTA_UNITS, RdmUnexpectedMessages, TurnQueue};
+use crate::session::{Grants, PeerTable, QUOTA_UNITS, RdmUnexpectedMessages};
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 use crate::workers::EndpointVerbs;
@@ -292,11 +292,11 @@ impl RdmTransport {
         tuning.inline_bytes = inline.usable as usize;
         let slot_bytes = tuning.slot_bytes();
         let bounces = BounceBuffers::create(pd, slot_bytes)?;
-        let resumes = ResumeSlots::create(pd, &tuning)?;
+        let resume_slots = ResumeSlots::create(pd, &tuning)?;
         let mut receives = ReceivePool::create(pd, queues.srq.clone(), &tuning)?;
         open_receives(&mut receives, queue_pair.as_ref(), &tuning);
         let data_qpn = queue_pair.as_ref().map(DataQueuePair::number);
-        let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes(), clock.clone())?;
+        let ud = UdShared::new(queue_pair, port.mtu, receives.slot_bytes(), clock.clone())?;
         wait.add(ud.fd())?;
         let life = life_of_lanes(&tuning, data_qpn.is_some(), ud.packet_bytes());
         let mut seed = SecretSeed::default();
@@ -327,7 +327,8 @@ impl RdmTransport {
             lanes: LaneTable::default(),
             ud,
             life,
-            new_lanes: NewLanes::new(timeouts.reconnect_timeout, resumes),
+            resume_slots,
+            reconnect_timeout: timeouts.reconnect_timeout,
             ending: Endings::new(completions.polls_that_empty_it()),
             #[cfg(feature = "fault-injection")]
             faults: crate::fault::SeenBreaks::default(),

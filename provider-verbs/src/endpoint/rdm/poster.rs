@@ -13,10 +13,11 @@ use super::complete::entered;
 use super::counters::RdmCounters;
 use crate::device::Mtu;
 use crate::gather::{Readable, entry};
+use crate::lane::{LaneWqe, OneSidedWqe, PacketBuffer, RcLane, WqeKind};
 use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, SendRequest, inline_sge};
 use crate::registration::Registrations;
-use crate::session::{LaneWqe, OneSidedWqe, PacketBuffer, RcLane, Registered, WqeKind};
+use crate::session::Registered;
 use crate::slots::SlotPool;
 use crate::tuning::Tuning;
 
@@ -227,7 +228,7 @@ impl Poster {
         });
         self.outstanding += 1;
         if self.more_follow {
-            self.chain_of = lane.key.session();
+            self.chain_of = lane.head.key.session();
             return Ok(());
         }
         self.post_chain(lane)
@@ -259,7 +260,7 @@ impl Poster {
         more: bool,
     ) -> Result<(), PostError> {
         self.chain.put(request);
-        self.chain_of = lane.key.session();
+        self.chain_of = lane.head.key.session();
         lane.queue.enter(entered(lane.queue.last_number(), kind));
         self.outstanding += 1;
         self.counters.sent.chunks += 1;
@@ -281,7 +282,7 @@ impl Poster {
         more: bool,
     ) -> Result<(), PostError> {
         self.chain.put(request);
-        self.chain_of = lane.key.session();
+        self.chain_of = lane.head.key.session();
         lane.queue.one_sided.push_back(one);
         lane.queue.enter(LaneWqe {
             packet,

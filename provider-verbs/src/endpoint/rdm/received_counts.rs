@@ -40,9 +40,7 @@ impl RdmTransport {
             return (!session.numbers.is_offered()).then(|| session.numbers.expected());
         }
         let session = at.lane?;
-        match self.lanes.of(session) {
-            Some(lane) => Some(lane.session.numbers.expected()),
-            None => (self.ud.lanes.of(session)).map(|lane| lane.session.numbers.expected()),
-        }
+        let state = self.lanes.session(session)?;
+        Some(state.numbers.expected())
     }
 }

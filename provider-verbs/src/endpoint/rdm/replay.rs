@@ -8,11 +8,10 @@ use ferrofabric_protocol::wire::data::renew_credit;
 
 use super::RdmTransport;
 use super::poster::{PostError, Poster};
+use crate::lane::{LaneWqe, PacketBuffer, PacketRecords, RcLane, WqeKind};
 use crate::post::inline_sge;
 use crate::registration::MemoryRegion;
-use crate::session::{
-    LaneWqe, PacketBuffer, PacketRecords, RcLane, Registered, ResendKind, ResendPacket, WqeKind,
-};
+use crate::session::{Registered, ResendKind, ResendPacket};
 
 impl RdmTransport {
     /// Posts the packets again that were under way on a lane that broke. The Done of a message that
@@ -20,10 +19,10 @@ impl RdmTransport {
     pub(super) fn run_replay(&mut self, session: SessionId) -> usize {
         let mut done = self.run_writes(session);
         loop {
-            let Some(lane) = self.lanes.of(session) else {
+            let Some(lane) = self.lanes.rc(session) else {
                 return done;
             };
-            if !lane.is_usable() || lane.session.writes.has_lost() {
+            if !lane.head.gate.is_usable() || lane.session.writes.has_lost() {
                 return done;
             }
             let Some(packet) = lane.session.resend_queue.pop_front() else {

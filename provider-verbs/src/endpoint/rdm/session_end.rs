@@ -24,11 +24,9 @@ impl RdmTransport {
     /// be reading or writing the memory, so the sessions that have such parts end.
     #[cold]
     pub(super) fn end_sessions_with<O: Owner>(&mut self, parts: &[u64], owner: &mut O) {
-        let by_rc = (self.lanes.iter()).filter(|lane| lane.has_part(parts));
-        let by_datagrams = (self.ud.lanes.iter()).filter(|lane| lane.session.has_part(parts));
-        let sessions = by_rc.map(|lane| lane.key.session());
-        let sessions = sessions.chain(by_datagrams.map(|lane| lane.key.session()));
-        for session in sessions.collect::<Vec<_>>() {
+        let lanes = self.lanes.iter().filter(|lane| lane.has_part(parts));
+        let sessions: Vec<_> = lanes.map(|lane| lane.head().key.session()).collect();
+        for session in sessions {
             self.apply_without_owner(|life, _, now| {
                 life.failed_for_good(session, REGION_CLOSED, now)
             });

@@ -13,19 +13,11 @@ impl RdmTransport {
         name: u64,
     ) -> Option<(&mut SessionState, Option<SessionId>)> {
         if let Some(session) = self.peers.at(peer).lane {
-            let state = self.state_of(session)?;
+            let state = self.lanes.session(session)?;
             return (state.numbers.name() == name).then_some((state, Some(session)));
         }
         let state = self.peers.at(peer).parked.as_deref_mut()?;
         (state.numbers.name() == name).then_some((state, None))
-    }
-
-    /// The session that a lane of either kind carries.
-    pub(super) fn state_of(&mut self, session: SessionId) -> Option<&mut SessionState> {
-        match self.lanes.of(session) {
-            Some(lane) => Some(&mut lane.session),
-            None => self.ud.lanes.of(session).map(|lane| &mut lane.session),
-        }
     }
 
     /// Notifies the peer as soon as there is room.

@@ -3,18 +3,14 @@
 use ferrofabric_protocol::wire::SessionId;
 
 use super::RdmTransport;
+use crate::lane::Lane;
 
 impl RdmTransport {
     /// A lane has found a shared resource exhausted. It goes on when some of that is back.
     #[cold]
     pub(super) fn stall(&mut self, session: SessionId) {
-        match self.lanes.of(session) {
-            Some(lane) => self.turns.stall(session, &mut lane.turn),
-            None => {
-                if let Some(lane) = self.ud.lanes.of(session) {
-                    self.turns.stall(session, &mut lane.turn);
-                }
-            }
+        if let Some(turn) = self.lanes.of(session).and_then(Lane::turn) {
+            self.turns.stall(session, turn);
         }
     }
 
@@ -23,13 +19,8 @@ impl RdmTransport {
     #[cold]
     pub(super) fn list_stalled(&mut self) {
         for session in self.turns.take_stalled().into_iter().rev() {
-            match self.lanes.of(session) {
-                Some(lane) => self.turns.list_first(session, &mut lane.turn),
-                None => {
-                    if let Some(lane) = self.ud.lanes.of(session) {
-                        self.turns.list_first(session, &mut lane.turn);
-                    }
-                }
+            if let Some(turn) = self.lanes.of(session).and_then(Lane::turn) {
+                self.turns.list_first(session, turn);
             }
         }
     }
@@ -37,16 +28,8 @@ impl RdmTransport {
     /// Puts a lane in the list of those with work.
     #[inline]
     pub(super) fn list(&mut self, session: SessionId) {
-        if let Some(lane) = self.lanes.of(session) {
-            return self.turns.list(session, &mut lane.turn);
-        }
-        self.list_ud_lane(session);
-    }
-
-    #[cold]
-    pub(super) fn list_ud_lane(&mut self, session: SessionId) {
-        if let Some(lane) = self.ud.lanes.of(session) {
-            self.turns.list(session, &mut lane.turn);
+        if let Some(turn) = self.lanes.of(session).and_then(Lane::turn) {
+            self.turns.list(session, turn);
         }
     }
 }

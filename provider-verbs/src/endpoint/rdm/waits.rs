@@ -35,11 +35,13 @@ impl RdmTransport {
     pub(super) fn report_waits(&self, report: &mut dyn FnMut(&'static str, u64)) {
         let mut sums = WaitSums::default();
         let parked = self.peers.iter().filter_map(|peer| peer.parked.as_deref());
-        let carried = self.lanes.iter().map(|lane| &lane.session);
-        let by_datagrams = self.ud.lanes.iter().map(|lane| &lane.session);
-        (parked.chain(carried).chain(by_datagrams)).for_each(|state| sums.add(state));
+        let carried = self.lanes.carried().map(|(_, session)| session);
+        parked.chain(carried).for_each(|state| sums.add(state));
         let in_line = self.peers.iter().map(|peer| peer.pending.len() as u64);
-        let lanes = self.lanes.iter().filter(|lane| lane.is_ending);
+        let lanes = self
+            .lanes
+            .rc_lanes()
+            .filter(|lane| lane.head.gate.is_ending());
         let ending = lanes.count() + self.ending.len();
         report("verbs_sends_in_line_now", in_line.sum());
         report("verbs_sends_announced_now", sums.announced);
@@ -61,7 +63,7 @@ impl RdmTransport {
 impl RdmTransport {
     /// Bounce buffers that are neither free nor those of a posted request.
     pub(super) fn lost_bounces(&self) -> usize {
-        let queues = self.lanes.iter().map(|lane| &lane.queue);
+        let queues = self.lanes.rc_lanes().map(|lane| &lane.queue);
         let by_lanes = queues.map(|queue| queue.iter().filter(|wqe| wqe.packet.slot().is_some()));
         let by_datagrams = self.ud.queue_pair.as_ref().map_or(0, |qp| qp.bounces());
         let under_way = by_lanes.map(Iterator::count).sum::<usize>() + by_datagrams;
@@ -75,9 +77,8 @@ impl RdmTransport {
             let lent = u64::from(peer.lent.unwrap_or(0));
             peer.parked.as_deref().map_or(0, quota).abs_diff(lent)
         };
-        let carried = self.lanes.iter().map(|lane| quota(&lane.session));
-        let by_datagrams = (self.ud.lanes.iter()).map(|lane| quota(&lane.session));
-        let of_sessions = (carried.chain(by_datagrams)).chain(self.peers.iter().map(parked));
+        let carried = self.lanes.carried().map(|(_, session)| quota(session));
+        let of_sessions = carried.chain(self.peers.iter().map(parked));
         of_sessions
             .sum::<u64>()
             .abs_diff(u64::from(self.grants.granted()))

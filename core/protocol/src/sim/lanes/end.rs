@@ -141,6 +141,11 @@ impl Facts for EndFacts<'_> {
         let lane = &self.pairs[pair].lanes[place(lane)];
         lane.state[self.at] == SimLaneState::Up && lane.may_send[self.at] && kept.is_empty()
     }
+
+    fn may_send(&mut self, lane: LaneKey) -> bool {
+        let pair = lane.to_bits() as u32 as usize % PAIRS;
+        self.pairs[pair].lanes[place(lane)].may_send[self.at]
+    }
 }
 
 /// The lane that an end is at, with a packet for it.

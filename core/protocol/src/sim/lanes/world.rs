@@ -303,7 +303,9 @@ impl LanesWorld {
             self.pairs[pair].requested[at] = None;
         }
         self.pairs[pair].last_up[at] = Some(lane);
-        self.event(at, |life, _, now| life.lane_up(pair as u32, &up, now));
+        self.event(at, |life, view, now| {
+            life.lane_up(pair as u32, &up, view, now)
+        });
     }
 
     /// The handshake learns that the other end has dropped a lane, and notifies the owner.
@@ -389,7 +391,7 @@ impl LanesWorld {
         if this.state[at] == SimLaneState::Up && this.state[1 - at] != SimLaneState::Absent {
             this.may_send[at] = true;
             self.has_lane_that_sends(at, pair, lane);
-            self.event(at, |life, _, _| life.may_send(id(pair, lane)));
+            self.event(at, |life, view, _| life.may_send(id(pair, lane), view));
             self.send(at, pair);
         }
     }
@@ -505,14 +507,17 @@ impl LanesWorld {
         };
         let this = &mut self.pairs[pair].lanes[lane];
         let (carries, kind) = (this.carries[at], this.kind);
-        if carries && !std::mem::replace(&mut this.may_send[at], true) {
+        let is_taken = carries || matches!(packet, LanePacket::Resume(_));
+        if is_taken && !std::mem::replace(&mut this.may_send[at], true) {
             self.has_lane_that_sends(at, pair, lane);
-            self.send(at, pair);
+            if carries {
+                self.send(at, pair);
+            }
         }
         match packet {
             LanePacket::Resume(received) if !carries => {
-                self.event(at, |life, _, _| {
-                    life.resume_arrived(id(pair, lane), received)
+                self.event(at, |life, view, _| {
+                    life.resume_arrived(id(pair, lane), received, view)
                 });
             }
             LanePacket::Resume(_) => self.answer(at, pair, lane),

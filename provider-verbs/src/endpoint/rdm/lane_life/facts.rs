@@ -6,12 +6,12 @@ use ferrofabric_protocol::lanes::{Demand, Facts, PeerLanes, SessionFacts};
 
 use super::super::RdmTransport;
 use super::super::poster::RECEIVER_LEVELS;
-use crate::session::{LaneTable, PeerTable, Pending, UdLane};
+use crate::lane::{Lane, LaneTable};
+use crate::session::{PeerTable, Pending};
 
 /// The facts that are readable while the life of lanes handles an event.
 pub(in super::super) struct SessionsView<'t> {
     lanes: &'t mut LaneTable,
-    datagrams: &'t mut LaneTable<UdLane>,
     peers: &'t mut PeerTable,
     eager_bytes: usize,
     /// The longest packet that a datagram holds.
@@ -24,7 +24,6 @@ impl RdmTransport {
             packet_bytes: self.ud.packet_bytes(),
             eager_bytes: self.poster.tuning.eager_bytes,
             lanes: &mut self.lanes,
-            datagrams: &mut self.ud.lanes,
             peers: &mut self.peers,
         };
         (&mut self.life, view)
@@ -48,11 +47,7 @@ impl Facts for SessionsView<'_> {
     }
 
     fn carried(&mut self, lane: LaneKey) -> SessionFacts {
-        let session = lane.session();
-        let state = match self.lanes.of(session) {
-            Some(lane) => Some(&lane.session),
-            None => self.datagrams.of(session).map(|lane| &lane.session),
-        };
+        let state = self.lanes.session(lane.session());
         state.map(|state| state.facts()).unwrap_or_default()
     }
 
@@ -62,21 +57,26 @@ impl Facts for SessionsView<'_> {
     }
 
     fn used(&mut self, lane: LaneKey) -> (u32, u32) {
-        let lane = self.lanes.of(lane.session());
+        let lane = self.lanes.rc(lane.session());
         lane.map_or((0, 0), |lane| {
             (lane.queue.next_number(), lane.session.numbers.expected())
         })
     }
 
     fn is_quiet(&mut self, lane: LaneKey) -> bool {
-        (self.lanes.of(lane.session())).is_some_and(|lane| lane.is_quiet())
+        (self.lanes.rc(lane.session())).is_some_and(|lane| lane.is_quiet())
     }
 
     fn is_empty(&mut self, lane: LaneKey) -> bool {
-        let session = lane.session();
-        match self.lanes.of(session) {
-            Some(lane) => lane.open && lane.queue.is_empty(),
-            None => (self.datagrams.of(session)).is_some_and(|lane| lane.is_usable()),
+        match self.lanes.of(lane.session()) {
+            Some(Lane::Rc(lane)) => lane.head.gate.is_open() && lane.queue.is_empty(),
+            Some(Lane::Ud(lane)) => lane.head.gate.is_usable(),
+            Some(Lane::New(_)) | None => false,
         }
+    }
+
+    fn may_send(&mut self, lane: LaneKey) -> bool {
+        let lane = self.lanes.of(lane.session());
+        lane.is_some_and(|lane| lane.head().gate.peer_is_up())
     }
 }

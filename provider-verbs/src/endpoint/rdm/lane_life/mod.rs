@@ -2,10 +2,8 @@
 //! ends. This module carries out its actions on queue pairs, sessions and the service thread.
 
 mod facts;
-mod new_lanes;
 mod peers;
 mod resume;
-mod resume_slots;
 mod retire;
 mod session;
 
@@ -20,9 +18,6 @@ use ferrofabric_protocol::wire::SessionId;
 use super::RdmTransport;
 use super::endings::Ending;
 use crate::connect::{LaneCarrier, ToService};
-
-pub(super) use new_lanes::NewLanes;
-pub(super) use resume_slots::ResumeSlots;
 
 use facts::SessionsView;
 
@@ -88,7 +83,7 @@ impl RdmTransport {
                 let request = ToService::Connect {
                     peer: self.peers.at(peer).key,
                     kind,
-                    timeout: self.new_lanes.timeout(limited),
+                    timeout: self.reconnect_timeout.filter(|_| limited),
                 };
                 self.service.request(request);
             }
@@ -104,7 +99,7 @@ impl RdmTransport {
                 let request = ToService::Promote {
                     peer: self.peers.at(peer).key,
                     lane,
-                    timeout: self.new_lanes.timeout(limited),
+                    timeout: self.reconnect_timeout.filter(|_| limited),
                 };
                 self.service.request(request);
             }
@@ -117,7 +112,6 @@ impl RdmTransport {
                 self.service.request(ToService::SessionEnded { peer, lane });
             }
             LaneOrder::ReportBroken { lane } => self.service.request(ToService::LaneBroken(lane)),
-            LaneOrder::ReportArrival { lane } => self.service.request(ToService::LaneHeard(lane)),
             LaneOrder::ReportRecycled { lane } => {
                 self.poster.counters.lanes.recycled += 1;
                 self.service.request(ToService::Recycled(lane));
@@ -129,8 +123,8 @@ impl RdmTransport {
             LaneOrder::Idle { peer } => self.peers.list(peer),
             LaneOrder::Fail { lane, in_order } => self.fail_lane(lane.session(), in_order),
             LaneOrder::Stop { lane } => {
-                if let Some(lane) = self.ud.lanes.of(lane.session()) {
-                    lane.is_ending = true;
+                if let Some(lane) = self.lanes.ud(lane.session()) {
+                    lane.head.gate.end();
                 }
             }
             LaneOrder::TakeAll { lane } => self.ending.push(Ending::Lane(lane)),
@@ -156,7 +150,6 @@ impl RdmTransport {
     /// Carries out an action that may end operations.
     fn settle<O: Owner>(&mut self, settlement: Settlement, owner: &mut O) {
         match settlement {
-            Settlement::PeerAlive { peer } => self.is_heard(peer, owner),
             Settlement::Meet {
                 peer,
                 lane,
@@ -183,10 +176,10 @@ impl RdmTransport {
     /// Releases the queue pair of a lane that never carried a session, once all packets that came
     /// on it were taken.
     fn release(&mut self, lane: LaneKey) {
-        let Some(lane) = self.new_lanes.remove(lane.session()) else {
+        let Some(lane) = self.lanes.remove_new(lane.session()) else {
             return;
         };
-        self.peers.end_lane(lane.peer);
+        self.peers.end_lane(lane.head.peer);
         self.poster.outstanding -= usize::from(lane.under_way);
         if let LaneCarrier::Rc(qp) = lane.carrier {
             self.receives.ends(qp.number());

@@ -11,12 +11,12 @@ use ferrofabric_protocol::wire::data::{DataPacket, Header, MAX_NOTICE_BYTES, Res
 use ferrofabric_protocol::wire::datagram::{Ack, DatagramPrefix};
 
 use super::super::RdmTransport;
-use super::super::lanes::start;
 use super::super::ud::route;
 use crate::connect::LaneCarrier;
+use crate::lane::send_wr_id;
 use crate::origins::session_origin;
 use crate::post::{SendFlags, SendRequest};
-use crate::session::{SessionState, send_wr_id};
+use crate::session::SessionState;
 
 /// Number of the requests that a lane has, one at a time, before it carries the session.
 pub(super) const RESUME_NUMBER: u32 = 0;
@@ -33,7 +33,7 @@ impl RdmTransport {
         owner: &mut O,
     ) -> bool {
         let session = header.session;
-        let Some(lane) = self.new_lanes.of(session) else {
+        let Some(lane) = self.lanes.new_lane(session) else {
             return false;
         };
         let is_its = matches!(&lane.carrier, LaneCarrier::Rc(qp) if qp.number() == qp_num);
@@ -41,7 +41,10 @@ impl RdmTransport {
             return false;
         };
         let heard = said(*held, header);
-        self.apply(owner, |life, _, _| life.resume_arrived(session, heard))
+        self.packet_came(session, owner);
+        self.apply(owner, |life, view, _| {
+            life.resume_arrived(session, heard, view)
+        })
     }
 
     /// Handles a datagram on a lane that does not carry its session yet. Returns whether it was a
@@ -54,17 +57,20 @@ impl RdmTransport {
         owner: &mut O,
     ) -> bool {
         let session = header.session;
-        let Some(lane) = self.new_lanes.of(session) else {
+        let Some(lane) = self.lanes.new_lane(session) else {
             return false;
         };
         let is_its =
-            matches!(&lane.carrier, LaneCarrier::Ud(_)) && lane.up.name as u32 == prefix.cookie;
+            matches!(&lane.carrier, LaneCarrier::Ud(_)) && lane.start.name as u32 == prefix.cookie;
         let (DataPacket::Resume(held), true) = (packet, is_its) else {
             return false;
         };
         let heard = said(*held, header);
+        self.packet_came(session, owner);
         // A repeated Resume has no effect, and is not one of an unknown source either.
-        self.apply(owner, |life, _, _| life.resume_arrived(session, heard));
+        self.apply(owner, |life, view, _| {
+            life.resume_arrived(session, heard, view)
+        });
         true
     }
 
@@ -75,8 +81,8 @@ impl RdmTransport {
 
     /// The lanes on which sessions are to be resumed, and their peers.
     pub(in super::super) fn lanes_that_resume(&self) -> Vec<(LaneKey, u32)> {
-        let lanes = self.new_lanes.iter();
-        lanes.map(|newer| (newer.up.lane, newer.peer)).collect()
+        let lanes = self.lanes.new_lanes();
+        lanes.map(|lane| (lane.head.key, lane.head.peer)).collect()
     }
 
     /// Posts a Resume on a lane: the session of this side and the number of packets that it has
@@ -88,7 +94,7 @@ impl RdmTransport {
         again_after: Option<Duration>,
     ) {
         let now = self.ud.now();
-        let Some((lane, slots)) = self.new_lanes.of_with_slots(session) else {
+        let Some(lane) = self.lanes.new_lane(session) else {
             return;
         };
         let state = self.peers.at(peer).parked.as_mut();
@@ -106,7 +112,7 @@ impl RdmTransport {
             }
         };
         let header = Header {
-            session: lane.up.remote_session,
+            session: lane.start.remote,
             sequence: said.expected,
             credit: credit as u16,
         };
@@ -118,7 +124,7 @@ impl RdmTransport {
                 lane.under_way = true;
                 self.poster.outstanding += 1;
                 let wr_id = send_wr_id(session, RESUME_NUMBER);
-                let posted = slots.place(&bytes[..len]).map(|place| {
+                let posted = self.resume_slots.place(&bytes[..len]).map(|place| {
                     lane.slot = place.slot;
                     let mut request = SendRequest::send(wr_id, [place.entry])
                         .flags(SendFlags::SIGNALED | place.flags);
@@ -134,14 +140,14 @@ impl RdmTransport {
             LaneCarrier::Ud(destination) => {
                 let prefix = DatagramPrefix {
                     ack_at_once: true,
-                    cookie: lane.up.name as u32,
+                    cookie: lane.start.name as u32,
                     ack: Ack {
                         expected: said.expected,
                         held: 0,
                     },
                     credit,
                 };
-                let route = route(&lane.up, destination.clone());
+                let route = route(lane, destination.clone());
                 if let Some(queue_pair) = &mut self.ud.queue_pair {
                     // The lane may be closed with no later request on it: the device has to report
                     // this one, so that its handle is free.
@@ -158,8 +164,8 @@ impl RdmTransport {
     /// its notice got lost. So each such lane gets a probe.
     pub(in super::super) fn probe_resuming_lanes(&mut self) {
         let mut broken = Vec::new();
-        for lane in self.new_lanes.iter_mut() {
-            let session = lane.up.lane.session();
+        for lane in self.lanes.new_lanes_mut() {
+            let session = lane.head.key.session();
             let LaneCarrier::Rc(qp) = &lane.carrier else {
                 continue;
             };
@@ -182,11 +188,11 @@ impl RdmTransport {
 
     /// The Resume, or a probe behind it, has arrived.
     pub(in super::super) fn resume_sent(&mut self, session: SessionId, number: u32) {
-        if let Some(lane) = self.new_lanes.of(session) {
+        if let Some(lane) = self.lanes.new_lane(session) {
             if number == RESUME_NUMBER && std::mem::take(&mut lane.under_way) {
                 self.poster.outstanding -= 1;
                 if let Some(slot) = lane.slot.take() {
-                    self.new_lanes.give_slot(slot);
+                    self.resume_slots.give(slot);
                 }
             }
         }
@@ -220,7 +226,7 @@ impl RdmTransport {
         heard: ResumeState,
         owner: &mut O,
     ) -> Result<ResumeOutcome, SessionError> {
-        let Some(start) = (self.new_lanes.of(lane.session())).map(|lane| start(&lane.up)) else {
+        let Some(start) = (self.lanes.new_lane(lane.session())).map(|lane| lane.start) else {
             return Ok(ResumeOutcome::BeginsAgain);
         };
         let before = state.numbers.unconfirmed();

@@ -84,7 +84,7 @@ impl RdmTransport {
             None => self.destroy(retired.qp, retired.has_last_receive),
             Some(slot) => {
                 self.destroy(retired.qp, retired.has_last_receive);
-                self.new_lanes.give_slot(slot);
+                self.resume_slots.give(slot);
             }
         }
         true

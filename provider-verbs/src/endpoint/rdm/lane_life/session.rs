@@ -5,22 +5,19 @@ use std::sync::Arc;
 use ferrofabric_protocol::Time;
 use ferrofabric_protocol::handshake::LaneUp;
 use ferrofabric_protocol::rendezvous::TransferLimits;
-use ferrofabric_protocol::session::Session;
+use ferrofabric_protocol::session::{Session, SessionStart};
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::Predecessor;
 
 use super::super::RdmTransport;
 use super::super::complete::entered;
-use super::super::lanes::start;
 use super::super::recv::ReceivingQueuePair;
-use super::new_lanes::NewLane;
 use super::resume::RESUME_NUMBER;
 use crate::connect::LaneCarrier;
+use crate::lane::{Lane, LaneSendQueue, LaneTurn, LaneWqe, NewLane, PacketBuffer, RcLane, WqeKind};
 use crate::origins::{first_request, session_origin};
 use crate::qp::RcQp;
-use crate::session::{
-    LaneSendQueue, LaneTurn, LaneWqe, PacketBuffer, RcLane, SessionState, WqeKind,
-};
+use crate::session::SessionState;
 
 impl RdmTransport {
     /// A lane is up, and does not carry a session yet.
@@ -33,27 +30,21 @@ impl RdmTransport {
             let depth = self.poster.tuning.lane_receives;
             self.receives.open_lane(qp.number(), receiving, depth);
         }
-        self.new_lanes.insert(NewLane {
-            up,
-            carrier,
-            peer,
-            said: false,
-            under_way: false,
-            slot: None,
-        });
+        let lane = NewLane::new(peer, &up, carrier);
+        self.lanes.insert(Lane::New(Box::new(lane)));
     }
 
     /// Begins the session of a lane that does not carry it yet.
     pub(super) fn begin_session(&mut self, peer: u32, session: SessionId) {
-        if let Some(up) = self.new_lanes.of(session).map(|lane| lane.up) {
-            let state = self.new_session(&up, Predecessor::default());
+        if let Some(start) = self.lanes.new_lane(session).map(|lane| lane.start) {
+            let state = self.new_session(&start, Predecessor::default());
             self.peers.at(peer).parked = Some(Box::new(state));
         }
     }
 
     /// The lane carries a session from now on: one that begins, after another, or the parked one.
     pub(super) fn enter(&mut self, peer: u32, session: SessionId, begins: Option<Predecessor>) {
-        let Some(lane) = self.new_lanes.remove(session) else {
+        let Some(lane) = self.lanes.remove_new(session) else {
             return;
         };
         let parked = match begins {
@@ -62,25 +53,13 @@ impl RdmTransport {
         };
         let state = match parked {
             Some(state) => *state,
-            None => self.new_session(&lane.up, begins.unwrap_or_default()),
+            None => self.new_session(&lane.start, begins.unwrap_or_default()),
         };
-        let NewLane {
-            mut up,
-            carrier,
-            under_way,
-            slot,
-            ..
-        } = lane;
-        let resume = under_way.then(|| LaneWqe {
-            packet: slot.map_or(PacketBuffer::Nowhere, PacketBuffer::Resume),
-            ..entered(RESUME_NUMBER, WqeKind::Control)
-        });
-        // Both ends have sent a packet on a lane on which a session was to be resumed.
-        up.may_send |= up.resumes;
-        match carrier {
-            LaneCarrier::Rc(qp) => self.enter_lane(peer, &up, (qp, resume), state),
-            LaneCarrier::Ud(destination) => self.enter_ud_lane(peer, &up, destination, state),
-        }
+        let lane = match lane.carrier.clone() {
+            LaneCarrier::Rc(qp) => Lane::Rc(Box::new(self.rc_lane(lane, qp, state))),
+            LaneCarrier::Ud(to) => Lane::Ud(Box::new(self.ud_lane(lane, to, state))),
+        };
+        self.lanes.insert(lane);
         self.peers.at(peer).lane = Some(session);
         self.list(session);
         // There may be more bounce buffers now.
@@ -88,9 +67,9 @@ impl RdmTransport {
     }
 
     /// Makes the session that starts with a lane, and names the session at the other end.
-    fn new_session(&mut self, up: &LaneUp, before: Predecessor) -> SessionState {
-        let numbers = Session::begin_after(before, session_origin(), &start(up));
-        self.grants.begin(up.local_quota_units);
+    fn new_session(&mut self, start: &SessionStart, before: Predecessor) -> SessionState {
+        let numbers = Session::begin_after(before, session_origin(), start);
+        self.grants.begin(start.we_grant_units);
         self.publish_grant();
         let tuning = &self.poster.tuning;
         let reads = TransferLimits {
@@ -106,44 +85,41 @@ impl RdmTransport {
             ..reads
         };
         let waiting_sends = tuning.waiting_sends;
-        SessionState::new(numbers, &start(up), reads, writes, waiting_sends)
+        SessionState::new(numbers, start, reads, writes, waiting_sends)
     }
 
-    fn enter_lane(
-        &mut self,
-        peer: u32,
-        up: &LaneUp,
-        (qp, resume): (Arc<RcQp>, Option<LaneWqe>),
-        session: SessionState,
-    ) {
+    /// The record of a lane from the time when an RC queue pair carries the session.
+    fn rc_lane(&mut self, lane: NewLane, qp: Arc<RcQp>, session: SessionState) -> RcLane {
         let depth = self.poster.tuning.sends.depth;
+        let mut queue = LaneSendQueue::new(depth, first_request());
+        if lane.resumes {
+            queue.begin_behind(RESUME_NUMBER);
+        }
+        if lane.under_way {
+            let packet = lane
+                .slot
+                .map_or(PacketBuffer::Nowhere, PacketBuffer::Resume);
+            queue.enter(LaneWqe {
+                packet,
+                ..entered(RESUME_NUMBER, WqeKind::Control)
+            });
+        }
         let mut lane = RcLane {
             qp,
-            key: up.lane,
-            peer,
+            head: lane.head,
             session,
-            open: false,
-            may_send: up.may_send,
-            packet_bytes: self.poster.packet_bytes(&up.remote_limits),
-            heard: up.resumes,
-            queue: LaneSendQueue::new(depth, first_request()),
-            is_ending: false,
+            packet_bytes: self.poster.packet_bytes(&lane.limits),
+            queue,
             unflushed: false,
             refused: false,
             last_receive_due: Time(0),
             turn: LaneTurn::default(),
         };
-        if up.resumes {
-            lane.queue.begin_behind(RESUME_NUMBER);
-        }
-        if let Some(resume) = resume {
-            lane.queue.enter(resume);
-        }
         lane.reconsider();
         self.poster.bounces.lane_begins();
-        self.lanes.insert(lane);
         // The look for silent lanes, once a second, allocates nothing.
         self.turns.silent.reserve(self.lanes.places());
+        lane
     }
 
     /// Takes the session off a lane that has ended, and parks it at its peer.
@@ -159,8 +135,9 @@ impl RdmTransport {
         if at.lane == Some(session) {
             at.lane = None;
         }
-        match self.lanes.remove(session) {
-            Some(lane) => {
+        self.lanes.session(session)?;
+        match self.lanes.remove(session)? {
+            Lane::Rc(lane) => {
                 let RcLane {
                     qp,
                     session,
@@ -175,7 +152,11 @@ impl RdmTransport {
                 self.peers.end_lane(peer);
                 Some(session)
             }
-            None => self.leave_ud_lane(session),
+            Lane::Ud(lane) => {
+                self.peers.end_lane(peer);
+                Some(self.leave_ud_lane(*lane))
+            }
+            Lane::New(_) => None,
         }
     }
 }

@@ -26,7 +26,7 @@ impl RdmTransport {
         packet: &DataPacket<'_>,
         owner: &mut O,
     ) {
-        let Some(state) = self.state_of(session) else {
+        let Some(state) = self.lanes.session(session) else {
             return;
         };
         let (offset, last) = match state.incoming.assembly.on_packet(packet) {
@@ -95,7 +95,7 @@ impl RdmTransport {
     }
 
     fn incoming(&mut self, session: SessionId) -> Option<&mut IncomingFragments> {
-        Some(&mut self.state_of(session)?.incoming)
+        Some(&mut self.lanes.session(session)?.incoming)
     }
 
     /// A receive has matched a message of which some fragments are here: later ones go straight to

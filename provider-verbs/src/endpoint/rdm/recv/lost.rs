@@ -4,7 +4,7 @@
 use super::super::RdmTransport;
 use super::super::endings::Ending;
 use super::census::LaneWatch;
-use crate::session::RcLane;
+use crate::lane::RcLane;
 
 impl RdmTransport {
     /// A queue pair has ended without word of the receives that it had taken.
@@ -21,7 +21,7 @@ impl RdmTransport {
     /// Continues the search for lost receives; the completion queue was emptied.
     pub(in super::super) fn search_lost_receives(&mut self) {
         // Lanes that begin or end may hold a receive, and have no count of packets to compare.
-        if !self.new_lanes.is_empty() || self.ending.has_queue_pair() {
+        if self.lanes.new_lanes().next().is_some() || self.ending.has_queue_pair() {
             return;
         }
         let now = self.ud.now();
@@ -30,14 +30,14 @@ impl RdmTransport {
             return;
         };
         let Some(watch) = &mut census.watch else {
-            let next = |lane: &RcLane| (lane.key.session(), lane.session.numbers.expected());
-            let lanes = self.lanes.iter().map(next).collect();
+            let next = |lane: &RcLane| (lane.head.key.session(), lane.session.numbers.expected());
+            let lanes = self.lanes.rc_lanes().map(next).collect();
             census.watch = Some(LaneWatch { lanes, until });
             return;
         };
         let lanes = &mut self.lanes;
         watch.lanes.retain(|(session, next)| {
-            let lane = lanes.of(*session);
+            let lane = lanes.rc(*session);
             lane.is_some_and(|lane| lane.session.numbers.expected() == *next)
         });
         if watch.lanes.is_empty() && now >= watch.until {

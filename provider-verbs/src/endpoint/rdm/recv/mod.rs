@@ -21,7 +21,6 @@ use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{DataEnvelope, DataPacket, FinStatus, Header};
 
 use super::{RdmTransport, TRANSPORT};
-use crate::connect::ToService;
 use crate::session::{
     ControlMessage, RdmUnexpectedMessage, SessionState, TransferMethod, UnexpectedBody,
 };
@@ -55,13 +54,13 @@ impl RdmTransport {
         let Some((header, envelope, payload)) = DataPacket::parse_eager(bytes) else {
             return false;
         };
-        let Some(lane) = self.lanes.of(header.session) else {
+        let Some(lane) = self.lanes.rc(header.session) else {
             return false;
         };
         let SessionState {
             numbers, incoming, ..
         } = &mut lane.session;
-        let is_next = lane.heard
+        let is_next = lane.head.gate.peer_is_up()
             && lane.qp.number() == qp_num
             && numbers.is_next(header.sequence)
             && incoming.assembly.is_complete();
@@ -73,7 +72,7 @@ impl RdmTransport {
             return false;
         }
         numbers.accept(header.sequence);
-        let from = (lane.peer, lane.session.numbers.name());
+        let from = (lane.head.peer, lane.session.numbers.name());
         self.on_eager(header.session, from, envelope, payload, owner);
         true
     }
@@ -83,11 +82,11 @@ impl RdmTransport {
             return self.drop_packet(qp_num, "it is no data packet");
         };
         let session = header.session;
-        if self.lanes.of(session).is_none() && self.service.has_messages() {
+        if self.lanes.rc(session).is_none() && self.service.has_messages() {
             // The lane may be up while its message has not been read yet.
             self.take_messages(owner);
         }
-        let Some(lane) = self.lanes.of(session) else {
+        let Some(lane) = self.lanes.rc(session) else {
             if self.on_resume_packet(&header, &packet, qp_num, owner) {
                 return;
             }
@@ -96,18 +95,10 @@ impl RdmTransport {
         if lane.qp.number() != qp_num {
             return self.drop_packet(qp_num, "its session is another queue pair's");
         }
-        if !lane.heard {
-            lane.heard = true;
-            if !lane.may_send {
-                lane.may_send = true;
-                lane.reconsider();
-                let (key, peer) = (lane.key, lane.peer);
-                self.service.request(ToService::LaneHeard(key));
-                self.is_heard(peer, owner);
-                self.list(session);
-            }
+        if !lane.head.gate.peer_is_up() {
+            self.packet_came(session, owner);
         }
-        let Some(lane) = self.lanes.of(session) else {
+        let Some(lane) = self.lanes.rc(session) else {
             return;
         };
         match judge(&mut lane.session, &header, &packet) {
@@ -117,7 +108,7 @@ impl RdmTransport {
             Ok(Accept::Gap) => return self.break_lane(session, BROKEN),
             Err(why) => return self.break_protocol(session, &*why),
         }
-        let from = (lane.peer, lane.session.numbers.name());
+        let from = (lane.head.peer, lane.session.numbers.name());
         self.take_packet(session, from, packet, owner);
     }
 
@@ -179,7 +170,7 @@ impl RdmTransport {
             if kind.is_answered() {
                 self.send_refusals(peer, owner);
             }
-            match self.lanes.of(lane) {
+            match self.lanes.rc(lane) {
                 Some(of) => {
                     if release(&mut of.session, payload.len()) {
                         self.list(lane);
@@ -216,7 +207,7 @@ impl RdmTransport {
                 owner,
             );
         }
-        let state = self.state_of(lane);
+        let state = self.lanes.session(lane);
         if let Some(Err(error)) = state.map(SessionState::count_rts) {
             return self.break_protocol(lane, &error);
         }
@@ -369,8 +360,8 @@ impl RdmTransport {
         session: SessionId,
         error: &(dyn std::error::Error + 'static),
     ) {
-        if let Some(lane) = self.lanes.of(session) {
-            let peer = &self.peers.at(lane.peer).key;
+        if let Some(lane) = self.lanes.rc(session) {
+            let peer = &self.peers.at(lane.head.peer).key;
             tracing::warn!("{} to {peer:?} is closed: {error}", **lane.qp);
         }
         let why = match error.downcast_ref() {

@@ -30,7 +30,7 @@ impl RdmTransport {
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
             return self.pull((peer, session), (kind, arrived, matched), op, owner);
         }
-        let state = self.state_of(lane);
+        let state = self.lanes.session(lane);
         if let Some(Err(error)) = state.map(|state| state.pulls.count()) {
             return self.break_protocol(lane, &error);
         }
@@ -107,7 +107,7 @@ impl RdmTransport {
         receive: u64,
         len: Option<u64>,
     ) -> Option<PulledReceive> {
-        let pulls = &mut self.state_of(session)?.pulls;
+        let pulls = &mut self.lanes.session(session)?.pulls;
         let is_it = |of: &&PulledReceive| len.is_none_or(|len| of.arrived.len == len);
         let pulled = match pulls.get(receive).filter(is_it) {
             Some(_) => pulls.on_answer(receive),

@@ -13,9 +13,10 @@ use ferrofabric_protocol::wire::data::{FinStatus, Grant};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::super::RdmTransport;
+use crate::lane::WqeKind;
 use crate::mr::Access;
 use crate::post::{RemoteMemory, SendRequest};
-use crate::session::{ControlMessage, IncomingTransfer, Registered, TransferMethod, WqeKind};
+use crate::session::{ControlMessage, IncomingTransfer, Registered, TransferMethod};
 
 impl RdmTransport {
     /// Starts to move a message into its matching receive.
@@ -207,14 +208,14 @@ impl RdmTransport {
         read: Key,
         owner: &mut O,
     ) {
-        let Some(lane) = self.lanes.of(session) else {
+        let Some(lane) = self.lanes.rc(session) else {
             return;
         };
         let Some(r) = lane.session.reads.remove(read) else {
             return;
         };
         (lane.session.control_messages).push_back(ControlMessage::Fin(r.op, FinStatus::Ok));
-        let peer = lane.peer;
+        let peer = lane.head.peer;
         self.list(session);
         drop(r.destinations);
         owner.complete_recv(r.kind, &r.matched, &r.arrived, || self.peers.name(peer));
@@ -231,7 +232,7 @@ impl RdmTransport {
         receive: u64,
         owner: &mut O,
     ) {
-        let Some(state) = self.state_of(session) else {
+        let Some(state) = self.lanes.session(session) else {
             return;
         };
         match state.receives.remove(Key::from_bits(receive)) {

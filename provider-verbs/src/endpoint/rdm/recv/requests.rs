@@ -2,8 +2,8 @@
 
 use ferrofabric_verbs_sys::ibv_sge;
 
+use crate::lane::receive_wr_id;
 use crate::post::RecvRequest;
-use crate::session::receive_wr_id;
 use crate::slots::SlotPool;
 
 /// A receive into a buffer.

@@ -8,8 +8,9 @@ use ferrofabric_verbs_sys::ibv_sge;
 
 use super::super::poster::{PostError, Poster, envelope};
 use crate::gather::Readable;
+use crate::lane::{PacketBuffer, PacketRecords, RcLane, WqeKind};
 use crate::post::inline_sge;
-use crate::session::{PacketBuffer, PacketRecords, RcLane, Registered, WqeKind};
+use crate::session::Registered;
 
 impl Poster {
     /// Posts an eager message: inline, or from the bounce buffer `slot`.

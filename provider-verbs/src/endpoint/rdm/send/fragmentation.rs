@@ -15,7 +15,8 @@ use ferrofabric_protocol::wire::data::{Header, MAX_FIRST_HEADER_BYTES, MAX_HEADE
 use super::super::poster::{FragmentOutcome, PostError, Poster, envelope};
 use crate::device::Mtu;
 use crate::gather::Readable;
-use crate::session::{PacketBuffer, RcLane, Registered, WqeKind};
+use crate::lane::{PacketBuffer, RcLane, WqeKind};
+use crate::session::Registered;
 
 /// Packets for one doorbell: the device sends these while the next are filled.
 const AT_A_DOORBELL: usize = 4;

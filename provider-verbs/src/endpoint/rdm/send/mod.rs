@@ -18,7 +18,8 @@ use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MAX_RTS_BYTES};
 use super::RdmTransport;
 use super::poster::{FragmentOutcome, PostError, Poster, RECEIVER_LEVELS};
 use crate::gather::Readable;
-use crate::session::{Pending, RcLane};
+use crate::lane::RcLane;
+use crate::session::Pending;
 
 /// Room in the line of a peer for parts of one-sided operations that wait for no fence.
 const ROOM_TO_PASS: usize = 64;
@@ -47,12 +48,12 @@ impl RdmTransport {
                 if self.poster.holds_back() {
                     self.make_way_for(session);
                 }
-                let Some(lane) = self.lanes.of(session) else {
+                let Some(lane) = self.lanes.rc(session) else {
                     return self.send_datagrams(session, at, op, iov);
                 };
                 {
                     let fenced = op.flags.contains(Flags::FENCE) && lane.session.has_unfinished();
-                    if lane.open && !fenced {
+                    if lane.head.gate.is_open() && !fenced {
                         let more = op.flags.contains(Flags::MORE);
                         match self.poster.message(lane, op, iov, None, more) {
                             Ok(()) => return Ok(()),
@@ -112,7 +113,7 @@ impl RdmTransport {
     #[inline(never)]
     fn post_chain(&mut self) {
         let session = self.poster.chain_of();
-        if let Some(lane) = self.lanes.of(session) {
+        if let Some(lane) = self.lanes.rc(session) {
             if self.poster.post_chain(lane).is_err() {
                 self.lane_broke(session);
             }
@@ -126,11 +127,11 @@ impl RdmTransport {
         let fits = self.poster.chain_of() == session && !self.poster.is_chain_full();
         let longest = MAX_RTS_BYTES.max(self.poster.tuning.inline_bytes);
         let stay = |lane: &mut RcLane| lane.queue.records.has_room(longest);
-        if fits && self.lanes.of(session).is_some_and(stay) {
+        if fits && self.lanes.rc(session).is_some_and(stay) {
             return;
         }
         self.post_held_back();
-        if let Some(lane) = self.lanes.of(session) {
+        if let Some(lane) = self.lanes.rc(session) {
             lane.queue.records.make_room(longest);
         }
     }
@@ -167,7 +168,7 @@ impl RdmTransport {
         }
         let lane = self.peers.at(peer).lane;
         // The peer has envelopes of some.
-        let state = lane.and_then(|session| self.state_of(session));
+        let state = lane.and_then(|session| self.lanes.session(session));
         let at_peer = state.map_or(0, |state| state.envelopes.count(WaitingKind::Answer));
         // The application's own sends, of which very many may wait, have another limit.
         let pending = self.peers.at(peer).pending.iter();
@@ -202,13 +203,13 @@ impl RdmTransport {
             if self.poster.holds_back() {
                 self.make_way_for(session);
             }
-            let Some(lane) = self.lanes.of(session) else {
+            let Some(lane) = self.lanes.rc(session) else {
                 return done;
             };
-            if !lane.open {
+            if !lane.head.gate.is_open() {
                 return done;
             }
-            let peer = self.peers.at(lane.peer);
+            let peer = self.peers.at(lane.head.peer);
             let Some(pending) = peer.pending.pop_front() else {
                 return done;
             };

@@ -20,12 +20,11 @@ use ferrofabric_verbs_sys::ibv_sge;
 use super::super::RdmTransport;
 use super::super::poster::{PostError, Poster, envelope};
 use crate::gather::Readable;
+use crate::lane::{RcLane, WqeKind};
 use crate::mr::Access;
 use crate::post::{RemoteMemory, SendRequest};
 use crate::registration::MemoryRegion;
-use crate::session::{
-    ControlMessage, OutgoingTransfer, Pending, RcLane, RendezvousSend, SessionState, WqeKind,
-};
+use crate::session::{ControlMessage, OutgoingTransfer, Pending, RendezvousSend, SessionState};
 
 impl RdmTransport {
     /// The receiver has finished a message, without a write of the sender.
@@ -36,7 +35,7 @@ impl RdmTransport {
         status: FinStatus,
         owner: &mut O,
     ) {
-        let Some(state) = self.state_of(session) else {
+        let Some(state) = self.lanes.session(session) else {
             return;
         };
         let done = match WaitingMessages::<Pending>::is_op(op) {
@@ -72,7 +71,7 @@ impl RdmTransport {
         grant: &Grant,
         owner: &mut O,
     ) {
-        let Some(state) = self.state_of(session) else {
+        let Some(state) = self.lanes.session(session) else {
             return;
         };
         let granted = match state.sends.on_fin(grant.op) {
@@ -140,7 +139,7 @@ impl RdmTransport {
 
     /// Notifies the peer that all of a message was written.
     pub(in super::super) fn queue_done(&mut self, session: SessionId, transfer: Key) {
-        if let Some(lane) = self.lanes.of(session) {
+        if let Some(lane) = self.lanes.rc(session) {
             lane.session
                 .control_messages
                 .push_back(ControlMessage::Done(transfer));

@@ -10,14 +10,15 @@ use ferrofabric_protocol::wire::data::{
 use super::super::RdmTransport;
 use super::super::poster::{PostError, Poster, RECEIVER_LEVELS, envelope};
 use crate::gather::Readable;
+use crate::lane::{PacketBuffer, RcLane, WqeKind};
 use crate::post::inline_sge;
-use crate::session::{ControlMessage, PacketBuffer, Pending, RcLane, SessionState, WqeKind};
+use crate::session::{ControlMessage, Pending, SessionState};
 
 impl RdmTransport {
     /// A receive of the peer has matched a message that waits here.
     #[cold]
     pub(in super::super) fn on_pull(&mut self, session: SessionId, op: u64, receive: u64) {
-        let Some(state) = self.state_of(session) else {
+        let Some(state) = self.lanes.session(session) else {
             return;
         };
         match state.envelopes.on_pull(op, receive) {
@@ -34,7 +35,7 @@ impl RdmTransport {
         owner: &mut O,
     ) -> usize {
         let has_pulled = |lane: &mut RcLane| lane.session.envelopes.has_pulled();
-        if !self.lanes.of(session).is_some_and(has_pulled) {
+        if !self.lanes.rc(session).is_some_and(has_pulled) {
             return 0;
         }
         let done = self.chain_pulled(session, owner);
@@ -49,7 +50,11 @@ impl RdmTransport {
             if self.poster.holds_back() {
                 self.make_way_for(session);
             }
-            let Some(lane) = self.lanes.of(session).filter(|lane| lane.open) else {
+            let Some(lane) = self
+                .lanes
+                .rc(session)
+                .filter(|lane| lane.head.gate.is_open())
+            else {
                 return done;
             };
             let Some((receive, pending)) = lane.session.envelopes.next_pulled() else {

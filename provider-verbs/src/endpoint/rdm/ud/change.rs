@@ -4,6 +4,7 @@ use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::{Time, datagram_lane};
 
 use super::super::RdmTransport;
+use crate::lane::UdLane;
 use crate::session::SessionState;
 
 impl RdmTransport {
@@ -12,10 +13,10 @@ impl RdmTransport {
         if !self.life.counts_traffic() {
             return;
         }
-        let Some(lane) = self.ud.lanes.of(session) else {
+        let Some(lane) = self.lanes.ud(session) else {
             return;
         };
-        let peer = lane.peer;
+        let peer = lane.head.peer;
         if self.life.message(peer, bytes as u64, now)
             && self.apply_without_owner(|life, view, now| life.has_traffic(peer, view, now))
         {
@@ -25,7 +26,7 @@ impl RdmTransport {
 
     /// A session needs an RC lane.
     pub(super) fn outgrow(&mut self, session: SessionId) {
-        if let Some(lane) = self.ud.lanes.of(session) {
+        if let Some(lane) = self.lanes.ud(session) {
             lane.outgrown = true;
             self.list(session);
         }
@@ -39,18 +40,16 @@ impl RdmTransport {
         usize::from(promotes)
     }
 
-    /// Takes a session off its UD lane.
-    pub(in super::super) fn leave_ud_lane(&mut self, session: SessionId) -> Option<SessionState> {
-        self.send_last_datagram(session);
-        let mut lane = self.ud.lanes.remove(session)?;
-        self.peers.end_lane(lane.peer);
-        self.ud.deadlines.set(session, None);
+    /// A session leaves its UD lane.
+    pub(in super::super) fn leave_ud_lane(&mut self, mut lane: UdLane) -> SessionState {
+        self.send_last_datagram(&mut lane);
+        self.ud.deadlines.set(lane.head.key.session(), None);
         let slots = lane.window.release(&lane.session.numbers);
         for (slot, _) in slots {
             self.ud.held_slots -= 1;
             self.receives.give_back(slot);
         }
-        Some(lane.session)
+        lane.session
     }
 
     /// Statistics of all lanes of the UD kind together.

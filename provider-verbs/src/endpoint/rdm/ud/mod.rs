@@ -18,7 +18,6 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::Time;
 use ferrofabric_protocol::datagram_lane::{DatagramLane, SharedLaneState};
-use ferrofabric_protocol::handshake::LaneUp;
 use ferrofabric_protocol::timers::Timers;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::datagram::PREFIX_BYTES;
@@ -29,21 +28,21 @@ use nix::sys::timerfd::{self, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags
 use super::RdmTransport;
 use crate::connect::{ToService, UdDestination};
 use crate::device::Mtu;
+use crate::lane::{LaneTurn, NewLane, UdLane, UdRoute};
 use crate::qp::UdQp;
-use crate::session::{LaneTable, LaneTurn, PacketPool, SessionState, UdLane, UdRoute};
+use crate::session::{PacketPool, SessionState};
 
 pub(super) use queue_pair::DataQueuePair;
 
 /// The divisor of the receive buffers that packets which came too early may take.
 const HELD_PART: usize = 4;
 
-/// The UD lanes, and their common resources.
-pub(super) struct UdLanes {
+/// What all UD lanes of an endpoint share.
+pub(super) struct UdShared {
     // It goes first: the device uses the other fields.
     pub(super) queue_pair: Option<DataQueuePair>,
     /// Its number; 0 if there is none.
     number: u32,
-    pub(super) lanes: LaneTable<UdLane>,
     pub(super) shared: SharedLaneState,
     pub(super) deadlines: Timers<SessionId>,
     /// Memory for the packets that are not confirmed.
@@ -59,7 +58,7 @@ pub(super) struct UdLanes {
     clock: Clock,
 }
 
-impl UdLanes {
+impl UdShared {
     pub(super) fn new(
         queue_pair: Option<DataQueuePair>,
         mtu: Mtu,
@@ -74,7 +73,6 @@ impl UdLanes {
         Ok(Self {
             number: queue_pair.as_ref().map_or(0, DataQueuePair::number),
             queue_pair,
-            lanes: LaneTable::default(),
             shared: SharedLaneState::default(),
             deadlines: Timers::default(),
             packets: PacketPool::default(),
@@ -104,7 +102,7 @@ impl UdLanes {
         self.deadlines.next().is_some()
     }
 
-    /// Readable when a deadline has passed, once [`UdLanes::arm`] has been called.
+    /// Readable when a deadline has passed, once [`UdShared::arm`] has been called.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }
@@ -142,46 +140,41 @@ impl UdLanes {
     }
 }
 
-/// The route of a lane: each of its datagrams is sent with these.
-pub(super) fn route(up: &LaneUp, destination: UdDestination) -> UdRoute {
+/// The route of a new lane: each of its datagrams is sent with these.
+pub(super) fn route(lane: &NewLane, destination: UdDestination) -> UdRoute {
     UdRoute {
         destination,
-        qpn: up.remote_qpn,
-        cookie: up.name as u32,
+        qpn: lane.remote_qpn,
+        cookie: lane.start.name as u32,
     }
 }
 
 impl RdmTransport {
-    /// From now on a UD lane carries the session.
-    pub(super) fn enter_ud_lane(
+    /// The record of a lane from the time when datagrams carry the session.
+    pub(super) fn ud_lane(
         &mut self,
-        peer: u32,
-        up: &LaneUp,
+        lane: NewLane,
         destination: UdDestination,
         mut session: SessionState,
-    ) {
-        let id = up.lane.session();
-        let limits = &up.remote_limits;
+    ) -> UdLane {
+        let limits = &lane.limits;
         let path_mtu = Mtu::from_code(limits.path_mtu).map_or(256, Mtu::bytes);
         let datagram_bytes = (self.ud.datagram_bytes)
             .min(path_mtu)
             .min((limits.receive_bytes as usize).saturating_sub(UdQp::HEADER_BYTES));
-        let window = DatagramLane::new(&self.ud.shared, &session.numbers, up.name);
-        session.numbers.remote = up.remote_session;
-        self.ud.lanes.insert(UdLane {
-            key: up.lane,
-            peer,
+        let window = DatagramLane::new(&self.ud.shared, &session.numbers, lane.start.name);
+        session.numbers.remote = lane.start.remote;
+        self.ud.deadlines.begin(lane.head.key.session());
+        self.poster.counters.lanes.ud += 1;
+        UdLane {
             session,
             window,
-            route: route(up, destination),
+            route: route(&lane, destination),
+            head: lane.head,
             packet_bytes: datagram_bytes - PREFIX_BYTES,
-            may_send: up.may_send,
-            is_ending: false,
             outgrown: false,
             turn: LaneTurn::default(),
-        });
-        self.ud.deadlines.begin(id);
-        self.poster.counters.lanes.ud += 1;
+        }
     }
 
     /// Handles the lanes whose deadline has passed.
@@ -190,14 +183,14 @@ impl RdmTransport {
         let now = self.ud.now();
         let mut done = 0;
         while let Some(session) = self.ud.deadlines.pop(now) {
-            let Some(lane) = self.ud.lanes.of(session) else {
+            let Some(lane) = self.lanes.ud(session) else {
                 self.repeat_resume(session, owner);
                 continue;
             };
             done += 1;
             let suspects = (lane.window).on_deadline(&self.ud.shared, &lane.session.numbers, now);
             if suspects {
-                let key = lane.key;
+                let key = lane.head.key;
                 self.service.request(ToService::ProbePeer(key));
                 // This side's own queue pair may be the cause.
                 self.check_data_queue_pair();
@@ -209,8 +202,8 @@ impl RdmTransport {
 
     /// Sets the deadline of a lane: to be called after each change of the lane.
     pub(super) fn set_deadline(&mut self, session: SessionId) {
-        if let Some(lane) = self.ud.lanes.of(session) {
-            let at = match lane.is_ending {
+        if let Some(lane) = self.lanes.ud(session) {
+            let at = match lane.head.gate.is_ending() {
                 false => lane.window.deadline(),
                 true => None,
             };

@@ -9,11 +9,11 @@ use ferrofabric_verbs_sys::ibv_wc_status;
 use super::super::poster::Poster;
 use crate::ah::Ah;
 use crate::gather::entry;
+use crate::lane::{UdRoute, datagram_wr_id};
 use crate::origins::first_request;
 use crate::pd::Pd;
 use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::qp::{QpConfig, UdFailure, UdInit, UdQp};
-use crate::session::{UdRoute, datagram_wr_id};
 
 /// A posted request whose memory the device may still read.
 struct PostedDatagram {

@@ -10,7 +10,6 @@ use ferrofabric_protocol::wire::datagram::{self, DatagramPrefix, PREFIX_BYTES};
 use super::super::RdmTransport;
 use super::super::recv::take_credit;
 use super::HELD_PART;
-use crate::connect::ToService;
 use crate::qp::UdQp;
 
 impl RdmTransport {
@@ -23,27 +22,24 @@ impl RdmTransport {
             return self.drop_datagram("it is no datagram of a lane");
         };
         let session = header.session;
-        if self.ud.lanes.of(session).is_none() && self.service.has_messages() {
+        if self.lanes.ud(session).is_none() && self.service.has_messages() {
             // The lane may be up while its message has not been read yet.
             self.take_messages(owner);
         }
         let now = self.ud.now();
-        let Some(lane) = self.ud.lanes.of(session) else {
+        let Some(lane) = self.lanes.ud(session) else {
             if !self.on_resume_datagram(&prefix, &header, &packet, owner) {
                 self.drop_datagram("its session does not exist");
             }
             self.receives.give_back(slot);
             return;
         };
-        if lane.is_ending || lane.route.cookie != prefix.cookie {
+        if lane.head.gate.is_ending() || lane.route.cookie != prefix.cookie {
             self.receives.give_back(slot);
             return self.drop_datagram("its lane is over");
         }
-        if !lane.may_send {
-            lane.may_send = true;
-            let (key, peer) = (lane.key, lane.peer);
-            self.service.request(ToService::LaneHeard(key));
-            self.is_heard(peer, owner);
+        if !lane.head.gate.peer_is_up() {
+            self.packet_came(session, owner);
         }
         self.list(session);
         if !self.acknowledged(session, &prefix, now, owner) {
@@ -88,7 +84,7 @@ impl RdmTransport {
         now: Time,
         owner: &mut O,
     ) -> bool {
-        let Some(lane) = self.ud.lanes.of(session) else {
+        let Some(lane) = self.lanes.ud(session) else {
             return false;
         };
         let numbers = &mut lane.session.numbers;
@@ -120,7 +116,7 @@ impl RdmTransport {
         owner: &mut O,
     ) {
         let may_hold = self.ud.held_slots < self.poster.tuning.datagram_receives / HELD_PART;
-        let Some(lane) = self.ud.lanes.of(session) else {
+        let Some(lane) = self.lanes.ud(session) else {
             return self.receives.give_back(slot);
         };
         let arrival = lane.window.arrive(
@@ -146,7 +142,11 @@ impl RdmTransport {
 
     fn deliver_unexpected<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
         loop {
-            let Some(lane) = self.ud.lanes.of(session).filter(|lane| !lane.is_ending) else {
+            let Some(lane) = self
+                .lanes
+                .ud(session)
+                .filter(|lane| !lane.head.gate.is_ending())
+            else {
                 return;
             };
             let Some(held) = lane.window.next_held(&mut lane.session.numbers) else {
@@ -173,9 +173,9 @@ impl RdmTransport {
         // The packet was parsed when it arrived.
         let packet = self.datagram(slot, bytes).get(PREFIX_BYTES..);
         if let (Some(Ok((_, packet))), Some(lane)) =
-            (packet.map(DataPacket::parse), self.ud.lanes.of(session))
+            (packet.map(DataPacket::parse), self.lanes.ud(session))
         {
-            let from = (lane.peer, lane.session.numbers.name());
+            let from = (lane.head.peer, lane.session.numbers.name());
             match take_credit(&mut lane.session, &packet) {
                 Ok(()) => self.take_packet(session, from, packet, owner),
                 Err(why) => self.break_protocol(session, &*why),
@@ -186,14 +186,13 @@ impl RdmTransport {
 
     /// The peer requests the Resume again: it has not received it.
     fn resume_again(&mut self, session: SessionId, name: u64) {
-        let (Some(lane), Some(queue_pair)) =
-            (self.ud.lanes.of(session), self.ud.queue_pair.as_mut())
+        let (Some(lane), Some(queue_pair)) = (self.lanes.ud(session), self.ud.queue_pair.as_mut())
         else {
             return;
         };
         tracing::debug!(
             "the peer of {:?} resumes session {name:#x} once more",
-            lane.key
+            lane.head.key
         );
         let header = Header {
             session: lane.session.numbers.remote,

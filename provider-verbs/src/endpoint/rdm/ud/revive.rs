@@ -13,6 +13,7 @@ use ferrofabric_protocol::Time;
 use super::super::RdmTransport;
 use super::super::endings::Ending;
 use super::super::recv::ReceivingQueuePair;
+use crate::lane::Lane;
 use crate::qp::UdFailure;
 
 impl RdmTransport {
@@ -20,7 +21,8 @@ impl RdmTransport {
     /// no completion reports it.
     #[cold]
     pub(in super::super) fn check_data_queue_pair(&mut self) {
-        if self.ud.lanes.count() == 0 && self.new_lanes.is_empty() {
+        let uses_it = |lane: &Lane| !matches!(lane, Lane::Rc(_));
+        if !self.lanes.iter().any(uses_it) {
             return;
         }
         if let Some(queue_pair) = &mut self.ud.queue_pair {
@@ -82,8 +84,8 @@ impl RdmTransport {
             return;
         }
         self.list_stalled();
-        let sessions: Vec<_> = (self.ud.lanes.iter_mut())
-            .map(|lane| lane.key.session())
+        let sessions: Vec<_> = (self.lanes.ud_lanes())
+            .map(|lane| lane.head.key.session())
             .collect();
         for session in sessions {
             self.list(session);

@@ -14,8 +14,10 @@ use ferrofabric_protocol::wire::data::{
 
 use super::super::RdmTransport;
 use super::super::poster::{PostError, Poster, RECEIVER_LEVELS, envelope};
+use super::DataQueuePair;
 use crate::gather::Readable;
-use crate::session::{ControlMessage, PacketPool, Pending, ResendKind, ResendPacket, UdLane};
+use crate::lane::UdLane;
+use crate::session::{ControlMessage, PacketPool, Pending, ResendKind, ResendPacket};
 
 /// The result of numbering a message.
 enum Stamped {
@@ -38,7 +40,7 @@ impl RdmTransport {
         op: &SendOp,
         iov: Readable<'_>,
     ) -> Result<(), OpError> {
-        if let Some(lane) = self.ud.lanes.of(session).filter(|lane| lane.has_room()) {
+        if let Some(lane) = self.lanes.ud(session).filter(|lane| lane.has_room()) {
             let fenced = op.flags.contains(Flags::FENCE) && lane.session.has_unfinished();
             if !fenced {
                 let packets = &mut self.ud.packets;
@@ -66,11 +68,11 @@ impl RdmTransport {
         session: SessionId,
         owner: &mut O,
     ) -> usize {
-        let Some(lane) = self.ud.lanes.of(session) else {
+        let Some(lane) = self.lanes.ud(session) else {
             return 0;
         };
         lane.turn.begins();
-        if !lane.is_usable() {
+        if !lane.head.gate.is_usable() {
             self.set_deadline(session);
             return 0;
         }
@@ -84,7 +86,7 @@ impl RdmTransport {
         done += self.transmit(session, now);
         done += self.acknowledge(session, now);
         self.set_deadline(session);
-        if self.ud.lanes.of(session).is_some_and(|lane| lane.outgrown) {
+        if self.lanes.ud(session).is_some_and(|lane| lane.outgrown) {
             done += self.promote(session);
         }
         done
@@ -92,7 +94,7 @@ impl RdmTransport {
 
     /// Gives numbers to the control messages.
     fn stamp_control_messages(&mut self, session: SessionId) -> usize {
-        let Some(lane) = self.ud.lanes.of(session) else {
+        let Some(lane) = self.lanes.ud(session) else {
             return 0;
         };
         let mut done = 0;
@@ -145,10 +147,10 @@ impl RdmTransport {
     fn stamp_pending<O: Owner>(&mut self, session: SessionId, now: Time, owner: &mut O) -> usize {
         let mut done = 0;
         loop {
-            let Some(lane) = self.ud.lanes.of(session) else {
+            let Some(lane) = self.lanes.ud(session) else {
                 return done;
             };
-            let peer = self.peers.at(lane.peer);
+            let peer = self.peers.at(lane.head.peer);
             let Some(pending) = peer.pending.front() else {
                 return done;
             };
@@ -197,7 +199,7 @@ impl RdmTransport {
     fn stamp_pulled<O: Owner>(&mut self, session: SessionId, now: Time, owner: &mut O) -> usize {
         let mut done = 0;
         loop {
-            let Some(lane) = self.ud.lanes.of(session).filter(|lane| lane.has_room()) else {
+            let Some(lane) = self.lanes.ud(session).filter(|lane| lane.has_room()) else {
                 return done;
             };
             let Some((receive, pending)) = lane.session.envelopes.next_pulled() else {
@@ -254,8 +256,7 @@ impl RdmTransport {
 
     /// Sends the packets that the window allows.
     fn transmit(&mut self, session: SessionId, now: Time) -> usize {
-        let (Some(lane), Some(queue_pair)) =
-            (self.ud.lanes.of(session), self.ud.queue_pair.as_mut())
+        let (Some(lane), Some(queue_pair)) = (self.lanes.ud(session), self.ud.queue_pair.as_mut())
         else {
             return 0;
         };
@@ -270,7 +271,7 @@ impl RdmTransport {
             let at = out.sequence.wrapping_sub(oldest) as usize;
             let prefix = lane.prefix(out.ack_at_once).to_bytes();
             let Some(packet) = lane.session.resend_queue.get(at) else {
-                tracing::error!("packet {} of {:?} is not kept", out.sequence, lane.key);
+                tracing::error!("packet {} of {:?} is not kept", out.sequence, lane.head.key);
                 break;
             };
             if !queue_pair.send(&mut self.poster, &lane.route, &prefix, &packet.bytes) {
@@ -298,37 +299,36 @@ impl RdmTransport {
 
     /// Sends an acknowledgement alone, if one is due or credit has to be returned.
     fn acknowledge(&mut self, session: SessionId, now: Time) -> usize {
-        let Some(lane) = self.ud.lanes.of(session) else {
+        let Some(lane) = self.lanes.ud(session) else {
             return 0;
         };
         if !lane.window.is_ack_due(now) && !lane.session.numbers.receive_credit.is_return_due() {
             return 0;
         }
-        self.send_ack(session);
+        if let Some(queue_pair) = &mut self.ud.queue_pair {
+            queue_pair.send_ack(&mut self.poster, lane);
+        }
         1
     }
 
     /// Sends the last datagram of a lane: once the device has sent it, it uses no handle of the
     /// lane any more. The peer may have finished already.
-    pub(super) fn send_last_datagram(&mut self, session: SessionId) {
-        if let Some(queue_pair) = self.ud.queue_pair.as_mut() {
+    pub(super) fn send_last_datagram(&mut self, lane: &mut UdLane) {
+        if let Some(queue_pair) = &mut self.ud.queue_pair {
             queue_pair.signal_next();
-            self.send_ack(session);
+            queue_pair.send_ack(&mut self.poster, lane);
         }
     }
+}
 
-    fn send_ack(&mut self, session: SessionId) {
-        let (Some(lane), Some(queue_pair)) =
-            (self.ud.lanes.of(session), self.ud.queue_pair.as_mut())
-        else {
-            return;
-        };
+impl DataQueuePair {
+    fn send_ack(&mut self, poster: &mut Poster, lane: &mut UdLane) {
         let mut bytes = [0; MAX_NOTICE_BYTES];
         let len = (lane.session.numbers.stamp_ack()).write_ack(&mut bytes);
         let prefix = lane.prefix(false).to_bytes();
         // Dropped if there is no room, as on the wire: the sender repeats its packet.
-        queue_pair.send(&mut self.poster, &lane.route, &prefix, &bytes[..len]);
-        self.poster.counters.sent.acks += 1;
+        self.send(poster, &lane.route, &prefix, &bytes[..len]);
+        poster.counters.sent.acks += 1;
     }
 }
 

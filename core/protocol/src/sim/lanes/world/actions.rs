@@ -39,10 +39,8 @@ impl LanesWorld {
             }
             LaneOrder::TakeAll { lane } => self.by_key(lane).0.take_all[at] = true,
             LaneOrder::Release { lane } => self.release(at, lane),
-            LaneOrder::ReleasePath { .. }
-            | LaneOrder::ReportArrival { .. }
-            | LaneOrder::MoveLess { .. }
-            | LaneOrder::Idle { .. } => {}
+            LaneOrder::ReleasePath { .. } | LaneOrder::MoveLess { .. } | LaneOrder::Idle { .. } => {
+            }
             LaneOrder::LendCredit { peer } => self.lend(at, peer, true),
             LaneOrder::ReclaimCredit { peer } => self.lend(at, peer, false),
             LaneOrder::Begin { peer, lane } => {
@@ -83,7 +81,10 @@ impl LanesWorld {
                 peer.on = Some(lane);
                 let this = self.lane(pair, lane);
                 this.carries[at] = true;
-                this.may_send[at] |= this.resumes;
+                assert!(
+                    this.may_send[at] || !this.resumes,
+                    "the peer's Resume has come"
+                );
                 self.replay(at, pair, lane);
                 self.send(at, pair);
             }
@@ -97,7 +98,6 @@ impl LanesWorld {
 
     pub(super) fn settlement(&mut self, at: usize, settlement: Settlement) {
         match settlement {
-            Settlement::PeerAlive { .. } => {}
             Settlement::FailWaiting { peer, .. } => self.fail_waiting(at, peer as usize),
             Settlement::Meet {
                 peer,

@@ -2,14 +2,11 @@
 //! share.
 
 use ferrofabric_protocol::datagram_lane::DatagramLane;
-use ferrofabric_protocol::handshake::LaneKey;
-use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::datagram::DatagramPrefix;
 
-use super::lane::NamedLane;
-use super::state::SessionState;
-use super::turns::LaneTurn;
+use super::{LaneHead, LaneTurn};
 use crate::connect::UdDestination;
+use crate::session::SessionState;
 
 /// The route of a lane: each of its datagrams is sent with these.
 #[derive(Clone)]
@@ -24,8 +21,7 @@ pub(crate) struct UdRoute {
 /// A lane of the UD kind that is up. The packets that are not confirmed are in the session's
 /// `resend_queue`, from the oldest on.
 pub(crate) struct UdLane {
-    pub(crate) key: LaneKey,
-    pub(crate) peer: u32,
+    pub(crate) head: LaneHead,
     pub(crate) session: SessionState,
     /// The packets under way, and packets that came too early: for each the receive slot that has
     /// it, and its length in bytes.
@@ -33,31 +29,15 @@ pub(crate) struct UdLane {
     pub(crate) route: UdRoute,
     /// The longest data packet that a datagram holds, in bytes.
     pub(crate) packet_bytes: usize,
-    /// The peer's end is up.
-    pub(crate) may_send: bool,
-    /// The lane is closing: it sends and receives nothing more.
-    pub(crate) is_ending: bool,
     /// The session needs an RC lane, as soon as there is room for one.
     pub(crate) outgrown: bool,
     pub(crate) turn: LaneTurn,
 }
 
-impl NamedLane for UdLane {
-    #[inline]
-    fn session(&self) -> SessionId {
-        self.key.session()
-    }
-}
-
 impl UdLane {
-    /// Whether packets may go out.
-    pub(crate) fn is_usable(&self) -> bool {
-        self.may_send && !self.is_ending
-    }
-
     /// Whether a message may be given a number now.
     pub(crate) fn has_room(&self) -> bool {
-        self.is_usable() && !self.outgrown && self.window.has_room(&self.session.numbers)
+        self.head.gate.is_usable() && !self.outgrown && self.window.has_room(&self.session.numbers)
     }
 
     /// The prefix of a packet that is sent now.

@@ -18,20 +18,20 @@ const MOST: usize = 1024;
 
 /// Registered slots for Resumes: none on a device that takes a Resume inline. They are apart from
 /// the bounce buffers, so that no message keeps a session from its next lane.
-pub(in super::super) struct ResumeSlots(Option<SlotPool>);
+pub(crate) struct ResumeSlots(Option<SlotPool>);
 
 /// The place of a Resume, as a work request names it.
-pub(super) struct ResumePlace {
-    pub(super) entry: ibv_sge,
-    pub(super) flags: SendFlags,
+pub(crate) struct ResumePlace {
+    pub(crate) entry: ibv_sge,
+    pub(crate) flags: SendFlags,
     /// It lies in this slot, and not in the work request.
-    pub(super) slot: Option<u32>,
+    pub(crate) slot: Option<u32>,
 }
 
 impl ResumeSlots {
     /// Two slots a lane: one lane may end while the next begins. Of more lanes, not all begin at
     /// the same time; a lane that finds no slot is given up, and the next one finds one.
-    pub(in super::super) fn create(pd: &Arc<Pd>, tuning: &Tuning) -> Result<Self> {
+    pub(crate) fn create(pd: &Arc<Pd>, tuning: &Tuning) -> Result<Self> {
         if tuning.inline_bytes >= MAX_NOTICE_BYTES {
             return Ok(Self(None));
         }
@@ -41,7 +41,7 @@ impl ResumeSlots {
     }
 
     /// Finds a place for a Resume. `None`: all slots are in use.
-    pub(super) fn place(&mut self, resume: &[u8]) -> Option<ResumePlace> {
+    pub(crate) fn place(&mut self, resume: &[u8]) -> Option<ResumePlace> {
         let Some(slots) = &mut self.0 else {
             return Some(ResumePlace {
                 entry: inline_sge(resume),
@@ -61,7 +61,7 @@ impl ResumeSlots {
     }
 
     /// The request that read from a slot is over.
-    pub(in super::super) fn give(&mut self, slot: u32) {
+    pub(crate) fn give(&mut self, slot: u32) {
         if let Some(slots) = &mut self.0 {
             slots.give(slot);
         }
