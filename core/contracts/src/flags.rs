@@ -104,6 +104,9 @@ bitflags! {
     }
 }
 
+/// The completion levels that only the receiver can report, or the target of a write.
+pub const RECEIVER_LEVELS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
+
 bitflags! {
     /// The rights of peers to memory. The bits are those of grants, boards and handles of regions
     /// (`docs/wire-protocol.md`, `docs/shared-memory.md`).

@@ -178,7 +178,6 @@ mod tests {
         let place = |region| RemotePlace { region, place: 8 };
         let (key, grant) = (place(RegionName::Key(7)), place(RegionName::Grant(7)));
         for (part, words) in [
-            (Part::Write(key), (RemoteKind::Write, 7, 8)),
             (Part::NoticedWrite(grant), (RemoteKind::WriteAgain, 7, 8)),
             (Part::Read(grant), (RemoteKind::ReadAgain, 7, 8)),
             (
@@ -195,7 +194,21 @@ mod tests {
                 },
                 (RemoteKind::Grant, 7, 0),
             ),
+            (Part::Write(key), (RemoteKind::Write, 7, 8)),
+            (Part::NoticedWrite(key), (RemoteKind::NoticedWrite, 7, 8)),
+            (Part::Read(key), (RemoteKind::Read, 7, 8)),
+            (Part::Atomic(key), (RemoteKind::Atomic, 7, 8)),
+            (Part::Notice { len: 7, data: 8 }, (RemoteKind::Notice, 7, 8)),
+            (Part::Query { key: 7, query: 8 }, (RemoteKind::Query, 7, 8)),
+            (
+                Part::Grant {
+                    query: 7,
+                    grant: Some(8),
+                },
+                (RemoteKind::Grant, 7, 8),
+            ),
             (Part::Revoke { grant: 7 }, (RemoteKind::Revoke, 7, 0)),
+            (Part::Revoked { grant: 7 }, (RemoteKind::Revoked, 7, 0)),
         ] {
             assert_eq!(part.words(), words);
         }

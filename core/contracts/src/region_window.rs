@@ -1,7 +1,9 @@
 //! The window through which peers reach a region, and the one check of place, length and right.
 //!
 //! The target checks each part of a message by it, an initiator checks what the target has granted
-//! to its device, and a process of the same node checks what the target's board shows.
+//! to its device, and a process of the same node checks what the target's board shows. Regions of
+//! several pieces are not windows: the table of regions finds the pieces of a part. The rights of an
+//! endpoint or a link to all regions are compared before.
 
 use crate::atomics::Datatype;
 use crate::flags::Rights;

@@ -14,7 +14,7 @@ use ferrofabric_contracts::flags::Rights;
 use ferrofabric_contracts::peer::{MappedCall, Owner, PeerSrx};
 use ferrofabric_contracts::region_window::{Elements, RegionAccess};
 use ferrofabric_contracts::types::{IoBuf, MsgKind, RemoteKind, RmaKind, RmaOp, total_len};
-use ferrofabric_runtime::rma::plan::{LinkMemory, Operation, Order, Route, Way, plan};
+use ferrofabric_runtime::rma::plan::{Behind, LinkMemory, Operation, Route, Way, plan};
 use ferrofabric_system::shared_memory::MemoryBacking;
 
 use super::ShmLink;
@@ -162,7 +162,9 @@ impl LinkShortcuts {
     }
 
     /// Whether the kernel is to carry out an operation on memory that is not mapped, of this kind
-    /// and length: it may, and messages are not faster.
+    /// and length: it may, and messages are not faster. Apart from the mapped path, which needs the
+    /// registers.
+    #[inline(never)]
     fn kernel_is_chosen<O: Owner>(
         &mut self,
         chosen: (RmaKind, usize),
@@ -335,9 +337,11 @@ impl ShmLink {
             return false;
         };
         let bytes = (op.key, op.place, len);
-        let reached = match len <= MOST_BYTES {
-            true => shortcuts.reach(bytes, op.kind.right().into(), is_ready, waker),
-            false => Reached::Hidden,
+        let reached = match (is_ready, len <= MOST_BYTES) {
+            // Where the bytes are does not count.
+            (false, _) => Reached::NotReady { is_mappable: false },
+            (true, true) => shortcuts.reach(bytes, op.kind.right().into(), true, waker),
+            (true, false) => Reached::Hidden,
         };
         let route = reached.route(|| {
             let choice = (op.kind, len);
@@ -346,7 +350,10 @@ impl ShmLink {
                 false => LinkMemory::NotCopyable,
             }
         });
-        let is_done = match (plan(Operation::of(op), Order::Free, route).way(), reached) {
+        let is_done = match (
+            plan(Operation::of(op), Behind::Nothing, route).way(),
+            reached,
+        ) {
             (Way::Mapped, Reached::Mapped(at, _protection)) => {
                 // SAFETY: the caller's contract, and the memory has as many bytes.
                 unsafe { copy_mapped(op.kind, at, iov) };
@@ -386,7 +393,7 @@ impl ShmLink {
         let reached = shortcuts.reach(bytes, access, is_ready, &self.waker);
         let route = reached.route(|| LinkMemory::NotCopyable);
         let operation = Operation::atomic(target.datatype);
-        match (plan(operation, Order::Free, route).way(), reached) {
+        match (plan(operation, Behind::Nothing, route).way(), reached) {
             (Way::Mapped, Reached::Mapped(at, _protection))
                 if at.addr().get() % target.datatype.alignment() == 0 =>
             {

@@ -41,9 +41,9 @@ impl SharedBuffer {
     ///
     /// # Errors
     ///
-    /// As [`Domain::register`]. `EINVAL` for an empty buffer, and without a right.
+    /// As [`Domain::register`]. `EINVAL` for an empty buffer, without a right, and for other rights.
     pub fn open(domain: &dyn Domain, mut buffer: Buffer, rights: Rights) -> Result<Self> {
-        if buffer.is_empty() || rights.is_empty() {
+        if buffer.is_empty() || rights.is_empty() || !Rights::all().contains(rights) {
             let what = format!("{} bytes for peers", buffer.len());
             return Err(Error::new(Errno::EINVAL, "register", what));
         }

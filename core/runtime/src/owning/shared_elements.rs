@@ -56,7 +56,7 @@ impl<E: AtomicElement> SharedElements<E> {
         values: &[E],
         rights: Rights,
     ) -> Result<Self> {
-        if values.is_empty() || rights.is_empty() {
+        if values.is_empty() || rights.is_empty() || !Rights::all().contains(rights) {
             let what = format!("{} elements for peers", values.len());
             return Err(Error::new(Errno::EINVAL, "register", what));
         }

@@ -5,19 +5,19 @@ use ferrofabric_contracts::types::{FiAddr, MsgKind, RemoteKind};
 
 use super::operations::RemoteOperations;
 use super::orders::{Effects, effects_of, kept_by_devices};
-use super::plan::Order;
+use super::plan::Behind;
 
 impl RemoteOperations {
     /// What the operations before one leave open, or `None` if it has to wait for some. `peers`: its
     /// target's address, and another one of the same peer.
-    pub(crate) fn order_of(
+    pub(crate) fn behind_of(
         &self,
         effects: Effects,
         peers: (FiAddr, Option<FiAddr>),
-    ) -> Option<Order> {
+    ) -> Option<Behind> {
         let before = self.orders.before(effects);
         if before.is_empty() {
-            return Some(Order::Free);
+            return Some(Behind::Nothing);
         }
         if self.waits_for_messages(effects, peers) {
             return None;
@@ -25,12 +25,12 @@ impl RemoteOperations {
         let by_device = self.shortcuts.effects_under_way(peers) & before;
         let follows_sends = before.contains(Effects::SEND);
         match by_device.is_empty() {
-            true if follows_sends => Some(Order::BehindMessages),
-            true => Some(Order::Free),
+            true if follows_sends => Some(Behind::Messages),
+            true => Some(Behind::Nothing),
             false if follows_sends => None,
             false => kept_by_devices(effects)
                 .contains(by_device)
-                .then_some(Order::BehindDevice),
+                .then_some(Behind::Device),
         }
     }
 

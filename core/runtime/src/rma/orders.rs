@@ -23,6 +23,7 @@ impl Effects {
     const ATOMIC: Self = Self::ATOMIC_READ.union(Self::ATOMIC_WRITE);
 
     /// Of an operation on a peer's memory, whose flags have `ATOMIC` if it is atomic.
+    #[inline]
     pub(crate) fn of(kind: RmaKind, flags: Flags) -> Self {
         match (kind, flags.contains(Flags::ATOMIC)) {
             (RmaKind::Read, false) => Self::READ,
@@ -115,6 +116,7 @@ impl Orders {
 }
 
 /// The effects of a read or a write.
+#[inline]
 pub(crate) fn effects_of(op: &RmaOp) -> Effects {
     Effects::of(op.kind, op.flags - Flags::ATOMIC)
 }

@@ -4,14 +4,14 @@
 //! names the [`Rule`] that applies, which has the way and its cost. The rules are a table that
 //! `ferro info --one-sided` prints.
 //!
-//! The endpoint asks first, without a route: most operations with an order go as messages at once.
-//! Else the transport looks the route up and asks again. Whether the target gives the right to the
+//! The endpoint asks first, without a route: operations behind sends, and fenced ones, go as messages
+//! at once. Else the transport looks the route up and asks again. Whether the target gives the right to the
 //! bytes is part of the route: a window contains them
 //! ([`RegionWindow`](ferrofabric_contracts::region_window::RegionWindow)), or the memory counts as
 //! hidden or not granted. Then messages carry the operation, and the target's answer counts.
 
 use ferrofabric_contracts::atomics::Datatype;
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::RECEIVER_LEVELS;
 use ferrofabric_contracts::types::{RmaKind, RmaOp};
 
 /// What an operation asks for.
@@ -35,10 +35,9 @@ impl Operation {
     #[inline(always)]
     #[must_use]
     pub const fn of(op: &RmaOp) -> Self {
-        const VISIBLE: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
         match op.kind {
             RmaKind::Read => Self::Read,
-            RmaKind::Write => match op.flags.intersects(VISIBLE) {
+            RmaKind::Write => match op.flags.intersects(RECEIVER_LEVELS) {
                 true => Self::VisibleWrite,
                 false => Self::Write,
             },
@@ -58,13 +57,13 @@ impl Operation {
 
 /// What the operations that this one must not overtake leave open (`docs/adr/0065`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Behind {
     /// Any way: there are none, or they have completed.
-    Free,
-    /// A device carries them out in the order of their requests.
-    BehindDevice,
-    /// They are messages that were sent, or the operation is fenced.
-    BehindMessages,
+    Nothing,
+    /// Only the device that carries them out in the order of their requests.
+    Device,
+    /// Only messages: they are messages that were sent, or the operation is fenced.
+    Messages,
 }
 
 /// The route to the target's memory, as far as it is known.
@@ -110,7 +109,7 @@ pub enum LaneMemory {
     Scarce,
     /// This side can not read the bytes back to see that they are there.
     Unreadable,
-    /// This side's buffers are not registered, and can not be.
+    /// No bounce buffer is free now, or this side's buffers can not be registered.
     Unregistered,
     /// The device can carry the operation out.
     Granted,
@@ -254,7 +253,7 @@ rules! {
     Hidden: "link", "all", Message,
         "the board shows no window with these bytes and the right, or more than 64 MiB";
     Mapped: "link", "all", Mapped,
-        "the memory is mapped here, as the peer allocated it for that";
+        "the memory is mapped here; atomic: aligned, and none before it goes as messages";
     AtomicNotMapped: "link", "atomic", Message,
         "the memory is not mapped here";
     Copyable: "link", "read, write", Kernel,
@@ -266,7 +265,7 @@ rules! {
     Unfit: "lane", "read, write", Message,
         "longer than the device carries out at once, too many pieces, or no bytes";
     NotGranted: "lane", "read, write", Message,
-        "the target has granted no window with these bytes and the right; it is queried";
+        "the target has granted no window with these bytes and the right; it may be queried";
     Full: "lane", "read, write", Again,
         "the queue of the lane is full";
     Scarce: "lane", "read, write", Message,
@@ -274,17 +273,17 @@ rules! {
     Unreadable: "lane", "visible write", Message,
         "FI_DELIVERY_COMPLETE, and this side can not read the bytes back";
     Unregistered: "lane", "read, write", Message,
-        "this side's buffers are not registered, and can not be";
+        "no bounce buffer is free, or this side's buffers can not be registered";
     Granted: "lane", "read, write", Device,
         "the target has granted the memory for this lane";
     BehindDevice: "any", "all", Again,
-        "in place of each message above: ordered behind operations that a device carries out";
+        "in place of each way above but the device: ordered behind what a device carries out";
 }
 
 /// The rule for an operation.
 #[inline(always)]
 #[must_use]
-pub const fn plan(operation: Operation, order: Order, route: Route) -> Rule {
+pub const fn plan(operation: Operation, behind: Behind, route: Route) -> Rule {
     use Operation::{AtomicPair, AtomicWord, Read, VisibleWrite, Write};
     let rule = match (operation, route) {
         (AtomicPair, _) => Rule::AtomicOnPairs,
@@ -314,10 +313,10 @@ pub const fn plan(operation: Operation, order: Order, route: Route) -> Rule {
         },
         (AtomicWord, Route::Lane(_)) => Rule::AtomicByNetwork,
     };
-    match (order, rule.way()) {
-        (Order::BehindMessages, _) => Rule::BehindMessages,
-        (Order::BehindDevice, Way::Message) => Rule::BehindDevice,
-        (Order::Free | Order::BehindDevice, _) => rule,
+    match (behind, rule.way()) {
+        (Behind::Messages, _) => Rule::BehindMessages,
+        (Behind::Device, Way::Message | Way::Mapped | Way::Kernel) => Rule::BehindDevice,
+        (Behind::Nothing | Behind::Device, _) => rule,
     }
 }
 
@@ -334,7 +333,7 @@ mod tests {
         Operation::AtomicWord,
         Operation::AtomicPair,
     ];
-    const ORDERS: [Order; 3] = [Order::Free, Order::BehindDevice, Order::BehindMessages];
+    const BEHIND: [Behind; 3] = [Behind::Nothing, Behind::Device, Behind::Messages];
     const ROUTES: [Route; 14] = [
         Route::Unknown,
         Route::Declined,
@@ -352,12 +351,12 @@ mod tests {
         Route::Lane(LaneMemory::Granted),
     ];
 
-    fn all() -> impl Iterator<Item = (Operation, Order, Route)> {
+    fn all() -> impl Iterator<Item = (Operation, Behind, Route)> {
         OPERATIONS.into_iter().flat_map(|operation| {
-            ORDERS.into_iter().flat_map(move |order| {
+            BEHIND.into_iter().flat_map(move |behind| {
                 ROUTES
                     .into_iter()
-                    .map(move |route| (operation, order, route))
+                    .map(move |route| (operation, behind, route))
             })
         })
     }
@@ -371,8 +370,8 @@ mod tests {
     #[test]
     fn each_row_of_the_table_applies_where_it_says() {
         let mut applied = HashSet::new();
-        for (operation, order, route) in all() {
-            let rule = plan(operation, order, route);
+        for (operation, behind, route) in all() {
+            let rule = plan(operation, behind, route);
             applied.insert(rule);
             let row = rule.row();
             let is_for_it = match row.operations {
@@ -390,7 +389,7 @@ mod tests {
             };
             assert!(
                 is_for_it && is_on_it,
-                "{operation:?} {order:?} {route:?} {row:?}"
+                "{operation:?} {behind:?} {route:?} {row:?}"
             );
         }
         let all: HashSet<_> = Rule::ALL.iter().copied().collect();
@@ -399,15 +398,15 @@ mod tests {
 
     /// A way round the target's process needs memory that the target gives this side the right to.
     #[test]
-    fn memory_that_is_not_given_is_reached_by_messages_alone() {
+    fn memory_that_is_not_given_is_reached_only_by_messages() {
         let given = [
             (Route::Link(LinkMemory::Mapped), Way::Mapped),
             (Route::Link(LinkMemory::Copyable), Way::Kernel),
             (Route::Lane(LaneMemory::Granted), Way::Device),
             (Route::Lane(LaneMemory::Unreadable), Way::Device),
         ];
-        for (operation, order, route) in all() {
-            let way = plan(operation, order, route).way();
+        for (operation, behind, route) in all() {
+            let way = plan(operation, behind, route).way();
             let is_around = matches!(way, Way::Mapped | Way::Kernel | Way::Device);
             if is_around {
                 assert!(
@@ -418,11 +417,11 @@ mod tests {
         }
     }
 
-    /// Atomic operations on a region are carried out by processors alone, by the same instructions.
+    /// Only processors carry out atomic operations on a region, by the same instructions.
     #[test]
     fn no_device_and_no_kernel_carries_out_atomic_operations() {
-        for (operation, order, route) in all().filter(|(of, ..)| is_atomic(*of)) {
-            let way = plan(operation, order, route).way();
+        for (operation, behind, route) in all().filter(|(of, ..)| is_atomic(*of)) {
+            let way = plan(operation, behind, route).way();
             assert!(!matches!(way, Way::Device | Way::Kernel), "{route:?}");
         }
     }
@@ -431,11 +430,15 @@ mod tests {
     #[test]
     fn ways_keep_the_order() {
         for (operation, _, route) in all() {
-            let behind = |order| plan(operation, order, route).way();
-            assert_eq!(behind(Order::BehindMessages), Way::Message);
-            match behind(Order::Free) {
-                Way::Message => assert_eq!(behind(Order::BehindDevice), Way::Again),
-                way => assert_eq!(behind(Order::BehindDevice), way),
+            let way = |behind| plan(operation, behind, route).way();
+            assert_eq!(way(Behind::Messages), Way::Message);
+            match way(Behind::Nothing) {
+                way_now @ (Way::Device | Way::Again | Way::LookUp) => {
+                    assert_eq!(way(Behind::Device), way_now);
+                }
+                Way::Message | Way::Mapped | Way::Kernel => {
+                    assert_eq!(way(Behind::Device), Way::Again);
+                }
             }
         }
     }

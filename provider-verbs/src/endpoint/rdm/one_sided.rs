@@ -12,7 +12,7 @@ use ferrofabric_contracts::peer::{Owner, Shortcut, ShortcutEnd};
 use ferrofabric_contracts::types::{FiAddr, GrantedMemory, IoBuf, RmaKind, RmaOp, total_len};
 use ferrofabric_protocol::lanes::BROKEN;
 use ferrofabric_protocol::wire::SessionId;
-use ferrofabric_runtime::rma::plan::{LaneMemory, Operation, Order, Route, Rule, Way, plan};
+use ferrofabric_runtime::rma::plan::{Behind, LaneMemory, Operation, Route, Rule, Way, plan};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::RdmTransport;
@@ -57,14 +57,13 @@ impl RdmTransport {
         let session = at.lane.filter(|_| at.pending.is_empty());
         let lane = session.and_then(|session| Some((session, self.lanes.rc(session)?)));
         let Some((session, lane)) = lane.filter(|(_, lane)| lane.head.gate.is_open()) else {
-            // No grant is for another lane than one that is open.
-            let rule = plan(operation, Order::Free, Route::NotReady);
-            return refusal(rule, 0).unwrap_or(Shortcut::Impossible);
+            // No grant is for another lane than one that is open: `Rule::NotReady`.
+            return Shortcut::Impossible;
         };
         let number = lane.head.key.to_bits();
         let granted = memory.filter(|memory| memory.lane == number);
         let reached = (self.poster).lane_memory(lane, (operation, op), iov, granted);
-        let rule = plan(operation, Order::Free, Route::Lane(reached));
+        let rule = plan(operation, Behind::Nothing, Route::Lane(reached));
         if let Some(refused) = refusal(rule, number) {
             return refused;
         }
@@ -94,7 +93,7 @@ impl RdmTransport {
             }
             None => {
                 let route = Route::Lane(LaneMemory::Unregistered);
-                let rule = plan(operation, Order::Free, route);
+                let rule = plan(operation, Behind::Nothing, route);
                 refusal(rule, number).unwrap_or(Shortcut::Impossible)
             }
         }
@@ -163,7 +162,8 @@ fn requests_of(operation: Operation) -> usize {
 }
 
 impl Poster {
-    /// The memory of an operation, as the device reaches it over a lane.
+    /// The memory of an operation, as the device reaches it over a lane. What the rules of the plan
+    /// say first is looked at first.
     #[inline]
     fn lane_memory(
         &mut self,

@@ -21,10 +21,6 @@ use crate::session::Registered;
 use crate::slots::SlotPool;
 use crate::tuning::Tuning;
 
-/// Completion levels that only the receiver can report: such messages go by rendezvous, whose end
-/// the receiver reports.
-pub(super) const RECEIVER_LEVELS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
-
 /// The reason why a message was not posted.
 pub(super) enum PostError {
     /// The lane has no room now; it is listed once it has room.

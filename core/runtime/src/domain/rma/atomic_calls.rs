@@ -10,12 +10,12 @@ use ferrofabric_contracts::part::Part;
 use ferrofabric_contracts::types::{IoBuf, MrDesc, RmaOp, SendOp, total_len};
 
 use super::mapped_atomic_calls::took_mapping;
-use super::ordered_calls::{leave_to_messages, order_of};
+use super::ordered_calls::{behind_of, way_of};
 use crate::domain::send_calls::{flush, send_locked};
 use crate::domain::{Backend, Inner};
 use crate::rma::operations::{RemoteOperations, message_of, place_of};
 use crate::rma::orders::Effects;
-use crate::rma::plan::{Operation, Route, Way, plan};
+use crate::rma::plan::{Operation, Route, Way};
 
 /// The buffers of an operation that count: `Read` has no operands (fi_atomic(3)).
 pub(in crate::domain) fn used_buffers<'a>(
@@ -80,14 +80,15 @@ pub(in crate::domain) unsafe fn begin<B: Backend>(
     state.follow_changes();
     let operation = Operation::atomic(op.datatype);
     let effects = Effects::of(op.form.kind(), Flags::ATOMIC);
-    let order = match order_of(state, index, (effects, op.flags), op.dest) {
-        Ok(order) => order,
+    let behind = match behind_of(state, index, (effects, op.flags), op.dest) {
+        Ok(behind) => behind,
         Err(error) => {
             domain.wake(state);
             return Err(error);
         }
     };
-    if plan(operation, order, Route::Unknown).way() == Way::LookUp {
+    let asked = (operation, behind);
+    if way_of(domain, state, index, asked, Route::Unknown)? == Way::LookUp {
         // SAFETY: the caller's contract.
         if unsafe {
             took_mapping(
@@ -100,7 +101,7 @@ pub(in crate::domain) unsafe fn begin<B: Backend>(
         }? {
             return Ok(());
         }
-        leave_to_messages(domain, state, index, (operation, order))?;
+        way_of(domain, state, index, asked, Route::Declined)?;
     }
     let remote = &mut state.endpoints[index].srx.remote;
     // SAFETY: the caller's contract.

@@ -9,7 +9,7 @@ use ferrofabric_contracts::types::FiAddr;
 use crate::domain::send_calls::{flush, wait_for_remote};
 use crate::domain::{Backend, DomainState, Inner};
 use crate::rma::orders::Effects;
-use crate::rma::plan::{Operation, Order, Route, Way, plan};
+use crate::rma::plan::{Behind, Operation, Route, Way, plan};
 
 /// What the operations before one leave open, once it need not wait for any of them.
 ///
@@ -22,11 +22,11 @@ pub(in crate::domain) fn in_order<T: Transport>(
     index: usize,
     effects: Effects,
     peer: FiAddr,
-) -> Result<Order, OpError> {
+) -> Result<Behind, OpError> {
     let (_, owner) = state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
     let peers = (peer, owner.first_of(peer));
-    if let Some(order) = owner.srx.remote.order_of(effects, peers) {
-        return Ok(order);
+    if let Some(behind) = owner.srx.remote.behind_of(effects, peers) {
+        return Ok(behind);
     }
     flush(state, index);
     Err(OpError::Again)
@@ -39,40 +39,41 @@ pub(in crate::domain) fn in_order<T: Transport>(
 ///
 /// `Again`: some are not over.
 #[inline]
-pub(in crate::domain) fn order_of<T: Transport>(
+pub(in crate::domain) fn behind_of<T: Transport>(
     state: &mut DomainState<T>,
     index: usize,
     (effects, flags): (Effects, Flags),
     peer: FiAddr,
-) -> Result<Order, OpError> {
+) -> Result<Behind, OpError> {
     if flags.contains(Flags::FENCE) {
         wait_for_remote(state, index, peer)?;
-        return Ok(Order::BehindMessages);
+        return Ok(Behind::Messages);
     }
     match state.endpoints[index].srx.remote.orders.is_any() {
         true => in_order(state, index, effects, peer),
-        false => Ok(Order::Free),
+        false => Ok(Behind::Nothing),
     }
 }
 
-/// The transport has left an operation to messages.
+/// The way of an operation, as far as the route to its target is known.
 ///
 /// # Errors
 ///
-/// `Again`: an order leaves only the device, which can not carry it out now.
+/// `Again`: an order leaves only the device, which does not carry the operation out now.
 #[inline]
-pub(super) fn leave_to_messages<B: Backend>(
+pub(super) fn way_of<B: Backend>(
     domain: &Inner<B>,
     state: &mut DomainState<B::Transport>,
     index: usize,
-    (operation, order): (Operation, Order),
-) -> Result<(), OpError> {
-    match plan(operation, order, Route::Declined).way() {
+    (operation, behind): (Operation, Behind),
+    route: Route,
+) -> Result<Way, OpError> {
+    match plan(operation, behind, route).way() {
         Way::Again => {
             flush(state, index);
             domain.wake(state);
             Err(OpError::Again)
         }
-        Way::Message | Way::Device | Way::Mapped | Way::Kernel | Way::LookUp => Ok(()),
+        way => Ok(way),
     }
 }

@@ -3,12 +3,12 @@
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::types::{IoBuf, RmaKind, RmaOp};
 
-use super::ordered_calls::{leave_to_messages, order_of};
+use super::ordered_calls::{behind_of, way_of};
 use super::shortcut_calls::took_shortcut;
 use crate::domain::send_calls::{flush, send_locked};
 use crate::domain::{Backend, Inner};
 use crate::rma::orders::effects_of;
-use crate::rma::plan::{Operation, Route, Way, plan};
+use crate::rma::plan::{Operation, Route, Way};
 
 /// Begins an operation whose limits were checked.
 ///
@@ -28,19 +28,20 @@ pub(in crate::domain) unsafe fn begin<B: Backend>(
     let state = &mut *domain.lock()?;
     state.follow_changes();
     let (operation, effects) = (Operation::of(op), effects_of(op));
-    let order = match order_of(state, index, (effects, op.flags), op.dest) {
-        Ok(order) => order,
+    let behind = match behind_of(state, index, (effects, op.flags), op.dest) {
+        Ok(behind) => behind,
         Err(error) => {
             domain.wake(state);
             return Err(error);
         }
     };
-    if plan(operation, order, Route::Unknown).way() == Way::LookUp {
+    let asked = (operation, behind);
+    if way_of(domain, state, index, asked, Route::Unknown)? == Way::LookUp {
         // SAFETY: the caller keeps the buffers until the operation completes.
         if unsafe { took_shortcut(domain, state, index, op, iov) }? {
             return Ok(());
         }
-        leave_to_messages(domain, state, index, (operation, order))?;
+        way_of(domain, state, index, asked, Route::Declined)?;
     }
     let remote = &mut state.endpoints[index].srx.remote;
     let begun = match op.kind {

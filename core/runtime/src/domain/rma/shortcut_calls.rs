@@ -14,8 +14,10 @@ use crate::domain::owner::EndpointOwner;
 use crate::domain::rma::parts::failure;
 use crate::domain::{Backend, DomainState, Inner};
 use crate::rma::as_initiator::shortcuts::ShortcutUnderWay;
+use crate::rma::grants::NO_GRANT;
 use crate::rma::operations::{RemoteOperations, place_of};
 use crate::rma::orders::effects_of;
+
 /// Has the transport carry out a one-sided operation by itself. Returns whether it did, or does.
 ///
 /// # Safety
@@ -75,7 +77,7 @@ pub(in crate::domain) unsafe fn took_shortcut<B: Backend>(
                 op: without_more(op),
                 // SAFETY: the caller's contract.
                 buffers: unsafe { SendBuffers::new(op.flags, iov) },
-                grant: grant.unwrap_or(0),
+                grant: grant.unwrap_or(NO_GRANT),
                 place,
                 is_in_doubt: false,
                 ended: None,
@@ -127,7 +129,7 @@ impl EndpointOwner<'_> {
                 if end == ShortcutEnd::Denied {
                     self.srx.remote.held.deny(peer, one.op.key);
                 }
-                one.is_in_doubt = end == ShortcutEnd::Lost && grant != 0;
+                one.is_in_doubt = end == ShortcutEnd::Lost && grant != NO_GRANT;
                 self.srx.send_again(one);
             }
         }

@@ -1,11 +1,11 @@
 //! The facts about sessions, and about the requests that wait for them, that the life of lanes
 //! reads.
 
+use ferrofabric_contracts::flags::RECEIVER_LEVELS;
 use ferrofabric_protocol::handshake::LaneKey;
 use ferrofabric_protocol::lanes::{Demand, Facts, PeerLanes, SessionFacts};
 
 use super::super::RdmTransport;
-use super::super::poster::RECEIVER_LEVELS;
 use crate::lane::{Lane, LaneTable};
 use crate::session::{PeerTable, Pending};
 

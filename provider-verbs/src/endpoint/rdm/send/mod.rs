@@ -7,7 +7,7 @@ mod waiting;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError};
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, RECEIVER_LEVELS};
 use ferrofabric_contracts::peer::{Owner, PeerSrx};
 use ferrofabric_contracts::types::{FiAddr, MAX_REQUESTS, SendOp};
 use ferrofabric_protocol::credit::SendAdmission;
@@ -16,7 +16,7 @@ use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MAX_RTS_BYTES};
 
 use super::RdmTransport;
-use super::poster::{FragmentOutcome, PostError, Poster, RECEIVER_LEVELS};
+use super::poster::{FragmentOutcome, PostError, Poster};
 use crate::gather::Readable;
 use crate::lane::RcLane;
 use crate::session::Pending;

@@ -1,5 +1,6 @@
 //! The sender's side of messages that wait here: the peer has their envelopes, and pulls them.
 
+use ferrofabric_contracts::flags::RECEIVER_LEVELS;
 use ferrofabric_contracts::peer::{Owner, SendDone};
 use ferrofabric_contracts::types::SendOp;
 use ferrofabric_protocol::wire::SessionId;
@@ -8,7 +9,7 @@ use ferrofabric_protocol::wire::data::{
 };
 
 use super::super::RdmTransport;
-use super::super::poster::{PostError, Poster, RECEIVER_LEVELS, envelope};
+use super::super::poster::{PostError, Poster, envelope};
 use crate::gather::Readable;
 use crate::lane::{PacketBuffer, RcLane, WqeKind};
 use crate::post::inline_sge;

@@ -1,7 +1,7 @@
 //! Sending on lanes of the UD kind.
 
 use ferrofabric_contracts::error::OpError;
-use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::flags::{Flags, RECEIVER_LEVELS};
 use ferrofabric_contracts::peer::{Owner, SendDone};
 use ferrofabric_contracts::types::SendOp;
 use ferrofabric_protocol::Time;
@@ -13,7 +13,7 @@ use ferrofabric_protocol::wire::data::{
 };
 
 use super::super::RdmTransport;
-use super::super::poster::{PostError, Poster, RECEIVER_LEVELS, envelope};
+use super::super::poster::{PostError, Poster, envelope};
 use super::DataQueuePair;
 use crate::gather::Readable;
 use crate::lane::UdLane;

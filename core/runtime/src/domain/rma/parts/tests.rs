@@ -298,11 +298,11 @@ fn operations_with_a_removed_target_hold_no_others_up() {
     lent.srx.remote.begin_write(&write);
     let matched = lent.srx.arrive_remote(RemoteKind::Reply, &sound);
     assert!(!matched.is_refused());
-    let way = |lent: &Lent| (lent.srx.remote).order_of(effects_of(&write), (TARGET, None));
+    let way = |lent: &Lent| (lent.srx.remote).behind_of(effects_of(&write), (TARGET, None));
     assert_eq!(way(&lent), None);
     assert!(lent.srx.remote.is_busy_with(TARGET));
     lent.srx.forget_source(TARGET);
-    assert_eq!(way(&lent), Some(plan::Order::Free));
+    assert_eq!(way(&lent), Some(plan::Behind::Nothing));
     assert!(!lent.srx.remote.is_busy_with(TARGET));
 }
 
