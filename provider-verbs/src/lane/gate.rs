@@ -65,7 +65,7 @@ impl SendGate {
 
     /// Decides whether new messages may be sent; `catches_up`: some packets have to be sent again
     /// before.
-    pub(super) fn reconsider(&mut self, catches_up: bool) {
+    pub(crate) fn reconsider(&mut self, catches_up: bool) {
         if !self.is_ending() {
             self.stage = match self.peer_is_up && !catches_up {
                 true => Stage::Open,

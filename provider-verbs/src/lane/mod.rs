@@ -9,7 +9,7 @@
 //!                      └──────────── it ends without a session ─────────────────────┘
 //! ```
 //!
-//! The record holds each fact about the lane once. `PeerLanes` of the protocol crate decides when a
+//! The record holds each fact about the lane once, but for its names. `PeerLanes` of the protocol crate decides when a
 //! record changes, and reads these facts when it needs them.
 
 mod gate;
@@ -87,7 +87,12 @@ impl Lane {
                 lane.reconsider();
                 is_new
             }
-            Lane::Ud(lane) => lane.head.gate.peer_came_up(),
+            Lane::Ud(lane) => {
+                let is_new = lane.head.gate.peer_came_up();
+                // The window of its datagrams says what has to be sent again.
+                lane.head.gate.reconsider(false);
+                is_new
+            }
         }
     }
 

@@ -41,6 +41,7 @@ impl LaneTable {
         // The kind and the name are compared at once: sends and receives do this.
         match self.slots.get_mut(session.index())? {
             Some(Lane::Rc(lane)) if lane.head.key.session() == session => Some(lane),
+            Some(Lane::Ud(lane)) if lane.head.key.session() == session => None,
             _ => match find(&mut self.leaving, session)? {
                 Lane::Rc(lane) => Some(lane),
                 Lane::New(_) | Lane::Ud(_) => None,
@@ -49,15 +50,20 @@ impl LaneTable {
     }
 
     /// A lane whose session datagrams carry.
+    #[inline]
     pub(crate) fn ud(&mut self, session: SessionId) -> Option<&mut UdLane> {
-        match self.of(session)? {
-            Lane::Ud(lane) => Some(lane),
-            Lane::New(_) | Lane::Rc(_) => None,
+        match self.slots.get_mut(session.index())? {
+            Some(Lane::Ud(lane)) if lane.head.key.session() == session => Some(lane),
+            Some(Lane::Rc(lane)) if lane.head.key.session() == session => None,
+            _ => match find(&mut self.leaving, session)? {
+                Lane::Ud(lane) => Some(lane),
+                Lane::New(_) | Lane::Rc(_) => None,
+            },
         }
     }
 
     /// A lane that does not carry a session yet.
-    pub(crate) fn new_lane(&mut self, session: SessionId) -> Option<&mut NewLane> {
+    pub(crate) fn without_session(&mut self, session: SessionId) -> Option<&mut NewLane> {
         match self.of(session)? {
             Lane::New(lane) => Some(lane),
             Lane::Rc(_) | Lane::Ud(_) => None,
@@ -138,10 +144,19 @@ impl LaneTable {
 
     /// Takes out a lane that does not carry a session yet.
     pub(crate) fn remove_new(&mut self, session: SessionId) -> Option<NewLane> {
-        self.new_lane(session)?;
+        self.without_session(session)?;
         match self.remove(session)? {
             Lane::New(lane) => Some(*lane),
             Lane::Rc(_) | Lane::Ud(_) => None,
+        }
+    }
+
+    /// Puts back a lane that was taken out to change its kind. Another lane may have its place by
+    /// now, and keeps it.
+    pub(crate) fn put_back(&mut self, lane: Lane) {
+        match self.slots.get_mut(lane.head().key.session().index()) {
+            Some(place @ None) => *place = Some(lane),
+            _ => self.leaving.push(lane),
         }
     }
 }

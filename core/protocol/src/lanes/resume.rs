@@ -45,13 +45,15 @@ impl PeerLanes {
         }
     }
 
-    /// The peer's end of a lane is up, which may not carry its session yet.
-    pub fn may_send(&mut self, id: SessionId, facts: &mut impl Facts) {
+    /// The peer's end of a lane is up, which may not carry its session yet. [`Facts::may_send`] says
+    /// so, too, from before this call on.
+    pub fn peer_is_up(&mut self, id: SessionId, facts: &mut impl Facts) {
         self.resume(id, facts);
     }
 
-    /// The peer's Resume has arrived on a lane. Returns whether the lane waits for it; a repeated
-    /// Resume has no effect.
+    /// The peer's Resume has arrived on a lane, so [`Facts::may_send`] says that the peer's end is
+    /// up, from before this call on. Returns whether the lane waits for the Resume; a repeated one
+    /// has no effect.
     pub fn resume_arrived(
         &mut self,
         id: SessionId,

@@ -446,3 +446,25 @@ fn an_attempt_for_a_removed_peer_goes_on_while_a_reply_waits() {
     life.orders().request_lane(PEER, &mut facts);
     assert!(!life.has_actions());
 }
+
+/// A call without an owner carries out nothing that may end an operation, and nothing behind that.
+#[test]
+fn a_settlement_waits_for_an_owner_with_the_orders_behind_it() {
+    let (mut life, mut facts) = carrying(LaneChoice::Rc, LaneKind::Rc);
+    let end = LaneEnd {
+        then: AfterLane::Fail,
+        ..BROKEN
+    };
+    life.broke(lane(1).session(), end, &mut facts, NOW);
+    life.drained(lane(1), &mut facts);
+    while let Some(order) = life.next_order(&mut facts, NOW) {
+        assert!(!matches!(order, LaneOrder::Idle { .. }), "{order:?}");
+    }
+    assert!(life.has_actions());
+    assert_eq!(
+        actions(&mut life, &mut facts, NOW)
+            .first()
+            .map(String::as_str),
+        Some("EndCarried")
+    );
+}

@@ -27,7 +27,7 @@ impl RdmTransport {
                 ToEngine::LaneUp { up, carrier } => self.lane_up(up, carrier, owner),
                 ToEngine::MaySend(key) => {
                     self.peer_came_up(key.session(), owner);
-                    self.apply(owner, |life, view, _| life.may_send(key.session(), view));
+                    self.apply(owner, |life, view, _| life.peer_is_up(key.session(), view));
                 }
                 ToEngine::LaneDown { lane, peer, reason } => {
                     tracing::debug!("lane to {peer:?} is down: {reason:?}");
@@ -139,11 +139,10 @@ impl RdmTransport {
     /// The peer's end of a lane is up. Returns the lane if that is new.
     #[cold]
     fn peer_came_up<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> Option<LaneKey> {
-        let lane = self
-            .lanes
-            .of(session)
-            .filter(|lane| !lane.head().gate.peer_is_up())?;
-        lane.peer_came_up();
+        let lane = self.lanes.of(session)?;
+        if !lane.peer_came_up() {
+            return None;
+        }
         let &LaneHead { key, peer, .. } = lane.head();
         self.is_heard(peer, owner);
         self.list(session);

@@ -33,14 +33,18 @@ pub(super) struct SimLane {
     /// On its way to each end.
     pub(super) to: [VecDeque<LanePacket>; 2],
     pub(super) state: [SimLaneState; 2],
+    /// The other end is up, as an end knows.
     pub(super) may_send: [bool; 2],
+    /// The same, as the handshake of an end knows: a Resume on a lane that carries no session tells
+    /// only the end.
+    pub(super) handshake_knows: [bool; 2],
     /// Its session has entered it.
     pub(super) carries: [bool; 2],
     /// The handshake of an end has dropped it, and notifies the other end with this reason.
     pub(super) dropped: [Option<EndReason>; 2],
     /// Its owner has yet to learn that it is down, with this reason.
     pub(super) down: [Option<EndReason>; 2],
-    /// [`Action::TakeAll`](crate::lanes::LaneAction::TakeAll) was returned.
+    /// [`TakeAll`](crate::lanes::LaneOrder::TakeAll) was returned.
     pub(super) take_all: [bool; 2],
     /// A Resume is to be repeated.
     pub(super) repeats: [bool; 2],
@@ -59,6 +63,7 @@ impl SimLane {
             to: Default::default(),
             state: [SimLaneState::Absent; 2],
             may_send: [false; 2],
+            handshake_knows: [false; 2],
             carries: [false; 2],
             dropped: [None; 2],
             down: [None; 2],

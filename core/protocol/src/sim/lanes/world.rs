@@ -282,6 +282,7 @@ impl LanesWorld {
         let this = self.lane(pair, lane);
         this.state[at] = SimLaneState::Up;
         this.may_send[at] = this.state[1 - at] != SimLaneState::Absent;
+        this.handshake_knows[at] = this.may_send[at];
         let up = LaneUp {
             lane: key(pair, lane),
             kind: this.kind,
@@ -389,9 +390,9 @@ impl LanesWorld {
     fn may_send(&mut self, at: usize, pair: usize, lane: usize) {
         let this = self.lane(pair, lane);
         if this.state[at] == SimLaneState::Up && this.state[1 - at] != SimLaneState::Absent {
-            this.may_send[at] = true;
+            (this.may_send[at], this.handshake_knows[at]) = (true, true);
             self.has_lane_that_sends(at, pair, lane);
-            self.event(at, |life, view, _| life.may_send(id(pair, lane), view));
+            self.event(at, |life, view, _| life.peer_is_up(id(pair, lane), view));
             self.send(at, pair);
         }
     }
@@ -508,11 +509,12 @@ impl LanesWorld {
         let this = &mut self.pairs[pair].lanes[lane];
         let (carries, kind) = (this.carries[at], this.kind);
         let is_taken = carries || matches!(packet, LanePacket::Resume(_));
-        if is_taken && !std::mem::replace(&mut this.may_send[at], true) {
+        let is_news = is_taken && !std::mem::replace(&mut this.may_send[at], true);
+        if carries && !std::mem::replace(&mut this.handshake_knows[at], true) {
             self.has_lane_that_sends(at, pair, lane);
-            if carries {
-                self.send(at, pair);
-            }
+        }
+        if carries && is_news {
+            self.send(at, pair);
         }
         match packet {
             LanePacket::Resume(received) if !carries => {

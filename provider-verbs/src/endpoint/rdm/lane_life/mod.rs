@@ -36,7 +36,9 @@ impl RdmTransport {
     /// As [`RdmTransport::event`], and carries out the actions.
     ///
     /// Requests that were held back are posted before, which may be such an event, too. So carrying
-    /// out an action never carries out another: the events that it causes only queue theirs.
+    /// out an action never carries out another: the events that it causes only queue theirs. If that
+    /// post fails, the lane is broken before this event: callers that end a session for another
+    /// reason hold nothing back.
     #[cold]
     pub(super) fn apply<O: Owner, R>(
         &mut self,
@@ -69,6 +71,7 @@ impl RdmTransport {
                 None => break,
             }
         }
+        debug_assert!(!self.life.has_actions(), "an action has no owner");
         result
     }
 

@@ -33,7 +33,7 @@ impl RdmTransport {
         owner: &mut O,
     ) -> bool {
         let session = header.session;
-        let Some(lane) = self.lanes.new_lane(session) else {
+        let Some(lane) = self.lanes.without_session(session) else {
             return false;
         };
         let is_its = matches!(&lane.carrier, LaneCarrier::Rc(qp) if qp.number() == qp_num);
@@ -57,7 +57,7 @@ impl RdmTransport {
         owner: &mut O,
     ) -> bool {
         let session = header.session;
-        let Some(lane) = self.lanes.new_lane(session) else {
+        let Some(lane) = self.lanes.without_session(session) else {
             return false;
         };
         let is_its =
@@ -94,7 +94,7 @@ impl RdmTransport {
         again_after: Option<Duration>,
     ) {
         let now = self.ud.now();
-        let Some(lane) = self.lanes.new_lane(session) else {
+        let Some(lane) = self.lanes.without_session(session) else {
             return;
         };
         let state = self.peers.at(peer).parked.as_mut();
@@ -188,7 +188,7 @@ impl RdmTransport {
 
     /// The Resume, or a probe behind it, has arrived.
     pub(in super::super) fn resume_sent(&mut self, session: SessionId, number: u32) {
-        if let Some(lane) = self.lanes.new_lane(session) {
+        if let Some(lane) = self.lanes.without_session(session) {
             if number == RESUME_NUMBER && std::mem::take(&mut lane.under_way) {
                 self.poster.outstanding -= 1;
                 if let Some(slot) = lane.slot.take() {
@@ -226,7 +226,8 @@ impl RdmTransport {
         heard: ResumeState,
         owner: &mut O,
     ) -> Result<ResumeOutcome, SessionError> {
-        let Some(start) = (self.lanes.new_lane(lane.session())).map(|lane| lane.start) else {
+        let Some(start) = (self.lanes.without_session(lane.session())).map(|lane| lane.start)
+        else {
             return Ok(ResumeOutcome::BeginsAgain);
         };
         let before = state.numbers.unconfirmed();

@@ -36,7 +36,7 @@ impl RdmTransport {
 
     /// Begins the session of a lane that does not carry it yet.
     pub(super) fn begin_session(&mut self, peer: u32, session: SessionId) {
-        if let Some(start) = self.lanes.new_lane(session).map(|lane| lane.start) {
+        if let Some(start) = self.lanes.without_session(session).map(|lane| lane.start) {
             let state = self.new_session(&start, Predecessor::default());
             self.peers.at(peer).parked = Some(Box::new(state));
         }
@@ -59,7 +59,9 @@ impl RdmTransport {
             LaneCarrier::Rc(qp) => Lane::Rc(Box::new(self.rc_lane(lane, qp, state))),
             LaneCarrier::Ud(to) => Lane::Ud(Box::new(self.ud_lane(lane, to, state))),
         };
-        self.lanes.insert(lane);
+        self.lanes.put_back(lane);
+        // The look for silent lanes, once a second, allocates nothing.
+        self.turns.silent.reserve(self.lanes.places());
         self.peers.at(peer).lane = Some(session);
         self.list(session);
         // There may be more bounce buffers now.
@@ -117,8 +119,6 @@ impl RdmTransport {
         };
         lane.reconsider();
         self.poster.bounces.lane_begins();
-        // The look for silent lanes, once a second, allocates nothing.
-        self.turns.silent.reserve(self.lanes.places());
         lane
     }
 

@@ -153,7 +153,7 @@ impl RdmTransport {
     /// The record of a lane from the time when datagrams carry the session.
     pub(super) fn ud_lane(
         &mut self,
-        lane: NewLane,
+        mut lane: NewLane,
         destination: UdDestination,
         mut session: SessionState,
     ) -> UdLane {
@@ -166,6 +166,7 @@ impl RdmTransport {
         session.numbers.remote = lane.start.remote;
         self.ud.deadlines.begin(lane.head.key.session());
         self.poster.counters.lanes.ud += 1;
+        lane.head.gate.reconsider(false);
         UdLane {
             session,
             window,

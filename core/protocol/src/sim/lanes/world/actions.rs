@@ -81,6 +81,7 @@ impl LanesWorld {
                 peer.on = Some(lane);
                 let this = self.lane(pair, lane);
                 this.carries[at] = true;
+                this.handshake_knows[at] |= this.resumes;
                 assert!(
                     this.may_send[at] || !this.resumes,
                     "the peer's Resume has come"
@@ -178,7 +179,7 @@ impl LanesWorld {
             return;
         }
         this.dropped[at] = Some(why);
-        if this.may_send[at] || !amnesia {
+        if this.handshake_knows[at] || !amnesia {
             return;
         }
         let pair = &mut self.pairs[pair];
