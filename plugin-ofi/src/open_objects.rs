@@ -134,12 +134,12 @@ impl NamedObjects {
     }
 }
 
-/// Restricts a name of the hints to that of an open object.
+/// Restricts a name of the hints to that of an open object, which may have none.
 fn restrict_name(wanted: &mut String, name: &str, field: &str) -> Result<(), Error> {
     if wanted.is_empty() {
         name.clone_into(wanted);
     }
-    match wanted == name {
+    match name.is_empty() || wanted == name {
         true => Ok(()),
         false => Err(no_offer(&format!("{field} is not that of the open object"))),
     }

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 
-use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::routes::{Epoch, RouteTable};
 use ferrofabric_contracts::send_line::SendLine;
@@ -17,8 +16,8 @@ pub(crate) enum PeerState {
     Connecting(SendLine<PendingSend>),
     /// There is a link, with this key.
     Up(usize),
-    /// The link was closed idle: neither side had more to send.
-    IdleClosed(Box<NativeAddr>),
+    /// The link was closed idle: neither side had more to send. The peer had this address.
+    IdleClosed(FiAddr),
     /// The link failed, or could not be made.
     Gone(Errno),
 }

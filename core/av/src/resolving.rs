@@ -118,7 +118,7 @@ impl AvTable {
     }
 
     /// The same for a receive, which makes one call only: a failed resolution starts anew, now and
-    /// with each new unknown source.
+    /// with new unknown sources.
     pub fn resolve_for_recv(&self, addr: FiAddr) -> Option<Unresolved> {
         self.resolve(addr, ResolveFor::Receive, || {
             Some(self.unresolved.state.lock())
@@ -154,6 +154,11 @@ impl AvTable {
         }
         let of_its_own = self.sockets.of(&self.store, entry, generation);
         of_its_own.or_else(|| state.ranges.socket(entry))?;
+        match wanted {
+            ResolveFor::Receive => drop(state.awaited.insert(entry)),
+            ResolveFor::Send => self.subscriptions.subscribe_for_send(entry),
+            ResolveFor::LookUp => {}
+        }
         if let Some(first) = state.same(&self.store, entry) {
             let round = 0;
             return Some(match state.is_lost(&self.store, first) {
@@ -161,11 +166,6 @@ impl AvTable {
                 true => Unresolved::Resolving(Resolution { generation, round }),
                 false => Unresolved::Same(self.addr_when_resolved(first)),
             });
-        }
-        match wanted {
-            ResolveFor::Receive => drop(state.awaited.insert(entry)),
-            ResolveFor::Send => self.subscriptions.subscribe_for_send(entry),
-            ResolveFor::LookUp => {}
         }
         if state.is_refound(&self.store, entry) {
             let round = 0;
@@ -221,9 +221,16 @@ impl AvTable {
         if let Some(failed) = search.filter(|search| search.round > of.round) {
             return Some(Unresolved::Failed(failed.last));
         }
-        if search.is_none_or(|search| search.has_failed()) {
+        let is_sooner = match search {
+            // Nobody waited for it before: its end would not be reported to the domain.
+            Some(search) if !search.has_failed() => state.use_search(entry, search),
             // The entry that it was the same as is no more, or its endpoint was lost once more.
-            state.start(entry, of.generation, true);
+            _ => {
+                state.start(entry, of.generation, true);
+                true
+            }
+        };
+        if is_sooner {
             self.unresolved.came.notify_one();
         }
         let round = state.searches.get(&entry).map_or(0, |search| search.round);
@@ -250,16 +257,18 @@ impl AvTable {
         if !self.unresolved.any() {
             return false;
         }
-        let Some((entry, _)) = self.entry(addr) else {
+        let unresolved = &self.unresolved;
+        // First: a removal forgets the socket address before it takes this lock, and frees the entry
+        // after that.
+        let mut state = unresolved.state.lock();
+        let Some((entry, _)) = self.entry(addr).filter(|_| state.is_served) else {
             return false;
         };
         let generation = self.store.generation(entry) | 1;
-        let of_its_own = self.sockets.of(&self.store, entry, generation);
-        let unresolved = &self.unresolved;
-        let mut state = unresolved.state.lock();
-        if !state.is_served {
+        if self.model.addr(entry, generation) != addr {
             return false;
         }
+        let of_its_own = self.sockets.of(&self.store, entry, generation);
         if of_its_own.or_else(|| state.ranges.socket(entry)).is_none() {
             // A socket address may stand for the same endpoint: its next use resolves it.
             state.same.retain(|_, same| same.first != entry);
@@ -267,14 +276,14 @@ impl AvTable {
         }
         // The endpoint is an unknown source from now on.
         self.subscriptions.subscribe_to_sources();
-        unresolved.lose(&mut state, &self.store, entry);
+        unresolved.lose(&mut state, entry, generation);
         if has_unknown_sources {
             state.restart(entry);
             unresolved.came.notify_one();
         }
-        let failed_awaited = state.failed_awaited().count();
+        let has_failed = state.failed_awaited().next().is_some();
         let epoch = unresolved.source_epoch.current();
-        if unresolved.source_epoch.note_failed(failed_awaited, epoch) {
+        if unresolved.source_epoch.note_failed(has_failed, epoch) {
             unresolved.restart_failed(&mut state);
         }
         true
@@ -472,12 +481,9 @@ impl AvTable {
     /// meanwhile.
     pub(super) fn complete_batch(&self, batch: &ResolutionBatch) {
         let mut state = self.unresolved.state.lock();
-        let failed_awaited = state.failed_awaited().count();
-        if self
-            .unresolved
-            .source_epoch
-            .note_failed(failed_awaited, batch.epoch)
-        {
+        let has_failed = state.failed_awaited().next().is_some();
+        let source_epoch = &self.unresolved.source_epoch;
+        if source_epoch.note_failed(has_failed, batch.epoch) {
             self.unresolved.restart_failed(&mut state);
         }
     }

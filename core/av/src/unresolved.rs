@@ -125,8 +125,8 @@ impl UnresolvedEntries {
     }
 
     /// The endpoint in an entry is lost.
-    pub(super) fn lose(&self, state: &mut ResolutionSchedule, store: &Storage, entry: u32) {
-        state.lose(store, entry);
+    pub(super) fn lose(&self, state: &mut ResolutionSchedule, entry: u32, generation: u32) {
+        state.lose(entry, generation);
         self.lost.mark(entry);
     }
 

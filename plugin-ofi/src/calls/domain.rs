@@ -53,8 +53,11 @@ unsafe impl Object for DomainObject {
     }
 
     fn opened(&self, raw: NonNull<fid_domain>) {
-        let name = self.domain.info().domain.name.clone();
-        open_objects::add_domain(raw, raw_of(&self.fabric), name);
+        // An owner does not show the domains of its peers.
+        if self.imported.is_none() {
+            let name = self.domain.info().domain.name.clone();
+            open_objects::add_domain(raw, raw_of(&self.fabric), name);
+        }
     }
 
     fn closed(&self, raw: NonNull<fid_domain>) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError};
-use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx};
+use ferrofabric_contracts::peer::{Owner, PeerSrx};
 use ferrofabric_contracts::send_line::SendLine;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
 use slab::Slab;
@@ -222,7 +222,7 @@ impl ShmTransport {
         self.service
             .request(ServiceCommand::Forget(id, Some(segment), watch));
         match watch {
-            true => self.peers.set(id, PeerState::IdleClosed(Box::new(native))),
+            true => self.peers.set(id, PeerState::IdleClosed(addr)),
             false => self.peers.remove(id),
         };
         if !pending.is_empty() {
@@ -296,13 +296,10 @@ impl ShmTransport {
                 self.drain(key, owner);
                 self.fail_link(key, errno, why, owner);
             }
-            (Some(PeerState::IdleClosed(native)), None) => {
-                let addr = owner.av().find(native);
+            (Some(&mut PeerState::IdleClosed(addr)), None) => {
                 self.peers.set_gone(id, errno, addr);
-                if addr.is_some() {
-                    owner.srx().fail_source(addr, errno, why, |_| false);
-                    owner.peer_gone(addr);
-                }
+                owner.srx().fail_source(addr, errno, why, |_| false);
+                owner.peer_gone(addr);
             }
             // The end of this link is known already.
             _ => {}

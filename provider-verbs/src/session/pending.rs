@@ -33,7 +33,7 @@ impl Pending {
     /// What it is among the messages that wait for the peer.
     pub(crate) fn waiting_kind(&self) -> WaitingKind {
         let SendOp { kind, flags, .. } = self.op;
-        if kind.passes_fences() {
+        if kind.is_reply() || kind.is_dispensable() {
             WaitingKind::Answer
         } else if kind.is_taken_for_sent(flags) {
             WaitingKind::TakenForSent

@@ -105,8 +105,14 @@ impl Insertion<'_> {
                 state.awaited.insert(entry);
                 let generation = store.generation(entry) | 1;
                 let search = state.search(entry, generation);
-                if search.is_none_or(|search| search.has_failed()) {
-                    state.start(entry, generation, false);
+                let is_sooner = match search {
+                    Some(search) if !search.has_failed() => state.hasten(entry, search),
+                    _ => {
+                        state.start(entry, generation, false);
+                        true
+                    }
+                };
+                if is_sooner {
                     table.unresolved.came.notify_one();
                 }
             }

@@ -169,8 +169,7 @@ impl ResolutionSchedule {
 
     /// The endpoint in an entry is gone. The next use of the entry starts a resolution, and so does
     /// a message from an unknown source.
-    pub(crate) fn lose(&mut self, store: &Storage, entry: u32) {
-        let generation = store.generation(entry) | 1;
+    pub(crate) fn lose(&mut self, entry: u32, generation: u32) {
         self.lost.insert(entry, generation);
         // Entries that shared its endpoint are unresolved again.
         self.same.retain(|_, same| same.first != entry);

@@ -1,17 +1,17 @@
 //! Counts of unknown sources and of failed resolutions, for the threads of both: an unknown source
 //! may be an endpoint whose resolution failed before it was there.
 //!
-//! A resolver stores the number of its failures, then looks whether an unknown source came since it
+//! A resolver stores whether any has failed, then looks whether an unknown source came since it
 //! began; an unknown source is counted, then looks for failures. With a fence between the two on
 //! both sides, one of them sees the other, and the resolution starts anew.
 
-use ferrofabric_system::sync::{AtomicU64, AtomicUsize, Ordering, fence};
+use ferrofabric_system::sync::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Both, as their threads see them.
 #[derive(Default)]
 pub(crate) struct UnknownSourceEpoch {
     came: AtomicU64,
-    in_vain: AtomicUsize,
+    in_vain: AtomicBool,
 }
 
 impl UnknownSourceEpoch {
@@ -26,20 +26,20 @@ impl UnknownSourceEpoch {
     pub(crate) fn advance(&self) -> bool {
         self.came.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        self.in_vain.load(Ordering::Relaxed) != 0
+        self.in_vain.load(Ordering::Relaxed)
     }
 
-    /// The number of entries whose resolution has failed, by attempts that began when `since`
-    /// unknown sources had come. Returns whether others came meanwhile.
-    pub(crate) fn note_failed(&self, entries: usize, since: u64) -> bool {
-        self.in_vain.store(entries, Ordering::Relaxed);
+    /// Whether the resolution of an entry has failed, by attempts that began when `since` unknown
+    /// sources had come. Returns whether others came meanwhile.
+    pub(crate) fn note_failed(&self, has_failed: bool, since: u64) -> bool {
+        self.in_vain.store(has_failed, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        entries != 0 && self.came.load(Ordering::Relaxed) != since
+        has_failed && self.came.load(Ordering::Relaxed) != since
     }
 
     /// All failed resolutions start anew.
     pub(crate) fn restart_failed(&self) {
-        self.in_vain.store(0, Ordering::Relaxed);
+        self.in_vain.store(false, Ordering::Relaxed);
     }
 }
 
@@ -49,7 +49,7 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
-    use ferrofabric_system::sync::{AtomicBool, Mutex, explore};
+    use ferrofabric_system::sync::{Mutex, explore};
 
     /// An endpoint that appears, and whether an attempt has found it.
     #[derive(Default)]
@@ -67,7 +67,7 @@ mod loom_tests {
                 let answered = self.is_listening.load(Ordering::Relaxed);
                 let mut found = self.found.lock();
                 *found |= answered;
-                if !self.source_epoch.note_failed(usize::from(!*found), since) {
+                if !self.source_epoch.note_failed(!*found, since) {
                     return;
                 }
                 self.source_epoch.restart_failed();

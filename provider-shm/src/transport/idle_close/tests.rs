@@ -206,6 +206,27 @@ fn the_sweep_finds_the_end_of_a_link_under_idle_close() {
     });
 }
 
+/// The peer is gone whose link was closed idle, and the address vector does not find its endpoint
+/// any more, because another endpoint of the domain has noticed that before (`docs/adr/0087`).
+/// Receives from it fail all the same.
+#[test]
+fn receives_fail_from_a_peer_that_another_endpoint_has_lost() {
+    let mut pair = WatchedPair::connected();
+    pair.receive();
+    pair.a_requests_close();
+    pair.b.progress();
+    pair.a.progress();
+    assert_eq!(pair.left(), (1, 1));
+    let mut into = [0; 8];
+    (pair.b).recv_from(MsgKind::Tagged, pair.to_a, 9, 0, &mut into, 5);
+    pair.b.owner.av.remove(pair.to_a).unwrap();
+    let Ep { shm, owner, .. } = &mut pair.b;
+    shm.peer_gone(pair.a.name().shm.unwrap(), None, false, owner);
+    let failed = pair.b.wait().unwrap_err();
+    assert_eq!(failed.completion.context, 5);
+    assert_eq!(failed.errno, Errno::ECONNRESET);
+}
+
 /// The endpoint keeps nothing of a peer that is in no address vector and has no link. No insertion
 /// concerns it.
 fn knows_no_peer(ep: &Ep) {

@@ -212,6 +212,33 @@ fn sends_wait_for_an_address_that_is_lost_again() {
     }
 }
 
+/// The same where the loss starts the resolution, because unknown sources are there, and nobody
+/// listens: the sends learn of its end.
+#[test]
+fn sends_wait_for_a_resolution_that_nobody_waited_for() {
+    for (av_type, symmetric) in KINDS {
+        let table = served(av_type, symmetric);
+        let addr = insert_listening(&table, at(1, 9), name(1));
+        assert!(table.note_lost(addr, false));
+        let Some(Unresolved::Resolving(waits)) = table.resolve_for_send(addr) else {
+            panic!("it is being resolved");
+        };
+        assert!(answer(&table, name(2)).refound.len() == 1);
+        table.note_refound(addr);
+        assert!(table.note_lost(addr, true));
+        table.set_patience(Duration::ZERO);
+        let Some(Unresolved::Resolving(waits)) = table.outcome(addr, waits) else {
+            panic!("sends wait for it");
+        };
+        let batch = table.next_batch().unwrap();
+        let refused = Error::new(Errno::ECONNREFUSED, "resolve", "nobody");
+        let outcome = table.complete_attempt(&batch.all[0], Err(refused));
+        assert!(outcome.is_awaited);
+        let failed = Some(Unresolved::Failed(Errno::ECONNREFUSED));
+        assert_eq!(table.outcome(addr, waits), failed);
+    }
+}
+
 /// Another process removes a lost address, and another address gets its entry.
 ///
 /// Covers: AV-17
