@@ -197,7 +197,9 @@ mod loom_tests {
     fn an_address_is_held_with_its_own_generation() {
         explore(2, || {
             let (first, seen, second, words) = look_while_replaced(
-                |chunk| chunk.clear(0),
+                |chunk| {
+                    chunk.clear(0);
+                },
                 |chunk| chunk.incarnation_of(0, &name(2)),
             );
             assert!(

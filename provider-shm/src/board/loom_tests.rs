@@ -84,7 +84,7 @@ fn an_entry_that_is_used_again_is_read_whole() {
             };
             let is_still = || theirs.entry.is_still(generation);
             if theirs.hazard.protect(0, is_still).is_some() {
-                assert_eq!(found, region(found.addr));
+                assert_eq!(found, region(found.window.address));
             }
         });
         shared.entry.hide();
