@@ -20,7 +20,7 @@ use crate::support::has_device;
 use crate::support::tool::Tool;
 
 /// A wait that takes so long hangs.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A data path call with this result is to be tried again.
 pub const EAGAIN: isize = -(libc::EAGAIN as isize);
