@@ -19,7 +19,6 @@ use crate::guard::{Refused, control};
 use crate::host::Host;
 use crate::info::{UsedAddresses, check_keys, offered, wanted};
 use crate::memory::text;
-use crate::open_objects::NamedObjects;
 use crate::peer::near::ForeignShm;
 use crate::settings::settings;
 
@@ -66,17 +65,9 @@ pub(crate) unsafe extern "C" fn getinfo(
             // application's.
             false => Some(unsafe { wanted(host.version(), hints, counting) }?),
         };
-        // SAFETY: as above.
-        let mut named = unsafe { NamedObjects::of(hints) };
-        if let Some(hints) = &mut wanted {
-            if let Err(error) = named.restrict(hints) {
-                tracing::info!("{error}");
-                return Err(Refused(error.errno()));
-            }
-        }
         if let Some(hints) = wanted.as_ref().filter(|hints| is_asked(hints)) {
             let offer = offer(hints).ok_or(Errno::ENODATA)?;
-            let mut list = InfoList::new(host, named);
+            let mut list = InfoList::new(host);
             list.add(&offer, null_mut())?;
             // SAFETY: there is room for the pointer.
             unsafe { info.write(list.take()) };
@@ -111,7 +102,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         if infos.is_empty() {
             return Err(Refused(Errno::ENODATA));
         }
-        let mut list = InfoList::new(host, named);
+        let mut list = InfoList::new(host);
         for mut offer in infos {
             offer.fabric.api_version = version;
             list.add(&offer, handle)?;
@@ -143,17 +134,14 @@ unsafe fn passive_endpoint(hints: *const fi_info) -> fid_t {
 /// Infos in a chain, freed unless it is taken.
 struct InfoList<'a> {
     host: &'a Host,
-    /// What the hints name.
-    named: NamedObjects,
     first: *mut fi_info,
     last: *mut fi_info,
 }
 
 impl<'a> InfoList<'a> {
-    fn new(host: &'a Host, named: NamedObjects) -> Self {
+    fn new(host: &'a Host) -> Self {
         Self {
             host,
-            named,
             first: null_mut(),
             last: null_mut(),
         }
@@ -161,13 +149,8 @@ impl<'a> InfoList<'a> {
 
     fn add(&mut self, info: &Info, handle: fid_t) -> Result<(), Errno> {
         let new = offered(info, self.host)?.as_ptr();
-        let (fabric, domain) = self.named.in_offer(info);
-        // SAFETY: it is new, and ours, with all attributes.
-        unsafe {
-            (*new).handle = handle;
-            (*(*new).fabric_attr).fabric = fabric;
-            (*(*new).domain_attr).domain = domain;
-        }
+        // SAFETY: it is new, and ours.
+        unsafe { (*new).handle = handle };
         match self.last.is_null() {
             true => self.first = new,
             // SAFETY: the last is one of ours.

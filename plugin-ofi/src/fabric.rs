@@ -2,8 +2,6 @@
 
 /// A fabric.
 pub(crate) struct FabricObject {
-    /// As its offers have it; empty where the application gave none.
-    pub(crate) name: String,
     /// The version of the interface that the application was written for; 0: the newest.
     pub(crate) api_version: u32,
 }

@@ -7,7 +7,6 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::Errno;
@@ -32,12 +31,6 @@ pub(crate) unsafe trait Object: Sized + 'static {
 
     /// libfabric's structure of an object, which begins with this `fid`.
     fn raw(&self, fid: fid) -> Self::Raw;
-
-    /// C is about to have the object, by this pointer.
-    fn opened(&self, _raw: NonNull<Self::Raw>) {}
-
-    /// C has closed the object, and does not use the pointer any more.
-    fn closed(&self, _raw: NonNull<Self::Raw>) {}
 }
 
 /// An object that C has a pointer to.
@@ -93,7 +86,6 @@ pub(crate) unsafe fn hand_out<T: Object>(object: T, context: *mut c_void, out: *
         raw: UnsafeCell::new(object.raw(fid)),
         object,
     });
-    given.opened(raw_of(&given));
     let raw = Arc::into_raw(given).cast::<T::Raw>().cast_mut();
     // SAFETY: as the caller says.
     unsafe { out.write(raw) };
@@ -142,11 +134,6 @@ pub(crate) unsafe fn share<T: Object>(raw: *const T::Raw) -> SharedObject<T> {
         Arc::increment_strong_count(object);
         Arc::from_raw(object)
     }
-}
-
-/// The pointer that C has to a shared object.
-pub(crate) fn raw_of<T: Object>(object: &SharedObject<T>) -> NonNull<T::Raw> {
-    NonNull::from(&**object).cast()
 }
 
 /// As [`share`], for an object of any kind: `None` when it is of another one, or of another
@@ -201,7 +188,6 @@ pub(crate) unsafe extern "C" fn close<T: Object>(fid: *mut fid) -> c_int {
             }
             Arc::from_raw(fid.cast::<Given<T>>().cast_const())
         };
-        object.closed(raw_of(&object));
         drop(object);
         Ok(())
     })

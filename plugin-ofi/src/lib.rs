@@ -25,7 +25,6 @@ mod memory;
 mod mr;
 mod nic;
 mod no_calls;
-mod open_objects;
 pub mod peer;
 pub mod provider;
 mod reasons;

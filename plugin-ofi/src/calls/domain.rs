@@ -1,7 +1,6 @@
 //! The calls of a domain (fi_domain(3)), and how one is opened.
 
 use std::ffi::{c_int, c_void};
-use std::ptr::NonNull;
 
 use ferrofabric_contracts::error::Errno;
 
@@ -17,11 +16,11 @@ use crate::domain::{DomainObject, ImportedDomain};
 use crate::endpoint::object::EndpointObject;
 use crate::endpoint::{atomics, collectives};
 use crate::fabric::FabricObject;
-use crate::fid::{Object, SharedObject, open_on, ops_of, raw_of};
+use crate::fid::{Object, SharedObject, open_on, ops_of};
 use crate::guard::{Refused, control};
 use crate::srx::SrxObject;
 use crate::unsupported::Unsupported;
-use crate::{discovery, mr, open_objects};
+use crate::{discovery, mr};
 
 static OPS: Roomy<fi_ops_domain> = Roomy::new(fi_ops_domain {
     size: size_of::<fi_ops_domain>(),
@@ -50,18 +49,6 @@ unsafe impl Object for DomainObject {
             ops: OPS.as_ptr(),
             mr: mr::OPS.as_ptr(),
         }
-    }
-
-    fn opened(&self, raw: NonNull<fid_domain>) {
-        // An owner does not show the domains of its peers.
-        if self.imported.is_none() {
-            let name = self.domain.info().domain.name.clone();
-            open_objects::add_domain(raw, raw_of(&self.fabric), name);
-        }
-    }
-
-    fn closed(&self, raw: NonNull<fid_domain>) {
-        open_objects::remove_domain(raw);
     }
 }
 

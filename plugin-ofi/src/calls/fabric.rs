@@ -1,7 +1,6 @@
 //! The calls of a fabric (fi_fabric(3)), and the one that opens it.
 
 use std::ffi::{c_int, c_void};
-use std::ptr::NonNull;
 
 use ferrofabric_contracts::error::Errno;
 
@@ -16,8 +15,6 @@ use crate::eq::EqObject;
 use crate::fabric::FabricObject;
 use crate::fid::{Object, hand_out, object_if, object_of, open_on, ops_of};
 use crate::guard::{Refused, control};
-use crate::memory::text;
-use crate::open_objects;
 use crate::unsupported::Unsupported;
 use crate::wait::{self, Waitable};
 
@@ -44,14 +41,6 @@ unsafe impl Object for FabricObject {
             api_version: self.api_version,
         }
     }
-
-    fn opened(&self, raw: NonNull<fid_fabric>) {
-        open_objects::add_fabric(raw, self.name.clone());
-    }
-
-    fn closed(&self, raw: NonNull<fid_fabric>) {
-        open_objects::remove_fabric(raw);
-    }
 }
 
 static FID_OPS: fi_ops = ops_of::<FabricObject>();
@@ -63,17 +52,14 @@ pub(crate) unsafe extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     control(|| {
-        // SAFETY: they are there or NULL; libfabric adds the version for applications whose
-        // structure has none.
-        let attr = unsafe { attr.as_ref() };
-        // SAFETY: the name is a string or NULL.
-        let name = attr.and_then(|attr| unsafe { text(attr.name) });
-        let object = FabricObject {
-            name: name.unwrap_or_default().into_owned(),
-            api_version: attr.map_or(0, |attr| attr.api_version),
+        let api_version = match attr.is_null() {
+            true => 0,
+            // SAFETY: they are there; libfabric adds the version for applications whose structure
+            // has none.
+            false => unsafe { (*attr).api_version },
         };
         // SAFETY: C gives room for the pointer.
-        unsafe { hand_out(object, context, fabric) };
+        unsafe { hand_out(FabricObject { api_version }, context, fabric) };
         Ok::<_, Errno>(())
     })
 }

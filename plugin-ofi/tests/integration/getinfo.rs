@@ -16,8 +16,7 @@ use ferro_fi::abi::{
     FI_NUMERICHOST, FI_PEER, FI_PROV_ATTR_ONLY, FI_READ, FI_RECV, FI_REMOTE_COMM, FI_REMOTE_READ,
     FI_REMOTE_WRITE, FI_RESCAN, FI_RESTRICTED_COMP, FI_RMA, FI_RMA_EVENT, FI_RX_CQ_DATA, FI_SEND,
     FI_SHARED_AV, FI_SOCKADDR_IN, FI_SOURCE, FI_SOURCE_ERR, FI_TAGGED, FI_VERSION, FI_WRITE,
-    fi_bus_type, fi_cq_tagged_entry, fi_ep_type, fi_info, fi_link_state, fi_threading, fid,
-    fid_domain, fid_fabric,
+    fi_bus_type, fi_cq_tagged_entry, fi_ep_type, fi_info, fi_link_state, fid,
 };
 use ferrofabric_contracts::addr::{AddrFormat, Address, NativeAddr};
 use ferrofabric_shm::ShmProvider;
@@ -229,65 +228,6 @@ fn what_can_not_be_had_is_no_data() {
             let at_ip = ask(&|hints| hints.addr_format = FI_SOCKADDR_IN, 0);
             assert_eq!(at_ip, Err(ENODATA));
         }
-    });
-}
-
-/// Offers name the first open fabric and domain of their names; hints that name open ones get
-/// offers of these, and hints that name what is not open, or not there together, get none.
-///
-/// Covers: GI-2
-#[test]
-fn open_fabrics_and_domains_are_named() {
-    type Named = (*mut fid_fabric, *mut fid_domain);
-    const NOTHING: Named = (null_mut(), null_mut());
-    alone("open_fabrics_and_domains_are_named", |fi| {
-        let asked = |named: Named, name: Option<&str>| {
-            let hints = fi.hints();
-            // SAFETY: the hints are ours, and strings are libc's.
-            unsafe {
-                (*(*hints.info).fabric_attr).fabric = named.0;
-                (*(*hints.info).domain_attr).domain = named.1;
-                (*(*hints.info).domain_attr).name = name.map_or(null_mut(), owned_string);
-            }
-            let found = fi.ask(fi.version, None, None, 0, Some(&hints))?;
-            let of_offer = |info: &fi_info| {
-                // SAFETY: an offer has all attributes.
-                let (fabric, attr) = unsafe { (&*info.fabric_attr, &*info.domain_attr) };
-                (domain(info), (fabric.fabric, attr.domain))
-            };
-            Ok::<_, i32>(found.all().map(of_offer).collect::<Vec<_>>())
-        };
-        let ask = |named| asked(named, None);
-        let has = |offers: Result<Vec<(String, Named)>, i32>, named: Named| {
-            for (name, found) in offers.unwrap() {
-                let is_shm = name == ShmProvider::DOMAIN;
-                assert_eq!(found, if is_shm { named } else { NOTHING }, "{name}");
-            }
-        };
-        let is_restricted = |named: Named, expected: Named| {
-            let offers = ask(named).unwrap();
-            assert!(!offers.is_empty());
-            for (name, found) in offers {
-                assert_eq!((&*name, found), (ShmProvider::DOMAIN, expected));
-            }
-        };
-        has(ask(NOTHING), NOTHING);
-        let shm = fi.discover(ShmProvider::DOMAIN, fi_threading::FI_THREAD_SAFE);
-        let [first, second] = [(); 2].map(|()| Opened::new(&shm));
-        let [a, b] = [&first, &second].map(|opened| (opened.fabric, opened.domain));
-        has(ask(NOTHING), a);
-        is_restricted(b, b);
-        is_restricted((b.0, null_mut()), b);
-        is_restricted((null_mut(), b.1), b);
-        assert_eq!(ask((a.0, b.1)), Err(ENODATA));
-        assert_eq!(asked(b, Some("another")), Err(ENODATA));
-        first.close();
-        has(ask(NOTHING), b);
-        assert_eq!(ask(a), Err(ENODATA));
-        assert_eq!(ask((a.0, null_mut())), Err(ENODATA));
-        assert_eq!(ask((null_mut(), a.1)), Err(ENODATA));
-        second.close();
-        has(ask(NOTHING), NOTHING);
     });
 }
 
