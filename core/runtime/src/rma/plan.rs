@@ -163,7 +163,7 @@ impl Way {
 /// The cost of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cost {
-    /// None of its own: another rule follows.
+    /// None: another rule follows.
     None,
     /// Instructions of this process.
     Instructions,

@@ -80,13 +80,7 @@ pub(in crate::domain) unsafe fn begin<B: Backend>(
     state.follow_changes();
     let operation = Operation::atomic(op.datatype);
     let effects = Effects::of(op.form.kind(), Flags::ATOMIC);
-    let behind = match behind_of(state, index, (effects, op.flags), op.dest) {
-        Ok(behind) => behind,
-        Err(error) => {
-            domain.wake(state);
-            return Err(error);
-        }
-    };
+    let behind = behind_of(domain, state, index, (effects, op.flags), op.dest)?;
     let asked = (operation, behind);
     if way_of(domain, state, index, asked, Route::Unknown)? == Way::LookUp {
         // SAFETY: the caller's contract.

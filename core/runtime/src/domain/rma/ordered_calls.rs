@@ -39,20 +39,23 @@ pub(in crate::domain) fn in_order<T: Transport>(
 ///
 /// `Again`: some are not over.
 #[inline]
-pub(in crate::domain) fn behind_of<T: Transport>(
-    state: &mut DomainState<T>,
+pub(super) fn behind_of<B: Backend>(
+    domain: &Inner<B>,
+    state: &mut DomainState<B::Transport>,
     index: usize,
     (effects, flags): (Effects, Flags),
     peer: FiAddr,
 ) -> Result<Behind, OpError> {
-    if flags.contains(Flags::FENCE) {
-        wait_for_remote(state, index, peer)?;
-        return Ok(Behind::Messages);
+    let is_fenced = flags.contains(Flags::FENCE);
+    let behind = match (is_fenced, state.endpoints[index].srx.remote.orders.is_any()) {
+        (true, _) => wait_for_remote(state, index, peer).map(|()| Behind::Messages),
+        (false, true) => in_order(state, index, effects, peer),
+        (false, false) => return Ok(Behind::Nothing),
+    };
+    if behind.is_err() {
+        domain.wake(state);
     }
-    match state.endpoints[index].srx.remote.orders.is_any() {
-        true => in_order(state, index, effects, peer),
-        false => Ok(Behind::Nothing),
-    }
+    behind
 }
 
 /// The way of an operation, as far as the route to its target is known.

@@ -28,13 +28,7 @@ pub(in crate::domain) unsafe fn begin<B: Backend>(
     let state = &mut *domain.lock()?;
     state.follow_changes();
     let (operation, effects) = (Operation::of(op), effects_of(op));
-    let behind = match behind_of(state, index, (effects, op.flags), op.dest) {
-        Ok(behind) => behind,
-        Err(error) => {
-            domain.wake(state);
-            return Err(error);
-        }
-    };
+    let behind = behind_of(domain, state, index, (effects, op.flags), op.dest)?;
     let asked = (operation, behind);
     if way_of(domain, state, index, asked, Route::Unknown)? == Way::LookUp {
         // SAFETY: the caller keeps the buffers until the operation completes.
